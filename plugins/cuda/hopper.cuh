@@ -19,6 +19,14 @@
 
 namespace moebius::cuda {
 
+// What a kernel leaves out, so that the rest can be timed (tests/gpu/run.sh bounds): results are wrong then, and nothing is built so
+// unless it is asked for.
+#if !defined(MOEBIUS_CUDA_LEAVE_OUT)
+#define MOEBIUS_CUDA_LEAVE_OUT 0
+#endif
+enum LeftOut : unsigned { kNoExpansion = 1, kNoProducts = 2, kNoWeights = 4, kNoRows = 8 };
+constexpr bool leaves_out(unsigned what) { return (MOEBIUS_CUDA_LEAVE_OUT & what) != 0; }
+
 // ---- PTX ----
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -27,6 +35,7 @@ __device__ __forceinline__ void barrier_init(uint64_t* b, int n) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n));
 }
 __device__ __forceinline__ void barrier_expect(uint64_t* b, int bytes) {
+  if constexpr (leaves_out(kNoWeights)) bytes = 0;
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
                "r"(bytes)
                : "memory");
@@ -42,6 +51,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, int phase) {
       : "memory");
 }
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
+  if constexpr (leaves_out(kNoWeights)) return;
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(shared_address(to)),
@@ -49,6 +59,7 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
       : "memory");
 }
 __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
+  if constexpr (leaves_out(kNoRows)) return;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copy8(uint32_t to, const void* from) {
@@ -194,7 +205,10 @@ template <HopperScheme S, int N>
 __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scales)[2],
                                        uint32_t (&a)[N][4], const uint32_t* zeros = nullptr) {
   constexpr TileCodes kCodes = Format<S>::codes;
-  if constexpr (kCodes == TileCodes::kInt4Bytes) {
+  if constexpr (leaves_out(kNoExpansion)) {
+#pragma unroll
+    for (int i = 0; i < N * 4; ++i) a[i / 4][i % 4] = c.w[i % Format<S>::words];
+  } else if constexpr (kCodes == TileCodes::kInt4Bytes) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       a[j][0] = (c.w[2 * j] << 4) & 0xF0F0F0F0u;
@@ -251,6 +265,24 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
   }
 }
 
+// A product of the tensor cores, or none.
+template <class W>
+struct Product : W {
+  template <class D, class A>
+  static __device__ __forceinline__ void rs(D& d, const A& a, uint64_t b, bool adds) {
+    if constexpr (leaves_out(kNoProducts)) {
+#pragma unroll
+      for (const uint32_t v : a) asm volatile("" ::"r"(v));
+    } else {
+      W::rs(d, a, b, adds);
+    }
+  }
+  template <class D>
+  static __device__ __forceinline__ void ss(D& d, uint64_t a, uint64_t b, bool adds) {
+    if constexpr (!leaves_out(kNoProducts)) W::ss(d, a, b, adds);
+  }
+};
+
 // NT: rows of x of a tile; NWG: warpgroups, 64 outputs each.
 // SLABS: 2 where a warpgroup has 128 outputs: x travels half as often, and a stage is one tile of inputs of two slabs
 // instead of two tiles of inputs of one.
@@ -275,7 +307,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
     hopper_kernel(const __grid_constant__ HopperGemm A) {
   using F = Format<S>;
   using H = Shape<S, NT, SLABS>;
-  using W = Wgmma<typename F::T, NT>;
+  using W = Product<Wgmma<typename F::T, NT>>;
   constexpr int R = NT / 2, STAGES = H::stages, NWG = H::NWG;
   // Two sets of sums in flight where registers allow it.
   constexpr int PARTS = F::short_terms                               ? 2

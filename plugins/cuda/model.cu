@@ -341,7 +341,7 @@ void run_pieces(CudaRowProgram program, cudaStream_t stream) {
 }
 
 void run_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream) {
-  if (count == 0 || programs[0].rows == 0) return;
+  if (count == 0 || programs[0].rows == 0 || run_usual_rows(programs, count, stream)) return;
   if (count == 1 && programs[0].count > kCudaRowOps) return run_pieces(programs[0], stream);
   Programs all{};
   if (count > kCudaPrograms) refuse("too many programs at once");

@@ -6,6 +6,7 @@
 #include "layers.h"
 #include "numbers.cuh"
 #include "rows.cuh"
+#include "usual_router.cuh"
 
 namespace moebius::cuda {
 namespace {
@@ -52,6 +53,19 @@ __global__ void __launch_bounds__(32)
       atomicAdd(counts + id, 1u);
 }
 
+constexpr unsigned kUsualRows = 4;  // of a block, a warp for each
+
+template <int kHeld>
+__global__ void __launch_bounds__(32 * kUsualRows)
+    usual_router_kernel(const __grid_constant__ UsualRouter u) {
+  wait_for_predecessor();
+  let_successor_start();
+  __shared__ float shared[kUsualRows][kUsualExperts];
+  const unsigned warp = threadIdx.x / 32;
+  const size_t t = blockIdx.x * size_t{blockDim.x / 32} + warp;
+  if (t < u.logits.rows) usual_route<kHeld>(u, t, shared[warp]);
+}
+
 size_t row_bytes(const RouterSpec& s) {
   return (s.experts + s.zero_experts + device_router_floats(s)) * sizeof(float);
 }
@@ -61,6 +75,15 @@ size_t row_bytes(const RouterSpec& s) {
 void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
                 float* zero_weights, uint32_t* counts, cudaStream_t stream) {
   if (logits.rows == 0) return;
+  if (is_usual_router(router)) {
+    UsualRouter u = usual_router(router.spec);
+    u.logits = logits, u.ids = ids, u.weights = weights, u.counts = counts;
+    const unsigned rows = logits.rows < 512 ? 1 : kUsualRows;
+    return launch_early(u.experts <= 64    ? usual_router_kernel<2>
+                        : u.experts <= 128 ? usual_router_kernel<4>
+                                           : usual_router_kernel<8>,
+                        dim3(blocks_of(logits.rows, rows)), 32 * rows, 0, stream, "router", u);
+  }
   static const bool room = (allow_shared_bytes(router_kernel, most_shared_bytes()), true);
   static_cast<void>(room);
   launch_early(router_kernel, dim3(blocks_of(logits.rows)), 32, row_bytes(router.spec), stream,

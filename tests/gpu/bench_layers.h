@@ -4,7 +4,11 @@
 
 namespace moebius::judge {
 
-// explore: every tile and launch form, not the rule's choice alone.
-void bench_layers(bool explore);
+enum class BenchLayers {
+  kAll,
+  kExplore,  // every tile and launch form, not the rule's choice alone
+  kBounds    // a few cells, for plugins that leave something out
+};
+void bench_layers(BenchLayers what);
 
 }  // namespace moebius::judge

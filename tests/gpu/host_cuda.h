@@ -153,6 +153,18 @@ inline uint32_t __reduce_max_sync(unsigned mask, uint32_t v) {
     most = other > most ? other : most;
   return most;
 }
+inline int32_t __reduce_max_sync(unsigned mask, int32_t v) {
+  int32_t most = v;
+  const std::vector<int32_t> all = HostBlock::here().exchange(mask, v);
+  for (unsigned l = 0; l < 32; ++l)
+    if (mask >> l & 1u) most = max(most, all[l]);
+  return most;
+}
+inline int32_t __reduce_min_sync(unsigned mask, int32_t v) {
+  return -1 - __reduce_max_sync(mask, -1 - v);
+}
+inline void __syncwarp() { HostBlock::here().exchange(~0u, 0); }
+inline void atomicAdd(uint32_t* to, uint32_t v) { *to += v; }
 inline void fetch_ahead(const void*) {}
 
 // --- tensor cores: where lanes have what is said in mma.cuh ---

@@ -19,6 +19,7 @@
 #include "device/cuda/hopper_scheme.h"
 #include "judge_device.h"
 #include "judge_matrices.h"
+#include "judge_rows.h"
 #include "quant/moe_spec.h"
 #include "quant/reference.h"
 
@@ -620,7 +621,7 @@ void judge_faults() {
 
 int judge(int argc, char** argv) {
   if (argc < 2) {
-    std::printf("usage: gpu_judge PLUGIN [linear] [experts] [bench]\n");
+    std::printf("usage: gpu_judge PLUGIN [linear] [experts] [replays] [faults] [rows] [bench]\n");
     return 2;
   }
   for (int i = 2; i < argc; ++i) {
@@ -653,9 +654,16 @@ int judge(int argc, char** argv) {
   if (wanted("experts")) judge_all_experts();
   if (wanted("replays")) judge_replays();
   if (wanted("faults")) judge_faults();
+  if (wanted("rows")) {
+    const RowsVerdict rows = judge_rows();
+    g_checks += rows.checks, g_failed += rows.failed;
+  }
   if (g_checks > 0) std::printf("judge: %zu checks, %zu failed\n", g_checks, g_failed);
   std::fflush(stdout);
-  if (wanted("bench")) bench_layers(wanted("explore"));
+  if (wanted("bench"))
+    bench_layers(wanted("bounds")    ? BenchLayers::kBounds
+                 : wanted("explore") ? BenchLayers::kExplore
+                                     : BenchLayers::kAll);
   return g_failed == 0 ? 0 : 1;
 }
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [sizes] [speed] [serve] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
-# under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
+# under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  bench: whole layers; explore: in every
+# launch form; bounds: a few of them by kernels that leave out the expansion of codes, the products, the weights or the rows.
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
 # with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [sizes] [speed] [serve] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -38,7 +39,7 @@ done
 for scheme in $(sed -n "s/^foreach(scheme \(.*\))$/\1/p" cmake/cuda.cmake); do
   "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu -o "build/gpu/$scheme.o" >"build/gpu/$scheme.log" 2>&1 &
 done
-c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
+c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/judge_rows.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
   src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
 wait
 "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
@@ -51,7 +52,7 @@ echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log |
 
 # Each part is a process: one that fails or hangs takes no other with it, and is judged again kind by kind.
 status=0
-for part in linear experts replays faults bench; do
+for part in linear experts replays faults rows bench; do
   case " $* " in *" $part "*) ;; *) continue ;; esac
   words=$part
   case "$part $* " in "bench "*" explore "*) words="bench explore" ;; esac
@@ -195,6 +196,39 @@ case " $* " in
     fi
     ;;
 esac
+# --- what bounds kernels: the same with parts left out (hopper.cuh) ---
+case " $* " in
+  *" bounds "*)
+    schemes="Int4Group Int4Bf16 Fp4Bf16 Fp8Half Fp8Bytes"
+    for left in 1 2 4 8 15; do
+      mkdir -p build/gpu/without-$left
+      for scheme in $schemes; do
+        "$nvcc" "${common[@]}" "${hopper[@]}" -DMOEBIUS_CUDA_LEAVE_OUT=$left -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu \
+          -o "build/gpu/without-$left/$scheme.o" >"build/gpu/without-$left/$scheme.log" 2>&1 &
+      done
+    done
+    wait
+    for left in 0 1 2 4 8 15; do
+      library=build/gpu/libmoebius_cuda.so
+      if [ $left != 0 ]; then
+        library=build/gpu/without-$left.so
+        objects=
+        for object in build/gpu/*.o; do
+          other=build/gpu/without-$left/$(basename "$object")
+          [ -e "$other" ] || other=$object
+          objects="$objects $other"
+        done
+        # shellcheck disable=SC2086 # words
+        "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o $library $objects || status=1
+      fi
+      case $left in 0) words=nothing ;; 1) words="the expansion of codes" ;; 2) words=products ;; 4) words=weights ;; 8) words=rows ;; *) words="all four" ;; esac
+      echo "left out: $words" | tee -a "$report"
+      timeout 60 build/gpu/gpu_judge $library bench bounds 2>&1 | grep "T=" | tee -a "$report"
+    done
+    echo "bounds after $((SECONDS - start)) s" | tee -a "$report"
+    ;;
+esac
+
 echo "$((SECONDS - start)) s, status $status" | tee -a "$report"
 nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader 2>&1 | tee -a "$report"
 exit "$status"

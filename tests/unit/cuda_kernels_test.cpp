@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in both of its forms against the definition, and
-// products of few rows against quant/reference.
+// Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in both of its forms, usual lists of row operations
+// and the usual choice of experts against their definitions, products of few rows against quant/reference.
 #include "gpu/host_cuda.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +11,9 @@
 
 #include "../plugins/cuda/attention.cuh"
 #include "../plugins/cuda/few.cuh"
+#include "../plugins/cuda/usual_router.cuh"
+#include "../plugins/cuda/usual_rows.cuh"
+#include "device/cuda/device_rows.h"
 #include "quant/reference.h"
 
 namespace moebius {
@@ -531,6 +534,285 @@ void check_stretches(size_t rows, size_t inputs, size_t outputs) {
 TEST(CudaKernels, ProductsInStretches) {
   check_stretches<false>(3, 2304, 24);
   check_stretches<true>(9, 256, 130);
+}
+
+// --- usual lists of row operations ---
+
+// Rows of numbers of a type, aligned as a device has them.
+class TypedRows {
+ public:
+  TypedRows(XType type, size_t rows, size_t stride, std::mt19937& rng)
+      : type_(type), rows_(rows), stride_(stride), memory_(rows * stride * 4 + 16) {
+    for (size_t i = 0; i < rows * stride; ++i)
+      put_number(data(), type, i, std::normal_distribution<float>(0.0f, 2.0f)(rng));
+  }
+  uint8_t* data() {
+    return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory_.data()) + 15) / 16 * 16);
+  }
+  CudaRows rows() { return {data(), type_, rows_, stride_}; }
+  std::vector<uint8_t> bytes() {
+    return {data(), data() + rows_ * stride_ * (type_ == XType::kF32 ? 4 : 2)};
+  }
+
+ private:
+  XType type_;
+  size_t rows_, stride_;
+  std::vector<uint8_t> memory_;
+};
+
+constexpr XType kRowTypes[] = {XType::kF32, XType::kBf16, XType::kF16};
+constexpr NormKind kUsualNorms[] = {NormKind::kRms, NormKind::kRmsFused, NormKind::kRmsOnePlus,
+                                    NormKind::kRmsPlain};
+
+void run_definition(const CudaRowProgram& p) {
+  const SingleLane lane;
+  for (size_t t = 0; t < p.rows; ++t) DeviceRow<SingleLane>(p, lane, t).run();
+}
+
+template <XType kType, int kPieces>
+void run_usual_norm(const UsualNorm& u) {
+  std::vector<float> terms(kPieces * kUsualThreads * 8 + 4, NAN);
+  for (size_t t = 0; t < u.h.rows; ++t)
+    HostBlock::run(kUsualThreads, [&] {
+      if (u.norms_x)
+        cuda::usual_norm_row<kType, kPieces, true>(u, t, terms.data(), [] {});
+      else
+        cuda::usual_norm_row<kType, kPieces, false>(u, t, terms.data(), [] {});
+    });
+}
+template <XType kType>
+void run_usual_norm(const UsualNorm& u) {
+  return u.cols <= 2048 ? run_usual_norm<kType, 1>(u) : run_usual_norm<kType, 4>(u);
+}
+
+CudaRowOp norm_row_op(NormKind kind, uint32_t y, uint32_t x, const std::vector<float>& weight) {
+  CudaRowOp op{};
+  op.kind = static_cast<uint8_t>(RowOpKind::kNorm), op.norm = static_cast<uint8_t>(kind);
+  op.y = {y, 0, 0, 1, 0}, op.x = {x, 0, 0, 1, 0}, op.epsilon = 1e-6f;
+  if (kind != NormKind::kRmsPlain) op.weight = weight.data();
+  return op;
+}
+CudaRowOp plain_row_op(RowOpKind kind, uint32_t y, uint32_t x) {
+  CudaRowOp op{};
+  op.kind = static_cast<uint8_t>(kind), op.y = {y, 0, 0, 1, 0}, op.x = {x, 0, 0, 1, 0};
+  return op;
+}
+
+// Operands h, x, a.
+void check_usual_norm(XType type, NormKind kind, uint32_t cols, size_t length) {
+  std::mt19937 rng(cols + length);
+  const size_t rows = cols < 1024 ? 2 : 1, stride = cols + 8;
+  std::vector<float> of_h(cols), of_x(cols);
+  for (float& w : of_h) w = std::normal_distribution<float>(1.0f, 0.3f)(rng);
+  for (float& w : of_x) w = std::normal_distribution<float>(1.0f, 0.3f)(rng);
+  std::vector<CudaRowOp> ops = {norm_row_op(kind, 2, 0, of_h)};
+  if (length > 1) ops.insert(ops.begin(), plain_row_op(RowOpKind::kAdd, 0, 1));
+  if (length > 2) ops.insert(ops.begin(), norm_row_op(kind, 1, 1, of_x));
+  std::vector<std::vector<uint8_t>> results;
+  for (const bool usual : {false, true}) {
+    std::mt19937 same(7);
+    TypedRows h(type, rows, stride, same), x(type, rows, stride, same), a(type, rows, stride, same);
+    CudaRowProgram p{};
+    p.ops = ops.data(), p.count = ops.size(), p.rows = rows, p.type = type;
+    p.operands[0] = h.rows(), p.operands[1] = x.rows(), p.operands[2] = a.rows();
+    for (uint32_t& c : p.cols) c = cols;
+    UsualNorm u;
+    ASSERT_TRUE(is_usual_norm(&p, 1, u));
+    if (!usual)
+      run_definition(p);
+    else if (type == XType::kF32)
+      run_usual_norm<XType::kF32>(u);
+    else if (type == XType::kBf16)
+      run_usual_norm<XType::kBf16>(u);
+    else
+      run_usual_norm<XType::kF16>(u);
+    results.push_back(h.bytes());
+    for (TypedRows* r : {&x, &a}) {
+      const std::vector<uint8_t> more = r->bytes();
+      results.back().insert(results.back().end(), more.begin(), more.end());
+    }
+  }
+  EXPECT_TRUE(results[0] == results[1])
+      << static_cast<int>(type) << " " << static_cast<int>(kind) << " " << cols << " " << length;
+}
+
+TEST(CudaKernels, UsualNormsHaveTheBytesOfTheirList) {
+  for (const XType type : kRowTypes)
+    for (const NormKind kind : kUsualNorms) check_usual_norm(type, kind, 200, 3);
+  for (const size_t length : {1u, 2u, 3u})
+    check_usual_norm(XType::kBf16, NormKind::kRms, 2048, length);
+  check_usual_norm(XType::kF16, NormKind::kRmsFused, 2880, 2);
+  check_usual_norm(XType::kBf16, NormKind::kRmsOnePlus, 5120, 2);
+}
+
+template <XType kType>
+void run_usual_heads(const UsualHeads& u, size_t rows) {
+  for (size_t t = 0; t < rows; ++t)
+    for (uint32_t first = 0; first < head_count(u); first += 2)
+      HostBlock::run(32, [&] {
+        const uint32_t part = first + cuda::threadIdx.x / 16;
+        if (part >= head_count(u)) return;
+        if (u.width == 64)
+          cuda::usual_head<kType, 4>(u, t, part, [] {});
+        else if (u.width == 128)
+          cuda::usual_head<kType, 8>(u, t, part, [] {});
+        else
+          cuda::usual_head<kType, 16>(u, t, part, [] {});
+      });
+}
+
+// Operands: the projection, then q, k and v.
+struct HeadList {
+  uint32_t width, heads, kv_heads;
+  bool norms, turns, interleaved = false;
+};
+void check_usual_heads(XType type, NormKind kind, const HeadList& c, bool usual_list = true) {
+  std::mt19937 rng(c.width);
+  constexpr size_t kRows = 3;
+  const uint32_t nq = c.heads * c.width, nk = c.kv_heads * c.width, all = nq + 2 * nk;
+  std::vector<float> weight(c.width), tables(kRows * (c.width + 3));
+  for (float& w : weight) w = std::normal_distribution<float>(1.0f, 0.3f)(rng);
+  for (float& v : tables) v = std::normal_distribution<float>(0.0f, 0.5f)(rng);
+  std::vector<CudaRowOp> ops;
+  const uint32_t widths[] = {nq, nk, nk};
+  for (uint32_t i = 0, at = 0; i < 3; at += widths[i++]) {
+    CudaRowOp op = plain_row_op(RowOpKind::kCopy, i + 1, 0);
+    op.y.width = op.x.width = widths[i], op.x.at = at;
+    ops.push_back(op);
+  }
+  const auto of_heads = [&](CudaRowOp op, uint32_t i) {
+    op.y = op.x = {i + 1, 0, c.width, widths[i] / c.width, c.width};
+    ops.push_back(op);
+  };
+  for (uint32_t i = 0; c.norms && i < 2; ++i) of_heads(norm_row_op(kind, 0, 0, weight), i);
+  for (uint32_t i = 0; c.turns && i < 2; ++i) {
+    CudaRowOp op = plain_row_op(RowOpKind::kRotate, 0, 0);
+    op.half = c.width / 2, op.table = 2, op.interleaved = c.interleaved;
+    of_heads(op, i);
+  }
+  std::vector<std::vector<uint8_t>> results;
+  for (const bool usual : {false, true}) {
+    std::mt19937 same(9);
+    TypedRows from(type, kRows, all, same), q(type, kRows, nq, same), k(type, kRows, nk, same),
+        v(type, kRows, nk, same);
+    CudaRowProgram p{};
+    p.ops = ops.data(), p.count = ops.size(), p.rows = kRows, p.type = type;
+    p.operands[0] = from.rows(), p.operands[1] = q.rows(), p.operands[2] = k.rows(),
+    p.operands[3] = v.rows();
+    p.tables = tables.data(), p.table_cols = c.width + 3;
+    UsualHeads u;
+    ASSERT_EQ(is_usual_heads(p, u), usual_list);
+    if (!usual_list) return;
+    if (!usual)
+      run_definition(p);
+    else if (type == XType::kF32)
+      run_usual_heads<XType::kF32>(u, kRows);
+    else if (type == XType::kBf16)
+      run_usual_heads<XType::kBf16>(u, kRows);
+    else
+      run_usual_heads<XType::kF16>(u, kRows);
+    results.push_back(q.bytes());
+    for (TypedRows* r : {&k, &v}) {
+      const std::vector<uint8_t> more = r->bytes();
+      results.back().insert(results.back().end(), more.begin(), more.end());
+    }
+  }
+  EXPECT_TRUE(results[0] == results[1]) << static_cast<int>(type) << " " << static_cast<int>(kind)
+                                        << " " << c.width << " " << c.norms << c.turns;
+}
+
+TEST(CudaKernels, UsualHeadsHaveTheBytesOfTheirList) {
+  for (const XType type : kRowTypes)
+    for (const NormKind kind : kUsualNorms) check_usual_heads(type, kind, {128, 4, 2, true, true});
+  check_usual_heads(XType::kBf16, NormKind::kRms, {64, 3, 1, false, true});
+  check_usual_heads(XType::kBf16, NormKind::kRmsOnePlus, {256, 2, 1, true, true});
+  check_usual_heads(XType::kBf16, NormKind::kRms, {128, 2, 2, true, false});
+  check_usual_heads(XType::kBf16, NormKind::kRms, {96, 2, 2, true, true}, false);
+  check_usual_heads(XType::kBf16, NormKind::kRms, {64, 2, 2, false, false}, false);
+  check_usual_heads(XType::kBf16, NormKind::kLayer, {64, 2, 2, true, true}, false);
+  check_usual_heads(XType::kBf16, NormKind::kRms, {64, 2, 2, true, true, true}, false);
+}
+
+TEST(CudaKernels, OtherListsAreReadOperationByOperation) {
+  std::mt19937 rng(1);
+  TypedRows h(XType::kBf16, 1, 64, rng), x(XType::kBf16, 1, 64, rng), a(XType::kBf16, 1, 64, rng),
+      wide(XType::kF32, 1, 64, rng);
+  const std::vector<float> weight(64, 1.0f);
+  const auto usual = [&](std::vector<CudaRowOp> ops, CudaRows third) {
+    CudaRowProgram p{};
+    p.ops = ops.data(), p.count = ops.size(), p.rows = 1, p.type = XType::kBf16;
+    p.operands[0] = h.rows(), p.operands[1] = x.rows(), p.operands[2] = third;
+    for (uint32_t& c : p.cols) c = 64;
+    UsualNorm u;
+    return is_usual_norm(&p, 1, u);
+  };
+  const CudaRowOp norm = norm_row_op(NormKind::kRms, 2, 0, weight),
+                  add = plain_row_op(RowOpKind::kAdd, 0, 1);
+  EXPECT_TRUE(usual({add, norm}, a.rows()));
+  EXPECT_FALSE(usual({add, norm}, wide.rows()));
+  EXPECT_FALSE(usual({norm, add}, a.rows()));
+  EXPECT_FALSE(usual({add, add, norm}, a.rows()));
+  EXPECT_FALSE(usual({plain_row_op(RowOpKind::kAdd, 1, 0), norm}, a.rows()));
+  EXPECT_FALSE(usual({plain_row_op(RowOpKind::kAdd, 0, 0), norm}, a.rows()));
+  EXPECT_FALSE(usual({norm_row_op(NormKind::kLayer, 2, 0, weight)}, a.rows()));
+  EXPECT_FALSE(usual(
+      {norm_row_op(NormKind::kRms, 2, 0, weight), plain_row_op(RowOpKind::kSilu, 2, 2)}, a.rows()));
+}
+
+// --- the usual choice of experts ---
+
+TEST(CudaKernels, UsualRoutersChooseAsTheirDefinition) {
+  std::mt19937 rng(3);
+  for (const Scoring scoring : {Scoring::kSoftmax, Scoring::kSigmoid})
+    for (const size_t experts : {5u, 60u, 128u, 200u}) {
+      RouterSpec spec;
+      spec.scoring = scoring, spec.experts = experts, spec.top_k = experts < 8 ? experts : 8;
+      spec.renormalize = experts % 8 == 0,
+      spec.renormalize_epsilon = experts == 200 ? 1e-20f : 0.0f;
+      spec.scaling = experts == 60 ? 2.5f : 1.0f;
+      const DeviceRouter router{spec, nullptr, nullptr, false};
+      ASSERT_TRUE(cuda::is_usual_router(router));
+      constexpr size_t kRows = 6;
+      std::vector<float> logits(kRows * experts);
+      for (size_t i = 0; i < logits.size(); ++i) {
+        const float v = std::normal_distribution<float>(0.0f, 2.0f)(rng);
+        const size_t t = i / experts;
+        logits[i] = t == 1 ? std::floor(v) : t == 2 ? 60.0f * v : t == 3 && i % 7 == 2 ? NAN : v;
+        if (t == 4 && i % 3 == 0) logits[i] = -INFINITY;
+        if (t == 5 && i % experts == 3) logits[i] = INFINITY;
+      }
+      std::vector<int32_t> want(kRows * spec.top_k), got(want.size());
+      std::vector<float> want_w(want.size()), got_w(want.size()),
+          own(experts + device_router_floats(spec));
+      std::vector<uint32_t> counts(experts), want_counts(experts);
+      const OneLane lane;
+      for (size_t t = 0; t < kRows; ++t) {
+        std::copy_n(logits.data() + t * experts, experts, own.data());
+        RowRouter<OneLane>(router, lane, own.data(), own.data() + experts)
+            .run(t, &want[t * spec.top_k], &want_w[t * spec.top_k], nullptr);
+      }
+      for (const int32_t id : want) ++want_counts[static_cast<size_t>(id)];
+      cuda::UsualRouter u = cuda::usual_router(spec);
+      u.logits = {logits.data(), XType::kF32, kRows, experts};
+      u.ids = got.data(), u.weights = got_w.data(), u.counts = counts.data();
+      std::vector<float> shared(cuda::kUsualExperts, NAN);
+      for (size_t t = 0; t < kRows; ++t)
+        HostBlock::run(32, [&] {
+          if (experts <= 128)
+            cuda::usual_route<4>(u, t, shared.data());
+          else
+            cuda::usual_route<8>(u, t, shared.data());
+        });
+      EXPECT_EQ(want, got) << experts;
+      EXPECT_EQ(want_counts, counts) << experts;
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_EQ(f32_bits(want_w[i]), f32_bits(got_w[i])) << experts << " " << i;
+    }
+  DeviceRouter other{};
+  other.spec.experts = 128, other.spec.top_k = 8;
+  EXPECT_TRUE(cuda::is_usual_router(other));
+  other.spec.has_bias = true;
+  EXPECT_FALSE(cuda::is_usual_router(other));
 }
 
 }  // namespace
