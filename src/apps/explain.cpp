@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <ostream>
@@ -15,9 +17,12 @@
 #include "apps/folder.h"
 #include "apps/layout.h"
 #include "base/error.h"
+#include "device/cuda/cuda_device.h"
+#include "model/ranks/cuda_forecast.h"
 #include "model/ranks/rank_plan.h"
 #include "report/explain.h"
 #include "runtime/memory.h"
+#include "runtime/roofs.h"
 
 namespace moebius {
 namespace {
@@ -203,6 +208,114 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
                   width);
 }
 
+// What decoding would take on a GPU, alone or with the CPU beside it.
+struct DeviceForecast {
+  CudaRates rates;
+  bool gpu_measured = false;
+  uint64_t allowed = 0;
+  std::vector<CudaForecast> all;
+};
+constexpr size_t kForecastSequences[] = {1, 8, 32};
+
+// Bytes a second from memory of the host to the device; 0: not known.
+double link_rate(const CudaApi& api) {
+  constexpr size_t kBytes = size_t{32} << 20, kCopies = 4;
+  void *here = nullptr, *there = nullptr;
+  double rate = 0;
+  if (api.allocate_host(kBytes, &here) == CudaStatus::kOk) {
+    std::memset(here, 1, kBytes);
+    if (api.allocate(kBytes, &there) == CudaStatus::kOk) {
+      const auto copy = [&](size_t times) {
+        for (size_t i = 0; i < times; ++i)
+          if (api.upload(there, here, kBytes, nullptr) != CudaStatus::kOk) return false;
+        return api.synchronize(nullptr) == CudaStatus::kOk;
+      };
+      if (copy(1)) {
+        const auto start = std::chrono::steady_clock::now();
+        if (copy(kCopies))
+          rate = kBytes * kCopies /
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
+      api.release(there);
+    }
+    api.release_host(here);
+  }
+  return rate;
+}
+
+DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOptions& o,
+                               const ExplainQuestion& q) {
+  DeviceForecast f;
+  f.allowed = q.cuda->memory_bytes;
+  if (!q.cuda->assumed) {
+    const CudaModule& cuda = cuda_of_tool(cuda_number(o.run.device));
+    CudaRoofs roofs{};
+    if (cuda.api->roofs(&roofs) == CudaStatus::kOk && roofs.read_tbs > 0)
+      f.rates.gpu_read = roofs.read_tbs * 1e12, f.gpu_measured = true;
+    if (const double link = link_rate(*cuda.api); link > 0) f.rates.link = link;
+    uint64_t free = 0;
+    if (cuda.api->free_bytes(&free) == CudaStatus::kOk) f.allowed = free;
+  }
+  f.allowed -= std::min(f.allowed, kReservedBytes);
+  f.rates.cpu_read =
+      1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
+  ModelOptions model;
+  model.type = q.x_type, model.act = q.act;
+  model.policy.accept = q.policy.accept, model.cuda.kernel = q.policy.kernel;
+  f.all = forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
+  return f;
+}
+
+std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
+  if (f.all.empty()) return "";
+  Table table("lrrrrw", width, colour);
+  std::vector<std::string> header = {"tokens/s of sequences"};
+  for (const size_t n : kForecastSequences) header.push_back(std::to_string(n));
+  header.insert(header.end(), {"on the GPU", ""});
+  table.header(std::move(header));
+  for (const CudaForecast& c : f.all) {
+    std::vector<std::string> cells = {c.words};
+    for (const CudaForecast::Decode& d : c.decode)
+      cells.push_back(fmt::format("{:.0f}", d.tokens_per_second()));
+    cells.push_back(human_bytes(static_cast<double>(c.bytes)));
+    cells.push_back(c.bytes > f.allowed ? "does not fit"
+                    : c.words.ends_with("auto")
+                        ? fmt::format("experts of {} layers there", c.layers_on_gpu)
+                        : "");
+    table.add(std::move(cells), c.bytes > f.allowed ? Ink::kDim : Ink::kGreen);
+  }
+  return table.text() +
+         labelled(
+             "",
+             fmt::format("Computed, not measured (`moebius bench model` measures): the GPU reads "
+                         "{:.3g} TB/s ({}) and has {} for it, memory is read at {:.3g} GB/s, and "
+                         "{:.3g} GB/s cross; keys and values are not looked at (docs/gpu.md).",
+                         f.rates.gpu_read * 1e-12, f.gpu_measured ? "measured" : "assumed",
+                         human_bytes(static_cast<double>(f.allowed)), f.rates.cpu_read * 1e-9,
+                         f.rates.link * 1e-9),
+             0, width) +
+         "\n";
+}
+
+Json forecast_json(const DeviceForecast& f) {
+  Json all = Json::array();
+  for (const CudaForecast& c : f.all) {
+    Json decode = Json::array();
+    for (const CudaForecast::Decode& d : c.decode) {
+      Json step = Json::object({{"sequences", static_cast<uint64_t>(d.sequences)}});
+      step.set("tokens_per_second", d.tokens_per_second()), step.set("gpu_ms", d.gpu * 1e3);
+      step.set("cpu_ms", d.cpu * 1e3), step.set("crossing_ms", d.crossing * 1e3);
+      decode.push(std::move(step));
+    }
+    Json one =
+        Json::object({{"options", c.words}, {"bytes", c.bytes}, {"fits", c.bytes <= f.allowed}});
+    one.set("layers_of_experts", static_cast<uint64_t>(c.layers_on_gpu));
+    one.set("decode", std::move(decode));
+    all.push(std::move(one));
+  }
+  return all;
+}
+
 }  // namespace
 
 int run_explain(const ExplainOptions& options, std::ostream& out) {
@@ -223,8 +336,12 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   question.threads = static_cast<size_t>(options.run.threads);
   question.predictor = true;
   const Explanation e = explain(checkpoint, question);
+  std::optional<DeviceForecast> forecast;
+  if (question.cuda) forecast = device_forecast(checkpoint, options, question);
   if (options.json) {
-    out << to_json(e).dump(1) << '\n';
+    Json j = to_json(e);
+    if (forecast) j.set("forecast", forecast_json(*forecast));
+    out << j.dump(1) << '\n';
     return 0;
   }
   const size_t width = output_width();
@@ -232,6 +349,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
   for (const std::string& words : e.on_cpu) out << labelled("", words, 4, width);
   out << '\n';
+  if (forecast) out << forecast_text(*forecast, width, options.colour);
   for (const Explained& m : e.modules)
     if (!m.choice)
       out << labelled("unsupported",

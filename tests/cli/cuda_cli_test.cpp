@@ -38,6 +38,10 @@ TEST(CudaCli, ExplainAnswersForADeviceThatIsNotHere) {
   EXPECT_EQ(j.find("cpu"), nullptr);
   for (const Json& m : j.find("modules")->items())
     EXPECT_EQ(m.find("chosen")->as_string().rfind("cuda_", 0), 0u);
+  const auto& forecast = j.find("forecast")->items();
+  ASSERT_EQ(forecast.size(), 2u) << json.out;  // all there, and experts on the CPU
+  EXPECT_GT(forecast[0].find("decode")->items()[0].find("tokens_per_second")->as_double(), 0.0);
+  EXPECT_NE(text.out.find("--device cuda --experts cpu"), std::string::npos) << text.out;
 }
 
 TEST(CudaCli, InspectCountsBytesOnTheDevice) {
@@ -99,6 +103,17 @@ TEST(CudaCli, ModelsRunOnTheEmulatedPlugin) {
   const test::CommandResult r = run_tool("run --device cuda --gpu-memory 0.2" + prompt, emulated);
   EXPECT_EQ(r.status, 1);
   EXPECT_NE(r.err.find("may be used (--gpu-memory)"), std::string::npos) << r.err;
+}
+
+// A device that fails for good while it runs: words, and another start is as good as the first.
+TEST(CudaCli, ALostDeviceIsSaid) {
+  if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+  const std::string emulated = "MOEBIUS_CUDA_MODULE=" + test::shell_quote(test::emulated_plugin()),
+                    words = "run --device cuda -p 'Once' -n 2 --temp 0 -q";
+  const test::CommandResult lost = run_tool(words, emulated + " MOEBIUS_EMULATED_LOST=60");
+  EXPECT_EQ(lost.status, 1) << lost.err;
+  EXPECT_NE(lost.err.find("unspecified launch failure (emulated)"), std::string::npos) << lost.err;
+  EXPECT_EQ(run_tool(words, emulated).status, 0);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "cli/pty_util.h"
 #include "cli/served_util.h"
+#include "unit/cuda_util.h"
 #include "unit/serve_util.h"
 #include "unit/test_util.h"
 
@@ -398,6 +399,35 @@ TEST(ServeCommand, ItsLogMayStandStill) {
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait_end(), 0);
   close(reader);
+}
+
+// A device that is lost ends the server with 3, and its requests with words; it can be started again at once.
+TEST(ServeCommand, ALostDeviceEndsIt) {
+  if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+  const test::TempDir dir;
+  const std::string lost = (dir.path() / "lost").string(),
+                    before = "MOEBIUS_CUDA_MODULE=" + test::shell_quote(test::emulated_plugin()) +
+                             " MOEBIUS_EMULATED_LOST=" + test::shell_quote(lost) +
+                             "; export MOEBIUS_CUDA_MODULE MOEBIUS_EMULATED_LOST; ";
+  const std::string fields =
+      R"("prompt":"It was","max_tokens":2,"temperature":0,"ignore_eos":true)";
+  // One layer's attention: the emulated device is slow.
+  const std::string some_on_device = "--place attention=cuda:0-0 --parallel 2 --kv-gib 0.05";
+  std::string text;
+  {
+    Served server(some_on_device, before);
+    ASSERT_NE(server.port, 0);
+    text = text_of(server.completion(fields));
+    EXPECT_FALSE(text.empty());
+    std::ofstream(lost) << "now";
+    const Response r = server.completion(fields);
+    EXPECT_EQ(r.status, 500) << r.body;
+    EXPECT_NE(r.body.find("unspecified launch failure (emulated)"), std::string::npos) << r.body;
+    EXPECT_EQ(server.wait_end(), 3);
+  }
+  ASSERT_EQ(unlink(lost.c_str()), 0);
+  Served server(some_on_device, before);
+  EXPECT_EQ(text_of(server.completion(fields)), text);
 }
 
 }  // namespace

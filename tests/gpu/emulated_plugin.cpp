@@ -2,6 +2,8 @@
 // A CUDA plugin without CUDA: memory of the host, layers by quant/reference, and the plugin's own definitions of routing, row operations and
 // attention by one lane. With it layers and whole models on a device are tested where there is none (tests/python_api/test_cuda.py,
 // tests/unit/cuda_device_test.cpp).
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -34,11 +36,29 @@ using Graph = std::vector<std::function<CudaStatus()>>;
 thread_local std::unique_ptr<Graph> g_capture;
 std::atomic<size_t> g_launches{0};
 
+// MOEBIUS_EMULATED_LOST: the device is lost after so many operations, or, where it is the name of a file, as soon as that is there.
+std::atomic<size_t> g_operations{0};
+bool is_lost() {
+  static const char* const when = std::getenv("MOEBIUS_EMULATED_LOST");
+  if (when == nullptr) return false;
+  static const size_t after = *when == '/' ? SIZE_MAX : std::strtoull(when, nullptr, 10);
+  return g_operations >= after || (after == SIZE_MAX && access(when, F_OK) == 0);
+}
+CudaStatus lost() {
+  g_words = "device: unspecified launch failure (emulated)";
+  return CudaStatus::kLost;
+}
+
 // Runs f, or makes it part of a graph: f holds what it needs.
 template <class F>
 CudaStatus given(F f) {
-  if (g_capture == nullptr) return f();
-  g_capture->push_back(std::move(f));
+  const auto run = [f = std::move(f)] {
+    if (is_lost()) return lost();
+    ++g_operations;
+    return f();
+  };
+  if (g_capture == nullptr) return run();
+  g_capture->push_back(run);
   return CudaStatus::kOk;
 }
 
@@ -341,7 +361,7 @@ constexpr CudaApi kApi = {
       std::memcpy(to, from, bytes);
       return CudaStatus::kOk;
     },
-    [](void*) { return CudaStatus::kOk; },
+    [](void*) { return is_lost() ? lost() : CudaStatus::kOk; },
     [](uint64_t* bytes) {
       *bytes = kEmulatedBytes;
       return CudaStatus::kOk;

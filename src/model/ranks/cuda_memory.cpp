@@ -17,25 +17,25 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kReserved = uint64_t{1} << 30;      // of the device, for others and the driver
 constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // rows and tables of steps
-
-// Of an MLP, of experts or of their router.
-bool of_experts(const Module& m) {
-  return m.kind == ModuleKind::kExpert || m.kind == ModuleKind::kRouter || m.expert >= 0 ||
-         m.shared_expert || m.projection != Projection::kNone;
-}
 
 std::string device_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
 uint64_t allowed_bytes(const CudaSettings& cuda) {
   uint64_t free = 0;
   check_cuda(*cuda.module->api, cuda.module->api->free_bytes(&free), "memory of the device");
-  const uint64_t most = free > kReserved ? free - kReserved : 0;
+  const uint64_t most = free > kReservedBytes ? free - kReservedBytes : 0;
   return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
 }
 
 }  // namespace
+
+bool is_of_experts(const Module& m) {
+  return m.kind == ModuleKind::kExpert || m.kind == ModuleKind::kRouter || m.expert >= 0 ||
+         m.shared_expert || m.projection != Projection::kNone;
+}
+
+uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + kDeviceWork; }
 
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
                      const CudaTarget& target, size_t context) {
@@ -50,7 +50,7 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   const size_t number = options.type == XType::kF32 ? 4 : 2;
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
-    const bool in_layer = m.layer >= 0, experts = in_layer && of_experts(m);
+    const bool in_layer = m.layer >= 0, experts = in_layer && is_of_experts(m);
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
     const std::string& device = !in_layer ? placement.ends
                                 : experts ? rule.experts
@@ -84,9 +84,9 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
 
 uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options) {
   const CudaModule& module = *options.cuda.module;
-  const size_t context = options.context != 0 ? options.context : 4096;
+  const size_t context = options.context != 0 ? options.context : kUsualContext;
   const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
-  const uint64_t allowed = allowed_bytes(options.cuda), all = need.weights + need.kv + kDeviceWork;
+  const uint64_t allowed = allowed_bytes(options.cuda), all = device_bytes(need);
   if (all > allowed)
     fail(
         "{}: needs {} on {} ({} of weights, {} of keys and values for {} tokens, {} for work), and "
@@ -105,16 +105,13 @@ uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& opt
   return allowed - need.weights - kDeviceWork;
 }
 
-DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const CudaModule& module = *options.cuda.module;
-  const size_t context = options.context != 0 ? options.context : 4096;
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
-  const uint64_t allowed = allowed_bytes(options.cuda);
-  uint64_t used = need.weights - need.experts + need.kv + kDeviceWork;
-  DevicePlacement placement = options.placement;
+DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
+                                 uint64_t allowed) {
+  uint64_t used = device_bytes(need) - need.experts;
+  DevicePlacement placement = wanted;
   placement.rules.clear();
   for (size_t i = 0; i < need.layers.size(); ++i) {
-    DevicePlacement::Rule rule = options.placement.of(i);
+    DevicePlacement::Rule rule = wanted.of(i);
     rule.from = i;
     if (is_cuda_name(rule.experts)) {
       if (used + need.layers[i] > allowed)
@@ -125,6 +122,13 @@ DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& 
     placement.rules.push_back(std::move(rule));
   }
   return joined_rules(std::move(placement));
+}
+
+DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
+  const CudaModule& module = *options.cuda.module;
+  const size_t context = options.context != 0 ? options.context : kUsualContext;
+  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
+  return experts_that_fit(options.placement, need, allowed_bytes(options.cuda));
 }
 
 }  // namespace moebius

@@ -15,6 +15,13 @@ struct CudaBytes {
   uint64_t host = 0;                  // weights on the CPU
   std::vector<uint64_t> layers;       // experts of each layer, wherever they are
 };
+// Whether a module is placed with the experts of its layer: theirs, their router's, a dense MLP's.
+bool is_of_experts(const Module& module);
+// With what steps need beside weights, keys and values.
+uint64_t device_bytes(const CudaBytes& bytes);
+inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
+inline constexpr uint64_t kReservedBytes = uint64_t{1}
+                                           << 30;  // of a device, for others and the driver
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
                      const CudaTarget& target, size_t context);
 
@@ -22,6 +29,9 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
 // beside the weights where keys and values lie.
 uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options);
 
+// The experts of as many layers on the device as fit into `allowed` beside all that is not experts.
+DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
+                                 uint64_t allowed);
 // The placement with the experts of as many layers on the device as fit beside all that is not experts.
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast a model would decode on a GPU, or shared between it and the CPU, from what the machine can read: computed from headers, before
+// anything is loaded. A layer on the GPU takes the time of its bytes and a fixed one, in which its kernels wait for each other; experts
+// on the CPU the time of their bytes and that of handing rows over. Keys and values are not looked at, and rows find experts by chance.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/ranks/cuda_memory.h"
+
+namespace moebius {
+
+struct CudaRates {
+  double gpu_read = 4.3e12, cpu_read = 0,
+         link = 55e9;  // bytes a second; an H200's where nothing was measured
+};
+
+struct CudaForecast {
+  std::string words;         // what is asked for, as options of a command
+  uint64_t bytes = 0;        // on the device
+  size_t layers_on_gpu = 0;  // whose experts are there
+  struct Decode {
+    size_t sequences = 0;
+    double gpu = 0, cpu = 0, crossing = 0;  // seconds of a step
+    double tokens_per_second() const {
+      return static_cast<double>(sequences) / (gpu + cpu + crossing);
+    }
+  };
+  std::vector<Decode> decode;
+};
+// All on the device and all experts on the CPU; where the first does not fit, what `--experts auto` would do. `allowed`: bytes that the
+// device has for it. Empty for an architecture that cannot run.
+std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
+                                        const CudaTarget& target, const CudaRates& rates,
+                                        uint64_t allowed, std::span<const size_t> sequences);
+
+}  // namespace moebius
