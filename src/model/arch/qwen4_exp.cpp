@@ -42,8 +42,8 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
 }
 
 // N-grams begin behind it; the first where there are several.
-int64_t qwen4_eos(const ConfigFields& f, size_t vocab) {
-  const int64_t last = static_cast<int64_t>(vocab) - 1;
+int64_t qwen4_eos(const ConfigFields& f, int64_t vocab) {
+  const int64_t last = vocab - 1;
   const Json* eos = f.find("eos_token_id");
   if (eos == nullptr || !eos->is_array()) return f.require({"eos_token_id"}, 0, last);
   const std::vector<int64_t> all = f.integers({"eos_token_id"}, 0, last);
