@@ -45,7 +45,7 @@ void add(const char* name, const Run& run) {
                                  [f, run](benchmark::State& state) {
                                    const Rows rows;
                                    for (auto _ : state) run(*f, rows);
-                                   state.SetItemsProcessed(state.iterations() * kRow);
+                                   state.SetItemsProcessed(state.iterations() * int64_t{kRow});
                                  });
   }
 }
@@ -83,15 +83,16 @@ void add_cap() {
   constexpr size_t kVocabulary = 262144, kPiece = 8192;
   constexpr float kLimit = 30.0f;
   const auto add_one = [](const char* name, const std::function<void(float*)>& run) {
-    benchmark::RegisterBenchmark((std::string("cap_262144/") + name).c_str(),
-                                 [run](benchmark::State& state) {
-                                   std::vector<float> x(kVocabulary);
-                                   std::mt19937 rng(1);
-                                   std::normal_distribution<float> normal(0.0f, 10.0f);
-                                   for (float& v : x) v = normal(rng);
-                                   for (auto _ : state) run(x.data());
-                                   state.SetItemsProcessed(state.iterations() * kVocabulary);
-                                 })
+    benchmark::RegisterBenchmark(
+        (std::string("cap_262144/") + name).c_str(),
+        [run](benchmark::State& state) {
+          std::vector<float> x(kVocabulary);
+          std::mt19937 rng(1);
+          std::normal_distribution<float> normal(0.0f, 10.0f);
+          for (float& v : x) v = normal(rng);
+          for (auto _ : state) run(x.data());
+          state.SetItemsProcessed(state.iterations() * int64_t{kVocabulary});
+        })
         ->UseRealTime();
   };
   add_one("definition", [](float* x) {

@@ -68,8 +68,9 @@ fuzz_ended_well() {
 }
 stage_fuzz() {
   local target targets
-  built fuzz || return
   targets=$(cd "$root/tests/fuzz" && for target in fuzz_*.cpp; do echo "${target%.cpp}"; done)
+  # shellcheck disable=SC2086 # words
+  built fuzz $targets || return
   rm -f "$root"/build/fuzz/*.status
   for target in $targets; do
     while [ "$(jobs -rp | wc -l)" -ge "$(job_count)" ]; do wait -n; done
