@@ -328,6 +328,14 @@ void Pooler::add(std::span<const float> row) {
 }
 
 std::vector<float> Pooler::finish() {
+  std::vector<float> out = result();
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!std::isfinite(out[i]))
+      fail("number {} of the model's result is {}", i, std::isnan(out[i]) ? "nan" : "infinite");
+  return out;
+}
+
+std::vector<float> Pooler::result() const {
   if (plan_.needs_logits()) {
     const float score = last_.at(static_cast<size_t>(*plan_.yes)) -
                         (plan_.no ? last_.at(static_cast<size_t>(*plan_.no)) : 0.0f);

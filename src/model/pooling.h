@@ -78,10 +78,12 @@ class Pooler {
   // `skipped`: tokens at the start that do not count.
   Pooler(const PoolingPlan& plan, size_t row, size_t skipped);
   void add(std::span<const float> row);  // the next token's
-  // The last row only, where the plan needs no others.
+  // The last row only, where the plan needs no others. Throws Error for what is not finite.
   std::vector<float> finish();
 
  private:
+  std::vector<float> result() const;
+
   const PoolingPlan& plan_;
   size_t row_, skipped_, position_ = 0, counted_ = 0;
   float weights_ = 0;

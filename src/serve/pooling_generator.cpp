@@ -156,8 +156,12 @@ void PoolingGenerator::step() {
       for (size_t n = all ? items[i].tokens.size() : 1; n-- > 0; row += options_.row)
         if (all || t.state.length() == t.tokens.size()) t.pooler.add({row, options_.row});
       if (t.state.length() < t.tokens.size()) continue;
-      e.vector = t.pooler.finish();
-      e.end = EndReason::kStop;
+      try {
+        e.vector = t.pooler.finish();
+        e.end = EndReason::kStop;
+      } catch (const Error& error) {  // of this text alone
+        e.end = EndReason::kError, e.error = error.what();
+      }
     }
     done.insert(t.id);
     events.push_back(std::move(e));

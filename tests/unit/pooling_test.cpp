@@ -6,12 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "model/decoder.h"
 #include "model/engine/scoring.h"
 #include "runtime/thread_pool.h"
+#include "serve/pooling_generator.h"
 #include "text/tokenizer.h"
 #include "unit/test_util.h"
 
@@ -197,6 +201,58 @@ TEST(Pooling, LayersBehindAVector) {
   l.activation = A::kRelu, l.in = 2, l.out = 1, l.weight = {-1, 1}, l.unit = true;
   EXPECT_NEAR(l({3, 4}).at(0), 0.2f, 1e-6);
   EXPECT_EQ(l({4, 3}), std::vector<float>{0});
+}
+
+// A model whose row of one token is not a number: texts with it end with words, others in the same steps
+// with their vectors.
+TEST(Pooling, NumbersThatAreNotFiniteEndTheirTextAlone) {
+  const test::TempDir temp;
+  fs::copy(folder("mean"), temp.path(), fs::copy_options::recursive);
+  std::string bytes = test::read_file(temp / "model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const Json tensors = parse_json(std::string_view(bytes).substr(8, header), "header");
+  const Json* table = tensors.find("embed_tokens.weight");
+  const auto begin = static_cast<size_t>(*table->find("data_offsets")->items()[0].as_int());
+  constexpr int32_t kToken = 7;
+  std::memset(bytes.data() + 8 + header + begin + kToken * 32 * sizeof(float), 0xff,
+              32 * sizeof(float));
+  test::write_file(temp / "model.safetensors", bytes);
+
+  const Checkpoint checkpoint = Checkpoint::open(temp.path().string());
+  const auto plan = read_pooling(checkpoint);
+  ASSERT_TRUE(plan);
+  ThreadPool pool(2);
+  ModelOptions o;
+  o.pool = &pool;
+  o.type = XType::kF32;
+  const auto model = load_rows_model(checkpoint, o);
+  PoolingGeneratorOptions options;
+  options.slots = 2;
+  options.kv_bytes = 1 << 20;
+  options.row = 32;
+  std::map<uint64_t, GenerationEvent> ended;
+  std::mutex mutex;
+  std::condition_variable changed;
+  PoolingGenerator generator(*model, *plan, options);
+  const auto submit = [&](std::vector<int32_t> tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(tokens);
+    return generator.submit(std::move(request));
+  };
+  const uint64_t bad = submit({5, kToken, 6}), good = submit({5, 8, 6});
+  generator.start([&](std::vector<GenerationEvent> events, const StepSummary&) {
+    const std::lock_guard lock(mutex);
+    for (GenerationEvent& e : events) ended[e.id] = std::move(e);
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return ended.size() == 2; });
+  EXPECT_EQ(ended[bad].end, EndReason::kError);
+  EXPECT_EQ(ended[bad].error, "number 0 of the model's result is nan");
+  EXPECT_TRUE(ended[bad].vector.empty());
+  EXPECT_EQ(ended[good].end, EndReason::kStop);
+  EXPECT_EQ(ended[good].vector.size(), 32u);
 }
 
 TEST(Pooling, CutVectorsAreOfUnitLengthAgain) {
