@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/human.h"
+#include "serve/any_request.h"
 #include "serve/pooled.h"
 #include "serve/server.h"
 
@@ -78,8 +79,6 @@ void ApiServer::check_choices(const Host& host, size_t prompts, size_t choices) 
                  prompts > 1 ? "prompt" : "n");
 }
 
-namespace {
-
 ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model) {
   RequestBody body = parse_body(text, endpoint, model);
   if (endpoint == Endpoint::kEmbeddings) return parse_embeddings_request(std::move(body), model);
@@ -100,7 +99,9 @@ ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedM
   }
 }
 
-}  // namespace
+std::vector<GenerationRequest> prepare_request(ApiRequest& request, const ServedModel& model) {
+  return request.pooled != nullptr ? prepare_pooled(request, model) : prepare(request, model);
+}
 
 void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   const auto g = std::make_shared<Generation>();
@@ -137,9 +138,8 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
       // Its texts are in the request now: a large one is not kept beside what becomes of them.
       http_->post([this, g] { drop_body(g->exchange); });
       check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
-      auto prompts = std::make_shared<std::vector<GenerationRequest>>(
-          request->pooled != nullptr ? prepare_pooled(*request, host.served)
-                                     : prepare(*request, host.served));
+      auto prompts =
+          std::make_shared<std::vector<GenerationRequest>>(prepare_request(*request, host.served));
       http_->post([this, g, &host, request, prompts] {
         guard(g, [&] {
           drop_body(g->exchange);

@@ -1,78 +1,167 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: any bytes as the body of a request. It is refused with words and a status, or every
-// number of what comes out is within its range and the answer to it is JSON.
+// Fuzz target: any bytes as the body of a request to every endpoint, of models that give text (with and
+// without a chat template), vectors and scores. It is refused with words and a status, or every number
+// of what comes out is within its range and the answer to it is JSON, in events or whole. The same
+// bytes are the text of the answer.
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 
 #include "base/json.h"
 #include "fuzz/byte_tokenizer.h"
+#include "model/pooling.h"
 #include "serve/answer.h"
+#include "serve/any_request.h"
 #include "serve/api_error.h"
-#include "serve/request.h"
+#include "text/answer/splitter.h"
 
 namespace {
 
 using namespace moebius;
 
-void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& texts) {
+constexpr std::string_view kTemplate =
+    R"({% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif -%}
+{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] -%}
+<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor -%}
+{% endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>{% endif %}{% endif %})";
+
+ChatTemplates fuzz_templates() {
+  std::string folder = (std::filesystem::temp_directory_path() / "fuzz_request_XXXXXX").string();
+  require(mkdtemp(folder.data()) != nullptr);
+  const std::filesystem::path file = std::filesystem::path(folder) / "chat_template.jinja";
+  std::ofstream(file) << kTemplate;
+  ChatTemplates templates = ChatTemplates::from_folder(folder);
+  std::filesystem::remove_all(folder);
+  return templates;
+}
+
+// Live as long as the process.
+struct Models {
+  Models() : texts(tokenizer) {
+    for (ServedModel& m : all) {
+      m.name = "m";
+      m.tokenizer = &tokenizer;
+      m.templates = &templates;
+      m.context = 512;
+      m.vocab = 256;
+      m.slots = 16;
+      m.vector_size = 8;
+    }
+    all[0].markup = choose_answer_markup(templates, tokenizer, "hermes", "think");
+    all[1].templates = &none;
+    auto vectors = std::make_shared<PoolingPlan>();
+    vectors->modes = {PoolingMode::kMean};
+    vectors->normalize = vectors->truncates = true;
+    vectors->prompts = {{"query", "q: "}};
+    all[2].pooling = vectors;
+    auto scores = std::make_shared<PoolingPlan>();
+    scores->scores = true;
+    all[3].pooling = scores;
+  }
+  const Tokenizer tokenizer = byte_tokenizer();
+  const ChatTemplates templates = fuzz_templates(), none{};
+  const TokenTexts texts;
+  std::array<ServedModel, 4> all;
+};
+
+// Blocks of lines, "data: JSON" in each but for pings and the last of a stream.
+void check_stream(std::string_view out) {
+  while (!out.empty()) {
+    const size_t end = out.find("\n\n");
+    require(end != std::string_view::npos);
+    std::string_view block = out.substr(0, end);
+    const size_t data = block.starts_with("data: ") ? 0 : block.find("\ndata: ") + 1;
+    require(data == 0 || block.starts_with("event: "));
+    block.remove_prefix(data + 6);
+    require(block.find('\n') == std::string_view::npos);
+    if (block != "[DONE]") parse_json_strictly(block, "event");
+    out.remove_prefix(end + 2);
+  }
+}
+
+// The text is the whole answer, in two pieces.
+void check_answer(const ApiRequest& r, const std::vector<GenerationRequest>& prompts,
+                  const ServedModel& model, const TokenTexts& texts, const std::string& text) {
+  const auto answer = make_answer(r, model, texts, prompts, 1, "req_1");
+  std::string stream;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const GenerationRequest& g = prompts[p];
+    for (size_t choice = 0; choice < g.choices; ++choice) {
+      AnswerSplitter splitter(g.answer != nullptr ? g.answer : std::make_shared<AnswerRules>());
+      for (const bool last : {false, true}) {
+        GenerationEvent e;
+        e.choice = choice;
+        e.tokens.push_back({g.prompt[0], -1, {}});
+        e.text = last ? "" : text;
+        if (g.answer != nullptr) {
+          splitter.push(e.text, e.parts);
+          if (last) splitter.finish(false, e.parts);
+        }
+        if (last) e.end = EndReason::kStop;
+        e.vector.assign(r.pooled != nullptr ? model.vector_size : 0, 0.25f);
+        require(!answer->complete());
+        stream += answer->take(p, e);
+      }
+    }
+  }
+  require(answer->complete());
+  if (!r.stream) {
+    parse_json_strictly(answer->whole(), "answer");
+    return;
+  }
+  stream += answer->stream_end();
+  check_stream(stream);
+}
+
+void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& texts,
+                   const std::string& text) {
   const GenerationRequest& g = r.generation;
   require(g.choices >= 1 && g.choices <= 16 && g.temperature >= 0 && g.temperature <= 100);
   require(g.top_p >= 0 && g.top_p <= 1 && g.top_k >= 0 && g.logprobs >= -1 && g.logprobs <= 20);
   require(g.stops.size() <= 32 && g.logit_bias.size() <= 1024);
-  const std::vector<GenerationRequest> prompts = prepare(r, model);
-  require(!prompts.empty() && prompts.size() <= 128);
-  ApiAnswer answer(r, model, texts, prompts, 1);
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    require(prompts[p].prompt.size() + prompts[p].max_new <= model.context);
-    ChoiceText text = choice_text(*model.tokenizer, prompts[p]);
-    GenerationEvent e;
-    e.tokens.push_back({prompts[p].prompt[0], -1, {}});
-    e.text = text.push(prompts[p].prompt[0]);
-    e.text += text.finish(true);
-    e.end = EndReason::kLength;
-    for (e.choice = 0; e.choice < g.choices; ++e.choice) {
-      const std::string events = answer.take(p, e);
-      for (std::string_view out = events; !out.empty();) {
-        const size_t end = out.find("\n\n");
-        require(out.starts_with("data: ") && end != std::string_view::npos);
-        parse_json_strictly(out.substr(6, end - 6), "event");
-        out.remove_prefix(end + 2);
-      }
-    }
+  const std::vector<GenerationRequest> prompts = prepare_request(r, model);
+  require(!prompts.empty() && prompts.size() <= (r.pooled != nullptr ? kMostTexts : kMostPrompts));
+  for (const GenerationRequest& p : prompts)
+    require(!p.prompt.empty() && p.prompt.size() + p.max_new <= model.context);
+  check_answer(r, prompts, model, texts, text);
+}
+
+constexpr Endpoint kGenerating[] = {Endpoint::kChat,       Endpoint::kCompletion,
+                                    Endpoint::kMessages,   Endpoint::kResponses,
+                                    Endpoint::kEmbeddings, Endpoint::kRerank};
+
+// What a call does is refused in words, or done.
+template <class Call>
+void refused_or(const Call& call) {
+  try {
+    call();
+  } catch (const ApiError& e) {
+    require(e.status == 400 || e.status == 404);
+    parse_json_strictly(error_json(e), "error");
   }
-  require(answer.complete());
-  if (!r.stream) parse_json_strictly(answer.whole(), "answer");
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Tokenizer tokenizer = byte_tokenizer();
-  static const TokenTexts texts(tokenizer);
-  ServedModel model;
-  model.name = "m";
-  model.tokenizer = &tokenizer;
-  model.context = 512;
-  model.vocab = 256;
-  model.slots = 16;
+  static const Models& models = *new Models;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  for (const Endpoint endpoint :
-       {Endpoint::kChat, Endpoint::kCompletion, Endpoint::kTokenize, Endpoint::kDetokenize}) {
-    try {
-      RequestBody body = parse_body(bytes, endpoint, model);
-      if (endpoint == Endpoint::kChat) check_request(parse_chat_request(body, model), model, texts);
-      if (endpoint == Endpoint::kCompletion)
-        check_request(parse_completion_request(std::move(body), model), model, texts);
-      if (endpoint == Endpoint::kTokenize)
-        parse_json_strictly(tokenize_answer(body, model), "answer");
-      if (endpoint == Endpoint::kDetokenize)
-        parse_json_strictly(detokenize_answer(body, model), "answer");
-    } catch (const ApiError& e) {
-      require(e.status == 400 || e.status == 404);
-      parse_json_strictly(error_json(e), "error");
-    }
+  const std::string text = unicode::lossy(bytes);
+  for (const ServedModel& model : models.all) {
+    for (const Endpoint endpoint : kGenerating)
+      refused_or(
+          [&] { check_request(parse_request(bytes, endpoint, model), model, models.texts, text); });
+    if (&model != &models.all[0]) continue;
+    for (const auto& [endpoint, make] : {std::pair{Endpoint::kTokenize, &tokenize_answer},
+                                         std::pair{Endpoint::kDetokenize, &detokenize_answer},
+                                         std::pair{Endpoint::kMessages, &count_tokens_answer}})
+      refused_or([&, endpoint = endpoint, make = make] {
+        parse_json_strictly(make(parse_body(bytes, endpoint, model), model), "answer");
+      });
   }
   return 0;
 }
