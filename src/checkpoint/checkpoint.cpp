@@ -211,11 +211,69 @@ void Checkpoint::understand(std::span<const TensorInfo> tensors) {
     modules_.push_back(std::move(m.module));
   }
   repeated.append_to(warnings_);
+  name_modules();
+  moe_blocks_ =
+      build_moe_blocks({folder_, config_, modules_, parts, paths, blocks, store, warnings_});
+}
+
+void Checkpoint::name_modules() {
   for (size_t i = 0; i < modules_.size(); ++i)
     if (!by_name_.try_emplace(modules_[i].name, i).second)
       fail("{}: two modules are called {}", folder_, printable(modules_[i].name));
-  moe_blocks_ =
-      build_moe_blocks({folder_, config_, modules_, parts, paths, blocks, store, warnings_});
+}
+
+Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
+                                     std::span<const std::string> paths) const {
+  struct Kept {  // as long as the store: what modules point at
+    std::shared_ptr<const TensorStore> own;
+    std::vector<TensorInfo> tensors;
+    TensorStore store;
+  };
+  const auto kept = std::make_shared<Kept>();
+  kept->own = store_;
+  kept->store = store_->with_files(paths, kept->tensors);
+  std::unordered_map<std::string_view, const TensorInfo*> by_name;
+  for (const TensorInfo& t : kept->tensors) by_name.emplace(t.name, &t);
+
+  Checkpoint c;
+  c.folder_ = folder_, c.config_ = config_, c.quant_ = quant_, c.generation_ = generation_;
+  c.store_ = {kept, &kept->store};
+  c.modules_ = modules_, c.unused_ = unused_, c.warnings_ = warnings_;
+  c.name_modules();
+  c.moe_blocks_ = moe_blocks_;
+  for (MoeBlock& b : c.moe_blocks_) {
+    const auto moved = [&](const Module*& m) {
+      if (m != nullptr) m = c.modules_.data() + (m - modules_.data());
+    };
+    for (auto& parts : b.experts) std::for_each(parts.begin(), parts.end(), moved);
+    for (auto* parts : {&b.shared, &b.layer_shared})
+      std::for_each(parts->begin(), parts->end(), moved);
+    moved(b.router), moved(b.shared_gate);
+  }
+  for (const StoredElsewhere& other : modules) {
+    const auto it = c.by_name_.find(other.module);
+    if (it == c.by_name_.end()) fail("{}: has no module {}", folder_, printable(other.module));
+    Module& m = c.modules_[it->second];
+    ModuleTensors tensors;
+    tensors.name = m.name;
+    tensors[Role::kBias] = m.plan.tensors[Role::kBias];
+    for (size_t r = 0; r < static_cast<size_t>(Role::kBias); ++r)
+      if (const auto t =
+              by_name.find(fmt::format("{}.{}", m.name, suffix_of(static_cast<Role>(r))));
+          t != by_name.end())
+        tensors.by_role[r].info = t->second;
+    m.plan = reader_for(other.scheme.format)
+                 .plan(tensors, other.scheme, *c.store_, m.plan.N, m.plan.K, c.quant().version());
+    m.decision.scheme = other.scheme;
+    m.bytes = 0;
+    for (const TensorRef& ref : tensors.by_role)
+      if (ref) m.bytes += bytes_of(ref);
+    const auto reason =
+        unsupported_reason(other.scheme, m.kind == ModuleKind::kExpert && !m.shared_expert);
+    m.supported = !reason;
+    m.reason = reason.value_or("");
+  }
+  return c;
 }
 
 // lm_head may be tied to the embedding; what the file holds and what the config says must fit.

@@ -37,6 +37,12 @@ struct MoeBlock {
   std::string experts_reason;  // not empty: why the experts themselves cannot be run
 };
 
+// A module whose matrix another file stores, as tensors of its name.
+struct StoredElsewhere {
+  std::string module;
+  Scheme scheme;
+};
+
 class Checkpoint {
  public:
   // Opens and understands a folder; throws Error for what makes it unusable. Unsupported modules
@@ -67,6 +73,10 @@ class Checkpoint {
   // one whose names are not known.
   Checkpoint open_predictor() const;
   bool has_predictor() const;
+  // The same model with matrices of some modules as other safetensors files store them; biases stay
+  // where they are. Throws Error.
+  Checkpoint with_matrices(std::span<const StoredElsewhere> modules,
+                           std::span<const std::string> paths) const;
   // Throws Error naming the first unsupported module and the field that is in the way.
   void require_supported() const;
 
@@ -74,6 +84,7 @@ class Checkpoint {
   void understand(std::span<const TensorInfo> tensors);
   PredictorNames predictor_names() const;
   void settle_output(ModuleMap& map);
+  void name_modules();
   std::string folder_;
   ModelConfig config_;
   std::shared_ptr<const QuantConfig> quant_;

@@ -188,6 +188,22 @@ TensorStore TensorStore::from_memory(const std::string& name, std::span<const Te
   return store;
 }
 
+TensorStore TensorStore::with_files(std::span<const std::string> paths,
+                                    std::vector<TensorInfo>& tensors) const {
+  TensorStore store;
+  store.files_ = files_, store.tensors_ = tensors_, store.total_bytes_ = total_bytes_;
+  for (const std::string& path : paths) {
+    const auto number = static_cast<uint32_t>(store.files_.size());
+    SafetensorsFile file = SafetensorsFile::open(path);
+    for (TensorInfo& t : file.take_tensors()) {
+      t.file = number;
+      tensors.push_back(std::move(t));
+    }
+    store.files_.push_back(std::move(file));
+  }
+  return store;
+}
+
 TensorStore TensorStore::open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                      Links links) {
   struct stat st {};

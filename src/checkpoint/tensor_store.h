@@ -35,6 +35,9 @@ class TensorStore {
   static TensorStore open_file(const std::string& path);
   // Tensors in memory, which must outlive the store.
   static TensorStore from_memory(const std::string& name, std::span<const TensorData> tensors);
+  // The same tensors, with more files to read from; `tensors` are those of the files.
+  TensorStore with_files(std::span<const std::string> paths,
+                         std::vector<TensorInfo>& tensors) const;
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
   const TensorInfo& require(std::string_view name) const;  // throws Error naming what is missing

@@ -20,8 +20,9 @@ namespace moebius {
 namespace {
 
 constexpr size_t kAtOnce = 64;        // rows whose products are added together
-constexpr size_t kMostPerInput = 16;  // rows per input that moments are made of
-constexpr size_t kLayerRows = 4;      // the same for the moments of a layer
+constexpr size_t kMostPerInput = 64;  // rows per input that moments are made of
+constexpr size_t kLayerRows = 16;     // the same for the moments of a layer
+constexpr size_t kSentRows = 4;       // the same for experts that no row reached
 
 // Mean moments of rows as they come.
 class MomentSum {
@@ -196,14 +197,24 @@ void Calibration::reach(int layer) {
   const size_t stage = run_.stages().stage_of(static_cast<size_t>(layer));
   if (!runs(layer) || stage < run_.done()) fail("calibration has left layer {}", layer);
   linear_.clear(), blocks_.clear(), places_.clear();
-  while (run_.done() <= stage) {
-    keep_ = run_.done() == stage;
-    if (settings_.begins) settings_.begins(run_.done());
-    run_.advance();
+  while (run_.done() < stage) pass(run_.done());
+  keep_ = true;
+  if (settings_.made) {
+    if (settings_.begins) settings_.begins(stage);
+    run_.look();
+  } else {
+    pass(stage);
   }
   keep_ = false;
   kept_ = run_.stages().layers(stage);
   for (auto& [name, b] : blocks_) finish_block(b);
+}
+
+void Calibration::pass(size_t stage) {
+  if (settings_.begins) settings_.begins(stage);
+  if (!settings_.made) return run_.advance();
+  const Checkpoint made = settings_.made(run_.stages().layers(stage));
+  run_.advance(&made);
 }
 
 bool Calibration::keeps(std::span<const Module* const> modules) const {
@@ -349,7 +360,7 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   size_t seen = 0;
   std::vector<uint32_t> which = rows_of(place, kMostPerInput * K, &seen);
   if (seen == 0 && place.inner)  // rows of the layer through this expert alone
-    which = spaced(nullptr, b.rows->rows(), kLayerRows * K);
+    which = spaced(nullptr, b.rows->rows(), kSentRows * K);
   MomentSum sum(K, whole, &pool_);
   each(place, which, [&](const float* x, size_t n) { sum.add(x, n); });
   Moments m = sum.finish();
@@ -379,7 +390,7 @@ float Calibration::largest(const Module& module) const {
   if (!place.inner) return b.largest;  // engines have one scale for all experts
   size_t seen = 0;
   std::vector<uint32_t> which = rows_of(place, SIZE_MAX, &seen);
-  if (seen == 0) which = spaced(nullptr, b.rows->rows(), kLayerRows * module.plan.K);
+  if (seen == 0) which = spaced(nullptr, b.rows->rows(), kSentRows * module.plan.K);
   float most = 0;
   const size_t K = module.plan.K;
   each(place, which, [&](const float* x, size_t n) { widen(most, x, n, K, spread_stride(K)); });
@@ -432,7 +443,10 @@ CalibrationCost calibration_cost(const Checkpoint& source,
         continue;
       }
       if (!has_matrix(m)) continue;
-      weights += module_memory(source, m, {}, {}, type).packed;
+      const uint64_t packed = module_memory(source, m, {}, {}, type).packed;
+      // Once more as it was made, with bytes and scales at most.
+      const uint64_t made = wanted.contains(m.name) ? m.plan.N * m.plan.K / 8 * 9 : 0;
+      weights += std::max(packed, made);
       largest = std::max<uint64_t>(largest, m.bytes);
       if (m.expert <= 0) widths += m.plan.N + m.plan.K;
       if (!wanted.contains(m.name)) continue;

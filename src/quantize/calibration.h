@@ -34,6 +34,9 @@ struct CalibrationSettings {
   std::string scratch;                       // as of RowStore
   std::optional<XType> type;                 // of activations; none: as the config says
   std::function<void(size_t stage)> begins;  // a stage of layers; may be empty
+  // The model with layers as they were made, whose rows the layers behind them read; empty: those of
+  // the original weights.
+  std::function<Checkpoint(Range layers)> made;
 };
 
 class Calibration final : private ModuleTap {
@@ -44,7 +47,8 @@ class Calibration final : private ModuleTap {
               std::set<std::string, std::less<>> wanted, CalibrationSettings settings);
   ~Calibration() override;
 
-  // Runs the model up to this layer and keeps what its modules read; forgets others. Layers ascend.
+  // Runs the model up to this layer and keeps what its modules read; forgets others. Layers ascend, and
+  // those before it are made (settings).
   void reach(int layer);
   bool has(int layer) const;
   bool runs(int layer) const;                               // the model has such a layer
@@ -72,6 +76,7 @@ class Calibration final : private ModuleTap {
   void block(const MoeBlock& block, const TappedRows& x, std::span<const int32_t> ids,
              size_t slots) override;
   bool keeps(std::span<const Module* const> modules) const;
+  void pass(size_t stage);  // to the rows behind it
   void finish_block(const std::shared_ptr<Block>& block) const;
   // Rows of the block that a module reads; more: those of the layer where none is routed to it.
   std::vector<uint32_t> rows_of(const Place& place, size_t most, size_t* seen) const;

@@ -332,8 +332,26 @@ void QuantizeJob::make_calibration(ThreadPool& pool, const OnQuantizeProgress& p
     settings.begins = [this, progress](size_t stage) {
       progress({state_->done, plan_.source_bytes, static_cast<int>(stage), "calibrating"});
     };
+  if (settings.moments) settings.made = [this](Range layers) { return made_layers(layers); };
   state_->calibration = std::make_unique<Calibration>(source_, state_->windows, pool,
                                                       state_->wanted, std::move(settings));
+}
+
+Checkpoint QuantizeJob::made_layers(Range layers) const {
+  std::vector<StoredElsewhere> modules;
+  std::vector<std::string> paths;
+  for (const OutputPlan::Shard& shard : plan_.shards) {
+    const size_t before = modules.size();
+    for (const WorkUnit& u : shard.units)
+      if (u.kind == WorkUnit::Kind::kEncode && u.layer >= 0 &&
+          static_cast<size_t>(u.layer) >= layers.begin && static_cast<size_t>(u.layer) < layers.end)
+        for (const Module* m : u.modules)
+          if (m->loaded()) modules.push_back({m->name, u.scheme});
+    if (modules.size() == before) continue;
+    const std::string path = join_path(partial_, shard.name);
+    paths.push_back(path_exists(path) ? path : path + ".tmp");
+  }
+  return source_.with_matrices(modules, paths);
 }
 
 void QuantizeJob::run(ThreadPool& pool, const OnQuantizeProgress& progress) {

@@ -14,6 +14,7 @@
 namespace moebius {
 
 class Calibration;
+struct Range;
 class ThreadPool;
 
 struct QuantizeForecast {
@@ -68,6 +69,7 @@ class QuantizeJob {
   void begin();
   void plan_calibration();
   void make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress);
+  Checkpoint made_layers(Range layers) const;  // as the shards have them
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void keep_journal();
   void finish();

@@ -20,11 +20,17 @@ class StageRun {
            const std::string& scratch);
   const LayerStages& stages() const { return stages_; }
   size_t done() const { return done_; }  // stages that were run
-  void advance();                        // runs the next one; its weights are gone behind it
+  // Runs the next one; its weights are gone behind it. with: the checkpoint that they are of, null:
+  // the model's own.
+  void advance(const Checkpoint* with = nullptr);
+  void look();  // runs the next one for what a tap sees, and stays before it
   const RowStore& hidden() const { return hidden_; }  // behind the last stage that was run
 
  private:
+  void run(LayerStages& stages, bool keep);
+
   const TokenWindows& windows_;
+  ModelOptions options_;
   LayerStages stages_;
   RowStore hidden_;
   size_t done_ = 0;

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/random.h"
+#include "checkpoint/tensor_store.h"
 #include "unit/checkpoint_util.h"
 
 namespace moebius {
@@ -136,6 +137,27 @@ TEST(Eval, CalibratedFoldersDoNotDependOnThreads) {
       0);
   EXPECT_LT(number(*eval_json(quoted(dir / "one") + compare).find("kl"), "mean"),
             number(*eval_json(quoted(dir / "rtn") + compare).find("kl"), "mean"));
+}
+
+// A layer reads what the layers below it give as they were made: where these are left, it reads
+// something else, and its codes are others.
+TEST(Eval, LayersReadWhatTheMadeLayersBelowGive) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 4096);
+  const std::string make = "quantize " + kBase + " --scheme W3A16 --group 32 -q --calib-ctx 32 ",
+                    calib = " --calib " + quoted(dir / "t.jsonl"),
+                    ignore = " --ignore 're:.*layers.0.*' ";
+  const auto codes = [&](const std::string& name, const std::string& words) {
+    const CommandResult r = run_tool(make + quoted(dir / name) + words);
+    EXPECT_EQ(r.status, 0) << r.err;
+    const TensorStore store = TensorStore::open_file((dir / name / "model.safetensors").string());
+    const TensorInfo& t = store.require("model.layers.1.self_attn.q_proj.weight_packed");
+    std::vector<uint8_t> bytes(t.bytes);
+    store.read(t, 0, bytes);
+    return bytes;
+  };
+  EXPECT_TRUE(codes("a", "") == codes("b", ignore));  // rounding reads nothing
+  EXPECT_FALSE(codes("c", calib) == codes("d", calib + ignore));
 }
 
 // Rows in files, all rows through all experts, and every family's layers on their own.

@@ -8,9 +8,9 @@
 Without --model: the tiny sources of tests/golden (and, from them, a folder in f16, one in f32, and one with groups of
 zeros and with -0); --write also writes tests/golden/quantize.json, a hash per case, for unit/quantize_golden_test.cpp.
 --calibrated: FP8 and NVFP4, whose input scales come from a calibration: weights equal, scales within 1 % (or by how much they are
-not), both from 24 windows of 64 random tokens; with --write these become tests/golden/calibration.jsonl, the rows that
-make_checkpoints.py gives llmcompressor for a vocabulary of 32. llmcompressor loses its causal mask in calibration
-(causal_llmcompressor.py); it is kept here, unless --as-shipped.
+not), both from 24 windows of 64 random tokens; with --write these become tests/golden/calibration.jsonl, and llmcompressor's scales
+of the tiny sources tests/golden/input_scales.json. llmcompressor loses its causal mask in calibration (causal_llmcompressor.py); it is
+kept here, unless --as-shipped.
 With --model: every scheme on that folder. Needs make_checkpoints_requirements.txt; prints one line per case.
 """
 import argparse
@@ -85,7 +85,7 @@ def calibration_rows(vocab):
 
 
 def compare_calibrated(args, source, scheme, work):
-    """A line on stdout: names, weights, and the largest difference of an input scale."""
+    """A line on stdout: names, weights, and the largest difference of an input scale. llmcompressor's scales, or None where weights differ."""
     import torch
     from compressed_tensors.quantization import preset_name_to_scheme
     from datasets import Dataset
@@ -108,13 +108,13 @@ def compare_calibrated(args, source, scheme, work):
     moebius(args.tool, source, work / "ours", scheme, {"method": "rtn", "calib": work / "rows.jsonl", "calib-ctx": LENGTH, "calib-experts": "all"})
     a, b = tensors(work / "ours"), tensors(work / "theirs")
     names = sorted(set(a) & set(b))
-    scales = [n for n in names if ".input_" in n]
+    scales = [n for n in names if n.endswith((".input_scale", ".input_global_scale"))]
     bad = sorted(set(a) ^ set(b)) + [n for n in names if n not in scales and digest(a[n]) != digest(b[n])]
     off = sorted(((a[n].float() / b[n].float() - 1).abs().max().item(), n) for n in scales)
     beyond = [n for d, n in off if d > 0.01]
     print(f"{'FAIL' if bad else 'OK  '} {Path(source).name} {scheme}: {len(b)} tensors, {len(bad)} differ; {len(scales)} input scales, "
           f"{len(beyond)} off by more than 1 %, the worst by {100 * off[-1][0]:.2f} %", *bad[:3], flush=True)
-    return not bad
+    return None if bad else {n: b[n].float().item() for n in scales}
 
 
 def moebius(tool, source, target, scheme, options):
@@ -198,9 +198,13 @@ def main():
         if args.write:
             (GOLDEN / "calibration.jsonl").write_text("".join(json.dumps({"input_ids": r}) + "\n" for r in calibration_rows(32)))
         sources = [args.model] if args.model else [str(GOLDEN / n) for n in ("olmoe-dense", "glm4moe-dense", "qwen3moe-dense")]
-        good = [compare_calibrated(args, source, scheme, work) for source in sources for scheme in ("FP8", "NVFP4")]
+        cases = [{"source": Path(source).name, "scheme": scheme, "scales": compare_calibrated(args, source, scheme, work)}
+                 for source in sources for scheme in ("FP8", "NVFP4")]
         shutil.rmtree(work)
-        return 0 if all(good) else 1
+        if args.write and not args.model and not args.as_shipped:
+            lines = ",\n".join(json.dumps(c) for c in cases)
+            (GOLDEN / "input_scales.json").write_text(f'{{"llmcompressor": "0.14.0.1, with its causal mask", "cases": [\n{lines}\n]}}\n')
+        return 0 if all(c["scales"] for c in cases) else 1
     cases, failed = [], 0
     chosen = [(args.model, s, torch.bfloat16) for s in SCHEMES] if args.model else \
         [(str(GOLDEN / name), s, torch.bfloat16) for name, schemes in SOURCES.items() for s in schemes]
