@@ -245,7 +245,7 @@ void HttpConnection::start() {
   const Tcp::endpoint peer = socket_.remote_endpoint(ec);
   if (!ec) peer_ = peer.address().to_string();
   set_socket_limits(socket_.native_handle(), server_.limits_.write_time);
-  place_.set_idle(true);
+  place_.set(Places::Stage::kIdle);
   arm(server_.limits_.first_time);
   read();
 }
@@ -301,13 +301,11 @@ void HttpConnection::process() {
     const size_t used = reader_.push(pending_);
     pending_.erase(0, used);
     if (fresh && reader_.started()) {
-      place_.set_idle(false);
+      place_.set(Places::Stage::kHead);
       arm(server_.limits_.header_time);
     }
-    if (reader_.state() == HttpReader::State::kBad) {
-      fail_with(reader_.status(), reader_.reason());
-      return;
-    }
+    if (reader_.state() == HttpReader::State::kBad)
+      return fail_with(reader_.status(), reader_.reason());
     if (reader_.state() == HttpReader::State::kHead) return;
     if (!std::exchange(head_seen_, true) && !head_done()) return;
     count_body();
@@ -317,6 +315,7 @@ void HttpConnection::process() {
 
 // False: the request was refused.
 bool HttpConnection::head_done() {
+  place_.set(Places::Stage::kRequest);
   reader_.request().peer = peer_;
   if (place_.of(server_.kept_) && !server_.handler_.vital(reader_.request())) {
     refuse();
@@ -413,7 +412,7 @@ void HttpConnection::written(error_code ec) {
   finished_ = false;
   reader_.next();
   head_seen_ = false;
-  place_.set_idle(true);
+  place_.set(Places::Stage::kIdle);
   arm(server_.limits_.idle_time);
   process();
   read();
@@ -422,7 +421,7 @@ void HttpConnection::written(error_code ec) {
 void HttpConnection::finish(bool keep) {
   const auto self = shared_from_this();
   exchange_.reset();
-  place_.set_idle(false);
+  place_.set(Places::Stage::kRequest);
   release_body();
   finished_ = true;
   closing_ = closing_ || !keep;
@@ -433,6 +432,7 @@ void HttpConnection::finish(bool keep) {
 // it, and what it still sends is thrown away.
 void HttpConnection::linger() {
   if (std::exchange(lingering_, true)) return;
+  place_.set(Places::Stage::kIdle);  // it was answered: others come first
   error_code ec;
   socket_.shutdown(Tcp::socket::shutdown_send, ec);
   arm(server_.limits_.linger_time);
@@ -528,11 +528,10 @@ void AsioServer::accept() {
   accepting_ = true;
 }
 
-// Where all are taken, the connection longest idle makes room.
+// Where all are taken, one without a request under way makes room.
 Places* AsioServer::free_place() {
   for (Places* p : {&usual_, &kept_}) {
-    HttpConnection* const idle = p->full() ? p->longest_idle() : nullptr;
-    if (idle != nullptr) idle->close();
+    if (HttpConnection* const c = p->full() ? p->to_give_way() : nullptr; c != nullptr) c->close();
     if (!p->full()) return p;
   }
   return told_.full() ? nullptr : &told_;
