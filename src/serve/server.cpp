@@ -169,12 +169,12 @@ ApiServer::~ApiServer() {
 
 uint16_t ApiServer::listen() {
   const uint16_t port = http_->listen(options_.host, options_.port);
+  http_->on_signal([this] { drain(); });  // before anyone is told that it is there
   log_event("listening", fmt::format("listening on {} port {}", options_.host, port));
   return port;
 }
 
 int ApiServer::run() {
-  http_->on_signal([this] { drain(); });
   http_->run();
   const int status = died_ || (cut_off_ && options_.cut_off_fails) ? 3 : 0;
   log_event("stopped", fmt::format("stopped, exit status {}{}", status,

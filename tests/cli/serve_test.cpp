@@ -359,6 +359,18 @@ TEST(ServeCommand, SignalsAndStatus) {
 
 // A log that nobody reads any more, a full disk, a file that may not grow, no log at all: the server
 // goes on, and counts the lines.
+// Who reads the address may end the server at once: it heeds signals before it says where it is.
+TEST(ServeCommand, ASignalRightAfterTheAddress) {
+  const test::TempDir folder;
+  for (int i = 0; i < 4; ++i) {
+    const std::string pipe = test::shell_quote((folder / fmt::format("address{}", i)).string());
+    const test::CommandResult r = test::run_tool(
+        fmt::format("serve --port 0 >{0} & read line <{0}; kill $!; wait $!; echo $?", pipe),
+        "mkfifo " + pipe + ";");
+    EXPECT_EQ(r.out, "0\n") << r.err;
+  }
+}
+
 TEST(ServeCommand, ItsLogMayFail) {
   const test::TempDir folder;
   const std::string pipe = (folder / "pipe").string(), file = (folder / "file").string();
