@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "serve/fields.h"
+#include "serve/refused_fields.h"
 #include "serve/request.h"
 #include "serve/structured.h"
 #include "serve/tools.h"
@@ -224,6 +225,7 @@ void read_stop_sequences(const Fields& f, GenerationRequest& g) {
 
 ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
+  refuse_fields(f, Endpoint::kMessages);
   ApiRequest r = read_common(body, model);
   r.chat = true;
   r.face = Interface::kMessages;

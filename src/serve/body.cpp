@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "serve/api_error.h"
+#include "serve/endpoint_sets.h"
 #include "serve/fields.h"
 #include "serve/refused_fields.h"
 #include "serve/request.h"
@@ -22,19 +23,7 @@ constexpr size_t kBodyDepth = 64, kMostFields = 1024;
 constexpr size_t kOutlineEntries = 16;
 constexpr size_t kMostDetokenized = 1 << 17;  // or the context, where that is longer
 
-// Sets of endpoints.
-constexpr auto kChat = static_cast<unsigned>(Endpoint::kChat);
-constexpr auto kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
-constexpr auto kTokenize = static_cast<unsigned>(Endpoint::kTokenize);
-constexpr auto kDetokenize = static_cast<unsigned>(Endpoint::kDetokenize);
-constexpr auto kAnthropic = static_cast<unsigned>(Endpoint::kMessages);
-constexpr auto kResponses = static_cast<unsigned>(Endpoint::kResponses);
-constexpr auto kEmbeddings = static_cast<unsigned>(Endpoint::kEmbeddings);
-constexpr auto kRerank = static_cast<unsigned>(Endpoint::kRerank);
-constexpr unsigned kPooled = kEmbeddings | kRerank;
-constexpr unsigned kBoth = kChat | kCompletion, kMessages = kChat | kTokenize;
-constexpr unsigned kGenerating = kBoth | kAnthropic | kResponses;
-constexpr unsigned kAll = kGenerating | kTokenize | kDetokenize | kPooled;
+using namespace endpoint_sets;
 
 enum class Keep : uint8_t {
   kTree,
@@ -66,23 +55,23 @@ constexpr KnownField kFields[] = {
     {"continue_final_message", kMessages},
     {"temperature", kGenerating},
     {"top_p", kGenerating},
-    {"top_k", kBoth | kAnthropic},
-    {"min_p", kBoth},
-    {"repetition_penalty", kBoth},
-    {"presence_penalty", kBoth},
-    {"frequency_penalty", kBoth},
-    {"seed", kBoth},
+    {"top_k", kGenerating},
+    {"min_p", kGenerating},
+    {"repetition_penalty", kGenerating},
+    {"presence_penalty", kGenerating},
+    {"frequency_penalty", kGenerating},
+    {"seed", kGenerating},
     {"n", kBoth},
     {"best_of", kBoth},
-    {"logit_bias", kBoth, Keep::kTree, kMostBiases},
-    {"stop", kBoth, Keep::kTree, kMostStops},
-    {"stop_token_ids", kBoth, Keep::kIds, kMostStopTokens},
-    {"allowed_token_ids", kBoth, Keep::kIds, kMostAllowed},
-    {"bad_words", kBoth, Keep::kTree, kMostBadWords},
-    {"include_stop_str_in_output", kBoth},
-    {"skip_special_tokens", kBoth},
-    {"ignore_eos", kBoth},
-    {"min_tokens", kBoth},
+    {"logit_bias", kGenerating, Keep::kTree, kMostBiases},
+    {"stop", kGenerating, Keep::kTree, kMostStops},
+    {"stop_token_ids", kGenerating, Keep::kIds, kMostStopTokens},
+    {"allowed_token_ids", kGenerating, Keep::kIds, kMostAllowed},
+    {"bad_words", kGenerating, Keep::kTree, kMostBadWords},
+    {"include_stop_str_in_output", kGenerating},
+    {"skip_special_tokens", kGenerating},
+    {"ignore_eos", kGenerating},
+    {"min_tokens", kGenerating},
     {"max_tokens", kBoth | kAnthropic},
     {"max_completion_tokens", kChat},
     {"logprobs", kBoth},
@@ -95,7 +84,7 @@ constexpr KnownField kFields[] = {
     {"priority", kBoth},
     {"prediction", kBoth, Keep::kTree, 64},
     {"speculate", kBoth, Keep::kTree, 4},
-    {"cache_salt", kBoth},
+    {"cache_salt", kGenerating},
     {"return_token_ids", kBoth},
     {"tools", kChat | kAnthropic | kResponses, Keep::kTree, kMostTools},
     {"tools", kCompletion, Keep::kOutline},
@@ -133,16 +122,14 @@ constexpr KnownField kFields[] = {
     {"previous_response_id", kResponses},
     {"conversation", kResponses, Keep::kOutline},
     {"prompt", kResponses, Keep::kOutline},
-    {"response_format", kBoth, Keep::kTree, 64},
-    {"structured_outputs", kBoth, Keep::kTree, 64},
-    {"guided_json", kBoth},
-    {"guided_regex", kBoth},
-    {"guided_choice", kBoth},
-    {"json_schema", kBoth},
+    {"response_format", kGenerating, Keep::kTree, 64},
+    {"structured_outputs", kGenerating, Keep::kTree, 64},
+    {"guided_json", kGenerating},
+    {"guided_regex", kGenerating},
+    {"guided_choice", kGenerating},
+    {"json_schema", kGenerating},
     {"modalities", kBoth, Keep::kOutline},
 };
-
-bool generates(Endpoint e) { return (kGenerating & static_cast<unsigned>(e)) != 0; }
 
 const KnownField* find_field(std::string_view name, Endpoint endpoint) {
   for (const KnownField& f : kFields)
@@ -347,7 +334,7 @@ class BodyReader final : public JsonHandler {
  private:
   std::unique_ptr<FieldReader> reader_of(const std::string& name) {
     const KnownField* f = find_field(name, endpoint_);
-    if (f != nullptr ? f->keep == Keep::kOutline : generates(endpoint_) && is_refused_field(name))
+    if (f != nullptr ? f->keep == Keep::kOutline : is_refused_field(name, endpoint_))
       return std::make_unique<OutlineReader>(name);
     if (f == nullptr) return nullptr;
     if (f->keep == Keep::kTree) return std::make_unique<TreeReader>(kBody, name, f->most, left_);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "model/pooling.h"
+#include "serve/refused_fields.h"
 #include "text/base64.h"
 
 namespace moebius {
@@ -45,9 +46,10 @@ std::string prompt_of(const Fields& f, const PoolingPlan& plan) {
                  "prompt_name");
 }
 
-ApiRequest pooled_request(const Fields& f, const ServedModel& model) {
+ApiRequest pooled_request(const Fields& f, Endpoint endpoint, const ServedModel& model) {
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
+  refuse_fields(f, endpoint);
   r.face = Interface::kPooled;
   r.pooled = std::make_shared<PooledRequest>();
   r.generation.max_new = 0;
@@ -179,7 +181,7 @@ void check_generates(const ServedModel& model) {
 
 ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) {
   const Fields f(body.fields, "");
-  ApiRequest r = pooled_request(f, model);
+  ApiRequest r = pooled_request(f, Endpoint::kEmbeddings, model);
   const PoolingPlan& plan = plan_of(model, false);
   const auto input = body.lists.find("input");
   if (input == body.lists.end()) throw ApiError(400, "missing", "input is missing", "input");
@@ -215,7 +217,7 @@ ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) 
 
 ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
-  ApiRequest r = pooled_request(f, model);
+  ApiRequest r = pooled_request(f, Endpoint::kRerank, model);
   const PoolingPlan& plan = plan_of(model, true);
   PooledRequest& p = *r.pooled;
   const auto query = f.string("query");

@@ -3,20 +3,23 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "serve/api_error.h"
+#include "serve/endpoint_sets.h"
 
 namespace moebius {
 namespace {
+
+using namespace endpoint_sets;
 
 enum class Off : uint8_t {
   kNever,  // every value asks for something
   kEmpty,  // "", [], {}, false
   kFalse,
-  kNumber,  // this one
-  kAtMost,  // this one and those below
-  kNone,    // the word "none"
+  kTrue,
+  kNumber,   // this one
+  kAtMost,   // this one and those below
+  kNone,     // the words "none" and "NONE", false
+  kFloat32,  // the words "float" and "float32"
 };
 
 struct RefusedField {
@@ -25,11 +28,22 @@ struct RefusedField {
   double number = 0;         // of kNumber and kAtMost
   std::string_view of = {};  // what it belongs to: where that is said to be off, so is this
   std::string_view words = "is not offered";
+  unsigned endpoints = kGenerating;
 };
 
 constexpr std::string_view kStructured =
     ": of structured output, JSON schemas, regular expressions and choices are offered";
 constexpr std::string_view kUseTools = "is not offered; use tools";
+constexpr std::string_view kHere = "is not offered here";
+constexpr std::string_view kOneAnswer = ": this endpoint gives one answer";
+constexpr std::string_view kUseMaxTokens = "is not offered here; use max_tokens";
+constexpr std::string_view kUseOutputTokens = "is not offered here; use max_output_tokens";
+constexpr std::string_view kUseStop = "is not offered here; use stop";
+constexpr std::string_view kUseFormat = "is not offered here; use response_format";
+constexpr std::string_view kUseMessage = "is not offered here; use a message with the role system";
+constexpr std::string_view kUsePrompt = "is not offered; use prompt_name";
+constexpr std::string_view kNotCut = ": texts are not cut; those that are too long are refused";
+constexpr std::string_view kByFolder = ": the folder says so";
 
 constexpr RefusedField kRefused[] = {
     // Structured output, by its several names.
@@ -103,12 +117,54 @@ constexpr RefusedField kRefused[] = {
     {"logprob_token_ids", Off::kEmpty},
     {"return_tokens_as_token_ids", Off::kFalse, 0, {}, "is not offered; use return_token_ids"},
     {"response_fields", Off::kEmpty},
+    // What other endpoints call so.
+    {"max_tokens", Off::kNever, 0, {}, kUseOutputTokens, kResponses},
+    {"max_completion_tokens", Off::kNever, 0, {}, kUseMaxTokens, kCompletion | kAnthropic},
+    {"max_completion_tokens", Off::kNever, 0, {}, kUseOutputTokens, kResponses},
+    {"max_output_tokens", Off::kNever, 0, {}, kUseMaxTokens, kBoth | kAnthropic},
+    {"stop_sequences", Off::kEmpty, 0, {}, kUseStop, kBoth | kResponses},
+    {"output_config", Off::kEmpty, 0, {}, kUseFormat, kBoth | kResponses},
+    {"system", Off::kEmpty, 0, {}, kUseMessage, kBoth},
+    {"system", Off::kEmpty, 0, {}, "is not offered here; use instructions", kResponses},
+    {"instructions", Off::kEmpty, 0, {}, kUseMessage, kBoth},
+    {"instructions", Off::kEmpty, 0, {}, "is not offered here; use system", kAnthropic},
+    {"suffix", Off::kEmpty, 0, {}, kHere, kChat | kAnthropic | kResponses},
+    {"n", Off::kNumber, 1, {}, kOneAnswer, kAnthropic | kResponses},
+    {"best_of", Off::kAtMost, 1, {}, kOneAnswer, kAnthropic | kResponses},
+    {"logprobs", Off::kFalse, 0, {}, kHere, kAnthropic},
+    {"logprobs", Off::kFalse, 0, {}, "is not offered here; use top_logprobs", kResponses},
+    {"top_logprobs", Off::kNumber, 0, {}, kHere, kCompletion | kAnthropic},
+    {"prompt_logprobs", Off::kNever, 0, {}, kHere, kAnthropic | kResponses},
+    {"echo", Off::kFalse, 0, {}, kHere, kAnthropic | kResponses},
+    {"return_token_ids", Off::kFalse, 0, {}, kHere, kAnthropic | kResponses},
+    {"thinking_token_budget", Off::kNever, 0, {}, kHere, kCompletion | kAnthropic | kResponses},
+    {"chat_template_kwargs", Off::kEmpty, 0, {}, kHere, kAnthropic | kResponses},
+    {"continue_final_message", Off::kFalse, 0, {}, kHere, kAnthropic | kResponses},
+    {"add_generation_prompt", Off::kTrue, 0, {}, kHere, kAnthropic | kResponses},
+    // Vectors and scores.
+    {"truncate_prompt_tokens", Off::kNever, 0, {}, kNotCut, kPooled},
+    {"truncate", Off::kNone, 0, {}, kNotCut, kPooled},
+    {"truncation", Off::kNone, 0, {}, kNotCut, kPooled},
+    {"max_tokens_per_doc", Off::kNever, 0, {}, kNotCut, kPooled},
+    {"max_chunks_per_doc", Off::kNever, 0, {}, kNotCut, kPooled},
+    {"normalize", Off::kNever, 0, {}, kByFolder, kPooled},
+    {"use_activation", Off::kNever, 0, {}, kByFolder, kPooled},
+    {"activation", Off::kNever, 0, {}, kByFolder, kPooled},
+    {"raw_scores", Off::kFalse, 0, {}, kByFolder, kPooled},
+    {"embed_dtype", Off::kFloat32, 0, {}, "is not offered; numbers are float32", kPooled},
+    {"embedding_type", Off::kFloat32, 0, {}, "is not offered; use encoding_format", kPooled},
+    {"embedding_types", Off::kEmpty, 0, {}, "are not offered; use encoding_format", kPooled},
+    {"late_chunking", Off::kFalse, 0, {}, "is not offered", kPooled},
+    {"task", Off::kEmpty, 0, {}, kUsePrompt, kPooled},
+    {"input_type", Off::kEmpty, 0, {}, kUsePrompt, kPooled},
+    {"instruction", Off::kEmpty, 0, {}, kUsePrompt, kPooled},
+    {"rank_fields", Off::kEmpty, 0, {}, "are not offered", kPooled},
 };
 
-const RefusedField* find_refused(std::string_view name) {
-  const auto* at = std::find_if(std::begin(kRefused), std::end(kRefused),
-                                [&](const RefusedField& f) { return f.name == name; });
-  return at != std::end(kRefused) ? at : nullptr;
+const RefusedField* find_refused(std::string_view name, Endpoint endpoint) {
+  for (const RefusedField& f : kRefused)
+    if (f.name == name && (f.endpoints & static_cast<unsigned>(endpoint)) != 0) return &f;
+  return nullptr;
 }
 
 bool is_off(const RefusedField& field, const Json& v) {
@@ -120,12 +176,17 @@ bool is_off(const RefusedField& field, const Json& v) {
              (v.is_array() && v.items().empty()) || (v.is_object() && v.members().empty());
     case Off::kFalse:
       return v.is_bool() && !v.as_bool();
+    case Off::kTrue:
+      return v.is_bool() && v.as_bool();
     case Off::kNumber:
       return v.is_number() && v.as_double() == field.number;
     case Off::kAtMost:
       return v.is_number() && v.as_double() <= field.number;
     case Off::kNone:
-      return v.is_string() && v.as_string() == "none";
+      return (v.is_string() && (v.as_string() == "none" || v.as_string() == "NONE")) ||
+             (v.is_bool() && !v.as_bool());
+    case Off::kFloat32:
+      return v.is_string() && (v.as_string() == "float" || v.as_string() == "float32");
   }
   return false;
 }
@@ -139,15 +200,17 @@ void refuse_kinds(const Fields& f) {
 
 }  // namespace
 
-bool is_refused_field(std::string_view name) { return find_refused(name) != nullptr; }
+bool is_refused_field(std::string_view name, Endpoint endpoint) {
+  return find_refused(name, endpoint) != nullptr;
+}
 
-void refuse_fields(const Fields& f) {
+void refuse_fields(const Fields& f, Endpoint endpoint) {
   refuse_kinds(f);
   for (const RefusedField& field : kRefused) {
     const Json* v = f.find(field.name);
-    if (v == nullptr || is_off(field, *v)) continue;
+    if (v == nullptr || find_refused(field.name, endpoint) != &field || is_off(field, *v)) continue;
     const Json* of = field.of.empty() ? nullptr : f.find(field.of);
-    if (of != nullptr && is_off(*find_refused(field.of), *of)) continue;
+    if (of != nullptr && is_off(*find_refused(field.of, endpoint), *of)) continue;
     throw ApiError(400, "unsupported",
                    fmt::format("{}{}{}", field.name, field.words[0] == ':' ? "" : " ", field.words),
                    std::string(field.name));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of other servers that would change an answer and are not offered: refused by name, unless
-// their value says that nothing is wanted.
+// Fields of other servers, or of other endpoints, that would change an answer and are not offered:
+// refused by name, unless their value says that nothing is wanted.
 #pragma once
 #include <string_view>
 
+#include "serve/body.h"
 #include "serve/fields.h"
 
 namespace moebius {
 
-bool is_refused_field(std::string_view name);
+bool is_refused_field(std::string_view name, Endpoint endpoint);
 // Throws ApiError 400 "unsupported".
-void refuse_fields(const Fields& fields);
+void refuse_fields(const Fields& fields, Endpoint endpoint);
 
 }  // namespace moebius

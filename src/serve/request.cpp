@@ -158,7 +158,6 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
-  refuse_fields(f);
   GenerationRequest& g = r.generation;
   read_sampling(f, model.defaults, g);
   read_bias(f, model.vocab, g);
@@ -225,6 +224,7 @@ void check_model_name(const std::string& name, const ServedModel& model) {
 
 ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) {
   const Fields f(body.fields, "");
+  refuse_fields(f, Endpoint::kCompletion);
   ApiRequest r = read_common(body, model);
   const auto prompts = body.lists.find("prompt");
   if (prompts == body.lists.end()) throw ApiError(400, "missing", "prompt is missing", "prompt");
@@ -249,6 +249,7 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
 
 ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
+  refuse_fields(f, Endpoint::kChat);
   ApiRequest r = read_common(body, model);
   r.chat = true;
   r.face = Interface::kChat;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "serve/fields.h"
+#include "serve/refused_fields.h"
 #include "serve/request.h"
 #include "serve/structured.h"
 #include "serve/tools.h"
@@ -211,6 +212,7 @@ Json repeated(const Fields& f, const GenerationRequest& g) {
 
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
+  refuse_fields(f, Endpoint::kResponses);
   ApiRequest r = read_common(body, model);
   r.chat = true;
   r.face = Interface::kResponses;
@@ -231,7 +233,9 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   if (const auto key = f.string("prompt_cache_key")) {
     if (key->size() > 1024)
       invalid("prompt_cache_key", "prompt_cache_key is longer than 1024 bytes");
-    r.generation.salt = *key;
+    // Lengths first, so that no two pairs give one salt.
+    const std::string salt = r.generation.salt;
+    r.generation.salt = fmt::format("{}:{}{}", salt.size(), salt, *key);
   }
   read_responses_tools(f, r, model);
   read_responses_logprobs(f, r);

@@ -166,6 +166,20 @@ TEST_F(Embed, WhatCannotBeIsRefusedInWords) {
   refused(embed(R"("input":"a","model":"last","encoding_format":"hex")"), 400,
           "'float' or 'base64'");
   refused(embed(R"("input":"a","model":"last","prompt_name":"x")"), 400, "no prompt 'x'");
+  // What would change a vector or a score is refused by name, unless it asks for nothing.
+  for (const char* field :
+       {R"("truncate_prompt_tokens":4)", R"("truncate":"END")", R"("truncation":true)",
+        R"("normalize":false)", R"("embed_dtype":"float16")", R"("task":"retrieval.query")",
+        R"("input_type":"query")", R"("late_chunking":true)"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    refused(embed(R"("input":"a","model":"last",)" + std::string(field)), 400, name.c_str());
+    refused(rerank(R"("query":"a","documents":["b"],"model":"head",)" + std::string(field)), 400,
+            name.c_str());
+  }
+  EXPECT_EQ(embed(R"("input":"a","model":"last","truncate":"NONE","embed_dtype":"float32",)"
+                  R"("late_chunking":false,"truncate_prompt_tokens":null)")
+                .status,
+            200);
   refused(embed(R"("model":"last")"), 400, "input is missing");
   refused(embed(R"("input":[],"model":"last")"), 400, "input is empty");
   refused(embed(R"("input":[""],"model":"last")"), 400, "input[0] has no token");

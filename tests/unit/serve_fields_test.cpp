@@ -100,6 +100,100 @@ std::string error_of(const Response& r) {
          error.find("message")->as_string();
 }
 
+// What constrains an answer is obeyed by every interface, or refused with the name that it has there.
+TEST(ServeFields, OtherInterfacesIgnoreNoConstraint) {
+  const FakeServer server;
+  const std::string messages = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":4)",
+                    responses = R"({"input":"a","max_output_tokens":4)",
+                    chat = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":4)",
+                    completion = R"({"prompt":"a","max_tokens":4)";
+  const std::tuple<const char*, std::string, const char*, const char*> refused[] = {
+      {"/v1/responses", responses, R"("max_tokens":4)", "max_output_tokens"},
+      {"/v1/responses", responses, R"("max_completion_tokens":4)", "max_output_tokens"},
+      {"/v1/responses", responses, R"("stop_sequences":["a"])", "stop"},
+      {"/v1/responses", responses, R"("system":"a")", "instructions"},
+      {"/v1/responses", responses, R"("n":2)", "one answer"},
+      {"/v1/responses", responses, R"("chat_template_kwargs":{"a":1})", "here"},
+      {"/v1/responses", responses, R"("grammar":"a")", "structured"},
+      {"/v1/messages", messages, R"("max_output_tokens":4)", "max_tokens"},
+      {"/v1/messages", messages, R"("max_completion_tokens":4)", "max_tokens"},
+      {"/v1/messages", messages, R"("instructions":"a")", "system"},
+      {"/v1/messages", messages, R"("n":2)", "one answer"},
+      {"/v1/messages", messages, R"("logprobs":true)", "here"},
+      {"/v1/messages", messages, R"("add_generation_prompt":false)", "here"},
+      {"/v1/messages", messages, R"("mirostat":2)", "not offered"},
+      {"/v1/chat/completions", chat, R"("max_output_tokens":4)", "max_tokens"},
+      {"/v1/chat/completions", chat, R"("stop_sequences":["a"])", "stop"},
+      {"/v1/chat/completions", chat, R"("system":"a")", "message"},
+      {"/v1/chat/completions", chat, R"("suffix":"a")", "here"},
+      {"/v1/completions", completion, R"("max_completion_tokens":4)", "max_tokens"},
+      {"/v1/completions", completion, R"("instructions":"a")", "message"},
+      {"/v1/completions", completion, R"("top_logprobs":1)", "here"},
+  };
+  for (const auto& [path, head, field, word] : refused) {
+    const Response r = server.ask(test::post(path, head + "," + field + "}"));
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    EXPECT_EQ(r.status, 400) << path << field;
+    const std::string message = r.json().find("error")->find("message")->as_string();
+    EXPECT_TRUE(message.starts_with(name)) << message;
+    EXPECT_NE(message.find(word), std::string::npos) << message;
+  }
+  for (const auto& [path, head, field] : {
+           std::tuple{"/v1/responses", responses, R"("n":1,"logprobs":false,"system":"")"},
+           std::tuple{"/v1/messages", messages, R"("n":1,"add_generation_prompt":true)"},
+           std::tuple{"/v1/chat/completions", chat, R"("stop_sequences":[],"suffix":"")"},
+       })
+    EXPECT_EQ(server.ask(test::post(path, head + "," + field + "}")).status, 200) << field;
+}
+
+TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
+  std::vector<GenerationRequest> seen;
+  std::mutex mutex;
+  const auto script = [&](const GenerationRequest& r, size_t) {
+    const std::lock_guard lock(mutex);
+    seen.push_back(r);
+    return std::vector<int32_t>{1};
+  };
+  const FakeServer server({}, script);
+  const std::string fields =
+      R"(,"stop":["x"],"stop_token_ids":[9],"seed":7,"top_k":3,"min_p":0.25,"repetition_penalty":1.5,)"
+      R"("presence_penalty":0.5,"frequency_penalty":0.25,"logit_bias":{"5":2},"allowed_token_ids":[1,2],)"
+      R"("bad_words":["bad"],"min_tokens":1,"cache_salt":"s"})";
+  const std::string message = R"("messages":[{"role":"user","content":"a"}],"max_tokens":4)";
+  EXPECT_EQ(server.ask(test::post("/v1/chat/completions", "{" + message + fields)).status, 200);
+  EXPECT_EQ(server.ask(test::post("/v1/messages", "{" + message + fields)).status, 200);
+  EXPECT_EQ(
+      server.ask(test::post("/v1/responses", R"({"input":"a","max_output_tokens":4)" + fields))
+          .status,
+      200);
+  ASSERT_EQ(seen.size(), 3u);
+  for (const GenerationRequest& r : seen) {
+    EXPECT_EQ(r.stops, seen[0].stops);
+    EXPECT_EQ(r.stops.at(0), "x");
+    EXPECT_EQ(r.stop_tokens, seen[0].stop_tokens);
+    EXPECT_EQ(r.seed, 7u);
+    EXPECT_EQ(r.top_k, 3);
+    EXPECT_EQ(r.min_p, 0.25f);
+    EXPECT_EQ(r.repetition_penalty, 1.5f);
+    EXPECT_EQ(r.presence_penalty, 0.5f);
+    EXPECT_EQ(r.frequency_penalty, 0.25f);
+    EXPECT_EQ(r.logit_bias, seen[0].logit_bias);
+    EXPECT_EQ(r.logit_bias.size(), 1u);
+    EXPECT_EQ(r.allowed_tokens, (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(r.bad_words, seen[0].bad_words);
+    EXPECT_FALSE(r.bad_words.empty());
+    EXPECT_EQ(r.min_new, 1u);
+    EXPECT_EQ(r.salt, seen[0].salt);
+  }
+  // Forms too: the grammar is there.
+  seen.clear();
+  const std::string form = R"(,"guided_choice":["a","b"]})";
+  EXPECT_EQ(server.ask(test::post("/v1/messages", "{" + message + form)).status, 200);
+  EXPECT_EQ(server.ask(test::post("/v1/responses", R"({"input":"a")" + form)).status, 200);
+  ASSERT_EQ(seen.size(), 2u);
+  for (const GenerationRequest& r : seen) EXPECT_NE(r.grammar, nullptr);
+}
+
 TEST(ServeFields, AllowedTokensAndBadWords) {
   Watched w;
   const Tokenizer& t = test::bundled_tokenizer();
