@@ -47,14 +47,26 @@ Json with_number(const Json& from, size_t& place, const Json& value, std::string
   return out;
 }
 
+// A folder of every architecture, and every folder of the methods that are not compressed-tensors.
+bool is_tried(const std::string& folder, const Json& config) {
+  if (folder.ends_with("-dense") || folder.ends_with("-w4a16-g32")) return true;
+  const Json* section = config.find("quantization_config");
+  if (section == nullptr) section = config.find("quantization");
+  const Json* method = section != nullptr ? section->find("quant_method") : nullptr;
+  return section != nullptr &&
+         (method == nullptr || !method->is_string() || method->as_string() != "compressed-tensors");
+}
+
 TEST(ConfigNumbers, WhatIsReadMustBeFinite) {
-  size_t folders = 0, refused = 0, harmless = 0;
+  size_t folders = 0, methods = 0, refused = 0, harmless = 0;
   for (const auto& entry : fs::directory_iterator(test_data_dir() / "golden")) {
     const std::string folder = entry.path().filename().string();
-    if (!folder.ends_with("-dense") && !folder.ends_with("-w4a16-g32")) continue;
+    if (!fs::exists(entry.path() / "config.json")) continue;
     const Json config = parse_json(read_file(entry.path() / "config.json"), folder);
+    if (!is_tried(folder, config)) continue;
     if (!refusal(config).empty()) continue;  // layers are counted by the tensors: Nemotron-H
     ++folders;
+    methods += folder.ends_with("-dense") || folder.ends_with("-w4a16-g32") ? 0 : 1;
     for (size_t i = 0;; ++i) {
       std::string name;
       const auto refused_as = [&](const Json& value) {
@@ -66,15 +78,46 @@ TEST(ConfigNumbers, WhatIsReadMustBeFinite) {
       SCOPED_TRACE(folder + ": " + name);
       EXPECT_EQ(nan.empty(), text.empty()) << "NaN: " << nan << "\na word: " << text;
       EXPECT_EQ(refused_as(-kInfinity).empty(), text.empty());
+      if (name != "time_step_limit") {  // see below
+        EXPECT_EQ(refused_as(kInfinity).empty(), text.empty());
+      }
       if (!nan.empty()) {
         EXPECT_TRUE(contains(nan, name)) << nan;
       }
       (nan.empty() ? harmless : refused) += 1;
     }
   }
-  EXPECT_GT(folders, 50u);
+  EXPECT_GT(folders, 70u);
+  EXPECT_GT(methods, 15u);
   EXPECT_GT(refused, 1000u);
   EXPECT_GT(harmless, 300u);
+}
+
+// Lists of bases and shares for each layer, as published configs of Step-3.5 have them.
+TEST(ConfigNumbers, ListsOfRotations) {
+  const std::string text = read_file(test_data_dir() / "golden" / "step3p7-dense" / "config.json");
+  const Json whole = parse_json(text, "config.json");
+  const bool wrapped = whole.find("text_config") != nullptr;
+  const Json& config = wrapped ? *whole.find("text_config") : whole;
+  const auto layers = static_cast<size_t>(*config.find("num_hidden_layers")->as_int());
+  const auto with = [&](const Json& base, const Json& share) {
+    Json bases = Json::array(), shares = Json::array(), out = Json::object();
+    for (size_t i = 0; i < layers; ++i)
+      bases.push(i == 1 ? base : Json(10000.0)), shares.push(i == 1 ? share : Json(0.5));
+    for (const auto& [key, value] : config.members())
+      if (key != "rope_parameters" && key != "rope_theta" && key != "partial_rotary_factors")
+        out.set(key, value);
+    out.set("rope_theta", bases), out.set("partial_rotary_factors", shares);
+    return wrapped ? Json::object({{"model_type", *whole.find("model_type")},
+                                   {"architectures", *whole.find("architectures")},
+                                   {"text_config", out}})
+                   : out;
+  };
+  EXPECT_EQ(refusal(with(10000.0, 0.5)), "");
+  for (const double wrong : {kNan, kInfinity, -kInfinity}) {
+    EXPECT_TRUE(contains(refusal(with(wrong, 0.5)), "rope_theta")) << wrong;
+    EXPECT_NE(refusal(with(10000.0, wrong)), "") << wrong;
+  }
 }
 
 // The one place where an infinite number is meant: no limit.

@@ -23,7 +23,7 @@ RopeSpec listed_rope(const ModelConfig& config, const ConfigFields& f, size_t la
     return f.number({name}).value_or(fallback);
   };
   const double share = number("partial_rotary_factors", 1), base = number("rope_theta", 10000);
-  if (!(share > 0 && share <= 1) || !(base > 0))
+  if (!(share > 0 && share <= 1) || !(base > 0 && std::isfinite(base)))
     fail("{}: layer {} has base {} and {} of it rotated; expected positive numbers, at most 1",
          f.label("rope_theta"), layer, base, share);
   const auto dims = static_cast<size_t>(share * static_cast<double>(config.head_dim));
