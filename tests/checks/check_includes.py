@@ -6,8 +6,9 @@
 
 Besides the ranks: instruction-set files of kernels/ see plain headers only, only kernels/ and runtime/ (which asks the CPU and
 measures it) hold assembly or intrinsics, the public headers see only themselves, and each
-heavy third-party header belongs to one translation unit.
+heavy third-party header belongs to one translation unit. Modules of the Python package import each other in no circle.
 """
+import ast
 import re
 import sys
 from pathlib import Path
@@ -107,6 +108,55 @@ def check_source(rel, line, name, src):
     return None
 
 
+def imports_of(name, text, modules):
+    """Modules of the package that a module imports, anywhere in it but for type checkers only."""
+    package = name if any(m.startswith(f"{name}.") for m in modules) else name.rpartition(".")[0]
+    found = set()
+
+    def visit(node):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            parts = package.split(".") if package else []
+            base = parts[:len(parts) - (node.level - 1)] + (node.module.split(".") if node.module else [])
+            for alias in node.names:
+                inner = ".".join(base + [alias.name])
+                found.add(inner if inner in modules else ".".join(base))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(text))
+    return {m for m in found if m in modules and m not in ("", name)}
+
+
+def python_circles(files):
+    """Complaints, given {module: text} of a package; its own __init__ (module ""), which imports late, is no part of a circle."""
+    graph = {name: imports_of(name, text, files) for name, text in files.items() if name}
+    complaints, done = [], set()
+
+    def walk(name, way):
+        if name in way:
+            complaints.append("python: imports go in a circle: " + " -> ".join(way[way.index(name):] + [name]))
+            return
+        if name in done:
+            return
+        for other in sorted(graph[name]):
+            walk(other, way + [name])
+        done.add(name)
+
+    for name in sorted(graph):
+        walk(name, [])
+    return complaints
+
+
+def python_files(package):
+    names = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text(encoding="utf-8")
+    return names
+
+
 def check_tree(root):
     complaints, heavy = [], {}
     src = root / "src"
@@ -148,6 +198,7 @@ def check_tree(root):
         for line, quote, name in includes(path):
             if (quote == '"' and not name.startswith("moebius/")) or name.split("/")[0] in THIRD_PARTY:
                 complaints.append(f"{path.relative_to(root)}:{line}: public headers include only the standard library and moebius/: {name}")
+    complaints += python_circles(python_files(root / "python/moebius"))
     return len(files), complaints
 
 

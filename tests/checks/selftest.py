@@ -76,6 +76,15 @@ class Includes(unittest.TestCase):
         self.assertEqual([], self.tree(files | {"src/serve/http.cpp": beast}))
         self.assertEqual(1, len(self.tree(files | {"src/serve/http.cpp": beast, "src/serve/b.cpp": beast})))
 
+    def test_python_imports_in_a_circle(self):
+        files = {"python/moebius/__init__.py": "from .a import A\n", "python/moebius/a.py": "from . import b\n",
+                 "python/moebius/v/__init__.py": "def f():\n    from .c import C\n", "python/moebius/v/c.py": "from ..a import A\n"}
+        self.assertEqual([], self.tree(files | {"python/moebius/b.py": "import a\nfrom x import a\n"}))
+        self.assertEqual([], self.tree(files | {"python/moebius/b.py": "if TYPE_CHECKING:\n    from .a import A\n"}))
+        found = self.tree(files | {"python/moebius/b.py": "def f():\n    from .a import A\n"})
+        self.assertEqual(["python: imports go in a circle: a -> b -> a"], found)
+        self.assertEqual(1, len(self.tree(files | {"python/moebius/b.py": "from .v import c\n"})))
+
     def test_heavy_headers(self):
         json = "#include <nlohmann/json.hpp>\n"
         self.assertEqual([], self.tree({"src/base/json.cpp": json}))
