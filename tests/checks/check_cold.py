@@ -4,7 +4,7 @@
 
     check_cold.py ROOT BUILD OBJECT...     exit status 1 on any violation
 
-Follows references between functions in the library's objects, from the functions that run per step or per token. Calls of virtual
+Follows references between functions in the objects of the library and the server, from the functions that run per step or per token. Calls of virtual
 functions and through std::function are not seen: what such calls reach is a root of its own. Inline functions have copies everywhere:
 they are followed, not judged. What only errors reach (the compiler's .cold parts) is left out.
 """
@@ -31,9 +31,16 @@ ROOTS = [
     r"moebius::Tokenizer::Stream::push\b",
     r"moebius::ChoiceText::push\b",
     r"moebius::score\b",
+    # The server, per event of an answer.
+    r"moebius::EngineGenerator::run\b",
+    r"moebius::ApiServer::(take|flush)\b",
+    r"moebius::.*Answer::(take|stream_end)\b",
+    r"moebius::.*Exchange::(send|end)\b",
 ]
 # Reached, but no part of a step: not followed, and why.
 ASIDE = {
+    r"moebius::(try_later|error_reply|HttpRequest::path|ApiServer::(log_event|finish_reply|note|stop|drain|complete|fail_generation))\b":
+        "once per request at the most: its head, its end, its line of the log",
     r"moebius::ExpertMoves::begin_move\b": "packs copies of experts on a thread of its own, between steps that go on",
 }
 FUNC, SECTION = 2, 3  # ELF: types of symbols
@@ -136,7 +143,7 @@ def judge(calls, known, words, cold):
         if binding != WEAK and path in cold:
             way, at = [], n
             while at is not None:
-                way.append(words[at].split("(")[0])
+                way.append(words[at].replace("(anonymous namespace)::", "").split("(")[0])
                 at = seen[at]
             complaints.append(f"{path.name} ({', '.join(cold[path])}): {' <- '.join(way)}")
             continue
