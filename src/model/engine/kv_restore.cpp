@@ -10,7 +10,19 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kAtOnce = 8;  // blocks that threads read side by side
+// Blocks that threads read side by side before others have their turn: as many as are read in some
+// milliseconds.
+constexpr size_t kAtOnce = 8, kMostAtOnce = 64;
+constexpr uint64_t kBytesAtOnce = uint64_t{16} << 20;
+
+// A hint, from any thread.
+void expect_next(const KvArchive& archive, const KvRestore& r, size_t depth) noexcept {
+  try {
+    archive.expect(r, depth);
+  } catch (const std::exception&) {
+    // The system is told when they are read.
+  }
+}
 
 }  // namespace
 
@@ -59,8 +71,10 @@ void KvStore::restore(KvRestore& r, std::string_view salt, std::span<const int32
 // pinned instead of `parent`.
 PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
                                     std::span<const int32_t> tokens, uint64_t keep) {
-  const size_t kinds = blocks_.kinds(), first = r.next,
-               rows = std::min(r.blocks - first, pool_ == nullptr ? 1 : kAtOnce);
+  const size_t kinds = blocks_.kinds(), first = r.next;
+  const uint64_t each = r.bytes / std::max<size_t>(1, r.blocks - first);
+  const size_t small = std::min<size_t>(kMostAtOnce, kBytesAtOnce / std::max<uint64_t>(1, each));
+  const size_t rows = std::min(r.blocks - first, pool_ == nullptr ? 1 : std::max(kAtOnce, small));
   const auto ids_of = [&](size_t row) {
     return tokens.subspan((first + row) * kBlockTokens, kBlockTokens);
   };
@@ -91,10 +105,10 @@ PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
       backend_.commit_blocks(l.kind, size_t{l.id} + 1);
     }
     if (!r.failed) {
-      archive_->expect(r, first + rows);
       archive_->measure(r, loads.size(), [&] {
-        parallel_for(pool_, loads.size(), [&](size_t i) {
-          Load& l = loads[i];
+        parallel_for(pool_, loads.size() + 1, [&](size_t i) {
+          if (i == 0) return expect_next(*archive_, r, first + rows);
+          Load& l = loads[i - 1];
           l.good = archive_->read(r, first + l.row + 1, l.kind, tokens, l.id);
         });
       });
