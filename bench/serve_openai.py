@@ -73,7 +73,7 @@ def main():
 def turned_away(model):
     small = openai.OpenAI(base_url=os.environ["MOEBIUS_SMALL_URL"] + "/v1", api_key="sesame", max_retries=0)
     expect_error(openai.AuthenticationError, lambda: small.with_options(api_key="wrong").models.list())
-    long = [threading.Thread(target=small.with_options(max_retries=30).completions.create, kwargs=dict(model=model, prompt="It was", max_tokens=1900, extra_body={"ignore_eos": True}))
+    long = [threading.Thread(target=small.with_options(max_retries=300).completions.create, kwargs=dict(model=model, prompt="It was", max_tokens=1900, extra_body={"ignore_eos": True}))
             for _ in range(2)]
     for t in long:
         t.start()
@@ -84,7 +84,7 @@ def turned_away(model):
             break
     refused = expect_error(openai.RateLimitError, lambda: small.completions.create(model=model, prompt="a", max_tokens=1))
     assert refused.code == "queue_full" and 1 <= int(refused.response.headers["retry-after"]) <= 60
-    assert small.with_options(max_retries=30).completions.create(model=model, prompt="a", max_tokens=1).usage.completion_tokens == 1
+    assert small.with_options(max_retries=300).completions.create(model=model, prompt="a", max_tokens=1).usage.completion_tokens == 1
     for t in long:
         t.join()
 
