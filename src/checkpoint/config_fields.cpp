@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_shown.h"
+#include "checkpoint/config_defaults.h"
 
 namespace moebius {
 
@@ -22,9 +23,11 @@ void ConfigFields::wrong(std::string_view name, const Json& found,
 }
 
 std::pair<std::string_view, const Json*> ConfigFields::get(Names names) const {
+  bool absent = true;
   std::pair<std::string_view, const Json*> first{{}, nullptr};
   for (const std::string_view name : names) {
     const Json* value = object_.find(name);
+    if (value != nullptr) absent = false;  // null: none, whatever the default
     if (value == nullptr || value->is_null()) continue;
     if (first.second == nullptr) {
       first = {name, value};
@@ -34,6 +37,9 @@ std::pair<std::string_view, const Json*> ConfigFields::get(Names names) const {
            name, value->dump());
     }
   }
+  if (const Json* defaults = absent ? object_.find(kDefaultsMember) : nullptr)
+    for (const std::string_view name : names)
+      if (const Json* value = defaults->find(name)) return {name, value};
   return first;
 }
 

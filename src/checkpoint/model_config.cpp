@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/config_defaults.h"
 #include "checkpoint/config_fields.h"
 #include "checkpoint/families.h"
 
@@ -154,6 +155,9 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
   std::string where;
   c.text = text_object(c.raw, where, path);
   const ConfigFields top(c.raw, path, ""), fields(c.text, path, where);
+  const auto type = fields.string({"model_type"});
+  if (const Json* d = config_defaults(type ? *type : top.string({"model_type"}).value_or("")))
+    c.text.set(std::string(kDefaultsMember), *d);
   read_identity(c, top, fields);
   const Family* family = family_by_key(c.family);
   const bool known = !lenient(family);

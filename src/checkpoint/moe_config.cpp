@@ -206,6 +206,11 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
       break;
     case RoutingRule::kSoftmaxBias:
       biased(r, f, Scoring::kSoftmax, 0.0f);
+      // The least sum by which weights are divided (ERNIE); the k best of a softmax have at least k / E.
+      if (const float least = as_float(f, {"moe_norm_min"}, 0.0f);
+          least > static_cast<float>(r.top_k) / static_cast<float>(r.experts))
+        fail("{} is {}; expected at most {} of {} experts, which no sum lies below",
+             f.label("moe_norm_min"), least, r.top_k, r.experts);
       break;
     case RoutingRule::kZeroExperts:
       biased(r, f, Scoring::kSoftmax, 0.0f);
@@ -341,10 +346,18 @@ std::vector<float> layer_limits(const ModelConfig& c, const ConfigFields& f, con
 void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family) {
   ActivationSpec& a = c.moe.activation;
   const ActivationRule rule = family != nullptr ? family->activation : ActivationRule::kConfig;
+  const std::string named =
+      f.string({"hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function"})
+          .value_or("silu");
+  const auto only_silu = [&] {
+    if (named != "silu" && named != "swish")
+      fail("{} is '{}'; only silu can be clamped", f.label("hidden_act"), printable(named, 60));
+  };
   if (rule == ActivationRule::kOai || rule == ActivationRule::kSiluLimit) {
     const bool oai = rule == ActivationRule::kOai;
+    if (!oai) only_silu();
     a.kind = oai ? ActivationKind::kSwigluOai : ActivationKind::kSilu;
-    if (oai || f.has({"swiglu_limit"})) a.limit = as_float(f, {"swiglu_limit"}, 7.0f);
+    if (oai || f.number({"swiglu_limit"})) a.limit = as_float(f, {"swiglu_limit"}, 7.0f);
     if (oai) a.alpha = as_float(f, {"swiglu_alpha"}, 1.702f);
     if (a.limit && !(*a.limit > 0))
       fail("{} is {}; expected a positive number", f.label("swiglu_limit"), *a.limit);
@@ -352,8 +365,9 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
   }
   if (rule == ActivationRule::kRoutedSiluLimit) {
     const float limit = as_float(f, {"swiglu_limit"}, 10.0f);
-    a.kind = ActivationKind::kSilu;
+    a.kind = activation_from_name(named);
     c.other_activation = a;
+    a.kind = ActivationKind::kSilu;
     // transformers' documentation says that 0 is no limit; its code clamps to 0.
     if (!(limit > 0)) fail("{} is {}; expected a positive number", f.label("swiglu_limit"), limit);
     a.limit = limit;
@@ -362,10 +376,9 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
   if (rule == ActivationRule::kStep) {
     c.routed_limits = layer_limits(c, f, "swiglu_limits");
     c.other_limits = layer_limits(c, f, "swiglu_limits_shared");
+    if (!c.routed_limits.empty() || !c.other_limits.empty()) only_silu();
   }
-  std::string name =
-      f.string({"hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function"})
-          .value_or("silu");
+  std::string name = named;
   if (const Json* own = f.find("ffn_act_fn"); own != nullptr && own->is_object())  // DBRX
     name = ConfigFields(*own, f.path(), "ffn_config.ffn_act_fn.").string({"name"}).value_or("silu");
   if (family != nullptr && !family->gated) name += "_no_mul";
@@ -438,15 +451,14 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
       per_layer != nullptr && per_layer->is_array()) {
     c.top_k = *same_in_all_layers(c, f, "moe_topk", c.experts, true);
   } else {
-    c.top_k =
-        !lenient(family)
-            ? f.require(topk_names, 1, c.experts)
-            : f.integer_or(topk_names, family != nullptr && family->top_k > 0 ? family->top_k : 1,
-                           1, c.experts);
+    const int fixed = family != nullptr ? family->top_k : 0;
+    const auto given = !lenient(family) ? f.require(topk_names, 1, c.experts)
+                                        : f.integer(topk_names, 1, c.experts);
+    c.top_k = given.value_or(fixed > 0 ? fixed : 1);
+    if (!given && fixed == 0)
+      warnings.push_back(
+          fmt::format("{}: no field gives the experts per token; 1 is assumed", f.path()));
   }
-  if (lenient(family) && !f.has(topk_names) && (family == nullptr || family->top_k == 0))
-    warnings.push_back(
-        fmt::format("{}: no field gives the experts per token; 1 is assumed", f.path()));
   c.moe_intermediate = expert_width(c, f, family);
   c.moe.hidden = static_cast<size_t>(c.hidden);
   c.moe.intermediate = static_cast<size_t>(c.moe_intermediate);

@@ -45,6 +45,40 @@ TEST(ModelConfig, Qwen3MoeFields) {
   EXPECT_FALSE(c.tie_stated);
 }
 
+// Defaults of transformers' classes; a null is none of them.
+TEST(ModelConfig, FieldsLeftOutHaveTheDefaultOfTheModelType) {
+  const std::string sizes =
+      R"("num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 100, "num_attention_heads": 4,
+         "moe_intermediate_size": 32, "n_routed_experts": 16, )";
+  std::vector<std::string> warnings;
+  const ModelConfig v4 =
+      parse("{" + sizes + R"("model_type": "deepseek_v4", "head_dim": 16})", &warnings);
+  EXPECT_EQ(v4.moe.activation.limit, 10.0f);
+  EXPECT_EQ(v4.moe.router.scaling, 1.5f);
+  EXPECT_EQ(v4.top_k, 6);
+  EXPECT_TRUE(warnings.empty());
+  EXPECT_EQ(parse("{" + sizes + R"("model_type": "deepseek_v4", "swiglu_limit": 3})")
+                .moe.activation.limit,
+            3.0f);
+  const std::string v3 =
+      "{" + sizes + R"("intermediate_size": 96, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
+         "qk_rope_head_dim": 16, "v_head_dim": 16, "num_experts_per_tok": 2,
+         "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3")";
+  const ModelConfig all = parse(v3 + "}"), none = parse(v3 + R"(, "n_group": null})");
+  EXPECT_EQ(all.moe.router.groups, 8u);
+  EXPECT_EQ(all.moe.router.topk_group, 4u);
+  EXPECT_EQ(all.moe.router.scaling, 2.5f);
+  EXPECT_EQ(all.q_lora_rank, 1536);
+  EXPECT_EQ(all.shared_experts, 1);
+  EXPECT_EQ(all.moe_layer, (std::vector<bool>{false, false, false, true}));
+  EXPECT_EQ(none.moe.router.groups, 0u);
+  // The text model of a wrapper that does not say its own type.
+  const ModelConfig glm =
+      parse(R"({"model_type": "glm5_next", "text_config": {)" + sizes + R"("kv_lora_rank": 16}})");
+  EXPECT_EQ(glm.moe.activation.limit, 10.0f);
+  EXPECT_EQ(glm.moe.router.scaling, 2.5f);
+}
+
 TEST(ModelConfig, SparseStepCountsFromOne) {
   const ModelConfig c =
       parse(config("Qwen3MoeForCausalLM",

@@ -30,6 +30,9 @@ ConfigFields fields_of(const ModelConfig& config);
 // Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else
 // the whole head), one LayerSpec per layer.
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0, double rope_base = 0);
+// rope_parameters (transformers 5), rope_scaling (transformers 4), or what the family has without either;
+// both may hold the type under two names. A model with several rotations has one object per type of layer.
+const Json& rope_object(const ModelConfig& config, const std::string& layer_type = "");
 // Rotation as the config declares it (of one type of layers, where they differ): rope_parameters, or
 // rope_theta and rope_scaling. `base`: given by the caller; 0: not.
 RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type = "",
@@ -104,6 +107,8 @@ DecoderSpec gemma4_spec(const ModelConfig&);
 void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
                    std::string_view attention = "full_attention attention");
 
+// Layers that convolve have silu alone behind it.
+void require_silu(const ModelConfig& config);
 // Linear attention with a decay per key feature (Kimi-Linear): its sizes, by names of the config or of
 // its linear_attn_config.
 DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads);

@@ -17,6 +17,7 @@ DecoderSpec bailing_hybrid_spec(const ModelConfig& config) {
   const auto size = [&](ConfigFields::Names names, int64_t fallback, int64_t most) {
     return static_cast<size_t>(f.integer_or(names, fallback, 1, most));
   };
+  require_silu(config);
   DeltaSpec d;
   d.key_heads = d.value_heads = size({"linear_num_heads"}, config.heads, 4096);
   d.key_dim = d.value_dim = size({"linear_head_dim"}, config.head_dim, 512);

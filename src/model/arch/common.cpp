@@ -4,23 +4,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/config_defaults.h"
 #include "checkpoint/families.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
-
-// rope_parameters (transformers 5) or rope_scaling (transformers 4); both may hold the type under
-// two names. A model with several rotations has one object per type of layer in it.
-const Json& rope_object(const ModelConfig& config, const std::string& layer_type = "") {
-  static const Json kNothing = Json::object();
-  for (const char* name : {"rope_parameters", "rope_scaling"})
-    if (const Json* j = config.text.find(name); j != nullptr && j->is_object()) {
-      const Json* own = layer_type.empty() ? nullptr : j->find(layer_type);
-      return own != nullptr && own->is_object() ? *own : *j;
-    }
-  return kNothing;
-}
 
 RopeScaling scaling_of(const ConfigFields& f) {
   const std::string type = f.string({"rope_type", "type"}).value_or("default");
@@ -59,6 +48,19 @@ double positive(const ConfigFields& f, ConfigFields::Names names, double fallbac
 }  // namespace
 
 ConfigFields fields_of(const ModelConfig& config) { return {config.text, "config.json", ""}; }
+
+const Json& rope_object(const ModelConfig& config, const std::string& layer_type) {
+  static const Json kNothing = Json::object();
+  const Json* found = nullptr;
+  for (const char* name : {"rope_parameters", "rope_scaling"})
+    if (const Json* j = config.text.find(name); found == nullptr && j != nullptr && j->is_object())
+      found = j;
+  const Json* defaults = config.text.find(kDefaultsMember);
+  if (found == nullptr && defaults != nullptr) found = defaults->find("rope_parameters");
+  if (found == nullptr) return kNothing;
+  const Json* own = layer_type.empty() ? nullptr : found->find(layer_type);
+  return own != nullptr && own->is_object() ? *own : *found;
+}
 
 double yarn_magnitude(double factor, double k) {
   return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
@@ -250,6 +252,14 @@ void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule&
                                                                     : true;
     if (slides) spec.layers[i].window = static_cast<size_t>(window);
   }
+}
+
+void require_silu(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  const std::string act = f.string({"hidden_act"}).value_or("silu");
+  if (act != "silu" && act != "swish")
+    fail("{}: is '{}'; only silu can be run behind convolutions", f.label("hidden_act"),
+         printable(act));
 }
 
 void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,

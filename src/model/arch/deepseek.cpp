@@ -21,10 +21,9 @@ DecoderSpec deepseek_spec(const ModelConfig& config) {
   s.rope.interleaved = f.boolean({"rope_interleave"}).value_or(true);
   double scale = 1 / std::sqrt(static_cast<double>(s.nope_dim + s.rope_dim));
   if (s.rope.scaling == RopeScaling::kYarn) {
-    const Json* rope = config.text.find("rope_parameters");
-    if (rope == nullptr || !rope->is_object()) rope = config.text.find("rope_scaling");
-    const double all =
-        ConfigFields(*rope, "config.json", "rope_scaling.").number({"mscale_all_dim"}).value_or(0);
+    const double all = ConfigFields(rope_object(config), "config.json", "rope_scaling.")
+                           .number({"mscale_all_dim"})
+                           .value_or(0);
     const double m = all == 0 ? 1.0 : yarn_magnitude(s.rope.factor, all);
     scale *= m * m;
   }
@@ -35,10 +34,8 @@ DecoderSpec deepseek_spec(const ModelConfig& config) {
 // Llama-4's growing temperature on the queries, by positions of the unscaled model.
 DecoderSpec mistral4_spec(const ModelConfig& config) {
   DecoderSpec s = deepseek_spec(config);
-  const Json* rope = config.text.find("rope_parameters");
-  if (rope == nullptr || !rope->is_object()) return s;
-  const auto beta =
-      ConfigFields(*rope, "config.json", "rope_parameters.").number({"llama_4_scaling_beta"});
+  const auto beta = ConfigFields(rope_object(config), "config.json", "rope_parameters.")
+                        .number({"llama_4_scaling_beta"});
   const RowOp::Temperature temperature{static_cast<float>(beta.value_or(0)),
                                        static_cast<float>(s.rope.original_length), 0};
   if (temperature.scale != 0)

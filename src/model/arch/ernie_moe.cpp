@@ -15,10 +15,7 @@ DecoderSpec ernie_moe_spec(const ModelConfig& config) {
 // them, they come back in their own order.
 DecoderSpec ernie_vl_spec(const ModelConfig& config) {
   DecoderSpec s = ernie_moe_spec(config);
-  const Json* rope = config.text.find("rope_parameters");
-  static const Json kNothing = Json::object();
-  const ConfigFields f(rope != nullptr && rope->is_object() ? *rope : kNothing, "config.json",
-                       "rope_parameters.");
+  const ConfigFields f(rope_object(config), "config.json", "rope_parameters.");
   const std::vector<int64_t> axes = f.integers({"mrope_section"}, 0, 1 << 20);
   if (!axes.empty() && (axes.size() != 3 || axes[0] != axes[1] ||
                         static_cast<size_t>(axes[0] + axes[1] + axes[2]) != s.rope.dims / 2))

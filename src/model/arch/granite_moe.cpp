@@ -65,6 +65,7 @@ DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = granite_moe_spec(config);
   s.names.recurrent = "mamba";
+  require_silu(config);
   s.recurrent = granite_mamba(config, f);
   const bool rotary = f.string({"position_embedding_type"}).value_or("nope") == "rope";
   for (LayerSpec& layer : s.layers) {

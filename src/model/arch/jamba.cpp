@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jamba: Mamba-1 with attention that does not rotate every few layers.
-#include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -10,8 +9,7 @@ DecoderSpec jamba_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   s.names.recurrent = "mamba";
   set_branch_norms(s, {.block_in = "pre_ff_layernorm"});
-  if (const std::string act = f.string({"hidden_act"}).value_or("silu"); act != "silu")
-    fail("{}: is '{}'; only silu can be run", f.label("hidden_act"), printable(act));
+  require_silu(config);
   const auto size = [&](const char* name, int64_t fallback, int64_t most) {
     return static_cast<size_t>(f.integer_or({name}, fallback, 1, most));
   };

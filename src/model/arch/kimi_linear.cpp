@@ -23,6 +23,7 @@ DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads) {
     return static_cast<size_t>(
         own.integer_or({inside}, top.integer_or({name}, fallback, 1, most), 1, most));
   };
+  require_silu(config);
   DeltaSpec d;
   d.key_heads = d.value_heads = size("linear_num_heads", "num_heads", heads, 4096);
   d.key_dim = d.value_dim = size("linear_head_dim", "head_dim", 128, 512);

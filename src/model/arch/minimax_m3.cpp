@@ -12,7 +12,7 @@ DecoderSpec minimax_m3_spec(const ModelConfig& config) {
   const bool self_contained =
       config.text.find("rope_parameters") != nullptr || f.has({"partial_rotary_factor"});
   const int64_t rotated =
-      self_contained ? 0 : f.integer_or({"rotary_dim"}, config.head_dim / 2, 1, config.head_dim);
+      self_contained ? 0 : f.integer_or({"rotary_dim"}, config.head_dim, 1, config.head_dim);
   DecoderSpec s = common_spec(config, static_cast<size_t>(rotated));
   s.norm = NormKind::kRmsOnePlus;
   norm_heads(s);

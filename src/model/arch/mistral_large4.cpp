@@ -68,19 +68,13 @@ DecoderSpec mistral_large4_spec(const ModelConfig& config) {
   s.indexer_input_norm = "indexer.q_input_norm", s.indexer_scales = "indexer.ssmax_scaling";
   const std::vector<int64_t> rotated = f.integers({"no_rope_layers"}, 0, 1);  // 1: it rotates
   const size_t every = size("no_rope_layer_interval", 4);
-  const std::vector<std::string> types = f.strings({"indexer_types"});
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
     layer.no_rotated_part = i < rotated.size() ? rotated[i] == 0 : (i + 1) % every == 0;
     if (layer.no_rotated_part) stop_rotation(layer);
     layer.attention_rows.push_back(row_op::scale_by_position(kQuery, "attention.ssmax_scaling"));
-    layer.indexes = i >= types.size() || types[i] == "full";
   }
-  if (!s.layers[0].indexes)
-    fail("{}: the first layer is 'shared'; expected 'full'", f.label("indexer_types"));
-  for (const char* name : {"index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"})
-    if (types.empty() && f.has({name}))
-      fail("{}: is given without indexer_types, which alone is read", f.label(name));
+  set_indexers(config, s);
   set_sources(s, f);
   return s;
 }

@@ -15,6 +15,7 @@ DecoderSpec qwen3_next_spec(const ModelConfig& config) {
   const auto size = [&](const char* name, int64_t fallback, int64_t most) {
     return static_cast<size_t>(f.integer_or({name}, fallback, 1, most));
   };
+  require_silu(config);
   DeltaSpec d;
   d.value_heads = size("linear_num_value_heads", 32, 4096);
   d.key_heads = size("linear_num_key_heads", 16, 4096);
