@@ -12,8 +12,10 @@
 #include "apps/manners.h"
 #include "apps/places.h"
 #include "base/error.h"
+#include "model/ranks/cuda_memory.h"
 #include "model/ranks/handshake.h"
 #include "model/ranks/rank_memory.h"
+#include "model/ranks/rank_plan.h"
 #include "runtime/binding.h"
 #include "runtime/comm_plugin.h"
 #include "runtime/host_name.h"
@@ -126,7 +128,9 @@ uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& op
       mine.files = mark_folder(*checkpoint, folder_check_from(check_));
       mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,
                                   options.kv_type.value_or(kv_type_of(options.type)));
-      weights = packed_bytes_of_ranks(*checkpoint, split, options);
+      weights = options.placement.cuda().empty()
+                    ? packed_bytes_of_ranks(*checkpoint, split, options)
+                    : host_bytes_of_ranks(*checkpoint, split, options);
     } catch (const Error& e) {
       trouble = e.what();
     }
@@ -147,6 +151,13 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
                                                      ModelOptions options, const RankSplit& split) {
   ranks_ = std::make_unique<Ranks>(*comm_, split);
   options.ranks = ranks_.get();
+  if (!options.placement.cuda().empty()) try {
+      const RankPart part = rank_parts(checkpoint, split)[ranks_->rank()];
+      options.memory_left = check_cuda_memory(checkpoint, options, part.layers);
+    } catch (const Error& e) {
+      ranks_->abort(e.what());
+      throw;
+    }
   return load_rank(checkpoint, options, [&](const std::string& line) {
     if (!quiet_) put_on_stderr(fmt::format("{}\n", line));
   });

@@ -8,6 +8,7 @@
 #include "model/engine/step_runner.h"
 #include "model/load/placement_plan.h"
 #include "model/load/predictor_plan.h"
+#include "model/ranks/cuda_memory.h"
 #include "model/ranks/ranked_backend.h"
 
 namespace moebius {
@@ -24,8 +25,7 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   checkpoint.require_supported();
   ModelOptions options = wanted;
   options.placement = place_parts(checkpoint, spec, options.kv(), options.placement).placement;
-  if (options.ranks != nullptr && !options.placement.cuda().empty())
-    fail("--device {}: ranks share a model on CPUs only", options.placement.cuda());
+  if (options.ranks != nullptr) check_cuda_split(options.placement, options.ranks->split());
   ModelPart part(checkpoint, std::move(spec), options.ranks);
   if (options.predictor && options.ranks != nullptr)
     fail("multi-token prediction runs in one process; leave out the ranks");

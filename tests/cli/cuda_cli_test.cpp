@@ -105,6 +105,28 @@ TEST(CudaCli, ModelsRunOnTheEmulatedPlugin) {
   EXPECT_NE(r.err.find("may be used (--gpu-memory)"), std::string::npos) << r.err;
 }
 
+// Ranks with whole layers on a device each; here both share one.
+TEST(CudaCli, RanksRunOnTheEmulatedPlugin) {
+  if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+  const std::string prompt = " -p 'Once upon a time' -n 3 --temp 0 -q";
+  const std::string emulated = "MOEBIUS_CUDA_MODULE=" + test::shell_quote(test::emulated_plugin());
+  const std::string want = run_tool("run" + prompt).out;
+  for (const char* device :
+       {" --device cuda --pp 2", " --device cuda --pp 2 --experts cpu --gpu-memory 1"}) {
+    const test::CommandResult r = run_tool("run" + prompt + device, emulated);
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.out, want) << device;
+  }
+  const test::CommandResult cut = run_tool("run --device cuda --tp 2" + prompt, emulated);
+  EXPECT_EQ(cut.status, 1);
+  EXPECT_NE(cut.err.find("with GPUs every rank has whole ones: --pp 2"), std::string::npos)
+      << cut.err;
+  const test::CommandResult small =
+      run_tool("run --device cuda --pp 2 --gpu-memory 0.1" + prompt, emulated);
+  EXPECT_EQ(small.status, 1);
+  EXPECT_NE(small.err.find("may be used (--gpu-memory)"), std::string::npos) << small.err;
+}
+
 // A device that fails for good while it runs: words, and another start is as good as the first.
 TEST(CudaCli, ALostDeviceIsSaid) {
   if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";

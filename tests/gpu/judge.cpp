@@ -655,7 +655,7 @@ int judge(int argc, char** argv) {
   if (wanted("replays")) judge_replays();
   if (wanted("faults")) judge_faults();
   if (wanted("rows")) {
-    const RowsVerdict rows = judge_rows();
+    const RowsVerdict rows = judge_rows(!g_small);
     g_checks += rows.checks, g_failed += rows.failed;
   }
   if (g_checks > 0) std::printf("judge: %zu checks, %zu failed\n", g_checks, g_failed);

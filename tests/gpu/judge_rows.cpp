@@ -145,6 +145,7 @@ void judge_list(const List& l, void* cleared, double clearing, RowsVerdict& verd
   if (!equal || !changed)
     std::printf("WRONG %s of %zu rows: %s\n", l.name, l.rows,
                 changed ? "other bytes" : "nothing was done");
+  if (clearing == 0) return;
   std::printf(
       "  %-12s %5zu rows: %6.2f us, read as a list %6.2f us; with caches cleared before %6.2f and "
       "%6.2f us\n",
@@ -155,11 +156,11 @@ void judge_list(const List& l, void* cleared, double clearing, RowsVerdict& verd
 
 }  // namespace
 
-RowsVerdict judge_rows() {
+RowsVerdict judge_rows(bool timed) {
   RowsVerdict verdict;
   const Array<uint8_t> cleared(kClearedBytes);
-  const double clearing = time_of({nullptr, cleared.data()});
-  std::printf("rows: %.1f us to clear %zu MiB\n", clearing, kClearedBytes >> 20);
+  const double clearing = timed ? time_of({nullptr, cleared.data()}) : 0;
+  if (timed) std::printf("rows: %.1f us to clear %zu MiB\n", clearing, kClearedBytes >> 20);
   for (const size_t rows : {1u, 8u, 32u, 4096u}) {
     judge_list(join_and_norm(rows, 2048), cleared.data(), clearing, verdict);
     judge_list(heads(rows, 32, 4, 128), cleared.data(), clearing, verdict);

@@ -8,6 +8,6 @@ namespace moebius::judge {
 struct RowsVerdict {
   size_t checks = 0, failed = 0;
 };
-RowsVerdict judge_rows();
+RowsVerdict judge_rows(bool timed);
 
 }  // namespace moebius::judge

@@ -78,7 +78,7 @@ case " $* " in
     sanitizer=$(command -v compute-sanitizer || ls "$(dirname -- "$(readlink -f -- "$nvcc")")"/compute-sanitizer 2>/dev/null)
     if [ -n "$sanitizer" ]; then
       for check in memcheck racecheck; do
-        timeout 120 "$sanitizer" --tool $check --error-exitcode 9 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so linear experts small >build/gpu/$check.log 2>&1
+        timeout 120 "$sanitizer" --tool $check --error-exitcode 9 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so linear experts rows small >build/gpu/$check.log 2>&1
         code=$?
         [ $code = 0 ] || [ $code = 124 ] || status=1
         echo "compute-sanitizer $check: status $code (124: out of time); $(tail -1 build/gpu/$check.log)" | tee -a "$report"

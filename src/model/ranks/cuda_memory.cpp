@@ -13,6 +13,7 @@
 #include "model/arch/arch.h"
 #include "model/load/placement_plan.h"
 #include "model/ranks/rank_memory.h"
+#include "model/ranks/rank_plan.h"
 
 namespace moebius {
 namespace {
@@ -38,7 +39,7 @@ bool is_of_experts(const Module& m) {
 uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + kDeviceWork; }
 
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context) {
+                     const CudaTarget& target, size_t context, Range layers) {
   const DecoderSpec spec = decoder_spec(checkpoint.config());
   const DevicePlacement placement =
       place_parts(checkpoint, spec, options.kv(), options.placement).placement;
@@ -50,7 +51,12 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   const size_t number = options.type == XType::kF32 ? 4 : 2;
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
-    const bool in_layer = m.layer >= 0, experts = in_layer && is_of_experts(m);
+    const bool in_layer = m.layer >= 0;
+    if (in_layer ? static_cast<size_t>(m.layer) < layers.begin ||
+                       static_cast<size_t>(m.layer) >= layers.end
+                 : layers.begin > 0)
+      continue;
+    const bool experts = in_layer && is_of_experts(m);
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
     const std::string& device = !in_layer ? placement.ends
                                 : experts ? rule.experts
@@ -71,7 +77,7 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
     }
   }
   const DeviceSet devices(placement, nullptr, host_cpu(), {options.type, options.policy});
-  const KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices);
+  const KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices, layers);
   const size_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
   for (const DeviceKinds& d : plan.devices)
     for (size_t k = 0; k < d.block_bytes.size() && is_cuda_name(d.device->name()); ++k) {
@@ -82,10 +88,12 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   return out;
 }
 
-uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options) {
+uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
+                           Range layers) {
   const CudaModule& module = *options.cuda.module;
   const size_t context = options.context != 0 ? options.context : kUsualContext;
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
+  const CudaBytes need =
+      cuda_bytes(checkpoint, options, cuda_target(module.facts), context, layers);
   const uint64_t allowed = allowed_bytes(options.cuda), all = device_bytes(need);
   if (all > allowed)
     fail(
@@ -103,6 +111,22 @@ uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& opt
     fail("{}: {}", checkpoint.folder(), refusal);
   if (need.kv == 0) return memory_left(host);
   return allowed - need.weights - kDeviceWork;
+}
+
+std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
+                                          const ModelOptions& options) {
+  check_cuda_split(options.placement, split);
+  const CudaTarget target = cuda_target(options.cuda.module->facts);
+  std::vector<uint64_t> bytes;
+  for (const RankPart& part : rank_parts(checkpoint, split))
+    bytes.push_back(cuda_bytes(checkpoint, options, target, kUsualContext, part.layers).host);
+  return bytes;
+}
+
+void check_cuda_split(const DevicePlacement& placement, const RankSplit& split) {
+  if (!placement.cuda().empty() && split.members() > 1)
+    fail("--device {}: {} cut layers, which CPUs do; with GPUs every rank has whole ones: --pp {}",
+         placement.cuda(), describe(split), split.ranks());
 }
 
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,

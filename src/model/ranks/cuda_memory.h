@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_choice.h"
 #include "model/decoder.h"
+#include "model/ranks.h"
 
 namespace moebius {
 
@@ -22,12 +23,19 @@ uint64_t device_bytes(const CudaBytes& bytes);
 inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
 inline constexpr uint64_t kReservedBytes = uint64_t{1}
                                            << 30;  // of a device, for others and the driver
+// Of some layers: with token table and logits where the first is among them.
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context);
+                     const CudaTarget& target, size_t context, Range layers = {0, SIZE_MAX});
 
 // Throws Error with both numbers where the device has too little memory; else the bytes that are left
 // beside the weights where keys and values lie.
-uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options);
+uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
+                           Range layers = {0, SIZE_MAX});
+// Bytes of weights that each rank has on the CPU beside its device.
+std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
+                                          const ModelOptions& options);
+// Throws Error where ranks would cut layers that a CUDA device has: each has whole ones (--pp).
+void check_cuda_split(const DevicePlacement& placement, const RankSplit& split);
 
 // The experts of as many layers on the device as fit into `allowed` beside all that is not experts.
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
