@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the include rule: folders of src/ are ranked, and includes only go down (ARCHITECTURE.md).
+"""Holds the include rule: folders of src/ have levels, and includes only go down (ARCHITECTURE.md).
 
     check_includes.py ROOT      prints one line per violation; exit status 1 if there is any
 
-Besides the ranks: instruction-set files of kernels/ see plain headers only, only kernels/ and runtime/ (which asks the CPU and
+Besides the levels: instruction-set files of kernels/ see plain headers only, only kernels/ and runtime/ (which asks the CPU and
 measures it) hold assembly or intrinsics, the public headers see only themselves, and each
 heavy third-party header belongs to one translation unit. Modules of the Python package import each other in no circle.
 """
@@ -164,10 +164,10 @@ def check_tree(root):
     for path in files:
         rel = path.relative_to(src)
         if len(rel.parts) > 1 and rel.parts[0] not in ALLOWED:
-            complaints.append(f"src/{rel}: folder {rel.parts[0]}/ has no rank")
+            complaints.append(f"src/{rel}: folder {rel.parts[0]}/ has no level")
             continue
         if len(rel.parts) > 2 and rel.parts[1] not in INNER.get(rel.parts[0], {rel.parts[1]}):
-            complaints.append(f"src/{rel}: folder {rel.parts[0]}/{rel.parts[1]}/ has no rank")
+            complaints.append(f"src/{rel}: folder {rel.parts[0]}/{rel.parts[1]}/ has no level")
             continue
         if rel.parts[0] not in MACHINE_FOLDERS:
             text = path.read_text(encoding="utf-8")
