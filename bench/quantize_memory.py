@@ -3,7 +3,7 @@
 """Memory of `moebius quantize` on a large source: the peak against the forecast, in a control group of the forecast plus 10 %.
 
     bench/make_synthetic_moe.py FOLDER --bf16 --layers 80 --experts 16 --hidden 512 --intermediate 256 --heads 4 --vocab 1024
-    quantize_memory.py --tool build/release/moebius FOLDER [--threads 1]
+    quantize_memory.py --tool build/release/moebius FOLDER [--threads 1] [--method gptq]
 
 Runs rtn, search and gptq (4,096 random tokens, rows in files) with --memory of an eighth of the source, or of the least that the
 tool asks for. As root with a writable memory controller each run is put into a group of its own, where more than the forecast plus
@@ -34,6 +34,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--tool", required=True)
     ap.add_argument("--threads", type=int, default=1)
+    ap.add_argument("--method", choices=["rtn", "search", "gptq"], help="only this one")
     ap.add_argument("folder")
     args = ap.parse_args()
     vocab = json.loads((Path(args.folder) / "config.json").read_text())["vocab_size"]
@@ -44,6 +45,8 @@ def main():
     calib = ["--calib", work / "t.jsonl", "--calib-ctx", 512, "--scratch", work]
     failed = 0
     for scheme, words in (("W4A16", ["--method", "rtn"]), ("W4A16", ["--method", "search", *calib]), ("W4A16", ["--method", "gptq", *calib])):
+        if args.method not in (None, words[1]):
+            continue
         out = work / "out"
         base = [out, "--scheme", scheme, *words]
         plan, _ = run(args, [*base, "--memory", source // 8, "--dry-run"])

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of docs/quantize.md: every scheme by every method on one model; size, KL, perplexity.
 
-    quantize_table.py --tool build/release/moebius --model BF16 --eval val.bin --text BOOK.txt ... [--windows 32] [row ...]
+    quantize_table.py --tool build/release/moebius --model BF16 --eval val.bin --text BOOK.txt ... [--windows 8] [--rows ROW ...]
 
 A row is a scheme with its method and options ("W4A16 gptq", "W4A16 --group 32 gptq", "NVFP4 search"). Methods with --calib in
-their name, GPTQ, and schemes with static input scales read 32,768 tokens of the texts in windows of 512. Prints rows as they come.
+their name, GPTQ, and schemes with static input scales read 8,192 tokens of the texts (--calib-tokens) in windows of 512. Prints rows
+as they come.
 """
 import argparse
 import json
@@ -34,10 +35,11 @@ def main():
     ap.add_argument("--model", required=True)
     ap.add_argument("--eval", required=True)
     ap.add_argument("--text", nargs="+", required=True)
-    ap.add_argument("--windows", type=int, default=32)
+    ap.add_argument("--windows", type=int, default=8)
+    ap.add_argument("--calib-tokens", type=int, default=8192)
     ap.add_argument("--rows", nargs="+", default=ROWS)
     args = ap.parse_args()
-    calib = [w for t in args.text for w in ("--calib", t)] + ["--calib-ctx", "512", "--calib-tokens", "32768"]
+    calib = [w for t in args.text for w in ("--calib", t)] + ["--calib-ctx", "512", "--calib-tokens", args.calib_tokens]
     print("| scheme, method | MiB | KL, mean | KL, p99 | perplexity | same best token | same experts |\n|---|---|---|---|---|---|---|")
     for row in args.rows:
         with_text = row.endswith("--calib")
