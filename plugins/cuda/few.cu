@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "few.h"
 
-#include <algorithm>
-
 #include "launch.h"
 
 namespace moebius::cuda {
@@ -14,29 +12,6 @@ template <bool kChannel, int NB>
 __global__ void __launch_bounds__(kFewThreads) few_kernel(const __grid_constant__ FewGemm g) {
   extern __shared__ __align__(16) uint8_t shared[];
   few_rows<kChannel, NB>(g, shared);
-}
-
-template <bool kChannel, bool kUp>
-__global__ void __launch_bounds__(kFewThreads)
-    few_experts_kernel(const __grid_constant__ FewExperts a) {
-  extern __shared__ __align__(16) uint8_t shared[];
-  if constexpr (kUp)
-    few_up<kChannel>(a, shared);
-  else
-    few_down<kChannel>(a, shared);
-}
-// As many outputs for a block of threads as let all of them run at once.
-template <bool kChannel, bool kUp>
-void launch_few_experts(FewExperts a, cudaStream_t stream) {
-  static const bool room = (allow_shared_bytes(few_experts_kernel<kChannel, kUp>, kMostShared), true);
-  static_cast<void>(room);
-  constexpr size_t kAtOnce = 3 * kHopperBlocks, kMostBlocks = 4;
-  const size_t rows = static_cast<size_t>(a.tokens * a.slots),
-               blocks = blocks_of(static_cast<size_t>(a.g.outputs), kFewOutputs);
-  a.blocks = static_cast<int>(std::clamp<size_t>(blocks_of(blocks * rows, kAtOnce), 1, kMostBlocks));
-  launch_early(few_experts_kernel<kChannel, kUp>,
-               dim3(blocks_of(blocks, static_cast<size_t>(a.blocks)), blocks_of(rows)), kFewThreads,
-               FewShared<1>::bytes(static_cast<size_t>(a.g.K)), stream, "experts of few tokens", a);
 }
 
 template <bool kF16, int NB>
@@ -80,15 +55,6 @@ void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream) {
   if (g.rows <= 8)
     return channel ? launch_few<true, 1>(g, stream) : launch_few<false, 1>(g, stream);
   channel ? launch_few<true, 2>(g, stream) : launch_few<false, 2>(g, stream);
-}
-
-void few_experts_up(HopperScheme scheme, const FewExperts& a, cudaStream_t stream) {
-  scheme == HopperScheme::kInt4Channel ? launch_few_experts<true, true>(a, stream)
-                                       : launch_few_experts<false, true>(a, stream);
-}
-void few_experts_down(HopperScheme scheme, const FewExperts& a, cudaStream_t stream) {
-  scheme == HopperScheme::kInt4Channel ? launch_few_experts<true, false>(a, stream)
-                                       : launch_few_experts<false, false>(a, stream);
 }
 
 void stretch_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream) {

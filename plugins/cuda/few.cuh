@@ -2,7 +2,6 @@
 // Products of few rows with one matrix in tiles (device/cuda/tiles.h): a block has 16 outputs, so that small matrices fill the device, and
 // its eight warps have 128 (or 256) inputs each, straight from memory into registers, before the kernel before this one has ended.
 //   few_rows:  4-bit integers, up to 16 rows. Integer sums are exact, and terms are added in ascending order: the bytes of hopper.cuh.
-//   few_up, few_down: the same for experts of few tokens: every token's every expert is a row of its own, so that nothing has to be sorted.
 //   stretches: 16-bit numbers, any number of rows. Sums of 256 inputs are chains of the tensor cores, added in ascending order; matrices
 //              with few outputs take this form always, since its bytes are not those of hopper.cuh.
 #pragma once
@@ -205,96 +204,6 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
             g.out, g.out_type,
             static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
             g.bias != nullptr ? v + g.bias[o] : v);
-      });
-}
-
-// --- experts of few tokens ---
-
-struct FewExperts {
-  FewGemm
-      g;  // of the first expert, one row; x: rows of all tokens (few_up), or of all tokens' experts (few_down)
-  size_t expert_bytes;  // of its tiles
-  int padded;           // outputs with padding: channel scales and biases of an expert
-  const int32_t* ids;   // [tokens, slots] global
-  const int32_t* map;   // [mapped] global to local, or null
-  int tokens, slots, experts, mapped;
-  int blocks;  // of 16 outputs, for a block of threads
-  int32_t*
-      order;  // few_up writes it: [tokens, slots], rows of a token by ascending expert; -1 behind the last
-  float* out;  // [tokens * slots, out_stride]
-};
-
-__device__ __forceinline__ int few_expert(const FewExperts& a, int row) {
-  const int id = a.ids[row];
-  if (id < 0 || (a.map != nullptr && id >= a.mapped)) return -1;
-  const int e = a.map != nullptr ? a.map[id] : id;
-  return e < a.experts ? e : -1;
-}
-// Of 16 outputs each, of this block of threads.
-__device__ __forceinline__ int few_blocks(const FewExperts& a) {
-  return min(a.blocks, (a.g.outputs + kFewOutputs - 1) / kFewOutputs -
-                           static_cast<int>(blockIdx.x) * a.blocks);
-}
-// The product of row blockIdx.y's expert.
-__device__ __forceinline__ FewGemm few_gemm_of(const FewExperts& a, int expert, int row) {
-  FewGemm g = a.g;
-  g.w += static_cast<size_t>(expert) * a.expert_bytes;
-  if (g.channel != nullptr) g.channel += static_cast<size_t>(expert) * a.padded;
-  if (g.bias != nullptr) g.bias += static_cast<size_t>(expert) * a.padded;
-  g.x.data = static_cast<uint8_t*>(g.x.data) +
-             static_cast<size_t>(row) * g.x.stride * (g.x.type == XType::kF32 ? 4 : 2);
-  return g;
-}
-
-// Gate and up with silu: h of 8 features. Both halves of 16 outputs lie as joined_row has them.
-template <bool kChannel>
-__device__ __forceinline__ void few_up(const FewExperts& a, uint8_t* shared) {
-  wait_for_predecessor();
-  let_successor_start();
-  const int row = static_cast<int>(blockIdx.y), expert = few_expert(a, row),
-            tid = static_cast<int>(threadIdx.x);
-  if (blockIdx.x == 0 && row % a.slots == 0)
-    for (int j = tid; j < a.slots; j += kFewThreads) {
-      const int mine = few_expert(a, row + j);
-      int before = 0;
-      for (int i = 0; i < a.slots; ++i) {
-        const int other = few_expert(a, row + i);
-        before += mine < 0 ? other >= 0 || i < j
-                           : other >= 0 && (other < mine || (other == mine && i < j));
-      }
-      a.order[row + before] = mine < 0 ? -1 : row + j;
-    }
-  if (expert < 0) return;
-  const FewGemm g = few_gemm_of(a, expert, row / a.slots);
-  float* h = a.out + static_cast<size_t>(row) * g.out_stride;
-  few_sums<kChannel, 1>(
-      g, static_cast<int>(blockIdx.x) * a.blocks, few_blocks(a), shared, [] {},
-      [&](int block, float v) {
-        if (tid >= 32) return;
-        const float up = __shfl_xor_sync(~0u, v, 8);
-        if (tid < 8) h[block * 8 + tid] = silu_and_mul(v, up);
-      });
-}
-
-template <bool kChannel>
-__device__ __forceinline__ void few_down(const FewExperts& a, uint8_t* shared) {
-  const int row = static_cast<int>(blockIdx.y), expert = few_expert(a, row),
-            tid = static_cast<int>(threadIdx.x);
-  if (expert < 0) {
-    wait_for_predecessor();
-    return;
-  }
-  const FewGemm g = few_gemm_of(a, expert, row);
-  float* y = a.out + static_cast<size_t>(row) * g.out_stride;
-  few_sums<kChannel, 1>(
-      g, static_cast<int>(blockIdx.x) * a.blocks, few_blocks(a), shared,
-      [] {  // ids are older than the rows
-        wait_for_predecessor();
-        let_successor_start();
-      },
-      [&](int block, float v) {
-        const int o = block * kFewOutputs + tid;
-        if (tid < kFewOutputs && o < g.outputs) y[o] = g.bias != nullptr ? v + g.bias[o] : v;
       });
 }
 

@@ -11,11 +11,6 @@ bool has_few_form(HopperScheme scheme, size_t rows, size_t K);
 constexpr size_t kFewInside = 1;
 void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream);
 
-// Experts of few tokens: gate and up with silu, then down. Rows are tokens times slots.
-constexpr size_t kFewExpertRows = 32;
-void few_experts_up(HopperScheme scheme, const FewExperts& a, cudaStream_t stream);
-void few_experts_down(HopperScheme scheme, const FewExperts& a, cudaStream_t stream);
-
 // Whether matrices of this kind take the form in stretches, with any number of rows.
 inline bool has_stretch_form(HopperScheme scheme, size_t outputs) {
   return is_dense(scheme) && outputs <= kStretchOutputs;

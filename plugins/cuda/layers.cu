@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "few.h"
 
 namespace moebius::cuda {
 namespace {
@@ -360,7 +359,6 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
 
 void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                      CudaLaunch launch, cudaStream_t stream) {
-  if (runs_few(routing, x.rows, launch)) return run_few(x, routing, y, stream);
   const Tiles& e = *tiles_;
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
   const uint32_t wanted = launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts);
@@ -397,53 +395,6 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   CombineArgs c = combine_args(a.routing, arena.at<float>(yo), x, y, routing, H);
   run_shared(shared, shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
   combine_rows(c, r.early && shared_.count == 0, stream);
-}
-
-// Few tokens of 4-bit integer experts, unless a launch was asked for.
-bool Moe::runs_few(const CudaRouting& routing, size_t rows, const CudaLaunch& launch) const {
-  const Tiles& e = *tiles_;
-  const auto fits = [](const HopperWeights& w) {
-    return w.rows.fast && w.rows.act.code == ActCode::kInt &&
-           has_few_form(w.scheme, 1, static_cast<size_t>(w.K));
-  };
-  return launch.tile == 0 && launch.early == CudaEarly::kRule &&
-         rows * routing.slots <= kFewExpertRows && e.fused && e.up.scheme == e.down.scheme &&
-         fits(e.up) && fits(e.down) && !spec_.weight_on_input && shared_.count == 0;
-}
-
-void Moe::run_few(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
-                  cudaStream_t stream) {
-  const Tiles& e = *tiles_;
-  const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
-  Arena arena(scratch().of(stream));
-  const size_t order = arena.add<int32_t>(n), h = arena.add<float>(n * e.I),
-               yo = arena.add<float>(n * H);
-  arena.reserve(stream);
-  FewExperts a{};
-  a.ids = routing.ids, a.map = map_.as<int32_t>(), a.mapped = static_cast<int>(spec_.mapped);
-  a.tokens = static_cast<int>(T), a.slots = static_cast<int>(routing.slots),
-  a.experts = static_cast<int>(spec_.experts);
-  a.order = arena.at<int32_t>(order);
-  const auto product = [&](const HopperWeights& w, const CudaRows& from, float* out,
-                           size_t stride) {
-    a.g = {};
-    a.g.w = w.tiles.as<uint8_t>(), a.g.K = w.K, a.g.rows = 1, a.g.x = from,
-    a.g.scaling = w.rows.scaling;
-    if (has_channel_scales(w.scheme)) a.g.channel = w.channel.as<float>();
-    a.g.outputs = w.joined ? w.padded : w.N, a.g.out_stride = stride;
-    a.expert_bytes = w.tiles.bytes() / static_cast<size_t>(w.experts), a.padded = w.padded,
-    a.out = out;
-  };
-  product(e.up, x, arena.at<float>(h), e.I);
-  few_experts_up(e.up.scheme, a, stream);
-  product(e.down, CudaRows{arena.at<float>(h), XType::kF32, n, e.I}, arena.at<float>(yo), H);
-  a.g.bias = e.down.bias.as<float>();
-  few_experts_down(e.down.scheme, a, stream);
-  CombineArgs c{};
-  c.y = arena.at<float>(yo), c.order = a.order, c.weight = routing.weights,
-  c.zero_weights = routing.zero_weights;
-  c.x = x, c.out = y, c.T = a.tokens, c.slots = a.slots, c.H = static_cast<int>(H);
-  combine_rows(c, true, stream);
 }
 
 // gate, up, activation, down of some experts; rows are sorted, or are those of x.

@@ -145,9 +145,6 @@ class Moe : public Layer {
                    const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
   void run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                   CudaLaunch launch, cudaStream_t stream);
-  bool runs_few(const CudaRouting& routing, size_t rows, const CudaLaunch& launch) const;
-  void run_few(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
-               cudaStream_t stream);
   void run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                  cudaStream_t stream);
 

@@ -48,9 +48,16 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
         for (uint32_t j = 0; j < 8; ++j) terms[at(p) + j] = v[p][j] * v[p][j];
     __syncthreads();
     if (tid < 32) {
+      constexpr uint32_t kAtOnce = 16;  // loads that are under way together
       float s = 0.0f;
-      MOEBIUS_UNROLL_8
-      for (uint32_t i = tid % 16; i < u.cols; i += kDeviceSumLanes) s += terms[i];
+      for (uint32_t i = tid % 16; i < u.cols; i += kAtOnce * kDeviceSumLanes) {
+        float t[kAtOnce];
+        MOEBIUS_UNROLL
+        for (uint32_t k = 0; k < kAtOnce; ++k)
+          t[k] = i + k * kDeviceSumLanes < u.cols ? terms[i + k * kDeviceSumLanes] : 0.0f;
+        MOEBIUS_UNROLL
+        for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];  // squares: zeros behind them change nothing
+      }
       s = usual_joined(s);
       if (tid == 0) terms[u.cols] = usual_factor(s, u.cols, n.epsilon);
     }
