@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Moebius does with every mixture-of-experts architecture of the installed transformers: docs/architectures.md.
 
-    env/bin/python tests/python/architectures.py build/release/moebius [--only NAME ...] [--keep DIR] [--json FILE] [--markdown FILE]
+    env/bin/python tests/python/architectures.py build/release/moebius [--only NAME ...] [--rows FILE] [--keep DIR] [--json FILE] [--markdown FILE]
 
 Of each architecture (architectures_models.py finds and shrinks them) a random checkpoint is saved in f32 and given to
 `moebius inspect --json`, `apply` (a block's experts with given ids; the whole block) and `logits`; transformers' own numbers
 (eager, f32) judge: parameters, experts and top-k must be equal, outputs agree within 1e-5 of the largest value.
+With --rows the architectures that --only does not name have the rows of an earlier run's --json.
 """
 import argparse
 import json
@@ -186,15 +187,18 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("tool")
     p.add_argument("--only", nargs="*", default=[])
+    p.add_argument("--rows", type=Path)
     p.add_argument("--keep", type=Path)
     p.add_argument("--json", type=Path)
     p.add_argument("--markdown", type=Path)
     a = p.parse_args()
     torch.set_num_threads(2)
+    earlier = {r["architecture"]: r for r in json.loads(a.rows.read_text())} if a.rows else {}
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         for kind, head in models.model_types():
             if a.only and kind not in a.only:
+                results += [earlier[kind]] if kind in earlier else []
                 continue
             folder = (a.keep or Path(scratch)) / kind
             shutil.rmtree(folder, ignore_errors=True)

@@ -4,8 +4,8 @@
     env/bin/python tests/python/architectures_fields.py build/release/moebius [--only NAME ...] [--field NAME] [--change]
 
 Of every field of a text model (architectures_models.py makes a tiny random one) a folder is made whose config.json lacks it, and
-transformers and Moebius compute logits of it. With --change it has another value, and other tensors where it needs them. Where
-transformers itself does not accept that, nothing is compared. A difference is printed, and is the exit status; a refusal is
+transformers and Moebius compute logits of it; with --change further ones where it has another value, and other tensors if it
+needs them. Where transformers itself does not accept that, nothing is compared. A difference is printed, and is the exit status; a refusal is
 printed, too: it is right where it names a field that cannot be run.
 """
 import argparse
@@ -110,8 +110,8 @@ def read_names():
 
 
 class Checker:
-    def __init__(self, tool, scratch, fresh):
-        self.tool, self.scratch, self.fresh = tool, scratch, fresh
+    def __init__(self, tool, scratch):
+        self.tool, self.scratch = tool, scratch
         self.wrong, self.compared, self.read = 0, 0, read_names()
 
     def ours(self, folder, tokens):
@@ -129,7 +129,7 @@ class Checker:
         (out / "config.json").write_text(json.dumps(config))
         return out
 
-    def judge(self, kind, base, folder, config, what, name):
+    def judge(self, kind, base, folder, config, what, name, fresh):
         made, tokens = self.variant(folder, config), architectures.draw(0)
         try:
             a, b = (transformers.AutoConfig.from_pretrained(f).to_dict() for f in (made, folder))
@@ -138,7 +138,7 @@ class Checker:
         same = json.dumps(a, sort_keys=True, default=str) == json.dumps(b, sort_keys=True, default=str)
         if same and name not in self.read:
             return
-        model, ref = (base.model, base.logits) if same else reference(kind, type(base.model), made, base.weights, self.fresh, tokens)
+        model, ref = (base.model, base.logits) if same else reference(kind, type(base.model), made, base.weights, fresh, tokens)
         if ref is None:
             return
         y = self.ours(made, tokens)
@@ -179,7 +179,7 @@ def main():
     a = p.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        checker = Checker(a.tool, Path(scratch), a.change)
+        checker = Checker(a.tool, Path(scratch))
         for kind, head in models.model_types():
             if a.only and kind not in a.only:
                 continue
@@ -192,14 +192,13 @@ def main():
                 if a.field and path[-1] != a.field:
                     continue
                 name, value = ".".join(path), holder(config, path)[path[-1]]
-                for new in others(path[-1], value) if a.change else [None]:
+                for new in [None, *(others(path[-1], value) if a.change else [])]:
                     changed = copy.deepcopy(config)
-                    if a.change:
-                        holder(changed, path)[path[-1]] = new
-                    else:
+                    holder(changed, path)[path[-1]] = new
+                    if new is None:
                         del holder(changed, path)[path[-1]]
-                    what = f"{name} {json.dumps(value)[:30]} -> {json.dumps(new)[:30]}" if a.change else f"without {name}"
-                    checker.judge(kind, base, folder, changed, what, path[-1])
+                    what = f"without {name}" if new is None else f"{name} {json.dumps(value)[:30]} -> {json.dumps(new)[:30]}"
+                    checker.judge(kind, base, folder, changed, what, path[-1], new is not None)
             print(f"{kind:22} {checker.compared} compared so far, {checker.wrong} differ", flush=True)
     return 1 if checker.wrong else 0
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 
+#include "checkpoint/families.h"
 #include "checkpoint/safetensors.h"
 #include "model/arch/arch.h"
 #include "model/engine/engine.h"
@@ -262,6 +263,26 @@ TEST(Predictor, IsRefusedInWords) {
   PredictorModel with(predictor_dir("glm4moe"), XType::kBf16);
   EXPECT_LT(without.runner->packed_bytes(), with.runner->packed_bytes());
   EXPECT_LT(without.runner->kv_kinds().size(), with.runner->kv_kinds().size());
+  const Checkpoint streams =
+      Checkpoint::open((test_data_dir() / "golden" / "deepseekv4-dense").string());
+  EXPECT_NE(error_of([&] { predictor_spec(streams.config()); }).find("streams of rows"),
+            std::string::npos);
+}
+
+// Every family of the registry runs whole, or says in a sentence what it needs.
+TEST(Architectures, WhatIsNotWholeSaysWhatIsMissing) {
+  size_t missing = 0;
+  for (const Family& family : families()) {
+    bool whole = false;
+    for (const Architecture& a : architectures()) whole = whole || a.family == family.key;
+    if (whole) continue;
+    ++missing;
+    ModelConfig config;
+    config.family = family.key;
+    EXPECT_NE(error_of([&] { decoder_spec(config); }).find(": it needs "), std::string::npos)
+        << family.key;
+  }
+  EXPECT_EQ(missing, 8u);
 }
 
 }  // namespace

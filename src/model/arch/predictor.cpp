@@ -18,9 +18,14 @@ bool stands_alone(const DecoderSpec& s, size_t i) {
 
 DecoderSpec predictor_spec(const ModelConfig& config) {
   DecoderSpec s = decoder_spec(config);
+  if (s.streams.count > 1)
+    fail_at({"unsupported", "", "", "", "architectures"},
+            "architecture {}: its layer for multi-token prediction reads {} streams of rows, which "
+            "drafts do not have; it is accounted for and not run",
+            printable(config.architecture), s.streams.count);
   size_t i = s.layers.size();
   while (i > 0 && !stands_alone(s, i - 1)) --i;
-  if (i == 0 || s.streams.count > 1 || s.shared_key || s.convolutions || s.indexer.by_head ||
+  if (i == 0 || s.shared_key || s.convolutions || s.indexer.by_head ||
       fields_of(config).boolean({"mtp_hidden_states_first"}).value_or(false))
     fail_at({"unsupported", "", "", "", "architectures"},
             "architecture {}: the form of its multi-token prediction is not known",
