@@ -2,6 +2,7 @@
 // The int8 family on x86-64: packing of weights (layouts: x86_int8.h), for every unit of the
 // family: one external function. Rows of the file that lie as the packed form wants them are turned
 // by words of 4 bytes where they are; all others are first laid out so in a small buffer.
+#include "kernels/x86/x86_byte_scales.h"
 #include "kernels/x86/x86_int8.h"
 
 #ifdef __x86_64__
@@ -64,20 +65,6 @@ inline void turn(const uint8_t* const (&rows)[kOutputs], size_t at, size_t words
       __builtin_memcpy(out + o * kWord, &v, kWord);
     }
 }
-
-// bf16 of the scales that are one byte: exact.
-struct ScaleTable {
-  uint16_t bf16[256];
-};
-template <class F>
-constexpr ScaleTable scale_table(F value) {
-  ScaleTable t{};
-  for (unsigned i = 0; i < 256; ++i)
-    t.bf16[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
-  return t;
-}
-constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
-                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
 // A panel of 16 outputs from row n of w on; rows past N repeat the last scales and have weight 0.
 class PanelPacker {
@@ -149,11 +136,11 @@ class PanelPacker {
     decode_scales(w_.scale_type, at, 1, &v);
     return v;
   }
-  // Calls f(group of scales) -> T for every group and output, group by group.
+  // Calls f(group of scales) -> T for every group from `first` on and output, group by group.
   template <class T, class F>
-  [[gnu::always_inline]] void put_scales_as(const F& f) const {
-    uint8_t* out = out_ + s_.scales;
-    for (size_t g = 0; g < s_.groups; ++g) {
+  [[gnu::always_inline]] void put_scales_as(const F& f, size_t first = 0) const {
+    uint8_t* out = out_ + s_.scales + first * s_.group_scale_bytes;
+    for (size_t g = first; g < s_.groups; ++g) {
       const size_t group = s_.per_scale == 1 ? g : g / s_.per_scale;
       for (size_t o = 0; o < kOutputs; ++o, out += sizeof(T)) {
         const T v = f(o, group);
@@ -172,9 +159,15 @@ class PanelPacker {
         return v;
       });
     } else if (byte) {
-      const ScaleTable& table = w_.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
-      put_scales_as<uint16_t>(
-          [&](size_t o, size_t g) { return table.bf16[w_.scales[scale_rows_[o] + g]]; });
+      const bool e4m3 = w_.scale_type == ScaleType::kFp8;
+      const uint8_t* rows[kOutputs];
+      for (size_t o = 0; o < kOutputs; ++o) rows[o] = w_.scales + scale_rows_[o];
+      const size_t done =
+          s_.per_scale != 1
+              ? 0
+              : byte_scales::put(rows, s_.groups, e4m3, out_ + s_.scales, s_.group_scale_bytes);
+      const byte_scales::Table& table = e4m3 ? byte_scales::kE4m3 : byte_scales::kE8m0;
+      put_scales_as<uint16_t>([&](size_t o, size_t g) { return table.bf16[rows[o][g]]; }, done);
     } else if (s_.scale_type == Scales::kBf16) {  // mode vllm rounds
       put_scales_as<uint16_t>([&](size_t o, size_t g) { return f32_to_bf16(scale(o, g)); });
     } else {

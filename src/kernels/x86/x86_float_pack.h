@@ -6,25 +6,12 @@
 #include <immintrin.h>
 
 #include "base/numeric.h"
+#include "kernels/x86/x86_byte_scales.h"
 #include "kernels/x86/x86_float.h"
 
 namespace moebius {
 namespace {
 namespace x86_float {
-
-// bf16 of the scales that are one byte.
-struct ScaleTable {
-  uint16_t from[256];
-};
-template <class F>
-constexpr ScaleTable scale_table(F value) {
-  ScaleTable t{};
-  for (unsigned i = 0; i < 256; ++i)
-    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
-  return t;
-}
-constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
-                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
 // 8 x 8 words of 32 bits: rows become columns.
 [[gnu::always_inline]] inline void transpose(__m256i (&v)[8]) {
@@ -222,13 +209,19 @@ class PanelPacker {
       put_scale(at, nan && has_nan(i, g), to + i * (s_.scale_bytes / kNr));
     }
   }
+  // Index of the first scale of output i.
+  size_t scale_row(size_t i) const {
+    const size_t r = n_ + i + w_.n_phase;
+    return (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride;
+  }
+  size_t groups_of_scale() const {
+    return s_.weight_k < w_.K ? s_.weight_k / s_.group_k : s_.groups;
+  }
   // Calls f(group, index of its scale) for all groups of output i.
   template <class F>
   [[gnu::always_inline]] void for_groups(size_t i, const F& f) const {
-    const size_t r = n_ + i + w_.n_phase;
-    const size_t first = (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride;
-    const size_t each = s_.weight_k < w_.K ? s_.weight_k / s_.group_k : s_.groups;  // of one scale
-    for (size_t g = 0, at = first, left = each; g < s_.groups; ++g) {
+    const size_t each = groups_of_scale();
+    for (size_t g = 0, at = scale_row(i), left = each; g < s_.groups; ++g) {
       f(g, at);
       if (--left == 0) ++at, left = each;
     }
@@ -238,7 +231,14 @@ class PanelPacker {
     if (s_.scales == Scales::kNone) return;
     if (rows_ < kNr) __builtin_memset(scales, 0, s_.groups * (s_.scale_bytes + s_.zero_bytes));
     const uint8_t* from = w_.scales;
+    const size_t done = put_byte_scales(scales);
     for (size_t i = 0; i < rows_; ++i) {
+      const auto put_bytes = [&](const byte_scales::Table& table) {
+        for (size_t g = done; g < s_.groups; ++g) {
+          const uint16_t v = table.bf16[from[scale_row(i) + g / groups_of_scale()]];
+          __builtin_memcpy(scales + g * s_.scale_bytes + 2 * i, &v, 2);
+        }
+      };
       const auto put = [&](const auto& half) {
         for_groups(i, [&](size_t g, size_t at) {
           const uint16_t v = half(at);
@@ -246,9 +246,9 @@ class PanelPacker {
         });
       };
       if (w_.scale_type == ScaleType::kFp8) {
-        put([=](size_t at) { return kFp8Scales.from[from[at]]; });
+        put_bytes(byte_scales::kE4m3);
       } else if (w_.scale_type == ScaleType::kE8m0) {
-        put([=](size_t at) { return kE8m0Scales.from[from[at]]; });
+        put_bytes(byte_scales::kE8m0);
       } else if (s_.scales != Scales::kF32) {
         put([=](size_t at) {
           uint16_t v;
@@ -266,6 +266,19 @@ class PanelPacker {
         });
     }
   }
+  // Scales of one byte in blocks; returns of how many groups.
+  size_t put_byte_scales(uint8_t* to) const {
+    const bool e4m3 = w_.scale_type == ScaleType::kFp8;
+    if ((!e4m3 && w_.scale_type != ScaleType::kE8m0) || rows_ < kNr || groups_of_scale() != 1)
+      return 0;
+    size_t done = 0;
+    for (size_t i = 0; i < kNr; i += byte_scales::kRows) {
+      const uint8_t* rows[byte_scales::kRows];
+      for (size_t o = 0; o < byte_scales::kRows; ++o) rows[o] = w_.scales + scale_row(i + o);
+      done = byte_scales::put(rows, s_.groups, e4m3, to + 2 * i, s_.scale_bytes);
+    }
+    return done;
+  }
   void put_scale(size_t at, bool nan, uint8_t* to) const {
     uint16_t half = 0;
     float whole = 1.0f;
@@ -275,10 +288,10 @@ class PanelPacker {
         __builtin_memcpy(&half, w_.scales + 2 * at, 2);
         break;
       case ScaleType::kFp8:
-        half = kFp8Scales.from[w_.scales[at]];
+        half = byte_scales::kE4m3.bf16[w_.scales[at]];
         break;
       case ScaleType::kE8m0:
-        half = kE8m0Scales.from[w_.scales[at]];
+        half = byte_scales::kE8m0.bf16[w_.scales[at]];
         break;
       case ScaleType::kF32:
         __builtin_memcpy(&whole, w_.scales + 4 * at, 4);

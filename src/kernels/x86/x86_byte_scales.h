@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing on x86-64: scales of one byte (e4m3, e8m0) become bf16, exactly, those of 16 outputs side by
+// side. Nothing beyond AVX2; internal linkage.
+#pragma once
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "base/numeric.h"
+
+namespace moebius {
+namespace {
+namespace byte_scales {
+
+// By table: one at a time.
+struct Table {
+  uint16_t bf16[256];
+};
+template <class F>
+constexpr Table table_of(F value) {
+  Table t{};
+  for (unsigned i = 0; i < 256; ++i)
+    t.bf16[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
+  return t;
+}
+constexpr Table kE4m3 = table_of([](uint8_t c) { return e4m3_to_f32(c); }),
+                kE8m0 = table_of([](uint8_t c) { return e8m0_to_f32(c); });
+
+constexpr size_t kRows = 16, kGroups = 16;  // at a time
+
+inline __m256i where(__m256i mask, __m256i yes, __m256i no) {
+  return _mm256_blendv_epi8(no, yes, mask);
+}
+inline __m256i bf16_of_e8m0(__m128i codes) {
+  const __m256i c = _mm256_cvtepu8_epi16(codes);
+  const __m256i least = _mm256_cmpeq_epi16(c, _mm256_setzero_si256()),  // 2^-127
+      nan = _mm256_cmpeq_epi16(c, _mm256_set1_epi16(255));
+  return where(
+      nan, _mm256_set1_epi16(static_cast<short>(kE8m0.bf16[255])),
+      where(least, _mm256_set1_epi16(static_cast<short>(kE8m0.bf16[0])), _mm256_slli_epi16(c, 7)));
+}
+inline __m256i bf16_of_e4m3(__m128i codes) {
+  const __m256i c = _mm256_cvtepu8_epi16(codes), size = _mm256_and_si256(c, _mm256_set1_epi16(127));
+  const __m256i normal = _mm256_add_epi16(_mm256_slli_epi16(size, 4), _mm256_set1_epi16(0x3C00));
+  // The first eight are subnormal: bytes 2 * size and 2 * size + 1 of their table.
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3.bf16)));
+  const __m256i at = _mm256_add_epi16(_mm256_mullo_epi16(size, _mm256_set1_epi16(0x0202)),
+                                      _mm256_set1_epi16(0x0100));
+  const __m256i small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), size),
+                nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(127));
+  const __m256i v = where(nan, _mm256_set1_epi16(static_cast<short>(kE4m3.bf16[127])),
+                          where(small, _mm256_shuffle_epi8(table, at), normal));
+  return _mm256_or_si256(v, _mm256_slli_epi16(_mm256_srli_epi16(c, 7), 15));
+}
+
+// 16 x 16 bytes: rows become columns.
+inline void transpose(__m128i (&v)[16]) {
+  for (int stage = 0; stage < 4; ++stage) {
+    __m128i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
+      t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) v[i] = t[i];
+  }
+}
+
+// Scales of groups from the first on; rows[o] are those of output o. Those of a group go to `out`, which
+// moves by `stride` bytes. Returns how many groups that were: whole blocks of kGroups.
+inline size_t put(const uint8_t* const (&rows)[kRows], size_t groups, bool e4m3, uint8_t* out,
+                  size_t stride) {
+  size_t g = 0;
+  for (; g + kGroups <= groups; g += kGroups) {
+    __m128i v[16];
+    for (size_t o = 0; o < kRows; ++o)
+      v[o] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[o] + g));
+    transpose(v);
+    for (const __m128i& codes : v) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                          e4m3 ? bf16_of_e4m3(codes) : bf16_of_e8m0(codes));
+      out += stride;
+    }
+  }
+  return g;
+}
+
+}  // namespace byte_scales
+}  // namespace
+}  // namespace moebius
+#endif  // __x86_64__
