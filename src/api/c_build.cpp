@@ -81,7 +81,7 @@ build::MoeSpec spec_of(const moebius_moe_spec* given) {
 }  // namespace
 }  // namespace moebius
 
-using namespace moebius;
+using namespace moebius;  // NOLINT: no header, though bundles include it
 
 moebius_scheme* moebius_scheme_parse(const char* json) {
   return guarded<moebius_scheme*>(nullptr, [&] {

@@ -77,7 +77,7 @@ Options options_of(const moebius_options* given) {
 
 }  // namespace moebius
 
-using namespace moebius;
+using namespace moebius;  // NOLINT: no header, though bundles include it
 
 const char* moebius_version(void) {
   static const std::string kVersion = version();

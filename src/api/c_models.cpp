@@ -127,7 +127,7 @@ moebius_event c_event_of(const Event& e, std::vector<moebius_alternative>& tops)
 }  // namespace
 }  // namespace moebius
 
-using namespace moebius;
+using namespace moebius;  // NOLINT: no header, though bundles include it
 
 moebius_tokenizer* moebius_tokenizer_open(const char* folder) {
   return guarded<moebius_tokenizer*>(nullptr, [&] {

@@ -112,7 +112,7 @@ std::string evaluate(const std::string& options, const Progress& progress) {
 
 }  // namespace moebius
 
-using namespace moebius;
+using namespace moebius;  // NOLINT: no header, though bundles include it
 
 char* moebius_quantize_json(const char* options, moebius_progress progress, void* user) {
   return guarded<char*>(nullptr, [&] {

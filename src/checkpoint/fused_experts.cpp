@@ -123,7 +123,7 @@ class Expander {
     std::string block;
     int expert;
     Projection projection;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT: its 0 is no pointer
   };
 
   static std::vector<Projection> projections(const FusedTensors& f) {

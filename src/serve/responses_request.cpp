@@ -189,9 +189,9 @@ void read_responses_logprobs(const Fields& f, ApiRequest& r) {
 // What the answer says about the request.
 Json repeated(const Fields& f, const GenerationRequest& g) {
   Json out = Json::object();
-  const auto same = [&](const char* name, Json otherwise) {
+  const auto same = [&](const char* name, const Json& otherwise) {
     const Json* v = f.find(name);
-    out.set(name, v != nullptr ? *v : std::move(otherwise));
+    out.set(name, v != nullptr ? *v : otherwise);
   };
   same("instructions", Json());
   same("max_output_tokens", Json());

@@ -22,7 +22,7 @@ struct GrammarPlace {
   uint32_t node = 0;   // of a terminal
   uint32_t state = 0;  // of its automaton; of a text: bytes that were written
   uint32_t count = 0;  // characters of a counted string
-  auto operator<=>(const GrammarPlace&) const = default;
+  auto operator<=>(const GrammarPlace&) const = default;  // NOLINT: its 0 is no pointer
 };
 
 struct GrammarPlaces {

@@ -77,7 +77,7 @@ class SchemaCompiler {
     enum class Kind : uint8_t { kSchema, kPlain, kChoice };  // plain: without what it refers to
     Kind kind = Kind::kSchema;
     const Json* json = nullptr;
-    auto operator<=>(const Part&) const = default;
+    auto operator<=>(const Part&) const = default;  // NOLINT: its 0 is no pointer
   };
   using Parts = std::vector<Part>;
   struct Flat {
