@@ -301,6 +301,9 @@ void run_attention(const CudaAttend& args) {
 }
 
 CudaStatus attend(const CudaAttend* args, void*) {
+  // A graph has the counts it was captured with, and reads tables of the step.
+  const size_t sequences = size_t{args->tiles[args->tile_count - 1].sequence} + 1;
+  if (sequences != args->sequence_count) return refused("attention of another number of sequences");
   switch (static_cast<KvType>(args->layer.storage)) {
     case KvType::kF32:
       run_attention<KvType::kF32>(*args);

@@ -269,6 +269,28 @@ TEST_F(CudaDeviceModels, DecodeStepsAreGraphsWithTheSameBytes) {
     }
 }
 
+// Steps with as many rows and tiles, of other numbers of sequences: each has its own graph.
+TEST_F(CudaDeviceModels, StepsOfOtherSequencesAreOtherGraphs) {
+  ThreadPool pool(2);
+  const auto model = DecoderModel::load(folder_of("qwen3moe-w4a8-g32-pack"),
+                                        emulated_options(pool, "cuda", XType::kBf16));
+  const std::vector<int32_t> tokens = tokens_for(12, model->vocab(), 5);
+  for (int round = 0; round < 3; ++round)
+    for (const std::vector<size_t>& sizes : {std::vector<size_t>{12}, {6, 6}, {1, 11}, {4, 4, 4}}) {
+      std::vector<SequenceState> states;
+      for (size_t i = 0; i < sizes.size(); ++i) states.push_back(model->new_sequence());
+      std::vector<StepItem> items;
+      std::vector<float> want, got;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        items.push_back({&states[i], std::span(tokens).first(sizes[i]), true});
+        const std::vector<float> alone = run_whole(*model, items.back().tokens);
+        want.insert(want.end(), alone.begin(), alone.end());
+      }
+      model->forward(items, got);
+      EXPECT_TRUE(equal_bytes(want, got)) << sizes.size() << " sequences";
+    }
+}
+
 // Two segments of keys, with sinks, and a window in every second layer: by one block of the device, and
 // by several.
 TEST_F(CudaDeviceModels, LongPromptsAgreeWithTheCpu) {

@@ -190,7 +190,7 @@ class CudaAttentionOp final : public AttentionOp {
     args.q = device_.at(step, q), args.out = device_.at(step, out);
     args.k = device_.at(step, k), args.v = device_.at(step, v);
     CudaMark mark = mark_of(CudaCall::kAttention).add(this).add(args.sequences).add(args.blocks);
-    mark.add(args.tiles).add(args.tile_count).add(args.segments);
+    mark.add(args.tiles).add(args.tile_count).add(args.sequence_count).add(args.segments);
     mark.add(args.q).add(args.k).add(args.v).add(args.out);
     device_.launch(step, mark, "attention", [&d = device_, args, stream = device_.stream(step)] {
       d.check(d.api().attend(&args, stream), "attention");
