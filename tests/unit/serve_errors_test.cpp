@@ -55,7 +55,8 @@ std::set<std::string> documented_codes() {
     const std::string text = read_file(source_dir() / "docs" / page);
     const size_t table = text.find("| code |");
     EXPECT_NE(table, std::string::npos) << page;
-    for (size_t at = table; (at = text.find("\n| `", at)) != std::string::npos; ++at) {
+    const size_t end = text.find("\n\n", table);
+    for (size_t at = table; (at = text.find("\n| `", at)) < end; ++at) {
       const size_t begin = at + 4;
       out.insert(text.substr(begin, text.find('`', begin) - begin));
     }
