@@ -16,8 +16,8 @@
 namespace moebius {
 namespace {
 
-// Measured on an H200 with 16 cores beside it (docs/gpu.md): what a layer takes beside its bytes, what it costs to hand rows over and to
-// take them back, and how much of what the CPU can read its experts reach.
+// Estimates after an H200 with 16 cores beside it (docs/gpu.md), not fitted: what a layer takes beside its bytes, what it costs to hand
+// rows over and to take them back, and how much of what the CPU can read its experts reach.
 constexpr double kGpuLayer = 60e-6, kHandOver = 100e-6, kCpuShare = 0.7;
 
 // What a step reads of a layer.
