@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "serve/fields.h"
 #include "serve/request.h"
+#include "serve/template_limits.h"
 #include "serve/tools.h"
 #include "text/answer/past_messages.h"
 
@@ -19,13 +20,28 @@ namespace {
 
 constexpr uint64_t kTemplateSteps = 2'000'000;
 constexpr size_t kTemplateMemory = 64 << 20;
-constexpr std::chrono::milliseconds kTemplateTime{200};
 // Stands behind the content of a last message that goes on: what a template writes after it is cut
 // off. Characters for private use, so that no text has it by chance; the space shows whether the
 // template trims contents.
 constexpr std::string_view kContinueMark = "\U000f6d6f\U000f6562\U000f6975\U000f7320 ";
 
 }  // namespace
+
+void limit_template(ChatInput& input, std::chrono::nanoseconds time) {
+  input.steps = kTemplateSteps;
+  input.memory = kTemplateMemory;
+  input.time = time;
+}
+
+ApiError template_refusal(const Error& error, const ServedModel& model, const std::string& texts,
+                          const std::string& param) {
+  std::string words = error.what();
+  const std::string folder = join_path(model.templates->folder(), "");
+  for (size_t at; !folder.empty() && (at = words.find(folder)) != std::string::npos;)
+    words.erase(at, folder.size());
+  return {400, "template_error",
+          fmt::format("the chat template refuses these {}: {}", texts, words), param};
+}
 
 std::string content_text(const Json& content, const std::string& path,
                          std::initializer_list<std::string_view> types) {
@@ -158,9 +174,7 @@ std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedMode
   input.tools = request.tools.is_null() ? nullptr : &request.tools;
   input.extra = &request.template_extra;
   input.add_generation_prompt = request.add_generation_prompt;
-  input.steps = kTemplateSteps;
-  input.memory = kTemplateMemory;
-  input.time = kTemplateTime;
+  limit_template(input);
   return render_filled(*model.templates, input);
 }
 
@@ -191,13 +205,7 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
         model.tokenizer->encode_segments_within(std::move(segments), request.add_special, most);
     return out;
   } catch (const Error& e) {
-    // Where the model lies is nobody's business.
-    std::string words = e.what();
-    const std::string folder = join_path(model.templates->folder(), "");
-    for (size_t at; !folder.empty() && (at = words.find(folder)) != std::string::npos;)
-      words.erase(at, folder.size());
-    throw ApiError(400, "template_error",
-                   fmt::format("the chat template refuses these messages: {}", words), param);
+    throw template_refusal(e, model, "messages", param);
   }
 }
 

@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "model/pooling.h"
+#include "runtime/loss_meter.h"
 #include "serve/refused_fields.h"
+#include "serve/template_limits.h"
 #include "text/base64.h"
 
 namespace moebius {
@@ -81,22 +83,44 @@ bool prints_pairs(const ChatTemplates& templates) {
   }
 }
 
-std::optional<std::vector<int32_t>> encode_pair(const PooledRequest& p, const std::string& document,
-                                                const ServedModel& model, size_t most) {
-  if (prints_pairs(*model.templates)) {
-    const Json messages = pair_messages(p.prompt, p.query, document);
+// Pairs of one query: their templates together have the time of one chat.
+class PairEncoder {
+ public:
+  PairEncoder(const PooledRequest& request, const ServedModel& model)
+      : request_(request), model_(model), by_template_(prints_pairs(*model.templates)) {}
+
+  // Nothing: more tokens than the context has.
+  std::optional<std::vector<int32_t>> operator()(const std::string& document) {
+    if (by_template_) return rendered(document);
+    auto ids = encode(request_.prompt + request_.query);
+    const auto more = encode(document);
+    if (!ids || !more) return std::nullopt;
+    ids->insert(ids->end(), more->begin(), more->end());
+    if (ids->size() > model_.context) return std::nullopt;
+    return ids;
+  }
+
+ private:
+  std::optional<std::vector<int32_t>> encode(const std::string& text) const {
+    return model_.tokenizer->encode_within(text, false, model_.context);
+  }
+  std::optional<std::vector<int32_t>> rendered(const std::string& document) {
+    const Json messages = pair_messages(request_.prompt, request_.query, document);
     ChatInput input;
     input.messages = &messages;
-    input.add_generation_prompt = model.pooling->template_generates;
-    return model.tokenizer->encode_segments_within(model.templates->render(input), false, most);
+    input.add_generation_prompt = model_.pooling->template_generates;
+    limit_template(input, std::max(left_, std::chrono::nanoseconds(1)));
+    const int64_t start = thread_cpu_ns();
+    std::vector<TextSegment> segments = model_.templates->render(input);
+    left_ -= std::chrono::nanoseconds(thread_cpu_ns() - start);
+    return model_.tokenizer->encode_segments_within(std::move(segments), false, model_.context);
   }
-  auto ids = model.tokenizer->encode_within(p.prompt + p.query, false, most);
-  const auto more = model.tokenizer->encode_within(document, false, most);
-  if (!ids || !more) return std::nullopt;
-  ids->insert(ids->end(), more->begin(), more->end());
-  if (ids->size() > most) return std::nullopt;
-  return ids;
-}
+
+  const PooledRequest& request_;
+  const ServedModel& model_;
+  bool by_template_;
+  std::chrono::nanoseconds left_ = kTemplateTime;
+};
 
 // Tokens of a prompt, as it stands before texts.
 size_t prompt_tokens(const std::string& prompt, const Tokenizer& tokenizer) {
@@ -258,12 +282,15 @@ std::vector<GenerationRequest> prepare_pooled(ApiRequest& request, const ServedM
     out.back().prompt_skipped = skipped;
   };
   if (model.pooling->scores) {
+    PairEncoder encode(p, model);
     for (size_t i = 0; i < p.documents.size(); ++i) {
+      std::optional<std::vector<int32_t>> ids;
       try {
-        add(encode_pair(p, p.documents[i], model, model.context), "documents", i);
-      } catch (const Error& e) {  // of the template
-        throw ApiError(400, "template_failed", e.what(), "documents");
+        ids = encode(p.documents[i]);
+      } catch (const Error& e) {
+        throw template_refusal(e, model, "texts", fmt::format("documents[{}]", i));
       }
+      add(std::move(ids), "documents", i);
     }
     return out;
   }

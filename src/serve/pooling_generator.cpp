@@ -40,8 +40,13 @@ uint64_t PoolingGenerator::submit(GenerationRequest request) {
   if (request.prompt.empty()) fail("the text is empty: there is no token");
   const std::lock_guard lock(mutex_);
   const uint64_t id = next_++;
-  waiting_.push_back({id, std::move(request), Clock::now()});
-  live_.insert(id);
+  const auto live = live_.insert(id).first;
+  try {
+    waiting_.push_back({id, std::move(request), Clock::now()});
+  } catch (...) {
+    live_.erase(live);
+    throw;
+  }
   changed_.notify_all();
   return id;
 }
@@ -85,9 +90,13 @@ void PoolingGenerator::run() {
       changed_.wait(lock, [&] { return ending_ || !waiting_.empty() || !running_.empty(); });
       if (ending_) break;
     }
-    admit();
-    forget_cancelled();
-    if (!running_.empty()) step();
+    try {
+      admit();
+      forget_cancelled();
+      if (!running_.empty()) step();
+    } catch (const std::exception& e) {  // the next texts may have more luck
+      give_up(e.what());
+    }
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -99,20 +108,51 @@ void PoolingGenerator::admit() {
   uint64_t taken = 0;
   for (const auto& t : running_) taken += t->kv;
   while (!waiting_.empty() && running_.size() < options_.slots) {
-    Waiting& w = waiting_.front();
-    const uint64_t kv = kv_bytes_of(model_.kv_kinds(), w.request.prompt.size());
+    const uint64_t kv = kv_bytes_of(model_.kv_kinds(), waiting_.front().request.prompt.size());
     if (!running_.empty() && taken + kv > options_.kv_bytes) return;
     taken += kv;
+    untold_.insert(waiting_.front().id);
+    Waiting w = std::move(waiting_.front());
+    waiting_.pop_front();
     running_.push_back(std::make_unique<Text>(
         Text{w.id, std::move(w.request.prompt), model_.new_sequence(),
              Pooler(plan_, options_.row, w.request.prompt_skipped), kv, w.came, Clock::now()}));
-    waiting_.pop_front();
+  }
+}
+
+void PoolingGenerator::tell(std::vector<GenerationEvent> events, const StepSummary& summary) {
+  std::vector<uint64_t> ids;
+  for (const GenerationEvent& e : events) ids.push_back(e.id);
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = false;
+    for (const uint64_t id : ids) live_.erase(id);
+  }
+  sink_(std::move(events), summary);
+  for (const uint64_t id : ids) untold_.erase(id);
+}
+
+void PoolingGenerator::give_up(const char* why) {
+  running_.clear();
+  for (;;) {
+    try {
+      std::vector<GenerationEvent> events;
+      for (const uint64_t id : untold_) {
+        GenerationEvent e;
+        e.id = id, e.end = EndReason::kError, e.error = why;
+        events.push_back(std::move(e));
+      }
+      return tell(std::move(events), StepSummary());
+    } catch (const std::exception&) {  // no memory for the words either
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 }
 
 void PoolingGenerator::forget_cancelled() {
   const std::lock_guard lock(mutex_);
   std::erase_if(running_, [&](const auto& t) { return cancelled_.count(t->id) > 0; });
+  for (const uint64_t id : cancelled_) untold_.erase(id);
   cancelled_.clear();
 }
 
@@ -173,7 +213,6 @@ void PoolingGenerator::step() {
   std::erase_if(running_, [&](const auto& t) { return done.count(t->id) > 0; });
   {
     const std::lock_guard lock(mutex_);
-    in_step_ = false;
     step_seconds_ =
         step_seconds_ == 0 ? summary.seconds : 0.9 * step_seconds_ + 0.1 * summary.seconds;
     ++steps_;
@@ -181,9 +220,8 @@ void PoolingGenerator::step() {
       tokens_ += summary.prompt_rows;
       weight_bytes_ += model_.last_step().weight_bytes;
     }
-    for (const uint64_t id : done) live_.erase(id);
   }
-  sink_(std::move(events), summary);
+  tell(std::move(events), summary);
 }
 
 }  // namespace moebius

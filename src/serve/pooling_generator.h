@@ -56,12 +56,15 @@ class PoolingGenerator final : public Generator {
   void admit();
   void step();
   void forget_cancelled();
+  void tell(std::vector<GenerationEvent> events, const StepSummary& summary);
+  void give_up(const char* why);  // on every text that was taken and not told
 
   DecoderModel& model_;
   const PoolingPlan& plan_;
   const PoolingGeneratorOptions options_;
   Sink sink_;
   std::deque<std::unique_ptr<Text>> running_;  // the thread's
+  std::set<uint64_t> untold_;                  // likewise: taken, and their event has not left
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

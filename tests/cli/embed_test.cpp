@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/embeddings and /v1/rerank of one server with four tiny folders and a model that gives text, against
 // what sentence-transformers answered (tests/python/make_embeddings.py).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -190,6 +191,30 @@ TEST_F(Embed, WhatCannotBeIsRefusedInWords) {
   refused(rerank(R"("query":"a","documents":[7],"model":"head")"), 400, "documents[0]");
   refused(rerank(R"("documents":["b"],"model":"head")"), 400, "query is missing");
   EXPECT_EQ(server_->completion(R"("prompt":"a","max_tokens":1,"model":"text")").status, 200);
+}
+
+// A template that a text makes slow has the limits of a chat's, and its refusal does not say where the
+// folder lies.
+TEST(EmbedTemplate, SlowPairsAreRefused) {
+  const test::TempDir temp;
+  std::filesystem::copy(golden("tokens"), temp.path(), std::filesystem::copy_options::recursive);
+  test::write_file(temp / "chat_template.jinja",
+                   test::read_file(temp / "chat_template.jinja") +
+                       "{% if messages[-1].content | length > 9 %}{% for a in range(9999) %}"
+                       "{% for b in range(9999) %}{% endfor %}{% endfor %}{% endif %}");
+  Served server("--dtype f32 --kv-gib 0.1 --model " +
+                test::shell_quote("slow=" + temp.path().string()));
+  const auto ask = [&](const char* documents) {
+    return server.ask(test::post(
+        "/v1/rerank", fmt::format(R"({{"model":"slow","query":"a","documents":{}}})", documents)));
+  };
+  EXPECT_EQ(ask(R"(["b","c"])").status, 200);
+  const Response r = ask(R"(["b","a long document"])");
+  EXPECT_EQ(r.status, 400) << r.body;
+  for (const char* part :
+       {"template_error", "documents[1]", "refuses these texts: chat_template.jinja, line 1"})
+    EXPECT_NE(r.body.find(part), std::string::npos) << r.body;
+  EXPECT_EQ(r.body.find(temp.path().string()), std::string::npos) << r.body;
 }
 
 }  // namespace

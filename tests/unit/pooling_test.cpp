@@ -17,6 +17,7 @@
 #include "runtime/thread_pool.h"
 #include "serve/pooling_generator.h"
 #include "text/tokenizer.h"
+#include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -203,6 +204,54 @@ TEST(Pooling, LayersBehindAVector) {
   EXPECT_EQ(l({4, 3}), std::vector<float>{0});
 }
 
+// A generator over the folder `dir`, and the events that ended its texts.
+class PoolingBench {
+ public:
+  explicit PoolingBench(const std::string& dir)
+      : checkpoint_(Checkpoint::open(dir)), plan_(read_pooling(checkpoint_)) {
+    ModelOptions o;
+    o.pool = &pool_;
+    o.type = XType::kF32;
+    model_ = load_rows_model(checkpoint_, o);
+    PoolingGeneratorOptions options;
+    options.slots = 2;
+    options.kv_bytes = 1 << 20;
+    options.row = 32;
+    generator_ = std::make_unique<PoolingGenerator>(*model_, *plan_, options);
+  }
+  uint64_t submit(std::vector<int32_t> tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(tokens);
+    return generator_->submit(std::move(request));
+  }
+  void start() {
+    generator_->start([&](std::vector<GenerationEvent> events, const StepSummary&) {
+      const std::lock_guard lock(mutex_);
+      for (GenerationEvent& e : events) ended_[e.id] = std::move(e);
+      changed_.notify_all();
+    });
+  }
+  void wait(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_.count(id) > 0; });
+  }
+  GenerationEvent end(uint64_t id) {
+    wait(id);
+    const std::lock_guard lock(mutex_);
+    return ended_[id];
+  }
+
+ private:
+  const Checkpoint checkpoint_;
+  const std::optional<PoolingPlan> plan_;
+  ThreadPool pool_{2};
+  std::unique_ptr<DecoderModel> model_;
+  std::map<uint64_t, GenerationEvent> ended_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<PoolingGenerator> generator_;  // ends first
+};
+
 // A model whose row of one token is not a number: texts with it end with words, others in the same steps
 // with their vectors.
 TEST(Pooling, NumbersThatAreNotFiniteEndTheirTextAlone) {
@@ -219,40 +268,49 @@ TEST(Pooling, NumbersThatAreNotFiniteEndTheirTextAlone) {
               32 * sizeof(float));
   test::write_file(temp / "model.safetensors", bytes);
 
-  const Checkpoint checkpoint = Checkpoint::open(temp.path().string());
-  const auto plan = read_pooling(checkpoint);
-  ASSERT_TRUE(plan);
-  ThreadPool pool(2);
-  ModelOptions o;
-  o.pool = &pool;
-  o.type = XType::kF32;
-  const auto model = load_rows_model(checkpoint, o);
-  PoolingGeneratorOptions options;
-  options.slots = 2;
-  options.kv_bytes = 1 << 20;
-  options.row = 32;
-  std::map<uint64_t, GenerationEvent> ended;
-  std::mutex mutex;
-  std::condition_variable changed;
-  PoolingGenerator generator(*model, *plan, options);
-  const auto submit = [&](std::vector<int32_t> tokens) {
-    GenerationRequest request;
-    request.prompt = std::move(tokens);
-    return generator.submit(std::move(request));
-  };
-  const uint64_t bad = submit({5, kToken, 6}), good = submit({5, 8, 6});
-  generator.start([&](std::vector<GenerationEvent> events, const StepSummary&) {
-    const std::lock_guard lock(mutex);
-    for (GenerationEvent& e : events) ended[e.id] = std::move(e);
-    changed.notify_all();
-  });
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return ended.size() == 2; });
-  EXPECT_EQ(ended[bad].end, EndReason::kError);
-  EXPECT_EQ(ended[bad].error, "number 0 of the model's result is nan");
-  EXPECT_TRUE(ended[bad].vector.empty());
-  EXPECT_EQ(ended[good].end, EndReason::kStop);
-  EXPECT_EQ(ended[good].vector.size(), 32u);
+  PoolingBench bench(temp.path().string());
+  const uint64_t bad = bench.submit({5, kToken, 6}), good = bench.submit({5, 8, 6});
+  bench.start();
+  EXPECT_EQ(bench.end(bad).end, EndReason::kError);
+  EXPECT_EQ(bench.end(bad).error, "number 0 of the model's result is nan");
+  EXPECT_TRUE(bench.end(bad).vector.empty());
+  EXPECT_EQ(bench.end(good).end, EndReason::kStop);
+  EXPECT_EQ(bench.end(good).vector.size(), 32u);
+}
+
+// Memory that runs out at any moment ends the texts that were taken, in words; the next one has its
+// vector.
+TEST(Pooling, FailedAllocationsEndTheirTextsAlone) {
+  if (!test::allocations_can_fail()) GTEST_SKIP() << "allocations cannot be made to fail here";
+  PoolingBench bench(folder("mean"));
+  bench.start();
+  const std::vector<int32_t> text = {5, 8, 6};
+  const std::vector<float> vector = bench.end(bench.submit(text)).vector;
+  ASSERT_EQ(vector.size(), 32u);
+  size_t refused = 0;
+  bool failed = true;
+  for (long n = 0; failed && n < 5000; ++n) {
+    std::optional<uint64_t> id;
+    {
+      const test::FailAllocation fail(n);
+      try {
+        id = bench.submit(text);
+      } catch (const std::bad_alloc&) {
+      }
+      if (id) bench.wait(*id);
+      failed = test::allocations_left() < 0;
+    }
+    const GenerationEvent e = id ? bench.end(*id) : GenerationEvent();
+    if (id && e.end == EndReason::kStop) {
+      EXPECT_EQ(e.vector, vector) << "allocation " << n;
+    } else {
+      ++refused;
+      EXPECT_TRUE(e.vector.empty() && (!id || !e.error.empty())) << "allocation " << n;
+    }
+    ASSERT_EQ(bench.end(bench.submit(text)).vector, vector) << "after allocation " << n;
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_FALSE(failed);  // all of them were tried
 }
 
 TEST(Pooling, CutVectorsAreOfUnitLengthAgain) {
