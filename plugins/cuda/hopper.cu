@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "launch.h"
+#include "left_out.h"
 #include "numbers.cuh"
 #include "rows.cuh"
 
@@ -74,12 +75,15 @@ __device__ __forceinline__ void store_eight(uint8_t* row, int i, const float (&v
     *reinterpret_cast<uint4*>(row + i * 2) = *reinterpret_cast<uint4*>(q);
 }
 
+constexpr int kRowGroup = 128;
+
 // Block 0 routes; the others make operands of x, a row each.
 template <RowForm kForm>
 __global__ void __launch_bounds__(1024)
     prepare_kernel(const __grid_constant__ PrepareArgs a, bool whole) {
   wait_for_predecessor();
   let_successor_start();
+  if constexpr (leaves_out(kNoPrepare)) return;
   extern __shared__ int32_t shared[];
   const bool routes = a.routing.ids != nullptr;
   if (routes && blockIdx.x == 0) return route_block(a.routing, shared, whole);
@@ -96,6 +100,20 @@ __global__ void __launch_bounds__(1024)
       for (int j = 0; j < 8; ++j)
         reinterpret_cast<uint16_t*>(row)[i + j] =
             kForm == RowForm::kBf16 ? f32_to_bf16(x[j]) : f32_to_f16(x[j]);
+    }
+  } else if (a.scaling.groups) {  // sixteen threads have a group
+    for (int i = first; i < H; i += step) {  // whole warps: H is a multiple of 256
+      float x[8];
+      load_eight(a.x, from + i, x);
+      uint32_t most = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) most = max(most, f32_bits(x[j]) & 0x7FFFFFFFu);
+#pragma unroll
+      for (int d = 1; d < 16; d *= 2) most = max(most, __shfl_xor_sync(~0u, most, d));
+      const float scale = row_scale(most, a.scaling);
+      store_eight<kForm>(row, i, x, scale);
+      if (i % kRowGroup == 0)
+        a.scales[static_cast<size_t>(t) * (H / kRowGroup) + i / kRowGroup] = scale;
     }
   } else {
     float kept[8];  // the first eight of a thread: usually all
@@ -121,11 +139,64 @@ __global__ void __launch_bounds__(1024)
 __global__ void __launch_bounds__(128) scatter_kernel(const __grid_constant__ RoutingArgs a) {
   wait_for_predecessor();
   let_successor_start();
+  if constexpr (leaves_out(kNoPrepare)) return;
   const int t = static_cast<int>(blockIdx.x * 128 + threadIdx.x);
   if (t < a.T) scatter_token(a, t);
 }
 
 constexpr int kRequantizeThreads = 256;
+
+template <RowForm kForm>
+__device__ __forceinline__ void store_four(uint8_t* out, int i, const float4& v, float scale) {
+  constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+  __align__(8) uint8_t q[4 * kBytes];
+  store_operand<kForm>(q, 0, v.x, scale);
+  store_operand<kForm>(q, 1, v.y, scale);
+  store_operand<kForm>(q, 2, v.z, scale);
+  store_operand<kForm>(q, 3, v.w, scale);
+  if constexpr (kBytes == 1)
+    reinterpret_cast<uint32_t*>(out)[i] = *reinterpret_cast<uint32_t*>(q);
+  else
+    reinterpret_cast<uint2*>(out)[i] = *reinterpret_cast<uint2*>(q);
+}
+__device__ __forceinline__ uint32_t largest_of(const float4& v) {
+  return max(max(f32_bits(v.x) & 0x7FFFFFFFu, f32_bits(v.y) & 0x7FFFFFFFu),
+             max(f32_bits(v.z) & 0x7FFFFFFFu, f32_bits(v.w) & 0x7FFFFFFFu));
+}
+
+// A warp for a row of at most 128 kPieces inputs, or, with groups, for a group of them: 128 inputs are four of each lane.
+constexpr int kMostPieces = 8;
+template <RowForm kForm, int kPieces>
+__global__ void __launch_bounds__(kRequantizeThreads)
+    requantize_warps(const float* h, const int32_t* total, int rows, int I, RowScaling scaling,
+                     uint8_t* to, float* scales) {
+  let_successor_start();
+  wait_for_predecessor();
+  if constexpr (leaves_out(kNoRequantize)) return;
+  constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32, groups = kPieces == 1 ? I / kRowGroup : 1,
+            job = static_cast<int>(blockIdx.x) * (kRequantizeThreads / 32) +
+                  static_cast<int>(threadIdx.x) / 32,
+            row = job / groups;
+  if (row >= (total != nullptr ? min(*total, rows) : rows)) return;
+  const size_t begin =
+      static_cast<size_t>(row) * I + static_cast<size_t>(job % groups) * kRowGroup;
+  const float4* from = reinterpret_cast<const float4*>(h + begin);
+  const int count = kPieces == 1 ? 1 : I / kRowGroup;
+  float4 kept[kPieces];
+  uint32_t most = 0;
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p)
+    if (p < count) {
+      kept[p] = from[p * 32 + lane];
+      most = max(most, largest_of(kept[p]));
+    }
+  const float scale = row_scale(__reduce_max_sync(~0u, most), scaling);
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p)
+    if (p < count) store_four<kForm>(to + begin * kBytes, p * 32 + lane, kept[p], scale);
+  if (lane == 0) scales[job] = scale;
+}
 
 template <RowForm kForm>
 __global__ void __launch_bounds__(kRequantizeThreads)
@@ -134,6 +205,7 @@ __global__ void __launch_bounds__(kRequantizeThreads)
   extern __shared__ float4 kept[];
   let_successor_start();
   wait_for_predecessor();
+  if constexpr (leaves_out(kNoRequantize)) return;
   const int row = static_cast<int>(blockIdx.x);
   if (total != nullptr && row >= *total) return;
   constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
@@ -142,23 +214,12 @@ __global__ void __launch_bounds__(kRequantizeThreads)
   for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads) {
     const float4 v = from[i];
     kept[i] = v;
-    most = max(most, max(max(f32_bits(v.x) & 0x7FFFFFFFu, f32_bits(v.y) & 0x7FFFFFFFu),
-                         max(f32_bits(v.z) & 0x7FFFFFFFu, f32_bits(v.w) & 0x7FFFFFFFu)));
+    most = max(most, largest_of(v));
   }
   const float scale = row_scale(block_max(most), scaling);
   uint8_t* out = to + static_cast<size_t>(row) * I * kBytes;
-  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads) {
-    const float4 v = kept[i];
-    __align__(8) uint8_t q[4 * kBytes];
-    store_operand<kForm>(q, 0, v.x, scale);
-    store_operand<kForm>(q, 1, v.y, scale);
-    store_operand<kForm>(q, 2, v.z, scale);
-    store_operand<kForm>(q, 3, v.w, scale);
-    if constexpr (kBytes == 1)
-      reinterpret_cast<uint32_t*>(out)[i] = *reinterpret_cast<uint32_t*>(q);
-    else
-      reinterpret_cast<uint2*>(out)[i] = *reinterpret_cast<uint2*>(q);
-  }
+  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads)
+    store_four<kForm>(out, i, kept[i], scale);
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
@@ -286,6 +347,18 @@ template <RowForm kForm>
 void launch_requantize(const float* h, const int32_t* total, int rows, int I,
                        const RowScaling& scaling, uint8_t* to, float* scales, bool early,
                        cudaStream_t stream) {
+  if (rows == 0) return;
+  if (scaling.groups || I <= kMostPieces * kRowGroup) {  // I is a multiple of 256
+    const size_t jobs =
+        static_cast<size_t>(rows) * (scaling.groups ? static_cast<size_t>(I / kRowGroup) : 1);
+    const LaunchConfig l(dim3(blocks_of(jobs, kRequantizeThreads / 32)), kRequantizeThreads, 0,
+                         early, stream);
+    const auto kernel =
+        scaling.groups ? requantize_warps<kForm, 1> : requantize_warps<kForm, kMostPieces>;
+    check(cudaLaunchKernelEx(&l.config, kernel, h, total, rows, I, scaling, to, scales),
+          "requantizing rows");
+    return;
+  }
   const size_t bytes = static_cast<size_t>(I) * sizeof(float);
   static const bool room = [] {
     check(cudaFuncSetAttribute(requantize_kernel<kForm>,
@@ -294,7 +367,6 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
     return true;
   }();
   static_cast<void>(room);
-  if (rows == 0) return;
   const LaunchConfig l(dim3(blocks_of(static_cast<size_t>(rows))), kRequantizeThreads, bytes, early,
                        stream);
   check(cudaLaunchKernelEx(&l.config, requantize_kernel<kForm>, h, total, I, scaling, to, scales),
@@ -311,7 +383,8 @@ RowForm row_form(HopperScheme s) {
 }
 
 RowScaling row_scaling(const ActSpec& act) {
-  if (act.code == ActCode::kFp8) return {448.0f, act.bound};
+  if (act.code == ActCode::kFp8)
+    return {448.0f, act.bound, act.granule == ActGranule::kGroup, act.scale == ActScale::kE8m0Up};
   return {act.mode == Int8Mode::kCompressedTensors ? 127.5f : 127.0f, 0.0f};
 }
 

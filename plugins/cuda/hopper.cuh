@@ -14,18 +14,11 @@
 
 #include "hopper.h"
 #include "launch.h"
+#include "left_out.h"
 #include "numbers.cuh"
 #include "wgmma.h"
 
 namespace moebius::cuda {
-
-// What a kernel leaves out, so that the rest can be timed (tests/gpu/run.sh bounds): results are wrong then, and nothing is built so
-// unless it is asked for.
-#if !defined(MOEBIUS_CUDA_LEAVE_OUT)
-#define MOEBIUS_CUDA_LEAVE_OUT 0
-#endif
-enum LeftOut : unsigned { kNoExpansion = 1, kNoProducts = 2, kNoWeights = 4, kNoRows = 8 };
-constexpr bool leaves_out(unsigned what) { return (MOEBIUS_CUDA_LEAVE_OUT & what) != 0; }
 
 // ---- PTX ----
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -62,8 +55,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   if constexpr (leaves_out(kNoRows)) return;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copy8(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+template <int kBytes>
+__device__ __forceinline__ void copy_few(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(kBytes)
+               : "memory");
 }
 __device__ __forceinline__ void copies_arrive(uint64_t* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b))
@@ -410,7 +405,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
         if (p < tile.rows) {
           const int at = tile.first + p;
           own_scales = A.x_scale + static_cast<size_t>(A.source != nullptr ? A.source[at] : at) *
-                                       (static_cast<size_t>(nk) * 2);
+                                       (static_cast<size_t>(nk) * (H::inputs / 128));
         }
       for (int k = 0; k < nk; ++k) {
         if (k >= ahead) {
@@ -430,7 +425,8 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
         }
         if constexpr (F::x_groups)
           if (own_scales != nullptr)
-            copy8(shared_address(smx + s * H::xs_bytes) + p * 8, own_scales + k * 2);
+            copy_few<H::inputs / 32>(shared_address(smx + s * H::xs_bytes) + p * 8,
+                                     own_scales + k * (H::inputs / 128));
         copies_arrive(full + s);
         if (++s == STAGES) s = 0, phase ^= 1;
       }
@@ -659,7 +655,9 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           expand<S>(c11, s11, a[1]);
           issue(part[PARTS - 1], a[1], b1, 1);
           mma_wait<0>();
-          if constexpr (F::promote) promote(acc[SLABS - 1], part[PARTS - 1], z1, 1);
+          // Two slabs have the same inputs.
+          if constexpr (F::promote)
+            promote(acc[SLABS - 1], part[PARTS - 1], z1, SLABS == 2 ? 0 : 1);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + s);
@@ -692,6 +690,10 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           if constexpr (F::scaled_rows) {
             const float xs = row_scales[r];
             v0 = v0 * xs, v1 = v1 * xs;
+          }
+          if constexpr (leaves_out(kNoEnd)) {
+            asm volatile("" ::"f"(v0), "f"(v1));
+            continue;
           }
           if (r >= tile.rows) continue;
           if constexpr (kGateUp) {
@@ -732,9 +734,19 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
   }
 }
 
+__global__ void __launch_bounds__(384) no_kernel(const __grid_constant__ HopperGemm) {
+  wait_for_predecessor();
+  let_successor_start();
+}
+
 template <HopperScheme S, int NT, bool kGateUp, int SLABS>
 void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
   using H = Shape<S, NT, SLABS>;
+  if constexpr (leaves_out(kNoKernel)) {
+    const LaunchConfig l(dim3(132), H::threads, 0, early, stream);
+    check(cudaLaunchKernelEx(&l.config, no_kernel, g), "no product");
+    return;
+  } else {
   static const int resident = [] {  // blocks of a persistent grid
     int per = 0, device = 0, count = 0;
     check(cudaFuncSetAttribute(hopper_kernel<S, NT, kGateUp, SLABS>,
@@ -753,6 +765,7 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
                        H::smem, early, stream);
   check(cudaLaunchKernelEx(&l.config, hopper_kernel<S, NT, kGateUp, SLABS>, g),
         "tensor-core product");
+  }
 }
 
 template <HopperScheme S>
@@ -762,18 +775,21 @@ void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
     gate_up ? launch_hopper<S, NT, true, SLABS>(g, early, stream)
             : launch_hopper<S, NT, false, SLABS>(g, early, stream);
   };
-  const uint32_t form = tile * 10 + static_cast<uint32_t>(g.slabs);
+  const auto is = [&](uint32_t rows, int slabs) { return tile == rows && g.slabs == slabs; };
 #if !defined(MOEBIUS_CUDA_FEW_TILES)
-  if (form == 321) return with.template operator()<32, 1>();
-  if constexpr (has_all_tiles(S)) {
-    if (form == 161) return with.template operator()<16, 1>();
-    if (form == 642) return with.template operator()<64, 2>();
-    if (form == 1281) return with.template operator()<128, 1>();
-    if (form == 1282) return with.template operator()<128, 2>();
-  }
+  constexpr bool kRare = MOEBIUS_CUDA_LEAVE_OUT == 0;  // forms that `bounds` does not time
+  if (is(32, 1)) return with.template operator()<32, 1>();
+  if constexpr (kRare && hopper_has_form(S, 16, 1))
+    if (is(16, 1)) return with.template operator()<16, 1>();
+  if constexpr (hopper_has_form(S, 64, 2))
+    if (is(64, 2)) return with.template operator()<64, 2>();
+  if constexpr (kRare && hopper_has_form(S, 128, 1))
+    if (is(128, 1)) return with.template operator()<128, 1>();
+  if constexpr (hopper_has_form(S, 128, 2))
+    if (is(128, 2)) return with.template operator()<128, 2>();
 #endif
-  if (form == 81) return with.template operator()<8, 1>();
-  if (form == 641) return with.template operator()<64, 1>();
+  if (is(8, 1)) return with.template operator()<8, 1>();
+  if (is(64, 1)) return with.template operator()<64, 1>();
   refuse("this build has no tensor-core kernel for tiles of " + std::to_string(tile) + " rows");
 }
 

@@ -294,19 +294,19 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   };
   const auto gemm = [&](const HopperWeights& w, const void* from, const float* scales) {
     HopperGemm g = w.gemm();
-    const uint32_t tile = built_tile(w.scheme, r.tile);
+    const auto outputs = static_cast<size_t>(w.padded);
+    const uint32_t tile = built_tile(w.scheme, r.tile, outputs);
     if (routing != nullptr)
       g.tiles = routing->tiles, g.max_tiles = r.max_tiles;
     else
       g.max_tiles = static_cast<int>((r.n + tile - 1) / tile), g.rows = static_cast<int>(r.n);
     g.x = static_cast<const uint8_t*>(from), g.x_scale = scales;
-    const auto outputs = static_cast<size_t>(w.padded);
     const uint32_t bytes = hopper_tile(w.scheme).row_bytes;
     const int slabs = routing == nullptr    ? hopper_row_slabs(tile, r.n, outputs)
                       : r.launch.slabs == 0 ? hopper_slabs(tile, r.n, spec_.experts, outputs, bytes)
                       : hopper_can_pair_slabs(tile, outputs) ? r.launch.slabs
                                                              : 1;
-    g.slabs = built_slabs(w.scheme, slabs);
+    g.slabs = built_slabs(w.scheme, tile, slabs);
     return std::pair(g, tile);
   };
   uint8_t* x_operands = arena.at<uint8_t>(at.operands);
@@ -362,8 +362,10 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   const Tiles& e = *tiles_;
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
   const uint32_t wanted = launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts);
-  const uint32_t tile =
-      std::min(built_tile(e.up.scheme, wanted), built_tile(e.down.scheme, wanted));
+  const auto built = [](const HopperWeights& w, uint32_t most) {
+    return built_tile(w.scheme, most, static_cast<size_t>(w.padded));
+  };
+  const uint32_t tile = built(e.up, built(e.down, wanted));
   const size_t most =
       std::max((e.up.rows.by_expert ? n : T) * e.up.row_bytes(), n * e.down.row_bytes());
   if (most / 16 >= (size_t{1} << 31)) refuse("too many rows in one call");

@@ -56,9 +56,9 @@ struct HopperWeights {
   void fill_scales(int expert, const CudaMatrix* const* matrices);
   void fill_rows(int expert, const CudaMatrix* const* matrices, std::vector<int32_t> columns);
 };
-// Tiles and slabs that this build has.
-uint32_t built_tile(HopperScheme scheme, uint32_t wanted);
-int built_slabs(HopperScheme scheme, int wanted);
+// Tiles and slabs that this build has for a matrix with so many outputs: at most those wanted, and one of both forms of a tile.
+uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs);
+int built_slabs(HopperScheme scheme, uint32_t tile, int wanted);
 void check_rows(const CudaRows& x, size_t columns, const char* what);
 inline size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 

@@ -102,22 +102,27 @@ std::vector<int32_t> columns_of(const QuantMatrix& w) {
 }  // namespace
 
 // Tests compile two of the tiles (cmake/cuda.cmake).
-uint32_t built_tile(HopperScheme scheme, uint32_t wanted) {
+uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs) {
 #if defined(MOEBIUS_CUDA_FEW_TILES)
-  static_cast<void>(scheme);
+  static_cast<void>(scheme), static_cast<void>(outputs);
   return wanted <= 8 ? 8 : 64;
 #else
-  if (has_all_tiles(scheme)) return wanted;
-  return wanted <= 8 ? 8 : wanted <= 32 ? 32 : 64;
+  if (wanted == 16 && !hopper_has_form(scheme, 16, 1)) wanted = 32;
+  for (uint32_t tile = wanted; tile > 8; tile /= 2)
+    for (const int slabs : {1, 2})
+      if (hopper_has_form(scheme, tile, slabs) &&
+          (slabs == 1 || hopper_can_pair_slabs(tile, outputs)))
+        return tile;
+  return 8;
 #endif
 }
 
-int built_slabs(HopperScheme scheme, int wanted) {
+int built_slabs(HopperScheme scheme, uint32_t tile, int wanted) {
 #if defined(MOEBIUS_CUDA_FEW_TILES)
-  static_cast<void>(scheme), static_cast<void>(wanted);
+  static_cast<void>(scheme), static_cast<void>(tile), static_cast<void>(wanted);
   return 1;
 #else
-  return has_all_tiles(scheme) ? wanted : 1;
+  return hopper_has_form(scheme, tile, wanted) ? wanted : 3 - wanted;
 #endif
 }
 
@@ -147,7 +152,8 @@ void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int 
   rows.by_expert =
       first.w.g_idx != nullptr ||
       (!as_is && (first.act.granule == ActGranule::kStatic || first.act.scale == ActScale::kFp8));
-  rows.fast = !rows.by_expert && stored == K && (as_is || first.act.granule == ActGranule::kRow);
+  rows.fast = !rows.by_expert && stored == K &&
+              (as_is || first.act.granule == ActGranule::kRow || scheme == HopperScheme::kFp8Block);
   inputs_.assign(static_cast<size_t>(count), ActParams{});
   const auto n = static_cast<size_t>(count);
   rows.inputs = Buffer(n * sizeof(ActParams));
@@ -388,13 +394,15 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   }
   HopperGemm g = w.gemm();
   const uint32_t tile =
-      built_tile(w.scheme, hopper_row_tile(x.rows, static_cast<size_t>(w.padded)));
+      built_tile(w.scheme, hopper_row_tile(x.rows, static_cast<size_t>(w.padded)),
+                 static_cast<size_t>(w.padded));
   g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
   g.x_scale = arena.at<float>(scales);
   g.rows = static_cast<int>(x.rows), g.max_tiles = static_cast<int>((x.rows + tile - 1) / tile);
   g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin;
   g.bias = w.bias.as<float>();
-  g.slabs = built_slabs(w.scheme, hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded)));
+  g.slabs =
+      built_slabs(w.scheme, tile, hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded)));
   hopper_gemm(w.scheme, false, tile, g, early, stream);
 }
 

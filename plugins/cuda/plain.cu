@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "launch.h"
+#include "left_out.h"
 #include "numbers.cuh"
 #include "quant/quant_access.h"
 #include "rows.cuh"
@@ -270,6 +271,7 @@ __global__ void activate_kernel(CudaActivation a, const float* gate, const float
 __global__ void __launch_bounds__(256) combine_kernel(CombineArgs a) {
   wait_for_predecessor();
   let_successor_start();
+  if constexpr (leaves_out(kNoCombine)) return;
   const int t = static_cast<int>(blockIdx.x),
             h0 = (static_cast<int>(blockIdx.y) * 256 + static_cast<int>(threadIdx.x)) * 4;
   if (h0 >= a.H) return;

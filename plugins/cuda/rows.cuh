@@ -82,16 +82,19 @@ __device__ __forceinline__ VllmScale vllm_scale(const GranuleFacts& f) {
   return {levels, rne(clamp_f32(z, -128.0f, 127.0f)), 1.0f / levels, false};
 }
 
-// How rows of one scale each become codes.
+// How rows become codes, with a scale for each row or for every 128 inputs.
 struct RowScaling {
-  float levels;  // amax / levels is the scale
-  float bound;   // magnitudes count up to this; 0: none
+  float levels;         // amax / levels is the scale
+  float bound;          // magnitudes count up to this; 0: none
+  bool groups = false;  // of 128 inputs
+  bool up = false;      // the next power of two is the scale
 };
 // From the bits of the largest magnitude.
 __device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
   if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
   const float amax = f32_from_bits(most);
-  const float s = (how.bound != 0.0f ? min_f32(amax, how.bound) : amax) / how.levels;
+  float s = (how.bound != 0.0f ? min_f32(amax, how.bound) : amax) / how.levels;
+  if (how.up) s = power_of_two_above(s);
   return s == 0.0f ? 1.0f : s;
 }
 __device__ __forceinline__ int8_t int8_code(float x, float scale) {

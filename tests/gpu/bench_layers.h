@@ -7,7 +7,8 @@ namespace moebius::judge {
 enum class BenchLayers {
   kAll,
   kExplore,  // every tile and launch form, not the rule's choice alone
-  kBounds    // a few cells, for plugins that leave something out
+  kBounds,   // cells of the schemes that have a bar or a peer, for plugins that leave something out
+  kFewBounds  // four of these schemes
 };
 void bench_layers(BenchLayers what);
 

@@ -661,7 +661,8 @@ int judge(int argc, char** argv) {
   if (g_checks > 0) std::printf("judge: %zu checks, %zu failed\n", g_checks, g_failed);
   std::fflush(stdout);
   if (wanted("bench"))
-    bench_layers(wanted("bounds")    ? BenchLayers::kBounds
+    bench_layers(wanted("few")       ? BenchLayers::kFewBounds
+                 : wanted("bounds")  ? BenchLayers::kBounds
                  : wanted("explore") ? BenchLayers::kExplore
                                      : BenchLayers::kAll);
   return g_failed == 0 ? 0 : 1;

@@ -5,7 +5,7 @@
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  bench: whole layers; explore: in every
-# launch form; bounds: a few of them by kernels that leave out the expansion of codes, the products, the weights or the rows.
+# launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
 # with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
@@ -196,34 +196,51 @@ case " $* " in
     fi
     ;;
 esac
-# --- what bounds kernels: the same with parts left out (hopper.cuh) ---
+# --- what bounds kernels: the same with parts left out (left_out.h) ---
 case " $* " in
   *" bounds "*)
-    schemes="Int4Group Int4Bf16 Fp4Bf16 Fp8Half Fp8Bytes"
-    for left in 1 2 4 8 15; do
-      mkdir -p build/gpu/without-$left
-      for scheme in $schemes; do
-        "$nvcc" "${common[@]}" "${hopper[@]}" -DMOEBIUS_CUDA_LEAVE_OUT=$left -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu \
-          -o "build/gpu/without-$left/$scheme.o" >"build/gpu/without-$left/$scheme.log" 2>&1 &
-      done
-    done
+    schemes="Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf16 Fp8Block Bf16 Int4Bf16G32"
+    # Small kernels have the same names of files in all variants; products that do nothing are those of 32.
+    for left in 32 1 2 4 8 15 16; do
+      for scheme in $schemes; do echo "$left" "$scheme" hopper_scheme; done
+    done >build/gpu/variants.txt
+    for left in 288 416 480; do
+      for name in hopper plain; do echo $left $name $name; done
+    done >>build/gpu/variants.txt
+    variant() { # LEFT OBJECT SOURCE
+      mkdir -p "build/gpu/without-$1"
+      if [ "$3" = hopper_scheme ]; then set -- "$@" "${hopper[@]}" "-DMOEBIUS_CUDA_SCHEME=k$2"; else set -- "$@" "${plain[@]:2}"; fi
+      "$nvcc" "${common[@]}" "-DMOEBIUS_CUDA_LEAVE_OUT=$1" -c "plugins/cuda/$3.cu" -o "build/gpu/without-$1/$2.o" "${@:4}" >"build/gpu/without-$1/$2.log" 2>&1
+    }
+    while read -r left object source; do
+      while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+      variant "$left" "$object" "$source" &
+    done <build/gpu/variants.txt
     wait
-    for left in 0 1 2 4 8 15; do
+    echo "variants built after $((SECONDS - start)) s" | tee -a "$report"
+    for left in 0 1 2 4 8 15 16 32 288 416 480; do
       library=build/gpu/libmoebius_cuda.so
       if [ $left != 0 ]; then
         library=build/gpu/without-$left.so
         objects=
         for object in build/gpu/*.o; do
           other=build/gpu/without-$left/$(basename "$object")
+          [ -e "$other" ] || [ $left -lt 32 ] || other=build/gpu/without-32/$(basename "$object")
           [ -e "$other" ] || other=$object
           objects="$objects $other"
         done
         # shellcheck disable=SC2086 # words
         "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o $library $objects || status=1
       fi
-      case $left in 0) words=nothing ;; 1) words="the expansion of codes" ;; 2) words=products ;; 4) words=weights ;; 8) words=rows ;; *) words="all four" ;; esac
+      case $left in 0) words=nothing ;; 1) words="the expansion of codes" ;; 2) words=products ;; 4) words=weights ;; 8) words=rows ;; 15) words="all four" ;;
+        16) words="ends of products" ;; 32) words="all of products" ;; 288) words="products and sums" ;; 416) words="products, sums and rows of h" ;;
+        *) words="everything but launches" ;;
+      esac
       echo "left out: $words" | tee -a "$report"
-      timeout 60 build/gpu/gpu_judge $library bench bounds 2>&1 | grep "T=" | tee -a "$report"
+      few=
+      [ $left -lt 32 ] || few=few
+      # shellcheck disable=SC2086 # words
+      timeout 60 build/gpu/gpu_judge $library bench bounds $few 2>&1 | grep "T=" | tee -a "$report"
     done
     echo "bounds after $((SECONDS - start)) s" | tee -a "$report"
     ;;

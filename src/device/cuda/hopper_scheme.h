@@ -192,8 +192,14 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
                          : "this number system or these rows have no tensor-core kernel yet");
 }
 
-// The schemes that were there first have kernels for every tile; the others for tiles of up to 64 rows and one slab.
-inline constexpr bool has_all_tiles(HopperScheme s) { return s <= HopperScheme::kFp4Bf16; }
+// Sizes of token tiles, and slabs of 64 outputs for a warpgroup, that a scheme has kernels for. Those that were there first have all.
+// A tile of 128 rows of 16-bit numbers and weights has room in shared memory for 128 inputs of two slabs, not for 256 of one.
+inline constexpr bool hopper_has_form(HopperScheme s, uint32_t tile, int slabs) {
+  if (s <= HopperScheme::kFp4Bf16) return slabs == 1 || tile >= 64;
+  if (slabs == 1) return tile == 8 || tile == 32 || tile == 64;
+  return (tile == 64 && (is_dense(s) || s == HopperScheme::kFp8Block)) ||
+         (tile == 128 && is_dense(s));
+}
 
 // How a call is launched, by rules: measured on an H200 (docs/gpu.md). Results do not depend on it.
 inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};
