@@ -14,12 +14,13 @@
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
 #include "checkpoint/no_output.h"
+#include "checkpoint/token_table.h"
 
 namespace moebius {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20, kComparedAtOnce = uint64_t{1} << 20;
 
 std::string read_config(const std::string& path) {
   std::string text = read_text_file(path, kMaxConfigBytes);
@@ -110,6 +111,24 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
     if ((N != 0 || K != 0) && (N != rows || (cols != 0 && K != cols)))
       fail("{} says {} x {}; expected {} x {}", store.where(t), N, K, rows, cols);
   }
+}
+
+// Whether `head` is nothing but a matrix with the bytes of the table.
+bool stored_again(const ModuleTensors& head, const ModuleTensors& table, const TensorStore& store) {
+  const TensorRef &a = head[Role::kWeight], &b = table[Role::kWeight];
+  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
+    if (i != static_cast<size_t>(Role::kWeight) && (head.by_role[i] || table.by_role[i]))
+      return false;
+  if (!a || !b || a.info->dtype != b.info->dtype || a.info->shape != b.info->shape) return false;
+  std::vector<uint8_t> pieces[2];
+  for (uint64_t at = 0, end = a.info->bytes; at < end; at += kComparedAtOnce) {
+    const uint64_t bytes = std::min(kComparedAtOnce, end - at);
+    for (auto& piece : pieces) piece.resize(bytes);
+    store.read(*a.info, at, pieces[0]);
+    store.read(*b.info, at, pieces[1]);
+    if (pieces[0] != pieces[1]) return false;
+  }
+  return true;
 }
 
 // Of a module: its name, and the file that its first tensor lies in.
@@ -276,17 +295,19 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
   return c;
 }
 
-// lm_head may be tied to the embedding; what the file holds and what the config says must fit.
+// lm_head may be tied to the embedding; what the file holds and what the config says must fit. A head
+// that is stored beside the table is used, as transformers does, unless it is the table again.
 void Checkpoint::settle_output(ModuleMap& map) {
   const auto find = [&](Part part) {
     return std::find_if(map.modules.begin(), map.modules.end(),
                         [&](const MappedModule& m) { return m.part == part; });
   };
   const auto head = find(Part::kLmHead);
-  const bool embedding = find(Part::kEmbedding) != map.modules.end();
+  const auto table = find(Part::kEmbedding);
   if (head == map.modules.end()) {
-    if (config_.tie_embeddings || lenient(family_by_key(config_.family)) || !embedding ||
-        has_no_output(config_))
+    const Family* family = family_by_key(config_.family);
+    if (config_.tie_embeddings || family == nullptr || table == map.modules.end() ||
+        has_no_output(config_) || (config_.tie_stated && lenient(family)))
       return;
     if (config_.tie_stated)
       fail("{}: no tensor belongs to lm_head, and config.json says tie_word_embeddings is false",
@@ -297,15 +318,19 @@ void Checkpoint::settle_output(ModuleMap& map) {
     return;
   }
   if (!config_.tie_embeddings) return;
-  if (stores_quantized(head->module.plan.tensors) || !embedding) {
+  if (table == map.modules.end() ||
+      !stored_again(head->module.plan.tensors, table->module.plan.tensors, *store_)) {
     warnings_.push_back(
         fmt::format("{}: config.json ties lm_head to the embedding, but a lm_head of its own is "
                     "stored; it is used",
                     folder_));
+    config_.tie_embeddings = false;
     return;
   }
   for (const TensorRef& ref : head->module.plan.tensors.by_role)
-    if (ref) unused_.push_back({ref.info->name, "config.json ties lm_head to the embedding"});
+    if (ref)
+      unused_.push_back(
+          {ref.info->name, "config.json ties lm_head to the embedding, whose values it repeats"});
   map.modules.erase(head);
 }
 
@@ -321,13 +346,18 @@ const MoeBlock* Checkpoint::find_moe(std::string_view name) const {
   return nullptr;
 }
 
+const Module* token_table(const Checkpoint& checkpoint) {
+  for (const Module& m : checkpoint.modules())
+    if (m.kind == ModuleKind::kEmbedding && m.layer < 0 &&
+        in_list(kTokenTables, std::string_view(m.name).substr(m.name.rfind('.') + 1)))
+      return &m;
+  return nullptr;
+}
+
 const Module* Checkpoint::output_module() const {
-  const Module* embedding = nullptr;
-  for (const Module& m : modules_) {
+  for (const Module& m : modules_)
     if (m.kind == ModuleKind::kLmHead) return &m;
-    if (m.kind == ModuleKind::kEmbedding && m.name.ends_with("embed_tokens")) embedding = &m;
-  }
-  return config_.tie_embeddings ? embedding : nullptr;
+  return config_.tie_embeddings ? token_table(*this) : nullptr;
 }
 
 void Checkpoint::require_supported() const {

@@ -125,11 +125,12 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
     f.boolean({name});
   f.integer({"sliding_window"}, 0, kMaxSize);
   f.number({"rms_norm_eps", "norm_eps", "layer_norm_eps"});
-  // A wrapper ties what it holds: its own word counts before that of its text part.
+  // A stored lm_head is used whatever this says. Where there is none, a wrapper's word counts, and its
+  // text part's where that says they are tied, as older files do.
   const auto own = top.boolean({"tie_word_embeddings"});
-  const auto tied = own ? own : f.boolean({"tie_word_embeddings"});
-  c.tie_stated = tied.has_value();
-  c.tie_embeddings = tied.value_or(false);
+  c.tie_stated = own.has_value();
+  c.tie_embeddings = own.value_or(false) || f.boolean({"tie_word_embeddings"}).value_or(false) ||
+                     f.boolean({"tie_embedding"}).value_or(false);  // LFM2
   c.layer_types = f.strings({"layer_types", "layers_block_type"});
   if (c.layer_types.empty())  // Nemotron-H writes a letter per layer
     for (const char letter : f.string({"hybrid_override_pattern"}).value_or(""))

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/no_output.h"
+#include "checkpoint/token_table.h"
 
 namespace moebius {
 namespace {
@@ -457,8 +458,7 @@ class Parser {
   void at_top(std::string_view rest) {
     const std::string_view path = take_role(rest);
     out_.path = path;
-    if (path == "embed_tokens" ||
-        (lenient_ && in_list("wte embeddings word_embeddings tok_embeddings embed shared", path))) {
+    if (path == "embed_tokens" || (lenient_ && in_list(kTokenTables, path))) {
       out_.part = Part::kEmbedding;
     } else if (path == "lm_head" ||
                (lenient_ && in_list("head output unembed", path))) {  // DeepSeek's own name is head

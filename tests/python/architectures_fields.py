@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of config.json that are left out, or have another value: does Moebius read them as transformers does?
 
-    env/bin/python tests/python/architectures_fields.py build/release/moebius [--only NAME ...] [--field NAME] [--change]
+    env/bin/python tests/python/architectures_fields.py build/release/moebius [--only NAME ...] [--field NAME] [--change | --tied]
 
 Of every field of a text model (architectures_models.py makes a tiny random one) a folder is made whose config.json lacks it, and
-transformers and Moebius compute logits of it; with --change further ones where it has another value, and other tensors if it
-needs them. Where transformers itself does not accept that, nothing is compared. A difference is printed, and is the exit status; a refusal is
-printed, too: it is right where it names a field that cannot be run.
+transformers' from_pretrained and Moebius compute logits of it; with --change further ones where it has another value, and other
+tensors if it needs them. With --tied only tie_word_embeddings has its values, at the top and in the text part, over folders that
+store an output projection of its own, the table again, and none. Where transformers itself does not accept that, or fills
+tensors with random values, nothing is compared. A difference is printed, and is the exit status; a refusal is printed, too: it
+is right where it names a field that cannot be run.
 """
 import argparse
 import copy
@@ -23,7 +25,7 @@ from pathlib import Path
 warnings.filterwarnings("ignore")
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import architectures
 import architectures_models as models
@@ -80,22 +82,28 @@ def others(name, value):
     return []
 
 
-def reference(kind, cls, folder, weights, fresh, tokens):
+def load(cls, folder):
+    """The model that transformers makes of a folder; None where it lacks tensors, or has others."""
+    model, found = cls.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True)
+    return None if any(found[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")) else model.eval()
+
+
+def reference(kind, cls, folder, fresh, tokens):
     """(model, logits), or None where transformers does not make such a model. `fresh`: of other tensors, which are saved."""
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
-        config._attn_implementation = "eager"
-        model = cls(config).to(torch.float32).eval()
         try:
-            model.load_state_dict(weights)
-        except RuntimeError:
-            if not fresh:
-                return None, None
+            model = load(cls, folder)
+        except RuntimeError:                                # tensors of other shapes
+            model = None
+        if model is None and fresh:
+            config = transformers.AutoConfig.from_pretrained(folder)
+            config._attn_implementation = "eager"
+            model = cls(config).to(torch.float32).eval()
             models.randomize(model, kind)
             for f in folder.iterdir():
                 f.unlink()
             model.save_pretrained(folder)
-        return model, architectures.run(model, tokens)
+        return (model, architectures.run(model, tokens)) if model is not None else (None, None)
     except Exception:
         return None, None
 
@@ -129,16 +137,16 @@ class Checker:
         (out / "config.json").write_text(json.dumps(config))
         return out
 
-    def judge(self, kind, base, folder, config, what, name, fresh):
+    def judge(self, kind, base, folder, config, what, name, fresh, always=False):
         made, tokens = self.variant(folder, config), architectures.draw(0)
         try:
             a, b = (transformers.AutoConfig.from_pretrained(f).to_dict() for f in (made, folder))
         except Exception:
             return
         same = json.dumps(a, sort_keys=True, default=str) == json.dumps(b, sort_keys=True, default=str)
-        if same and name not in self.read:
+        if same and name not in self.read and not always:
             return
-        model, ref = (base.model, base.logits) if same else reference(kind, type(base.model), made, base.weights, fresh, tokens)
+        model, ref = (base.model, base.logits) if same and not always else reference(kind, type(base.model), made, fresh, tokens)
         if ref is None:
             return
         y = self.ours(made, tokens)
@@ -166,8 +174,44 @@ class Base:
     def __init__(self, kind, head, folder):
         self.model = models.make(kind, head)
         self.model.save_pretrained(folder)
-        self.weights = self.model.state_dict()
         self.logits = architectures.run(self.model, architectures.draw(0))
+
+
+HEADS = ("lm_head.weight", "output.weight", "head.weight", "unembed.weight")
+TABLES = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed.weight")
+
+
+def tied_folders(folder, scratch):
+    """(what is stored, folder) of one whose output projection has values of its own, those of the table, or is not there."""
+    weights = load_file(folder / "model.safetensors")
+    head = [n for n in weights if n.endswith(HEADS)]
+    table = [n for n in weights if n.endswith(TABLES) and not n.endswith(("per_layer.weight", *HEADS))]
+    if len(table) != 1 or len(head) > 1:
+        raise ValueError(f"table {table}, output projection {head}")
+    head = head[0] if head else table[0][:-len(next(t for t in TABLES if table[0].endswith(t)))] + "lm_head.weight"
+    own = torch.randn(weights[table[0]].shape, generator=torch.Generator().manual_seed(3)) * 0.1
+    for what, value in (("own", weights.get(head, own)), ("the table's", weights[table[0]].clone()), ("none", None)):
+        out = scratch / what.replace("'", "").replace(" ", "")
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        save_file({n: t for n, t in weights.items() if n != head} | ({} if value is None else {head: value}), out / "model.safetensors",
+                  metadata={"format": "pt"})
+        yield what, out
+
+
+def tied(checker, kind, base, folder, config):
+    text = next((k for k in ("text_config", "thinker_config") if k in config), None)
+    for stored, out in tied_folders(folder, checker.scratch):
+        (out / "config.json").write_text(json.dumps(config))
+        for top in (None, False, True):
+            for inner in (None, False, True) if text else (None,):
+                changed = copy.deepcopy(config)
+                for part, value in ((changed, top), *([(changed[text], inner)] if text else [])):
+                    part.pop("tie_word_embeddings", None)
+                    if value is not None:
+                        part["tie_word_embeddings"] = value
+                checker.judge(kind, base, out, changed, f"head {stored}, tie {top}" + (f", in {text} {inner}" if text else ""),
+                              "tie_word_embeddings", False, always=True)
 
 
 def main():
@@ -176,6 +220,7 @@ def main():
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--field")
     p.add_argument("--change", action="store_true")
+    p.add_argument("--tied", action="store_true")
     a = p.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
@@ -188,7 +233,9 @@ def main():
             config = json.loads((folder / "config.json").read_text())
             if not torch.is_tensor(checker.ours(folder, architectures.draw(0))):
                 continue                                    # not run as a whole model
-            for path in sorted(set(places(config))):
+            if a.tied:
+                tied(checker, kind, base, folder, config)
+            for path in [] if a.tied else sorted(set(places(config))):
                 if a.field and path[-1] != a.field:
                     continue
                 name, value = ".".join(path), holder(config, path)[path[-1]]

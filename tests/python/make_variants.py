@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rotations, windows and caps mean in each family: tests/golden/variants.json.
+"""What rotations, windows, caps and tied heads mean in each family: tests/golden/variants.json.
 
     env/bin/python tests/python/make_variants.py [--keep]
 
@@ -60,6 +60,10 @@ VARIANTS = [
                            "hybrid_layer_pattern": [0, 1], "routed_scaling_factor": NULL}),
     # router logits held between -cap and cap
     *[("laguna-dense", {"moe_router_logit_softcapping": cap}) for cap in (0.25, 2.0)],
+    # a stored lm_head counts before tie_word_embeddings
+    *[(f, {"tie_word_embeddings": True}) for f in ("qwen3moe-dense", "deepseekv3-dense", "jamba-dense", "mixtral-dense")],
+    # and a layer's own fields before those of its type
+    ("step3p7-dense", {"text_config": {"num_sliding_attention_heads": 2}}),
 ]
 
 # The youngest families over more than two blocks of 128 keys, and every spelling of their configs. Of eight sequences the one that noise
@@ -163,7 +167,7 @@ def main():
             said.append(entry(folder, changes, *stable(model)))
             continue
         for length in (20, 40):
-            tokens = torch.randint(3, model.config.vocab_size, (length,), generator=torch.Generator().manual_seed(length))
+            tokens = torch.randint(3, model.config.get_text_config().vocab_size, (length,), generator=torch.Generator().manual_seed(length))
             if "rope_parameters" in changes and hasattr(model.model, "rotary_emb"):
                 # a fresh table per sequence: dynamic tables remember the longest one they have seen
                 model.model.rotary_emb = type(model.model.rotary_emb)(model.config)

@@ -202,6 +202,18 @@ TEST(Checkpoint, TiedHeads) {
   ASSERT_EQ(both.unused().size(), 1u);
   EXPECT_EQ(both.unused()[0].name, "lm_head.weight");
   EXPECT_EQ(both.output_module(), both.find_module("model.embed_tokens"));
+  // One with values of its own is used, as transformers does.
+  const TempDir third;
+  TinyModel own = quantized_qwen(tied);
+  for (TinyTensor& t : own.tensors())
+    if (t.name == "lm_head.weight") t.bytes.assign(32 * 64 * 2, 7);
+  const Checkpoint apart = Checkpoint::open(own.write(third));
+  EXPECT_TRUE(apart.unused().empty());
+  ASSERT_NE(apart.find_module("lm_head"), nullptr);
+  EXPECT_EQ(apart.output_module(), apart.find_module("lm_head"));
+  EXPECT_FALSE(apart.config().tie_embeddings);
+  ASSERT_FALSE(apart.warnings().empty());
+  EXPECT_TRUE(contains(apart.warnings().back(), "a lm_head of its own is stored; it is used"));
   TinyModel untied = quantized_qwen(
       family("Qwen3MoeForCausalLM", quant(kIgnore) + ", \"tie_word_embeddings\": false"));
   untied.remove("lm_head.weight");

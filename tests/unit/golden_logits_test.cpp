@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/numeric.h"
+#include "checkpoint/token_table.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
 #include "moebius/error.h"
@@ -140,6 +141,54 @@ TEST(GoldenLogits, TokenTableInFp8) {
     for (size_t i = 0; i < found[0].size(); ++i)
       ASSERT_NEAR(found[0][i], found[1][i], tied ? 1e-5f * std::fabs(found[0][i]) + 1e-6f : 0.0f)
           << i;
+  }
+}
+
+// A projection tied to the table, whatever a family calls it, computes what one with the table's numbers
+// does that is stored beside it (in f32: in the table's type it would be the table again).
+TEST(GoldenLogits, TiedToTheTableByAnyName) {
+  struct Case {
+    const char *folder, *table, *head;
+  };
+  ThreadPool pool(2);
+  for (const Case& c :
+       {Case{"mistrallarge4-dense", "tok_embeddings.weight", "output.weight"},
+        Case{"bailinghybrid-dense", "model.word_embeddings.weight", "lm_head.weight"},
+        Case{"deepseekv4-dense", "model.embed_tokens.weight", "head.weight"},
+        Case{"inkling-dense", "model.llm.embed.weight", "model.llm.unembed.weight"}}) {
+    SCOPED_TRACE(c.folder);
+    const fs::path folder = test::test_data_dir() / "golden" / c.folder;
+    const Json config =
+        parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+    const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+    std::vector<float> found[2];
+    for (const bool stored : {false, true}) {
+      std::deque<std::vector<uint8_t>> memory;
+      std::vector<TensorData> tensors;
+      for (const TensorInfo& t : store.tensors()) {
+        if (t.name == c.head) continue;
+        store.read(t, 0, memory.emplace_back(t.bytes));
+        tensors.push_back({t.name, t.dtype, t.shape, memory.back()});
+      }
+      const TensorInfo& table = store.require(c.table);
+      std::vector<uint8_t> raw(table.bytes), wide(table.bytes * 2);
+      store.read(table, 0, raw);
+      for (size_t i = 0; i < raw.size(); ++i) wide[i / 2 * 4 + 2 + i % 2] = raw[i];
+      if (stored) tensors.push_back({c.head, DType::kF32, table.shape, wide});
+      const test::TempDir dir;
+      write_safetensors((dir / "model.safetensors").string(), tensors);
+      Json json = Json::object();
+      for (const auto& [key, value] : config.members())
+        if (key != "tie_word_embeddings") json.set(key, value);
+      json.set("tie_word_embeddings", true);
+      std::ofstream(dir / "config.json") << json.dump();
+      const Checkpoint checkpoint = Checkpoint::open(dir.path().string());
+      EXPECT_EQ(checkpoint.output_module() == token_table(checkpoint), !stored);
+      found[stored] = logits_of(*load(checkpoint, pool, XType::kF32), {3, 1, 4, 1, 5, 9, 2, 6}, 3);
+    }
+    ASSERT_FALSE(found[0].empty());
+    for (size_t i = 0; i < found[0].size(); ++i)
+      ASSERT_NEAR(found[0][i], found[1][i], 1e-5f * std::fabs(found[0][i]) + 1e-5f) << i;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
+#include "unit/checkpoint_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -83,6 +84,33 @@ TEST(Variants, RotationsAndWindowsAreTheFamilys) {
       EXPECT_LT(worst / top, 1e-5) << "pieces of " << piece;
     }
   }
+}
+
+// per_layer_config: fields of single layers are read, or refused by name.
+TEST(Variants, FieldsOfSingleLayersAreNotIgnored) {
+  const auto refused = [](const char* name, const std::string& text, const std::string& layers) {
+    const fs::path folder = test::test_data_dir() / "golden" / name;
+    const Json own = parse_json(R"({"per_layer_config": )" + layers + "}", "test");
+    const Json changes = text.empty() ? own : Json::object({{text, own}});
+    const test::TempDir dir;
+    test::write_file(dir / "config.json", changed_config(folder, changes).dump());
+    fs::copy_file(folder / "model.safetensors", dir.path() / "model.safetensors");
+    return test::error_of([&] { decoder_spec(Checkpoint::open(dir.path().string()).config()); });
+  };
+  EXPECT_EQ(refused("qwen3moe-dense", "", "{}"), "");
+  EXPECT_EQ(refused("qwen3moe-dense", "", R"({"1": {"num_experts_per_tok": 2}})"), "");
+  EXPECT_EQ(refused("qwen3moe-dense", "", R"({"1": {"num_experts_per_tok": 1}})"),
+            "config.json: per_layer_config.1.num_experts_per_tok is 1; a layer of qwen3_moe cannot "
+            "have its own");
+  EXPECT_EQ(
+      refused("flint-dense", "", R"({"0": {"skip": ["attention"]}})"),
+      "config.json: per_layer_config.0.skip is an array; a layer of flint cannot have its own");
+  EXPECT_NE(refused("flint-dense", "", R"({"0": 3})"), "");
+  EXPECT_NE(refused("flint-dense", "", "[1]"), "");
+  EXPECT_EQ(refused("step3p7-dense", "text_config", R"({"1": {"num_attention_heads": 4}})"), "");
+  EXPECT_EQ(
+      refused("step3p7-dense", "text_config", R"({"1": {"head_dim": 8}})"),
+      "config.json: per_layer_config.1.head_dim is 8; a layer of step3p7 cannot have its own");
 }
 
 // MiMo-V2-Flash as it is published: rotations by fields of their own.

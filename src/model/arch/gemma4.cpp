@@ -5,22 +5,20 @@
 
 #include "base/error.h"
 #include "model/arch/arch.h"
+#include "model/arch/layer_fields.h"
 
 namespace moebius {
 namespace {
 
-// What config.json says of one layer in place of the model's: transformers 5.20 and later.
+// Of layers without a window.
 HeadSizes global_sizes(const ModelConfig& config, const ConfigFields& f, size_t layer) {
   HeadSizes sizes;
   const auto read = [&](const ConfigFields& from, const char* head_dim, const char* kv_heads) {
     sizes.head_dim = static_cast<size_t>(from.integer_or({head_dim}, 0, 1, 1 << 20));
     sizes.kv_heads = static_cast<size_t>(from.integer_or({kv_heads}, 0, 1, 1 << 20));
   };
-  if (const Json* each = config.text.find("per_layer_config"); each != nullptr) {
-    const Json* own = each->is_object() ? each->find(std::to_string(layer)) : nullptr;
-    if (own != nullptr && own->is_object())
-      read(ConfigFields(*own, "config.json", fmt::format("per_layer_config.{}.", layer)),
-           "head_dim", "num_key_value_heads");
+  if (has_layer_fields(config)) {
+    read(layer_fields(config, layer), "head_dim", "num_key_value_heads");
   } else {
     read(f, "global_head_dim", "num_global_key_value_heads");
     if (sizes.head_dim == 0) sizes.head_dim = 512;
@@ -89,6 +87,9 @@ DecoderSpec gemma4_spec(const ModelConfig& config) {
                         (i < types.size() ? types[i] == "sliding_attention" : (i + 1) % 6 != 0);
     if (slides) {
       layer.window = window;
+      if (const ConfigFields own = layer_fields(config, i);
+          own.has({"head_dim", "num_key_value_heads"}))
+        fail("{}: is given; a layer with a window has the model's heads", own.label("head_dim"));
       continue;
     }
     layer.sizes = global_sizes(config, f, i);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "model/arch/arch.h"
+#include "model/arch/layer_fields.h"
 
 namespace moebius {
 namespace {
@@ -83,6 +84,18 @@ constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"zaya", "convolutions in attention, and routers that are networks with a state"},
 };
 
+// Fields that single layers of a family may have of their own (layer_fields.h).
+constexpr std::pair<std::string_view, std::string_view> kLayerFields[] = {
+    {"gemma4", "head_dim num_key_value_heads"},
+    {"step3p7", "num_attention_heads"},
+};
+
+std::string_view layer_fields_of(std::string_view family) {
+  for (const auto& [key, names] : kLayerFields)
+    if (key == family) return names;
+  return "";
+}
+
 std::string missing_of(std::string_view family) {
   for (const auto& [key, what] : kMissing)
     if (key == family) return fmt::format(": it needs {}", what);
@@ -94,8 +107,11 @@ std::string missing_of(std::string_view family) {
 std::span<const Architecture> architectures() { return kArchitectures; }
 
 DecoderSpec decoder_spec(const ModelConfig& config) {
-  for (const Architecture& a : kArchitectures)
-    if (a.family == config.family) return a.spec(config);
+  for (const Architecture& a : kArchitectures) {
+    if (a.family != config.family) continue;
+    refuse_layer_fields(config, layer_fields_of(a.family));
+    return a.spec(config);
+  }
   fail_at({"unsupported", "", "", "", "architectures"},
           "architecture {} (model_type {}) cannot be run as a whole model{}; `moebius help "
           "architectures` lists those that can",

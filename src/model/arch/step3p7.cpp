@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/arch/arch.h"
+#include "model/arch/layer_fields.h"
 
 namespace moebius {
 namespace {
@@ -33,7 +34,11 @@ RopeSpec listed_rope(const ModelConfig& config, const ConfigFields& f, size_t la
   return r;
 }
 
-size_t sliding_heads(const ModelConfig& config, const ConfigFields& f) {
+// Of a layer; windows have a number of their own, unless config.json speaks of single layers.
+size_t heads_of(const ModelConfig& config, const ConfigFields& f, size_t layer, bool slides) {
+  if (has_layer_fields(config) || !slides)
+    return static_cast<size_t>(
+        layer_fields(config, layer).integer_or({"num_attention_heads"}, config.heads, 1, 1 << 20));
   const Json* other = config.text.find("attention_other_setting");
   const int64_t stated = other != nullptr && other->is_object()
                              ? ConfigFields(*other, "config.json", "attention_other_setting.")
@@ -71,13 +76,13 @@ DecoderSpec step3p7_spec(const ModelConfig& config) {
     LayerSpec& layer = s.layers[i];
     layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
     const bool slides = i < types.size() && types[i] == "sliding_attention";
+    layer.sizes.heads = heads_of(config, f, i, slides);
+    if (layer.sizes.heads % s.kv_heads != 0)
+      fail("{}: layer {} has {} heads; expected a multiple of {} key-value heads", f.path(), i,
+           layer.sizes.heads, s.kv_heads);
     if (slides) {
       if (window == 0) fail("{}: is missing; layer {} slides", f.label("sliding_window"), i);
       layer.window = window;
-      layer.sizes.heads = sliding_heads(config, f);
-      if (layer.sizes.heads % s.kv_heads != 0)
-        fail("{}: is {}; expected a multiple of {} key-value heads",
-             f.label("num_sliding_attention_heads"), layer.sizes.heads, s.kv_heads);
       set_rope(layer, 1);
     }
     if (!typed) (slides ? s.other_ropes[0] : s.rope) = listed_rope(config, f, i, slides);

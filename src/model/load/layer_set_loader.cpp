@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/families.h"
+#include "checkpoint/token_table.h"
 #include "model/arch/arch.h"
 #include "model/graph/gathered_ops.h"
 #include "model/load/row_lists.h"
@@ -54,10 +55,8 @@ MoeBlock take_layer_shared(const MoeBlock& stored) {
 }
 
 const Module& embedding_of(const Checkpoint& checkpoint) {
-  const auto& modules = checkpoint.modules();
-  const auto found = std::find_if(modules.begin(), modules.end(),
-                                  [](const Module& m) { return m.kind == ModuleKind::kEmbedding; });
-  if (found == modules.end()) fail("{}: has no token embedding", checkpoint.folder());
+  const Module* found = token_table(checkpoint);
+  if (found == nullptr) fail("{}: has no token embedding", checkpoint.folder());
   return *found;
 }
 
