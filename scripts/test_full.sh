@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang asan tsan fuzz tidy ranks mpi python page cpus cross packages"
+all_stages="release narrow clang fuzz asan tsan tidy ranks mpi python page cpus cross packages"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -28,14 +28,17 @@ stage_narrow() {
 }
 
 # Label "once": answers that do not depend on the build. "narrow": tests that run anyway. Kernels under sanitizers are not instrumented
-# (cmake/kernel_flags.cmake), and clang has judged all their shapes: few are enough there.
-stage_clang() { # the build without bundles: every file by itself
+# (cmake/kernel_flags.cmake), and clang has judged all their shapes: few are enough there. Each stage builds the tests that it runs
+# (MOEBIUS_TEST_LABEL in CMakePresets.json).
+stage_clang() { # the build without bundles: every file by itself; tests whose numbers a compiler could change
   built clang moebius_tests moebius_cli && run_ctest clang clang -L 'unit|kernels|golden' -LE 'once|narrow'
 }
-stage_asan() { # tests/unit/load_memory_test.cpp measures the memory of the process and is left out; the other thinning is in test_util.h
-  built dev || return
-  MOEBIUS_TEST_SHAPES=few run_ctest "asan and ubsan" dev -LE 'once|narrow|repeated'
-  one "1,000 starts and stops of the server" env MOEBIUS_FULL=1 "$root/build/dev/moebius_tests" --gtest_filter=ServeFaults.StartsAndStops --gtest_brief=1
+# On the library of stage fuzz, whose sanitizers are these two (preset dev: the same by g++, for people). tests/unit/load_memory_test.cpp
+# measures the memory of the process and is left out; the other thinning is in test_util.h. The corpora are run by stage fuzz.
+stage_asan() {
+  built fuzz moebius_tests examples || return
+  MOEBIUS_TEST_SHAPES=few run_ctest "asan and ubsan" fuzz -LE 'once|narrow|repeated'
+  one "1,000 starts and stops of the server" env MOEBIUS_FULL=1 "$root/build/fuzz/moebius_tests" --gtest_filter=ServeFaults.StartsAndStops --gtest_brief=1
 }
 stage_tsan() {
   built tsan moebius_tests examples fuzz_server fuzz_handshake && run_ctest tsan tsan -L threaded
