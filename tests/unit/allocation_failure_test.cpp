@@ -2,76 +2,22 @@
 // Loading when memory runs out: the n-th allocation of opening a folder and loading its model fails, for every n, with one thread and
 // with two. Each try is a process of its own: it must end in an exception, not in a signal, and afterwards, with memory again, the
 // same process must load the model and compute the same logits.
-//
-// This file replaces operator new and aligned_alloc of the whole test program; they fail only while `left` counts down.
 #include <gtest/gtest.h>
-#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
 
 #include "model/decoder.h"
 #include "runtime/thread_pool.h"
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
-namespace {
-constexpr long kNever = std::numeric_limits<long>::max();
-std::atomic<long> left{kNever};     // allocations until one fails
-std::atomic<bool> counting{false};  // otherwise they cost one load
-thread_local size_t allocated = 0;  // by this thread
-
-[[maybe_unused]] bool fails_now() {  // sanitizers bring their own operator new
-  return counting.load(std::memory_order_relaxed) &&
-         left.fetch_sub(1, std::memory_order_relaxed) == 0;
-}
-}  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define MOEBIUS_TEST_OWN_NEW 0
-#endif
-#endif
-#ifndef MOEBIUS_TEST_OWN_NEW
-#define MOEBIUS_TEST_OWN_NEW 1
-#endif
-#else
-#define MOEBIUS_TEST_OWN_NEW 0
-#endif
-
-#if MOEBIUS_TEST_OWN_NEW
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocated;
-  void* p = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-[[gnu::noinline]] void* operator new[](size_t size) { return ::operator new(size); }
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept { std::free(p); }
-extern "C" void* aligned_alloc(size_t alignment, size_t size) {
-  return fails_now() ? nullptr : memalign(alignment, size);
-}
-#endif
-
-size_t moebius::test::allocations() { return allocated; }
-bool moebius::test::allocations_can_fail() { return MOEBIUS_TEST_OWN_NEW != 0; }
-moebius::test::FailAllocation::FailAllocation(long n) { left = n, counting = true; }
-moebius::test::FailAllocation::~FailAllocation() { counting = false, left = kNever; }
-long moebius::test::allocations_left() { return left; }
-moebius::test::NoAllocationFails::NoAllocationFails() : before_(counting.exchange(false)) {}
-moebius::test::NoAllocationFails::~NoAllocationFails() { counting = before_; }
-
 namespace moebius {
 namespace {
+
+constexpr long kNever = std::numeric_limits<long>::max();
 
 std::vector<float> load_and_run(const std::string& folder, ThreadPool& pool) {
   const Checkpoint checkpoint = Checkpoint::open(folder);
@@ -81,7 +27,7 @@ std::vector<float> load_and_run(const std::string& folder, ThreadPool& pool) {
   SequenceState state = model->new_sequence();
   const std::vector<int32_t> tokens = {1, 2, 3};
   std::vector<float> logits;
-  counting = false;  // running is not loading
+  test::allocations_succeed();  // running is not loading
   const StepItem item{&state, tokens, false};
   model->forward({&item, 1}, logits);
   return logits;
@@ -99,15 +45,15 @@ int try_once(const std::string& folder, size_t threads, long fail_at,
              const std::vector<float>& expected) {
   try {
     ThreadPool pool(threads);
-    left = fail_at;
-    counting = true;
     bool threw = false;
-    try {
-      (void)load_and_run(folder, pool);
-    } catch (const std::exception&) {
-      threw = true;
+    {
+      const test::FailAllocation failing(fail_at);
+      try {
+        (void)load_and_run(folder, pool);
+      } catch (const std::exception&) {
+        threw = true;
+      }
     }
-    counting = false;
     const std::vector<float> again = load_and_run(folder, pool);
     if (again.size() != expected.size() ||
         std::memcmp(again.data(), expected.data(), again.size() * sizeof(float)) != 0)
@@ -139,10 +85,9 @@ void fail_every_allocation(const std::string& name, size_t threads) {
   {
     ThreadPool pool(threads);
     (void)load_and_run(folder, pool);  // what is made once per process is there
-    left = kNever;
-    counting = true;
+    const test::FailAllocation none(kNever);
     expected = load_and_run(folder, pool);
-    total = kNever - left.load();
+    total = kNever - test::allocations_left();
   }
   ASSERT_GT(total, 500) << "allocations are not seen: nothing would be tested";
   long threw = 0, tries = 0;
@@ -161,7 +106,7 @@ void fail_every_allocation(const std::string& name, size_t threads) {
 }
 
 TEST(AllocationFailure, LoadingThrowsAndCanBeRepeated) {
-  if (!MOEBIUS_TEST_OWN_NEW || !test::plain_build())
+  if (!test::allocations_can_fail() || !test::plain_build())
     GTEST_SKIP() << "sanitizers bring an allocator of their own";
   fail_every_allocation("qwen3moe-w4a8-g32-pack", 1);
   fail_every_allocation("qwen3moe-w4a16-actorder-group", 2);

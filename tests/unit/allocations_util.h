@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts what a thread asks of operator new, which the test program replaces
-// (allocation_failure_test.cpp; not under sanitizers, where it stays 0), and lets one of them fail.
+// (not under sanitizers, where it stays 0), and lets one of them fail.
 #pragma once
 #include <cstddef>
 
@@ -18,7 +18,8 @@ class FailAllocation {
   FailAllocation(const FailAllocation&) = delete;
   FailAllocation& operator=(const FailAllocation&) = delete;
 };
-long allocations_left();  // until it fails; negative afterwards
+long allocations_left();     // until it fails; negative afterwards
+void allocations_succeed();  // from now on; what is left stays
 
 // While it lives, none fails and none counts.
 class NoAllocationFails {
