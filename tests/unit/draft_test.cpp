@@ -82,7 +82,7 @@ TEST(Draft, RowsRunWhileTheyPay) {
   EXPECT_EQ(plan_drafts(StepCost(), decoding(2), lines, false), (std::vector<size_t>{0, 0}));
   // The first row is right three times of four, the second once of three: that does not pay.
   DraftRecord half;
-  for (int i = 0; i < 400; ++i) half.observe(8, i % 4 == 0 ? 8 : i % 2);
+  for (size_t i = 0; i < 400; ++i) half.observe(8, i % 4 == 0 ? 8 : i % 2);
   const DraftInLine one[] = {{100, 8, &half}};
   const size_t some = plan_drafts(cost_of(0.3), decoding(1), one, false)[0];
   EXPECT_EQ(some, 1u);
