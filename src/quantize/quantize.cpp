@@ -2,9 +2,13 @@
 // See quantize.h.
 #include "quantize/quantize.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -74,6 +78,12 @@ bool is_copied(const std::string& name) {
   return false;
 }
 
+// What the source says of itself does not speak of the folder that is made: "README.source.md".
+std::string copied_name(const std::string& name) {
+  constexpr std::string_view kReadme = "README";
+  return name.starts_with(kReadme) ? "README.source" + name.substr(kReadme.size()) : name;
+}
+
 }  // namespace
 
 struct QuantizeJob::State {
@@ -94,6 +104,7 @@ QuantizeJob::QuantizeJob(QuantizeOptions options, size_t threads)
   options_.target = without_slash(options_.target);
   partial_ = options_.target + ".partial";
   check_target();
+  find_others();
   selection_ = select_modules(source_, options_);
   check_method();
   UnitWork work;
@@ -112,6 +123,12 @@ void QuantizeJob::check_target() const {
   if (target.empty()) fail("no folder to write to was given");
   if (lies_in(target, options_.source))
     fail("{}: lies in {}, which is only read; expected another folder", target, options_.source);
+  std::error_code error;
+  if (!fs::is_directory(parent_of(target), error))
+    fail("{}: there is no such folder; expected one in which {} can be made", parent_of(target),
+         base_name(target));
+  if (path_exists(target) && !fs::is_directory(target, error))
+    fail("{}: exists and is no folder; expected a folder that does not exist", target);
   if (path_exists(target) && !is_empty_folder(target)) {
     const bool ours = path_exists(join_path(target, kJournalName));
     if (!options_.overwrite || !ours)
@@ -119,10 +136,11 @@ void QuantizeJob::check_target() const {
            ours ? "; --overwrite replaces it" : "; expected a folder that does not exist");
   }
   const bool begun = path_exists(partial_) && !is_empty_folder(partial_);
+  if (begun && !path_exists(join_path(partial_, kJournalName)))
+    fail("{}: exists and is not an unfinished run of this program; expected it to be removed",
+         partial_);
   if (begun && !options_.resume && !options_.overwrite)
     fail("{}: is an unfinished run; --resume goes on with it, --overwrite begins anew", partial_);
-  if (begun && !options_.resume && !path_exists(join_path(partial_, kJournalName)))
-    fail("{}: exists and is not an unfinished run of this program", partial_);
   if (options_.resume && !begun)
     fail("{}: no such unfinished run; without --resume a new one begins", partial_);
 }
@@ -285,6 +303,10 @@ const std::vector<ModuleReport>& QuantizeJob::reports() const { return state_->r
 
 void QuantizeJob::check_method() const {
   const CalibrationOptions& c = options_.calibration;
+  for (const auto& [name, value] :
+       {std::pair("damp", static_cast<double>(options_.damp)), {"min-rows", options_.min_rows}})
+    if (!(value >= 0) || !std::isfinite(value))
+      fail("--{} is {}; expected a number from 0 on", name, value);
   if (options_.method == QuantizeMethod::kGptq && c.files.empty())
     fail("--method gptq needs --calib: text, chats or token ids that the model is run on");
   const bool stored =
@@ -305,12 +327,15 @@ void QuantizeJob::plan_calibration() {
   const CalibrationOptions& c = options_.calibration;
   if (c.files.empty()) return;
   TokenWindows documents;
+  const auto vocab = source_.config().vocab;
   for (const std::string& f : c.files)
-    for (std::vector<int32_t>& d : read_token_documents(f, options_.source))
+    for (std::vector<int32_t>& d : read_token_documents(f, options_.source)) {
+      for (const int32_t t : d)
+        if (t >= vocab) fail("{}: token {} is not in the vocabulary of {} tokens", f, t, vocab);
       documents.push_back(std::move(d));
+    }
   state_->windows =
-      calibration_windows(documents, c.context, c.tokens / std::max<size_t>(1, c.context), c.seed,
-                          static_cast<size_t>(source_.config().vocab));
+      calibration_windows(documents, c.context, c.tokens / std::max<size_t>(1, c.context), c.seed);
   for (const ChosenModule& m : selection_.chosen) state_->wanted.insert(m.module->name);
   state_->cost = calibration_cost(source_, state_->wanted, state_->windows,
                                   options_.method != QuantizeMethod::kRtn);
@@ -400,16 +425,17 @@ Json QuantizeJob::index_json() const {
        {"weight_map", map}});
 }
 
-void QuantizeJob::copy_others() const {
-  std::vector<std::string> names;
+// Checked before the work: a file that cannot be read is not found at its end.
+void QuantizeJob::find_others() {
   std::error_code error;
-  for (const fs::directory_entry& e : fs::directory_iterator(options_.source, error))
-    if (e.is_regular_file(error) && is_copied(e.path().filename().string()))
-      names.push_back(e.path().filename().string());
-  std::sort(names.begin(), names.end());
-  for (const std::string& name : names)
-    copy_file_bytes(file_in_folder(options_.source, name, options_.links),
-                    join_path(partial_, name.starts_with("README") ? "README.source.md" : name));
+  for (const fs::directory_entry& e : fs::directory_iterator(options_.source, error)) {
+    const std::string name = e.path().filename().string();
+    if (!is_copied(name) || (e.exists(error) && !e.is_regular_file(error))) continue;
+    const std::string path = file_in_folder(options_.source, name, options_.links);
+    if (::access(path.c_str(), R_OK) != 0) fail("{}: {}", path, open_failure(path, errno));
+    others_.emplace_back(path, copied_name(name));
+  }
+  std::sort(others_.begin(), others_.end());
 }
 
 void QuantizeJob::finish() {
@@ -422,7 +448,7 @@ void QuantizeJob::finish() {
   for (const fs::directory_entry& e : fs::directory_iterator(partial_, error))
     if (e.path().extension() == ".tmp") left.push_back(e.path());
   for (const fs::path& path : left) fs::remove(path, error);
-  copy_others();
+  for (const auto& [from, name] : others_) copy_file_bytes(from, join_path(partial_, name));
   if (plan_.index) write_text_file(join_path(partial_, kIndexName), index_json().dump(2) + "\n");
   write_text_file(join_path(partial_, "config.json"), config_text());
   sync_folder(partial_);

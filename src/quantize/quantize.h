@@ -64,6 +64,7 @@ class QuantizeJob {
 
  private:
   void check_target() const;
+  void find_others();
   void check_method() const;
   void check_room();
   void begin();
@@ -73,7 +74,6 @@ class QuantizeJob {
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void keep_journal();
   void finish();
-  void copy_others() const;
   std::string config_text() const;
   Json index_json() const;
 
@@ -82,7 +82,8 @@ class QuantizeJob {
   Selection selection_;
   OutputPlan plan_;
   QuantizeForecast forecast_;
-  std::string partial_;  // the folder while it is made
+  std::string partial_;                                      // the folder while it is made
+  std::vector<std::pair<std::string, std::string>> others_;  // files to copy, and their names there
   struct State;
   std::shared_ptr<State> state_;
 };

@@ -15,10 +15,8 @@ std::vector<std::vector<int32_t>> read_token_documents(const std::string& path,
                                                        const std::string& folder);
 
 // Windows of `length` tokens cut from documents (which are joined in order), `count` of them at most,
-// chosen by `seed`, in order. Throws Error where there is not one whole window, or a token outside
-// the vocabulary.
+// chosen by `seed`, in order. Throws Error where there is not one whole window.
 std::vector<std::vector<int32_t>> calibration_windows(
-    std::span<const std::vector<int32_t>> documents, size_t length, size_t count, uint64_t seed,
-    size_t vocab);
+    std::span<const std::vector<int32_t>> documents, size_t length, size_t count, uint64_t seed);
 
 }  // namespace moebius

@@ -2,8 +2,10 @@
 // One unit of work, from the source's bytes to the bytes of its tensors: a pure function of both.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
+#include "base/numeric.h"
 #include "kernels/row_functions.h"
 #include "quantize/calibration.h"
 #include "quantize/gptq.h"
@@ -18,8 +20,8 @@ namespace {
 // Scales that lose the least, and GPTQ where its inputs are known well enough.
 ModuleReport encode_searched(const MatrixSource& source, const Module& module, const Scheme& scheme,
                              const EncodeRules& rules, const QuantizeOptions& options,
-                             const Moments& moments, const HessianFactor* factor, float input_scale,
-                             std::vector<std::vector<uint8_t>>& out) {
+                             const Moments& moments, const HessianFactor* factor, bool enough,
+                             float input_scale, std::vector<std::vector<uint8_t>>& out) {
   const float* h = moments.known() ? moments.diagonal.data() : nullptr;
   EncodeRules searched = rules;
   searched.one_rounding = searched.one_rounding || factor != nullptr;  // as GPTQ rounds
@@ -37,10 +39,10 @@ ModuleReport encode_searched(const MatrixSource& source, const Module& module, c
     codes = nearest_codes(source, rules, table);
   }
   if (options.method == QuantizeMethod::kGptq && factor == nullptr)
-    report.reason = !moments.known() ? "its inputs are not seen"
-                    : scheme.weights->kind != NumberKind::kInt
-                        ? "GPTQ is for integers"
-                        : fmt::format("{} rows for {} inputs", moments.rows, moments.K);
+    report.reason = !moments.known()                           ? "its inputs are not seen"
+                    : scheme.weights->kind != NumberKind::kInt ? "GPTQ is for integers"
+                    : enough ? "the moments of its inputs have no factor"
+                             : fmt::format("{} rows for {} inputs", moments.rows, moments.K);
   report.loss = relative_loss(source, rules, table, codes, h);
   for (std::vector<uint8_t>& bytes :
        pack_module(scheme, source.rows(), source.columns(), rules, table, codes))
@@ -80,6 +82,12 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
   const bool wanted = options.method == QuantizeMethod::kGptq && weights.kind == NumberKind::kInt;
   Moments moments;
   if (calibration != nullptr) moments = calibration->moments(*unit.modules.front(), wanted);
+  for (const float h : moments.diagonal)
+    if (!std::isfinite(h))
+      fail(
+          "{}: reads numbers that are not finite on the calibration text; expected a source that "
+          "runs on it",
+          printable(unit.modules.front()->name));
   HessianFactor factor;
   const bool enough =
       wanted && moments.known() &&
@@ -90,8 +98,18 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
                                                 options.by_size, factor));
   for (size_t i = 0; i < sources.size(); ++i)
     result.reports.push_back(encode_searched(sources[i], *unit.modules[i], unit.scheme, rules,
-                                             options, moments, factored ? &factor : nullptr,
+                                             options, moments, factored ? &factor : nullptr, enough,
                                              input_scale, result.tensors));
+}
+
+// Numbers as those of a type that holds them: what is finite stays so.
+void store_finite(XType type, const std::vector<float>& numbers, uint8_t* out,
+                  const std::function<std::string()>& where) {
+  row_functions().store(type, numbers.data(), out, numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i)
+    if (std::isfinite(numbers[i]) && !std::isfinite(round_to(type, numbers[i])))
+      fail("{}: holds {}, which {} does not; expected another --dtype", where(), numbers[i],
+           dtype_name(type));
 }
 
 std::vector<uint8_t> decoded(const MatrixSource& source) {
@@ -100,6 +118,8 @@ std::vector<uint8_t> decoded(const MatrixSource& source) {
   std::vector<float> row(source.columns());
   for (size_t r = 0; r < source.rows(); ++r) {
     source.read_row(r, row.data());
+    if (!std::all_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); }))
+      source.fail_not_finite(r);
     row_functions().store(source.type(), row.data(), out.data() + r * row_bytes, row.size());
   }
   return out;
@@ -114,14 +134,15 @@ std::vector<uint8_t> converted(const WorkUnit& unit, const TensorStore& store, X
   store.read(*unit.tensor, unit.begin / made * in, bytes);
   std::vector<float> numbers(n);
   row_functions().load(from, bytes.data(), numbers.data(), n);
-  row_functions().store(type, numbers.data(), out.data(), n);
+  store_finite(type, numbers, out.data(), [&] { return store.where(*unit.tensor); });
   return out;
 }
 
 std::vector<uint8_t> bias_of(const Module& m, const TensorStore& store, DType type) {
   const std::vector<float> values = load_bias(m.plan, store);
   std::vector<uint8_t> out(values.size() * bits_of(type) / 8);
-  row_functions().store(type_of_numbers(type), values.data(), out.data(), values.size());
+  store_finite(type_of_numbers(type), values, out.data(),
+               [&] { return printable(m.name) + " (bias)"; });
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "base/json.h"
 #include "base/random.h"
@@ -236,8 +237,18 @@ TEST(Eval, CalibrationIsRefusedInWords) {
   refused("--calib " + quoted(dir / "bad.jsonl"), "bad.jsonl, line 2: neither input_ids");
   test::write_file(dir / "far.jsonl", "{\"input_ids\": [1, 40, 3, 4]}\n");
   refused("--calib-ctx 2 --calib " + quoted(dir / "far.jsonl"),
-          "token 40 is not in the vocabulary of 32 tokens");
+          "far.jsonl: token 40 is not in the vocabulary of 32 tokens");
   refused("--calib " + quoted(dir / "none.txt"), "none.txt");
+  // A family that is not known is rounded, with modules guessed from names, but does not run.
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
+  std::string config = test::read_file(dir / "src/config.json");
+  for (const char* name : {"Qwen3MoeForCausalLM", "qwen3_moe"})
+    config.replace(config.find(name), std::strlen(name), "nobody");
+  test::write_file(dir / "src/config.json", config);
+  const CommandResult r = run_tool("quantize " + quoted(dir / "src") + " " + quoted(dir / "out") +
+                                   " -q --scheme W4A16 --group 32 --calib-ctx 64 " + text);
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("--calib needs a model that runs whole: "), std::string::npos) << r.err;
 }
 
 }  // namespace

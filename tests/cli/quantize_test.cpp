@@ -208,8 +208,43 @@ TEST(Quantize, RefusesInWords) {
       "which is only read");
   refused(src + to + "--scheme W8A8 --resume", "no such unfinished run");
   refused(src + to + "--scheme W8A8 --shard-size lots", "expected a size", 2);
+  if (fs::exists("/proc/self"))
+    refused(src + " /proc/out --scheme W8A8",
+            "/proc/out: needs 1.14 MB, and the disk has 0 B free");
   test::write_file(dir / "out/file", "");
   refused(src + to + "--scheme W8A8 --overwrite", "exists and is not empty");
+  refused(src + " " + quoted(dir / "no/such/out") + " --scheme W8A8",
+          "no/such: there is no such folder");
+  refused(src + " " + quoted(dir / "out/file") + " --scheme W8A8",
+          "out/file: exists and is no folder");
+  test::write_file(dir / "other.partial/precious", "");
+  for (const char* how : {"", " --overwrite", " --resume"})
+    refused(src + " " + quoted(dir / "other") + " --scheme W8A8" + how,
+            "other.partial: exists and is not an unfinished run of this program");
+  EXPECT_TRUE(fs::exists(dir / "other.partial/precious"));
+  refused(src + " " + quoted(dir / "x") + " --scheme W8A8 --damp -1", "--damp is -1; expected");
+  refused(src + " " + quoted(dir / "x") + " --scheme W8A8 --min-rows nan", "--min-rows is nan");
+}
+
+// A link that leads nowhere, or out of the folder where that is not wanted, is found before the work.
+TEST(Quantize, FilesBesideTheWeightsAreReadOrRefusedFirst) {
+  const test::TempDir dir;
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
+  for (const char* name : {"README.md", "README.source.md", "README.txt"})
+    test::write_file(dir / "src" / name, std::string("of ") + name);
+  const std::string make = quoted(dir / "src") + " " + quoted(dir / "out") + " -q --scheme W8A8";
+  fs::create_symlink(dir / "nowhere", dir / "src/tokenizer.json");
+  refused(make, "src/tokenizer.json: is a symbolic link to ");
+  fs::remove(dir / "src/tokenizer.json");
+  test::write_file(dir / "far.json", "{}");
+  fs::create_symlink(dir / "far.json", dir / "src/tokenizer.json");
+  refused(make + " --no-follow", "outside the folder");
+  EXPECT_FALSE(fs::exists(dir / "out.partial"));
+  ASSERT_EQ(run_tool("quantize " + make).status, 0);
+  EXPECT_EQ(test::read_file(dir / "out/tokenizer.json"), "{}");
+  EXPECT_EQ(test::read_file(dir / "out/README.source.md"), "of README.md");
+  EXPECT_EQ(test::read_file(dir / "out/README.source.source.md"), "of README.source.md");
+  EXPECT_EQ(test::read_file(dir / "out/README.source.txt"), "of README.txt");
 }
 
 TEST(Quantize, RefusesGroupsThatReadersReadDifferently) {
@@ -248,20 +283,39 @@ TEST(Quantize, RefusesGroupsThatReadersReadDifferently) {
   EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
 }
 
+// A copy of a golden folder with one bf16 number of a tensor changed.
+void with_number(const fs::path& folder, const std::string& tensor, size_t at, uint16_t bits) {
+  fs::remove_all(folder);
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", folder);
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  std::string bytes = test::read_file(folder / "model.safetensors");
+  std::memcpy(bytes.data() + store.require(tensor).offset + 2 * at, &bits, sizeof bits);
+  test::write_file(folder / "model.safetensors", bytes);
+}
+
 TEST(Quantize, RefusesWeightsThatAreNoNumbers) {
   const test::TempDir dir;
-  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
-  const TensorStore store = TensorStore::open_file((dir / "src/model.safetensors").string());
-  const TensorInfo& t = store.require("model.layers.0.self_attn.k_proj.weight");
-  std::string bytes = test::read_file(dir / "src/model.safetensors");
-  bytes[t.offset + 2 * (t.shape[1] + 5)] = '\xc0';
-  bytes[t.offset + 2 * (t.shape[1] + 5) + 1] = '\x7f';
-  test::write_file(dir / "src/model.safetensors", bytes);
+  const std::string make =
+                        quoted(dir / "src") + " " + quoted(dir / "out") + " --overwrite --scheme ",
+                    calib = " --calib-ctx 64 --calib " + golden("calibration.jsonl");
+  with_number(dir / "src", "model.layers.0.self_attn.k_proj.weight", 64 + 5, 0x7fc0);
   for (const char* scheme : {"W8A8", "W4A16 --group 32", "NVFP4A16", "MXFP4", "FP8_BLOCK"})
-    refused(quoted(dir / "src") + " " + quoted(dir / "out") + " --overwrite --scheme " + scheme,
-            "model.layers.0.self_attn.k_proj is NaN; expected finite weights");
+    refused(make + scheme, "model.layers.0.self_attn.k_proj is NaN; expected finite weights");
   EXPECT_FALSE(fs::exists(dir / "out"));
   EXPECT_FALSE(fs::exists(dir / "out.partial/config.json"));
+  // What is left as it is may hold anything, but a model that gives no numbers calibrates nothing.
+  with_number(dir / "src", "model.layers.0.input_layernorm.weight", 7, 0x7fc0);
+  for (const char* how : {"W4A16 --group 32 --method gptq", "W8A8 --method search", "FP8"})
+    refused(make + how + calib, "reads numbers that are not finite");
+  // 1.7e38 is no number of f16.
+  for (const char* tensor : {"model.norm.weight", "model.layers.0.mlp.gate.weight"}) {
+    with_number(dir / "src", tensor, 3, 0x7f00);
+    refused(make + "W8A8 --dtype f16", std::string("model.safetensors: ") + tensor +
+                                           ": holds 1.7014118e+38, which float16 does not");
+  }
+  with_number(dir / "src", "model.layers.0.self_attn.k_proj.weight", 3, 0x7f00);
+  refused(make + "W8A8 --dtype f16",
+          "element [0,3] of model.layers.0.self_attn.k_proj is infinite");
 }
 
 // The disk is full from the n-th write on, for every n: words, exit 1, nothing that loads unless it is

@@ -9,7 +9,9 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <utility>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/numeric.h"
 #include "base/sha256.h"
@@ -263,6 +265,31 @@ TEST(QuantizeGolden, CalibratedFoldersHaveTheSameWeights) {
     EXPECT_EQ(section.find("config_groups")->dump(), theirs.find("config_groups")->dump());
     EXPECT_NO_THROW(Checkpoint::open((dir / "out").string()).require_supported());
   }
+}
+
+TEST(QuantizeJob, ASourceThatChangesDuringTheRunIsNotFinished) {
+  const test::TempDir dir;
+  fs::copy(golden("qwen3moe-dense"), dir / "src");
+  QuantizeOptions options;
+  options.source = (dir / "src").string(), options.target = (dir / "out").string();
+  options.scheme = "W8A8";
+  ThreadPool pool(1);
+  QuantizeJob job(options, 1);
+  bool changed = false;
+  try {
+    job.run(pool, [&](const QuantizeProgress&) {
+      if (!std::exchange(changed, true))
+        test::write_file(dir / "src/config.json", test::read_file(dir / "src/config.json") + " ");
+    });
+    FAIL() << "it was finished";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("src: the source was changed during the run: "
+                                         "source.files[0].bytes was "),
+              std::string::npos)
+        << e.what();
+  }
+  EXPECT_FALSE(fs::exists(dir / "out"));
+  EXPECT_FALSE(fs::exists(dir / "out.partial/config.json"));
 }
 
 }  // namespace
