@@ -734,6 +734,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
   }
 }
 
+template <HopperScheme S>
 __global__ void __launch_bounds__(384) no_kernel(const __grid_constant__ HopperGemm) {
   wait_for_predecessor();
   let_successor_start();
@@ -744,7 +745,7 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
   using H = Shape<S, NT, SLABS>;
   if constexpr (leaves_out(kNoKernel)) {
     const LaunchConfig l(dim3(132), H::threads, 0, early, stream);
-    check(cudaLaunchKernelEx(&l.config, no_kernel, g), "no product");
+    check(cudaLaunchKernelEx(&l.config, no_kernel<S>, g), "no product");
     return;
   } else {
   static const int resident = [] {  // blocks of a persistent grid
