@@ -396,8 +396,13 @@ def part_bytes(tool, o):
         alone = [essence(server.complete(r)) for r in requests]
     differences, most = 0, 0
     share = math.prod(int(n) for n in re.findall(r"--[pte]p (\d+)", " ".join(Server.ranks)))  # every rank has its part of keys and values
-    for options in (["--parallel", "32"], ["--parallel", "32", "--stretch", "1.5", "--threads", "1"],
-                    ["--parallel", "8", "--stretch", "8", "--kv-gib", str(0.02 / share)], ["--parallel", "16", "--kv-gib", str(0.008 / share)]):
+    forms = [["--parallel", "32"], ["--parallel", "32", "--stretch", "1.5", "--threads", "1"],
+             ["--parallel", "8", "--stretch", "8", "--kv-gib", str(0.02 / share)], ["--parallel", "16", "--kv-gib", str(0.008 / share)]]
+    # Where the sequences still fit (two batches in flight have half of them each): with less and less.
+    less = [["--parallel", "16", "--kv-gib", str(gib / share)] for gib in (0.005, 0.003)]
+    for options in forms + less:
+        if options in less and most > 0:
+            break
         with Server(tool, *options, "--queue", "1000") as server, concurrent.futures.ThreadPoolExecutor(32) as pool:
             for expected, got in zip(alone, pool.map(server.complete, requests)):
                 differences += essence(got) != expected

@@ -64,12 +64,12 @@ __device__ __forceinline__ float quantize_row(const FewGemm& g, int t, uint8_t* 
   return scale;
 }
 
-// Products with 16 outputs of the matrix at a time: those of `block` and of `blocks` - 1 behind it (each among those of 16 outputs).
-// to(block, v): output threadIdx.x % 16 of row threadIdx.x / 16, where there is such a row; by all threads.
+// Products with 16 outputs of the matrix, those of blockIdx.x.
+// to(v): output threadIdx.x % 16 of row threadIdx.x / 16, where there is such a row; by all threads.
 // kChannel: one scale per output, else a bf16 scale per output and 128 inputs. before(): what must have ended before rows are read.
 template <bool kChannel, int NB, class Before, class To>
-__device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks, uint8_t* shared,
-                                         Before before, To to) {
+__device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Before before,
+                                         To to) {
   using Shared = FewShared<NB>;
   constexpr int kRows = 8 * NB, kAhead = 4;
   constexpr size_t kTile = 4096 + (kChannel ? 0 : 128);
@@ -77,15 +77,15 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks
                 hopper_tile_bytes(HopperScheme::kInt4Channel) == 4096);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, quad = lane % 4,
             column = lane / 4;
-  const int nk = g.K / 128, rounds = (nk + kFewWarps - 1) / kFewWarps;
-  const int all = rounds * blocks;  // rounds of one block, then those of the next
+  const int nk = g.K / 128, rounds = (nk + kFewWarps - 1) / kFewWarps,
+            block = static_cast<int>(blockIdx.x);
   uint4 w[kAhead][2] = {};
   uint32_t z[kAhead] = {};
   const auto load = [&](int v, int slot) {
-    const int n = block + v / rounds, k = v % rounds * kFewWarps + warp;
-    if (v >= all || k >= nk) return;
-    const int thread = n % 4 * 32 + lane;  // of the tile's
-    const uint8_t* tile = g.w + (static_cast<size_t>(n / 4) * nk + k) * kTile;
+    const int k = v * kFewWarps + warp;
+    if (v >= rounds || k >= nk) return;
+    const int thread = block % 4 * 32 + lane;  // of the tile's
+    const uint8_t* tile = g.w + (static_cast<size_t>(block / 4) * nk + k) * kTile;
     w[slot][0] = *reinterpret_cast<const uint4*>(tile + thread * 16);
     w[slot][1] = *reinterpret_cast<const uint4*>(tile + 2048 + thread * 16);
     if constexpr (!kChannel)
@@ -127,11 +127,11 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks
   const int output = tid % kFewOutputs, row = tid / kFewOutputs;
   float sum = 0.0f;
   int32_t dot = 0;
-  for (int v0 = 0; v0 < all; v0 += kAhead) {
+  for (int v0 = 0; v0 < rounds; v0 += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int v = v0 + i, r = v % rounds, k = r * kFewWarps + warp, buffer = i % 2;
-      if (v >= all) break;
+      const int r = v0 + i, k = r * kFewWarps + warp, buffer = i % 2;
+      if (r >= rounds) break;
       if (k < nk) {
         int32_t acc[NB][4] = {};
         const uint32_t words[8] = {w[i][0].x, w[i][0].y, w[i][0].z, w[i][0].w,
@@ -163,7 +163,7 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks
           c[8] = f32_from_bits(z[i] & 0xFFFF0000u) * 0.0625f;
         }
       }
-      load(v + kAhead, i);
+      load(r + kAhead, i);
       __syncthreads();
       const int count = min(kFewWarps, nk - r * kFewWarps);
       if (row < g.rows) {
@@ -177,14 +177,11 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks
                        factors[(buffer * kFewWarps + j) * kFewOutputs + output], sum);
         }
       }
-      if (r + 1 < rounds) continue;
-      if constexpr (kChannel)
-        sum = static_cast<float>(dot) *
-              (g.channel[(block + v / rounds) * kFewOutputs + output] * 0.0625f);
-      to(block + v / rounds, row < g.rows ? sum * scales[row] : 0.0f);
-      sum = 0.0f, dot = 0;
     }
   }
+  if constexpr (kChannel)
+    sum = static_cast<float>(dot) * (g.channel[block * kFewOutputs + output] * 0.0625f);
+  to(row < g.rows ? sum * scales[row] : 0.0f);
 }
 
 template <bool kChannel, int NB>
@@ -192,13 +189,13 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
   const int row = static_cast<int>(threadIdx.x) / kFewOutputs,
             output = static_cast<int>(threadIdx.x) % kFewOutputs;
   few_sums<kChannel, NB>(
-      g, static_cast<int>(blockIdx.x), 1, shared,
+      g, shared,
       [] {
         wait_for_predecessor();
         let_successor_start();
       },
-      [&](int block, float v) {
-        const int o = block * kFewOutputs + output;
+      [&](float v) {
+        const int o = static_cast<int>(blockIdx.x) * kFewOutputs + output;
         if (row >= g.rows || o >= g.outputs) return;
         store_number(
             g.out, g.out_type,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of a model beside its products (model.cu, usual_rows.cu).
+// Kernels of a model beside its products (model.cu, usual_rows.cu, candidates.cu).
 #pragma once
 #include "check.h"
 
@@ -11,5 +11,7 @@ bool run_usual_rows(const CudaRowProgram* programs, size_t count, cudaStream_t s
 void take_rows(const CudaRows& from, const int32_t* which, const CudaRows& to, size_t cols,
                cudaStream_t stream);
 void attend(const CudaAttend& args, cudaStream_t stream);
+void find_candidates(const CudaCandidates& candidates, cudaStream_t stream);
+size_t candidate_work_bytes(size_t rows, size_t cols);
 
 }  // namespace moebius::cuda

@@ -192,6 +192,9 @@ CudaStatus take(const CudaRows* from, const int32_t* which, const CudaRows* to, 
 CudaStatus run_attend(const CudaAttend* args, void* stream) {
   return guarded([&] { attend(*args, stream_of(stream)); });
 }
+CudaStatus run_candidates(const CudaCandidates* candidates, void* stream) {
+  return guarded([&] { find_candidates(*candidates, stream_of(stream)); });
+}
 
 // ---- measuring ----
 
@@ -391,6 +394,8 @@ constexpr CudaApi kApi = {kCudaAbi,
                           run_programs,
                           take,
                           run_attend,
+                          run_candidates,
+                          candidate_work_bytes,
                           make_clock,
                           mark,
                           read_clock,

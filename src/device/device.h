@@ -6,6 +6,8 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "device/ops.h"
 #include "device/step.h"
 #include "nn/attention.h"
+#include "nn/candidates.h"
 #include "nn/compressor.h"
 #include "nn/indexer.h"
 #include "nn/moe_exchange.h"
@@ -134,6 +137,13 @@ class Device {
   // have no rows. Waits for what was given before where it reads.
   virtual void on_host(Step& step, const RowSet& x, const RowSet& y,
                        FunctionRef<void(HostRows x, HostRows y)> fn) = 0;
+  // What draws need of rows of logits, where the device finds it; none: the row has too many candidates,
+  // or nothing was asked of it. Waits. False: this device does not, and the rows are asked for instead.
+  virtual bool candidates(Step& step, const RowSet& x, std::span<const CandidateNeed> needs,
+                          std::span<std::optional<Candidates>> out) {
+    (void)step, (void)x, (void)needs, (void)out;
+    return false;
+  }
   // Until all operations of the step's lane are done; throws what the first that failed threw, and
   // none behind it has run.
   virtual void wait(Step& step) = 0;

@@ -10,12 +10,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "device/step.h"
 #include "moebius/error.h"
+#include "nn/candidates.h"
 
 namespace moebius {
 
@@ -42,6 +44,8 @@ struct BatchItem {
   // Tokens behind these that the backend drafts itself and runs, too (Backend::drafts): then there is one
   // token, and logits count for all rows.
   size_t drafts = 0;
+  // Where the draw from the last row's logits needs less than all of them.
+  std::optional<CandidateNeed> need = std::nullopt;
 };
 
 // What one step did, for the scheduler and for people.
@@ -61,7 +65,10 @@ struct StepStats {
 };
 
 struct StepOutput {
-  std::vector<float> logits;    // [rows asked for, vocab], items in order
+  std::vector<float>
+      logits;  // [rows asked for, vocab], items in order, but for rows that have candidates
+  // By row asked for, where items needed no more; empty: all rows are in `logits`.
+  std::vector<std::optional<Candidates>> candidates;
   std::vector<int32_t> drafts;  // what was drafted, items in order
   StepStats stats;
 };

@@ -196,14 +196,35 @@ TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenM
       add_logprobs(scanned, alternatives, choice, s);
     }
   }
+  see_answer(choice.token);
+  return choice;
+}
+
+void Sampler::see_answer(int32_t token) {
   ++produced_;
   if (longest_word_ > 1) {
     if (recent_.size() + 1 == longest_word_) recent_.erase(recent_.begin());
-    recent_.push_back(choice.token);
+    recent_.push_back(token);
   }
   if (params_.repetition_penalty != 1.0f || params_.presence_penalty != 0.0f ||
       params_.frequency_penalty != 0.0f)
-    ++touch(choice.token).produced;
+    ++touch(token).produced;
+}
+
+std::optional<CandidateNeed> Sampler::need(size_t limit) const {
+  const bool as_they_are =
+      touched_.empty() && params_.allowed_tokens.empty() && params_.logprobs < 0;
+  if (!as_they_are || limit == 0 || limit > INT32_MAX) return std::nullopt;
+  return candidate_need(params_, limit);
+}
+
+TokenChoice Sampler::next(const Candidates& candidates, size_t limit) {
+  if (candidates.top == kNever) fail_without_logit(limit);
+  TokenChoice choice;
+  choice.token = params_.temperature == 0.0f
+                     ? candidates.ids.at(0)
+                     : draw(params_, candidates, limit, random_.uniform(), sampler_scratch());
+  see_answer(choice.token);
   return choice;
 }
 

@@ -9,11 +9,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "nn/candidates.h"
 
 namespace moebius {
 
@@ -61,6 +63,10 @@ class Sampler {
   // `mask`: only its tokens may be chosen, after bias and penalties; where it has one, that is
   // chosen without a random number.
   TokenChoice next(std::span<const float> logits, size_t limit, const TokenMask* mask = nullptr);
+  // What the next choice among `limit` logits needs of their row, where that is not all of it; and that
+  // choice, from the candidates, without a mask.
+  std::optional<CandidateNeed> need(size_t limit) const;
+  TokenChoice next(const Candidates& candidates, size_t limit);
 
  private:
   // A token whose logit is not the model's. Their ids ascend.
@@ -74,6 +80,7 @@ class Sampler {
   Touched& touch(int32_t id);
   bool ends_bad_word(int32_t id) const;  // that the answer's last tokens began
   void changes(std::span<const float> logits, std::vector<LogitChange>& out) const;
+  void see_answer(int32_t token);
   SamplingParams params_;  // allowed tokens ascend; bad words are sorted by their last token
   SplitMix64 random_;
   std::vector<Touched> touched_;

@@ -184,42 +184,87 @@ int32_t draw_from_all(const LogitRow& row, const RowWeights& how, double uniform
   return static_cast<int32_t>(b * kLogitBlock) + pick({weights.data(), logits.size()}, rest);
 }
 
+// Whether top_k leaves all tokens; and whether nothing takes any away.
+bool takes_every(const SamplingParams& p, size_t vocab) {
+  return p.top_k == 0 || static_cast<size_t>(p.top_k) >= vocab;
+}
+bool takes_all(const SamplingParams& p, size_t vocab) {
+  return takes_every(p, vocab) && p.top_p >= 1.0f && p.min_p <= 0.0f;
+}
+
+// The exponent of the least weight that min_p leaves.
+double least_exponent(const SamplingParams& p) {
+  return p.min_p > 0 ? natural_log(static_cast<double>(p.min_p)) * 1.4426950408889634
+                     : -std::numeric_limits<double>::infinity();
+}
+
+// From s.head, which has all that can be chosen; total: the weight of all tokens where top_p counts for
+// every one of them.
+int32_t draw_from_head(const SamplingParams& p, const RowWeights& how, bool every, double total,
+                       double uniform, SamplerScratch& s) {
+  if (!every) keep_best(static_cast<size_t>(p.top_k), s);
+  if (p.top_p < 1.0f) {
+    const double here = weigh_head(how, s);
+    keep_mass(static_cast<double>(p.top_p) * (every ? total : here), how, s);
+  }
+  if (p.min_p > 0)
+    filter_head(s.head, [&, least = least_exponent(p)](float logit, int32_t) {
+      return static_cast<double>((logit - how.top) * how.rate) >= least;
+    });
+  const double mass = weigh_head(how, s);
+  return s.head.ids[static_cast<size_t>(pick(s.weights, uniform * mass))];
+}
+
 }  // namespace
 
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform,
              SamplerScratch& s) {
   const LogitRow& row = scanned.row;
   const RowWeights how = token_weights(scanned.top, p.temperature, scanned.vocab);
-  const auto k = static_cast<size_t>(p.top_k);
-  const bool every = k == 0 || k >= row.size();
-  if (every && p.top_p >= 1.0f && p.min_p <= 0.0f) return draw_from_all(row, how, uniform, s);
-  const double top_p = static_cast<double>(p.top_p), min_p = static_cast<double>(p.min_p);
-  const double least_exponent = min_p > 0 ? natural_log(min_p) * 1.4426950408889634
-                                          : -std::numeric_limits<double>::infinity();
+  const bool every = takes_every(p, row.size());
+  if (takes_all(p, row.size())) return draw_from_all(row, how, uniform, s);
   float least = -kLargestLogit;
   double total = 0;
   if (!every) {
-    least = reached_by(k, s);
+    least = reached_by(static_cast<size_t>(p.top_k), s);
   } else {
-    if (top_p < 1) {  // tokens that weigh less than t are, all together, not needed to reach top_p
+    if (p.top_p < 1.0f) {  // tokens that weigh less than t are, all together, not needed for top_p
       total = sum_weights(row, how, s.sums);
-      const double t = 0.99 * (1 - top_p) * total / static_cast<double>(row.size());
+      const double t =
+          0.99 * (1 - static_cast<double>(p.top_p)) * total / static_cast<double>(row.size());
       least = logit_below(how, natural_log(t) * 1.4426950408889634);
     }
-    if (min_p > 0) least = std::max(least, logit_below(how, least_exponent));
+    if (p.min_p > 0) least = std::max(least, logit_below(how, least_exponent(p)));
   }
   gather_head(row, s.maxima, least, s.head);
-  if (!every) keep_best(k, s);
-  if (top_p < 1) {
-    const double here = weigh_head(how, s);
-    keep_mass(top_p * (every ? total : here), how, s);
+  return draw_from_head(p, how, every, total, uniform, s);
+}
+
+int32_t draw(const SamplingParams& p, const Candidates& candidates, size_t vocab, double uniform,
+             SamplerScratch& s) {
+  const RowWeights how = token_weights(candidates.top, p.temperature, vocab);
+  s.head.ids = candidates.ids, s.head.logits = candidates.logits;
+  return draw_from_head(p, how, takes_every(p, vocab), candidates.total, uniform, s);
+}
+
+std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t vocab) {
+  CandidateNeed need;
+  need.vocab = static_cast<uint32_t>(vocab);
+  if (p.temperature == 0.0f) return need;
+  if (takes_all(p, vocab)) return std::nullopt;
+  const RowWeights how = token_weights(0.0f, p.temperature, vocab);
+  need.rate = how.rate, need.grid = how.grid;
+  if (!takes_every(p, vocab))
+    need.top_k = static_cast<uint32_t>(p.top_k);
+  else
+    need.top_p = static_cast<double>(p.top_p);
+  // What min_p takes away counts for the mass of the best top_k. A bucket more covers every rounding.
+  if (p.min_p > 0 && (need.top_k == 0 || p.top_p >= 1.0f)) {
+    const double depth =
+        -least_exponent(p) * static_cast<double>(kCandidateBucketsPerOctave) * 1.01 + 1;
+    if (depth < static_cast<double>(need.deepest)) need.deepest = static_cast<uint32_t>(depth);
   }
-  if (min_p > 0)
-    filter_head(s.head, [&](float logit, int32_t) {
-      return static_cast<double>((logit - how.top) * how.rate) >= least_exponent;
-    });
-  const double mass = weigh_head(how, s);
-  return s.head.ids[static_cast<size_t>(pick(s.weights, uniform * mass))];
+  return need;
 }
 
 int32_t greatest_token(const LogitRow& row, float top, SamplerScratch& s) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,11 @@ ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> 
 
 // `uniform`: of [0, 1).
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform, SamplerScratch& s);
+// The same from candidates of a row of `vocab` logits that candidate_need asked for; where a draw needs
+// all of them, that asks for none.
+int32_t draw(const SamplingParams& p, const Candidates& candidates, size_t vocab, double uniform,
+             SamplerScratch& s);
+std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t vocab);
 int32_t greatest_token(const LogitRow& row, float top, SamplerScratch& s);
 // Fills logprob and alternatives; s.maxima belong to the row.
 void add_logprobs(const ScannedRow& scanned, size_t alternatives, TokenChoice& choice,

@@ -21,6 +21,7 @@
 #include "device/cuda/cuda_table.h"
 #include "device/cuda/device_activation.h"
 #include "device/cuda/device_attention.h"
+#include "device/cuda/device_candidates.h"
 #include "device/cuda/device_router.h"
 #include "device/cuda/device_rows.h"
 #include "quant/quant_access.h"
@@ -34,7 +35,7 @@ std::string g_words;
 // A graph is the calls that were given while it was captured.
 using Graph = std::vector<std::function<CudaStatus()>>;
 thread_local std::unique_ptr<Graph> g_capture;
-std::atomic<size_t> g_launches{0};
+std::atomic<size_t> g_launches{0}, g_downloaded{0};
 
 // MOEBIUS_EMULATED_LOST: the device is lost after so many operations, or, where it is the name of a file, as soon as that is there.
 std::atomic<size_t> g_operations{0};
@@ -324,6 +325,18 @@ CudaStatus attend(const CudaAttend* args, void*) {
   return CudaStatus::kOk;
 }
 
+CudaStatus find_all_candidates(const CudaCandidates& c) {
+  if (c.x.type != XType::kF32) return refused("candidates of rows that are not f32");
+  for (size_t r = 0; r < c.x.rows; ++r) {
+    const CandidateNeed& need = c.needs[r];
+    if (need.vocab > c.cols || (need.weighs() && !c.weighs)) return refused("candidates");
+    if (need.vocab > 0)
+      c.found[r] = find_candidates(static_cast<const float*>(c.x.data) + r * c.x.stride, need,
+                                   c.most, c.ids + r * c.most, c.logits + r * c.most);
+  }
+  return CudaStatus::kOk;
+}
+
 constexpr uint64_t kEmulatedBytes = uint64_t{4} << 30;
 
 CudaStatus open(int32_t device, CudaFacts* facts) {
@@ -362,6 +375,7 @@ constexpr CudaApi kApi = {
     },
     [](void* to, const void* from, size_t bytes, void*) {
       std::memcpy(to, from, bytes);
+      g_downloaded += bytes;
       return CudaStatus::kOk;
     },
     [](void*) { return is_lost() ? lost() : CudaStatus::kOk; },
@@ -445,6 +459,10 @@ constexpr CudaApi kApi = {
     [](const CudaAttend* args, void* stream) {
       return given([stream, a = *args] { return attend(&a, stream); });
     },
+    [](const CudaCandidates* candidates, void*) {
+      return given([c = *candidates] { return find_all_candidates(c); });
+    },
+    [](size_t, size_t) -> size_t { return 1; },
     [](size_t, void** clock) {
       *clock = std::malloc(1);
       return CudaStatus::kOk;
@@ -471,4 +489,8 @@ extern "C" __attribute__((visibility("default"))) const moebius::CudaApi* moebiu
 // Graphs that were launched so far.
 extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_launches() {
   return moebius::g_launches;
+}
+// Bytes that came from the device so far.
+extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_downloaded() {
+  return moebius::g_downloaded;
 }

@@ -96,7 +96,8 @@ class HostBlock {
   };
   struct Thread {
     ucontext_t context;
-    std::vector<uint8_t> stack = std::vector<uint8_t>(256 * 1024);
+    static constexpr size_t kStack = 256 * 1024;
+    std::unique_ptr<uint8_t[]> stack{new uint8_t[kStack]};  // not touched before it is used
     bool done = false;
   };
   static HostBlock*& current() {
@@ -107,8 +108,8 @@ class HostBlock {
     for (unsigned t = 0; t < threads; ++t) {
       Thread& thread = *threads_.emplace_back(std::make_unique<Thread>());
       getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = thread.stack.data(),
-      thread.context.uc_stack.ss_size = thread.stack.size();
+      thread.context.uc_stack.ss_sp = thread.stack.get(),
+      thread.context.uc_stack.ss_size = Thread::kStack;
       thread.context.uc_link = &scheduler_;
       makecontext(&thread.context, &HostBlock::begin, 0);
     }
@@ -163,8 +164,20 @@ inline int32_t __reduce_max_sync(unsigned mask, int32_t v) {
 inline int32_t __reduce_min_sync(unsigned mask, int32_t v) {
   return -1 - __reduce_max_sync(mask, -1 - v);
 }
+inline uint32_t __reduce_add_sync(unsigned mask, uint32_t v) {
+  uint32_t sum = 0;
+  for (const uint32_t other : HostBlock::here().exchange(mask, v)) sum += other;
+  return sum;
+}
+inline uint32_t __shfl_up_sync(unsigned mask, uint32_t v, int lanes) {
+  const std::vector<uint32_t> all = HostBlock::here().exchange(mask, v);
+  const unsigned lane = threadIdx.x % 32, up = static_cast<unsigned>(lanes);
+  return lane >= up ? all[lane - up] : v;
+}
 inline void __syncwarp() { HostBlock::here().exchange(~0u, 0); }
 inline void atomicAdd(uint32_t* to, uint32_t v) { *to += v; }
+inline void atomicAdd(double* to, double v) { *to += v; }
+inline void atomicMin(uint32_t* to, uint32_t v) { *to = min(*to, v); }
 inline void fetch_ahead(const void*) {}
 
 // --- tensor cores: where lanes have what is said in mma.cuh ---

@@ -2,10 +2,12 @@
 #include "judge_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
 
+#include "device/cuda/device_candidates.h"
 #include "device/cuda/usual_rows.h"
 #include "judge_device.h"
 
@@ -154,6 +156,60 @@ void judge_list(const List& l, void* cleared, double clearing, RowsVerdict& verd
   std::fflush(stdout);
 }
 
+// What draws need of rows of logits, against the definition.
+CudaStatus run_candidates(void* context, size_t, void* stream) {
+  return g_api->find_candidates(static_cast<const CudaCandidates*>(context), stream);
+}
+
+void judge_candidates(size_t rows, const char* name, const std::vector<CandidateNeed>& kinds,
+                      bool timed, RowsVerdict& verdict) {
+  constexpr size_t kCols = 151936;
+  constexpr uint32_t kMost = 1024;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> x(rows * kCols);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = i / kCols % 3 == 1 ? std::floor(normal(random)) : normal(random);
+  for (size_t r = 0; r < rows; ++r) x[r * kCols + random() % kCols] = 16.0f;
+  std::vector<CandidateNeed> needs;
+  for (size_t r = 0; r < rows; ++r) needs.push_back(kinds[r % kinds.size()]);
+  const Array<float> rows_there(x);
+  const Array<CandidateNeed> needs_there(needs);
+  const Array<CudaFound> found(rows);
+  const Array<int32_t> ids(rows * kMost);
+  const Array<float> logits(rows * kMost);
+  const Array<uint8_t> work(g_api->candidate_work_bytes(rows, kCols));
+  CudaCandidates c{};
+  c.x = {rows_there.data(), XType::kF32, rows, kCols}, c.cols = kCols;
+  c.needs = needs_there.data(), c.most = kMost, c.found = found.data();
+  c.ids = ids.data(), c.logits = logits.data(), c.work = work.data();
+  for (const CandidateNeed& n : needs) c.weighs = c.weighs || n.weighs();
+  must(g_api->find_candidates(&c, nullptr), "find_candidates");
+  const std::vector<CudaFound> got = found.read();
+  const std::vector<int32_t> got_ids = ids.read();
+  const std::vector<float> got_logits = logits.read();
+  std::vector<int32_t> want_ids(kMost);
+  std::vector<float> want_logits(kMost);
+  uint32_t most = 0;
+  for (size_t r = 0; r < rows; ++r) {
+    const CudaFound want =
+        find_candidates(x.data() + r * kCols, needs[r], kMost, want_ids.data(), want_logits.data());
+    bool equal = want.count == got[r].count && want.top == got[r].top && want.total == got[r].total;
+    for (size_t i = 0; equal && want.count <= kMost && i < want.count; ++i)
+      equal = want_ids[i] == got_ids[r * kMost + i] && want_logits[i] == got_logits[r * kMost + i];
+    most = std::max(most, want.count);
+    ++verdict.checks, verdict.failed += equal ? 0 : 1;
+    if (!equal)
+      std::printf("WRONG candidates of %s, row %zu of %zu: %u and %u, total %.17g and %.17g\n",
+                  name, r, rows, want.count, got[r].count, want.total, got[r].total);
+  }
+  if (!timed) return;
+  double us = 0;
+  must(g_api->time_graph(run_candidates, &c, 32, 9, &us), "time_graph");
+  std::printf("  candidates: %-8s %3zu rows of %zu logits: %6.2f us, at most %u of a row\n", name,
+              rows, kCols, us, most);
+}
+
 }  // namespace
 
 RowsVerdict judge_rows(bool timed) {
@@ -169,6 +225,15 @@ RowsVerdict judge_rows(bool timed) {
   judge_list(join_and_norm(3, 7168), cleared.data(), clearing, verdict);
   judge_list(heads(3, 4, 2, 64), cleared.data(), clearing, verdict);
   judge_list(heads(3, 4, 2, 256), cleared.data(), clearing, verdict);
+  constexpr uint32_t kVocab = 151669;  // of 151936 logits
+  const CandidateNeed greedy{kVocab}, best{kVocab, 2.06f, 0x1p-11f, 50},
+      mass{kVocab, 2.06f, 0x1p-11f, 0, 0.95}, least{kVocab, 2.06f, 0x1p-11f, 0, 1.0, 40};
+  for (const size_t rows : {1u, 8u, 32u}) {
+    judge_candidates(rows, "greedy", {greedy}, timed, verdict);
+    judge_candidates(rows, "top-k", {best}, timed, verdict);
+    judge_candidates(rows, "top-p", {mass}, timed, verdict);
+    judge_candidates(rows, "all", {least, greedy, mass, best}, timed, verdict);
+  }
   return verdict;
 }
 

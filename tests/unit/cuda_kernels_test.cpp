@@ -10,6 +10,7 @@
 #include <random>
 
 #include "../plugins/cuda/attention.cuh"
+#include "../plugins/cuda/candidates.cuh"
 #include "../plugins/cuda/few.cuh"
 #include "../plugins/cuda/usual_router.cuh"
 #include "../plugins/cuda/usual_rows.cuh"
@@ -621,6 +622,84 @@ TEST(CudaKernels, OtherListsAreReadOperationByOperation) {
   EXPECT_FALSE(usual({norm_row_op(NormKind::kLayer, 2, 0, weight)}, a.rows()));
   EXPECT_FALSE(usual(
       {norm_row_op(NormKind::kRms, 2, 0, weight), plain_row_op(RowOpKind::kSilu, 2, 2)}, a.rows()));
+}
+
+// --- candidates of draws ---
+
+// Rows with ties, with numbers that are not finite, without any logit; of the last pieces some tokens do not count.
+TEST(CudaKernels, CandidatesAreThoseOfTheirDefinition) {
+  std::mt19937 rng(11);
+  constexpr size_t kRows = 7, kVocab = 2300, kCols = 2400, kStride = 2411, kMost = 500;
+  std::vector<float> x(kRows * kStride);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float v = std::normal_distribution<float>(0.0f, 4.0f)(rng);
+    const size_t row = i / kStride;
+    x[i] = row == 1 ? std::floor(v) : row == 2 ? 0.01f * v : row == 6 ? NAN : v;
+    if (row == 3 && i % 5 == 0) x[i] = i % 2 == 0 ? NAN : INFINITY;
+    if (row == 3 && i % 7 == 0) x[i] = -INFINITY;
+    if (i % kStride >= kVocab) x[i] = 100.0f;  // never seen
+  }
+  const float rate = 1.4426950f / 0.7f, grid = 0x1p-11f;
+  const CandidateNeed kinds[] = {{kVocab, 0.0f, 0.0f},
+                                 {kVocab, rate, grid, 40},
+                                 {kVocab, rate, grid, 0, 0.9},
+                                 {kVocab, rate, grid, 0, 1.0, 37},
+                                 {kVocab, rate, grid, 2, 1.0, 3},
+                                 {0}};
+  size_t some = 0, too_many = 0;
+  for (size_t shift = 0; shift < std::size(kinds); shift += 2) {
+    std::vector<CandidateNeed> needs;
+    for (size_t r = 0; r < kRows; ++r) needs.push_back(kinds[(r + shift) % std::size(kinds)]);
+    std::vector<CudaFound> found(kRows, CudaFound{-1.0, -1.0f, 12345});
+    std::vector<int32_t> ids(kRows * kMost), want_ids(kMost);
+    std::vector<float> logits(kRows * kMost), want_logits(kMost);
+    const auto pieces = static_cast<size_t>(cuda::piece_count(kCols));
+    std::vector<uint64_t> work((kRows * (sizeof(cuda::CandidateWork) + pieces * 8) + 7) / 8,
+                               ~uint64_t{0});
+    CudaCandidates c{};
+    c.x = {x.data(), XType::kF32, kRows, kStride}, c.cols = kCols, c.needs = needs.data();
+    c.weighs = true, c.most = kMost, c.found = found.data(), c.ids = ids.data();
+    c.logits = logits.data(), c.work = work.data();
+    std::vector<uint64_t> shared(sizeof(cuda::CandidateWork) / 8 + 64);
+    cuda::ChooseShared chosen;
+    const auto blocks = static_cast<unsigned>((pieces + 7) / 8);
+    for (int r = 0; r < static_cast<int>(kRows); ++r) {
+      for (unsigned b = 0; b < blocks; ++b) {
+        cuda::blockIdx = {b, 0, 0};
+        HostBlock::run(cuda::kPieceThreads, [&] { cuda::find_maxima(c, r); });
+      }
+      for (unsigned b = 0; b < blocks; ++b) {
+        cuda::blockIdx = {b, 0, 0};
+        HostBlock::run(cuda::kPieceThreads, [&] {
+          cuda::weigh_tokens(c, r, reinterpret_cast<uint8_t*>(shared.data()));
+        });
+      }
+      HostBlock::run(cuda::kChooseThreads, [&] { cuda::choose_candidates(c, r, chosen); });
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      SCOPED_TRACE(testing::Message() << "row " << r << " shift " << shift);
+      if (needs[r].vocab == 0) {
+        EXPECT_EQ(found[r].count, 12345u);
+        continue;
+      }
+      const CudaFound want = find_candidates(x.data() + r * kStride, needs[r], kMost,
+                                             want_ids.data(), want_logits.data());
+      EXPECT_EQ(want.count, found[r].count);
+      EXPECT_EQ(want.top, found[r].top);
+      EXPECT_EQ(want.total, found[r].total);
+      if (want.count > kMost) {
+        ++too_many;
+        continue;
+      }
+      some += want.count > 1 ? 1 : 0;
+      for (size_t i = 0; i < want.count; ++i) {
+        ASSERT_EQ(want_ids[i], ids[r * kMost + i]);
+        ASSERT_EQ(want_logits[i], logits[r * kMost + i]);
+      }
+    }
+  }
+  EXPECT_GT(some, 5u);
+  EXPECT_GT(too_many, 0u);
 }
 
 // --- the usual choice of experts ---

@@ -14,6 +14,7 @@
 
 #include "base/math_functions.h"
 #include "base/token_mask.h"
+#include "device/cuda/device_candidates.h"
 #include "moebius/error.h"
 #include "nn/logit_row.h"
 
@@ -359,6 +360,74 @@ TEST(Sampler, EqualsTheDefinitionOnLargeVocabularies) {
       ASSERT_NO_FATAL_FAILURE(expect_equal(sampler.next(row, size), definition.next(row)))
           << size << " " << round;
     }
+}
+
+// What a device finds of a row is enough: the same tokens, also with ties, with numbers that are not finite, and with
+// draws that need most of a row.
+TEST(Sampler, CandidatesGiveTheChoicesOfTheirRows) {
+  Numbers numbers(20262);
+  size_t asked = 0, few = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const size_t size = numbers.one_of<size_t>({1, 2, 3, 7, 100, 255, 256, 257, 1000, 5000});
+    SamplingParams params = numbers.params(size);
+    params.logprobs = -1, params.repetition_penalty = 1.0f;
+    params.presence_penalty = params.frequency_penalty = 0.0f;
+    params.logit_bias.clear(), params.allowed_tokens.clear(), params.bad_words.clear();
+    if (round % 4 == 0)
+      params.temperature = 0.7f, params.top_k = 9, params.top_p = 0.8f, params.min_p = 0.1f;
+    Sampler by_row(params), by_candidates(params);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << size << " tokens, temperature "
+                                    << params.temperature << ", k " << params.top_k << ", p "
+                                    << params.top_p << ", min_p " << params.min_p);
+    const std::optional<CandidateNeed> need = by_candidates.need(size);
+    const bool all = params.temperature > 0 && params.top_p >= 1 && params.min_p <= 0 &&
+                     (params.top_k == 0 || static_cast<size_t>(params.top_k) >= size);
+    ASSERT_EQ(need.has_value(), !all);
+    if (!need) continue;
+    ++asked;
+    for (int step = 0; step < 4; ++step) {
+      const std::vector<float> row = numbers.row(size);
+      Candidates found;
+      found.ids.resize(size), found.logits.resize(size);
+      const CudaFound facts =
+          find_candidates(row.data(), *need, size, found.ids.data(), found.logits.data());
+      found.top = facts.top, found.total = facts.total;
+      found.ids.resize(facts.count), found.logits.resize(facts.count);
+      few += facts.count < size ? 1 : 0;
+      if (!std::isfinite(facts.top)) {
+        ASSERT_THROW(by_row.next(row, size), Error);
+        ASSERT_THROW(by_candidates.next(found, size), Error);
+        break;
+      }
+      ASSERT_EQ(by_candidates.next(found, size).token, by_row.next(row, size).token);
+    }
+  }
+  EXPECT_GT(asked, 500u);
+  EXPECT_GT(few, 500u);
+}
+
+TEST(Sampler, WhatNeedsAllLogitsAsksForNoCandidates) {
+  const auto asks = [](auto change) {
+    SamplingParams p;
+    change(p);
+    const int32_t stops[] = {3};
+    return Sampler(p, stops).need(1000).has_value();
+  };
+  EXPECT_TRUE(asks([](SamplingParams&) {}));
+  EXPECT_TRUE(asks([](SamplingParams& p) { p.temperature = 1, p.top_k = 20; }));
+  EXPECT_TRUE(asks([](SamplingParams& p) { p.temperature = 1, p.top_p = 0.9f; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.temperature = 1; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.logprobs = 0; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.min_tokens = 2; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.allowed_tokens = {1, 2}; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.logit_bias = {{5, 1.0f}}; }));
+  EXPECT_FALSE(asks([](SamplingParams& p) { p.bad_words = {{1, 2}}; }));
+  SamplingParams p;
+  p.presence_penalty = 1.0f;
+  Sampler sampler(p);
+  EXPECT_TRUE(sampler.need(3).has_value());  // nothing was produced
+  sampler.next(std::vector<float>{1.0f, 2.0f, 0.0f}, 3);
+  EXPECT_FALSE(sampler.need(3).has_value());
 }
 
 TEST(Sampler, DoesNotDependOnAlignmentOrThread) {

@@ -98,6 +98,8 @@ class CudaDevice final : public Device {
                  const RowSet& y) override;
   void on_host(Step& step, const RowSet& x, const RowSet& y,
                FunctionRef<void(HostRows x, HostRows y)> fn) override;
+  bool candidates(Step& step, const RowSet& x, std::span<const CandidateNeed> needs,
+                  std::span<std::optional<Candidates>> out) override;
   void wait(Step& step) override;
   bool lost() const override { return lost_; }
   std::shared_ptr<void> stay() override;
@@ -203,7 +205,7 @@ class CudaDevice final : public Device {
     std::map<uint64_t, Recorded> known;           // by such marks
     size_t graphs = 0;
     std::vector<CudaRoom> slots;
-    CudaRoom uploaded, which, ones, counts;
+    CudaRoom uploaded, which, ones, counts, found;
     CudaHostRoom uploading, moving;
     bool moved = false;  // something crosses from `moving`
     size_t ones_rows = 0, counted = 0;

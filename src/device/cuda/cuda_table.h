@@ -12,13 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/candidates.h"
 #include "quant/activation.h"
 #include "quant/moe_spec.h"
 #include "quant/quant_matrix.h"
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 4;
+inline constexpr uint32_t kCudaAbi = 5;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -183,6 +184,20 @@ struct CudaAttend {
   CudaRows q, k, v, out;                        // k without data: keys are there already
 };
 
+// Candidates of rows of logits (device_candidates.h). All memory is the device's.
+struct CudaFound;
+struct CudaCandidates {
+  CudaRows x;                  // f32
+  size_t cols;                 // no row's vocab is larger
+  const CandidateNeed* needs;  // [rows]
+  bool weighs;                 // some of these do
+  uint32_t most;               // room for the candidates of a row
+  CudaFound* found;            // [rows], of rows that ask for something
+  int32_t* ids;                // [rows, most]
+  float* logits;               // [rows, most]
+  void* work;                  // candidate_work_bytes()
+};
+
 struct CudaRoofs {
   double read_tbs, copy_tbs;          // TB/s
   double launch_us, early_launch_us;  // an empty kernel in a graph
@@ -240,6 +255,8 @@ struct CudaApi {
   CudaStatus (*take_rows)(const CudaRows* from, const int32_t* which, const CudaRows* to,
                           size_t cols, void* stream);
   CudaStatus (*attend)(const CudaAttend* attend, void* stream);
+  CudaStatus (*find_candidates)(const CudaCandidates* candidates, void* stream);
+  size_t (*candidate_work_bytes)(size_t rows, size_t cols);
 
   // --- measuring ---
   // Marks of time between what is given to a stream, inside a graph too (then those of its last launch); behind

@@ -193,11 +193,12 @@ class Engine {
   void preempt(Sequence& s) noexcept;
   void renew_keys() noexcept;
   void collect(StepReport& report);
-  static void add_item(PendingStep& step, Sequence& s);
+  void add_item(PendingStep& step, Sequence& s) const;
   void give_logits(PendingStep& step) const;
   void sample(PendingStep& step, StepReport& report);
   void sample_one(const Task& task) const noexcept;
   bool sample_row(Sequence& s, std::span<const float> logits) const;
+  bool take_choice(Sequence& s, TokenChoice choice) const;
   void roll_back(bool lost) noexcept;
   void commit(PendingStep& step, StepReport& report) noexcept;
   void commit_piece(Sequence& s, size_t piece) noexcept;

@@ -97,9 +97,10 @@ struct Engine::Sequence {
 // A row of logits that a sequence takes its next token from, and rows of its prompt.
 struct Engine::Task {
   Sequence* sequence = nullptr;
-  std::span<const float> logits;  // [rows, vocab]
-  size_t position = 0;            // of the first row's token
-  bool completes = false;         // the last row brings a token
+  std::span<const float> logits;           // [rows, vocab]
+  size_t position = 0;                     // of the first row's token
+  bool completes = false;                  // the last row brings a token
+  const Candidates* candidates = nullptr;  // of one row, instead of its logits
 };
 
 // A batch that the backend has.

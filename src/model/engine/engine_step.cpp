@@ -29,7 +29,7 @@ std::string copy_of(const std::string& words) noexcept {
 
 }  // namespace
 
-void Engine::add_item(PendingStep& step, Sequence& s) {
+void Engine::add_item(PendingStep& step, Sequence& s) const {
   const size_t at = s.next();
   if (!s.draft_rows.empty()) {
     const size_t rows = s.draft_rows.size(), known = s.backend_drafts ? 1 : rows;
@@ -45,6 +45,7 @@ void Engine::add_item(PendingStep& step, Sequence& s) {
                  s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
   const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
   if (rows) item.logits = LogitsOf::kAll;
+  if (item.logits == LogitsOf::kLast && !s.constraint) item.need = s.sampler.need(vocab_);
   step.items.push_back(item);
   step.parts.push_back({&s, s.piece});
   step.shape.add(at, s.piece, rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
@@ -136,20 +137,29 @@ void Engine::observe_drafts(const PendingStep& step, uint64_t nanoseconds) noexc
 void Engine::give_logits(PendingStep& step) const {
   const size_t vocab = backend_.vocab();
   std::vector<Task>& tasks = step.tasks;
-  size_t row = 0, t = 0;
+  size_t row = 0, t = 0, asked = 0;
   for (const BatchItem& item : step.items) {
     const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size() + item.drafts
                         : item.logits == LogitsOf::kLast ? 1
                                                          : 0;
     if (rows == 0) continue;
-    const std::span<const float> all = std::span(output_.logits).subspan(row * vocab, rows * vocab);
-    row += rows;
+    asked += rows;
+    const Candidates* candidates =
+        !output_.candidates.empty() && output_.candidates[asked - 1]  // then it is the one row
+            ? &*output_.candidates[asked - 1]
+            : nullptr;
+    const size_t whole = candidates != nullptr ? 0 : rows;
+    const std::span<const float> all =
+        std::span(output_.logits).subspan(row * vocab, whole * vocab);
+    row += whole;
     const Sequence* owner = tasks[t].sequence;
+    tasks[t].candidates = candidates;
     tasks[t++].logits = all;
     for (; t < tasks.size() && tasks[t].sequence->id == owner->id &&
            tasks[t].sequence->state == Sequence::State::kFollows;
          ++t) {
-      tasks[t].logits = all.last(vocab);
+      tasks[t].candidates = candidates;
+      tasks[t].logits = all.last(std::min(all.size(), vocab));
       tasks[t].position = owner->tokens.size() - 1;
     }
   }
@@ -158,9 +168,10 @@ void Engine::give_logits(PendingStep& step) const {
 // Runs on any thread of the pool and touches nothing but its sequence.
 void Engine::sample_one(const Task& task) const noexcept {
   Sequence& s = *task.sequence;
-  const size_t vocab = backend_.vocab(), rows = task.logits.size() / vocab;
+  const size_t vocab = backend_.vocab(),
+               rows = task.candidates != nullptr ? 1 : task.logits.size() / vocab;
   try {
-    for (size_t r = 0; r < rows && s.wants_prompt_rows(); ++r) {
+    for (size_t r = 0; r < task.logits.size() / vocab && s.wants_prompt_rows(); ++r) {
       const size_t p = task.position + r;
       if (p < s.reported || p + 1 >= s.prompt()) continue;
       if (s.prompt_choices.empty()) s.prompt_position = p + 1;
@@ -179,7 +190,10 @@ void Engine::sample_one(const Task& task) const noexcept {
     if (s.tokens.capacity() - s.tokens.size() <= drafts)
       s.tokens.reserve(2 * s.tokens.size() + drafts + 8);
     for (size_t r = drafts == 0 ? rows - 1 : 0; r < rows; ++r) {
-      if (!sample_row(s, task.logits.subspan(r * vocab, vocab))) break;
+      const bool more = task.candidates != nullptr
+                            ? take_choice(s, s.sampler.next(*task.candidates, vocab_))
+                            : sample_row(s, task.logits.subspan(r * vocab, vocab));
+      if (!more) break;
       if (r < drafts && s.choices.back().token != s.draft_rows[r + 1]) break;
     }
   } catch (const std::exception& e) {
@@ -200,7 +214,10 @@ bool Engine::sample_row(Sequence& s, std::span<const float> logits) const {
     s.finish = Finish::kStopToken;  // the model has no token for it
     return false;
   }
-  TokenChoice choice = s.sampler.next(logits, vocab_, mask);
+  return take_choice(s, s.sampler.next(logits, vocab_, mask));
+}
+
+bool Engine::take_choice(Sequence& s, TokenChoice choice) const {
   const auto& stops = s.request->stop_tokens;
   const bool stop =
       !s.request->ignore_stop && std::find(stops.begin(), stops.end(), choice.token) != stops.end();

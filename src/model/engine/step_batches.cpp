@@ -43,7 +43,7 @@ void StepRunner::launch(Batch& batch) {
   batch.out.stats.rows = batch.pass->step.rows;
   batch.done = std::async(std::launch::async, [this, &batch] {
     const auto start = std::chrono::steady_clock::now();
-    run(*batch.pass, batch.out.logits);
+    run(*batch.pass, batch.out);
     batch.out.stats.nanoseconds = static_cast<uint64_t>(
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   });

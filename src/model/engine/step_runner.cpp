@@ -215,7 +215,7 @@ std::unique_ptr<StepRunner::Pass> StepRunner::begin(std::vector<Work> work, size
   return pass;
 }
 
-void StepRunner::logits(Pass& pass, const RowSet& h, std::vector<float>& out) {
+std::vector<uint32_t> StepRunner::rows_for_logits(Pass& pass) const {
   std::vector<uint32_t> rows;
   for (size_t i = 0; i < pass.work.size(); ++i) {
     const StepSequence& s = pass.step.sequences[i];
@@ -223,14 +223,27 @@ void StepRunner::logits(Pass& pass, const RowSet& h, std::vector<float>& out) {
       rows.push_back(static_cast<uint32_t>(s.first_row + s.tokens - 1 - n));
   }
   pass.projected = !rows.empty();
-  graph_.logits(pass.step, h, std::move(rows), out);
+  return rows;
 }
 
-void StepRunner::run(Pass& pass, std::vector<float>& out) {
+void StepRunner::logits(Pass& pass, const RowSet& h, std::vector<float>& out) {
+  graph_.logits(pass.step, h, rows_for_logits(pass), out);
+}
+
+void StepRunner::run(Pass& pass, StepOutput& out) {
   Step& step = pass.step;
   graph_.embed(step);
   graph_.run(step, pass.counts, nullptr);
-  logits(pass, graph_.hidden(step, graph_.last_device()), out);
+  std::vector<CandidateNeed> needs;
+  bool some = false;
+  for (const Work& w : pass.work) {
+    const size_t rows = rows_asked(w.item);
+    needs.resize(needs.size() + rows);  // that ask for nothing
+    if (rows > 0 && w.item.need) needs.back() = *w.item.need, some = true;
+  }
+  if (!some) needs.clear();
+  graph_.logits(step, graph_.hidden(step, graph_.last_device()), rows_for_logits(pass), needs,
+                out.logits, out.candidates);
   if (predictor_ != nullptr) predictor_->keep(step, graph_.normalized(step));
   for (Device* d : layers_.devices.all()) d->wait(step);
 }
@@ -331,7 +344,7 @@ void StepRunner::draft(std::span<Work> work, size_t lane, std::vector<Predictor:
 void StepRunner::step(std::vector<Work> work, size_t lane, StepOutput& out) {
   StepStats& stats = out.stats;
   stats = {};
-  out.logits.clear(), out.drafts.clear();
+  out.logits.clear(), out.candidates.clear(), out.drafts.clear();
   if (rows_of(work) == 0) return;
   std::vector<Predictor::Sequence> drafted;
   measured(stats, [&] {
@@ -339,7 +352,7 @@ void StepRunner::step(std::vector<Work> work, size_t lane, StepOutput& out) {
     stats.items = work.size(), stats.rows = rows_of(work);
     const std::unique_ptr<Pass> pass = begin(std::move(work), lane);
     try {
-      run(*pass, out.logits);
+      run(*pass, out);
       end(*pass, stats);
     } catch (...) {
       abandon(*pass);

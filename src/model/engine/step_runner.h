@@ -130,7 +130,8 @@ class StepRunner final : public DecoderModel {
   void draft(std::span<Work> work, size_t lane, std::vector<Predictor::Sequence>& rows,
              StepOutput& out) const;
   void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
-  void run(Pass& pass, std::vector<float>& logits);
+  void run(Pass& pass, StepOutput& out);
+  std::vector<uint32_t> rows_for_logits(Pass& pass) const;
   bool needs(std::span<const BatchItem> items, std::span<const BatchItem> writers) const;
   bool may_launch(const Batch& batch) const;
   void launch(Batch& batch);

@@ -192,7 +192,8 @@ void Graph::experts(Step& step, const ExpertBlock& block, const RowSet& router_x
 }
 
 void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
-                   std::vector<float>& out) const {
+                   std::span<const CandidateNeed> needs, std::vector<float>& out,
+                   std::vector<std::optional<Candidates>>& found) const {
   Device& ends = l_.devices.ends();
   const size_t n = which.size();
   if (h.device != &ends) {
@@ -207,7 +208,7 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   else
     l_.final_norm->run(step, {h, a, gates(step, ends)});
   step.phase = Phase::kOutput;
-  out.clear();
+  out.clear(), found.clear();
   if (n == 0) return;
   const RowSet x = ends.rows(step, kOutputRows, n, l_.hidden, l_.type);
   const auto give = [&](HostRows from, HostRows) {
@@ -222,7 +223,19 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   ends.take_rows(step, a, std::move(which), x);
   l_.output->forward(step, x, all);
   if (l_.logit_tail != nullptr) l_.logit_tail->run(step, {y});
-  ends.on_host(step, y, {}, give);
+  found.resize(needs.empty() ? 0 : n);
+  if (needs.empty() || !ends.candidates(step, y, needs, found)) {
+    found.clear();
+    return ends.on_host(step, y, {}, give);
+  }
+  for (size_t r = 0; r < n; ++r) {
+    if (found[r]) continue;
+    RowSet one = y;
+    one.rows = 1, one.offset += r * y.stride;
+    ends.on_host(step, one, {}, [&](HostRows from, HostRows) {
+      out.insert(out.end(), from.data.begin(), from.data.end());
+    });
+  }
 }
 
 size_t Graph::counted_experts() const {

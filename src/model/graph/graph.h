@@ -67,7 +67,15 @@ class Graph {
   // All rows behind the final norm, once logits() was called.
   RowSet normalized(Step& step) const { return rows(step, l_.devices.ends(), kInput, l_.hidden); }
   // Logits of some rows of h, [rows, vocab].
-  void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const;
+  void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const {
+    std::vector<std::optional<Candidates>> none;
+    logits(step, h, std::move(which), {}, out, none);
+  }
+  // The same, where draws need less of rows (`needs`, by row; empty: of none) and the device can find it: such
+  // rows have candidates in `found` and no logits in `out`. Empty: all rows are in `out`.
+  void logits(Step& step, RowSet h, std::vector<uint32_t> which,
+              std::span<const CandidateNeed> needs, std::vector<float>& out,
+              std::vector<std::optional<Candidates>>& found) const;
 
   Device& first_device() const { return *l_.layers[l_.own.begin]->device; }
   Device& last_device() const { return *l_.layers[l_.own.end - 1]->device; }
