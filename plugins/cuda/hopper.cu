@@ -348,7 +348,9 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
                        const RowScaling& scaling, uint8_t* to, float* scales, bool early,
                        cudaStream_t stream) {
   if (rows == 0) return;
-  if (scaling.groups || I <= kMostPieces * kRowGroup) {  // I is a multiple of 256
+  // Of few rows a block for each is faster (docs/gpu.md). I is a multiple of 256.
+  constexpr int kManyRows = 4096;
+  if (scaling.groups || (rows >= kManyRows && I <= kMostPieces * kRowGroup)) {
     const size_t jobs =
         static_cast<size_t>(rows) * (scaling.groups ? static_cast<size_t>(I / kRowGroup) : 1);
     const LaunchConfig l(dim3(blocks_of(jobs, kRequantizeThreads / 32)), kRequantizeThreads, 0,
