@@ -3,7 +3,7 @@
 """Writes a folder with random weights in DeepSeek-V4's geometry and few layers, for decode at a long context.
 
     bench/make_deepseek_v4.py FOLDER [--layers 2] [--experts 16] [--vocab 4096] [--context 40960]
-    moebius bench model FOLDER --prompts 512 --batches 1 --depths 32768
+    moebius bench model FOLDER --prompts 1 --batches 1 --depths 32768 --invented
 
 Hidden 4096, 64 heads of 512 with one key for all, a window of 128, q_lora 1024, 8 groups of outputs, four streams, top 6 of the
 experts. The first layer has compressed keys of 4 tokens of which an indexer of 64 heads chooses 512, the second one of 128

@@ -196,6 +196,7 @@ Command model_subject() {
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
   c.option("--depths", "LIST", &o->depths, "tokens in the KV cache before the decode steps")
       .range(1, 1 << 20);
+  c.flag("--invented", o->invented, "random keys instead of computed ones before the decode steps");
   c.option("--steps", "N", &o->steps, "decode steps of each batch size")
       .range(1, 1 << 20)
       .by_default("48 to 128");

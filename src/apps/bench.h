@@ -23,6 +23,7 @@ struct BenchOptions {
   std::vector<size_t> threads;                                            // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
   size_t steps = 0;                                                       // model; 0: by batch
+  bool invented = false;  // model: contexts that were not computed
   std::string synthetic;  // model: instead of a folder
   size_t layers = 6;      // of it
   size_t vocab = 151936;  // sampler

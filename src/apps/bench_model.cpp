@@ -12,6 +12,7 @@
 #include <ostream>
 #include <span>
 
+#include "apps/bench_context.h"
 #include "apps/bench_folder.h"
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
@@ -93,29 +94,37 @@ class ModelBench {
     size_t slow = 0;     // steps of more than twice the median
   };
   Decode decode(size_t batch, size_t depth) {
+    const size_t steps = options_.steps > 0 ? options_.steps : std::max<size_t>(48, 128 / batch);
     std::vector<SequenceState> states;
     std::vector<std::vector<int32_t>> tokens(batch);
     std::vector<StepItem> items(batch);
-    for (size_t b = 0; b < batch; ++b) states.push_back(model_->new_sequence());
-    for (size_t b = 0; b < batch && !interrupt_seen(); ++b)
-      for (size_t done = 0; done < depth; done += tokens[b].size()) {
-        tokens[b].resize(std::min(kFillChunk, depth - done)), fill(tokens[b]);
-        const StepItem item{&states[b], tokens[b], false};
-        model_->forward({&item, 1}, logits_);
+    std::optional<InventedContext> invented;
+    StepOutput made;
+    if (options_.invented)
+      invented.emplace(*model_, batch, depth, steps + 2 + kTraced + 2);
+    else
+      compute_context(states, tokens, depth);
+    const auto step = [&] {
+      for (size_t b = 0; b < batch; ++b) tokens[b].resize(1), fill(tokens[b]);
+      const double start = now_seconds();
+      if (invented) {
+        invented->step(tokens, made);
+      } else {
+        for (size_t b = 0; b < batch; ++b) items[b] = {&states[b], tokens[b], false};
+        model_->forward(items, logits_);
       }
-    const size_t steps = options_.steps > 0 ? options_.steps : std::max<size_t>(48, 128 / batch);
+      return now_seconds() - start;
+    };
     std::vector<double> times;
     Decode d;
     for (size_t i = 0; i < steps + 2 && !interrupt_seen(); ++i) {
-      for (size_t b = 0; b < batch; ++b)
-        tokens[b].resize(1), fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
       if (i == 2) model_->clear_profile();
-      const double start = now_seconds();
-      model_->forward(items, logits_);
+      const double seconds = step();
       if (i < 2) continue;  // these find buffers of another size
-      times.push_back(now_seconds() - start);
-      d.weight_bytes += static_cast<double>(model_->last_step().weight_bytes);
-      d.kv_bytes += static_cast<double>(model_->last_step().kv_bytes);
+      times.push_back(seconds);
+      const StepStats& did = invented ? made.stats : model_->last_step();
+      d.weight_bytes += static_cast<double>(did.weight_bytes);
+      d.kv_bytes += static_cast<double>(did.kv_bytes);
     }
     const auto count = static_cast<double>(std::max<size_t>(1, times.size()));
     d.weight_bytes /= count, d.kv_bytes /= count;
@@ -124,10 +133,7 @@ class ModelBench {
     d.time = summarize(times);
     for (const double t : times) d.slow += t > 2 * d.time.median ? 1 : 0;
     profiled_ = times.size();
-    traced(kTraced, [&] {
-      for (size_t b = 0; b < batch; ++b) fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
-      model_->forward(items, logits_);
-    });
+    traced(kTraced, [&] { step(); });
     return d;
   }
 
@@ -163,6 +169,22 @@ class ModelBench {
   double load_seconds = 0, load_peak = 0;
 
  private:
+  // Runs `depth` tokens of every sequence.
+  void compute_context(std::vector<SequenceState>& states,
+                       std::vector<std::vector<int32_t>>& tokens, size_t depth) {
+    std::optional<Progress> bar;  // with JSON another one counts the tests
+    if (!options_.json)
+      bar.emplace("context", tokens.size() * depth, false, Progress::Last::kErase);
+    for (std::vector<int32_t>& own : tokens) {
+      SequenceState& state = states.emplace_back(model_->new_sequence());
+      for (size_t done = 0; done < depth && !interrupt_seen(); done += own.size()) {
+        own.resize(std::min(kFillChunk, depth - done)), fill(own);
+        const StepItem item{&state, own, false};
+        model_->forward({&item, 1}, logits_);
+        if (bar) bar->advance(own.size());
+      }
+    }
+  }
   // Steps with marks of time around every operation, where there is a CUDA device: the profile is theirs then. Graphs wait at marks, so
   // that these steps are slower than the others.
   void traced(size_t steps, FunctionRef<void()> step) {

@@ -177,18 +177,18 @@ class Base:
         self.logits = architectures.run(self.model, architectures.draw(0))
 
 
-HEADS = ("lm_head.weight", "output.weight", "head.weight", "unembed.weight")
-TABLES = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight", "embed.weight")
+HEADS = ("lm_head", "output", "head", "unembed")
+TABLES = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed")
 
 
 def tied_folders(folder, scratch):
     """(what is stored, folder) of one whose output projection has values of its own, those of the table, or is not there."""
     weights = load_file(folder / "model.safetensors")
-    head = [n for n in weights if n.endswith(HEADS)]
-    table = [n for n in weights if n.endswith(TABLES) and not n.endswith(("per_layer.weight", *HEADS))]
+    head, table = ([n for n in weights if n.split(".")[-2:] in [[k, "weight"] for k in kinds] and not re.search("talker|visual|vision", n)]
+                   for kinds in (HEADS, TABLES))
     if len(table) != 1 or len(head) > 1:
         raise ValueError(f"table {table}, output projection {head}")
-    head = head[0] if head else table[0][:-len(next(t for t in TABLES if table[0].endswith(t)))] + "lm_head.weight"
+    head = head[0] if head else "lm_head.weight"
     own = torch.randn(weights[table[0]].shape, generator=torch.Generator().manual_seed(3)) * 0.1
     for what, value in (("own", weights.get(head, own)), ("the table's", weights[table[0]].clone()), ("none", None)):
         out = scratch / what.replace("'", "").replace(" ", "")
