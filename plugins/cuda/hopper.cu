@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kRequantizeThreads)
 }
 
 template <RowForm kForm>
-__global__ void __launch_bounds__(kRequantizeThreads)
+__global__ void __launch_bounds__(1024)
     requantize_kernel(const float* h, const int32_t* total, int I, RowScaling scaling, uint8_t* to,
                       float* scales) {
   extern __shared__ float4 kept[];
@@ -211,15 +211,15 @@ __global__ void __launch_bounds__(kRequantizeThreads)
   constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
   const float4* from = reinterpret_cast<const float4*>(h + static_cast<size_t>(row) * I);
   uint32_t most = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads) {
+  const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
+  for (int i = first; i < I / 4; i += step) {
     const float4 v = from[i];
     kept[i] = v;
     most = max(most, largest_of(v));
   }
   const float scale = row_scale(block_max(most), scaling);
   uint8_t* out = to + static_cast<size_t>(row) * I * kBytes;
-  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads)
-    store_four<kForm>(out, i, kept[i], scale);
+  for (int i = first; i < I / 4; i += step) store_four<kForm>(out, i, kept[i], scale);
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
@@ -369,8 +369,9 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
     return true;
   }();
   static_cast<void>(room);
-  const LaunchConfig l(dim3(blocks_of(static_cast<size_t>(rows))), kRequantizeThreads, bytes, early,
-                       stream);
+  // Long rows of which there are few: as many threads as a block can have.
+  const size_t threads = I >= 4096 && rows < kManyRows ? 1024 : kRequantizeThreads;
+  const LaunchConfig l(dim3(blocks_of(static_cast<size_t>(rows))), threads, bytes, early, stream);
   check(cudaLaunchKernelEx(&l.config, requantize_kernel<kForm>, h, total, I, scaling, to, scales),
         "requantizing rows");
 }
