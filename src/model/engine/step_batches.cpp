@@ -125,22 +125,18 @@ void StepRunner::read_block(size_t kind, BlockId id, size_t length, std::span<ui
   pool_.read(kind, id, versions(kind), version, out);
 }
 
+// Without the mutex: it is called inside regions of the pool, for which the holder of the mutex may be
+// waiting. The block was committed, so memory for its lengths is there, and nobody else uses it.
 bool StepRunner::write_block(size_t kind, BlockId id, size_t length, Fill fill) {
-  if (kind == state_kind_) {
-    const std::lock_guard lock(mutex_);
-    pool_.reserve_lengths(id);
-  }
   if (!pool_.write(kind, id, versions(kind), 0, fill)) return false;
-  if (kind == state_kind_) {
-    const std::lock_guard lock(mutex_);
-    pool_.set_lengths(id, {length, KvPool::kNoState});
-  }
+  if (kind == state_kind_) pool_.set_lengths(id, {length, KvPool::kNoState});
   return true;
 }
 
 void StepRunner::commit_blocks(size_t kind, size_t count) {
   const std::lock_guard lock(mutex_);
   pool_.commit(kind, count);
+  if (kind == state_kind_ && count > 0) pool_.reserve_lengths(static_cast<BlockId>(count - 1));
 }
 
 void StepRunner::trim_blocks(size_t kind, size_t count) {
