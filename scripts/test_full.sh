@@ -92,7 +92,8 @@ stage_ranks() {
     --gtest_filter='Quantize.Killed*:Quantize.AFullDisk*' --gtest_brief=1
 }
 
-# Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks.
+# Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks. No result
+# depends on how busy the machine is: limits of time are wide here (bench/rank_faults.py alone demands 5 s).
 stage_mpi() {
   local mpi
   have_release || return
@@ -102,7 +103,7 @@ stage_mpi() {
       continue
     fi
     one "every folder on ranks by $mpi, 64 tokens in every form" env MOEBIUS_FULL=1 "$root/tests/checks/check_mpi.py" "$mpi" "$root/build/release" text goldens
-    one "100 kills and 20 stops of ranks by $mpi" "$root/bench/rank_faults.py" "$mpi"
+    one "100 kills and 20 stops of ranks by $mpi" "$root/bench/rank_faults.py" "$mpi" --within 60
     if [ "$(id -u)" = 0 ] && command -v ip >/dev/null; then
       one "ranks by $mpi in network namespaces" "$root/bench/rank_network.py" "$mpi" bytes
     else
@@ -111,7 +112,7 @@ stage_mpi() {
   done
   if command -v mpirun.openmpi >/dev/null && [ -e "$root/build/release/libmoebius_comm_openmpi.so" ]; then
     one "mixed requests and clients that leave, on four ranks" env MOEBIUS_THREADS=1 "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes leave \
-      --launch "mpirun.openmpi --oversubscribe --allow-run-as-root -n 4" --ranks "--pp 2 --tp 2"
+      --launch "mpirun.openmpi --oversubscribe --allow-run-as-root -n 4" --ranks "--pp 2 --tp 2 --rank-timeout 600"
   fi
 }
 
