@@ -195,9 +195,12 @@ TEST(ServeCommand, SeveralModelsOneOfThemAsleep) {
     awake = std::max(awake, memory());
     ASSERT_TRUE(Served::eventually_long(asleep));
   }
-  EXPECT_TRUE(Served::eventually_long([&] { return memory() < 0.7 * awake; }))
-      << memory() << " of " << awake;
-  EXPECT_EQ(server.metric("model_loads_total{model=\"other\"}"), "2");
+  if (test::plain_build()) {  // sanitizers keep memory
+    EXPECT_TRUE(Served::eventually_long([&] { return memory() < 0.7 * awake; }))
+        << memory() << " of " << awake;
+  }
+  // At the start and in the second round; again in the first where half a second had passed by then.
+  EXPECT_GE(std::stoi(server.metric("model_loads_total{model=\"other\"}")), 2);
   std::filesystem::rename(copy, gone);
   const Response failed = server.completion(prompt + of[1]);
   EXPECT_EQ(failed.status, 503);

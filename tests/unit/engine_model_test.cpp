@@ -40,10 +40,11 @@ std::vector<Request> mixed_requests(size_t count, size_t vocab, uint64_t seed) {
   return out;
 }
 
-// How prompts are cut, whether one comes too early for what another leaves, and which steps have room for
-// drafts follow measured times: these counts are asked of all folders together.
+// How prompts are cut, whether one comes too early for what another leaves, how many steps there are (in
+// which some are cancelled) and which have room for drafts follow measured times: these counts are asked of
+// all folders together.
 struct Sums {
-  uint64_t cached = 0, drafted = 0, right = 0;
+  uint64_t cached = 0, drafted = 0, right = 0, cancelled = 0;
 };
 
 void compare(const std::string& folder, size_t count, XType type, Sums& sums,
@@ -100,13 +101,12 @@ void compare(const std::string& folder, size_t count, XType type, Sums& sums,
   engine.clear_cache();
   EXPECT_EQ(engine.kv().blocks().used_bytes(), 0u);
 
-  size_t cancelled = 0;
   for (size_t q = 0; q < requests.size(); ++q) {
     for (size_t i = 0; i < requests[q].n; ++i) {
       const FakeAnswer& g = got.at({q, i});
       FakeAnswer e = expected[q].at({0, i});
       if (g.finish == Finish::kCancelled) {
-        ++cancelled;
+        ++sums.cancelled;
         ASSERT_LE(g.tokens.size(), e.tokens.size());
         e.tokens.resize(g.tokens.size());
         e.logprobs.resize(g.tokens.size());
@@ -115,7 +115,6 @@ void compare(const std::string& folder, size_t count, XType type, Sums& sums,
       ASSERT_EQ(g.logprobs, e.logprobs) << "request " << q << ", choice " << i;
     }
   }
-  EXPECT_GT(cancelled, 0u);
 }
 
 TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
@@ -127,6 +126,7 @@ TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
   EXPECT_GT(sums.cached, 0u);
   EXPECT_GT(sums.drafted, count);
   EXPECT_GT(sums.right, 0u);
+  EXPECT_GT(sums.cancelled, 0u);
 }
 
 // One device that stands in for another machine; then attention there and experts here, two batches
@@ -140,6 +140,7 @@ TEST(EngineModel, OtherDevicesAnswerAsEachAlone) {
   }
   EXPECT_GT(sums.drafted, count);
   EXPECT_GT(sums.right, 0u);
+  EXPECT_GT(sums.cancelled, 0u);
 }
 
 // Double layers whose experts join the next, blocks of keys chosen by each kv head, streams of rows,
@@ -165,6 +166,7 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("qwen4exp-w4a16-g32", count, XType::kBf16, sums);
   EXPECT_GT(sums.drafted, count);
   EXPECT_GT(sums.right, 0u);
+  EXPECT_GT(sums.cancelled, 0u);
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
@@ -181,6 +183,7 @@ TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
   }
   EXPECT_GT(sums.drafted, count);
   EXPECT_GT(sums.right, 0u);
+  EXPECT_GT(sums.cancelled, 0u);
 }
 
 // longrope: a sequence that grows beyond the original length (32 here) has the keys of one that began

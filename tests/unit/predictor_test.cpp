@@ -213,7 +213,9 @@ TEST(Predictor, ChangesNoAnswer) {
     const EngineSnapshot s = expect_same_answers(predictor_dir(name), 24 / thinning());
     cached += s.cached_tokens, right += s.drafts_right[0];
   }
-  EXPECT_GT(cached, 0u);
+  if (thinning() == 1) {  // of so few nobody need find what another left
+    EXPECT_GT(cached, 0u);
+  }
   EXPECT_GT(right, 0u);
 }
 
