@@ -366,7 +366,8 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   Moments m = sum.finish();
   m.rows = seen;
   const Moments& layer = place.inner ? b.inner : b.input;
-  if (!routed(place) || !layer.known()) return m;
+  const bool sent = seen == 0 && m.known();  // nothing of other experts is in what it makes
+  if (!routed(place) || !layer.known() || sent) return m;
   if (!m.known()) {  // an expert that no row reached
     m.diagonal = layer.diagonal;
     if (whole) m.hessian = layer.hessian;

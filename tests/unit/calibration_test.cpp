@@ -3,7 +3,10 @@
 // model that has these layers.
 #include "quantize/calibration.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "base/random.h"
 #include "checkpoint/checkpoint.h"
@@ -67,6 +70,69 @@ TEST(Calibration, RowsBehindMadeLayersAreThoseOfTheMadeModel) {
     EXPECT_TRUE(rows == rows_of(other, name, {}));
     EXPECT_FALSE(rows == rows_of(plain, name, {}));
   }
+}
+
+// E[x x^T] of rows [n,K].
+std::vector<double> mean_products(const std::vector<float>& rows, size_t K) {
+  const size_t n = rows.size() / K;
+  std::vector<double> h(K * K);
+  for (size_t r = 0; r < n; ++r)
+    for (size_t i = 0; i < K; ++i)
+      for (size_t j = 0; j < K; ++j)
+        h[i * K + j] += double{rows[r * K + i]} * double{rows[r * K + j]} / static_cast<double>(n);
+  return h;
+}
+
+// With n rows and K inputs an expert's moments are a H_expert + (1 - a) H_layer, a = n / (n + K). An
+// expert without rows has the layer's; what its down projection reads is made of rows that are sent.
+TEST(Calibration, MomentsOfExpertsWithFewRowsAreMixed) {
+  const Checkpoint model = Checkpoint::open(golden("qwen3moe-dense"));
+  std::set<std::string, std::less<>> names;
+  for (const Module& m : model.modules())
+    if (m.layer == 0 && m.expert >= 0) names.insert(m.name);
+  size_t without = 0, with = 0;
+  for (const size_t tokens : {1u, 12u}) {
+    const TokenWindows windows = {some_windows(32).front()};
+    const TokenWindows some = {{windows[0].begin(), windows[0].begin() + static_cast<int>(tokens)}};
+    ThreadPool pool(2);
+    CalibrationSettings all;
+    all.all_experts = true;
+    Calibration routed(model, some, pool, names, {}), every(model, some, pool, names, all);
+    routed.reach(0), every.reach(0);
+    for (const char* part : {"gate_proj", "down_proj"}) {
+      const bool down = part[0] == 'd';
+      const auto module = [&](size_t e) {
+        return model.find_module(fmt::format("model.layers.0.mlp.experts.{}.{}", e, part));
+      };
+      std::vector<float> layer;  // rows of all experts; for gate all rows of the layer
+      for (size_t e = 0; e < 4 && down; ++e)
+        for (const float v : routed.inputs(*module(e), SIZE_MAX)) layer.push_back(v);
+      if (!down) layer = every.inputs(*module(0), SIZE_MAX);
+      const size_t K = module(0)->plan.K;
+      const std::vector<double> of_layer = mean_products(layer, K);
+      for (size_t e = 0; e < 4; ++e) {
+        SCOPED_TRACE(fmt::format("{} {} of {} tokens", part, e, tokens));
+        const std::vector<float> own = routed.inputs(*module(e), SIZE_MAX);
+        const Moments m = routed.moments(*module(e), true);
+        const size_t n = own.size() / K;
+        EXPECT_EQ(m.rows, n);
+        ++(n == 0 ? without : with);
+        const double a = n == 0 ? 0 : static_cast<double>(n) / static_cast<double>(n + K);
+        std::vector<double> expected =
+            mean_products(n > 0 ? own : every.inputs(*module(e), SIZE_MAX), K);
+        if (n > 0 || !down)
+          for (size_t i = 0; i < K * K; ++i) expected[i] = a * expected[i] + (1 - a) * of_layer[i];
+        ASSERT_EQ(m.hessian.size(), K * K);
+        double most = 0;
+        for (const double v : expected) most = std::max(most, std::abs(v));
+        for (size_t i = 0; i < K * K; ++i)
+          ASSERT_NEAR(double{m.hessian[i]}, expected[i], 1e-6 * most) << i;
+        for (size_t i = 0; i < K; ++i) ASSERT_EQ(m.diagonal[i], m.hessian[i * K + i]);
+      }
+    }
+  }
+  EXPECT_EQ(without, 4u);  // two of four experts see the one token
+  EXPECT_GE(with, 8u);
 }
 
 TEST(Calibration, AModuleThatIsNotThereIsNamed) {
