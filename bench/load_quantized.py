@@ -7,7 +7,8 @@
 Each scheme is made from the source, opened by transformers (one Linear per expert, weights decoded by compressed-tensors) and by
 `moebius logits --dtype f32`, on the same 64 tokens. Prints one line per scheme; exit status 1 where one does not load, or the largest
 difference is above its bound. Integers without quantized rows: 2e-5 of the largest logit. Others: 0.1, which only says that the same
-weights were loaded: rows have other scales in compressed-tensors (one for all rows of an expert), and FP4 it decodes to bf16, not to f32.
+weights were loaded: rows have other scales in compressed-tensors (one for all rows of an expert), and NVFP4 and MX weights it decodes to
+bf16, so these run there in bf16.
 Needs tests/python/make_checkpoints_requirements.txt.
 """
 import argparse
@@ -44,9 +45,10 @@ def main():
         subprocess.run([args.tool, "logits", work / "q", "-q", "--dtype", "f32", "--tokens", ",".join(map(str, ids)), "--out", work / "l"], check=True)
         ours = load_file(work / "l")["logits"]
         bound = 2e-5 if re.match(r"W\dA16", scheme) else 0.1
+        dtype = torch.bfloat16 if re.match("NVFP4|MXFP", scheme) else torch.float32
         try:
             with load_context(), torch.no_grad():
-                model = AutoModelForCausalLM.from_pretrained(work / "q", dtype=torch.float32)
+                model = AutoModelForCausalLM.from_pretrained(work / "q", dtype=dtype)
                 theirs = model(torch.tensor([ids])).logits[0].float()
             worst = ((ours - theirs).abs().max() / theirs.abs().max()).item()
             same = (ours.argmax(-1) == theirs.argmax(-1)).sum().item()

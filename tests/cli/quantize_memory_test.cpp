@@ -82,7 +82,8 @@ TEST(QuantizeMemory, StaysWithinTheForecast) {
   const test::TempDir dir;
   { const LayeredFolder made(dir); }
   for (const char* how : {"W8A8", "FP8 --method rtn --calib-ctx 64 --calib ",
-                          "W4A16 --method search --calib-ctx 64 --calib "}) {
+                          "W4A16 --method search --calib-ctx 64 --calib ",
+                          "W4A16 --method gptq --min-rows 0 --calib-ctx 64 --calib "}) {
     SCOPED_TRACE(how);
     const std::string calib =
         std::string(how).ends_with("--calib ") ? shell_quote((dir / "t.jsonl").string()) : "";
