@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "checkpoint/fused_halves.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
@@ -270,27 +271,39 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
     moved(b.router), moved(b.shared_gate);
   }
   for (const StoredElsewhere& other : modules) {
-    const auto it = c.by_name_.find(other.module);
-    if (it == c.by_name_.end()) fail("{}: has no module {}", folder_, printable(other.module));
-    Module& m = c.modules_[it->second];
-    ModuleTensors tensors;
-    tensors.name = m.name;
-    tensors[Role::kBias] = m.plan.tensors[Role::kBias];
-    for (size_t r = 0; r < static_cast<size_t>(Role::kBias); ++r)
-      if (const auto t =
-              by_name.find(fmt::format("{}.{}", m.name, suffix_of(static_cast<Role>(r))));
-          t != by_name.end())
-        tensors.by_role[r].info = t->second;
-    m.plan = reader_for(other.scheme.format)
-                 .plan(tensors, other.scheme, *c.store_, m.plan.N, m.plan.K, c.quant().version());
-    m.decision.scheme = other.scheme;
-    m.bytes = 0;
-    for (const TensorRef& ref : tensors.by_role)
-      if (ref) m.bytes += bytes_of(ref);
-    const auto reason =
-        unsupported_reason(other.scheme, m.kind == ModuleKind::kExpert && !m.shared_expert);
-    m.supported = !reason;
-    m.reason = reason.value_or("");
+    std::vector<Module*> parts;  // the module, or gate and up of a matrix that holds both
+    if (const auto it = c.by_name_.find(other.module); it != c.by_name_.end())
+      parts.push_back(&c.modules_[it->second]);
+    else
+      for (Module& m : c.modules_)
+        if (whole_of(m.plan.tensors) == other.module) parts.push_back(&m);
+    if (parts.empty()) fail("{}: has no module {}", folder_, printable(other.module));
+    for (Module* m : parts) {
+      const TensorRef weight = m->plan.tensors[Role::kWeight], bias = m->plan.tensors[Role::kBias];
+      ModuleTensors tensors;
+      tensors.name = m->name;
+      for (size_t r = 0; r <= static_cast<size_t>(Role::kBias); ++r)
+        if (const auto t =
+                by_name.find(fmt::format("{}.{}", other.module, suffix_of(static_cast<Role>(r))));
+            t != by_name.end())
+          tensors.by_role[r].info = t->second;
+      if (m->name != other.module) {
+        tensors[Role::kWeightShape] = {};
+        take_half(tensors, weight.info->shape[0], m->projection, weight.row_step);
+      }
+      if (!tensors[Role::kBias]) tensors[Role::kBias] = bias;
+      m->plan =
+          reader_for(other.scheme.format)
+              .plan(tensors, other.scheme, *c.store_, m->plan.N, m->plan.K, c.quant().version());
+      m->decision.scheme = other.scheme;
+      m->bytes = 0;
+      for (const TensorRef& ref : tensors.by_role)
+        if (ref) m->bytes += bytes_of(ref);
+      const auto reason =
+          unsupported_reason(other.scheme, m->kind == ModuleKind::kExpert && !m->shared_expert);
+      m->supported = !reason;
+      m->reason = reason.value_or("");
+    }
   }
   return c;
 }

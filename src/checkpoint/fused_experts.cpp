@@ -324,6 +324,12 @@ void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uin
   }
 }
 
+std::string whole_of(const ModuleTensors& tensors) {
+  const TensorRef& weight = tensors[Role::kWeight];
+  const bool half = weight && weight.index < 0 && weight.row_count > 0;
+  return half ? weight.info->name.substr(0, weight.info->name.rfind('.')) : "";
+}
+
 void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& map) {
   const size_t count = map.modules.size();
   for (size_t i = 0; i < count; ++i) {

@@ -14,5 +14,7 @@ uint64_t outputs_of(const ModuleTensors& tensors, uint64_t expected);
 // Leaves of the tensors of a matrix of `rows` outputs those of gate or up; step 2: the rows
 // alternate, gate first.
 void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uint64_t step);
+// The name of the matrix of which these tensors are a half; "": of none.
+std::string whole_of(const ModuleTensors& tensors);
 
 }  // namespace moebius

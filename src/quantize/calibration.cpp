@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/numeric.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/fused_halves.h"
 #include "kernels/row_functions.h"
 #include "model/arch/arch.h"
 #include "model/ranks/rank_memory.h"
@@ -141,6 +142,15 @@ class InnerRows {
   std::vector<float> turned_, u_, g_;
 };
 
+// Its name, or that of the matrix that holds it beside another.
+std::string stored_name(const Module& m) {
+  std::string whole = whole_of(m.plan.tensors);
+  return whole.empty() ? m.name : whole;
+}
+bool is_wanted(const std::set<std::string, std::less<>>& wanted, const Module& m) {
+  return wanted.contains(m.name) || wanted.contains(stored_name(m));
+}
+
 void widen(float& most, const float* x, size_t rows, size_t cols, size_t stride) {
   for (size_t r = 0; r < rows; ++r)
     most = std::max(most, row_functions().abs_max(x + r * stride, cols));
@@ -219,7 +229,7 @@ void Calibration::pass(size_t stage) {
 
 bool Calibration::keeps(std::span<const Module* const> modules) const {
   return keep_ && std::any_of(modules.begin(), modules.end(), [&](const Module* m) {
-           return m != nullptr && wanted_.contains(m->name);
+           return m != nullptr && is_wanted(wanted_, *m);
          });
 }
 
@@ -237,7 +247,7 @@ void Calibration::linear(std::span<const Module* const> modules, const TappedRow
   if (kept->rows != nullptr) kept->rows->append(x.x, x.rows, x.stride);
   widen(kept->largest, x.x, x.rows, x.cols, x.stride);
   const std::shared_ptr<Linear> shared = kept;
-  for (const Module* m : modules) linear_[m->name] = shared;
+  for (const Module* m : modules) linear_[m->name] = linear_[stored_name(*m)] = shared;
 }
 
 void Calibration::block(const MoeBlock& block, const TappedRows& x, std::span<const int32_t> ids,
@@ -255,7 +265,8 @@ void Calibration::block(const MoeBlock& block, const TappedRows& x, std::span<co
     if (slots > 0) kept->routed.resize(block.experts.size());
     const auto place = [&](const std::array<const Module*, 3>& parts, int expert) {
       for (size_t p = 0; p < 3; ++p)
-        if (parts[p] != nullptr) places_[parts[p]->name] = {kept, expert, parts, p == 2};
+        if (parts[p] != nullptr)
+          places_[parts[p]->name] = places_[stored_name(*parts[p])] = {kept, expert, parts, p == 2};
     };
     for (size_t e = 0; e < block.experts.size(); ++e)
       place(block.experts[e], slots == 0 ? -1 : static_cast<int>(e));
@@ -446,11 +457,11 @@ CalibrationCost calibration_cost(const Checkpoint& source,
       if (!has_matrix(m)) continue;
       const uint64_t packed = module_memory(source, m, {}, {}, type).packed;
       // Once more as it was made, with bytes and scales at most.
-      const uint64_t made = wanted.contains(m.name) ? m.plan.N * m.plan.K / 8 * 9 : 0;
+      const uint64_t made = is_wanted(wanted, m) ? m.plan.N * m.plan.K / 8 * 9 : 0;
       weights += std::max(packed, made);
       largest = std::max<uint64_t>(largest, m.bytes);
       if (m.expert <= 0) widths += m.plan.N + m.plan.K;
-      if (!wanted.contains(m.name)) continue;
+      if (!is_wanted(wanted, m)) continue;
       const bool inside = m.expert >= 0 || m.projection != Projection::kNone;
       if (inside) {
         if (blocks.insert(static_cast<uint64_t>(m.layer)).second)

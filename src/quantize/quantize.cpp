@@ -366,13 +366,17 @@ Checkpoint QuantizeJob::made_layers(Range layers) const {
   std::vector<StoredElsewhere> modules;
   std::vector<std::string> paths;
   for (const OutputPlan::Shard& shard : plan_.shards) {
-    const size_t before = modules.size();
-    for (const WorkUnit& u : shard.units)
-      if (u.kind == WorkUnit::Kind::kEncode && u.layer >= 0 &&
-          static_cast<size_t>(u.layer) >= layers.begin && static_cast<size_t>(u.layer) < layers.end)
-        for (const Module* m : u.modules)
-          if (m->loaded()) modules.push_back({m->name, u.scheme});
-    if (modules.size() == before) continue;
+    bool any = false;
+    for (const WorkUnit& u : shard.units) {
+      if (u.layer < 0 || static_cast<size_t>(u.layer) < layers.begin ||
+          static_cast<size_t>(u.layer) >= layers.end)
+        continue;
+      any = any || u.kind == WorkUnit::Kind::kEncode || u.kind == WorkUnit::Kind::kBias;
+      for (const Module* m : u.modules)
+        if (u.kind == WorkUnit::Kind::kEncode && m->loaded())
+          modules.push_back({m->name, u.scheme});
+    }
+    if (!any) continue;
     const std::string path = join_path(partial_, shard.name);
     paths.push_back(path_exists(path) ? path : path + ".tmp");
   }

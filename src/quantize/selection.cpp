@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "checkpoint/fused_halves.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/target_match.h"
 #include "quantize/schemes.h"
@@ -102,15 +103,15 @@ class Selector {
     for (const Module& m : source_.modules()) {
       if (!has_matrix(m)) continue;
       const TensorRef& weight = m.plan.tensors[Role::kWeight];
-      const bool half = weight && weight.index < 0 && weight.row_count > 0;
-      if (!half) {
+      const std::string name = whole_of(m.plan.tensors);
+      if (name.empty()) {
         candidates_.push_back(&m);
         continue;
       }
       const Module*& whole = wholes[weight.info];
       if (whole != nullptr) continue;
       Module& joined = out_.joined->emplace_back(m);
-      joined.name = weight.info->name.substr(0, weight.info->name.rfind('.'));
+      joined.name = name;
       joined.projection = Projection::kNone;
       ModuleTensors tensors;
       tensors.name = joined.name;

@@ -69,6 +69,23 @@ TEST(Quantize, EveryFamilyLoadsAndRuns) {
   }
 }
 
+// Biases of fused experts, gate and up of a shared MLP in one matrix, halves that alternate.
+TEST(Quantize, EveryLayoutIsCalibrated) {
+  for (const char* name : {"gptoss", "granitemoeshared", "inkling", "qwen2moe"}) {
+    const test::TempDir dir;
+    SCOPED_TRACE(name);
+    const CommandResult r =
+        run_tool("quantize " + golden(std::string(name) + "-dense") + " " + quoted(dir / "out") +
+                 " -q --json --scheme W4A8 --group -1 --min-rows 0 --calib-ctx 64 --shard-size 20K "
+                 "--calib " +
+                 golden("calibration.jsonl"));
+    ASSERT_EQ(r.status, 0) << r.err;
+    for (const Json& m : parse_json(r.out, "quantize").find("made")->items())
+      EXPECT_EQ(m.find("method")->as_string(), "gptq") << m.dump();
+    EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
+  }
+}
+
 TEST(Quantize, BytesDoNotDependOnThreadsMemoryOrShards) {
   const test::TempDir dir;
   const std::string make =

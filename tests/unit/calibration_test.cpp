@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/fused_halves.h"
 #include "runtime/thread_pool.h"
 #include "unit/checkpoint_util.h"
 
@@ -38,13 +39,15 @@ std::vector<float> rows_of(const Checkpoint& model, const std::string& name,
   return calibration.inputs(*model.find_module(name), SIZE_MAX);
 }
 
-// Experts of their own and fused ones, latent attention, shared experts; codes of 4 and 8 bits.
+// Experts of their own and fused ones, with biases too, gate and up in one matrix, latent attention, shared experts; codes of 4 and 8 bits.
 TEST(Calibration, RowsBehindMadeLayersAreThoseOfTheMadeModel) {
   for (const auto& [source, made, module] :
        {std::tuple("olmoe-dense", "olmoe-fp8-static", "self_attn.q_proj"),
         std::tuple("qwen3moe-dense", "qwen3moe-w4a8-g32-sharded", "self_attn.q_proj"),
         std::tuple("axk1-dense", "axk1-w4a16-g32", "self_attn.q_a_proj"),
         std::tuple("glm4moe-dense", "glm4moe-nvfp4", "self_attn.q_proj"),
+        std::tuple("gptoss-dense", "gptoss-w8a8", "self_attn.q_proj"),
+        std::tuple("granitemoeshared-dense", "granitemoeshared-w8a8", "self_attn.q_proj"),
         std::tuple("deepseekv2-dense", "deepseekv2-w8a8", "self_attn.kv_a_proj_with_mqa")}) {
     SCOPED_TRACE(made);
     const Checkpoint plain = Checkpoint::open(golden(source)),
@@ -52,8 +55,10 @@ TEST(Calibration, RowsBehindMadeLayersAreThoseOfTheMadeModel) {
     std::vector<StoredElsewhere> modules;
     std::vector<std::string> paths;
     for (const Module& m : other.modules())
-      if (!m.decision.scheme.is_dense() && m.layer == 0)
-        modules.push_back({m.name, m.decision.scheme});
+      if (!m.decision.scheme.is_dense() && m.layer == 0) {
+        const std::string whole = whole_of(m.plan.tensors);
+        modules.push_back({whole.empty() ? m.name : whole, m.decision.scheme});
+      }
     for (const SafetensorsFile& f : other.store().files()) paths.push_back(f.path());
     ASSERT_GT(modules.size(), 3u);
     const std::string name = std::string("model.layers.1.") + module;
