@@ -26,7 +26,8 @@ SCHEMES = ["W4A16", "W4A16 --group 32", "W4A16_ASYM", "W8A8", "W4A8", "W4A8 --fo
            "MXFP4A16", "W4A16 --method search"]
 # Whole sentences of vLLM for a scheme that no kernel of this machine takes.
 NO_KERNEL = ("Failed to find a kernel that can implement", "No compressed-tensors compatible scheme was found", "Unsupported FusedMoe scheme",
-             "MoE backend supports the deployment configuration", "Unsupported FP8 MoE backend: NONE")
+             "MoE backend supports the deployment configuration", "Unsupported FP8 MoE backend: NONE",
+             "Forced NVFP4 kernel")
 
 
 def generate(folder, ids, count):
