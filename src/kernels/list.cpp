@@ -3,7 +3,10 @@
 // MOEBIUS_KERNEL_TABLES; a unit of row functions: one line in MOEBIUS_ROW_TABLES.
 #include "kernels/list.h"
 
+#include <string_view>
 #include <vector>
+
+#include "kernels/attend.h"
 
 // Priority order: for one problem on one CPU, an earlier entry is preferred to a later one.
 #define MOEBIUS_KERNEL_TABLES(X) \
@@ -35,6 +38,9 @@
   X(kArmNeonRows)             \
   X(kGenericRows)
 
+// The same for blocks of attention.
+#define MOEBIUS_ATTEND_KERNELS(X) X(kX86AmxAttend)
+
 namespace moebius {
 
 #define MOEBIUS_DECLARE_TABLE(table) extern const KernelTable table;
@@ -42,6 +48,9 @@ MOEBIUS_KERNEL_TABLES(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
 #define MOEBIUS_DECLARE_TABLE(table) extern const RowFunctions table;
 MOEBIUS_ROW_TABLES(MOEBIUS_DECLARE_TABLE)
+#undef MOEBIUS_DECLARE_TABLE
+#define MOEBIUS_DECLARE_TABLE(table) extern const AttendKernel table;
+MOEBIUS_ATTEND_KERNELS(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
 
 std::span<const Kernel* const> kernel_list() {
@@ -63,6 +72,17 @@ std::span<const RowFunctions* const> row_function_list() {
   static constexpr const RowFunctions* kList[] = {MOEBIUS_ROW_TABLES(MOEBIUS_TABLE_ADDRESS)};
 #undef MOEBIUS_TABLE_ADDRESS
   return kList;
+}
+
+const AttendKernel* attend_kernel(const Kernel& kernel, const Problem& keys,
+                                  const Problem& values) {
+#define MOEBIUS_TABLE_ADDRESS(table) &table,
+  for (const AttendKernel* a : {MOEBIUS_ATTEND_KERNELS(MOEBIUS_TABLE_ADDRESS)})
+#undef MOEBIUS_TABLE_ADDRESS
+    if (a->run != nullptr && std::string_view(a->name) == kernel.name &&
+        std::string_view(a->codec) == kernel.codec && a->supports(keys, values))
+      return a;
+  return nullptr;
 }
 
 const Kernel& reference_kernel() { return kReferenceKernels.kernels[0]; }

@@ -14,7 +14,7 @@
 //     numerics, packed_bytes, row_bytes, row_panel_bytes, scratch_bytes) are there everywhere, so that
 //     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_row_panel,
 //     gemm) are null pointers where the architecture does not match.
-//  4. It includes kernel.h, the plain headers quant/activation.h and quant/quant_matrix.h,
+//  4. It includes kernel.h or attend.h, the plain headers quant/activation.h and quant/quant_matrix.h,
 //     kernels/unpack.h, prepared_rows.h and row_functions.h (declarations only), base/numeric.h and
 //     base/math_functions.h (always inlined), C headers and intrinsics. No <vector>, no <algorithm>, no inline functions shared
 //     with baseline units: a weak copy compiled here could be linked there.

@@ -89,16 +89,17 @@ void Attention::State::merge(const State& part, size_t m, size_t dv) const {
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
                      Segments segments, size_t threads)
     : plan_(plan), sequences_(sequences), segments_(segments) {
-  const size_t m_block = plan.kv.keys().kernel->m_block,
-               rows = std::max(m_block, kTaskRows / m_block * m_block),
-               tokens = std::max<size_t>(1, rows / heads_per_kv());
+  const size_t tokens = std::max<size_t>(1, task_rows(threads) / heads_per_kv());
   std::vector<Range> ranges;
   for (uint32_t s = 0; s < sequences.size(); ++s)
     for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
       ranges.push_back({s, static_cast<uint32_t>(begin),
                         static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
   const size_t kv_heads = plan.spec.kv_heads;
-  const bool split = ranges.size() * kv_heads < kManyTasks;
+  const bool split =
+      ranges.size() * kv_heads < (plan.attend != nullptr && threads != 0
+                                      ? std::min(kManyTasks, threads * 4 * kTasksPerThread)
+                                      : kManyTasks);
   const size_t few = ceil_div(kv_heads, parts_of_heads(ranges, threads, split));
   for (const Range& range : ranges) {
     const size_t together = (range.end - range.begin) * heads_per_kv() <= kFewRows ? few : 1;
@@ -111,6 +112,18 @@ Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> s
   if (segments == Segments::kSequential)
     std::stable_sort(tasks_.begin(), tasks_.end(),
                      [](const Task& a, const Task& b) { return a.segment < b.segment; });
+}
+
+// Rows of a task. Where a call takes many, the more there are, the less often keys and values are read, as
+// long as every thread has its tasks.
+size_t Attention::task_rows(size_t threads) const {
+  const size_t m_block = plan_.kv.keys().kernel->m_block,
+               least = std::max(m_block, kTaskRows / m_block * m_block);
+  size_t all = 0;
+  for (const AttentionRows& r : sequences_) all += r.T * plan_.spec.heads;
+  size_t rows = plan_.attend != nullptr && threads != 0 ? plan_.attend->best_rows : least;
+  while (rows / 2 >= least && all / rows < threads * kTasksPerThread) rows /= 2;
+  return rows;
 }
 
 size_t Attention::first_segment(const AttentionRows& rows, size_t token) const {
@@ -215,6 +228,11 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
                end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
+  if (job.task.heads == 1 && attends(job)) {
+    for (size_t block = begin; block < end; ++block)
+      attend_block(job, block, keys_after(job, block, 0, end), s);
+    return;
+  }
   for (size_t block = begin; block < end; ++block)
     for (size_t h = 0; h < job.task.heads; ++h)
       if (any_selected(job, block, job.task.head + h))
@@ -264,6 +282,36 @@ void Attention::add_relative(const Job& job, size_t block, size_t index, float* 
   }
 }
 
+bool Attention::attends(const Job& job) const {
+  return plan_.attend != nullptr && job.M >= plan_.attend->least_rows &&
+         job.rows.selected == nullptr && job.rows.relative == nullptr && plan_.spec.scale > 0.0f;
+}
+
+// All of run_block in one call; of one kv head.
+void Attention::attend_block(const Job& job, size_t block, const uint8_t* next,
+                             AttentionScratch& s) const {
+  const AttentionSpec& spec = plan_.spec;
+  const uint8_t* data = job.rows.blocks[block];
+  const Seen oldest = seen_keys(spec, job.position, block),
+             newest = seen_keys(spec, job.position + job.tokens - 1, block);
+  const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
+  for (size_t m = 0; m < job.M && !whole; ++m) {
+    const Seen seen = seen_keys(spec, job.position + m / job.rep, block);
+    s.seen[2 * m] = static_cast<uint8_t>(seen.first);
+    s.seen[2 * m + 1] = static_cast<uint8_t>(seen.last);
+  }
+  plan_.attend->run({&plan_.kv.keys().problem, &plan_.kv.values().problem,
+                     plan_.kv.keys_of(data, job.task.head), plan_.kv.values_of(data, job.task.head),
+                     next, s.key_panel, job.M, columns_of(job, block), whole ? nullptr : s.seen,
+                     spec.scale, s.best, s.total, s.out, s.scratch, row_functions().softmax_step});
+}
+
+// Keys of a block that are there for some row, from the first on.
+size_t Attention::columns_of(const Job& job, size_t block) const {
+  return std::min<size_t>(kKeyBlock, round_up(job.position + job.tokens - block * kKeyBlock,
+                                              plan_.kv.keys().kernel->n_step));
+}
+
 void Attention::run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                           AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
@@ -277,8 +325,7 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   w.problem = &keys.problem, w.data = plan_.kv.keys_of(data, head);
   after.problem = &values.problem, after.data = values_at;
   const PackedMatrix* then = &kk == &vk ? &after : nullptr;
-  const size_t columns = std::min<size_t>(
-      kKeyBlock, round_up(job.position + job.tokens - block * kKeyBlock, kk.n_step));
+  const size_t columns = columns_of(job, block);
   kk.gemm({&w, s.key_panel + index * s.key_panel_bytes, M, 0, columns, s.scores, kKeyBlock,
            s.scratch, then});
   const Seen oldest = seen_keys(spec, job.position, block),

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/attend.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
 
@@ -48,7 +49,8 @@ struct AttentionPlan {
   XType type = XType::kF32;  // of q, of the probabilities and of the result
   KvLayout kv;
   KvRowLayout entries;
-  KvLayout gathered;  // entries as they are multiplied
+  KvLayout gathered;                     // entries as they are multiplied
+  const AttendKernel* attend = nullptr;  // many rows through a block in one call; null: by products
 };
 // Kernels are chosen as for any matrix.
 AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
@@ -84,6 +86,7 @@ class AttentionScratch {
   size_t key_panel_bytes = 0;  // of one head
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
   float *q = nullptr, *scores = nullptr, *sums = nullptr, *keep = nullptr;
+  uint8_t* seen = nullptr;
   uint8_t *gathered = nullptr, *entry_panel = nullptr;
   float* entry = nullptr;
   // The softmax of a segment, and of all before it: [heads * M, value_dim], [heads * M] twice.
@@ -145,6 +148,10 @@ class Attention {
   static const uint64_t* selected_of(const Job& job, size_t token, size_t block, size_t head);
   const uint8_t* keys_after(const Job& job, size_t block, size_t index, size_t end) const;
   void add_relative(const Job& job, size_t block, size_t index, float* scores) const;
+  size_t task_rows(size_t threads) const;
+  size_t columns_of(const Job& job, size_t block) const;
+  bool attends(const Job& job) const;
+  void attend_block(const Job& job, size_t block, const uint8_t* next, AttentionScratch& s) const;
   void run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                  AttentionScratch& s) const;
   void finish(const Task& task, float* out, const float* total) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "kernels/oracle.h"
 #include "nn/attention.h"
@@ -24,6 +25,9 @@ AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& st
     plan.entries = {spec.key_dim, storage.type, kKeyBlock / spec.ratio};
     plan.gathered = KvLayout(1, spec.key_dim, spec.key_dim, {kv_type_of(type)}, type, choose);
   }
+  const KvMatrix &keys = plan.kv.keys(), &values = plan.kv.values();
+  if (keys.kernel == values.kernel)
+    plan.attend = attend_kernel(*keys.kernel, keys.problem, values.problem);
   plan.spec = std::move(spec);
   return plan;
 }
@@ -36,6 +40,7 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads
          values_bytes = vk.row_panel_bytes(values.problem, M), gathered_bytes = 0, panel_bytes = 0,
          scratch_bytes =
              std::max(kk.scratch_bytes(keys.problem, M), vk.scratch_bytes(values.problem, M));
+  if (plan.attend != nullptr) scratch_bytes = std::max(scratch_bytes, plan.attend->scratch_bytes);
   key_panel_bytes = round_up(kk.row_panel_bytes(keys.problem, M), 64);
   if (plan.spec.ratio != 0) {
     const KvMatrix &ek = plan.gathered.keys(), &ev = plan.gathered.values();
@@ -50,7 +55,8 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads
   ScratchLayout layout;
   const size_t at_rows = layout.add(M * row_bytes), at_keys = layout.add(heads * key_panel_bytes),
                at_values = layout.add(values_bytes), at_scratch = layout.add(scratch_bytes),
-               at_gathered = layout.add(gathered_bytes), at_panel = layout.add(panel_bytes);
+               at_gathered = layout.add(gathered_bytes), at_panel = layout.add(panel_bytes),
+               at_seen = layout.add(2 * M);
   struct Floats {
     float** to;
     size_t count, at = 0;
@@ -69,7 +75,8 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads
   for (Floats& a : all) a.at = layout.add_array<float>(a.count);
   uint8_t* base = memory_.reserve(layout.bytes());
   rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
-  scratch = base + at_scratch, gathered = base + at_gathered, entry_panel = base + at_panel;
+  scratch = base + at_scratch, gathered = base + at_gathered, entry_panel = base + at_panel,
+  seen = base + at_seen;
   for (const Floats& a : all) *a.to = reinterpret_cast<float*>(base + a.at);
 }
 

@@ -5,13 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "base/numeric.h"
 #include "kernels/list.h"
+#include "kernels/row_functions.h"
 #include "nn/ops.h"
+#include "runtime/memory.h"
 #include "unit/kv_cases.h"
 
 namespace moebius::test {
@@ -98,7 +101,8 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({{4, 2, 64, 64, 0.125f, 0, 0, 0, {}}, 150});
   all.push_back({{6, 2, 32, 32, 0.2f, 20, 0, 0, {}}, 200});  // window
-  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, 0, {}}, 70});    // key and value widths differ
+  all.push_back({{8, 1, 128, 96, 0.0883883f, 0, 0, 0, {}}, 150});
+  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, 0, {}}, 70});  // key and value widths differ
   all.push_back({{8, 2, 64, 64, 0.125f, 128, 0, 0, {0.5f, -1, 2, 0, 3, -4, 1, 0}}, 300});  // sinks
   all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, 0, {}}, 130});                               // chunks
   all.push_back({{4, 2, 32, 32, 0.2f, 0, 0, 1, {}}, 300});  // the first key is for itself alone
@@ -146,6 +150,85 @@ TEST(Attention, NanStaysInItsRow) {
           ASSERT_EQ(bad[i], good[i]) << i;
       }
     }
+}
+
+// Where many rows go through a block of keys in one call, this changes no byte: rows that see nothing of
+// a block, NaN, scores beyond f32 and sinks included.
+TEST(Attention, ManyRowsInOneCallHaveTheBytesOfProducts) {
+  const AttentionSpec specs[] = {{8, 1, 128, 96, 0.0883883f, 0, 0, 0, {}},
+                                 {6, 2, 64, 32, 0.125f, 20, 0, 0, {}},
+                                 {4, 4, 32, 64, 0.2f, 0, 50, 0, {0.5f, -1, 200, 0}}};
+  for (const AttentionSpec& spec : specs) {
+    const size_t T = kKeyBlock + 75, row = spec.heads * spec.key_dim;
+    AttentionPlan plan =
+        plan_attention(spec, XType::kBf16, KvStorage{KvType::kBf16}, host_cpu(), Policy{});
+    if (plan.attend == nullptr) GTEST_SKIP() << "this CPU multiplies, adds and multiplies";
+    Data d = random_data(spec, T, XType::kBf16, 17);
+    d.q[40 * row] = std::nanf("");
+    d.q[140 * row + 3] = HUGE_VALF;
+    for (size_t i = 0; i < spec.key_dim; ++i)
+      d.q[60 * row + i] = 0x1p126f, d.q[61 * row + i] = 1e4f;
+    const std::vector<float> together = run(plan, d, T, {T}),
+                             pieces = run(plan, d, T, {100, 7, T - 107});
+    plan.attend = nullptr;
+    const std::vector<float> apart = run(plan, d, T, {T});
+    for (size_t i = 0; i < apart.size(); ++i)
+      for (const float y : {together[i], pieces[i]})
+        ASSERT_TRUE(f32_bits(y) == f32_bits(apart[i]) || (std::isnan(y) && std::isnan(apart[i])))
+            << i << ": " << y << ", expected " << apart[i];
+  }
+}
+
+// The same before anything is rounded: three blocks of keys one after the other.
+TEST(Attention, ABlockInOneCallIsProductSoftmaxProduct) {
+  const AttentionSpec spec{1, 1, 160, 96, 0.0883883f, 0, 0, 0, {}};
+  const AttentionPlan plan =
+      plan_attention(spec, XType::kBf16, KvStorage{KvType::kBf16}, host_cpu(), Policy{});
+  if (plan.attend == nullptr) GTEST_SKIP() << "this CPU multiplies, adds and multiplies";
+  const KvMatrix &keys = plan.kv.keys(), &values = plan.kv.values();
+  const size_t M = 45, dk = spec.key_dim, dv = spec.value_dim;
+  const Data d = random_data(spec, 3 * kKeyBlock, XType::kBf16, 23);
+  AlignedBuffer rows(
+      M * std::max(keys.kernel->row_bytes(keys.problem), values.kernel->row_bytes(values.problem))),
+      q(keys.kernel->row_panel_bytes(keys.problem, M)),
+      p(values.kernel->row_panel_bytes(values.problem, M)), block(plan.kv.block_bytes()),
+      scratch(std::max({plan.attend->scratch_bytes, keys.kernel->scratch_bytes(keys.problem, M),
+                        values.kernel->scratch_bytes(values.problem, M)}));
+  const ActParams none;
+  PackedMatrix k, v;
+  k.problem = &keys.problem, k.data = plan.kv.keys_of(block.data(), 0);
+  v.problem = &values.problem, v.data = plan.kv.values_of(block.data(), 0);
+  keys.kernel->prepare_rows({&keys.problem, &none, d.q.data(), dk, M, rows.data()});
+  keys.kernel->make_row_panel({&keys.problem, &k, rows.data(), nullptr, M, q.data()});
+  std::vector<float> best(M, -HUGE_VALF), total(M), out(M * dv), scores(M * kKeyBlock),
+      sums(M * dv), best_here = best, total_here = total, out_here = out;
+  std::vector<uint8_t> seen(2 * M);
+  const RowFunctions& f = row_functions();
+  for (size_t b = 0; b < 3; ++b) {
+    plan.kv.put(block.data(), 0, 0, kKeyBlock, d.k.data() + b * kKeyBlock * dk, dk,
+                d.v.data() + b * kKeyBlock * dv, dv);
+    for (size_t m = 0; m < M; ++m)
+      seen[2 * m] = static_cast<uint8_t>(m % 3), seen[2 * m + 1] = static_cast<uint8_t>(m % 7 * 21);
+    plan.attend->run({&keys.problem, &values.problem, k.data, v.data, k.data, q.data(), M,
+                      kKeyBlock, b == 1 ? seen.data() : nullptr, spec.scale, best_here.data(),
+                      total_here.data(), out_here.data(), scratch.data(), f.softmax_step});
+    keys.kernel->gemm({&k, q.data(), M, 0, kKeyBlock, scores.data(), kKeyBlock, scratch.data()});
+    std::vector<float> keep(M);
+    for (size_t m = 0; m < M; ++m) {
+      float* s = scores.data() + m * kKeyBlock;
+      for (size_t i = 0; i < kKeyBlock && b == 1; ++i)
+        if (i < seen[2 * m] || i >= seen[2 * m + 1]) s[i] = -HUGE_VALF;
+      keep[m] = f.softmax_step(s, kKeyBlock, spec.scale, true, &best[m], &total[m]);
+    }
+    values.kernel->prepare_rows({&values.problem, &none, scores.data(), kKeyBlock, M, rows.data()});
+    values.kernel->make_row_panel({&values.problem, &v, rows.data(), nullptr, M, p.data()});
+    values.kernel->gemm({&v, p.data(), M, 0, dv, sums.data(), dv, scratch.data()});
+    for (size_t m = 0; m < M; ++m)
+      f.scale_and_add(out.data() + m * dv, keep[m], sums.data() + m * dv, dv);
+    EXPECT_EQ(best_here, best) << b;
+    EXPECT_EQ(total_here, total) << b;
+    EXPECT_EQ(out_here, out) << b;
+  }
 }
 
 TEST(Attention, PiecesOfAPromptDoNotMatter) {

@@ -36,6 +36,14 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k) {
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
 size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::row_panel_bytes(p, M); }
 size_t amx_scratch_bytes(const Problem& p, size_t M) { return amx_float::scratch_bytes(p, M); }
+// Whole tiles of bf16 rows with bf16 keys and values.
+bool amx_attends(const Problem& keys, const Problem& values) {
+  for (const Problem* p : {&keys, &values})
+    if (p->code != CodeType::kBf16 || p->x_type != XType::kBf16 || p->act.code != ActCode::kAsIs ||
+        p->K % 32 != 0 || p->N % 32 != 0)
+      return false;
+  return keys.N == 128 && values.K == 128;
+}
 size_t fma_packed_bytes(const Problem& p) { return fma_float::fma_packed_bytes(p); }
 size_t fma_code_at(const Problem& p, size_t n, size_t k) {
   return x86_float::place_of(fma_float::fma_shape(p), n, k);

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of 128 keys and values for many rows, on CPUs with AMX (kernels/attend.h). 32 rows at a time:
+// their scores leave the tiles, a softmax of 16 rows at once makes bf16 probabilities in the order that
+// tiles want, and the products with values are added to the sums of the rows one panel late. What bounds
+// it: docs/kernels_x86_float.md, "Attention".
+#include "base/math_functions.h"
+#include "kernels/attend.h"
+#include "kernels/x86/x86_amx_float.h"
+#include "kernels/x86/x86_amx_float_rows.h"
+#include "kernels/x86/x86_amx_tiles.h"
+#include "kernels/x86/x86_float_facts.h"
+
+namespace moebius {
+namespace {
+
+using namespace amx_float;
+
+constexpr size_t kKeys = 128, kRows = 2 * kTile;
+// Scratch: scores [32][128], probabilities [tile][step][16][32], sums of two panels [32][32].
+constexpr size_t kScores = 4 * kRows * kKeys, kShares = 2 * kRows * kKeys, kSums = 4 * kRows * kNr;
+constexpr size_t kScratch = kScores + kShares + 2 * kSums;
+
+#ifdef __x86_64__
+
+constexpr size_t kStep = 32, kTileHalves = kTile * kStep;  // numbers of a tile of rows
+
+// 16 rows of 16 lanes to one number of each: lanes 4 apart meet first, then 8, 2, 1, the order in which
+// the softmax adds.
+template <class Join>
+[[gnu::always_inline]] inline __m512 join_lanes(const __m512 (&row)[16], Join join) {
+  __m512 a[8], b[4], c[2];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) a[i] =
+      join(_mm512_shuffle_f32x4(row[2 * i], row[2 * i + 1], 0x88),
+           _mm512_shuffle_f32x4(row[2 * i], row[2 * i + 1], 0xDD));
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] =
+      join(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+           _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
+  MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) c[i] =
+      join(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+           _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xEE));
+  const __m512 all = join(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xDD));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_ps(order, all);
+}
+
+// exp_coarse_f32 of 16 numbers.
+[[gnu::always_inline]] inline __m512 exp_coarse(__m512 x) {
+  using namespace numeric_detail;
+  const __m512 log2e = _mm512_set1_ps(kLog2E), magic = _mm512_set1_ps(kExpMagic127);
+  const __m512 c = _mm512_max_ps(_mm512_set1_ps(kExpCoarseLeast), x);  // x where it is NaN
+  const __m512 t = _mm512_fmadd_ps(c, log2e, magic);
+  const __m512 f = _mm512_fmsub_ps(c, log2e, _mm512_sub_ps(t, magic));
+  __m512 q = _mm512_fmadd_ps(_mm512_set1_ps(kExpCoarse4), f, _mm512_set1_ps(kExpCoarse3));
+  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(kExpCoarse2));
+  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(kExpCoarse1));
+  const __m512 power = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
+  return _mm512_fmadd_ps(_mm512_mul_ps(q, f), power, power);
+}
+
+// A block of 32 rows, the last ones of which may be none.
+struct Attend {
+  const AttendArgs& a;
+  const Shape keys, values;
+  float* const scores;
+  uint16_t* const shares;
+  float* const sums;
+  const uint8_t *ask = nullptr, *ask_end = nullptr;
+  size_t ask_each = 0;
+  alignas(64) float best[kRows], total[kRows], keep[kRows];
+
+  explicit Attend(const AttendArgs& args)
+      : a(args),
+        keys(amx_shape(*args.keys)),
+        values(amx_shape(*args.values)),
+        scores(reinterpret_cast<float*>(args.scratch)),
+        shares(reinterpret_cast<uint16_t*>(args.scratch + kScores)),
+        sums(reinterpret_cast<float*>(args.scratch + kScores + kShares)) {}
+
+  template <bool kTwo>
+  [[gnu::always_inline]] static void multiply_step(const uint16_t* x, size_t apart,
+                                                   const uint8_t* w) {
+    _tile_loadd(6, w, 128);
+    _tile_loadd(7, w + 64, 128);
+    _tile_loadd(4, x, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTwo) {
+      _tile_loadd(5, x + apart, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  // Tiles 0 to 3 = rows * one panel of 32 outputs, four steps at a time.
+  template <bool kTwo>
+  [[gnu::always_inline]] static void multiply(const uint16_t* x, size_t apart, const uint8_t* w,
+                                              size_t steps) {
+    constexpr size_t kOn = kStep * kNr * 2;
+    amx::zero_sums<kTwo>();
+    for (; steps >= 4; steps -= 4, x += 4 * kTileHalves, w += 4 * kOn)
+      MOEBIUS_UNROLL for (size_t s = 0; s < 4; ++s)
+          multiply_step<kTwo>(x + s * kTileHalves, apart, w + s * kOn);
+    for (; steps > 0; --steps, x += kTileHalves, w += kOn) multiply_step<kTwo>(x, apart, w);
+  }
+
+  void mask(size_t first, size_t count) const {
+    for (size_t i = 0; i < count; ++i) {
+      const uint8_t* seen = a.seen + 2 * (first + i);
+      const __m512 none = _mm512_set1_ps(f32_from_bits(0xFF800000u));
+      float* s = scores + i * kKeys;
+      for (size_t j = 0; j < kKeys; j += 16) {
+        const auto below = [&](size_t end) {
+          return end <= j ? 0u : end >= j + 16 ? 0xFFFFu : (1u << (end - j)) - 1u;
+        };
+        _mm512_mask_store_ps(s + j, static_cast<__mmask16>(below(seen[0]) | ~below(seen[1])), none);
+      }
+    }
+  }
+
+  // A row by the definition: it sees nothing, or has a NaN.
+  [[gnu::noinline]] void odd_row(size_t i, float m, float l) {
+    float* s = scores + i * kKeys;
+    keep[i] = a.softmax_step(s, kKeys, a.scale, true, &m, &l);
+    best[i] = m, total[i] = l;
+    for (size_t j = 0; j < kKeys; j += kStep)
+      _mm512_store_si512(share_of(i, j), pair(_mm512_load_ps(s + j), _mm512_load_ps(s + j + 16)));
+  }
+  [[gnu::always_inline]] static __m512i pair(__m512 low, __m512 high) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  }
+  [[gnu::always_inline]] uint16_t* share_of(size_t i, size_t key) const {
+    return shares + i / kTile * kTile * kKeys + key / kStep * kTileHalves + i % kTile * kStep;
+  }
+
+  // Rows [first, first + 16) of the block.
+  [[gnu::noinline]] void softmax(size_t first) {
+    const float* s = scores + first * kKeys;
+    const __m512 by = _mm512_set1_ps(a.scale);
+    __m512 row[16];
+    MOEBIUS_UNROLL for (size_t i = 0; i < kTile; ++i) {
+      const float* at = s + i * kKeys;
+      __m512 x = _mm512_load_ps(at), y = _mm512_load_ps(at + 16);
+      MOEBIUS_UNROLL for (size_t j = kStep; j < kKeys; j += kStep) {
+        x = _mm512_max_ps(x, _mm512_load_ps(at + j));
+        y = _mm512_max_ps(y, _mm512_load_ps(at + j + 16));
+      }
+      row[i] = _mm512_max_ps(x, y);
+    }
+    const __m512 most = join_lanes(row, [](__m512 x, __m512 y) { return _mm512_max_ps(x, y); });
+    const __m512 m = _mm512_load_ps(best + first), l = _mm512_load_ps(total + first);
+    const __m512 here = _mm512_mul_ps(most, by);
+    const __m512 top = _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(here, m, _CMP_GT_OQ), here);
+    const __mmask16 moved = _mm512_cmp_ps_mask(m, top, _CMP_NEQ_UQ);
+    _mm512_store_ps(best + first, top);
+    _mm512_store_ps(keep + first, _mm512_set1_ps(1.0f));
+    if (moved != 0) {
+      alignas(64) float down[kTile];
+      _mm512_store_ps(down, _mm512_sub_ps(m, top));
+      for (float& x : down) x = exp_f32(x);
+      _mm512_mask_store_ps(keep + first, moved, _mm512_load_ps(down));
+    }
+    for (size_t i = 0; i < kTile; ++i) {
+      ask_for_some();
+      const __m512 from = _mm512_set1_ps(best[first + i]);
+      const float* at = s + i * kKeys;
+      __m512 lane = _mm512_setzero_ps();
+      MOEBIUS_UNROLL for (size_t j = 0; j < kKeys; j += kStep) {
+        const __m512 x = exp_coarse(_mm512_sub_ps(_mm512_mul_ps(_mm512_load_ps(at + j), by), from));
+        const __m512 y =
+            exp_coarse(_mm512_sub_ps(_mm512_mul_ps(_mm512_load_ps(at + j + 16), by), from));
+        lane = _mm512_add_ps(_mm512_add_ps(lane, x), y);
+        _mm512_store_si512(share_of(first + i, j), pair(x, y));
+      }
+      _mm512_store_ps(lanes_of(i), lane);
+    }
+    MOEBIUS_UNROLL for (size_t i = 0; i < kTile; ++i) row[i] = _mm512_load_ps(lanes_of(i));
+    const __m512 sum = join_lanes(row, [](__m512 x, __m512 y) { return _mm512_add_ps(x, y); });
+    _mm512_store_ps(total + first,
+                    _mm512_add_ps(_mm512_mul_ps(l, _mm512_load_ps(keep + first)), sum));
+    const __mmask16 usual =
+        _mm512_cmp_ps_mask(top, _mm512_set1_ps(f32_from_bits(0xFF800000u)), _CMP_GT_OQ) &
+        _mm512_cmp_ps_mask(sum, sum, _CMP_ORD_Q);
+    if (__builtin_expect(usual != 0xFFFF, 0)) {
+      alignas(64) float old_m[kTile], old_l[kTile];
+      _mm512_store_ps(old_m, m);
+      _mm512_store_ps(old_l, l);
+      for (size_t i = 0; i < kTile; ++i)
+        if ((usual >> i & 1) == 0) odd_row(first + i, old_m[i], old_l[i]);
+    }
+  }
+  float* lanes_of(size_t i) const { return sums + i * 16; }  // free until the values come
+
+  // Sums of a panel to the results of `count` rows.
+  void add(const float* from, float* out, size_t count) const {
+    const size_t dv = a.values->N;
+    for (size_t i = 0; i < count; ++i, from += kNr, out += dv) {
+      const __m512 by = _mm512_set1_ps(keep[i]);
+      MOEBIUS_UNROLL for (size_t h = 0; h < kNr; h += 16) _mm512_storeu_ps(
+          out + h,
+          _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(out + h), by), _mm512_load_ps(from + h)));
+    }
+  }
+
+  // The next block comes while the softmax has no use for memory: some lines with every row.
+  [[gnu::always_inline]] void ask_for_some() {
+    for (size_t i = 0; i < ask_each && ask < ask_end; ++i, ask += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(ask), _MM_HINT_T1);
+  }
+
+  template <bool kTwo>
+  void block(size_t first, const uint16_t* x, size_t apart) {
+    const size_t count = a.M - first < kRows ? a.M - first : kRows;
+    const float lowest = f32_from_bits(0xFF800000u);
+    for (size_t i = 0; i < kRows; ++i) {
+      best[i] = i < count ? a.best[first + i] : lowest;
+      total[i] = i < count ? a.total[first + i] : 0.0f;
+    }
+    const uint8_t* w = a.k;
+    for (size_t n = 0; n < a.columns; n += kNr, w += keys.stride()) {
+      multiply<kTwo>(x, apart, w, keys.K_padded / kStep);
+      amx::store_sums<kTwo>(scores + n, 4 * kKeys);
+    }
+    amx::written();
+    if (a.seen != nullptr) mask(first, count);
+    softmax(0);
+    if constexpr (kTwo) softmax(kTile);
+    amx::written();
+    w = a.v;
+    float* out = a.out + first * a.values->N;
+    const size_t panels = a.values->N / kNr;
+    for (size_t n = 0; n < panels; ++n, w += values.stride()) {
+      multiply<kTwo>(shares, kTile * kKeys, w, kKeys / kStep);
+      amx::store_sums<kTwo>(sums + n % 2 * kRows * kNr, 4 * kNr);
+      amx::written();
+      if (n != 0) add(sums + (n - 1) % 2 * kRows * kNr, out + (n - 1) * kNr, count);
+    }
+    add(sums + (panels - 1) % 2 * kRows * kNr, out + (panels - 1) * kNr, count);
+    for (size_t i = 0; i < count; ++i) a.best[first + i] = best[i], a.total[first + i] = total[i];
+  }
+
+  void run() {
+    const PanelLayout l = panel_layout(*a.keys, keys, a.M);
+    const size_t blocks = (l.tiles + 1) / 2, apart = l.tiles_bytes / 2;
+    const auto bytes = static_cast<size_t>(a.v - a.k) + a.values->N / kNr * values.stride();
+    ask = a.next, ask_end = a.next + bytes, ask_each = bytes / 64 / a.M + 1;
+    const amx::TileConfig config(kTile, 2 * kStep);
+    amx::written();
+    _tile_loadconfig(&config);
+    for (size_t b = 0; b < blocks; ++b) {
+      const auto* x = reinterpret_cast<const uint16_t*>(a.q + 2 * b * l.tiles_bytes);
+      if (2 * b + 1 < l.tiles) {
+        block<true>(b * kRows, x, apart);
+      } else {
+        block<false>(b * kRows, x, apart);
+      }
+    }
+    _tile_release();
+  }
+};
+
+void run(const AttendArgs& args) { Attend(args).run(); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif  // __x86_64__
+
+}  // namespace
+
+extern const AttendKernel kX86AmxAttend;
+const AttendKernel kX86AmxAttend = {
+    "x86_amx", "bf16", x86_float_facts::amx_attends, kScratch, kTile + 1, 512, MOEBIUS_BODY(run)};
+
+}  // namespace moebius
