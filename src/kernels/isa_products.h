@@ -19,7 +19,7 @@ struct ProductLoops {
   // R rows from i on, B vectors of columns from c on.
   template <class W, size_t R, size_t B>
   MOEBIUS_ALWAYS_INLINE static void product_tile(const RowProducts& p, size_t i, size_t c) {
-    constexpr size_t kLanes = sizeof(W) / sizeof(float);
+    constexpr size_t kLanes = sizeof(W) / sizeof(float);  // NOLINT: W may be one float
     W sum[R][B];
     float* y = p.y + i * p.y_stride + c;
     for (size_t r = 0; r < R; ++r)
