@@ -120,8 +120,12 @@ size_t Attention::task_rows(size_t threads) const {
   const size_t m_block = plan_.kv.keys().kernel->m_block,
                least = std::max(m_block, kTaskRows / m_block * m_block);
   size_t all = 0;
-  for (const AttentionRows& r : sequences_) all += r.T * plan_.spec.heads;
-  size_t rows = plan_.attend != nullptr && threads != 0 ? plan_.attend->best_rows : least;
+  bool many = plan_.attend != nullptr && threads != 0;
+  for (const AttentionRows& r : sequences_) {
+    all += r.T * plan_.spec.heads;
+    many = many && r.selected == nullptr && r.relative == nullptr;
+  }
+  size_t rows = many ? plan_.attend->best_rows : least;
   while (rows / 2 >= least && all / rows < threads * kTasksPerThread) rows /= 2;
   return rows;
 }
