@@ -298,7 +298,8 @@ def main():
                         continue  # the CPU cannot run it either
                 judge.block(folder, folder.moe_blocks[0], scope, source)
         except moebius.Error as e:
-            (judge.refused if "on the CPU" in str(e) else judge.wrong).append(f"{path.name}: {e}")
+            # A block whose experts hang on the token's id takes rows alone on neither device.
+            (judge.refused if "on the CPU" in str(e) or "the token ids" in str(e) else judge.wrong).append(f"{path.name}: {e}")
     words = with_torch(judge, first, source)
     for line in judge.wrong[:40]:
         print(f"WRONG {line}")
