@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A folder of plain weights becomes a compressed-tensors folder, tensor by tensor: never more in
 // memory than one unit of work per thread. The result has its name only when it is whole; until then
-// it is TARGET.partial, which no loader takes (no config.json, no index), and which --resume goes on
-// with.
+// it is TARGET.partial, which no loader takes (config.json is written last), and which --resume goes
+// on with.
 #pragma once
 #include <functional>
 #include <memory>

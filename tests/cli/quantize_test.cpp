@@ -42,6 +42,15 @@ std::map<std::string, std::string> hashes_of(const fs::path& folder) {
   return out;
 }
 
+// No loader takes it, or it is whole: config.json is its last file, behind it only the name is missing.
+void expect_unfinished(const fs::path& partial, const std::map<std::string, std::string>& whole) {
+  if (fs::exists(partial / "config.json")) {
+    EXPECT_EQ(hashes_of(partial), whole);
+  } else {
+    EXPECT_EQ(run_tool("inspect " + quoted(partial)).status, 1);
+  }
+}
+
 // ./test --full runs more of some tests.
 bool full_run() { return std::getenv("MOEBIUS_FULL") != nullptr; }
 
@@ -361,11 +370,7 @@ TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
     // The last things that can fail are to give the folder its name and to make the name durable: then
     // it is whole.
     if (!fs::exists(dir / "out")) {
-      if (fs::exists(dir / "out.partial/config.json")) {
-        EXPECT_EQ(hashes_of(dir / "out.partial"), whole);
-      } else {
-        EXPECT_EQ(run_tool("inspect " + quoted(dir / "out.partial")).status, 1);
-      }
+      expect_unfinished(dir / "out.partial", whole);
       const bool begun = fs::exists(dir / "out.partial/moebius-quantize.json");
       if (!begun) fs::remove_all(dir / "out.partial");
       const CommandResult again = run_tool("quantize " + make + quoted(dir / "out") +
@@ -445,7 +450,7 @@ void killed_and_resumed(const std::string& make, double seconds_each) {
     run_tool("quantize " + make + quoted(dir / "out") + " & p=$!; sleep " + seconds +
              "; kill -9 $p 2>/dev/null; wait $p 2>/dev/null; true");
     if (!fs::exists(dir / "out")) {
-      EXPECT_EQ(run_tool("inspect " + quoted(dir / "out.partial")).status, 1);
+      expect_unfinished(dir / "out.partial", whole);
       const bool begun = fs::exists(dir / "out.partial/moebius-quantize.json");
       if (!begun) fs::remove_all(dir / "out.partial");
       const CommandResult r =
