@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // WAIST 3: what runs the layers of a model. Above it a model is a graph of operations on rows that
 // have names (model/graph); below it a device has memory for rows and blocks, chooses kernels, packs
-// weights, and runs operations in the order of a lane. The CPU is one; a model may have its
+// weights, and runs operations in the order of a queue. The CPU is one; a model may have its
 // attention on one device and its experts on another.
 #pragma once
 #include <functional>
@@ -144,7 +144,7 @@ class Device {
     (void)step, (void)x, (void)needs, (void)out;
     return false;
   }
-  // Until all operations of the step's lane are done; throws what the first that failed threw, and
+  // Until all operations of the step's queue are done; throws what the first that failed threw, and
   // none behind it has run.
   virtual void wait(Step& step) = 0;
   virtual bool lost() const { return false; }  // after a failure: nothing will run any more

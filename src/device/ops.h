@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that a device makes. Operations of a lane run in the order in which they are given; a
+// The layers that a device makes. Operations of a queue run in the order in which they are given; a
 // call may return before its work is done (Device::wait).
 #pragma once
 #include <cstddef>

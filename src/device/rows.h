@@ -22,7 +22,7 @@ struct Step;
 // Rows of one name; memory is used again by later steps.
 struct RowSet {
   Device* device = nullptr;
-  uint32_t slot = 0;  // of the device's memory for a lane
+  uint32_t slot = 0;  // of the device's memory for a queue
   size_t rows = 0, cols = 0, stride = 0, offset = 0;
   XType numbers = XType::kF32;  // what is stored is rounded to numbers of this type
 

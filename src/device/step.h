@@ -46,7 +46,7 @@ struct StepSequence {
 
 // Outlives the operations that it is given to (Device::wait).
 struct Step {
-  size_t lane = 0;  // of steps that are under way at the same time each has its own
+  size_t queue = 0;  // of steps that are under way at the same time each has its own
   size_t rows = 0;
   size_t longest = 0;  // of its sequences, with the tokens of the step
   std::vector<StepSequence> sequences;

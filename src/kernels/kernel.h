@@ -134,7 +134,7 @@ struct Kernel {
   // What a call does best with; callers follow it where they have so many, and must not rely on it.
   // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
   // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.
-  size_t n_block = 0, m_block = 8;
+  size_t n_tile = 0, m_tile = 8;
   // Where the code of element (n, k) lies in packed, in bytes: of dense weights, as it was given; of
   // 8-bit codes with one scale per row, as some byte that is a function of the code. No column
   // order. The sum of something that depends on n and something that depends on k, so that callers

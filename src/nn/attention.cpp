@@ -117,8 +117,8 @@ Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> s
 // Rows of a task. Where a call takes many, the more there are, the less often keys and values are read, as
 // long as every thread has its tasks.
 size_t Attention::task_rows(size_t threads) const {
-  const size_t m_block = plan_.kv.keys().kernel->m_block,
-               least = std::max(m_block, kTaskRows / m_block * m_block);
+  const size_t m_tile = plan_.kv.keys().kernel->m_tile,
+               least = std::max(m_tile, kTaskRows / m_tile * m_tile);
   size_t all = 0;
   bool many = plan_.attend != nullptr && threads != 0;
   for (const AttentionRows& r : sequences_) {

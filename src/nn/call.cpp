@@ -10,15 +10,15 @@
 
 namespace moebius {
 
-void for_passes(const ConstRows& x, const Rows& y,
+void for_pieces(const ConstRows& x, const Rows& y,
                 FunctionRef<void(const ConstRows&, const Rows&, size_t)> fn) {
   const size_t x_row = x.stride * (bits_of(x.dtype) / 8), y_row = y.stride * (bits_of(y.dtype) / 8);
-  for (size_t t = 0; t < x.rows; t += kPassRows) {
+  for (size_t t = 0; t < x.rows; t += kPieceRows) {
     ConstRows xs = x;
     Rows ys = y;
     xs.data = static_cast<const uint8_t*>(x.data) + t * x_row;
     ys.data = static_cast<uint8_t*>(y.data) + t * y_row;
-    xs.rows = ys.rows = std::min(kPassRows, x.rows - t);
+    xs.rows = ys.rows = std::min(kPieceRows, x.rows - t);
     fn(xs, ys, t);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every forward call shares: its passes, its region, its scratch.
+// What every forward call shares: its pieces, its region, its scratch.
 #pragma once
 #include <cstddef>
 
@@ -9,8 +9,8 @@
 
 namespace moebius {
 
-// x and y in passes of kPassRows rows: fn(rows of x, rows of y, index of the first).
-void for_passes(const ConstRows& x, const Rows& y,
+// x and y in pieces of kPieceRows rows: fn(rows of x, rows of y, index of the first).
+void for_pieces(const ConstRows& x, const Rows& y,
                 FunctionRef<void(const ConstRows&, const Rows&, size_t)> fn);
 
 // One region of `threads` members: the whole pool, or the caller alone when it is 1.

@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// One pass of rows: what is computed, how it is cut, and where its scratch lies.
+// A piece of the rows: what is computed, how it is cut, and where its scratch lies.
 struct LinearLayer::Call {
   ConstRows x;
   Rows y;
@@ -104,13 +104,13 @@ void LinearLayer::forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
   for (const ProjectionPlan& p : plans_) check_type(x, p);
   if (shared_amax_ && amax_reduce == nullptr)
     fail("a row-parallel layer needs the row maxima of all ranks");
-  for_passes(x, y, [&](const ConstRows& xs, const Rows& ys, size_t) {
-    forward_pass(xs, ys, pool, amax_reduce);
+  for_pieces(x, y, [&](const ConstRows& xs, const Rows& ys, size_t) {
+    forward_piece(xs, ys, pool, amax_reduce);
   });
 }
 
-void LinearLayer::forward_pass(const ConstRows& x, const Rows& y, ThreadPool& pool,
-                               const AmaxReduce* amax_reduce) const {
+void LinearLayer::forward_piece(const ConstRows& x, const Rows& y, ThreadPool& pool,
+                                const AmaxReduce* amax_reduce) const {
   const Borrowed<Schedule> schedule;
   schedule_linear(shape_, x.rows, ThreadPool::inside_region() ? 1 : pool.size(), caches_,
                   *schedule);

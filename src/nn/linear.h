@@ -61,8 +61,8 @@ class LinearLayer {
     size_t panel = 0;       // which of the distinct panels it multiplies with
   };
   struct Call;
-  void forward_pass(const ConstRows& x, const Rows& y, ThreadPool& pool,
-                    const AmaxReduce* amax_reduce) const;
+  void forward_piece(const ConstRows& x, const Rows& y, ThreadPool& pool,
+                     const AmaxReduce* amax_reduce) const;
   void lay_out(Call& c) const;
   void share_maxima(const Call& c, const AmaxReduce& amax_reduce) const;
   void prepare_batch(const Call& c, size_t batch, size_t thread) const noexcept;

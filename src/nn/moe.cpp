@@ -338,7 +338,7 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
 
 void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
                    const MoeOptions& options) const {
-  for_passes(x, y, [&](const ConstRows& xs, const Rows& ys, size_t t) {
+  for_pieces(x, y, [&](const ConstRows& xs, const Rows& ys, size_t t) {
     Routing part = routing;
     part.ids += t * routing.slots;
     part.weights += t * routing.slots;

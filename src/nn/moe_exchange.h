@@ -21,9 +21,9 @@ class MoeExchange {
                           std::span<const size_t> in_bytes) = 0;
   // Among those that spread. out: for every rank, one after the other; in: from every rank. Buffers
   // stay until it is finished; one at a time.
-  virtual void start_pass(const void* out, std::span<const size_t> out_bytes, void* in,
-                          std::span<const size_t> in_bytes) = 0;
-  virtual void finish_pass() = 0;
+  virtual void start_exchange(const void* out, std::span<const size_t> out_bytes, void* in,
+                              std::span<const size_t> in_bytes) = 0;
+  virtual void finish_exchange() = 0;
   virtual void poll() noexcept = 0;  // lets it proceed; cheap, by the thread that started it
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward call of a MoeLayer over one pass of tokens, following its schedule (schedule.h).
+// One forward call of a MoeLayer over one piece of its tokens, following its schedule (schedule.h).
 // Internal to moe*.cpp.
 //
 // clang-format off

@@ -163,13 +163,13 @@ void MoeLayer::Forward::pass_rows() {
     give_columns({0, std::min(own.begin, N)}, below, s, false);
     give_columns({own.end, N}, above, s, false);
   });
-  exchange_->start_pass(arena_[areas_.out], {arena_[areas_.out_bytes], t.spread}, arena_[areas_.in],
-                        {arena_[areas_.in_bytes], t.spread});
+  exchange_->start_exchange(arena_[areas_.out], {arena_[areas_.out_bytes], t.spread},
+                            arena_[areas_.in], {arena_[areas_.in_bytes], t.spread});
   run_region(pool_, threads, [&](ThreadPool::Member& m) {
     Thread s = thread_areas(m.index());
     give_columns(own, inside, s, m.index() == 0);
   });
-  exchange_->finish_pass();
+  exchange_->finish_exchange();
   run_region(pool_, threads, [&](ThreadPool::Member& m) {
     for (size_t t0 = tokens.take(kCombineTokens); t0 < x_.rows; t0 = tokens.take(kCombineTokens))
       for (size_t i = t0; i < std::min(x_.rows, t0 + kCombineTokens); ++i)

@@ -51,8 +51,8 @@ size_t threads_for(size_t multiply_adds, size_t threads) {
 }
 
 // Rows whose panel fits, enough of them to pay for decoding the weights once.
-size_t batch_rows(size_t row_panel_bytes, size_t row_bytes, size_t m_block) {
-  const size_t unit = std::lcm<size_t>(16, m_block);
+size_t batch_rows(size_t row_panel_bytes, size_t row_bytes, size_t m_tile) {
+  const size_t unit = std::lcm<size_t>(16, m_tile);
   const size_t rows = std::clamp(row_panel_bytes / row_bytes, kBatchRowsLeast, kBatchRowsMost);
   return std::max(unit, rows / unit * unit);
 }
@@ -61,17 +61,17 @@ size_t batch_rows(size_t row_panel_bytes, size_t row_bytes, size_t m_block) {
 
 void CallWidths::add(const Kernel& kernel) {
   n_step = std::lcm(n_step, kernel.n_step);
-  n_block = std::lcm(n_block, kernel.n_block == 0 ? kernel.n_step : kernel.n_block);
-  m_block = std::lcm(m_block, kernel.m_block);
+  n_tile = std::lcm(n_tile, kernel.n_tile == 0 ? kernel.n_step : kernel.n_tile);
+  m_tile = std::lcm(m_tile, kernel.m_tile);
 }
 
 size_t CallWidths::at_most(size_t columns) const {
-  const size_t portion = columns >= 2 * n_block ? n_block : n_step;
+  const size_t portion = columns >= 2 * n_tile ? n_tile : n_step;
   return columns < n_step ? n_step : columns / portion * portion;
 }
 
 size_t CallWidths::at_least(size_t columns) const {
-  const size_t narrow = round_up(columns, n_step), wide = round_up(columns, n_block);
+  const size_t narrow = round_up(columns, n_step), wide = round_up(columns, n_tile);
   return wide - columns <= columns / 64 ? wide : narrow;
 }
 
@@ -83,9 +83,9 @@ void Schedule::clear() {
   tasks.clear();
 }
 
-void Schedule::add_batches(uint32_t group, size_t row0, size_t row1, size_t most, size_t m_block) {
+void Schedule::add_batches(uint32_t group, size_t row0, size_t row1, size_t most, size_t m_tile) {
   const size_t rows = row1 - row0, count = ceil_div(rows, most);
-  const size_t each = count == 1 ? rows : std::min(most, round_up(ceil_div(rows, count), m_block));
+  const size_t each = count == 1 ? rows : std::min(most, round_up(ceil_div(rows, count), m_tile));
   for (size_t r = row0; r < row1; r += each) {
     const size_t n = std::min(each, row1 - r);
     batches.push_back({group, static_cast<uint32_t>(r), static_cast<uint32_t>(n), 1, 0});
@@ -100,13 +100,13 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
   out.clear();
   if (rows == 0 || N == 0) return;
   out.threads = threads_for(rows * N * shape.inputs, threads);
-  size_t most = batch_rows(budget.linear_panel, shape.row_bytes, shape.call.m_block);
+  size_t most = batch_rows(budget.linear_panel, shape.row_bytes, shape.call.m_tile);
   if (out.threads > 1) {  // batches are also what threads share out when they prepare rows
-    const size_t unit = std::lcm<size_t>(16, shape.call.m_block);
+    const size_t unit = std::lcm<size_t>(16, shape.call.m_tile);
     const size_t least = std::min(most, round_up(kBatchRowsLeast, unit));
     most = std::clamp(round_up(ceil_div(rows, out.threads), unit), least, most);
   }
-  out.add_batches(0, 0, rows, most, shape.call.m_block);
+  out.add_batches(0, 0, rows, most, shape.call.m_tile);
   out.prepare_alone = out.threads == 1 || rows <= kSoloRows || out.batches.size() == 1;
   const size_t wanted = ceil_div(out.threads * kLinearTasksPerThread, out.batches.size());
   const size_t largest = shape.call.at_most(budget.linear_tile_floats / out.largest_batch);
@@ -170,7 +170,7 @@ class MoeScheduler {
     out_.prepare_alone = out_.threads == 1 || T_ <= kSoloRows;
     group_rows();
     add_shared_rows();
-    make_batches(batch_rows(budget.moe_panel, s_.row_bytes, s_.up.m_block));
+    make_batches(batch_rows(budget.moe_panel, s_.row_bytes, s_.up.m_tile));
     prepare_rows();
     make_tasks();
     out_.tile_floats = std::max(budget.up_tile_floats, out_.largest_batch * s_.up.n_step);
@@ -242,7 +242,7 @@ class MoeScheduler {
   void make_batches(size_t most) {
     for (size_t r = 0, end = 0; r < out_.rows(); r = end) {
       while (end < out_.rows() && out_.row_expert[end] == out_.row_expert[r]) ++end;
-      out_.add_batches(out_.row_expert[r], r, end, most, s_.up.m_block);
+      out_.add_batches(out_.row_expert[r], r, end, most, s_.up.m_tile);
     }
   }
 

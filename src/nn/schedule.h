@@ -4,7 +4,7 @@
 // routing and cache sizes; linear.cpp and moe_forward.cpp add memory and kernels and run it.
 //
 // clang-format off
-//   pass    rows of a call that are scheduled together: bounds the scratch of a call
+//   piece   rows of a call that are scheduled together: bounds the scratch of a call
 //   group   what is multiplied by the same matrices: one expert; a dense linear is one group
 //   batch   some rows of one group whose panel stays in cache
 //   task    a batch and a block of columns of one of its matrices
@@ -26,17 +26,17 @@
 
 namespace moebius {
 
-inline constexpr size_t kPassRows = 4096;
+inline constexpr size_t kPieceRows = 4096;
 
 // What the kernels of a layer ask of a call: where its columns may be cut, and in what portions
 // columns and rows suit all of them.
 struct CallWidths {
-  size_t n_step = 1, n_block = 1, m_block = 1;
+  size_t n_step = 1, n_tile = 1, m_tile = 1;
   void add(const Kernel& kernel);
-  // At most so many columns (but one step at least): a multiple of n_step, and of n_block if they
+  // At most so many columns (but one step at least): a multiple of n_step, and of n_tile if they
   // are many.
   size_t at_most(size_t columns) const;
-  // At least so many: a multiple of n_step, and of n_block where that adds little.
+  // At least so many: a multiple of n_step, and of n_tile where that adds little.
   size_t at_least(size_t columns) const;
 };
 
@@ -66,8 +66,8 @@ struct Schedule {
 
   void clear();
   // Rows [row0, row1) of a group in batches of equal size, at most `most` and, if they are cut, a
-  // multiple of m_block.
-  void add_batches(uint32_t group, size_t row0, size_t row1, size_t most, size_t m_block);
+  // multiple of m_tile.
+  void add_batches(uint32_t group, size_t row0, size_t row1, size_t most, size_t m_tile);
 };
 
 // --- a dense linear ---

@@ -382,8 +382,8 @@ TEST(KernelList, ReferenceIsLastAndRunsEverything) {
 TEST(KernelList, NamesAndFactsAreSane) {
   for (const Kernel* k : kernel_list()) {
     EXPECT_GE(k->n_step, 1u) << title(*k);
-    EXPECT_EQ(k->n_block % k->n_step, 0u) << title(*k);
-    EXPECT_GE(k->m_block, 1u) << title(*k);
+    EXPECT_EQ(k->n_tile % k->n_step, 0u) << title(*k);
+    EXPECT_GE(k->m_tile, 1u) << title(*k);
     EXPECT_NE(k->supports, nullptr) << title(*k);
     EXPECT_NE(k->numerics, nullptr) << title(*k);
     EXPECT_NE(k->packed_bytes, nullptr) << title(*k);

@@ -96,7 +96,7 @@ struct Counts {
 
 // drafts: of every step that can have some, from predictions that are right, half right and wrong.
 void run_many(Counts& counts, std::vector<KvKind> kinds, uint64_t kv_bytes, size_t count,
-              uint64_t seed, ThreadPool* pool, size_t lanes = 1, size_t drafts = 0,
+              uint64_t seed, ThreadPool* pool, size_t batches = 1, size_t drafts = 0,
               bool by_backend = false) {
   EngineOptions o;
   o.drafts = drafts;
@@ -108,7 +108,7 @@ void run_many(Counts& counts, std::vector<KvKind> kinds, uint64_t kv_bytes, size
   o.prompt_rows = 200;
   o.pool = pool;
   FakeEngine f(std::move(kinds), o);
-  f.backend.batches_wanted = lanes;
+  f.backend.batches_wanted = batches;
   if (seed % 2 == 0) f.engine->calibrate();
   Requests requests(seed);
   SplitMix64 random(seed);
@@ -146,7 +146,7 @@ void run_many(Counts& counts, std::vector<KvKind> kinds, uint64_t kv_bytes, size
   EXPECT_EQ(s.kv.used, 0u);
   EXPECT_TRUE(f.clean());
   EXPECT_GT(s.cached_tokens, 0u);
-  EXPECT_EQ(f.backend.most_under_way, lanes);
+  EXPECT_EQ(f.backend.most_under_way, batches);
   counts.preemptions += s.preemptions;
   counts.evictions += s.evictions;
   counts.drafted += s.drafted_tokens;

@@ -41,7 +41,7 @@ TEST(Engine, AnswersAreThoseOfTheRequestAlone) {
 }
 
 // The pieces of a prompt follow each other without waiting, and sequences are shared out evenly.
-TEST(Engine, LanesAreKeptBusy) {
+TEST(Engine, BatchesAreKeptInFlight) {
   EngineOptions o = options_for(8);
   o.prompt_rows = 100;
   FakeEngine f(FakeBackend::full(), o);

@@ -70,9 +70,9 @@ class FakeBackend : public Backend {
     for (size_t i = 0; i < items.size(); ++i)
       if (contains(items[i].tokens, bad_token)) throw ItemError("this token cannot run", i);
     for (const BatchItem& i : items) check(i, written);
-    if (jobs_.size() == batches_wanted) violation("more batches under way than there are lanes");
+    if (jobs_.size() == batches_wanted) violation("more batches under way than wanted");
     jobs_.push_back({++last_ticket_, {items.begin(), items.end()}, {}});
-    // With several lanes a batch runs before what is done to blocks next, and is collected later.
+    // With several batches in flight one runs before what is done to blocks next, and is collected later.
     if (batches_wanted > 1) perform(jobs_.back().items, jobs_.back().out);
     most_under_way = std::max(most_under_way, jobs_.size());
     return last_ticket_;

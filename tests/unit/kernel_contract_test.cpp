@@ -65,7 +65,7 @@ void spy_gemm(const GemmArgs& a) {
 Kernel make_spy() {
   Kernel k = reference_kernel();
   k.name = "spy";
-  k.n_step = kStep, k.n_block = kBlock, k.m_block = kRows;
+  k.n_step = kStep, k.n_tile = kBlock, k.m_tile = kRows;
   k.pack = spy_pack, k.code_at = spy_code_at;
   k.prepare_rows = spy_prepare, k.make_row_panel = spy_panel, k.gemm = spy_gemm;
   return k;

@@ -19,9 +19,7 @@ Caches caches_of(size_t l2 = size_t{1} << 20) {
   return c;
 }
 
-CallWidths widths(size_t n_step, size_t n_block, size_t m_block) {
-  return {n_step, n_block, m_block};
-}
+CallWidths widths(size_t n_step, size_t n_tile, size_t m_tile) { return {n_step, n_tile, m_tile}; }
 
 LinearShape linear_shape(size_t K, std::vector<size_t> outputs, CallWidths call = {8, 48, 8}) {
   LinearShape s;
@@ -196,7 +194,7 @@ TEST(Schedule, ATokenIsPreparedOncePerDistinctPreparation) {
 
 TEST(Schedule, ManyRowsOfOneExpertAreCutEvenlyInMultiplesOfWhatKernelsLike) {
   MoeShape shape = moe_shape(2048, 768, 2);
-  shape.up.m_block = 32;
+  shape.up.m_tile = 32;
   std::vector<int32_t> ids(600, 0);
   ids[7] = 1;
   const MoeSchedule s = moe(shape, ids, 600, 2);
@@ -211,7 +209,7 @@ TEST(Schedule, ManyRowsOfOneExpertAreCutEvenlyInMultiplesOfWhatKernelsLike) {
   EXPECT_EQ(s.batches[s.tasks.back().batch].rows, 1u);
 }
 
-// Whatever kernels ask for, every cut falls on a step, and wide blocks on n_block.
+// Whatever kernels ask for, every cut falls on a step, and wide blocks on n_tile.
 TEST(Schedule, CutsFollowTheKernels) {
   std::mt19937 rng(5);
   for (const CallWidths& w : {widths(4, 4, 1), widths(8, 48, 8), widths(16, 32, 16),
@@ -227,7 +225,7 @@ TEST(Schedule, CutsFollowTheKernels) {
           EXPECT_TRUE(t.n1 % w.n_step == 0 || t.n1 == shape.widths[t.matrix]);
         }
         for (size_t b = 0; b + 1 < s.batches.size(); ++b)
-          EXPECT_EQ(s.batches[b].rows % w.m_block, 0u);
+          EXPECT_EQ(s.batches[b].rows % w.m_tile, 0u);
         MoeShape m = moe_shape(K, N, 4, true);
         m.up = m.down = w;
         std::vector<int32_t> ids(T * 2);

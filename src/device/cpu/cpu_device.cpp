@@ -19,7 +19,7 @@ CpuDevice::CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
     : pool_(pool),
       cpu_(cpu),
       options_(std::move(options)),
-      lanes_(kLanes),
+      queues_(kQueues),
       attention_scratch_(pool != nullptr ? pool->size() : 0),
       index_scratch_(pool != nullptr ? pool->size() : 0),
       executor_(std::move(executor)) {}
@@ -48,20 +48,20 @@ void CpuDevice::for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> 
 }
 
 RowSet CpuDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) {
-  Lane& lane = lanes_[step.lane];
-  if (slot >= lane.floats.size()) {  // before any operation names it
-    in_between([&] { lane.slots.resize(size_t{slot} + 16); });
-    lane.floats.resize(lane.slots.size(), 0);
+  Queue& queue = queues_[step.queue];
+  if (slot >= queue.floats.size()) {  // before any operation names it
+    in_between([&] { queue.slots.resize(size_t{slot} + 16); });
+    queue.floats.resize(queue.slots.size(), 0);
   }
-  if (const size_t n = rows * cols; lane.floats[slot] < n) {
-    const size_t room = std::max(n, lane.floats[slot] + lane.floats[slot] / 2);
-    run(step, [this, &lane, slot, room] {
-      DeviceMemory& m = lane.slots[slot];
+  if (const size_t n = rows * cols; queue.floats[slot] < n) {
+    const size_t room = std::max(n, queue.floats[slot] + queue.floats[slot] / 2);
+    run(step, [this, &queue, slot, room] {
+      DeviceMemory& m = queue.slots[slot];
       if (m.size() >= room * sizeof(float)) return;
       m = DeviceMemory();  // never both
       m = allocate(room * sizeof(float));
     });
-    lane.floats[slot] = room;
+    queue.floats[slot] = room;
   }
   return {this, slot, rows, cols, cols, 0, numbers};
 }
@@ -113,9 +113,9 @@ void CpuDevice::wait(Step& step) {
   if (executor_ == nullptr) return;
   step.ended = {};
   try {
-    executor_->wait(step.lane);
+    executor_->wait(step.queue);
   } catch (...) {  // memory that was asked for may not have come
-    std::fill(lanes_[step.lane].floats.begin(), lanes_[step.lane].floats.end(), 0);
+    std::fill(queues_[step.queue].floats.begin(), queues_[step.queue].floats.end(), 0);
     throw;
   }
 }

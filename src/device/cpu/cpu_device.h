@@ -30,7 +30,7 @@ struct DeviceOptions {
   XType type = XType::kBf16;  // of activations
   Policy policy;
   CudaSettings cuda = {};
-  bool alone = true;                              // the model has no other device, so one lane
+  bool alone = true;                              // the model has no other device, so one queue
   std::shared_ptr<PackedStore> packed = nullptr;  // what was packed before; null: nothing
 };
 
@@ -82,7 +82,7 @@ class CpuDevice final : public Device {
   template <class F>
   void run(Step& step, F&& f) {
     if (executor_ == nullptr) return run_now(step, f);
-    executor_->post(step.lane, [&step, phase = step.phase, f = std::forward<F>(f)]() mutable {
+    executor_->post(step.queue, [&step, phase = step.phase, f = std::forward<F>(f)]() mutable {
       timed(step, phase, f);
     });
   }
@@ -136,7 +136,7 @@ class CpuDevice final : public Device {
     std::vector<size_t> at, words;
     size_t selections = 1;  // of a row
   };
-  Selection& selection(const Step& step) const { return lanes_[step.lane].selection; }
+  Selection& selection(const Step& step) const { return queues_[step.queue].selection; }
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
   std::vector<IndexScratch>& index_scratch() const { return index_scratch_; }
 
@@ -150,23 +150,23 @@ class CpuDevice final : public Device {
             std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()),
         std::memory_order_relaxed);
   }
-  static constexpr size_t kLanes = 8;
-  struct Lane {
+  static constexpr size_t kQueues = 8;
+  struct Queue {
     std::vector<DeviceMemory> slots;
     std::vector<size_t> floats;  // asked for so far
     Selection selection;
   };
   const DeviceMemory& slot(const Step& step, uint32_t slot) const noexcept {
-    return lanes_[step.lane].slots[slot];
+    return queues_[step.queue].slots[slot];
   }
   ThreadPool* pool_;
   Cpu cpu_;
   DeviceOptions options_;
   std::vector<std::unique_ptr<Rope>> ropes_;
-  mutable std::vector<Lane> lanes_;
+  mutable std::vector<Queue> queues_;
   mutable std::vector<AttentionScratch> attention_scratch_;  // per thread
   mutable std::vector<IndexScratch> index_scratch_;
-  mutable std::mutex mutex_;            // operations of several lanes take turns
+  mutable std::mutex mutex_;            // operations of several queues take turns
   std::unique_ptr<Executor> executor_;  // ends before what its operations use
 };
 

@@ -40,10 +40,10 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
-  // Runs it behind everything that the lane was given, unless something of it has failed.
-  virtual void post(size_t lane, std::function<void()> operation) = 0;
-  // Until the lane has nothing more to do; throws what failed, once.
-  virtual void wait(size_t lane) = 0;
+  // Runs it behind everything that the queue was given, unless something of it has failed.
+  virtual void post(size_t queue, std::function<void()> operation) = 0;
+  // Until the queue has nothing more to do; throws what failed, once.
+  virtual void wait(size_t queue) = 0;
   // Runs it now, in between operations; for memory of blocks.
   virtual void run_now(const std::function<void()>& operation) = 0;
   virtual DeviceMemory allocate(size_t bytes) = 0;  // within an operation

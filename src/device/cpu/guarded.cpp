@@ -92,17 +92,17 @@ class Guarded final : public Executor {
   }
   std::string_view name() const override { return name_; }
 
-  void post(size_t lane, std::function<void()> operation) override {
+  void post(size_t queue, std::function<void()> operation) override {
     {
       const std::lock_guard lock(mutex_);
-      queue_.push_back({lane, std::move(operation)});
+      waiting_.push_back({queue, std::move(operation)});
     }
     changed_.notify_all();
   }
-  void wait(size_t lane) override {
+  void wait(size_t queue) override {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return idle(lane); });
-    if (const auto found = failed_.find(lane); found != failed_.end()) {
+    changed_.wait(lock, [&] { return idle(queue); });
+    if (const auto found = failed_.find(queue); found != failed_.end()) {
       const std::exception_ptr error = found->second;
       failed_.erase(found);
       std::rethrow_exception(error);
@@ -130,34 +130,34 @@ class Guarded final : public Executor {
 
  private:
   struct Operation {
-    size_t lane;
+    size_t queue;
     std::function<void()> run;
   };
   struct Pages {
     std::mutex mutex;  // held while they are open
     GuardedPages memory;
   };
-  bool idle(size_t lane) const {
-    return running_ != lane && std::none_of(queue_.begin(), queue_.end(),
-                                            [&](const Operation& o) { return o.lane == lane; });
+  bool idle(size_t queue) const {
+    return running_ != queue && std::none_of(waiting_.begin(), waiting_.end(),
+                                             [&](const Operation& o) { return o.queue == queue; });
   }
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return over_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      Operation next = std::move(queue_.front());
-      queue_.pop_front();
-      if (failed_.count(next.lane) != 0) {
-        if (idle(next.lane)) changed_.notify_all();
+      changed_.wait(lock, [&] { return over_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      Operation next = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (failed_.count(next.queue) != 0) {
+        if (idle(next.queue)) changed_.notify_all();
         continue;
       }
-      running_ = next.lane;
+      running_ = next.queue;
       lock.unlock();
       std::exception_ptr error = execute(next);
       next.run = nullptr;
       lock.lock();
-      if (error != nullptr) failed_[next.lane] = error;
+      if (error != nullptr) failed_[next.queue] = error;
       running_ = SIZE_MAX;
       changed_.notify_all();
     }
@@ -183,8 +183,8 @@ class Guarded final : public Executor {
   std::shared_ptr<Pages> pages_;  // memory may outlive the device
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Operation> queue_;
-  std::map<size_t, std::exception_ptr> failed_;  // by lane, until it is waited for
+  std::deque<Operation> waiting_;
+  std::map<size_t, std::exception_ptr> failed_;  // by queue, until it is waited for
   size_t running_ = SIZE_MAX;
   bool over_ = false;
   std::atomic<bool> lost_{false};

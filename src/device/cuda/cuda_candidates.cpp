@@ -18,7 +18,7 @@ uint32_t most_candidates(size_t cols) {
 
 bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const CandidateNeed> needs,
                             std::span<std::optional<Candidates>> out) {
-  Lane& l = lane(step);
+  Queue& q = queue(step);
   const bool draws =
       std::any_of(needs.begin(), needs.end(), [](const CandidateNeed& n) { return n.rate > 0.0f; });
   CudaCandidates c{};
@@ -33,12 +33,12 @@ bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const Candida
                needs_at =
                    round_up(work_at + api().candidate_work_bytes(x.rows, x.cols), size_t{256});
   run(step, [&] {
-    grow(l, l.found, needs_at + needs.size_bytes());
-    check(api().upload(static_cast<uint8_t*>(l.found.data()) + needs_at, needs.data(),
-                       needs.size_bytes(), l.stream),
+    grow(q, q.found, needs_at + needs.size_bytes());
+    check(api().upload(static_cast<uint8_t*>(q.found.data()) + needs_at, needs.data(),
+                       needs.size_bytes(), q.stream),
           "what draws need");
   });
-  auto* memory = static_cast<uint8_t*>(l.found.data());
+  auto* memory = static_cast<uint8_t*>(q.found.data());
   c.needs = reinterpret_cast<const CandidateNeed*>(memory + needs_at);
   c.found = reinterpret_cast<CudaFound*>(memory);
   c.ids = reinterpret_cast<int32_t*>(memory + ids_at);
@@ -46,14 +46,14 @@ bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const Candida
   c.work = memory + work_at;
   launch(step, CudaMark().add(c.x).add(c.cols).add(c.most).add(c.weighs ? 1 : 0).add(memory),
          "candidates",
-         [this, c, stream = l.stream] { check(api().find_candidates(&c, stream), "candidates"); });
+         [this, c, stream = q.stream] { check(api().find_candidates(&c, stream), "candidates"); });
   run(step, [&] {
-    flush(l);
-    if (std::exchange(l.moved, false)) check(api().synchronize(l.stream), "step");
-    l.moving.grow(api(), end);
-    check(api().download(l.moving.data(), memory, end, l.stream), "candidates");
+    flush(q);
+    if (std::exchange(q.moved, false)) check(api().synchronize(q.stream), "step");
+    q.moving.grow(api(), end);
+    check(api().download(q.moving.data(), memory, end, q.stream), "candidates");
   });
-  const uint8_t* from = l.moving.data();
+  const uint8_t* from = q.moving.data();
   const auto* found = reinterpret_cast<const CudaFound*>(from);
   for (size_t r = 0; r < x.rows; ++r) {
     out[r].reset();

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kCudaName = "cuda";
 constexpr size_t kGraphRows = 256;   // a step of more is launched as it comes
 constexpr size_t kLeastQueued = 4;   // operations that are worth a graph
-constexpr size_t kMostGraphs = 64;   // of a lane
+constexpr size_t kMostGraphs = 64;   // of a queue
 constexpr size_t kMostMarks = 4096;  // that are remembered
 
 size_t number_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
@@ -85,7 +85,7 @@ CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& 
       module_(options.cuda.module),
       type_(options.type),
       limit_(options.cuda.memory),
-      lanes_(kLanes) {
+      queues_(kQueues) {
   policy_.accept = options.policy.accept;
   policy_.kernel = options.cuda.kernel, policy_.where_it_can = true;
   if (pool == nullptr) return;
@@ -95,11 +95,11 @@ CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& 
 }
 
 CudaDevice::~CudaDevice() {
-  for (Lane& l : lanes_) {
-    if (l.stream == nullptr) continue;
-    api().synchronize(l.stream);
-    forget_graphs(l);
-    api().free_stream(l.stream);
+  for (Queue& q : queues_) {
+    if (q.stream == nullptr) continue;
+    api().synchronize(q.stream);
+    forget_graphs(q);
+    api().free_stream(q.stream);
   }
 }
 
@@ -122,12 +122,12 @@ void CudaDevice::check(CudaStatus status, std::string_view what) const {
   if (status != CudaStatus::kOk) fail("device {}: {}: {}", name_, what, printable(api().message()));
 }
 
-CudaDevice::Lane& CudaDevice::lane(const Step& step) const {
-  Lane& l = lanes_[step.lane];
-  if (l.stream != nullptr) return l;
-  check(api().synchronize(nullptr), "weights");  // lanes do not wait for what loading has queued
-  check(api().make_stream(&l.stream), "stream");
-  return l;
+CudaDevice::Queue& CudaDevice::queue(const Step& step) const {
+  Queue& q = queues_[step.queue];
+  if (q.stream != nullptr) return q;
+  check(api().synchronize(nullptr), "weights");  // queues do not wait for what loading has queued
+  check(api().make_stream(&q.stream), "stream");
+  return q;
 }
 
 std::shared_ptr<void> CudaDevice::stay() { return std::make_shared<StayAwake>(); }
@@ -137,26 +137,26 @@ std::shared_ptr<void> CudaDevice::stay() { return std::make_shared<StayAwake>();
 void CudaDevice::launch(Step& step, const CudaMark& mark, std::string_view what,
                         std::function<void()> f) const {
   if (step.rows > kGraphRows && !cuda_trace().on) return run(step, f);
-  Lane& l = lane(step);
-  l.few_rows = step.rows <= kGraphRows;
-  l.mark.add(mark.value());
-  l.queued.push_back({step.phase, what, std::move(f), {}});
+  Queue& q = queue(step);
+  q.few_rows = step.rows <= kGraphRows;
+  q.mark.add(mark.value());
+  q.queued.push_back({step.phase, what, std::move(f), {}});
 }
 
 void CudaDevice::launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const {
   if (step.rows > kGraphRows && !cuda_trace().on)
     return run(step, [&] { check(api().run_rows(&program, 1, stream(step)), "row operations"); });
-  Lane& l = lane(step);
-  l.few_rows = step.rows <= kGraphRows;
-  l.mark.add(mark.value());
-  l.queued.push_back({step.phase, part_count(program) > 0 ? "heads" : "rows", {}, program});
+  Queue& q = queue(step);
+  q.few_rows = step.rows <= kGraphRows;
+  q.mark.add(mark.value());
+  q.queued.push_back({step.phase, part_count(program) > 0 ? "heads" : "rows", {}, program});
 }
 
 // Work to the stream, in order. Programs of rows that follow each other go together: rows do not see each other.
-void CudaDevice::give(Lane& l, std::span<const Work> work, Traced* traced) const {
+void CudaDevice::give(Queue& q, std::span<const Work> work, Traced* traced) const {
   const auto mark = [&](const Work* next) {
     if (traced == nullptr) return;
-    check(api().mark(traced->clock.get(), traced->pieces.size(), l.stream), "times");
+    check(api().mark(traced->clock.get(), traced->pieces.size(), q.stream), "times");
     if (next != nullptr) traced->pieces.emplace_back(next->phase, next->what);
   };
   std::vector<CudaRowProgram> programs;
@@ -177,63 +177,63 @@ void CudaDevice::give(Lane& l, std::span<const Work> work, Traced* traced) const
       programs.push_back(*work[i++].program);
       ops += programs.back().count;
     }
-    check(api().run_rows(programs.data(), programs.size(), l.stream), "row operations");
+    check(api().run_rows(programs.data(), programs.size(), q.stream), "row operations");
   }
   mark(nullptr);
 }
 
-void CudaDevice::flush(Lane& l) const {
-  if (l.queued.empty()) return;
-  const std::vector<Work> work = std::exchange(l.queued, {});
+void CudaDevice::flush(Queue& q) const {
+  if (q.queued.empty()) return;
+  const std::vector<Work> work = std::exchange(q.queued, {});
   std::shared_ptr<Traced> traced;
   if (cuda_trace().on) {
     void* clock = nullptr;
     check(api().make_clock(work.size() + 1, &clock), "times");
     traced = std::make_shared<Traced>();
     traced->clock = {clock, [&api = api()](void* c) { api.free_clock(c); }};
-    l.mark.add(uint64_t{1});  // a graph of its own
+    q.mark.add(uint64_t{1});  // a graph of its own
   }
-  const uint64_t mark = std::exchange(l.mark, {}).value();
+  const uint64_t mark = std::exchange(q.mark, {}).value();
   const auto give_all = [&] {
-    give(l, work, traced.get());
-    if (traced != nullptr) l.traced.push_back(traced);
+    give(q, work, traced.get());
+    if (traced != nullptr) q.traced.push_back(traced);
   };
-  if (work.size() < kLeastQueued || !l.few_rows) return give_all();
-  if (l.known.size() > kMostMarks) forget_graphs(l);
-  Recorded& r = l.known[mark];
+  if (work.size() < kLeastQueued || !q.few_rows) return give_all();
+  if (q.known.size() > kMostMarks) forget_graphs(q);
+  Recorded& r = q.known[mark];
   // The first time brings memory and kernels; what comes only once needs no graph.
   if (!std::exchange(r.seen, true) || r.refused) return give_all();
   if (r.graph == nullptr) {
     r.traced = traced;
-    capture(l, r, work);
+    capture(q, r, work);
     if (r.graph == nullptr) return give_all();
   }
-  check(api().launch_graph(r.graph, l.stream), "step");
-  if (r.traced != nullptr) l.traced.push_back(r.traced);
+  check(api().launch_graph(r.graph, q.stream), "step");
+  if (r.traced != nullptr) q.traced.push_back(r.traced);
 }
 
-void CudaDevice::capture(Lane& l, Recorded& to, std::span<const Work> work) const {
-  if (l.graphs >= kMostGraphs) return;
-  if (api().begin_capture(l.stream) != CudaStatus::kOk) {
+void CudaDevice::capture(Queue& q, Recorded& to, std::span<const Work> work) const {
+  if (q.graphs >= kMostGraphs) return;
+  if (api().begin_capture(q.stream) != CudaStatus::kOk) {
     to.refused = true;
     return;
   }
   void* graph = nullptr;
   try {
-    give(l, work, to.traced.get());
+    give(q, work, to.traced.get());
   } catch (...) {
-    if (api().end_capture(l.stream, &graph) == CudaStatus::kOk) api().free_graph(graph);
+    if (api().end_capture(q.stream, &graph) == CudaStatus::kOk) api().free_graph(graph);
     throw;
   }
-  to.refused = api().end_capture(l.stream, &graph) != CudaStatus::kOk;
+  to.refused = api().end_capture(q.stream, &graph) != CudaStatus::kOk;
   if (to.refused) return;
   to.graph = graph;
-  ++l.graphs;
+  ++q.graphs;
 }
 
 // Behind what was given: its times go to the step's phases and to their names.
-void CudaDevice::read_times(Step& step, Lane& l) const {
-  for (const std::shared_ptr<Traced>& t : std::exchange(l.traced, {})) {
+void CudaDevice::read_times(Step& step, Queue& q) const {
+  for (const std::shared_ptr<Traced>& t : std::exchange(q.traced, {})) {
     std::vector<float> ms(t->pieces.size());
     check(api().read_clock(t->clock.get(), ms.size() + 1, ms.data()), "times");
     const std::lock_guard lock(cuda_trace().mutex);
@@ -246,49 +246,49 @@ void CudaDevice::read_times(Step& step, Lane& l) const {
   }
 }
 
-void CudaDevice::forget_graphs(Lane& l) const {
-  api().synchronize(l.stream);
-  for (auto& [mark, r] : l.known)
+void CudaDevice::forget_graphs(Queue& q) const {
+  api().synchronize(q.stream);
+  for (auto& [mark, r] : q.known)
     if (r.graph != nullptr) api().free_graph(r.graph);
-  l.known.clear(), l.graphs = 0;
+  q.known.clear(), q.graphs = 0;
 }
 
 // The memory may be in use by what was queued.
-void CudaDevice::grow(Lane& l, CudaRoom& room, size_t bytes) const {
+void CudaDevice::grow(Queue& q, CudaRoom& room, size_t bytes) const {
   if (bytes <= room.bytes()) return;
-  flush(l);
-  check(api().synchronize(l.stream), "step");
+  flush(q);
+  check(api().synchronize(q.stream), "step");
   room.grow(api(), bytes);
 }
 
 // --- rows ---
 
 RowSet CudaDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) {
-  Lane& l = lane(step);
-  if (slot >= l.slots.size()) l.slots.resize(size_t{slot} + 16);
-  grow(l, l.slots[slot], rows * cols * number_bytes(numbers));
+  Queue& q = queue(step);
+  if (slot >= q.slots.size()) q.slots.resize(size_t{slot} + 16);
+  grow(q, q.slots[slot], rows * cols * number_bytes(numbers));
   return {this, slot, rows, cols, cols, 0, numbers};
 }
 
 CudaRows CudaDevice::at(const Step& step, const RowSet& r) const {
   if (r.device == nullptr || r.rows == 0) return {};
-  auto* data = static_cast<uint8_t*>(lane(step).slots[r.slot].data());
+  auto* data = static_cast<uint8_t*>(queue(step).slots[r.slot].data());
   return {data + r.offset * number_bytes(r.numbers), r.numbers, r.rows, r.stride};
 }
 
 // The numbers cross at once: nothing that is queued reads them.
 void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                            const RowSet& y) {
-  Lane& l = lane(step);
+  Queue& q = queue(step);
   run(step, [&] {
     const size_t bytes = which.size() * sizeof(uint32_t);
-    grow(l, l.which, bytes);
-    check(api().upload(l.which.data(), which.data(), bytes, l.stream), "numbers of rows");
+    grow(q, q.which, bytes);
+    check(api().upload(q.which.data(), which.data(), bytes, q.stream), "numbers of rows");
   });
   const CudaRows from = at(step, x), to = at(step, y);
-  const auto* rows = static_cast<const int32_t*>(l.which.data());
+  const auto* rows = static_cast<const int32_t*>(q.which.data());
   launch(step, CudaMark().add(from).add(rows).add(to).add(x.cols), "chosen rows",
-         [this, from, rows, to, cols = x.cols, stream = l.stream] {
+         [this, from, rows, to, cols = x.cols, stream = q.stream] {
            check(api().take_rows(&from, rows, &to, cols, stream), "rows");
          });
 }
@@ -296,19 +296,19 @@ void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> wh
 void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
                          FunctionRef<void(HostRows x, HostRows y)> fn) {
   run(step, [&] {
-    Lane& l = lane(step);
+    Queue& q = queue(step);
     std::vector<float> from, to(y.rows * y.cols);
     std::span<float> numbers;
     const auto extent = [](const RowSet& r) {
       return ((r.rows - 1) * r.stride + r.cols) * number_bytes(r.numbers);
     };
-    flush(l);
+    flush(q);
     // What was uploaded from there is there.
-    if (std::exchange(l.moved, false)) check(api().synchronize(l.stream), "step");
-    l.moving.grow(api(), std::max(x.rows > 0 ? extent(x) : 0, y.rows > 0 ? extent(y) : 0));
-    uint8_t* bytes = l.moving.data();
+    if (std::exchange(q.moved, false)) check(api().synchronize(q.stream), "step");
+    q.moving.grow(api(), std::max(x.rows > 0 ? extent(x) : 0, y.rows > 0 ? extent(y) : 0));
+    uint8_t* bytes = q.moving.data();
     if (x.rows > 0) {
-      check(api().download(bytes, at(step, x).data, extent(x), l.stream), "step");
+      check(api().download(bytes, at(step, x).data, extent(x), q.stream), "step");
       if (x.numbers == XType::kF32 && x.stride == x.cols) {
         numbers = {reinterpret_cast<float*>(bytes), x.rows * x.cols};
       } else {
@@ -322,21 +322,21 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
     if (y.rows == 0) return;
     if (y.stride != y.cols) fail("device {}: some columns of rows cannot be replaced", name_);
     row_functions().store(y.numbers, to.data(), bytes, to.size());
-    check(api().upload(at(step, y).data, bytes, extent(y), l.stream), "rows");
-    l.moved = true;
+    check(api().upload(at(step, y).data, bytes, extent(y), q.stream), "rows");
+    q.moved = true;
   });
 }
 
 void CudaDevice::wait(Step& step) {
-  Lane& l = lane(step);
-  const auto pending = std::exchange(l.pending, {});
-  run(step, [&] { flush(l); });
-  check(api().synchronize(l.stream), "step");
-  l.moved = false;
-  read_times(step, l);
+  Queue& q = queue(step);
+  const auto pending = std::exchange(q.pending, {});
+  run(step, [&] { flush(q); });
+  check(api().synchronize(q.stream), "step");
+  q.moved = false;
+  read_times(step, q);
   if (pending.empty()) return;
-  std::vector<uint32_t> counts(l.counted);
-  check(api().download(counts.data(), l.counts.data(), counts.size() * sizeof(uint32_t), l.stream),
+  std::vector<uint32_t> counts(q.counted);
+  check(api().download(counts.data(), q.counts.data(), counts.size() * sizeof(uint32_t), q.stream),
         "counts of experts");
   for (const auto& [to, at] : pending)
     for (size_t i = 0; i < to.size(); ++i) to[i] += counts[at + i];
@@ -390,10 +390,10 @@ void CudaDevice::fill_numbers(const Step& step, float* to) const {
 }
 
 void CudaDevice::begin(Step& step) {
-  Lane& l = lane(step);
-  l.queued.clear(), l.mark = {}, l.traced.clear();  // of a step that failed
-  l.pending.clear(), l.counted = 0;
-  StepTables& tables = l.tables;
+  Queue& q = queue(step);
+  q.queued.clear(), q.mark = {}, q.traced.clear();  // of a step that failed
+  q.pending.clear(), q.counted = 0;
+  StepTables& tables = q.tables;
   tables = {};
   tables.columns = rope_columns_ + factors_.size();
   std::vector<float> numbers(step.rows * tables.columns);
@@ -434,18 +434,18 @@ void CudaDevice::begin(Step& step) {
     blocks_at[kind] = upload.add(std::span<uint8_t* const>(blocks));
   }
   run(step, [&] {
-    grow(l, l.uploaded, upload.bytes().size());
-    grow(l, l.counts, counted_ * sizeof(uint32_t));
+    grow(q, q.uploaded, upload.bytes().size());
+    grow(q, q.counts, counted_ * sizeof(uint32_t));
     // The step before was waited for, so its tables have crossed.
-    l.uploading.grow(api(), upload.bytes().size());
-    std::copy(upload.bytes().begin(), upload.bytes().end(), l.uploading.data());
-    check(api().upload(l.uploaded.data(), l.uploading.data(), upload.bytes().size(), l.stream),
+    q.uploading.grow(api(), upload.bytes().size());
+    std::copy(upload.bytes().begin(), upload.bytes().end(), q.uploading.data());
+    check(api().upload(q.uploaded.data(), q.uploading.data(), upload.bytes().size(), q.stream),
           "tables of a step");
     if (counted_ > 0)
-      check(api().clear(l.counts.data(), counted_ * sizeof(uint32_t), l.stream), "counts");
+      check(api().clear(q.counts.data(), counted_ * sizeof(uint32_t), q.stream), "counts");
   });
   const auto at = [&](size_t offset) {
-    return static_cast<const uint8_t*>(l.uploaded.data()) + offset;
+    return static_cast<const uint8_t*>(q.uploaded.data()) + offset;
   };
   tables.tokens = reinterpret_cast<const int32_t*>(at(tokens_at));
   tables.numbers = reinterpret_cast<const float*>(at(numbers_at));
@@ -460,27 +460,27 @@ void CudaDevice::begin(Step& step) {
 
 // [rows] of expert 0, and behind them as many weights of 1.
 CudaRouting CudaDevice::one_expert(const Step& step, size_t rows) const {
-  Lane& l = lane(step);
-  if (l.ones_rows < rows) {
+  Queue& q = queue(step);
+  if (q.ones_rows < rows) {
     const size_t room = std::max<size_t>(64, rows + rows / 2);
-    grow(l, l.ones, room * 2 * sizeof(float));
+    grow(q, q.ones, room * 2 * sizeof(float));
     std::vector<float> numbers(room * 2, 1.0f);
     std::fill_n(numbers.begin(), room, 0.0f);
-    check(api().upload(l.ones.data(), numbers.data(), numbers.size() * sizeof(float), l.stream),
+    check(api().upload(q.ones.data(), numbers.data(), numbers.size() * sizeof(float), q.stream),
           "one expert");
-    l.ones_rows = room;
+    q.ones_rows = room;
   }
-  const auto* first = static_cast<const int32_t*>(l.ones.data());
-  return {first, reinterpret_cast<const float*>(first + l.ones_rows), nullptr, 1};
+  const auto* first = static_cast<const int32_t*>(q.ones.data());
+  return {first, reinterpret_cast<const float*>(first + q.ones_rows), nullptr, 1};
 }
 
 uint32_t* CudaDevice::counts(const Step& step, std::span<uint32_t> to) const {
-  Lane& l = lane(step);
-  const size_t at = l.counted;
+  Queue& q = queue(step);
+  const size_t at = q.counted;
   if (at + to.size() > counted_) fail("device {}: more experts than layers have", name_);
-  l.counted += to.size();
-  l.pending.emplace_back(to, at);
-  return static_cast<uint32_t*>(l.counts.data()) + at;
+  q.counted += to.size();
+  q.pending.emplace_back(to, at);
+  return static_cast<uint32_t*>(q.counts.data()) + at;
 }
 
 // --- what runs on the CPU ---

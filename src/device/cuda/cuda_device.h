@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA device behind the device waist: rows by name and blocks by number in its memory, a stream for every
-// lane, layers by the plugin (cuda_table.h). Rows hold numbers of their type itself. What it does not offer
+// queue, layers by the plugin (cuda_table.h). Rows hold numbers of their type itself. What it does not offer
 // (model/load/placement_plan.h says it in words) is asked of the CPU instead.
 #pragma once
 #include <functional>
@@ -131,7 +131,7 @@ class CudaDevice final : public Device {
   // The same of row operations: programs one behind the other go to the device at once.
   void launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const;
   CudaRows at(const Step& step, const RowSet& rows) const;
-  void* stream(const Step& step) const { return lane(step).stream; }
+  void* stream(const Step& step) const { return queue(step).stream; }
 
   // Numbers of a step that its rows have by their positions: columns of a table.
   struct PositionFactor {
@@ -163,7 +163,7 @@ class CudaDevice final : public Device {
     std::map<size_t, Tiles> tiles;             // by tokens of a tile
     std::map<size_t, uint8_t* const*> blocks;  // by kind
   };
-  const StepTables& tables(const Step& step) const { return lane(step).tables; }
+  const StepTables& tables(const Step& step) const { return queue(step).tables; }
   // The numbers of a row that has one expert.
   CudaRouting one_expert(const Step& step, size_t rows) const;
   // Where the rows of experts are counted on the device until `to` gets them.
@@ -178,7 +178,7 @@ class CudaDevice final : public Device {
   void give_block_bytes(uint64_t bytes) const { blocks_ -= bytes; }
 
  private:
-  static constexpr size_t kLanes = 8;
+  static constexpr size_t kQueues = 8;
   // Something that was given to a stream.
   struct Work {
     Phase phase;
@@ -196,7 +196,7 @@ class CudaDevice final : public Device {
     void* graph = nullptr;
     std::shared_ptr<Traced> traced;
   };
-  struct Lane {
+  struct Queue {
     void* stream = nullptr;
     std::vector<Work> queued;
     bool few_rows = true;                         // what is queued may become a graph
@@ -212,13 +212,13 @@ class CudaDevice final : public Device {
     StepTables tables;
     std::vector<std::pair<std::span<uint32_t>, size_t>> pending;  // counts, and where they lie
   };
-  Lane& lane(const Step& step) const;
-  void grow(Lane& lane, CudaRoom& room, size_t bytes) const;
-  void flush(Lane& lane) const;  // gives what is queued to the stream
-  void give(Lane& lane, std::span<const Work> work, Traced* traced) const;
-  void capture(Lane& lane, Recorded& to, std::span<const Work> work) const;
-  void read_times(Step& step, Lane& lane) const;
-  void forget_graphs(Lane& lane) const;
+  Queue& queue(const Step& step) const;
+  void grow(Queue& queue, CudaRoom& room, size_t bytes) const;
+  void flush(Queue& queue) const;  // gives what is queued to the stream
+  void give(Queue& queue, std::span<const Work> work, Traced* traced) const;
+  void capture(Queue& queue, Recorded& to, std::span<const Work> work) const;
+  void read_times(Step& step, Queue& queue) const;
+  void forget_graphs(Queue& queue) const;
   void fill_numbers(const Step& step, float* to) const;
 
   std::string name_;
@@ -235,8 +235,8 @@ class CudaDevice final : public Device {
   uint64_t weights_ = 0;
   mutable std::atomic<uint64_t> blocks_{0};
   mutable std::atomic<bool> lost_{false};
-  mutable std::mutex mutex_;  // of what lanes share while they begin
-  mutable std::vector<Lane> lanes_;
+  mutable std::mutex mutex_;  // of what queues share while they begin
+  mutable std::vector<Queue> queues_;
 };
 
 // The memory behind block numbers, in slabs as on the CPU.

@@ -417,8 +417,7 @@ const char* supports_only(const Problem& p) {
   return supports_form(p, kForm);
 }
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
-                        size_t m_block = 8) {
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), size_t m_tile = 8) {
   return {"arm_bf16",
           codec,
           Arch::kAarch64,
@@ -435,7 +434,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
           scratch_bytes,
           MOEBIUS_BODY(gemm),
           kWidths,
-          m_block,
+          m_tile,
           code_at};
 }
 constexpr Kernel kKernels[] = {

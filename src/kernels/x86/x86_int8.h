@@ -107,7 +107,7 @@ struct Unit {
   size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*make_row_panel)(const RowPanelArgs&);
   void (*gemm)(const GemmArgs&);
-  size_t n_block = 0, m_block = 8;  // as in Kernel
+  size_t n_tile = 0, m_tile = 8;  // as in Kernel
 };
 
 }  // namespace x86_int8
@@ -136,8 +136,8 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           u.make_row_panel,
           u.scratch_bytes,
           u.gemm,
-          u.n_block,
-          u.m_block};
+          u.n_tile,
+          u.m_tile};
 }
 constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {
   return {{x86_int8_kernel(u, "int4", x86_int8::supports_int4),

@@ -51,7 +51,7 @@ void Predictor::keep(Step& step, const RowSet& normalized) const {
   graph_.keep_keys(step);
 }
 
-uint64_t Predictor::draft(std::span<Sequence> sequences, size_t lane,
+uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
                           std::vector<float>* logits) const {
   size_t most = 0;
   for (const Sequence& s : sequences) most = std::max(most, s.drafts);
@@ -64,7 +64,7 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t lane,
       for (Sequence& s : sequences)
         if (s.drafts > 0) drafted.push_back(&s);
     Step step;
-    step.lane = lane;
+    step.queue = queue;
     for (const Sequence* s : drafted) {
       const size_t at = s->position + p;
       step.sequences.push_back({s->tables, s->pool, at, 1, step.rows, {}});

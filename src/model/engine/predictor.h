@@ -25,7 +25,7 @@ class Predictor {
     std::vector<int32_t> tokens;  // one; drafts are put behind it
   };
   // Bytes of weights that were read. logits: null, or gets those of all drafts, pass by pass.
-  uint64_t draft(std::span<Sequence> sequences, size_t lane,
+  uint64_t draft(std::span<Sequence> sequences, size_t queue,
                  std::vector<float>* logits = nullptr) const;
   // Behind Graph::logits() of the model for the same step.
   void keep(Step& step, const RowSet& normalized) const;

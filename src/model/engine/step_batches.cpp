@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of an engine: with several lanes some are in flight at the same time.
+// Batches of an engine: with several queues some are in flight at the same time.
 #include <algorithm>
 #include <chrono>
 
@@ -25,21 +25,21 @@ bool StepRunner::needs(std::span<const BatchItem> items, std::span<const BatchIt
   return found;
 }
 
-// Whether its lane is free, and no batch before it needs what it writes or writes what it needs.
+// Whether its queue is free, and no batch before it needs what it writes or writes what it needs.
 bool StepRunner::may_launch(const Batch& batch) const {
-  if (lanes_ == 1) return false;
+  if (queues_ == 1) return false;
   return std::none_of(batches_.begin(), batches_.end(), [&](const auto& other) {
     return !other->complete &&
-           ((other->pass != nullptr && other->lane == batch.lane) ||
+           ((other->pass != nullptr && other->queue == batch.queue) ||
             needs(batch.items, other->items) || needs(other->items, batch.items));
   });
 }
 
-// With several lanes a batch runs on a thread of its own: what one device does for it overlaps with
+// With several queues a batch runs on a thread of its own: what one device does for it overlaps with
 // what another does for the batch before.
 void StepRunner::launch(Batch& batch) {
   batch.out.stats.items = batch.items.size();
-  batch.pass = begin(work_of(batch.items), batch.lane);
+  batch.pass = begin(work_of(batch.items), batch.queue);
   batch.out.stats.rows = batch.pass->step.rows;
   batch.done = std::async(std::launch::async, [this, &batch] {
     const auto start = std::chrono::steady_clock::now();
@@ -53,7 +53,7 @@ void StepRunner::complete(Batch& batch) noexcept {
   if (batch.complete) return;
   batch.complete = true;
   try {
-    if (batch.pass == nullptr) return step(work_of(batch.items), batch.lane, batch.out);
+    if (batch.pass == nullptr) return step(work_of(batch.items), batch.queue, batch.out);
     batch.done.get();
     end(*batch.pass, batch.out.stats);
   } catch (...) {
@@ -71,9 +71,9 @@ Backend::Ticket StepRunner::submit(std::span<const BatchItem> items) {
   check(items);
   batches_.reserve(batches_.size() + 1);
   auto batch = std::make_unique<Batch>();
-  batch->ticket = next_ticket_, batch->lane = next_ticket_ % lanes_;
+  batch->ticket = next_ticket_, batch->queue = next_ticket_ % queues_;
   batch->items.assign(items.begin(), items.end());
-  if (lanes_ > 1)
+  if (queues_ > 1)
     for (BatchItem& item : batch->items) item.tables = &batch->tables.emplace_back(*item.tables);
   if (may_launch(*batch)) launch(*batch);
   batches_.push_back(std::move(batch));
@@ -94,7 +94,7 @@ void StepRunner::collect(Ticket ticket, StepOutput& out) {
 
 void StepRunner::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) {
   const std::lock_guard lock(mutex_);
-  if (lanes_ > 1) complete_all();
+  if (queues_ > 1) complete_all();
   pool_.commit(kind, size_t{std::max(from, to)} + 1);
   pool_.copy(kind, from, to);
   if (kind == state_kind_) {
@@ -106,7 +106,7 @@ void StepRunner::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens
 
 void StepRunner::cut_block(size_t kind, BlockId id, size_t tokens) {
   const std::lock_guard lock(mutex_);
-  if (lanes_ > 1) complete_all();
+  if (queues_ > 1) complete_all();
   if (tokens < kBlockTokens) cut(pool_, kind, id, tokens);
 }
 
@@ -141,7 +141,7 @@ void StepRunner::commit_blocks(size_t kind, size_t count) {
 
 void StepRunner::trim_blocks(size_t kind, size_t count) {
   const std::lock_guard lock(mutex_);
-  if (lanes_ > 1) complete_all();
+  if (queues_ > 1) complete_all();
   pool_.trim(kind, count);
 }
 

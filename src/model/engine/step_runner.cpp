@@ -31,7 +31,7 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
                                               checkpoint, options.kv(), layers_.devices, kv_plan_))
                                         : nullptr),
       graph_(layers_),
-      lanes_(options.placement.one_device() || options.ranks != nullptr ? 1 : 2),
+      queues_(options.placement.one_device() || options.ranks != nullptr ? 1 : 2),
       pool_(kv_plan_.devices, kEngineSlab) {
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
     if (!kv_plan_.kinds[k].cuttable) state_kind_ = k;
@@ -190,10 +190,10 @@ void StepRunner::keep_states(const Pass& pass) noexcept {
   }
 }
 
-std::unique_ptr<StepRunner::Pass> StepRunner::begin(std::vector<Work> work, size_t lane) {
+std::unique_ptr<StepRunner::Pass> StepRunner::begin(std::vector<Work> work, size_t queue) {
   auto pass = std::make_unique<Pass>();
   Step& step = pass->step;
-  step.lane = lane;
+  step.queue = queue;
   for (const Work& w : work) {
     const BatchItem& item = w.item;
     const size_t end = item.position + item.tokens.size();
@@ -317,7 +317,7 @@ void StepRunner::measured(StepStats& stats, FunctionRef<void()> fn) {
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
-void StepRunner::draft(std::span<Work> work, size_t lane, std::vector<Predictor::Sequence>& rows,
+void StepRunner::draft(std::span<Work> work, size_t queue, std::vector<Predictor::Sequence>& rows,
                        StepOutput& out) const {
   for (const Work& w : work)
     if (w.item.drafts > 0)
@@ -329,7 +329,7 @@ void StepRunner::draft(std::span<Work> work, size_t lane, std::vector<Predictor:
                       {w.item.tokens[0]}});
   if (rows.empty()) return;
   const auto start = std::chrono::steady_clock::now();
-  out.stats.weight_bytes += predictor_->draft(rows, lane);
+  out.stats.weight_bytes += predictor_->draft(rows, queue);
   size_t next = 0;
   for (Work& w : work) {
     if (w.item.drafts == 0) continue;
@@ -341,16 +341,16 @@ void StepRunner::draft(std::span<Work> work, size_t lane, std::vector<Predictor:
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
-void StepRunner::step(std::vector<Work> work, size_t lane, StepOutput& out) {
+void StepRunner::step(std::vector<Work> work, size_t queue, StepOutput& out) {
   StepStats& stats = out.stats;
   stats = {};
   out.logits.clear(), out.candidates.clear(), out.drafts.clear();
   if (rows_of(work) == 0) return;
   std::vector<Predictor::Sequence> drafted;
   measured(stats, [&] {
-    draft(work, lane, drafted, out);
+    draft(work, queue, drafted, out);
     stats.items = work.size(), stats.rows = rows_of(work);
-    const std::unique_ptr<Pass> pass = begin(std::move(work), lane);
+    const std::unique_ptr<Pass> pass = begin(std::move(work), queue);
     try {
       run(*pass, out);
       end(*pass, stats);
@@ -392,7 +392,7 @@ void StepRunner::forward_by(std::span<const StepItem> items, std::vector<float>&
 
 void StepRunner::forward(std::span<const StepItem> items, std::vector<float>& logits) {
   const std::lock_guard lock(mutex_);
-  if (lanes_ > 1) complete_all();
+  if (queues_ > 1) complete_all();
   forward_by(items, logits,
              [&](std::span<const Work> work, std::vector<float>& out, StepStats& stats) {
                StepOutput made;

@@ -53,8 +53,8 @@ class StepRunner final : public DecoderModel {
   size_t vocab() const override { return layers_.vocab; }
   std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
   uint64_t memory_left() const override { return options_.memory_left; }
-  bool drafts() const override { return predictor_ != nullptr && lanes_ == 1; }
-  size_t batches_in_flight() const override { return lanes_; }
+  bool drafts() const override { return predictor_ != nullptr && queues_ == 1; }
+  size_t batches_in_flight() const override { return queues_; }
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
   bool lost() const override;
@@ -99,7 +99,7 @@ class StepRunner final : public DecoderModel {
   // forward() with a step of the caller's.
   void forward_by(std::span<const StepItem> items, std::vector<float>& logits, RunStep run);
   // Throws where a state that is to be read is not there.
-  std::unique_ptr<Pass> begin(std::vector<Work> work, size_t lane = 0);
+  std::unique_ptr<Pass> begin(std::vector<Work> work, size_t queue = 0);
   // Behind everything that was asked of it: counts and times become part of the statistics, states
   // are kept. Throws what an operation threw.
   void end(Pass& pass, StepStats& stats);
@@ -117,17 +117,17 @@ class StepRunner final : public DecoderModel {
   struct Batch {
     Ticket ticket;
     std::vector<BatchItem> items;
-    std::deque<BlockTables> tables;  // with several lanes, theirs as they were submitted
-    size_t lane = 0;
+    std::deque<BlockTables> tables;  // with several queues, theirs as they were submitted
+    size_t queue = 0;
     std::unique_ptr<Pass> pass;  // under way
     std::future<void> done;
     bool complete = false;
     std::exception_ptr error;
     StepOutput out;
   };
-  void step(std::vector<Work> work, size_t lane, StepOutput& out);
+  void step(std::vector<Work> work, size_t queue, StepOutput& out);
   // Drafts that items ask for become tokens of theirs, which `rows` keeps.
-  void draft(std::span<Work> work, size_t lane, std::vector<Predictor::Sequence>& rows,
+  void draft(std::span<Work> work, size_t queue, std::vector<Predictor::Sequence>& rows,
              StepOutput& out) const;
   void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
   void run(Pass& pass, StepOutput& out);
@@ -151,7 +151,7 @@ class StepRunner final : public DecoderModel {
   std::unique_ptr<PredictorPlan> predictor_plan_;  // until it is loaded
   Graph graph_;
   std::unique_ptr<Predictor> predictor_;  // null: none
-  size_t lanes_ = 1;
+  size_t queues_ = 1;
   size_t state_kind_ = SIZE_MAX;
   KvPool pool_;                                  // an engine's
   std::vector<std::unique_ptr<Batch>> batches_;  // submitted, in order

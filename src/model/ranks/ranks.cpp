@@ -78,12 +78,12 @@ class StageExchange : public MoeExchange {
     cut_->wait(cut_->start_all_to_all(out, out_bytes, in, in_bytes),
                "intermediate rows of experts");
   }
-  void start_pass(const void* out, std::span<const size_t> out_bytes, void* in,
-                  std::span<const size_t> in_bytes) override {
+  void start_exchange(const void* out, std::span<const size_t> out_bytes, void* in,
+                      std::span<const size_t> in_bytes) override {
     const Stopwatch watch(seconds_);
     pass_ = spread_->start_all_to_all(out, out_bytes, in, in_bytes);
   }
-  void finish_pass() override {
+  void finish_exchange() override {
     const Stopwatch watch(seconds_);
     spread_->wait(pass_, "rows of experts");
   }
