@@ -403,7 +403,7 @@ struct Gemm {
     _mm_setcsr(before | kFlush);
     if (l.limbs == 1) {
       row_sums<1, kPanels, kLate>(c, g, count, sums, apart);
-    } else {
+    } else if constexpr (kPanels <= 2) {
       row_sums<2, kPanels, kLate>(c, g, count, sums, apart);
     }
     _mm_setcsr(before);
@@ -441,7 +441,10 @@ struct Gemm {
   // --- the loop nest ---
 
   void multiply_chunk(const Chunk& c, size_t n) const {
-    if (single) return c.panels == kRowPanels ? single_row<kRowPanels>(c, n) : single_row<1>(c, n);
+    if (single)
+      return c.panels == kRowPanels ? single_row<kRowPanels>(c, n)
+             : c.panels == 2        ? single_row<2>(c, n)
+                                    : single_row<1>(c, n);
     amx::written();
     for (size_t i = 0; i < blocks(); ++i) {
       const Rows r = rows_of(i);
@@ -463,7 +466,12 @@ struct Gemm {
     if (!single) _tile_release();
   }
   size_t panels_at(size_t n) const {
-    return single && n + kRowPanels * kNr <= up(a.n1, kNr) ? kRowPanels : 1;
+    const size_t left = (a.n1 - n + kNr - 1) / kNr;
+    // Codes that need no decoding are read faster by two, and two limbs leave no registers for more.
+    return !single                                          ? 1
+           : left >= kRowPanels && !kStored && l.limbs == 1 ? kRowPanels
+           : left >= 2                                      ? 2
+                                                            : 1;
   }
   // The outputs of `panels` panels, the first of which begins at n.
   void multiply_panels(size_t n, size_t panels) const {

@@ -96,7 +96,8 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
 
 // One row of at most two limbs goes without tiles, some panels at a time: more chains of sums and
 // streams of memory.
-constexpr size_t kRowPanels = 2;
+constexpr size_t kRowPanels = 4;
+constexpr size_t kRowGroups = 32;  // of a chunk: their scales as f32 stay in the first-level cache
 inline bool is_single(const PanelLayout& l) { return l.rows() == 1 && l.limbs <= 2; }
 
 // Scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of some groups of
@@ -117,6 +118,7 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
     b.chunk_k = s.K_padded, b.chunk_groups = s.groups;
   } else if (grouped) {
     b.chunk_groups = s.most_k < longest ? longest / s.most_k : 1;
+    if (single && b.chunk_groups > kRowGroups) b.chunk_groups = kRowGroups;
     b.chunk_k = b.chunk_groups * s.most_k;
   } else {
     b.chunk_groups = 1, b.chunk_k = s.K_padded < longest ? s.K_padded : longest;
