@@ -114,6 +114,12 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
   }
 }
 
+bool is_bias_alone(const ModuleTensors& tensors) {
+  size_t found = 0;
+  for (const TensorRef& ref : tensors.by_role) found += ref ? 1 : 0;
+  return found == 1 && tensors[Role::kBias];
+}
+
 // Whether `head` is nothing but a matrix with the bytes of the table.
 bool stored_again(const ModuleTensors& head, const ModuleTensors& table, const TensorStore& store) {
   const TensorRef &a = head[Role::kWeight], &b = table[Role::kWeight];
@@ -309,7 +315,8 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
 }
 
 // lm_head may be tied to the embedding; what the file holds and what the config says must fit. A head
-// that is stored beside the table is used, as transformers does, unless it is the table again.
+// that is stored beside the table is used, as transformers does, unless it is the table again; one of
+// which only a bias is stored multiplies by the table.
 void Checkpoint::settle_output(ModuleMap& map) {
   const auto find = [&](Part part) {
     return std::find_if(map.modules.begin(), map.modules.end(),
@@ -331,6 +338,13 @@ void Checkpoint::settle_output(ModuleMap& map) {
     return;
   }
   if (!config_.tie_embeddings) return;
+  ModuleTensors& own = head->module.plan.tensors;
+  if (table != map.modules.end() && is_bias_alone(own)) {  // ERNIE-4.5
+    const TensorRef bias = own[Role::kBias];
+    own.by_role = table->module.plan.tensors.by_role;
+    own[Role::kBias] = bias;
+    return;
+  }
   if (table == map.modules.end() ||
       !stored_again(head->module.plan.tensors, table->module.plan.tensors, *store_)) {
     warnings_.push_back(
@@ -365,6 +379,13 @@ const Module* token_table(const Checkpoint& checkpoint) {
         in_list(kTokenTables, std::string_view(m.name).substr(m.name.rfind('.') + 1)))
       return &m;
   return nullptr;
+}
+
+bool multiplies_by_table(const Checkpoint& checkpoint, const Module& m) {
+  if (m.kind != ModuleKind::kLmHead || !m.plan.tensors[Role::kWeight]) return false;
+  const Module* table = token_table(checkpoint);
+  return table != nullptr &&
+         table->plan.tensors[Role::kWeight].info == m.plan.tensors[Role::kWeight].info;
 }
 
 const Module* Checkpoint::output_module() const {

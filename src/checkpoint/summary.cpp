@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/module_scheme.h"
+#include "checkpoint/token_table.h"
 
 namespace moebius {
 namespace {
@@ -181,14 +182,17 @@ Summary summarize(const Checkpoint& checkpoint) {
   const Family* family = family_by_key(checkpoint.config().family);
   const bool correction_counts = family != nullptr && family->correction_counts;
   for (const Module& m : checkpoint.modules()) {
-    const uint64_t params = module_params(m, correction_counts);
+    const bool again = multiplies_by_table(checkpoint, m);  // the table counts once
+    const TensorRef& weight = m.plan.tensors[Role::kWeight];
+    const uint64_t bytes = m.bytes - (again ? bytes_of(weight) : 0),
+                   params = module_params(m, correction_counts) - (again ? m.plan.N * m.plan.K : 0);
     s.params_total += params;
     if (m.kind == ModuleKind::kExpert) expert_params += params;
-    s.bytes_used += m.bytes;
-    by_scheme[scheme_name(m)] += m.bytes;
-    by_part[std::string(part_name(m))] += m.bytes;
+    s.bytes_used += bytes;
+    by_scheme[scheme_name(m)] += bytes;
+    by_part[std::string(part_name(m))] += bytes;
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
-      if (const TensorRef& ref = m.plan.tensors.by_role[i])
+      if (const TensorRef& ref = m.plan.tensors.by_role[i]; ref && !(again && &ref == &weight))
         by_role[std::string(suffix_of(static_cast<Role>(i)))] += bytes_of(ref);
   }
   const ModelConfig& c = checkpoint.config();

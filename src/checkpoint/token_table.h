@@ -14,5 +14,7 @@ inline constexpr std::string_view kTokenTables =
 // The table that tokens are looked up in, by which a tied lm_head multiplies too; null when the folder
 // has none.
 const Module* token_table(const Checkpoint& checkpoint);
+// Whether a module is an output projection of which only a bias is stored: its matrix is the table.
+bool multiplies_by_table(const Checkpoint& checkpoint, const Module& module);
 
 }  // namespace moebius

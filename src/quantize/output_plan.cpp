@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/shard_index.h"
+#include "checkpoint/token_table.h"
 #include "device/load_options.h"
 #include "quantize/module_encoder.h"
 
@@ -103,8 +104,9 @@ class OutputPlanner {
       item.extra = std::max(item.extra, extra_memory(m));
       plan_.chosen_bytes += bytes;
       plan_.chosen_weights += m.plan.N * m.plan.K;
-      for (const Role role : {Role::kWeight, Role::kWeightScale, Role::kInputScale})
-        use(m.plan.tensors[role]);
+      if (!multiplies_by_table(source_, m))
+        for (const Role role : {Role::kWeight, Role::kWeightScale, Role::kInputScale})
+          use(m.plan.tensors[role]);
       if (const TensorRef& bias = m.plan.tensors[Role::kBias];
           bias && (bias.index >= 0 || bias.row_count > 0))
         bias_item(m, bias);

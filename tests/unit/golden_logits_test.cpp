@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/numeric.h"
+#include "checkpoint/summary.h"
 #include "checkpoint/token_table.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
@@ -190,6 +191,44 @@ TEST(GoldenLogits, TiedToTheTableByAnyName) {
     for (size_t i = 0; i < found[0].size(); ++i)
       ASSERT_NEAR(found[0][i], found[1][i], 1e-5f * std::fabs(found[0][i]) + 1e-5f) << i;
   }
+}
+
+// ERNIE-4.5 with use_bias: of a tied projection its bias alone is stored. It computes what one with a
+// copy of the table does, and the table counts once.
+TEST(GoldenLogits, TiedWithABiasOfItsOwn) {
+  const fs::path folder = test::test_data_dir() / "golden" / "ernie45moe-dense";
+  const Json config =
+      parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  const TensorInfo& table = store.require("model.embed_tokens.weight");
+  ASSERT_NE(store.find("lm_head.bias"), nullptr);
+  std::vector<uint8_t> rows(table.bytes);
+  store.read(table, 0, rows);
+  ThreadPool pool(2);
+  std::vector<float> found[2];
+  uint64_t params[2] = {};
+  for (const bool tied : {false, true}) {
+    std::deque<std::vector<uint8_t>> memory;
+    std::vector<TensorData> tensors;
+    for (const TensorInfo& t : store.tensors()) {
+      if (t.name == "lm_head.weight") continue;
+      store.read(t, 0, memory.emplace_back(t.bytes));
+      tensors.push_back({t.name, t.dtype, t.shape, memory.back()});
+    }
+    if (!tied) tensors.push_back({"lm_head.weight", table.dtype, table.shape, rows});
+    const test::TempDir dir;
+    write_safetensors((dir / "model.safetensors").string(), tensors);
+    Json json = Json::object();
+    for (const auto& [key, value] : config.members())
+      json.set(key, key == "tie_word_embeddings" ? Json(tied) : value);
+    std::ofstream(dir / "config.json") << json.dump();
+    const Checkpoint checkpoint = Checkpoint::open(dir.path().string());
+    params[tied] = summarize(checkpoint).params_total;
+    found[tied] = logits_of(*load(checkpoint, pool, XType::kF32), {3, 1, 4, 1, 5, 9, 2, 6}, 3);
+  }
+  EXPECT_EQ(params[0] - params[1], table.shape[0] * table.shape[1]);
+  ASSERT_FALSE(found[0].empty());
+  EXPECT_EQ(found[0], found[1]);
 }
 
 TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
