@@ -2,6 +2,7 @@
 // See config_fields.h.
 #include "checkpoint/config_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -71,7 +72,11 @@ std::optional<double> ConfigFields::number(Names names) const {
 
 std::optional<bool> ConfigFields::boolean(Names names) const {
   const auto [name, value] = get(names);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr) {
+    const bool null = std::any_of(names.begin(), names.end(),
+                                  [&](std::string_view n) { return object_.find(n) != nullptr; });
+    return null ? std::optional(false) : std::nullopt;
+  }
   if (!value->is_bool()) wrong(name, *value, "true or false");
   return value->as_bool();
 }

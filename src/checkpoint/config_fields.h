@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed, range-checked reading of config.json members under any of their spellings. A member that
-// is null counts as absent. Every message names the file, the field, what was found and what was
+// is null counts as absent, but for its default. Every message names the file, the field, what was found and what was
 // expected.
 #pragma once
 #include <cstdint>
@@ -28,7 +28,7 @@ class ConfigFields {
   int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
   int64_t require(Names names, int64_t low, int64_t high) const;
   std::optional<double> number(Names names) const;  // finite
-  std::optional<bool> boolean(Names names) const;
+  std::optional<bool> boolean(Names names) const;   // null is false, as in Python
   std::optional<std::string> string(Names names) const;
   std::vector<int64_t> integers(Names names, int64_t low,
                                 int64_t high) const;  // array; absent: empty

@@ -383,8 +383,10 @@ class Builder {
 
 void check_experts_present(const ModuleMap& map, const ModelConfig& config,
                            const std::string& folder) {
-  if (lenient(family_by_key(config.family))) return;
+  const Family* family = family_by_key(config.family);
+  if (lenient(family)) return;
   const auto count = static_cast<uint32_t>(config.experts);
+  const char* off = family->layers == LayerRule::kFlag ? " (enable_moe_block is not true)" : "";
   std::map<std::string_view, std::vector<uint32_t>> found;  // 3 * expert + projection
   for (const MappedModule& m : map.modules) {
     if (m.part != Part::kExpert) continue;
@@ -392,7 +394,7 @@ void check_experts_present(const ModuleMap& map, const ModelConfig& config,
     if (id >= count)
       fail_at(of_module(m.module.name), "{}: {} is expert {}; config.json says {} experts{}",
               folder, printable(m.module.name), id, count,
-              count == 0 ? "" : fmt::format(" (0 to {})", count - 1));
+              count == 0 ? off : fmt::format(" (0 to {})", count - 1));
     found[m.block].push_back(3 * id + static_cast<uint32_t>(m.module.projection) - 1);
   }
   for (auto& [block, slots] : found) {

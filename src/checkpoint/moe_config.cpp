@@ -102,8 +102,7 @@ std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const 
         out[static_cast<size_t>(i)] = (i + 1) % step == 0 && i >= first && i <= last;
       break;
     }
-    case LayerRule::kFlag:
-      out.assign(count, f.boolean({"enable_moe_block"}).value_or(true));
+    case LayerRule::kFlag:  // read with the count of experts
       break;
   }
   return out;
@@ -417,7 +416,8 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
               : count != nullptr && count->is_array()
                   ? *same_in_all_layers(c, f, "num_experts", kMaxExperts, !lenient(family))
                   : f.integer_or(count_names, 0, 0, kMaxExperts);
-  if (!f.boolean({"is_moe"}).value_or(true)) c.experts = 0;  // Doge counts experts it has not
+  if (!f.boolean({"is_moe"}).value_or(true) || !f.boolean({"enable_moe_block"}).value_or(true))
+    c.experts = 0;  // Doge and Gemma-4 count experts they have not
   if (!lenient(family) && !dense_family && !f.has(count_names) &&
       family->layers != LayerRule::kFlag)
     f.require(count_names, 1, kMaxExperts);

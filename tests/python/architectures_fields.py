@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of config.json that are left out, or have another value: does Moebius read them as transformers does?
 
-    env/bin/python tests/python/architectures_fields.py build/release/moebius [--only NAME ...] [--field NAME] [--change | --tied]
+    env/bin/python tests/python/architectures_fields.py build/release/moebius [--only NAME ...] [--field NAME] [--null] [--change | --tied]
 
 Of every field of a text model (architectures_models.py makes a tiny random one) a folder is made whose config.json lacks it, and
-transformers' from_pretrained and Moebius compute logits of it; with --change further ones where it has another value, and other
-tensors if it needs them. With --tied only tie_word_embeddings has its values, at the top and in the text part, over folders that
+transformers' from_pretrained and Moebius compute logits of it; with --null another where it is null, with --change further ones
+where it has another value, and other tensors if it needs them. With --tied only tie_word_embeddings has its values, at the top and in the text part, over folders that
 store an output projection of its own, the table again, and none. Where transformers itself does not accept that, or fills
 tensors with random values, nothing is compared. A difference is printed, and is the exit status; a refusal is printed, too: it
 is right where it names a field that cannot be run.
@@ -35,6 +35,7 @@ transformers.utils.logging.disable_progress_bar()
 
 TEXT = ("text_config", "thinker_config", "rope_parameters", "ffn_config", "attn_config", "full_attention", "sliding_attention",
         "main", "compress")
+ABSENT = object()
 # Not arithmetic of a forward pass over given tokens.
 SKIP = {"architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "initializer_range", "use_cache", "bos_token_id",
         "pad_token_id", "output_attentions", "output_hidden_states", "return_dict", "problem_type", "chunk_size_feed_forward",
@@ -219,6 +220,7 @@ def main():
     p.add_argument("tool")
     p.add_argument("--only", nargs="*", default=[])
     p.add_argument("--field")
+    p.add_argument("--null", action="store_true")
     p.add_argument("--change", action="store_true")
     p.add_argument("--tied", action="store_true")
     a = p.parse_args()
@@ -239,13 +241,13 @@ def main():
                 if a.field and path[-1] != a.field:
                     continue
                 name, value = ".".join(path), holder(config, path)[path[-1]]
-                for new in [None, *(others(path[-1], value) if a.change else [])]:
+                for new in [ABSENT, *([None] if a.null and value is not None else []), *(others(path[-1], value) if a.change else [])]:
                     changed = copy.deepcopy(config)
                     holder(changed, path)[path[-1]] = new
-                    if new is None:
+                    if new is ABSENT:
                         del holder(changed, path)[path[-1]]
-                    what = f"without {name}" if new is None else f"{name} {json.dumps(value)[:30]} -> {json.dumps(new)[:30]}"
-                    checker.judge(kind, base, folder, changed, what, path[-1], new is not None)
+                    what = f"without {name}" if new is ABSENT else f"{name} {json.dumps(value)[:30]} -> {json.dumps(new)[:30]}"
+                    checker.judge(kind, base, folder, changed, what, path[-1], new is not ABSENT)
             print(f"{kind:22} {checker.compared} compared so far, {checker.wrong} differ", flush=True)
     return 1 if checker.wrong else 0
 

@@ -20,8 +20,7 @@ PARTS = ("text_config", "thinker_config")
 # their place, or the tensors decide.
 NOT_THESE = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "n_heads", "n_layers", "num_layers", "d_model",
              "model_type", "dtype", "tie_word_embeddings", "num_nextn_predict_layers", "partial_rotary_factor", "rotary_dim",
-             "eos_token_id", "bos_token_id", "pad_token_id", "attention_bias", "qkv_bias", "mlp_bias", "is_moe", "use_qk_norm",
-             "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts", "n_experts",
+             "eos_token_id", "bos_token_id", "pad_token_id", "attention_bias", "qkv_bias", "mlp_bias", "use_qk_norm",
              "intermediate_size", "moe_intermediate_size", "expert_ffn_hidden_size", "ffn_hidden_size", "intermediate_size_mlp",
              "shared_expert_intermediate_size", "gating", "block_size", "seed"}
 # The rotations of these are made of older fields by their architecture files.
@@ -63,6 +62,13 @@ def rotation(cls):
     return ({"rope_theta": base} if base != 10000 else {}) | {"rope_parameters": rope}
 
 
+def first_dense(cls):
+    """Of a config without mlp_layer_types: the number of dense layers before the others, where the class makes such a list."""
+    types = getattr(cls(), "mlp_layer_types", None) or []
+    count = next((i for i, t in enumerate(types) if t != "dense"), 0)
+    return {"first_k_dense_replace": count} if count > 0 and "dense" not in types[count:] else {}
+
+
 def defaults(cls, known):
     fields = getattr(cls, "__dataclass_fields__", {})
     out = {}
@@ -72,6 +78,8 @@ def defaults(cls, known):
             out[name] = value
     if "kv_lora_rank" in fields:        # a key for each head, whatever it says
         out.pop("num_key_value_heads", None)
+    if "mlp_layer_types" in fields and "first_k_dense_replace" not in fields:
+        out |= first_dense(cls)
     if out.get("hidden_act") == "silu":
         del out["hidden_act"]
     out.pop("rope_theta", None)

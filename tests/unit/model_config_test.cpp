@@ -45,7 +45,37 @@ TEST(ModelConfig, Qwen3MoeFields) {
   EXPECT_FALSE(c.tie_stated);
 }
 
-// Defaults of transformers' classes; a null is none of them.
+// Counts of experts, too, have a default, and dense layers before the first experts.
+TEST(ModelConfig, ExpertsLeftOutAreThoseOfTheModelType) {
+  const auto made = [](const char* architecture, const std::string& type,
+                       const std::string& more = "") {
+    return parse(config(architecture,
+                        "\"num_key_value_heads\": 2, \"model_type\": \"" + type + "\"" + more));
+  };
+  EXPECT_EQ(made("MixtralForCausalLM", "mixtral").experts, 8);
+  EXPECT_EQ(made("GraniteMoeForCausalLM", "granitemoe").experts, 8);
+  EXPECT_EQ(made("NemotronHForCausalLM", "nemotron_h").experts, 8);
+  EXPECT_EQ(made("Cohere2MoeForCausalLM", "cohere2_moe").experts, 8);
+  EXPECT_EQ(made("MiniMaxForCausalLM", "minimax").experts, 8);
+  EXPECT_EQ(made("MixtralForCausalLM", "mixtral", R"(, "num_experts": 4)").experts, 4);
+  EXPECT_EQ(made("HYV3ForCausalLM", "hy_v3", R"(, "moe_intermediate_size": 32)").moe_layer,
+            (std::vector<bool>{false, true, true, true}));
+}
+
+// enable_moe_block counts before the number of experts; a null is no, and so is is_moe's.
+TEST(ModelConfig, ExpertsThatAreSwitchedOff) {
+  const auto experts = [](const std::string& flag) {
+    return parse(config(
+                     "Gemma4ForCausalLM",
+                     R"("num_experts": 8, "moe_intermediate_size": 32, "top_k_experts": 2)" + flag))
+        .experts;
+  };
+  EXPECT_EQ(experts(R"(, "enable_moe_block": true)"), 8);
+  EXPECT_EQ(experts(R"(, "enable_moe_block": false)"), 0);
+  EXPECT_EQ(experts(R"(, "enable_moe_block": null)"), 0);
+}
+
+// Defaults of transformers' classes; a null is none of them, and no where a yes or no is asked for.
 TEST(ModelConfig, FieldsLeftOutHaveTheDefaultOfTheModelType) {
   const std::string sizes =
       R"("num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 100, "num_attention_heads": 4,
@@ -72,6 +102,8 @@ TEST(ModelConfig, FieldsLeftOutHaveTheDefaultOfTheModelType) {
   EXPECT_EQ(all.shared_experts, 1);
   EXPECT_EQ(all.moe_layer, (std::vector<bool>{false, false, false, true}));
   EXPECT_EQ(none.moe.router.groups, 0u);
+  EXPECT_TRUE(all.moe.router.renormalize);
+  EXPECT_FALSE(parse(v3 + R"(, "norm_topk_prob": null})").moe.router.renormalize);
   // The text model of a wrapper that does not say its own type.
   const ModelConfig glm =
       parse(R"({"model_type": "glm5_next", "text_config": {)" + sizes + R"("kv_lora_rank": 16}})");

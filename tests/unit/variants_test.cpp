@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <filesystem>
 
 #include "base/file.h"
@@ -111,6 +112,107 @@ TEST(Variants, FieldsOfSingleLayersAreNotIgnored) {
   EXPECT_EQ(
       refused("step3p7-dense", "text_config", R"({"1": {"head_dim": 8}})"),
       "config.json: per_layer_config.1.head_dim is 8; a layer of step3p7 cannot have its own");
+}
+
+// transformers derives the heads of Step's windows only where per_layer_config is not there at all: with
+// null, as with no layer in it, they are the model's.
+TEST(Variants, NullForSingleLayersIsGiven) {
+  const fs::path folder = test::test_data_dir() / "golden" / "step3p7-dense";
+  const auto heads = [&](const char* value) {
+    const Json changes = parse_json(
+        fmt::format(R"({{"text_config": {{"per_layer_config": {}}}}})", value), "changes");
+    std::vector<std::string> warnings;
+    return decoder_spec(
+               ModelConfig::parse(changed_config(folder, changes), "config.json", warnings))
+        .layers[1]
+        .sizes.heads;
+  };
+  EXPECT_EQ(heads("null"), 4u);  // taken out
+  EXPECT_EQ(heads("\"null\""), 2u);
+  EXPECT_EQ(heads("{}"), 2u);
+}
+
+// Gemma-4 without enable_moe_block is dense whatever the number of experts says; stored ones are refused
+// by that field.
+TEST(Variants, GemmaWithoutExperts) {
+  const fs::path folder = test::test_data_dir() / "golden" / "gemma4-dense";
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  std::deque<std::vector<uint8_t>> memory;
+  std::vector<TensorData> dense;
+  const auto of_experts = [](const std::string& name) {
+    return name.find(".experts.") != std::string::npos ||
+           name.find(".router.") != std::string::npos || name.ends_with("layernorm_1.weight") ||
+           name.ends_with("layernorm_2.weight");
+  };
+  for (const TensorInfo& t : store.tensors()) {
+    if (of_experts(t.name)) continue;
+    store.read(t, 0, memory.emplace_back(t.bytes));
+    dense.push_back({t.name, t.dtype, t.shape, memory.back()});
+  }
+  const Json tokens = parse_json("[3, 1, 4, 1, 5, 9, 2, 6]", "tokens");
+  std::vector<float> found[2];
+  for (const bool counted : {false, true}) {
+    const Json changes =
+        parse_json(counted ? R"({"enable_moe_block": false})"
+                           : R"({"enable_moe_block": false, "num_experts": "null"})",
+                   "changes");
+    const test::TempDir dir;
+    test::write_file(dir / "config.json", changed_config(folder, changes).dump());
+    write_safetensors((dir / "model.safetensors").string(), dense);
+    found[counted] = last_row(Checkpoint::open(dir.path().string()), tokens, 1000);
+    fs::copy_file(folder / "model.safetensors", dir.path() / "model.safetensors",
+                  fs::copy_options::overwrite_existing);
+    EXPECT_TRUE(test::error_of([&] {
+                  Checkpoint::open(dir.path().string());
+                }).ends_with("config.json says 0 experts (enable_moe_block is not true)"));
+  }
+  ASSERT_FALSE(found[0].empty());
+  EXPECT_EQ(found[0], found[1]);
+}
+
+DecoderSpec spec_of(const std::string& text) {
+  std::vector<std::string> warnings;
+  return decoder_spec(ModelConfig::parse(parse_json(text, "config.json"), "config.json", warnings));
+}
+
+// Where no layer turns its keys, heads may have an odd size.
+TEST(Variants, OddHeadsThatDoNotTurn) {
+  const auto sizes = [](const char* more) {
+    return fmt::format(
+        R"({{"num_hidden_layers": 2, "hidden_size": 60, "vocab_size": 32, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 4,
+            "num_experts": 4, "num_experts_per_tok": 2, {}}})",
+        more);
+  };
+  EXPECT_EQ(
+      spec_of(sizes(R"("model_type": "jamba", "architectures": ["JambaForCausalLM"])")).head_dim,
+      15u);
+  EXPECT_EQ(test::error_of([&] {
+              spec_of(sizes(R"("model_type": "mixtral", "architectures": ["MixtralForCausalLM"])"));
+            }),
+            "config.json: 15 rotated features per head; expected an even number");
+}
+
+// The layers with windows of a Cohere-2 without layer_types: dense ones at the front by their own pattern.
+TEST(Variants, WindowsOfCohereWithoutAList) {
+  const DecoderSpec s = spec_of(
+      R"({"num_hidden_layers": 7, "hidden_size": 64, "vocab_size": 32, "num_attention_heads": 4,
+          "intermediate_size": 32, "num_experts_per_tok": 2, "model_type": "cohere2_moe",
+          "architectures": ["Cohere2MoeForCausalLM"], "first_k_dense_replace": 2,
+          "sliding_window": 8, "sliding_window_pattern": 3})");
+  std::vector<size_t> windows;
+  for (const LayerSpec& layer : s.layers) windows.push_back(layer.window);
+  EXPECT_EQ(windows, (std::vector<size_t>{0, 0, 8, 8, 0, 8, 8}));
+}
+
+// YaRN's factor is how far the context reaches beyond the original one, where it is null.
+TEST(Variants, FactorOfYarnThatIsNull) {
+  const DecoderSpec s = spec_of(
+      R"({"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 32, "num_attention_heads": 4,
+          "intermediate_size": 32, "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+          "max_position_embeddings": 256, "rope_parameters": {"rope_type": "yarn",
+          "factor": null, "original_max_position_embeddings": 32, "rope_theta": 10000}})");
+  EXPECT_EQ(s.rope.factor, 8.0);
 }
 
 // MiMo-V2-Flash as it is published: rotations by fields of their own.

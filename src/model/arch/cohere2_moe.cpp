@@ -5,6 +5,28 @@
 #include "model/arch/arch.h"
 
 namespace moebius {
+namespace {
+
+// Whether layers have a window; without a list, dense layers at the front count by a pattern of their own.
+std::vector<bool> sliding_layers(const ConfigFields& f, size_t layers, size_t dense) {
+  const std::vector<std::string> types = f.strings({"layer_types"});
+  if (!types.empty() && types.size() != layers)
+    fail("{}: has {} words; expected one for each of {} layers", f.label("layer_types"),
+         types.size(), layers);
+  const auto size = [&](const char* name, int64_t fallback) {
+    return static_cast<size_t>(f.integer_or({name}, fallback, 1, 1 << 20));
+  };
+  const size_t front = size("prefix_dense_sliding_window_pattern", 1),
+               rest = size("sliding_window_pattern", 4);
+  std::vector<bool> out;
+  for (size_t i = 0; i < layers; ++i)
+    out.push_back(!types.empty() ? types[i] == "sliding_attention"
+                  : i < dense    ? (i + 1) % front != 0
+                                 : (i - dense + 1) % rest != 0);
+  return out;
+}
+
+}  // namespace
 
 DecoderSpec cohere2_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
@@ -21,18 +43,18 @@ DecoderSpec cohere2_moe_spec(const ModelConfig& config) {
   const double scale = f.number({"logit_scale"}).value_or(0.0625);
   if (!(scale > 0)) fail("{}: is {}; expected a positive number", f.label("logit_scale"), scale);
   s.logits_divisor = static_cast<float>(1 / scale);
-  const std::vector<std::string> types = f.strings({"layer_types"});
-  if (types.size() != s.layers.size())
-    fail("{}: has {} words; expected one for each of {} layers", f.label("layer_types"),
-         types.size(), s.layers.size());
+  const auto first =
+      static_cast<size_t>(f.integer_or({"first_k_dense_replace"}, 0, 0, config.layers));
+  const std::vector<bool> sliding = sliding_layers(f, s.layers.size(), first);
   const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 4096, 1, 1 << 30));
   const bool rotate_dense =
       f.integer_or({"prefix_dense_sliding_window_pattern"}, 1, 1, 1 << 20) == 1;
   const std::vector<std::string> blocks = f.strings({"mlp_layer_types"});
   for (size_t i = 0; i < s.layers.size(); ++i) {
-    const bool slides = types[i] == "sliding_attention";
-    if (slides) s.layers[i].window = window;
-    if (!slides && !(rotate_dense && i < blocks.size() && blocks[i] == "dense"))
+    const bool dense = i < blocks.size() ? blocks[i] == "dense" : i < first;
+    if (sliding[i])
+      s.layers[i].window = window;
+    else if (!rotate_dense || !dense)
       stop_rotation(s.layers[i]);
     s.layers[i].enter_block.clear();  // attention and experts read the same rows
   }

@@ -73,8 +73,8 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
   const ConfigFields f(
       object, "config.json",
       config.text.find("rope_parameters") != nullptr ? "rope_parameters." : "rope_scaling.");
-  if (dims == 0 || dims % 2 != 0 || dims > 65536)
-    fail("config.json: {} rotated features per head; expected an even number", dims);
+  if (dims == 0 || dims > 65536)
+    fail("config.json: {} rotated features per head; expected 1 to 65536", dims);
   RopeSpec r;
   r.dims = dims;
   r.base = base > 0                               ? base
@@ -103,6 +103,7 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
       r.scaling = RopeScaling::kNone;
     }
   } else if (r.scaling == RopeScaling::kYarn) {
+    if (!f.has({"factor"})) r.factor = fallback / r.original_length;
     r.beta_fast = positive(f, {"beta_fast"}, 32);
     r.beta_slow = positive(f, {"beta_slow"}, 1);
     r.truncate = f.boolean({"truncate"}).value_or(true);

@@ -67,8 +67,11 @@ size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar,
 void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
   const ConfigFields f = fields_of(config);
   const Json* rope = config.text.find("rope_parameters");
-  const bool apart = rope != nullptr && rope->is_object() && rope->find("main") != nullptr &&
-                     rope->find("compress") != nullptr;
+  const auto has = [&](const char* name) {
+    const Json* own = rope != nullptr && rope->is_object() ? rope->find(name) : nullptr;
+    return own != nullptr && own->is_object();
+  };
+  const bool apart = has("main") && has("compress");
   const size_t dims = s.rope_dim;
   if (apart) {
     s.rope = rope_spec(config, dims, "main");

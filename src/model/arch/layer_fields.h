@@ -9,7 +9,8 @@
 
 namespace moebius {
 
-// Whether config.json speaks of single layers at all; a family then derives nothing of its own.
+// Whether config.json speaks of single layers at all, be it with null; as in transformers, a family then
+// derives nothing of its own.
 bool has_layer_fields(const ModelConfig& config);
 // Those of one layer, which may be none.
 ConfigFields layer_fields(const ModelConfig& config, size_t layer);

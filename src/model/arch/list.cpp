@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -102,6 +103,21 @@ std::string missing_of(std::string_view family) {
   return "";
 }
 
+// Features turn in pairs; where no layer turns any, heads may have any size.
+void check_rotations(const DecoderSpec& s) {
+  const bool rotates = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) {
+    return std::any_of(layer.attention_rows.begin(), layer.attention_rows.end(),
+                       [](const LayerOp& op) { return op.kind == RowOpKind::kRotate; });
+  });
+  const auto check = [](const RopeSpec& rope) {
+    if (rope.dims % 2 != 0)
+      fail("config.json: {} rotated features per head; expected an even number", rope.dims);
+  };
+  if (!rotates) return;
+  check(s.rope);
+  std::for_each(s.other_ropes.begin(), s.other_ropes.end(), check);
+}
+
 }  // namespace
 
 std::span<const Architecture> architectures() { return kArchitectures; }
@@ -110,7 +126,9 @@ DecoderSpec decoder_spec(const ModelConfig& config) {
   for (const Architecture& a : kArchitectures) {
     if (a.family != config.family) continue;
     refuse_layer_fields(config, layer_fields_of(a.family));
-    return a.spec(config);
+    DecoderSpec spec = a.spec(config);
+    check_rotations(spec);
+    return spec;
   }
   fail_at({"unsupported", "", "", "", "architectures"},
           "architecture {} (model_type {}) cannot be run as a whole model{}; `moebius help "
