@@ -2,6 +2,9 @@
 // Cases for the kernel test tier (kernel_cases.h).
 #include <sys/mman.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -33,10 +36,13 @@ constexpr uint8_t kPattern = 0xA5;
 
 namespace {
 
-// The emulator of x86-64 (qemu 7.2) reads 16 bytes where an FMA of one number reads 4.
+// The emulator of x86-64 (qemu 7.2) reads 16 bytes where an FMA of one number reads 4. It gives its name
+// where hypervisors do.
 size_t slack_behind() {
 #if defined(__x86_64__)
-  return test::plain_build() ? 0 : 16;
+  uint32_t most = 0, name[3] = {};
+  __cpuid(0x40000000, most, name[0], name[1], name[2]);
+  return std::memcmp(name, "TCGTCGTCGTCG", sizeof(name)) == 0 ? 16 : 0;
 #else
   return 0;
 #endif
