@@ -204,7 +204,7 @@ stage_cross() {
 # Packages in bare systems that debootstrap makes: Debian 12, Ubuntu 24.04, the steps of the Containerfile (which compile once more).
 stage_packages() {
   local part log status
-  have_release moebius_cli moebius_shared moebius_shell_files || return
+  have_release moebius_cli moebius_lib moebius_shared moebius_shell_files || return
   log=$(mktemp)
   for part in debian ubuntu container; do
     say "packages: $part"
