@@ -72,6 +72,7 @@ PYTHON
 use "$(command -v python3)"
 for minor in 10 11 12 13 14 14t; do
   python=$(command -v "python3.$minor" || true)
-  [ -z "$python" ] || use "$python"
+  # A shim of pyenv has the name without the Python.
+  [ -z "$python" ] || ! "$python" -c "" 2>/dev/null || use "$python"
 done
 ls -l "$out"

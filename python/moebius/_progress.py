@@ -42,7 +42,7 @@ class Told:
     def __init__(self, bar: Any) -> None:
         self._class, self._bar, self._done = bar, None, 0  # type: Any, Any, int
         self._error: Optional[BaseException] = None
-        self.callback = _abi.moebius_progress(self._tell) if bar is not None else _abi.moebius_progress()
+        self.callback = _abi.moebius_progress(self._tell) if bar is not None else _abi.moebius_progress(0)
 
     def _tell(self, _user: Any, done: int, total: int) -> int:
         if self._error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _abi
 from ._library import argument_error, c_text, last_error, lib, taken
@@ -17,7 +17,7 @@ def _call(function: Any, options: Dict[str, Any], progress: Optional[OnProgress]
     """The library's answer; what the progress function raises waits until the library has returned."""
     if progress is not None and not callable(progress):
         raise argument_error(f"progress is {progress!r:.40}; expected a function of (done, total)", "progress")
-    raised = []
+    raised: List[BaseException] = []
 
     def tell(_user: Any, done: int, total: int) -> int:
         try:
@@ -26,7 +26,7 @@ def _call(function: Any, options: Dict[str, Any], progress: Optional[OnProgress]
             raised.append(e)
             return 1
 
-    callback = _abi.moebius_progress(tell) if progress is not None else _abi.moebius_progress()
+    callback = _abi.moebius_progress(tell) if progress is not None else _abi.moebius_progress(0)
     try:
         given = json.dumps({name: value for name, value in options.items() if value is not None})
     except (TypeError, ValueError) as e:
@@ -35,10 +35,11 @@ def _call(function: Any, options: Dict[str, Any], progress: Optional[OnProgress]
     if not answer:
         failure = last_error()
         raise raised[0] if raised else failure
-    return json.loads(taken(answer))
+    made: Dict[str, Any] = json.loads(taken(answer))
+    return made
 
 
-def _path(value: Path, field: str) -> str:
+def _path(value: Union[Path, bytes], field: str) -> str:
     try:
         return os.fsdecode(value)
     except TypeError:

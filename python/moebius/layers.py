@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._arrays import View, copied, rows_in, rows_out, rows_stride, view
@@ -123,7 +123,7 @@ def _integers(x: Any, name: str, shape: Tuple[int, ...], rows: int) -> Any:
         v, stride = copied(x, name), k
     if v.dtype == "int32" and (stride == k or rows <= 1):
         return v, k, ctypes.cast(v.address, ctypes.POINTER(ctypes.c_int32))
-    kind = ctypes.c_int32 if v.dtype == "int32" else ctypes.c_int64
+    kind: Any = ctypes.c_int32 if v.dtype == "int32" else ctypes.c_int64
     values = [e for r in range(rows) for e in (kind * k).from_address(v.address + r * stride * ctypes.sizeof(kind))]
     for i, e in enumerate(values):
         if not -(2**31) <= e < 2**31:
@@ -236,8 +236,10 @@ class Moe(Handle):
         ids, weights = self._routed(v, routing)
         if v.cuda:
             launch = lib.moebius_moe_launch if logits is None else lib.moebius_moe_launch_logits
-            where = [None, None] if ids is None else [ctypes.cast(ids.data_ptr(), ctypes.POINTER(ctypes.c_int32)),
-                                                      ctypes.cast(weights.data_ptr(), ctypes.POINTER(ctypes.c_float))]
+            where: List[Any] = [None, None]
+            if ids is not None:
+                where = [ctypes.cast(ids.data_ptr(), ctypes.POINTER(ctypes.c_int32)),
+                         ctypes.cast(weights.data_ptr(), ctypes.POINTER(ctypes.c_float))]
             check(launch(self._pointer, ctypes.byref(a), *given, ctypes.byref(b), *where, _stream(v, stream)))
         else:
             run = lib.moebius_moe_run if logits is None else lib.moebius_moe_run_logits

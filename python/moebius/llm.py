@@ -271,7 +271,7 @@ class LLM(Handle):
         data = (ctypes.c_float * max(1, room))()
         check(lib.moebius_model_logits(self._pointer, ids_array(ids), len(ids), data, room))
         try:
-            import numpy  # type: ignore[import-not-found,unused-ignore]
+            import numpy
         except ImportError:
             return memoryview(data).cast("B").cast("f", [len(ids), vocab])
         return numpy.ctypeslib.as_array(data).reshape(len(ids), vocab)

@@ -72,7 +72,8 @@ class StoredFolder:
     def parts(self, prefix: str, packed: Mapping[str, Sequence[str]]) -> List[Matrix]:
         """The matrices that vLLM holds as one layer: qkv_proj is q_proj, k_proj and v_proj. Its models do not list all of them."""
         parent, _, last = prefix.rpartition(".")
-        parts = packed.get(last) or ((last,) if prefix in self.suffixes else PACKED.get(last, (last,)))
+        own = (last,) if prefix in self.suffixes else PACKED.get(last, (last,))
+        parts: Sequence[str] = packed.get(last, ()) or own
         return [self.matrix(f"{parent}.{part}" if parent else part) for part in parts]
 
     def expert(self, prefix: str, number: int, names: Sequence[str]) -> List[Matrix]:
