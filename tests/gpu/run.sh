@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
@@ -8,11 +8,11 @@
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
-# with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
+# with all on the device and with experts on the CPU, lost: a server whose GPU is lost (tests/gpu/lost_device.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -91,7 +91,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" lost "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -185,6 +185,16 @@ case " $* " in
         timeout 240 python3 -B bench/serve_acceptance.py "$root/build/gpu/with_device" bytes drain --requests $requests 2>&1 | tee -a "$report"
         [ "${PIPESTATUS[0]}" = 0 ] || status=1
       done
+    fi
+    ;;
+esac
+case " $* " in
+  *" lost "*)
+    if [ -n "$wants_tool" ]; then
+      "$nvcc" -std=c++20 -O2 "${plain[@]}" -shared -cudart static -Xcompiler -fPIC tests/gpu/lose_device.cu -o build/gpu/liblose_device.so 2>&1 | tee -a "$report"
+      timeout 240 python3 -B tests/gpu/lost_device.py "$tool" "$root/build/gpu/liblose_device.so" 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      echo "lost device after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac
