@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "items.cuh"
 
 namespace moebius::cuda {
 namespace {
@@ -15,6 +16,11 @@ __global__ void __launch_bounds__(1024) route_kernel(const __grid_constant__ Rou
 __global__ void __launch_bounds__(128) scatter_kernel(const __grid_constant__ RoutingArgs a) {
   const int t = static_cast<int>(blockIdx.x * 128 + threadIdx.x);
   if (t < a.T) scatter_token(a, t);
+}
+
+__global__ void __launch_bounds__(kItemThreads) add_items_kernel(const ItemSum a) {
+  __shared__ ItemOrder order;
+  add_items_of(a, order);
 }
 
 }  // namespace
@@ -55,6 +61,27 @@ void Moe::Experts::set(size_t i, const CudaExpert& e) {
   down.weights[i] = std::make_unique<PlainWeights>(*e.down);
 }
 
+// Kernels of a graph know the table, and which of them run.
+void Moe::Projection::replace(size_t i, std::unique_ptr<PlainWeights> by) {
+  if ((modes >> static_cast<unsigned>(by->view.mode) & 1u) == 0 || by->view.act_groups > groups)
+    refuse("an expert that is stored in another way than the others");
+  weights[i] = std::move(by);
+  check(cudaMemcpy(views.as<PlainMatrix>() + i, &weights[i]->view, sizeof(PlainMatrix),
+                   cudaMemcpyHostToDevice),
+        "copy to the device");
+}
+
+void Moe::Experts::replace(size_t i, const CudaExpert& e) {
+  if (e.gate != nullptr) {
+    if (one_input && !(e.gate->act == e.up->act && e.gate->input == e.up->input &&
+                       e.gate->x_type == e.up->x_type))
+      refuse("an expert whose gate and up see different rows");
+    gate.replace(i, std::make_unique<PlainWeights>(*e.gate));
+  }
+  up.replace(i, std::make_unique<PlainWeights>(*e.up));
+  down.replace(i, std::make_unique<PlainWeights>(*e.down));
+}
+
 Moe::Moe(const CudaMoe& spec) : spec_(spec), hopper_(spec.path != CudaPath::kPlain) {
   if (spec.experts == 0 || spec.hidden == 0 || spec.intermediate == 0)
     refuse("a layer without experts or without size");
@@ -81,7 +108,7 @@ uint64_t Moe::bytes() const {
 }
 
 void Moe::set(size_t local, const CudaExpert& e) {
-  if (local >= given_.size() || given_[local])
+  if (local >= given_.size() || (given_[local] && local == spec_.experts))
     refuse("an expert that is not of this layer, or was given before");
   if (e.up == nullptr || e.down == nullptr || (e.gate != nullptr) != spec_.gated)
     refuse("a matrix of an expert is missing, or one too many");
@@ -92,7 +119,9 @@ void Moe::set(size_t local, const CudaExpert& e) {
                     (e.gate == nullptr || (e.gate->w.N == I && e.gate->w.K == spec_.hidden));
   if (!fits) refuse("a matrix of an expert has other sizes than the layer");
   const CudaPath path = shared ? spec_.shared_path : spec_.path;
-  if (path == CudaPath::kPlain)
+  if (path == CudaPath::kPlain && given_[local])
+    routed_.replace(local, e);
+  else if (path == CudaPath::kPlain)
     (shared ? shared_ : routed_).set(shared ? 0 : local, e);
   else
     set_tiles(shared ? shared_tiles_ : tiles_, shared ? 0 : local, e, shared);
@@ -137,20 +166,64 @@ void Moe::set_shared_gate(const CudaMatrix& gate) {
   gate_.table();
 }
 
-void Moe::run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
-              cudaStream_t stream) {
+void Moe::check_call(const CudaRows& x, const CudaRouting& routing) const {
   check_rows(x, spec_.hidden, "x");
-  check_rows(y, spec_.hidden, "y");
   if (std::find(given_.begin(), given_.end(), false) != given_.end())
     refuse("an expert was not given");
-  if (x.rows != y.rows) refuse("x and y have different numbers of rows");
   if (routing.slots == 0) refuse("no slots");
-  if (x.rows == 0) return;
   if (x.rows * routing.slots > INT32_MAX / 4) refuse("too many rows in one call");
+}
+
+struct Moe::Output {
+  CudaRows y{};
+  const CudaDivided* divided = nullptr;  // instead of y
+};
+
+void Moe::run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
+              cudaStream_t stream) {
+  check_call(x, routing);
+  check_rows(y, spec_.hidden, "y");
+  if (x.rows != y.rows) refuse("x and y have different numbers of rows");
+  if (x.rows == 0) return;
   if (hopper_)
-    run_hopper(x, routing, y, launch, stream);
+    run_hopper(x, routing, {y}, launch, stream);
   else
-    run_plain(x, routing, y, stream);
+    run_plain(x, routing, {y}, stream);
+}
+
+void Moe::run_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
+                    cudaStream_t stream) {
+  check_call(x, routing);
+  if (to.own.rows == nullptr || to.own.at == nullptr ||
+      (shared_.count != 0 && (to.shared == nullptr || to.shared_gate == nullptr)))
+    refuse("a divided layer without room for its rows");
+  if (x.rows == 0) return;
+  if (hopper_)
+    run_hopper(x, routing, {{}, &to}, {}, stream);
+  else
+    run_plain(x, routing, {{}, &to}, stream);
+}
+
+void Moe::add_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& from,
+                    const CudaRows& y, cudaStream_t stream) const {
+  check_rows(x, spec_.hidden, "x");
+  check_rows(y, spec_.hidden, "y");
+  if (x.rows != y.rows) refuse("x and y have different numbers of rows");
+  if (routing.slots > kItemSlots) refuse("more experts of a token than a divided layer adds");
+  if (x.rows == 0) return;
+  ItemSum a{routing, from, x, y, spec_.hidden, spec_.weight_on_input};
+  if (shared_.count == 0) a.rows.shared = nullptr;
+  if (gate_.weights.empty()) a.rows.shared_gate = nullptr;
+  const dim3 grid(static_cast<unsigned>(x.rows),
+                  static_cast<unsigned>((spec_.hidden + kItemColumns - 1) / kItemColumns));
+  add_items_kernel<<<grid, kItemThreads, 0, stream>>>(a);
+  check_launch("sum of experts");
+}
+
+void Moe::map(const int32_t* expert_map) {
+  if (map_.bytes() == 0) refuse("a layer that has all experts");
+  check(cudaMemcpy(map_.as<void>(), expert_map, map_.bytes(), cudaMemcpyHostToDevice),
+        "copy to the device");
 }
 
 // Arrays that routing makes.
@@ -168,7 +241,7 @@ struct Moe::Rows {
     total = a.add<int32_t>(1), cursor = a.add<int32_t>(spec.experts);
   }
   RoutingArgs args(const Arena& a, const CudaMoe& spec, const Buffer& map, const CudaRouting& r,
-                   size_t T, uint32_t tile) const {
+                   size_t T, uint32_t tile, const Output& to) const {
     RoutingArgs g{};
     g.ids = r.ids, g.weights = r.weights, g.map = map.as<int32_t>();
     g.T = static_cast<int>(T), g.slots = static_cast<int>(r.slots),
@@ -178,7 +251,7 @@ struct Moe::Rows {
     g.source = a.at<int32_t>(source), g.expert = a.at<int32_t>(expert),
     g.input_weight = a.at<float>(input_weight);
     g.weight = a.at<float>(weight), g.order = a.at<int32_t>(order),
-    g.rows_of = a.at<int32_t>(rows_of);
+    g.rows_of = to.divided != nullptr ? to.divided->own.at : a.at<int32_t>(rows_of);
     g.tiles = a.at<TokenTile>(tiles), g.max_tiles = max_tiles, g.total = a.at<int32_t>(total),
     g.cursor = a.at<int32_t>(cursor);
     return g;
@@ -202,6 +275,12 @@ CombineArgs combine_args(const RoutingArgs& g, const float* y, const CudaRows& x
 struct Moe::SharedRows {
   size_t y, gate;
   SharedRows(Arena& a, size_t T, size_t H) : y(a.add<float>(T * H)), gate(a.add<float>(T)) {}
+  float* rows(const Arena& a, const Output& to) const {
+    return to.divided != nullptr ? to.divided->shared : a.at<float>(y);
+  }
+  float* gates(const Arena& a, const Output& to) const {
+    return to.divided != nullptr ? to.divided->shared_gate : a.at<float>(gate);
+  }
 };
 
 struct Moe::TileRows {
@@ -246,7 +325,7 @@ void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
   arena.reserve(stream);
 }
 
-void Moe::run_shared(const SharedRows& shared, const TileArrays* tiles, const CudaRows& x,
+void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaRows& x,
                      CombineArgs& c, Arena arena, cudaStream_t stream) {
   if (shared_.count == 0) return;
   RowSet all;
@@ -255,11 +334,11 @@ void Moe::run_shared(const SharedRows& shared, const TileArrays* tiles, const Cu
     TileRows r{};
     r.T = r.n = x.rows;
     r.tile = hopper_row_tile(x.rows, static_cast<size_t>(shared_tiles_->down.padded));
-    run_tiles(*shared_tiles_, r, *tiles, x, arena.at<float>(shared.y), arena, stream);
+    run_tiles(*shared_tiles_, r, *tiles, x, y, arena, stream);
   } else {
-    run_experts(shared_, all, nullptr, 0, x, arena.at<float>(shared.y), arena, stream);
+    run_experts(shared_, all, nullptr, 0, x, y, arena, stream);
   }
-  c.shared = arena.at<float>(shared.y);
+  c.shared = y;
   if (gate_.weights.empty()) return;
   const size_t T = x.rows, H = spec_.hidden, groups = static_cast<size_t>(groups_);
   const size_t values = arena.add<float>(T * H), scales = arena.add<float>(T * groups),
@@ -268,10 +347,10 @@ void Moe::run_shared(const SharedRows& shared, const TileArrays* tiles, const Cu
   g.matrices = gate_.table(), g.rows = all.rows, g.outputs = 1;
   g.x = {arena.at<float>(values), arena.at<float>(scales), arena.at<int32_t>(zeros),
          static_cast<int>(H), groups_};
-  g.y = arena.at<float>(shared.gate), g.y_type = XType::kF32, g.stride = 1;
+  g.y = gate, g.y_type = XType::kF32, g.stride = 1;
   prepare_rows(g.matrices, all, x, g.x, stream);
   plain_gemm(gate_.weights[0]->view.mode, g, stream);
-  c.shared_gate = arena.at<float>(shared.gate);
+  c.shared_gate = gate;
 }
 
 // Operands of x (made by the routing kernel already where that is fast), both products, and what lies between them.
@@ -357,7 +436,7 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   hopper_gemm(e.down.scheme, false, d_tile, d, r.early_down, stream);
 }
 
-void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
+void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const Output& to,
                      CudaLaunch launch, cudaStream_t stream) {
   const Tiles& e = *tiles_;
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
@@ -373,11 +452,12 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   const Rows rows(arena, spec_, T, routing.slots, tile);
   if (tile >= 64 && rows.max_tiles >= 1 << 15) refuse("too many rows in one call");
   const TileArrays arrays(arena, e, x, T, n);
-  const size_t yo = arena.add<float>(n * H);
-  const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  const size_t yo = arena.add<float>(to.divided != nullptr ? 0 : n * H);
+  const SharedRows shared(arena, shared_.count != 0 && to.divided == nullptr ? T : 0, H);
   std::optional<TileArrays> shared_arrays;
   if (shared_tiles_) shared_arrays.emplace(arena, *shared_tiles_, x, T, T);
   reserve_experts(arena, shared_.count != 0 ? T : 0, stream);
+  float* out = to.divided != nullptr ? to.divided->own.rows : arena.at<float>(yo);
   const bool plain_rows = is_as_is(e.up.rows.form);
   TileRows r{};
   r.T = T, r.n = n, r.tile = tile, r.max_tiles = rows.max_tiles, r.launch = launch;
@@ -386,17 +466,18 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
                      ? hopper_early_down(n, spec_.experts, H * spec_.intermediate, !plain_rows)
                      : launch.early == CudaEarly::kAlways;
   PrepareArgs a{};
-  a.routing = rows.args(arena, spec_, map_, routing, T, tile);
+  a.routing = rows.args(arena, spec_, map_, routing, T, tile, to);
   a.x = x, a.T = static_cast<int>(T), a.H = static_cast<int>(H), a.scaling = e.up.rows.scaling;
   const bool here = !arrays.direct && e.up.rows.fast;
   a.rows = here ? arena.at<uint8_t>(arrays.operands) : nullptr;
   a.scales = arena.at<float>(arrays.scales);
   prepare_x(e.up.rows.form, a, r.early, stream);
   r.routing = &a.routing;
-  run_tiles(e, r, arrays, x, arena.at<float>(yo), arena, stream);
-  CombineArgs c = combine_args(a.routing, arena.at<float>(yo), x, y, routing, H);
-  run_shared(shared, shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
-  combine_rows(c, r.early && shared_.count == 0, stream);
+  run_tiles(e, r, arrays, x, out, arena, stream);
+  CombineArgs c = combine_args(a.routing, out, x, to.y, routing, H);
+  run_shared(shared.rows(arena, to), shared.gates(arena, to),
+             shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
+  if (to.divided == nullptr) combine_rows(c, r.early && shared_.count == 0, stream);
 }
 
 // gate, up, activation, down of some experts; rows are sorted, or are those of x.
@@ -436,12 +517,13 @@ void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, in
   multiply(e.down, down, y, H);
 }
 
-void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
+void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output& to,
                     cudaStream_t stream) {
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
   // Long calls are cut, so that what lies between the products stays small. Rows do not see each other.
   constexpr size_t kMostRows = 32768;
   const size_t most = std::max<size_t>(1, kMostRows / routing.slots);
+  if (T > most && to.divided != nullptr) refuse("too many rows in one call of a divided layer");
   if (T > most) {
     for (size_t t = 0; t < T; t += most) {
       const size_t count = std::min(most, T - t);
@@ -452,18 +534,19 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRow
       CudaRouting part = routing;
       part.ids += t * routing.slots, part.weights += t * routing.slots;
       if (part.zero_weights != nullptr) part.zero_weights += t;
-      run_plain(rows(x), part, rows(y), stream);
+      run_plain(rows(x), part, {rows(to.y)}, stream);
     }
     return;
   }
   Arena arena(scratch().of(stream));
   const Rows rows(arena, spec_, T, routing.slots, kPlainTile);
-  const size_t yo = arena.add<float>(n * H);
-  const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  const size_t yo = arena.add<float>(to.divided != nullptr ? 0 : n * H);
+  const SharedRows shared(arena, shared_.count != 0 && to.divided == nullptr ? T : 0, H);
   std::optional<TileArrays> shared_arrays;
   if (shared_tiles_) shared_arrays.emplace(arena, *shared_tiles_, x, T, T);
   reserve_experts(arena, std::max(n, T), stream);
-  const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile);
+  float* out = to.divided != nullptr ? to.divided->own.rows : arena.at<float>(yo);
+  const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile, to);
   const size_t bytes = 3 * sizeof(int32_t) * spec_.experts;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
   route_kernel<<<1, 1024, bytes, stream>>>(r);
@@ -472,10 +555,11 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRow
   RowSet sorted;
   sorted.source = r.source, sorted.expert = r.expert, sorted.total = r.total, sorted.rows = rows.n;
   if (spec_.weight_on_input) sorted.weight = r.input_weight;
-  run_experts(routed_, sorted, r.tiles, r.max_tiles, x, arena.at<float>(yo), arena, stream);
-  CombineArgs c = combine_args(r, arena.at<float>(yo), x, y, routing, H);
-  run_shared(shared, shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
-  combine_rows(c, false, stream);
+  run_experts(routed_, sorted, r.tiles, r.max_tiles, x, out, arena, stream);
+  CombineArgs c = combine_args(r, out, x, to.y, routing, H);
+  run_shared(shared.rows(arena, to), shared.gates(arena, to),
+             shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
+  if (to.divided == nullptr) combine_rows(c, false, stream);
 }
 
 }  // namespace moebius::cuda

@@ -105,6 +105,14 @@ class Moe : public Layer {
            cudaStream_t stream);
   void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y,
                   const CudaChosen& want, cudaStream_t stream);
+  // A divided layer (cuda_table.h).
+  void choose(const CudaRows& logits, const CudaChosen& want, float* zero_weights,
+              cudaStream_t stream);
+  void run_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
+                 cudaStream_t stream);
+  void add_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& from,
+                 const CudaRows& y, cudaStream_t stream) const;
+  void map(const int32_t* expert_map);
 
  private:
   struct Projection {  // of all experts of one kind, plain
@@ -116,6 +124,7 @@ class Moe : public Layer {
     uint64_t bytes() const;
     const PlainMatrix* table();
     bool complete() const;
+    void replace(size_t i, std::unique_ptr<PlainWeights> by);  // of a table that kernels may know
   };
   struct Experts {  // routed ones, or the shared one
     Projection gate, up, down;
@@ -123,6 +132,7 @@ class Moe : public Layer {
     CudaActivation activation{};
     bool one_input = true;  // gate and up see the same rows
     void set(size_t i, const CudaExpert& e);
+    void replace(size_t i, const CudaExpert& e);
   };
   struct Tiles {  // gate, up and down of the same experts for tensor cores
     HopperWeights up, down;
@@ -133,19 +143,21 @@ class Moe : public Layer {
   };
   struct Rows;        // arrays of a call
   struct SharedRows;  // of the shared expert
+  struct Output;      // where the sum goes, or the rows of a divided layer
   struct TileRows;    // which rows meet which experts
   struct TileArrays;  // between the kernels of experts in tiles
   void set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e, bool shared);
   void run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
                  float* y, const Arena& arena, cudaStream_t stream);
   void reserve_experts(Arena arena, size_t rows, cudaStream_t stream);
-  void run_shared(const SharedRows& shared, const TileArrays* tiles, const CudaRows& x,
-                  CombineArgs& c, Arena arena, cudaStream_t stream);
+  void run_shared(float* y, float* gate, const TileArrays* tiles, const CudaRows& x, CombineArgs& c,
+                  Arena arena, cudaStream_t stream);
   void run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
                    const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
-  void run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
+  void check_call(const CudaRows& x, const CudaRouting& routing) const;
+  void run_hopper(const CudaRows& x, const CudaRouting& routing, const Output& to,
                   CudaLaunch launch, cudaStream_t stream);
-  void run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
+  void run_plain(const CudaRows& x, const CudaRouting& routing, const Output& to,
                  cudaStream_t stream);
 
   CudaMoe spec_;

@@ -247,7 +247,8 @@ void HopperWeights::fill_scales(int expert, const CudaMatrix* const* matrices) {
         scales[static_cast<size_t>(r)] = scale_of(matrices[half(r)]->w, row(r), 0);
     copy(channel, scales);
   }
-  if (matrices[0]->bias == nullptr && (!joined || matrices[1]->bias == nullptr)) return;
+  const bool biased = matrices[0]->bias != nullptr || (joined && matrices[1]->bias != nullptr);
+  if (!biased && bias.bytes() == 0) return;
   if (bias.bytes() == 0) {
     bias = Buffer(sizeof(float) * static_cast<size_t>(padded) * static_cast<size_t>(experts));
     check(cudaMemset(bias.as<void>(), 0, bias.bytes()), "memory of the device");

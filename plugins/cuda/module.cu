@@ -179,6 +179,22 @@ CudaStatus run_routed(void* layer, const CudaRows* x, const CudaRows* logits, co
                              stream_of(stream));
   });
 }
+CudaStatus choose_experts(void* layer, const CudaRows* logits, const CudaChosen* chosen,
+                          float* zero_weights, void* stream) {
+  return guarded(
+      [&] { moe_of(layer).choose(*logits, *chosen, zero_weights, stream_of(stream)); });
+}
+CudaStatus run_items(void* layer, const CudaRows* x, const CudaRouting* routing,
+                     const CudaDivided* divided, void* stream) {
+  return guarded([&] { moe_of(layer).run_items(*x, *routing, *divided, stream_of(stream)); });
+}
+CudaStatus add_items(void* layer, const CudaRows* x, const CudaRouting* routing,
+                     const CudaDivided* divided, const CudaRows* y, void* stream) {
+  return guarded([&] { moe_of(layer).add_items(*x, *routing, *divided, *y, stream_of(stream)); });
+}
+CudaStatus map_experts(void* layer, const int32_t* expert_map) {
+  return guarded([&] { moe_of(layer).map(expert_map); });
+}
 uint64_t layer_bytes(const void* layer) { return static_cast<const Layer*>(layer)->bytes(); }
 void free_layer(void* layer) { delete static_cast<Layer*>(layer); }
 
@@ -389,6 +405,10 @@ constexpr CudaApi kApi = {kCudaAbi,
                           set_router,
                           run_moe,
                           run_routed,
+                          choose_experts,
+                          run_items,
+                          add_items,
+                          map_experts,
                           layer_bytes,
                           free_layer,
                           run_programs,

@@ -118,6 +118,16 @@ void Moe::set_router(const CudaRouter& router) {
   router_.emplace(router);
 }
 
+void Moe::choose(const CudaRows& logits, const CudaChosen& want, float* zero_weights,
+                 cudaStream_t stream) {
+  if (!router_) refuse("the layer has no router");
+  const RouterWeights& r = *router_;
+  if (logits.stride < r.width() || want.ids == nullptr || want.weights == nullptr ||
+      (r.device.spec.zero_experts > 0) != (zero_weights != nullptr))
+    refuse("a choice of experts without logits, or without room for what is chosen");
+  route_rows(r.device, logits, want.ids, want.weights, zero_weights, want.counts, stream);
+}
+
 void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y,
                      const CudaChosen& want, cudaStream_t stream) {
   if (!router_) refuse("the layer has no router");

@@ -85,6 +85,11 @@ struct MoeRequest {
   const MoeBlock* block;
   MoePart part = MoePart::kBlock;
   MoeExchange* exchange = nullptr;  // of ranks that run it together
+  // A divided layer: `other` has some of its experts. expert_of: what every place for one holds, the first
+  // `here` of them on this device; empty: all are here.
+  Device* other = nullptr;
+  std::vector<uint32_t> expert_of = {};
+  size_t here = 0;
 };
 struct MoeOps {
   std::unique_ptr<ExpertsOp> experts;

@@ -4,7 +4,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "device/kv.h"
 #include "device/rows.h"
@@ -32,6 +34,23 @@ struct ExpertsFacts {
   size_t top_k = 0;
 };
 
+// The places of a divided layer's experts: those of its device, then those of the other one.
+class DividedExperts {
+ public:
+  virtual ~DividedExperts() = default;
+  virtual std::span<const uint32_t> expert_of() const = 0;  // [places]
+  virtual size_t places_here() const = 0;                   // of the layer's device
+  virtual bool may_move() const = 0;  // an expert gives the same bytes on both devices
+  // What places are to hold instead: read from any thread, while steps run; throws Error.
+  class Staged {
+   public:
+    virtual ~Staged() = default;
+  };
+  virtual std::unique_ptr<Staged> stage(std::vector<uint32_t> expert_of) const = 0;
+  // Between steps. After a failure the layer is not to be run any more.
+  virtual void change(std::unique_ptr<Staged> staged) = 0;
+};
+
 class ExpertsOp {
  public:
   virtual ~ExpertsOp() = default;
@@ -42,6 +61,8 @@ class ExpertsOp {
                        std::span<uint32_t> counts) const = 0;
   // The layer in this process, where its experts can move between ranks; else null.
   virtual MoeBlockLayer* movable() { return nullptr; }
+  // Where its experts lie on two devices; else null.
+  virtual DividedExperts* divided() { return nullptr; }
 };
 
 // Keys and values of the step's rows go into the blocks; the rows see all of these that they may.

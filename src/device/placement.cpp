@@ -76,8 +76,9 @@ const DevicePlacement::Rule& DevicePlacement::of(size_t layer) const {
 }
 
 bool DevicePlacement::one_device() const {
-  return std::all_of(rules.begin(), rules.end(),
-                     [&](const Rule& r) { return r.attention == ends && r.experts == ends; });
+  return divided.empty() && std::all_of(rules.begin(), rules.end(), [&](const Rule& r) {
+           return r.attention == ends && r.experts == ends;
+         });
 }
 
 std::string DevicePlacement::describe() const {
@@ -91,6 +92,7 @@ std::string DevicePlacement::describe() const {
     text += fmt::format(",attention={}{},experts={}{}", rules[i].attention, layers,
                         rules[i].experts, layers);
   }
+  if (!divided.empty()) text += fmt::format(", some experts of {} layers=cpu", divided.size());
   return text;
 }
 
@@ -106,6 +108,16 @@ std::string DevicePlacement::cuda() const {
   look(ends);
   for (const Rule& r : rules) look(r.attention), look(r.experts);
   return found;
+}
+
+std::vector<uint32_t> divided_places(const std::vector<uint32_t>& here, size_t experts) {
+  std::vector<uint32_t> places = here;
+  for (uint32_t e = 0; e < experts; ++e)
+    if (!std::binary_search(here.begin(), here.end(), e)) places.push_back(e);
+  if (here.empty() || places.size() != experts || here.size() == experts)
+    fail("{} of {} experts on a device of a divided layer; expected some and not all", here.size(),
+         experts);
+  return places;
 }
 
 DevicePlacement parse_placement(std::string_view text) {
@@ -160,6 +172,7 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
   };
   add(placement.ends);
   for (const DevicePlacement::Rule& r : placement.rules) add(r.attention), add(r.experts);
+  if (!placement.divided.empty()) add("cpu");
   for (const auto& [name, device] : devices_) all_.push_back(device.get());
 }
 

@@ -20,12 +20,18 @@ struct DevicePlacement {
     size_t from = 0;  // layers from here on, up to the next rule's
   };
   std::vector<Rule> rules = {Rule{}};
+  // Divided layers: the experts that lie on the rule's device, in ascending order; the others are on the
+  // CPU.
+  std::map<size_t, std::vector<uint32_t>> divided = {};
 
   const Rule& of(size_t layer) const;
   bool one_device() const;
   std::string describe() const;  // "cpu", "attention=a,experts=b"
   std::string cuda() const;      // the CUDA device it names, "": none; throws Error for two
 };
+
+// What the places of a divided layer hold: the experts of its device, then the others.
+std::vector<uint32_t> divided_places(const std::vector<uint32_t>& here, size_t experts);
 
 // "DEV", or "PART=DEV[:LAYERS]" with commas between: attention=DEV, experts=DEV, ends=DEV; LAYERS is
 // "N-" or "N-M", counted from 0, else all. Throws Error for what is none of these, and for devices
@@ -43,6 +49,7 @@ class DeviceSet {
   Device& ends() const { return *find(placement_.ends); }
   Device& attention(size_t layer) const { return *find(placement_.of(layer).attention); }
   Device& experts(size_t layer) const { return *find(placement_.of(layer).experts); }
+  Device& cpu() const { return *find("cpu"); }  // of a placement with divided layers
   const std::vector<Device*>& all() const { return all_; }
   const DevicePlacement& placement() const { return placement_; }
 

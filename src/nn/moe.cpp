@@ -66,10 +66,10 @@ size_t local_count(const MoePlan& plan) {
 }
 
 void check_ranges(const std::vector<Range>& ranges, size_t ranks, const Range& all,
-                  const std::string& name) {
+                  const std::string& name, bool may_be_empty) {
   size_t at = all.begin;
   for (const Range& c : ranges) {
-    if (c.begin != at || c.end <= at)
+    if (c.begin != at || c.end < at || (c.end == at && !may_be_empty))
       fail("{}: rank columns [{}, {}) behind {}", name, c.begin, c.end, at);
     at = c.end;
   }
@@ -83,8 +83,8 @@ void check_split(const MoePlan& plan) {
   if (!t.any()) return;
   if (t.cut_place >= t.cut || t.spread_place >= t.spread)
     fail("{}: rank {} of {}, {} of {}", plan.name, t.cut_place, t.cut, t.spread_place, t.spread);
-  check_ranges(t.outputs, t.cut, {0, plan.spec.hidden}, plan.name);
-  check_ranges(t.columns, t.spread, t.outputs[t.cut_place], plan.name);
+  check_ranges(t.outputs, t.cut, {0, plan.spec.hidden}, plan.name, false);
+  check_ranges(t.columns, t.spread, t.outputs[t.cut_place], plan.name, true);
   if (t.spread == 1) return;
   if (t.rank_of.size() != plan.expert_map.size())
     fail("{}: ranks of {} experts; expected {}", plan.name, t.rank_of.size(),

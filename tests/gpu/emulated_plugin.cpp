@@ -35,7 +35,7 @@ std::string g_words;
 // A graph is the calls that were given while it was captured.
 using Graph = std::vector<std::function<CudaStatus()>>;
 thread_local std::unique_ptr<Graph> g_capture;
-std::atomic<size_t> g_launches{0}, g_downloaded{0};
+std::atomic<size_t> g_launches{0}, g_downloaded{0}, g_mapped{0};
 
 // MOEBIUS_EMULATED_LOST: the device is lost after so many operations, or, where it is the name of a file, as soon as that is there.
 std::atomic<size_t> g_operations{0};
@@ -142,6 +142,11 @@ struct Expert {
 struct Layer {
   std::unique_ptr<Matrix> linear;
   CudaMoe moe{};
+  std::vector<int32_t> map;  // global number to local; empty: the same
+  int32_t local(int32_t id) const {
+    if (id < 0 || static_cast<size_t>(id) >= (map.empty() ? moe.experts : map.size())) return -1;
+    return map.empty() ? id : map[static_cast<size_t>(id)];
+  }
   std::vector<Expert> experts;
   std::unique_ptr<Matrix> shared_gate, router_matrix;
   bool has_router = false;
@@ -167,8 +172,7 @@ CudaStatus run_moe(void* p, const CudaRows* x, const CudaRouting* routing, const
     const std::vector<float> row = row_of(*x, t, H);
     std::vector<std::pair<int32_t, size_t>> order;
     for (size_t s = 0; s < slots; ++s)
-      if (const int32_t id = routing->ids[t * slots + s];
-          id >= 0 && static_cast<size_t>(id) < l.moe.experts)
+      if (const int32_t id = routing->ids[t * slots + s]; l.local(id) >= 0)
         order.emplace_back(id, s);
     std::sort(order.begin(), order.end());
     std::vector<float> sum(H, 0.0f);
@@ -177,7 +181,8 @@ CudaStatus run_moe(void* p, const CudaRows* x, const CudaRouting* routing, const
       std::vector<float> in = row;
       if (l.moe.weight_on_input)
         for (float& v : in) v = v * w;
-      const std::vector<float> out = l.experts[static_cast<size_t>(id)].run(l.moe.activation, in);
+      const std::vector<float> out =
+          l.experts[static_cast<size_t>(l.local(id))].run(l.moe.activation, in);
       for (size_t h = 0; h < H; ++h)
         sum[h] = fma_f32(l.moe.weight_on_input ? 1.0f : w, out[h], sum[h]);
     }
@@ -189,6 +194,85 @@ CudaStatus run_moe(void* p, const CudaRows* x, const CudaRouting* routing, const
     const float zero = routing->zero_weights != nullptr ? routing->zero_weights[t] : 0.0f;
     for (size_t h = 0; h < H; ++h)
       put_number(*y, t, h, zero != 0.0f ? sum[h] + zero * row[h] : sum[h]);
+  }
+  return CudaStatus::kOk;
+}
+
+// --- divided layers ---
+
+CudaStatus choose_experts(const Layer& l, const CudaRows& logits, const CudaChosen& want,
+                          float* zero_weights) {
+  const RouterSpec& s = l.router.spec;
+  const size_t n = s.experts + s.zero_experts, slots = s.top_k + s.shared_slots;
+  if (!l.has_router || (s.zero_experts > 0) != (zero_weights != nullptr))
+    return refused("the layer has no router");
+  std::vector<float> own(n + device_router_floats(s)), zero(logits.rows);
+  for (size_t t = 0; t < logits.rows; ++t) {
+    const std::vector<float> row = row_of(logits, t, n);
+    std::copy(row.begin(), row.end(), own.begin());
+    const OneLane lane;
+    RowRouter<OneLane> router(l.router, lane, own.data(), own.data() + n);
+    router.run(t, want.ids + t * slots, want.weights + t * slots, &zero[t]);
+  }
+  if (zero_weights != nullptr) std::copy(zero.begin(), zero.end(), zero_weights);
+  for (size_t i = 0; want.counts != nullptr && i < logits.rows * slots; ++i)
+    if (want.ids[i] >= 0 && static_cast<size_t>(want.ids[i]) < s.experts)
+      ++want.counts[want.ids[i]];
+  return CudaStatus::kOk;
+}
+
+// Rows of experts in no order that a caller could rely on.
+CudaStatus run_items(const Layer& l, const CudaRows& x, const CudaRouting& routing,
+                     const CudaDivided& to) {
+  const size_t H = l.moe.hidden, n = x.rows * routing.slots;
+  size_t made = 0;
+  for (size_t i = n; i-- > 0;) {
+    const int32_t local = l.local(routing.ids[i]);
+    to.own.at[i] = local < 0 ? -1 : static_cast<int32_t>(made);
+    if (local < 0) continue;
+    std::vector<float> in = row_of(x, i / routing.slots, H);
+    if (l.moe.weight_on_input)
+      for (float& v : in) v = v * routing.weights[i];
+    const std::vector<float> out = l.experts[static_cast<size_t>(local)].run(l.moe.activation, in);
+    std::copy(out.begin(), out.end(), to.own.rows + made++ * H);
+  }
+  for (size_t t = 0; t < x.rows && l.moe.shared_intermediate != 0; ++t) {
+    const std::vector<float> row = row_of(x, t, H),
+                             out = l.experts.back().run(l.moe.shared_activation, row);
+    std::copy(out.begin(), out.end(), to.shared + t * H);
+    if (l.shared_gate != nullptr) to.shared_gate[t] = l.shared_gate->run(row)[0];
+  }
+  return CudaStatus::kOk;
+}
+
+CudaStatus add_items(const Layer& l, const CudaRows& x, const CudaRouting& routing,
+                     const CudaDivided& from, const CudaRows& y) {
+  const size_t H = l.moe.hidden, slots = routing.slots;
+  for (size_t t = 0; t < x.rows; ++t) {
+    std::vector<std::pair<int32_t, size_t>> order;
+    for (size_t s = 0; s < slots; ++s) {
+      const size_t i = t * slots + s;
+      if (routing.ids[i] < 0) continue;
+      if ((from.own.at[i] >= 0) == (from.others.at[i] >= 0))
+        return refused("an expert of a divided layer is nowhere, or in two places");
+      order.emplace_back(routing.ids[i], s);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<float> sum(H, 0.0f);
+    for (const auto& [id, s] : order) {
+      const size_t i = t * slots + s;
+      const CudaItems& where = from.own.at[i] >= 0 ? from.own : from.others;
+      const float* row = where.rows + static_cast<size_t>(where.at[i]) * H;
+      const float w = l.moe.weight_on_input ? 1.0f : routing.weights[i];
+      for (size_t h = 0; h < H; ++h) sum[h] = fma_f32(w, row[h], sum[h]);
+    }
+    if (l.moe.shared_intermediate != 0) {
+      const float w = l.shared_gate != nullptr ? sigmoid_f32(from.shared_gate[t]) : 1.0f;
+      for (size_t h = 0; h < H; ++h) sum[h] = sum[h] + w * from.shared[t * H + h];
+    }
+    const float zero = routing.zero_weights != nullptr ? routing.zero_weights[t] : 0.0f;
+    for (size_t h = 0; h < H; ++h)
+      put_number(y, t, h, zero != 0.0f ? sum[h] + zero * number_at(x, t, h) : sum[h]);
   }
   return CudaStatus::kOk;
 }
@@ -424,6 +508,8 @@ constexpr CudaApi kApi = {
     [](const CudaMoe* moe, void** layer) {
       auto made = std::make_unique<Layer>();
       made->moe = *moe;
+      if (moe->expert_map != nullptr)
+        made->map.assign(moe->expert_map, moe->expert_map + moe->mapped);
       made->experts.resize(moe->experts + (moe->shared_intermediate != 0 ? 1 : 0));
       *layer = made.release();
       return CudaStatus::kOk;
@@ -447,6 +533,27 @@ constexpr CudaApi kApi = {
       return given([=, a = *x, b = *y] {
         return run_routed(p, &a, scores ? &*scores : nullptr, &b, &want, stream);
       });
+    },
+    [](void* p, const CudaRows* logits, const CudaChosen* chosen, float* zero_weights, void*) {
+      return given([=, a = *logits, c = *chosen] {
+        return choose_experts(layer_of(p), a, c, zero_weights);
+      });
+    },
+    [](void* p, const CudaRows* x, const CudaRouting* routing, const CudaDivided* to, void*) {
+      return given([=, a = *x, r = *routing, d = *to] { return run_items(layer_of(p), a, r, d); });
+    },
+    [](void* p, const CudaRows* x, const CudaRouting* routing, const CudaDivided* from,
+       const CudaRows* y, void*) {
+      return given([=, a = *x, r = *routing, d = *from, b = *y] {
+        return add_items(layer_of(p), a, r, d, b);
+      });
+    },
+    [](void* p, const int32_t* map) {
+      Layer& l = layer_of(p);
+      if (l.map.empty()) return refused("a layer that has all experts");
+      std::copy_n(map, l.map.size(), l.map.begin());
+      ++g_mapped;
+      return CudaStatus::kOk;
     },
     [](const void*) -> uint64_t { return 1; },
     [](void* p) { delete static_cast<Layer*>(p); },
@@ -493,4 +600,8 @@ extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_launch
 // Bytes that came from the device so far.
 extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_downloaded() {
   return moebius::g_downloaded;
+}
+// How often experts of divided layers changed places.
+extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_moves() {
+  return moebius::g_mapped;
 }

@@ -12,6 +12,7 @@
 #include "../plugins/cuda/attention.cuh"
 #include "../plugins/cuda/candidates.cuh"
 #include "../plugins/cuda/few.cuh"
+#include "../plugins/cuda/items.cuh"
 #include "../plugins/cuda/usual_router.cuh"
 #include "../plugins/cuda/usual_rows.cuh"
 #include "device/cuda/device_rows.h"
@@ -756,6 +757,75 @@ TEST(CudaKernels, UsualRoutersChooseAsTheirDefinition) {
   EXPECT_TRUE(cuda::is_usual_router(other));
   other.spec.has_bias = true;
   EXPECT_FALSE(cuda::is_usual_router(other));
+}
+
+// --- the sum of a divided layer ---
+
+TEST(CudaKernels, RowsOfBothPlacesAreAddedByExpert) {
+  constexpr size_t kTokens = 5, kSlots = 6, kHidden = 1100, kItems = kTokens * kSlots;
+  std::mt19937 rng(11);
+  std::normal_distribution<float> normal;
+  const auto numbers = [&](size_t n) {
+    std::vector<float> out(n);
+    for (float& v : out) v = normal(rng);
+    return out;
+  };
+  std::vector<float> own = numbers(kItems * kHidden), others = numbers(kItems * kHidden),
+                     weights = numbers(kItems), shared = numbers(kTokens * kHidden),
+                     gates = numbers(kTokens), zeros = numbers(kTokens),
+                     x = numbers(kTokens * kHidden);
+  zeros[1] = 0.0f;
+  std::vector<int32_t> ids(kItems), own_at(kItems, -1), others_at(kItems, -1);
+  int32_t here = 0, there = 0;
+  for (size_t i = 0; i < kItems; ++i) {
+    ids[i] = i % 7 == 3 ? -1 : static_cast<int32_t>(rng() % 20);  // some twice for a token
+    if (ids[i] < 0) continue;
+    if (ids[i] % 3 == 0)
+      others_at[i] = there++;
+    else
+      own_at[i] = here++;
+  }
+  for (size_t s = 0; s < kSlots; ++s) ids[2 * kSlots + s] = -1;  // a token without experts
+  for (const bool weighed : {false, true})
+    for (const bool every : {false, true}) {
+      std::vector<float> y(kTokens * kHidden, NAN);
+      cuda::ItemSum a{};
+      a.routing = {ids.data(), weights.data(), every ? zeros.data() : nullptr, kSlots};
+      a.rows = {{own.data(), own_at.data()},
+                {others.data(), others_at.data()},
+                every ? shared.data() : nullptr,
+                every ? gates.data() : nullptr};
+      a.x = {x.data(), XType::kF32, kTokens, kHidden},
+      a.y = {y.data(), XType::kF32, kTokens, kHidden};
+      a.hidden = kHidden, a.weighed = weighed;
+      cuda::ItemOrder order;
+      for (unsigned t = 0; t < kTokens; ++t)
+        for (unsigned part = 0; part < (kHidden + cuda::kItemColumns - 1) / cuda::kItemColumns;
+             ++part) {
+          cuda::blockIdx = {t, part, 0};
+          HostBlock::run(cuda::kItemThreads, [&] { cuda::add_items_of(a, order); });
+        }
+      cuda::blockIdx = {};
+      for (size_t t = 0; t < kTokens; ++t) {
+        std::vector<std::pair<int32_t, size_t>> sorted;
+        for (size_t s = 0; s < kSlots; ++s)
+          if (ids[t * kSlots + s] >= 0) sorted.emplace_back(ids[t * kSlots + s], s);
+        std::sort(sorted.begin(), sorted.end());
+        for (size_t h = 0; h < kHidden; ++h) {
+          float sum = 0.0f;
+          for (const auto& [id, s] : sorted) {
+            const size_t i = t * kSlots + s;
+            const float row = own_at[i] >= 0
+                                  ? own[static_cast<size_t>(own_at[i]) * kHidden + h]
+                                  : others[static_cast<size_t>(others_at[i]) * kHidden + h];
+            sum = fma_f32(weighed ? 1.0f : weights[i], row, sum);
+          }
+          if (every) sum = sum + sigmoid_f32(gates[t]) * shared[t * kHidden + h];
+          if (every && zeros[t] != 0.0f) sum = sum + zeros[t] * x[t * kHidden + h];
+          ASSERT_EQ(f32_bits(sum), f32_bits(y[t * kHidden + h])) << t << " " << h;
+        }
+      }
+    }
 }
 
 }  // namespace

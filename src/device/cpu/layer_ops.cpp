@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_linear.h"
-#include "device/cpu/layer_loader.h"
+#include "device/cpu/expert_part.h"
 #include "device/cpu/packed_store.h"
 #include "device/cpu/recurrent_steps.h"
 #include "kernels/packed_matrix.h"
@@ -16,14 +16,6 @@
 
 namespace moebius {
 namespace {
-
-LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
-  LayerOptions o;
-  static_cast<LoadOptions&>(o) = options;
-  o.pool = &device.pool(), o.cpu = device.cpu();
-  o.packed = device.options().packed.get();
-  return o;
-}
 
 class CpuHeadLinear final : public LinearOp {
  public:

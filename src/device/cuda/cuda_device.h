@@ -78,6 +78,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) override;
   MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
              const LoadOptions& options) override;
+  std::unique_ptr<ExpertsOp> divided_experts(const Checkpoint& checkpoint,
+                                             const MoeRequest& request, const LoadOptions& options);
   std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
   std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
                                      KvPlace place) override;
@@ -168,6 +170,16 @@ class CudaDevice final : public Device {
   CudaRouting one_expert(const Step& step, size_t rows) const;
   // Where the rows of experts are counted on the device until `to` gets them.
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
+  // What a divided layer needs between its parts (cuda_divided.cpp); layers take turns.
+  struct DividedRoom {
+    CudaRoom chosen, own, others, at, shared;
+    CudaHostRoom chosen_here, rows_here, at_here;
+  };
+  DividedRoom& divided_room(const Step& step) const { return queue(step).divided; }
+  void reserve(const Step& step, CudaRoom& room, size_t bytes) const {
+    grow(queue(step), room, bytes);
+  }
+  void flush(const Step& step) const { flush(queue(step)); }
   void add_counted(size_t experts) { counted_ += experts; }
   void add_attention(size_t kind, size_t tile_tokens) {
     kinds_.insert(kind), tile_tokens_.insert(tile_tokens);
@@ -207,6 +219,7 @@ class CudaDevice final : public Device {
     std::vector<CudaRoom> slots;
     CudaRoom uploaded, which, ones, counts, found;
     CudaHostRoom uploading, moving;
+    DividedRoom divided;
     bool moved = false;  // something crosses from `moving`
     size_t ones_rows = 0, counted = 0;
     StepTables tables;

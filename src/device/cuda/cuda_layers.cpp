@@ -61,9 +61,9 @@ struct LoadedMatrix {
   LoadBuffer buffer;
   std::vector<float> bias;
   CudaMatrix matrix{};
-  LoadedMatrix(const Checkpoint& checkpoint, const Module& m, const CudaLoad& load) {
-    const QuantMatrix w = reader_for(m.plan.scheme.format).load(m.plan, checkpoint.store(), buffer);
-    bias = load_bias(m.plan, checkpoint.store());
+  LoadedMatrix(const TensorStore& store, const Module& m, const CudaLoad& load) {
+    const QuantMatrix w = reader_for(m.plan.scheme.format).load(m.plan, store, buffer);
+    bias = load_bias(m.plan, store);
     matrix = cuda_matrix(w, act_spec_of(m, load.act), m.plan.input, load.x_type, bias,
                          m.plan.has_output_scale ? m.plan.output.scale : 0.0f);
   }
@@ -159,26 +159,32 @@ CudaPath experts_path(const MoeBlockPlan& plan, const MoeSpec& spec, const CudaL
 
 void set_cuda_expert(const CudaLayer& layer, size_t local, const Checkpoint& checkpoint,
                      const ExpertModules& e, const CudaLoad& load) {
-  std::vector<std::unique_ptr<LoadedMatrix>> loaded(3);
+  const CudaHostExpert expert(checkpoint.store(), e, load);
   uint64_t bytes = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    if (e[i].module == nullptr) continue;
-    loaded[i] = std::make_unique<LoadedMatrix>(checkpoint, *e[i].module, load);
-    bytes += e[i].module->bytes;
-  }
-  const CudaExpert expert{loaded[0] != nullptr ? &loaded[0]->matrix : nullptr, &loaded[1]->matrix,
-                          &loaded[2]->matrix};
-  check_cuda(layer.api(), layer.api().set_expert(layer.get(), local, &expert), e[1].module->name);
+  for (const ModulePlan& p : e) bytes += p.module != nullptr ? p.module->bytes : 0;
+  check_cuda(layer.api(), layer.api().set_expert(layer.get(), local, &expert.view()),
+             e[1].module->name);
   if (load.progress) load.progress(bytes);
+}
+
+// Global number to place.
+std::vector<int32_t> places_map(std::span<const uint32_t> expert_of, size_t experts) {
+  std::vector<int32_t> map(experts, -1);
+  for (size_t p = 0; p < expert_of.size(); ++p) map.at(expert_of[p]) = static_cast<int32_t>(p);
+  return map;
 }
 
 // shared: the shared expert may have tensor cores too.
 CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
-                       const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path, bool shared) {
+                       const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path, bool shared,
+                       std::span<const uint32_t> some) {
   const MoeSpec& spec = plan.layer.spec;
   const CudaApi& api = *load.module->api;
   CudaMoe moe{};
-  moe.hidden = spec.hidden, moe.experts = plan.experts.size();
+  const size_t here = some.empty() ? plan.experts.size() : some.size();
+  const std::vector<int32_t> map = places_map(some, plan.experts.size());
+  moe.hidden = spec.hidden, moe.experts = here;
+  if (!some.empty()) moe.expert_map = map.data(), moe.mapped = map.size();
   moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
   if (plan.shared) moe.shared_intermediate = (*plan.shared)[1].projection.problem.N;
   moe.gated = is_gated(spec.activation.kind);
@@ -194,12 +200,12 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   void* made = nullptr;
   check_cuda(api, api.make_moe(&moe, &made), block.name);
   CudaLayer layer(api, made);
-  for (size_t e = 0; e < plan.experts.size(); ++e)
-    set_cuda_expert(layer, e, checkpoint, plan.experts[e], load);
+  for (size_t p = 0; p < here; ++p)
+    set_cuda_expert(layer, p, checkpoint, plan.experts[some.empty() ? p : some[p]], load);
   if (plan.shared) {
-    set_cuda_expert(layer, plan.experts.size(), checkpoint, *plan.shared, load);
+    set_cuda_expert(layer, here, checkpoint, *plan.shared, load);
     if (block.shared_gate != nullptr) {
-      const LoadedMatrix gate(checkpoint, *block.shared_gate, load);
+      const LoadedMatrix gate(checkpoint.store(), *block.shared_gate, load);
       check_cuda(api, api.set_shared_gate(layer.get(), &gate.matrix), block.shared_gate->name);
     }
   }
@@ -207,6 +213,17 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
 }
 
 }  // namespace
+
+CudaHostExpert::CudaHostExpert(const TensorStore& store, const ExpertModules& e,
+                               const CudaLoad& load) {
+  const CudaMatrix** const to[] = {&view_.gate, &view_.up, &view_.down};
+  for (size_t i = 0; i < e.size(); ++i) {
+    if (e[i].module == nullptr) continue;
+    const auto matrix = std::make_shared<const LoadedMatrix>(store, *e[i].module, load);
+    *to[i] = &matrix->matrix;
+    kept_.push_back(matrix);
+  }
+}
 
 CudaMemory::CudaMemory(const CudaApi& api, size_t bytes) : api_(&api) {
   void* p = nullptr;
@@ -263,7 +280,7 @@ CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
                             const CudaLoad& load) {
   if (!module.supported)
     fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
-  const LoadedMatrix m(checkpoint, module, load);
+  const LoadedMatrix m(checkpoint.store(), module, load);
   const Problem problem = make_problem(m.matrix.w, m.matrix.act, load.x_type);
   const Kernel& kernel = m.matrix.output_scale != 0.0f ? plain_cuda_kernel()
                                                        : chosen_kernel(problem, load, module.name);
@@ -279,7 +296,7 @@ std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
       std::all_of(modules.begin(), modules.end(), [](const Module* m) { return m->supported; });
   if (modules.size() > 1 && supported)
     for (const Module* m : modules)
-      matrices.push_back(std::make_unique<LoadedMatrix>(checkpoint, *m, load));
+      matrices.push_back(std::make_unique<LoadedMatrix>(checkpoint.store(), *m, load));
   const bool alike =
       !matrices.empty() && std::all_of(matrices.begin(), matrices.end(), [&](const auto& m) {
         return can_join(matrices[0]->matrix, m->matrix);
@@ -297,8 +314,16 @@ std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
   return out;
 }
 
+void CudaExperts::replace(size_t place, const CudaHostExpert& expert) const {
+  check_cuda(layer_.api(), layer_.api().set_expert(layer_.get(), place, &expert.view()), "expert");
+}
+void CudaExperts::set_places(std::span<const uint32_t> expert_of) const {
+  const std::vector<int32_t> map = places_map(expert_of, all_.size());
+  check_cuda(layer_.api(), layer_.api().map_experts(layer_.get(), map.data()), "experts");
+}
+
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
-                              const CudaLoad& load, MoePart part) {
+                              const CudaLoad& load, MoePart part, std::span<const uint32_t> some) {
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
   LayerOptions options;  // the plan of the CPU checks the block and knows its problems
   options.act = load.act, options.x_type = load.x_type;
@@ -314,7 +339,15 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
     out.kernel_ = title_of(out.path_ == CudaPath::kPlain
                                ? plain_cuda_kernel()
                                : chosen_kernel(up.projection.problem, load, up.module->name));
-    out.layer_ = make_experts(checkpoint, block, plan, load, out.path_, shared);
+    out.exact_ = out.path_ == CudaPath::kPlain ||
+                 std::all_of(plan.experts.begin(), plan.experts.end(), [&](const ExpertModules& e) {
+                   return std::all_of(e.begin(), e.end(), [&](const ModulePlan& p) {
+                     return p.module == nullptr ||
+                            chosen_kernel(p.projection.problem, load, p.module->name)
+                                    .numerics(p.projection.problem) == Numerics::kExact;
+                   });
+                 });
+    out.layer_ = make_experts(checkpoint, block, plan, load, out.path_, shared, some);
     out.set_router(checkpoint, block, load, part);
   };
   try {
@@ -323,6 +356,7 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
     out.path_ = CudaPath::kPlain;
     make(false);
   }
+  if (!some.empty()) out.all_ = plan.experts;
   return out;
 }
 
@@ -338,7 +372,7 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
   if (part == MoePart::kBlock && load.router_matrix && block.router != nullptr) {
     CudaLoad own = load;
     own.policy.where_it_can = true;  // a kernel that was asked for is that of the experts
-    matrix = std::make_unique<LoadedMatrix>(checkpoint, *block.router, own);
+    matrix = std::make_unique<LoadedMatrix>(checkpoint.store(), *block.router, own);
     router.matrix = &matrix->matrix;
     router.path = path_of(chosen_kernel(
         make_problem(matrix->matrix.w, matrix->matrix.act, load.x_type), own, block.router->name));

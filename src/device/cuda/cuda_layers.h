@@ -80,6 +80,17 @@ std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
                                           std::span<const Module* const> modules,
                                           const CudaLoad& load);
 
+// An expert in memory of the host, as the plugin takes it.
+class CudaHostExpert {
+ public:
+  CudaHostExpert(const TensorStore& store, const ExpertModules& modules, const CudaLoad& load);
+  const CudaExpert& view() const { return view_; }
+
+ private:
+  std::vector<std::shared_ptr<const void>> kept_;  // what the view is of
+  CudaExpert view_{};
+};
+
 class CudaExperts {
  public:
   struct Routed {  // what became of logits
@@ -93,6 +104,12 @@ class CudaExperts {
   const CudaLayer& layer() const { return layer_; }
   bool has_router() const { return has_router_; }  // the matrix that makes logits
   bool routes() const { return routes_; }          // the device chooses experts
+  bool exact() const { return exact_; }            // experts have the bytes of the reference
+  // All experts, where some are elsewhere.
+  const std::vector<ExpertModules>& all() const { return all_; }
+  // Of such a layer, behind all calls: another expert in a place, and what the places hold.
+  void replace(size_t place, const CudaHostExpert& expert) const;
+  void set_places(std::span<const uint32_t> expert_of) const;
   // Rows of the host. ids: [rows, slots] global, -1: none.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, std::span<const float> zero_weights = {}) const;
@@ -108,8 +125,8 @@ class CudaExperts {
               float* weights, void* stream) const;
 
  private:
-  friend CudaExperts load_cuda_experts(const Checkpoint&, const MoeBlock&, const CudaLoad&,
-                                       MoePart);
+  friend CudaExperts load_cuda_experts(const Checkpoint&, const MoeBlock&, const CudaLoad&, MoePart,
+                                       std::span<const uint32_t>);
   void set_router(const Checkpoint& checkpoint, const MoeBlock& block, const CudaLoad& load,
                   MoePart part);
   Routed route_on_device(const ConstRows& x, const ConstRows* logits, const Rows& y) const;
@@ -119,11 +136,14 @@ class CudaExperts {
   std::vector<float> bias_, expert_scale_;
   CudaPath path_ = CudaPath::kPlain;
   std::string kernel_;
-  bool has_router_ = false, routes_ = false;  // routes_: the device chooses experts
+  bool has_router_ = false, routes_ = false, exact_ = false;
+  std::vector<ExpertModules> all_;
 };
-// Routed experts, and with MoePart::kBlock the shared ones and the router's matrix.
+// Routed experts, and with MoePart::kBlock the shared ones and the router's matrix. some: what the places of
+// the device hold, where it does not have all experts.
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
-                              const CudaLoad& load, MoePart part);
+                              const CudaLoad& load, MoePart part,
+                              std::span<const uint32_t> some = {});
 
 // A matrix of the host as the plugin takes it; `m` is read, nothing is kept.
 CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,

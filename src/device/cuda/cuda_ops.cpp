@@ -386,19 +386,23 @@ MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
   if (request.exchange != nullptr)
     fail("device {}: {} is shared by ranks", name_, request.block->name);
   const CudaLoad load = load_of(options);
-  CudaExperts experts = load_cuda_experts(checkpoint, *request.block, load, request.part);
-  add_weights(experts.layer().bytes());
   MoeOps ops;
   if (request.part == MoePart::kBlock) {
-    if (!experts.routes())
-      fail("device {}: the experts of {} are chosen on the CPU", name_, request.block->name);
     std::vector<CudaLinear> router;
     router.push_back(load_cuda_linear(checkpoint, *request.block->router, load));
     add_weights(router[0].layer().bytes());
     ops.router = std::make_unique<CudaLinearOp>(*this, std::move(router));
-    add_counted(experts.spec().experts);
   }
-  ops.experts = std::make_unique<CudaExpertsOp>(*this, std::move(experts), request);
+  if (request.other != nullptr) {
+    ops.experts = divided_experts(checkpoint, request, options);
+  } else {
+    CudaExperts experts = load_cuda_experts(checkpoint, *request.block, load, request.part);
+    if (request.part == MoePart::kBlock && !experts.routes())
+      fail("device {}: the experts of {} are chosen on the CPU", name_, request.block->name);
+    add_weights(experts.layer().bytes());
+    ops.experts = std::make_unique<CudaExpertsOp>(*this, std::move(experts), request);
+  }
+  add_counted(ops.experts->facts().experts);
   return ops;
 }
 

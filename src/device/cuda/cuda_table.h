@@ -19,7 +19,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 5;
+inline constexpr uint32_t kCudaAbi = 6;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -105,6 +105,16 @@ struct CudaChosen {
   int32_t* ids;      // [rows, slots]
   float* weights;    // [rows, slots]
   uint32_t* counts;  // [experts]: how often each was chosen is added
+};
+
+// Rows of a divided layer, some of whose experts are elsewhere. All memory is the device's.
+struct CudaItems {
+  float* rows;  // [.., hidden], what experts gave, before it is weighed
+  int32_t* at;  // [rows of x, slots] which of these is that of an item; -1: its expert is not there
+};
+struct CudaDivided {
+  CudaItems own, others;
+  float *shared, *shared_gate;  // [rows of x, hidden], [rows of x], where the layer has these
 };
 
 // How a layer of experts is launched. Bytes do not depend on it.
@@ -234,7 +244,8 @@ struct CudaApi {
   CudaStatus (*make_linear)(const CudaMatrix* parts, size_t count, CudaPath path, void** layer);
   CudaStatus (*run_linear)(void* layer, const CudaRows* x, const CudaRows* y, void* stream);
   CudaStatus (*make_moe)(const CudaMoe* moe, void** layer);
-  // One call per expert, in any order; local == experts: the shared one.
+  // One call per expert, in any order; local == experts: the shared one. Once more for a routed expert: another
+  // one takes its place, behind all calls; after a failure the layer is not to be run any more.
   CudaStatus (*set_expert)(void* layer, size_t local, const CudaExpert* expert);
   CudaStatus (*set_shared_gate)(void* layer, const CudaMatrix* gate);
   CudaStatus (*set_router)(void* layer, const CudaRouter* router);
@@ -244,6 +255,17 @@ struct CudaApi {
   // the router's matrix. chosen: null: not wanted.
   CudaStatus (*run_routed)(void* layer, const CudaRows* x, const CudaRows* logits,
                            const CudaRows* y, const CudaChosen* chosen, void* stream);
+  // A divided layer in three parts: the router's choice (zero_weights [rows] of identity experts, or null); rows
+  // of the experts that are here, and of the shared one; the sum of these and of the others, which the
+  // caller has brought meanwhile.
+  CudaStatus (*choose_experts)(void* layer, const CudaRows* logits, const CudaChosen* chosen,
+                               float* zero_weights, void* stream);
+  CudaStatus (*run_items)(void* layer, const CudaRows* x, const CudaRouting* routing,
+                          const CudaDivided* divided, void* stream);
+  CudaStatus (*add_items)(void* layer, const CudaRows* x, const CudaRouting* routing,
+                          const CudaDivided* divided, const CudaRows* y, void* stream);
+  // Behind all calls: what expert_map is from now on, of as many experts.
+  CudaStatus (*map_experts)(void* layer, const int32_t* expert_map);
   uint64_t (*layer_bytes)(const void* layer);
   void (*free_layer)(void* layer);
 
