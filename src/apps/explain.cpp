@@ -261,6 +261,9 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
       1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
   ModelOptions model;
   model.type = q.x_type, model.act = q.act;
+  model.loads_file = o.loads;
+  if (o.run.gpu_memory != 0)
+    f.allowed = std::min(f.allowed, static_cast<uint64_t>(o.run.gpu_memory * 1073741824.0));
   model.policy.accept = q.policy.accept, model.cuda.kernel = q.policy.kernel;
   f.all = forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
   return f;
@@ -278,10 +281,9 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
     for (const CudaForecast::Decode& d : c.decode)
       cells.push_back(fmt::format("{:.0f}", d.tokens_per_second()));
     cells.push_back(human_bytes(static_cast<double>(c.bytes)));
-    cells.push_back(c.bytes > f.allowed ? "does not fit"
-                    : c.words.ends_with("auto")
-                        ? fmt::format("experts of {} layers there", c.layers_on_gpu)
-                        : "");
+    cells.push_back(c.bytes > f.allowed         ? "does not fit"
+                    : c.words.ends_with("auto") ? describe(c.placed)
+                                                : "");
     table.add(std::move(cells), c.bytes > f.allowed ? Ink::kDim : Ink::kGreen);
   }
   return table.text() +
@@ -309,7 +311,10 @@ Json forecast_json(const DeviceForecast& f) {
     }
     Json one =
         Json::object({{"options", c.words}, {"bytes", c.bytes}, {"fits", c.bytes <= f.allowed}});
-    one.set("layers_of_experts", static_cast<uint64_t>(c.layers_on_gpu));
+    one.set("layers_of_experts", static_cast<uint64_t>(c.placed.layers));
+    one.set("divided_layers", static_cast<uint64_t>(c.placed.divided));
+    one.set("experts", static_cast<uint64_t>(c.placed.experts));
+    one.set("share_of_rows", c.placed.load);
     one.set("decode", std::move(decode));
     all.push(std::move(one));
   }
@@ -387,6 +392,12 @@ Command explain_command() {
   c.option("--batch", "N", &o->batch, "sequences per decode step").range(1, 65536);
   c.option("--prompt-tokens,--prompt", "N", &o->prompt, "length of the prompt").range(1, 1 << 20);
   add_run_options(c, o->run);
+  add_gpu_memory_option(c, o->run);
+  c.option("--expert-loads", "FILE", &o->loads,
+           "with --device cuda: file of loads by which experts would be placed")
+      .file()
+      .by_default("none")
+      .seldom();
   c.examples = {"moebius explain DIR",
                 "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",
                 "moebius explain DIR --cpu neon,dotprod --json"};

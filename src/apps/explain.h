@@ -17,6 +17,7 @@ struct ExplainOptions {
   bool all = false;            // with why: kernels of other architectures too
   bool json = false, colour = false;
   RunOptions run;
+  std::string loads;                    // of experts (--expert-loads)
   int ranks = 0;                        // how so many could share the model; 0: kernels
   std::string link = "10G,30us", node;  // node empty: this machine
   size_t batch = 1, prompt = 512;

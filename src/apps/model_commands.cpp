@@ -109,7 +109,11 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
                                          std::unique_ptr<RankThreads>& followers) {
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options, split);
-  if (options.cuda.fit_experts) options.placement = place_experts(checkpoint, options);
+  if (options.cuda.fit_experts) {
+    options.placement = place_experts(checkpoint, options);
+    note("{}",
+         describe(placed_experts(checkpoint, options.placement, read_loads(options.loads_file))));
+  }
   for (const std::string& words :
        place_parts(checkpoint, decoder_spec(checkpoint.config()), options.kv(), options.placement)
            .words)

@@ -32,16 +32,20 @@ void add_device_option(Command& c, std::string& device) {
       .seldom();
 }
 
+void add_gpu_memory_option(Command& c, RunOptions& run) {
+  c.option("--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used")
+      .range(0, 1 << 20)
+      .by_default("all that is free, less 1 GiB")
+      .seldom();
+}
+
 void add_place_options(Command& c, RunOptions& run) {
   c.option("--experts", "WHERE", &run.experts,
            "with --device cuda: experts on the CPU, or as many on the GPU as fit (auto)")
       .one_of({"cpu", "auto"})
       .by_default("on --device")
       .seldom();
-  c.option("--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used")
-      .range(0, 1 << 20)
-      .by_default("all that is free, less 1 GiB")
-      .seldom();
+  add_gpu_memory_option(c, run);
   c.option("--place", "PARTS", &run.place,
            "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
       .by_default("all on --device")
@@ -161,8 +165,9 @@ void add_rank_options(Command& c, RankOptions& ranks) {
       .one_of({"cut", "repeat"});
   c.option("--spare", "N", &ranks.spare, "with --ep: copies of busy experts per layer")
       .range(0, 65536);
-  c.option("--expert-loads", "FILE", &ranks.loads,
-           "with --spare: file that keeps the load of the experts for the next start")
+  c.option(
+       "--expert-loads", "FILE", &ranks.loads,
+       "with --spare or --experts auto: file that keeps the load of the experts for the next start")
       .file()
       .by_default("none");
   c.option("--rank-timeout", "S", &ranks.timeout,

@@ -44,6 +44,7 @@ struct RankOptions {
 };
 
 void add_device_option(Command& command, std::string& device);
+void add_gpu_memory_option(Command& c, RunOptions& run);
 void add_place_options(Command& command, RunOptions& run);
 void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
 void add_run_options(Command& command, RunOptions& run);

@@ -150,6 +150,21 @@ case " $* " in
           [ "${PIPESTATUS[0]}" = 0 ] || status=1
         done
       done
+      # Half of the experts on the device: layer by layer, by load, and the same again by what was counted.
+      half=$("$tool" explain build/gpu/model-6 --device cuda --json | python3 -c 'import json, sys
+f = {x["options"]: x["bytes"] for x in json.load(sys.stdin)["forecast"]}
+print((f["--device cuda"] + f["--device cuda --experts cpu"]) / 2**31)')
+      for loads in "" "--expert-loads build/gpu/loads.json" "--expert-loads build/gpu/loads.json"; do
+        words="explain build/gpu/model-6 --device cuda --gpu-memory $half $loads"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" $words 2>&1 | grep -A 12 "tokens/s of sequences" | tee -a "$report"
+        words="bench model build/gpu/model-6 --batches 1,8,32 --steps 128 --seconds 2 --prompts 512 --depths 32 --device cuda --experts auto --gpu-memory $half $loads"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
       # Two batches in flight where the experts are on the CPU.
       for device in "cuda" "cuda --experts cpu" "cpu"; do
         words="bench engine build/gpu/model-6 --requests 32 --rate 1000 --prompt-tokens 32 --new-tokens 64 --parallel 16 --device $device"

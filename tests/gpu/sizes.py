@@ -5,7 +5,8 @@
     sizes.py TOOL FOLDER      what is wrong, then a summary; exit status 1 if something is
 
 Logits of a prompt of 1,100 tokens are near the CPU's, and the device's have the same bytes for a shorter prompt: 1 and 7 rows (integer
-products of few rows), 100 (attention split by keys), 700. Tokens that are decoded step by step, by graphs, are those of the logits.
+products of few rows), 100 (attention split by keys), 700. Tokens that are decoded step by step, by graphs, are those of the logits. With memory
+for half of the experts (a divided layer; with a file of loads all layers) bytes and tokens are those of the device alone, also while experts move.
 """
 import json
 import random
@@ -17,7 +18,7 @@ from pathlib import Path
 from golden_blocks import last_words, read_tensors, run
 from models import likeliest, vocabulary
 
-TOKENS, SHORTER, DECODED = 1100, (1, 7, 16, 17, 100, 700), 48
+TOKENS, SHORTER, DECODED, MOVING = 1100, (1, 7, 16, 17, 100, 700), 48, 320
 
 
 def main():
@@ -58,6 +59,22 @@ def main():
         best = [token for token, _ in likeliest(again[2], *again[:2])][999:-1]
         if best != made:
             wrong.append(f"{sum(a != b for a, b in zip(best, made))} of {DECODED} tokens that are decoded are not those of the logits")
+    forecast = {f["options"]: f["bytes"] for f in json.loads(run(tool, "explain", folder, "--device", "cuda", "--json").stdout)["forecast"]}
+    half = (forecast["--device cuda"] + forecast["--device cuda --experts cpu"]) / 2 / 2**30
+    with tempfile.TemporaryDirectory() as work:
+        some = (*cuda, "--experts", "auto", "--gpu-memory", half)
+        for loads in ((), ("--expert-loads", Path(work) / "loads.json")):
+            if logits(tokens, *map(str, some + loads))[2] != got[2]:
+                wrong.append(f"half of the experts on the CPU{' by load' if loads else ''}: other bytes than the device's")
+        ways = (cuda, some + loads, some + loads)  # the second by what the first has counted
+        made = [run(tool, "run", folder, "--tokens", ",".join(map(str, tokens[:100])), "-n", MOVING, "--temp", 0, "--ignore-eos", "--speculate", "off",
+                    "--dtype", "bf16", "--json", *way) for way in ways]
+        for result in made[1:]:
+            if result.returncode != 0:
+                wrong.append(f"run with half of the experts: {last_words(result)[0]}")
+            elif json.loads(result.stdout)["tokens"] != json.loads(made[0].stdout)["tokens"]:
+                wrong.append("run with half of the experts: other tokens")
+            print("\n".join(line for line in result.stderr.splitlines() if "experts" in line))
     for words in wrong:
         print(f"WRONG {words}")
     print(f"sizes: logits at most {max(far):.1e} from the CPU's, {len(SHORTER)} shorter prompts, {DECODED} tokens decoded; {len(wrong)} wrong")

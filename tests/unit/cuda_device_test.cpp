@@ -410,11 +410,14 @@ TEST_F(CudaDeviceModels, ExpertsOfAsManyLayersAsFit) {
   options.cuda.memory = need.weights + need.kv + (uint64_t{256} << 20) - 1;
   const DevicePlacement placed = place_experts(checkpoint, options);
   const size_t last = need.layers.size() - 1;
-  EXPECT_EQ(placed.of(0).experts, "cuda");
-  EXPECT_EQ(placed.of(last).experts, "cpu");
+  EXPECT_EQ(placed.divided.size(), 1u);
+  EXPECT_EQ(placed.divided.at(last).size() + 1, need.divisible[last]);
   EXPECT_EQ(placed.of(last).attention, "cuda");
   options.placement = placed;
   EXPECT_GT(check_cuda_memory(checkpoint, options), 0u);
+  options.placement = parse_placement("cuda");
+  options.cuda.memory -= need.layers[last];
+  EXPECT_EQ(place_experts(checkpoint, options).of(last).experts, "cpu");
 }
 
 TEST(CudaDevice, NamesOfDevices) {

@@ -30,7 +30,10 @@ TEST_F(CudaForecasts, FollowTheRates) {
   EXPECT_GT(all[1].decode[0].cpu, 0.0);
   EXPECT_GT(all[1].decode[0].crossing, 0.0);
   EXPECT_GT(all[0].bytes, all[1].bytes);
-  EXPECT_EQ(all[1].layers_on_gpu, 0u);
+  EXPECT_EQ(all[1].placed.experts, 0u);
+  // Rows of logits go to the host.
+  const auto vocab = static_cast<double>(checkpoint_.config().vocab);
+  EXPECT_GT(all[0].decode[1].gpu - all[0].decode[0].gpu, 63 * vocab * 4 / 7e9);
   // More rows meet more experts, and no more than there are.
   EXPECT_GT(all[1].decode[1].cpu, all[1].decode[0].cpu);
   EXPECT_LT(all[1].decode[1].cpu, 64 * all[1].decode[0].cpu);
@@ -47,9 +50,37 @@ TEST_F(CudaForecasts, PlaceWhatFits) {
   const auto all = ask(rates, whole[0].bytes - 1);
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[1].words, "--device cuda --experts auto");
-  EXPECT_LT(all[1].layers_on_gpu, all[0].layers_on_gpu);
+  EXPECT_LT(all[1].placed.experts, all[0].placed.experts);
+  EXPECT_EQ(all[0].placed.experts, all[0].placed.all);
+  EXPECT_EQ(all[1].placed.divided, 1u);
   EXPECT_LT(all[1].bytes, whole[0].bytes);
   EXPECT_GE(all[1].bytes, all[2].bytes);
+}
+
+TEST_F(CudaForecasts, BusyExpertsOnTheDeviceAreFaster) {
+  const CudaRates rates{4e12, 1e6, 50e9};  // a CPU that takes its time
+  const auto whole = ask(rates, UINT64_MAX);
+  const uint64_t allowed = (whole[0].bytes + whole[1].bytes) / 2;
+  const test::TempDir folder;
+  ModelOptions options;
+  options.loads_file = (folder.path() / "loads.json").string();
+  const auto by_load = [&](uint64_t of_the_last) {
+    ExpertLoads loads;
+    for (const MoeBlock& b : checkpoint_.moe_blocks()) {
+      loads[static_cast<size_t>(b.layer)].assign(b.experts.size(), 100);
+      loads[static_cast<size_t>(b.layer)].back() = of_the_last;
+    }
+    save_loads(options.loads_file, loads);
+    const size_t sequences[] = {1};
+    return forecast_cuda(checkpoint_, options, named_cuda_target("H200"), rates, allowed,
+                         sequences)[1];
+  };
+  const CudaForecast even = by_load(100), skewed = by_load(10000);
+  EXPECT_EQ(even.words, "--device cuda --experts auto");
+  EXPECT_GT(even.placed.divided, 0u);
+  EXPECT_LE(even.bytes, allowed);
+  EXPECT_GT(skewed.placed.load, even.placed.load);
+  EXPECT_LT(skewed.decode[0].cpu, even.decode[0].cpu);
 }
 
 }  // namespace

@@ -66,6 +66,13 @@ void StepRunner::complete_all() noexcept {
   for (const auto& batch : batches_) complete(*batch);
 }
 
+void StepRunner::look_after_places() {
+  if (places_ == nullptr || !places_->end_step()) return;
+  for (const auto& batch : batches_)
+    if (batch->pass != nullptr) complete(*batch);
+  places_->change();
+}
+
 Backend::Ticket StepRunner::submit(std::span<const BatchItem> items) {
   const std::lock_guard lock(mutex_);
   check(items);
@@ -90,6 +97,7 @@ void StepRunner::collect(Ticket ticket, StepOutput& out) {
   complete(*batch);
   if (batch->error != nullptr) std::rethrow_exception(batch->error);
   out = std::move(batch->out);
+  look_after_places();
 }
 
 void StepRunner::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) {

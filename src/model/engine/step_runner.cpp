@@ -46,6 +46,10 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
                                              std::move(load));
   predictor_plan_ = nullptr;
   if (packed_ != nullptr) packed_->finish();
+  const DevicePlacement& placed = options.placement;
+  if (options.ranks == nullptr &&
+      (!placed.divided.empty() || (!placed.cuda().empty() && !options.loads_file.empty())))
+    places_ = std::make_unique<ExpertPlaces>(layers_, options);
 }
 
 StepRunner::~StepRunner() {
@@ -89,6 +93,7 @@ size_t StepRunner::keys_change_beyond() const {
 }
 
 bool StepRunner::lost() const {
+  if (places_ != nullptr && places_->broken()) return true;
   const std::vector<Device*>& all = layers_.devices.all();
   return std::any_of(all.begin(), all.end(), [](const Device* d) { return d->lost(); });
 }
@@ -287,6 +292,7 @@ void StepRunner::end_behind(Pass& pass, StepStats& stats) {
 void StepRunner::end(Pass& pass, StepStats& stats) {
   wait(pass);
   keep_states(pass);
+  if (places_ != nullptr) places_->count(pass.counts);
   stats.kv_bytes += pass.step.kv_bytes;
   add_times(pass, stats);
   stats.expert_rows.resize(pass.counts.size());
@@ -399,6 +405,7 @@ void StepRunner::forward(std::span<const StepItem> items, std::vector<float>& lo
                step({work.begin(), work.end()}, 0, made);
                out = std::move(made.logits), stats = std::move(made.stats);
              });
+  look_after_places();
 }
 
 }  // namespace moebius

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "model/decoder.h"
+#include "model/engine/expert_places.h"
 #include "model/engine/predictor.h"
 #include "model/graph/graph.h"
 #include "model/load/layer_set_loader.h"
@@ -136,6 +137,8 @@ class StepRunner final : public DecoderModel {
   bool may_launch(const Batch& batch) const;
   void launch(Batch& batch);
   void complete(Batch& batch) noexcept;
+  // Behind a step: experts of divided layers that are ready change places, when no step is under way.
+  void look_after_places();
   void complete_all() noexcept;  // what is done to blocks comes behind what was submitted
   size_t versions(size_t kind) const { return kind == state_kind_ ? 2 : 1; }
   std::vector<StateRun> states_of(const Work& work, size_t kind) const;
@@ -151,6 +154,7 @@ class StepRunner final : public DecoderModel {
   std::unique_ptr<PredictorPlan> predictor_plan_;  // until it is loaded
   Graph graph_;
   std::unique_ptr<Predictor> predictor_;  // null: none
+  std::unique_ptr<ExpertPlaces> places_;  // null: nobody asks how busy experts are
   size_t queues_ = 1;
   size_t state_kind_ = SIZE_MAX;
   KvPool pool_;                                  // an engine's

@@ -267,6 +267,12 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
   if (spec_.whole_blocks) block.routing_reason.clear();  // why it cannot run without the lists
   MoeRequest request{&block};
   if (!part_.columns.empty()) request.exchange = &part_.ranks->for_experts();
+  const auto& divided = to_->devices.placement().divided;
+  if (const auto some = divided.find(index); some != divided.end()) {
+    request.other = &to_->devices.cpu();
+    request.expert_of = divided_places(some->second, block.experts.size());
+    request.here = some->second.size();
+  }
   MoeOps ops =
       layer.experts_device->moe(checkpoint_, request, expert_options(MoePart::kBlock, index));
   layer.block->router = std::move(ops.router);

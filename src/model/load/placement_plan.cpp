@@ -71,7 +71,7 @@ PlacedParts place_parts(const Checkpoint& checkpoint, const DecoderSpec& spec, c
       rule.attention = "cpu", attention[reason].push_back(i);
     if (const char* reason = experts_reason(checkpoint, i);
         reason != nullptr && is_cuda_name(rule.experts))
-      rule.experts = "cpu", experts[reason].push_back(i);
+      rule.experts = "cpu", experts[reason].push_back(i), out.placement.divided.erase(i);
     out.placement.rules.push_back(std::move(rule));
   }
   out.placement = joined_rules(std::move(out.placement));

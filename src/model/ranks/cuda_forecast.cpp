@@ -16,37 +16,50 @@
 namespace moebius {
 namespace {
 
-// Estimates after an H200 with 16 cores beside it (docs/gpu.md), not fitted: what a layer takes beside its bytes, what it costs to hand
-// rows over and to take them back, and how much of what the CPU can read its experts reach.
-constexpr double kGpuLayer = 60e-6, kHandOver = 100e-6, kCpuShare = 0.7;
+// After an H200 with 16 cores beside it (docs/gpu.md): what a layer takes beside its bytes, what a step does, how fast rows of logits
+// reach the caller's memory, and what it costs to hand rows over and to take them back.
+constexpr double kGpuLayer = 45e-6, kGpuStep = 40e-6, kLogitRate = 6.8e9, kHandOver = 100e-6;
+// How much of what the CPU can read its experts reach: less with several rows, which are multiplied, too.
+double cpu_share(double rows) { return 0.5 + 0.2 / rows; }
 
 // What a step reads of a layer.
 struct LayerBytes {
   double dense = 0;            // of all that is not experts
   double every = 0;            // router and shared experts: every row meets them
   double experts = 0;          // all of them
-  double count = 1, each = 1;  // experts, and those of a row
-  // Of experts that `rows` rows meet, if all are as likely.
-  double met(double rows) const { return every + experts * (1 - std::pow(1 - each / count, rows)); }
+  double each = 1;             // of a row
+  std::vector<double> shares;  // of rows, by expert
+  // Of the experts that are asked for, those that `rows` rows meet.
+  template <class F>
+  double met(double rows, F asked) const {
+    double sum = 0;
+    for (size_t e = 0; e < shares.size(); ++e)
+      if (asked(static_cast<uint32_t>(e)))
+        sum += 1 - std::pow(1 - std::min(1.0, each * shares[e]), rows);
+    return shares.empty() ? 0 : experts * sum / static_cast<double>(shares.size());
+  }
 };
 
 struct ModelBytes {
   std::vector<LayerBytes> layers;
-  double output = 0;
+  double output = 0, row = 0, logits = 0;  // the last projection; a row between layers, of logits
 };
 
 ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                      const CudaTarget& target, size_t layers) {
+                      const CudaTarget& target, size_t layers, const ExpertLoads& loads) {
   Policy policy;
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   ModelBytes out;
   out.layers.resize(layers);
+  const ModelConfig& config = checkpoint.config();
+  out.row = static_cast<double>(config.hidden) * (options.type == XType::kF32 ? 4.0 : 2.0);
+  out.logits = static_cast<double>(config.vocab) * 4.0;
   for (const MoeBlock& b : checkpoint.moe_blocks())
     if (b.layer >= 0 && static_cast<size_t>(b.layer) < layers && !b.experts.empty()) {
       LayerBytes& l = out.layers[static_cast<size_t>(b.layer)];
-      l.count = static_cast<double>(b.experts.size());
-      l.each = std::min(l.count, static_cast<double>(b.spec.router.top_k));
+      l.shares = shares_of(loads, static_cast<size_t>(b.layer), b.experts.size());
+      l.each = static_cast<double>(b.spec.router.top_k);
     }
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || !has_product(checkpoint, m)) continue;
@@ -64,22 +77,24 @@ ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
 }
 
 CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement& placement,
-                                 const CudaRates& rates, size_t sequences, double row_bytes) {
+                                 const CudaRates& rates, size_t sequences) {
   CudaForecast::Decode d;
   d.sequences = sequences;
   const auto rows = static_cast<double>(sequences);
+  const double cpu_read = rates.cpu_read * cpu_share(rows);
   const auto on = [&](const std::string& device, double bytes) {
     if (is_cuda_name(device))
       d.gpu += bytes / rates.gpu_read;
     else
-      d.cpu += bytes / (rates.cpu_read * kCpuShare);
+      d.cpu += bytes / cpu_read;
   };
   on(placement.ends, model.output);
+  if (is_cuda_name(placement.ends)) d.gpu += kGpuStep + rows * model.logits / kLogitRate;
   std::string before = placement.ends;
   const auto go_to =
       [&](const std::string& device) {  // rows cross where the next part is elsewhere
         if (is_cuda_name(device) != is_cuda_name(before))
-          d.crossing += kHandOver / 2 + rows * row_bytes / rates.link;
+          d.crossing += kHandOver / 2 + rows * model.row / rates.link;
         before = device;
       };
   for (size_t i = 0; i < model.layers.size(); ++i) {
@@ -87,7 +102,24 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
     const LayerBytes& l = model.layers[i];
     go_to(rule.attention), on(rule.attention, l.dense);
     if (is_cuda_name(rule.attention)) d.gpu += kGpuLayer;
-    go_to(rule.experts), on(rule.experts, l.met(rows));
+    go_to(rule.experts), on(rule.experts, l.every);
+    const auto divided = placement.divided.find(i);
+    if (divided == placement.divided.end()) {
+      on(rule.experts, l.met(rows, [](uint32_t) { return true; }));
+      continue;
+    }
+    // Both sides work at the same time; rows cross, and one for each expert of the CPU comes back.
+    const std::vector<uint32_t>& some = divided->second;
+    const auto is_here = [&](uint32_t e) {
+      return std::binary_search(some.begin(), some.end(), e);
+    };
+    double elsewhere = l.each;
+    for (const uint32_t e : some) elsewhere -= std::min(1.0, l.each * l.shares[e]);
+    const double here = l.met(rows, is_here) / rates.gpu_read,
+                 there = l.met(rows, [&](uint32_t e) { return !is_here(e); }) / cpu_read;
+    d.cpu += there, d.gpu += std::max(0.0, here - there);
+    d.crossing +=
+        kHandOver + rows * (model.row + std::max(0.0, elsewhere) * 2 * model.row) / rates.link;
   }
   go_to(placement.ends);
   return d;
@@ -101,20 +133,17 @@ std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Mode
   std::vector<CudaForecast> all;
   try {
     const DecoderSpec spec = decoder_spec(checkpoint.config());
-    const ModelBytes model = read_bytes(checkpoint, options, target, spec.layers.size());
-    const double row_bytes =
-        static_cast<double>(checkpoint.config().hidden) * (options.type == XType::kF32 ? 4.0 : 2.0);
+    const ExpertLoads loads = read_loads(options.loads_file);
+    const ModelBytes model = read_bytes(checkpoint, options, target, spec.layers.size(), loads);
     const auto add = [&](const std::string& words, const DevicePlacement& wanted) {
       ModelOptions o = options;
       o.placement = place_parts(checkpoint, spec, options.kv(), wanted).placement;
       CudaForecast f;
       f.words = words, f.bytes = device_bytes(cuda_bytes(checkpoint, o, target, kUsualContext));
-      for (size_t i = 0; i < spec.layers.size(); ++i)
-        f.layers_on_gpu += is_cuda_name(o.placement.of(i).experts) ? 1 : 0;
-      const bool shared = f.layers_on_gpu < spec.layers.size() || !o.placement.one_device();
-      if (shared && rates.cpu_read <= 0) return f.bytes;
+      f.placed = placed_experts(checkpoint, o.placement, loads);
+      if (!o.placement.one_device() && rates.cpu_read <= 0) return f.bytes;
       for (const size_t n : sequences)
-        f.decode.push_back(decode_step(model, o.placement, rates, n, row_bytes));
+        f.decode.push_back(decode_step(model, o.placement, rates, n));
       all.push_back(std::move(f));
       return all.back().bytes;
     };
@@ -123,7 +152,8 @@ std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Mode
       ModelOptions whole = options;
       whole.placement = cuda;
       add("--device cuda --experts auto",
-          experts_that_fit(cuda, cuda_bytes(checkpoint, whole, target, kUsualContext), allowed));
+          experts_that_fit(cuda, cuda_bytes(checkpoint, whole, target, kUsualContext), allowed,
+                           options.loads_file.empty() ? nullptr : &loads));
     }
     if (!checkpoint.moe_blocks().empty())
       add("--device cuda --experts cpu", parse_placement("cuda,experts=cpu"));

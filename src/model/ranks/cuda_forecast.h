@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast a model would decode on a GPU, or shared between it and the CPU, from what the machine can read: computed from headers, before
 // anything is loaded. A layer on the GPU takes the time of its bytes and a fixed one, in which its kernels wait for each other; experts
-// on the CPU the time of their bytes and that of handing rows over. Keys and values are not looked at, and rows find experts by chance.
+// on the CPU the time of their bytes and that of handing rows over; rows of logits go to the host. Keys and values are not looked at,
+// and rows find experts by chance, or by measured loads.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,9 +17,9 @@ struct CudaRates {
 };
 
 struct CudaForecast {
-  std::string words;         // what is asked for, as options of a command
-  uint64_t bytes = 0;        // on the device
-  size_t layers_on_gpu = 0;  // whose experts are there
+  std::string words;   // what is asked for, as options of a command
+  uint64_t bytes = 0;  // on the device
+  PlacedExperts placed;
   struct Decode {
     size_t sequences = 0;
     double gpu = 0, cpu = 0, crossing = 0;  // seconds of a step
@@ -29,7 +30,7 @@ struct CudaForecast {
   std::vector<Decode> decode;
 };
 // All on the device and all experts on the CPU; where the first does not fit, what `--experts auto` would do. `allowed`: bytes that the
-// device has for it. Empty for an architecture that cannot run.
+// device has for it; options.loads_file: how busy experts are. Empty for an architecture that cannot run.
 std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const CudaTarget& target, const CudaRates& rates,
                                         uint64_t allowed, std::span<const size_t> sequences);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/human.h"
@@ -29,11 +31,39 @@ uint64_t allowed_bytes(const CudaSettings& cuda) {
   return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
 }
 
+// As device/cuda/cuda_divided.cpp runs them.
+bool can_divide(const MoeBlock& block) {
+  constexpr uint64_t kMostChosen = 64;
+  const RouterSpec& r = block.spec.router;
+  return block.experts.size() > 1 && r.shared_slots == 0 && r.method != RouterMethod::kTable &&
+         r.top_k <= kMostChosen;
+}
+
+// Whether a module is of an expert that a divided layer has on the CPU.
+bool is_elsewhere(const Module& m, const DevicePlacement& placement) {
+  const auto here = placement.divided.find(static_cast<size_t>(m.layer));
+  return m.expert >= 0 && here != placement.divided.end() &&
+         !std::binary_search(here->second.begin(), here->second.end(),
+                             static_cast<uint32_t>(m.expert));
+}
+
 }  // namespace
 
 bool is_of_experts(const Module& m) {
   return m.kind == ModuleKind::kExpert || m.kind == ModuleKind::kRouter || m.expert >= 0 ||
          m.shared_expert || m.projection != Projection::kNone;
+}
+
+std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t experts) {
+  const auto known = loads.find(layer);
+  const double rows = known == loads.end() || known->second.size() != experts
+                          ? 0.0
+                          : static_cast<double>(std::accumulate(known->second.begin(),
+                                                                known->second.end(), uint64_t{0}));
+  std::vector<double> out(experts, 1.0 / static_cast<double>(std::max<size_t>(1, experts)));
+  for (size_t e = 0; e < experts && rows > 0; ++e)
+    out[e] = static_cast<double>(known->second[e]) / rows;
+  return out;
 }
 
 uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + kDeviceWork; }
@@ -47,8 +77,13 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   CudaBytes out;
-  out.layers.resize(spec.layers.size());
+  out.layers.resize(spec.layers.size()), out.each.resize(spec.layers.size());
+  out.divisible.resize(spec.layers.size());
+  for (const MoeBlock& b : checkpoint.moe_blocks())
+    if (b.layer >= 0 && static_cast<size_t>(b.layer) < spec.layers.size() && can_divide(b))
+      out.divisible[static_cast<size_t>(b.layer)] = b.experts.size();
   const size_t number = options.type == XType::kF32 ? 4 : 2;
+  std::map<std::pair<int, int>, uint64_t> one;  // bytes of an expert, by layer and number
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
     const bool in_layer = m.layer >= 0;
@@ -58,15 +93,15 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
       continue;
     const bool experts = in_layer && is_of_experts(m);
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
-    const std::string& device = !in_layer ? placement.ends
-                                : experts ? rule.experts
-                                          : rule.attention;
+    std::string device = !in_layer ? placement.ends : experts ? rule.experts : rule.attention;
+    if (in_layer && is_elsewhere(m, placement)) device = "cpu";
     uint64_t bytes = m.kind == ModuleKind::kEmbedding ? m.plan.N * m.plan.K * number : 0;
     if (has_product(checkpoint, m)) {
       const Problem problem = problem_of(m, options.act, options.type);
       bytes += choose_cuda(problem, target, policy).chosen->packed_bytes(problem);
     }
     if (experts) out.layers[static_cast<size_t>(m.layer)] += bytes;
+    if (m.expert >= 0 && in_layer) one[{m.layer, m.expert}] += bytes;
     if (is_cuda_name(device)) {
       out.weights += bytes;
       if (experts) out.experts += bytes;
@@ -75,6 +110,10 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
           module_memory(checkpoint, m, options.policy, options.act, options.type);
       out.host += memory.packed + memory.table;
     }
+  }
+  for (const auto& [expert, bytes] : one) {
+    uint64_t& most = out.each[static_cast<size_t>(expert.first)];
+    most = std::max(most, bytes);
   }
   const DeviceSet devices(placement, nullptr, host_cpu(), {options.type, options.policy});
   const KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices, layers);
@@ -130,18 +169,63 @@ void check_cuda_split(const DevicePlacement& placement, const RankSplit& split) 
 }
 
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
-                                 uint64_t allowed) {
+                                 uint64_t allowed, const ExpertLoads* loads) {
+  const size_t layers = need.layers.size();
   uint64_t used = device_bytes(need) - need.experts;
+  const auto fits = [&](uint64_t bytes) {
+    if (used + bytes > allowed) return false;
+    used += bytes;
+    return true;
+  };
+  std::vector<bool> whole(layers, false);
+  std::vector<std::vector<uint32_t>> here(layers);
+  // What a layer needs beside its routed experts.
+  const auto base = [&](size_t i) {
+    const uint64_t routed = need.divisible[i] * need.each[i];
+    return need.layers[i] - std::min(routed, need.layers[i]);
+  };
+  const auto on_device = [&](size_t i) { return is_cuda_name(wanted.of(i).experts); };
+  struct Routed {
+    double share;
+    uint32_t expert;
+    size_t layer;
+  };
+  std::vector<Routed> candidates;
+  bool divided = false;
+  for (size_t i = 0; i < layers; ++i) {
+    if (!on_device(i) || (loads != nullptr && need.divisible[i] > 0)) continue;
+    whole[i] = fits(need.layers[i]);
+    if (whole[i] || need.divisible[i] == 0 || divided) continue;
+    divided = fits(base(i) + need.each[i]);  // and then as many as there is room for
+    if (!divided) continue;
+    here[i] = {0};
+    while (here[i].size() < need.divisible[i] && fits(need.each[i]))
+      here[i].push_back(static_cast<uint32_t>(here[i].size()));
+  }
+  for (size_t i = 0; i < layers && loads != nullptr; ++i) {
+    if (!on_device(i) || need.divisible[i] == 0 || !fits(base(i) + need.each[i])) continue;
+    const std::vector<double> shares = shares_of(*loads, i, need.divisible[i]);
+    const auto first =
+        static_cast<uint32_t>(std::max_element(shares.begin(), shares.end()) - shares.begin());
+    here[i] = {first};
+    for (uint32_t e = 0; e < shares.size(); ++e)
+      if (e != first) candidates.push_back({shares[e], e, i});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return a.share != b.share ? a.share > b.share : a.expert < b.expert;
+  });
+  for (const Routed& c : candidates)
+    if (fits(need.each[c.layer])) here[c.layer].push_back(c.expert);
   DevicePlacement placement = wanted;
-  placement.rules.clear();
-  for (size_t i = 0; i < need.layers.size(); ++i) {
+  placement.rules.clear(), placement.divided.clear();
+  for (size_t i = 0; i < layers; ++i) {
     DevicePlacement::Rule rule = wanted.of(i);
     rule.from = i;
-    if (is_cuda_name(rule.experts)) {
-      if (used + need.layers[i] > allowed)
-        rule.experts = "cpu";
-      else
-        used += need.layers[i];
+    const bool all = whole[i] || (!here[i].empty() && here[i].size() == need.divisible[i]);
+    if (on_device(i) && !all && here[i].empty()) rule.experts = "cpu";
+    if (!all && !here[i].empty()) {
+      std::sort(here[i].begin(), here[i].end());
+      placement.divided[i] = std::move(here[i]);
     }
     placement.rules.push_back(std::move(rule));
   }
@@ -152,7 +236,37 @@ DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& 
   const CudaModule& module = *options.cuda.module;
   const size_t context = options.context != 0 ? options.context : kUsualContext;
   const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
-  return experts_that_fit(options.placement, need, allowed_bytes(options.cuda));
+  const ExpertLoads loads = read_loads(options.loads_file);
+  return experts_that_fit(options.placement, need, allowed_bytes(options.cuda),
+                          options.loads_file.empty() ? nullptr : &loads);
+}
+
+PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement& placement,
+                             const ExpertLoads& loads) {
+  PlacedExperts out;
+  size_t layers = 0;
+  for (const MoeBlock& b : checkpoint.moe_blocks()) {
+    if (b.layer < 0) continue;
+    const auto layer = static_cast<size_t>(b.layer);
+    const size_t n = b.experts.size();
+    out.all += n, ++layers;
+    if (const auto some = placement.divided.find(layer); some != placement.divided.end()) {
+      const std::vector<double> shares = shares_of(loads, layer, n);
+      ++out.divided, out.experts += some->second.size();
+      for (const uint32_t e : some->second) out.load += shares.at(e);
+    } else if (is_cuda_name(placement.of(layer).experts)) {
+      ++out.layers, out.experts += n, out.load += 1;
+    }
+  }
+  if (layers > 0) out.load /= static_cast<double>(layers);
+  return out;
+}
+
+std::string describe(const PlacedExperts& p) {
+  return fmt::format(
+      "{} of {} experts on the GPU, for {:.0f} % of their rows: all of {} layers, "
+      "some of {}",
+      p.experts, p.all, 100 * p.load, p.layers, p.divided);
 }
 
 }  // namespace moebius

@@ -15,9 +15,14 @@ struct CudaBytes {
   uint64_t kv = 0;                    // keys and values of one sequence
   uint64_t host = 0;                  // weights on the CPU
   std::vector<uint64_t> layers;       // experts of each layer, wherever they are
+  // Of each layer: its routed experts where they can lie on two devices (else 0), and bytes of one.
+  std::vector<size_t> divisible;
+  std::vector<uint64_t> each;
 };
 // Whether a module is placed with the experts of its layer: theirs, their router's, a dense MLP's.
 bool is_of_experts(const Module& module);
+// The share of a layer's rows that each of its experts gets; equal ones where nothing is known.
+std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t experts);
 // With what steps need beside weights, keys and values.
 uint64_t device_bytes(const CudaBytes& bytes);
 inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
@@ -37,10 +42,22 @@ std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const Ra
 // Throws Error where ranks would cut layers that a CUDA device has: each has whole ones (--pp).
 void check_cuda_split(const DevicePlacement& placement, const RankSplit& split);
 
-// The experts of as many layers on the device as fit into `allowed` beside all that is not experts.
+// The experts that fit into `allowed` beside all that is not experts. loads null: layer by layer, the last of
+// them divided. Else routers, shared experts and the busiest expert of every layer first, then the
+// busiest of all; equal ones of all layers alike.
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
-                                 uint64_t allowed);
-// The placement with the experts of as many layers on the device as fit beside all that is not experts.
+                                 uint64_t allowed, const ExpertLoads* loads);
+// The placement with as many experts on the device as fit; by the loads of options.loads_file, where it is named.
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
+
+// Where the experts of a placement lie.
+struct PlacedExperts {
+  size_t layers = 0, divided = 0;  // with experts on the device: all of them, some of them
+  size_t experts = 0, all = 0;     // routed ones on the device, of all
+  double load = 0;                 // share of the rows that these get, a mean over layers
+};
+PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement& placement,
+                             const ExpertLoads& loads);
+std::string describe(const PlacedExperts& placed);
 
 }  // namespace moebius

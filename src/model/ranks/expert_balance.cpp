@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/eplb.h"
 #include "checkpoint/parallel.h"
@@ -14,6 +15,7 @@ namespace moebius {
 namespace {
 
 constexpr std::string_view kLoadsKey = "moebius_expert_loads";
+constexpr uint64_t kMostLoadsBytes = uint64_t{1} << 26;
 constexpr uint64_t kMostRows = uint64_t{1} << 53;
 constexpr uint64_t kLeastRowsPerExpert = 4;  // fewer say nothing
 constexpr double kWorthMoving = 0.05;        // of imbalance
@@ -58,6 +60,17 @@ ExpertLoads parse_loads(std::string_view text, std::string_view what) {
     }
   }
   return loads;
+}
+
+ExpertLoads read_loads(const std::string& file) {
+  if (file.empty() || !path_exists(file)) return {};
+  return parse_loads(read_text_file(file, kMostLoadsBytes), file);
+}
+
+void save_loads(const std::string& file, const ExpertLoads& loads) {
+  const std::string text = write_loads(loads);
+  const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+  write_file_atomically(file, {&bytes, 1});
 }
 
 void ExpertBalance::add_layer(size_t layer, size_t experts, const ExpertLoads& earlier) {

@@ -18,6 +18,8 @@ using ExpertLoads = std::map<size_t, std::vector<uint64_t>>;
 std::string write_loads(const ExpertLoads& loads);
 // Throws Error naming `what` (a file) for text that is no table of loads.
 ExpertLoads parse_loads(std::string_view text, std::string_view what);
+ExpertLoads read_loads(const std::string& file);  // none where there is no such file, or no name
+void save_loads(const std::string& file, const ExpertLoads& loads);
 
 struct BalanceSettings {
   size_t ranks = 1;  // that have some of the experts each

@@ -5,14 +5,12 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "model/ranks.h"
 #include "runtime/affinity.h"
 
 namespace moebius {
 namespace {
 
-constexpr uint64_t kMostLoadsBytes = uint64_t{1} << 26;
 constexpr uint64_t kSaveEvery = 1000;  // steps
 
 // A room that is large enough, or none.
@@ -80,9 +78,7 @@ ExpertMoves::ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part,
       tell_(std::move(tell)),
       balance_(settings_for(options.balance, ranks_.split())),
       reports_(ranks_.world()) {
-  ExpertLoads earlier;
-  if (ranks_.leader() && !loads_file_.empty() && path_exists(loads_file_))
-    earlier = parse_loads(read_text_file(loads_file_, kMostLoadsBytes), loads_file_);
+  const ExpertLoads earlier = ranks_.leader() ? read_loads(loads_file_) : ExpertLoads();
   for (const MoeBlock& b : checkpoint.moe_blocks())
     if (b.layer >= 0 && static_cast<size_t>(b.layer) < part.spec.layers.size())
       balance_.add_layer(static_cast<size_t>(b.layer), b.experts.size(), earlier);
@@ -326,10 +322,7 @@ void ExpertMoves::save_loads() noexcept {
   if (!leads() || loads_file_.empty()) return;
   if (balance_.steps() == 0) return;
   try {
-    const std::string text = write_loads(balance_.loads());
-    const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(text.data()),
-                                         text.size()};
-    write_file_atomically(loads_file_, {&bytes, 1});
+    moebius::save_loads(loads_file_, balance_.loads());
   } catch (const std::exception& e) {
     warn(fmt::format("loads of experts were not saved: {}", e.what()));
   }
