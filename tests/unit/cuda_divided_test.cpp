@@ -93,8 +93,8 @@ bool same_bytes(std::span<const float> a, std::span<const float> b) {
 // Integer schemes: the bytes of one device, with biases, groups of experts and shared experts among them, and rows of 16 bits.
 TEST_F(CudaDivided, IntegerExpertsHaveTheBytesOfOneDevice) {
   XType type = XType::kF32;
-  for (const char* name : {"qwen3moe-w4a8-g32-pack", "gptoss-w8a8", "deepseekv3-w4a8-g32",
-                           "granitemoeshared-w8a8"}) {
+  for (const char* name :
+       {"qwen3moe-w4a8-g32-pack", "gptoss-w8a8", "deepseekv3-w4a8-g32", "granitemoeshared-w8a8"}) {
     SCOPED_TRACE(name);
     const Checkpoint checkpoint = folder_of(name);
     const auto whole = DecoderModel::load(checkpoint, options("cuda", type)),
@@ -111,8 +111,9 @@ TEST_F(CudaDivided, IntegerExpertsHaveTheBytesOfOneDevice) {
 
 // Shared experts, biases, identity experts, groups of a router: within the class, and rows do not see each other.
 TEST_F(CudaDivided, EveryKindOfLayer) {
-  for (const char* name : {"qwen3moe-dense", "gptoss-dense", "deepseekv3-dense", "longcatflash-dense",
-                           "qwen2moe-dense", "llama4-dense", "gemma4-dense"}) {
+  for (const char* name :
+       {"qwen3moe-dense", "gptoss-dense", "deepseekv3-dense", "longcatflash-dense",
+        "qwen2moe-dense", "llama4-dense", "gemma4-dense"}) {
     SCOPED_TRACE(name);
     const Checkpoint checkpoint = folder_of(name);
     const auto cpu = DecoderModel::load(checkpoint, options("cpu")),
@@ -122,7 +123,8 @@ TEST_F(CudaDivided, EveryKindOfLayer) {
     ASSERT_EQ(want.size(), got.size());
     float most = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i)
-      most = std::max(most, std::abs(want[i] - got[i])), largest = std::max(largest, std::abs(want[i]));
+      most = std::max(most, std::abs(want[i] - got[i])),
+      largest = std::max(largest, std::abs(want[i]));
     EXPECT_LT(most, 1e-4f * largest);
     const size_t ends[] = {3, 11, 12};
     EXPECT_TRUE(same_bytes(got, logits_of(*both, tokens, ends)));
@@ -183,7 +185,8 @@ TEST_F(CudaDivided, BatchesInFlightWhileExpertsMove) {
   const size_t kinds = model->kv_kinds().size(), before = experts_moved();
   ASSERT_EQ(model->batches_in_flight(), 2u);
   for (int round = 0; round < 30; ++round) {
-    const std::vector<int32_t> a = tokens_of(12, whole->vocab(), 3), b = tokens_of(9, whole->vocab(), 4);
+    const std::vector<int32_t> a = tokens_of(12, whole->vocab(), 3),
+                               b = tokens_of(9, whole->vocab(), 4);
     const BlockTables first(kinds, {0}), second(kinds, {1});
     const BatchItem one{&first, 0, a, LogitsOf::kAll}, two{&second, 0, b, LogitsOf::kAll};
     const auto x = model->submit({&one, 1}), y = model->submit({&two, 1});
@@ -204,8 +207,7 @@ TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
   const auto model = DecoderModel::load(checkpoint, o);
   const std::vector<int32_t> tokens = tokens_of(30, model->vocab(), 3);
   const std::vector<float> want = logits_of(*model, tokens);
-  for (int round = 0; round < 12; ++round)
-    EXPECT_TRUE(same_bytes(want, logits_of(*model, tokens)));
+  for (int round = 0; round < 12; ++round) EXPECT_TRUE(same_bytes(want, logits_of(*model, tokens)));
   EXPECT_EQ(experts_moved(), before);
 }
 
@@ -222,7 +224,8 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
       loads[static_cast<size_t>(b.layer)].push_back(b.layer == 0 ? 50 + e : 1 + 100 * e * e);
   save_loads(o.loads_file, loads);
   const CudaBytes all = cuda_bytes(checkpoint, o, cuda_target(emulated().facts), kUsualContext);
-  const size_t last = checkpoint.moe_blocks().size() - 1, n = checkpoint.moe_blocks()[last].experts.size();
+  const size_t last = checkpoint.moe_blocks().size() - 1,
+               n = checkpoint.moe_blocks()[last].experts.size();
   ASSERT_GT(last, 0u);
   EXPECT_EQ(all.divisible[last], n);
   // Room for all but half of the experts of a layer.
@@ -242,8 +245,10 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
     uint64_t idlest = UINT64_MAX, busiest = 0;
     for (uint32_t e = 0; e < b.experts.size(); ++e) {
       const bool on = std::binary_search(some->second.begin(), some->second.end(), e);
-      if (on) idlest = std::min(idlest, loads[layer][e]);
-      else busiest = std::max(busiest, loads[layer][e]);
+      if (on)
+        idlest = std::min(idlest, loads[layer][e]);
+      else
+        busiest = std::max(busiest, loads[layer][e]);
     }
     EXPECT_GE(idlest, busiest);
   }
@@ -256,7 +261,8 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   EXPECT_LE(device_bytes(cuda_bytes(checkpoint, o, cuda_target(emulated().facts), kUsualContext)),
             o.cuda.memory);
   EXPECT_GT(check_cuda_memory(checkpoint, o), 0u);
-  const auto model = DecoderModel::load(checkpoint, o), whole = DecoderModel::load(checkpoint, options());
+  const auto model = DecoderModel::load(checkpoint, o),
+             whole = DecoderModel::load(checkpoint, options());
   const std::vector<int32_t> tokens = tokens_of(10, whole->vocab());
   EXPECT_TRUE(same_bytes(logits_of(*whole, tokens), logits_of(*model, tokens)));
 
