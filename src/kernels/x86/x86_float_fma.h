@@ -2,8 +2,8 @@
 // The float family on x86-64 by f32 fused multiply-adds: facts and layouts (packed weights:
 // x86_float.h; loops: x86_float_fma_gemm.h). Internal linkage.
 //
-// A panel of rows: tiles of kTile rows (the last one smaller), f32 [input][row]. Then a factor per
-// row, and with activation groups factors [group][row].
+// A panel of rows: tiles of at most kTile rows, as even as they go, f32 [input][row]. Then a factor
+// per row, and with activation groups factors [group][row].
 #pragma once
 #include "kernels/x86/x86_float.h"
 
@@ -13,9 +13,12 @@ namespace fma_float {
 
 using namespace x86_float;
 
-constexpr size_t kStep = 8;     // of packed inputs: the longest unit
-constexpr size_t kTile = 12;    // rows
-constexpr size_t kChunk = 256;  // inputs of one panel that are decoded at once
+constexpr size_t kStep = 8;   // of packed inputs: the longest unit
+constexpr size_t kTile = 12;  // rows
+// Inputs of one panel that are decoded at once: all or, of some rows with more inputs, half as many,
+// so that rows, too, find their place in the first-level cache (measured).
+constexpr size_t kChunk = 256;
+constexpr size_t kSomeRows = 128;
 constexpr size_t kMostPanels = 4;
 constexpr size_t kDirect = 8;    // rows that need no scratch
 constexpr size_t kAhead = 2048;  // bytes of a panel
@@ -26,6 +29,16 @@ const char* supports(const Problem& p) {
   return only<kForm>(p, family_supports(p));
 }
 inline size_t fma_packed_bytes(const Problem& p) { return packed_bytes(p, fma_shape(p)); }
+
+// The tile of row m.
+struct RowTile {
+  size_t first, rows;
+};
+inline RowTile tile_of(size_t m, size_t M) {
+  const size_t tiles = (M + kTile - 1) / kTile, rows = M / tiles, longer = M % tiles * (rows + 1);
+  return m < longer ? RowTile{m / (rows + 1) * (rows + 1), rows + 1}
+                    : RowTile{longer + (m - longer) / rows * rows, rows};
+}
 
 struct PanelLayout {
   size_t factors, group_factors, bytes;

@@ -84,8 +84,8 @@ inline void make_row_panel(const RowPanelArgs& a) {
     return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row.row_bytes;
   };
   for (size_t m = 0; m < a.M;) {
-    const size_t tile = m / kTile * kTile, tile_rows = a.M - tile < kTile ? a.M - tile : kTile,
-                 left = tile + tile_rows - m, count = left < 8 ? left : 8;
+    const auto [tile, tile_rows] = tile_of(m, a.M);
+    const size_t left = tile + tile_rows - m, count = left < 8 ? left : 8;
     float* to = reinterpret_cast<float*>(a.panel) + tile * p.K + (m - tile);
     const uint8_t* codes[8];
     for (size_t i = 0; i < 8; ++i) codes[i] = row_of(m + (i < count ? i : 0)) + row.codes;
@@ -150,9 +150,9 @@ struct Gemm {
         panels(args.M == 1 || direct()    ? 8 / kVecs
                : args.M < 4 && kVecs == 2 ? 2
                                           : 1),
-        chunk(panels == 1   ? kChunk
-              : panels == 2 ? kChunk / 2
-                            : kChunk / 4),
+        chunk(panels == 1 && (p.K <= kChunk || args.M > kSomeRows) ? kChunk
+              : panels <= 2                                        ? kChunk / 2
+                                                                   : kChunk / 4),
         factor(static_factor(*args.w)),
         G(result_scale(*args.w)) {}
 
@@ -229,9 +229,9 @@ struct Gemm {
   // All inputs, decoded at once, are one group: sums go from registers to y.
   bool whole() const { return s.groups == 1 && !p.ragged && p.K <= chunk; }
   template <int R, int N>
-  void whole_tile(size_t n, size_t m, size_t v) const {
-    const size_t first = m / kTile * kTile, apart = a.M - first < kTile ? a.M - first : kTile;
-    const float *x = reinterpret_cast<const float*>(a.panel) + first * p.K + (m - first), *w[N];
+  void whole_tile(size_t n, size_t m, size_t v, const RowTile& t) const {
+    const size_t apart = t.rows;
+    const float *x = reinterpret_cast<const float*>(a.panel) + t.first * p.K + (m - t.first), *w[N];
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
         weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
     Vec dot[R][N];
@@ -253,17 +253,15 @@ struct Gemm {
       }
     }
   }
-  // Inputs [k0, k1) for R rows from m on, N vectors of outputs from vector v on.
+  // Inputs [k0, k1) for R rows from m on, which are of tile t, N vectors of outputs from vector v on.
   template <int R, int N>
-  void tile(size_t n, size_t m, size_t v, Group g, size_t k0, size_t k1) const {
-    if (whole()) return whole_tile<R, N>(n, m, v);
-    const size_t tile_row = m / kTile * kTile,
-                 tile_rows = a.M - tile_row < kTile ? a.M - tile_row : kTile;
+  void tile(size_t n, size_t m, size_t v, const RowTile& t, Group g, size_t k0, size_t k1) const {
+    if (whole()) return whole_tile<R, N>(n, m, v, t);
     Vec dot[R][N];
     MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
         dot[r][i] = Isa::load(sums(m + r) + kWidth * (v + i));
     const float* x =
-        reinterpret_cast<const float*>(a.panel) + tile_row * p.K + k0 * tile_rows + (m - tile_row);
+        reinterpret_cast<const float*>(a.panel) + t.first * p.K + k0 * t.rows + (m - t.first);
     const float* w[N];
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
         weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
@@ -271,7 +269,7 @@ struct Gemm {
     size_t at = 0;  // of the chunk's weights
     for (size_t k = k0; k < k1; g = groups.next(g)) {
       const size_t end = g.end < k1 ? g.end : k1;
-      for (; k < end; ++k, x += tile_rows, at += kNr) {
+      for (; k < end; ++k, x += t.rows, at += kNr) {
         Vec b[N];
         MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
         MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
@@ -298,37 +296,23 @@ struct Gemm {
     return Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.group_factors)[g * a.M + m]);
   }
 
+  // Calls f<R>() for R rows, at most kMost of them.
+  template <int kMost, class F>
+  static void with_rows(size_t R, const F& f) {
+    if constexpr (kMost > 1)
+      if (R < kMost) return with_rows<kMost - 1>(R, f);
+    f.template operator()<kMost>();
+  }
   template <int N>
   void rows(size_t n, size_t v, const Group& g, size_t k0, size_t k1) const {
+    constexpr int kMost = N == 2 ? Isa::kRows : N == 4 ? 2 : 1;
     for (size_t m = 0; m < a.M;) {
-      const size_t left =
-          (m / kTile + 1) * kTile - m < a.M - m ? (m / kTile + 1) * kTile - m : a.M - m;
-      if constexpr (N == 2) {
-        if (Isa::kRows == 12 && left >= 12) {
-          tile<12, N>(n, m, v, g, k0, k1);
-          m += 12;
-          continue;
-        }
-        if (left >= 6) {
-          tile<6, N>(n, m, v, g, k0, k1);
-          m += 6;
-          continue;
-        }
-        if (left >= 3) {
-          tile<3, N>(n, m, v, g, k0, k1);
-          m += 3;
-          continue;
-        }
+      const RowTile t = tile_of(m, a.M);
+      for (const size_t end = t.first + t.rows; m < end;) {
+        const size_t parts = (end - m + kMost - 1) / kMost, R = (end - m + parts - 1) / parts;
+        with_rows<kMost>(R, [&]<int kR>() { tile<kR, N>(n, m, v, t, g, k0, k1); });
+        m += R;
       }
-      if constexpr (N <= 4) {
-        if (left >= 2) {
-          tile<2, N>(n, m, v, g, k0, k1);
-          m += 2;
-          continue;
-        }
-      }
-      tile<1, N>(n, m, v, g, k0, k1);
-      m += 1;
     }
   }
 
