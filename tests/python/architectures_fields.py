@@ -179,7 +179,7 @@ class Base:
 
 
 HEADS = ("lm_head", "output", "head", "unembed")
-TABLES = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed")
+TABLES = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed", "embeddings")
 
 
 def tied_folders(folder, scratch):

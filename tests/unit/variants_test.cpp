@@ -205,6 +205,39 @@ TEST(Variants, WindowsOfCohereWithoutAList) {
   EXPECT_EQ(windows, (std::vector<size_t>{0, 0, 8, 8, 0, 8, 8}));
 }
 
+// Llama-4: which layers see chunks is said by layer_types, where it is given, and which turn is not.
+TEST(Variants, ChunksOfLlama4) {
+  const auto chunks = [](const std::string& more) {
+    const DecoderSpec s = spec_of(
+        R"({"num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 32, "num_attention_heads": 4,
+            "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 1, "num_key_value_heads": 2,
+            "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"],
+            "attention_chunk_size": 8, "use_qk_norm": false, "attn_temperature_tuning": false)" +
+        more + "}");
+    std::vector<std::pair<size_t, bool>> out;
+    for (const LayerSpec& l : s.layers) out.emplace_back(l.chunk, !l.attention_rows.empty());
+    return out;
+  };
+  using Layers = std::vector<std::pair<size_t, bool>>;
+  EXPECT_EQ(chunks(""), (Layers{{8, true}, {8, true}, {8, true}, {0, false}}));
+  EXPECT_EQ(chunks(R"(, "no_rope_layers": [0, 1, 1, 1])"),
+            (Layers{{0, false}, {8, true}, {8, true}, {8, true}}));
+  EXPECT_EQ(chunks(R"(, "layer_types": ["full_attention", "chunked_attention",
+                                        "chunked_attention", "chunked_attention"])"),
+            (Layers{{0, true}, {8, true}, {8, true}, {8, false}}));
+}
+
+TEST(Variants, LightningAttentionTakesSiluAlone) {
+  EXPECT_EQ(test::error_of([] {
+              spec_of(
+                  R"({"num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 32,
+                      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32,
+                      "num_experts_per_tok": 2, "model_type": "minimax",
+                      "architectures": ["MiniMaxForCausalLM"], "hidden_act": "gelu"})");
+            }),
+            "config.json: hidden_act: is 'gelu'; only silu can be run in lightning attention");
+}
+
 // YaRN's factor is how far the context reaches beyond the original one, where it is null.
 TEST(Variants, FactorOfYarnThatIsNull) {
   const DecoderSpec s = spec_of(

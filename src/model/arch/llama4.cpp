@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama-4, text: chunked attention with rotation in most layers, full attention without rotation
-// (and a growing temperature) in the others.
+// (and a growing temperature) in the others; layer_types may say it of chunks alone.
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -12,6 +12,7 @@ DecoderSpec llama4_spec(const ModelConfig& config) {
   using enum LayerRows;
   const bool normed = f.boolean({"use_qk_norm"}).value_or(true);
   const std::vector<int64_t> rotary = f.integers({"no_rope_layers"}, 0, 1);
+  const std::vector<std::string> types = f.strings({"layer_types"});
   const int64_t chunk = f.integer_or({"attention_chunk_size"}, 8192, 1, int64_t{1} << 40);
   const RowOp::Temperature temperature{
       static_cast<float>(f.number({"attn_scale"}).value_or(0.1)),
@@ -19,8 +20,10 @@ DecoderSpec llama4_spec(const ModelConfig& config) {
   const bool tuned = f.boolean({"attn_temperature_tuning"}).value_or(true);
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
-    if (i < rotary.size() ? rotary[i] != 0 : (i + 1) % 4 != 0) {
+    const bool rotates = i < rotary.size() ? rotary[i] != 0 : (i + 1) % 4 != 0;
+    if (i < types.size() ? types[i] == "chunked_attention" : rotates)
       layer.chunk = static_cast<size_t>(chunk);
+    if (rotates) {
       if (!normed) continue;
       for (const LayerRows rows : {kQuery, kKey})
         layer.attention_rows.push_back(row_op::head_norm(rows, nullptr));

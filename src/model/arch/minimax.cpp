@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MiniMax-Text-01: lightning attention between layers of attention; what a layer adds to is its
 // input behind the norm, and both have factors.
+#include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -9,6 +10,10 @@ DecoderSpec minimax_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps"}).value_or(1e-5));
+  if (const std::string act = f.string({"hidden_act"}).value_or("silu");
+      act != "silu" && act != "swish")
+    fail("{}: is '{}'; only silu can be run in lightning attention", f.label("hidden_act"),
+         printable(act, 60));
   s.names.recurrent = "self_attn";
   s.recurrent = LightningSpec{s.heads, s.head_dim};
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = i % 2 == 1;
