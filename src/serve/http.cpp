@@ -198,7 +198,7 @@ class Exchange final : public HttpExchange {
     AsioServer& server = connection->server_;
     const auto gone = std::exchange(on_gone, nullptr);
     if (begun_ || threw(server.handler_, [&] {
-          HttpReply sorry = server.handler_.broken(500, kFailed, request_.peer);
+          HttpReply sorry = server.handler_.broken(500, kFailed, request_);
           sorry.close = true;
           reply(std::move(sorry));
         }))
@@ -370,7 +370,9 @@ void HttpConnection::dispatch() {
 }
 
 void HttpConnection::fail_with(int status, const std::string& reason) {
-  HttpReply reply = server_.handler_.broken(status, reason, peer_);
+  HttpRequest& from = reader_.request();
+  from.peer = peer_;
+  HttpReply reply = server_.handler_.broken(status, reason, from);
   reply.close = true;
   put(http_text(reply, false));
   finish(false);

@@ -118,6 +118,7 @@ class HttpReader {
   void check_fields();
   void check_lengths(size_t lengths, size_t codings);
   void give_parser(std::string_view bytes);
+  void find_origin();
   bool bad(int status, std::string reason);
 
   const HttpLimits& limits_;
@@ -165,8 +166,9 @@ class HttpHandler {
   virtual void serve(HttpExchangePtr exchange) = 0;
   // The head is that of a request for which places are kept.
   virtual bool vital(const HttpRequest& head) = 0;
-  // The answer to what is no request, and to refused connections.
-  virtual HttpReply broken(int status, const std::string& reason, const std::string& peer) = 0;
+  // The answer to what is no request, and to refused connections. `from` has its peer and what fields
+  // could be read.
+  virtual HttpReply broken(int status, const std::string& reason, const HttpRequest& from) = 0;
   // A function on the event thread threw.
   virtual void failed(std::string_view what) noexcept = 0;
 };

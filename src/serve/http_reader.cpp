@@ -120,8 +120,28 @@ void HttpReader::next() {
   parser_ = HttpParser::make(request_);
 }
 
+// Of a head that was not read to its end: the page that asks may read why.
+void HttpReader::find_origin() {
+  constexpr std::string_view kName = "Origin";
+  if (request_.find(kName) != nullptr) return;
+  for (size_t at = head_.find('\n'), end = 0; at != std::string::npos; at = end) {
+    end = head_.find("\r\n", ++at);
+    if (end == std::string::npos) return;  // a line that has not ended
+    const std::string_view line = std::string_view(head_).substr(at, end++ - at);
+    if (line.size() <= kName.size() || line[kName.size()] != ':' ||
+        !same_name(line.substr(0, kName.size()), kName))
+      continue;
+    const size_t first = line.find_first_not_of(" \t", kName.size() + 1);
+    if (first == std::string_view::npos) return;
+    const size_t last = line.find_last_not_of(" \t");
+    request_.fields.emplace_back(kName, line.substr(first, last - first + 1));
+    return;
+  }
+}
+
 bool HttpReader::bad(int status, std::string reason) {
   if (state_ == State::kBad) return false;
+  if (state_ == State::kHead) find_origin();
   state_ = State::kBad;
   status_ = status;
   reason_ = std::move(reason);

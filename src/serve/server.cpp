@@ -314,7 +314,7 @@ void ApiServer::failed(std::string_view what) noexcept {
   }
 }
 
-HttpReply ApiServer::broken(int status, const std::string& reason, const std::string& peer) {
+HttpReply ApiServer::broken(int status, const std::string& reason, const HttpRequest& from) {
   static const std::map<int, std::string> kCodes = {
       {408, "timeout"},   {413, "too_large"}, {414, "too_large"},
       {431, "too_large"}, {500, "internal"},  {503, "too_many_connections"}};
@@ -323,12 +323,12 @@ HttpReply ApiServer::broken(int status, const std::string& reason, const std::st
   if (status == 503 && draining_) error = draining_error();
   if (status == 503 && !draining_) error.fields.emplace_back("Retry-After", "1");
   HttpReply reply = error_reply(error);
-  const HttpRequest none;
+  HttpRequest known;
+  known.peer = from.peer;
+  if (const std::string* origin = from.find("Origin")) known.fields = {{"Origin", *origin}};
   const std::string id = random_hex(24);
-  finish_reply(reply, none, id);
-  HttpRequest from;
-  from.peer = peer;
-  note(from, id, "", status, reason);
+  finish_reply(reply, known, id);
+  note(known, id, "", status, reason);
   return reply;
 }
 

@@ -109,7 +109,7 @@ class ApiServer : private HttpHandler {
   std::optional<HttpReply> refuse(const HttpRequest& head) override;
   void serve(HttpExchangePtr exchange) override;
   bool vital(const HttpRequest& head) override;
-  HttpReply broken(int status, const std::string& reason, const std::string& peer) override;
+  HttpReply broken(int status, const std::string& reason, const HttpRequest& from) override;
   void failed(std::string_view what) noexcept override;
 
   // Endpoints, as the routes name them: what is answered at once, and what takes its time.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "runtime/memory.h"
 
 namespace moebius {
 namespace {
@@ -154,6 +155,7 @@ void WakingGenerator::fall_asleep(std::unique_lock<std::mutex>& lock) {
   before_.kv_blocks_used = before_.kv_blocks_cached = before_.kv_blocks_free = 0;
   lock.unlock();
   options_.unload(std::move(going));
+  release_workspaces();
   options_.say(broken ? "its engine failed: the weights were let go of; the next request loads them"
                       : "asleep: nobody asked for a while, the weights were given back");
   lock.lock();

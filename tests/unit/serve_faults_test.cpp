@@ -49,7 +49,7 @@ struct ThrowingHandler final : HttpHandler {
     exchange->end();
   }
   bool vital(const HttpRequest&) override { return false; }
-  HttpReply broken(int status, const std::string& reason, const std::string&) override {
+  HttpReply broken(int status, const std::string& reason, const HttpRequest&) override {
     maybe(broken_throws);
     return {status, {}, reason, false};
   }

@@ -222,6 +222,22 @@ TEST(ServeLife, HostAndOrigin) {
   EXPECT_EQ(allowed.fields.at("access-control-allow-origin"), "https://app.example");
   EXPECT_EQ(allowed.fields.at("access-control-expose-headers"), "x-request-id, retry-after");
   EXPECT_EQ(allowed.fields.count("access-control-allow-credentials"), 0u);
+  // What is no request is refused in words that the page may read.
+  const std::string from = "Host: localhost\r\norigin:  https://app.example \r\n";
+  for (const auto& [head, status] :
+       {std::pair{"GET /v1/models HTTP/1.1\r\n" + from + "no colon\r\n\r\n", 400},
+        std::pair{"GET /v1/models HTTP/1.1\r\nno colon\r\n" + from + "\r\n", 400},
+        std::pair{"GET /v1/models HTTP/1.1\r\n" + from + " folded\r\n\r\n", 400},
+        std::pair{"GET /v1/models HTTP/1.1\r\n" + from + "a: " + std::string(1 << 20, 'x'), 431},
+        std::pair{"POST /v1/completions HTTP/1.1\r\n" + from + "Content-Length: x\r\n\r\n", 400}}) {
+    const Response r = server.ask(head);
+    EXPECT_EQ(r.status, status) << head.substr(0, 120);
+    ASSERT_EQ(r.fields.count("access-control-allow-origin"), 1u) << head.substr(0, 120);
+    EXPECT_EQ(r.fields.at("access-control-allow-origin"), "https://app.example");
+  }
+  const Response other = with("Host: localhost\r\nOrigin: http://evil.example\r\nno colon\r\n");
+  EXPECT_EQ(other.status, 400);
+  EXPECT_EQ(other.fields.count("access-control-allow-origin"), 0u);
   const auto preflight = [&](const std::string& origin, const std::string& fields) {
     return server.ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin +
                       "\r\nAccess-Control-Request-Method: POST\r\n" + fields + "\r\n");

@@ -8,6 +8,7 @@
 
 #include "apps/serve_models.h"
 #include "base/error.h"
+#include "runtime/memory.h"
 #include "serve/waking_generator.h"
 #include "unit/serve_util.h"
 #include "unit/test_util.h"
@@ -305,6 +306,22 @@ TEST(ServeModels, SleepsAndWakes) {
     EXPECT_NE(text.find("model_loads_total{model=\"b\"} " + std::to_string(round + 1) + "\n"),
               std::string::npos);
   }
+  s.server->stop();
+  s.join();
+  EXPECT_TRUE(b.generator->stop(std::chrono::seconds(5)));
+}
+
+// A model that falls asleep gives back what its steps left for the next ones, too.
+TEST(ServeModels, SleepGivesWorkspacesBack) {
+  { WorkspaceLease()->reserve(1 << 20); }
+  Sleeper b;
+  FakeGenerator a{bundled_tokenizer(), 4, repeats(100)};
+  Serving s({{named("a"), &a}, {named("b"), b.generator.get()}});
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(b.mutex);
+    return !b.said.empty();
+  }));
+  EXPECT_EQ(WorkspaceLease()->capacity(), 0u);
   s.server->stop();
   s.join();
   EXPECT_TRUE(b.generator->stop(std::chrono::seconds(5)));
