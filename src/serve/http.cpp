@@ -370,9 +370,8 @@ void HttpConnection::dispatch() {
 }
 
 void HttpConnection::fail_with(int status, const std::string& reason) {
-  HttpRequest& from = reader_.request();
-  from.peer = peer_;
-  HttpReply reply = server_.handler_.broken(status, reason, from);
+  reader_.request().peer = peer_;
+  HttpReply reply = server_.handler_.broken(status, reason, reader_.request());
   reply.close = true;
   put(http_text(reply, false));
   finish(false);
