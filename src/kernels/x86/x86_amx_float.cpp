@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
-// by tiles of bf16. Layouts: x86_amx_float.h; rows: x86_amx_float_rows.h; decoding: x86_amx_float_codecs.h;
-// packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a chunk of K become bf16
-// once and then meet all tiles of rows; two tiles of rows times two of outputs share what they
-// load. A single row does without tiles, in the order that TDPBF16PS is documented to have.
+// by tiles of bf16: the loop nest. Codes of 32 outputs and a chunk of K become bf16 once and then meet
+// all tiles of rows; two tiles of rows times two of outputs share what they load. A single row does
+// without tiles, in the order that TDPBF16PS is documented to have.
 #include <type_traits>
 
 #include "kernels/x86/x86_amx_float.h"
@@ -441,10 +440,8 @@ struct Gemm {
   // --- the loop nest ---
 
   void multiply_chunk(const Chunk& c, size_t n) const {
-    if (single)
-      return c.panels == kRowPanels ? single_row<kRowPanels>(c, n)
-             : c.panels == 2        ? single_row<2>(c, n)
-                                    : single_row<1>(c, n);
+    if (single && c.panels == kRowPanels) return single_row<kRowPanels>(c, n);
+    if (single) return c.panels == 2 ? single_row<2>(c, n) : single_row<1>(c, n);
     amx::written();
     for (size_t i = 0; i < blocks(); ++i) {
       const Rows r = rows_of(i);
@@ -467,11 +464,9 @@ struct Gemm {
   }
   size_t panels_at(size_t n) const {
     const size_t left = (a.n1 - n + kNr - 1) / kNr;
+    if (!single || left < 2) return 1;
     // Codes that need no decoding are read faster by two, and two limbs leave no registers for more.
-    return !single                                          ? 1
-           : left >= kRowPanels && !kStored && l.limbs == 1 ? kRowPanels
-           : left >= 2                                      ? 2
-                                                            : 1;
+    return left >= kRowPanels && !kStored && l.limbs == 1 ? kRowPanels : 2;
   }
   // The outputs of `panels` panels, the first of which begins at n.
   void multiply_panels(size_t n, size_t panels) const {
