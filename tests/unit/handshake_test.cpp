@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/sha256.h"
@@ -168,7 +170,9 @@ TEST(Handshake, KernelsOfTheBundledModel) {
   ASSERT_GE(marks.size(), 5u);
   EXPECT_EQ(marks.back().modules, "attention");
   for (const KernelMark& m : marks) EXPECT_FALSE(m.kernel.empty());
-  EXPECT_FALSE(handshake_of_process("v", "c").cpu.empty());
+  const char* narrowed = std::getenv("MOEBIUS_TEST_CLASS");  // the smallest has no names
+  EXPECT_EQ(handshake_of_process("v", "c").cpu.empty(),
+            narrowed != nullptr && std::string_view(narrowed) == "none");
 }
 
 }  // namespace
