@@ -17,6 +17,7 @@
 #include "model/decoder.h"
 #include "model/load/placement_plan.h"
 #include "model/ranks/cuda_memory.h"
+#include "unit/cuda_model_util.h"
 #include "unit/cuda_util.h"
 #include "unit/test_util.h"
 
@@ -25,47 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const CudaModule& emulated() {
-  static const CudaModule module = open_cuda_module(test::emulated_plugin());
-  return module;
-}
-
-std::vector<int32_t> tokens_for(size_t n, size_t vocab, unsigned seed = 7) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out(n);
-  for (int32_t& t : out) t = static_cast<int32_t>(rng() % vocab);
-  return out;
-}
-
-ModelOptions emulated_options(ThreadPool& pool, const char* placement, XType type = XType::kF32) {
-  ModelOptions options;
-  options.pool = &pool, options.type = type;
-  options.placement = parse_placement(placement), options.cuda.module = &emulated();
-  return options;
-}
-
-Checkpoint folder_of(const std::string& name) {
-  return Checkpoint::open((test::test_data_dir() / "golden" / name).string());
-}
-
-// The pieces of one sequence.
-std::vector<float> run_pieces(DecoderModel& model, std::span<const int32_t> tokens,
-                              std::span<const size_t> ends) {
-  SequenceState state = model.new_sequence();
-  std::vector<float> all, some;
-  size_t begin = 0;
-  for (const size_t end : ends) {
-    const StepItem item{&state, tokens.subspan(begin, end - begin), true};
-    model.forward({&item, 1}, some);
-    all.insert(all.end(), some.begin(), some.end());
-    begin = end;
-  }
-  return all;
-}
-std::vector<float> run_whole(DecoderModel& model, std::span<const int32_t> tokens) {
-  const size_t ends[] = {tokens.size()};
-  return run_pieces(model, tokens, ends);
-}
+using test::emulated, test::emulated_options, test::run_pieces, test::run_whole;
 
 // The largest difference, as a share of the largest number.
 double apart(std::span<const float> want, std::span<const float> got) {
@@ -212,7 +173,7 @@ TEST_F(CudaDeviceModels, EveryFolderIsWithinItsClass) {
     } catch (const Error&) {
       continue;  // a folder of blocks
     }
-    const std::vector<int32_t> tokens = tokens_for(10, cpu->vocab());
+    const std::vector<int32_t> tokens = test::random_tokens(10, cpu->vocab());
     const std::vector<float> want = run_whole(*cpu, tokens);
     const auto cuda = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
     EXPECT_LT(apart(want, run_whole(*cuda, tokens)), 1e-4);
@@ -230,9 +191,10 @@ TEST_F(CudaDeviceModels, ARowHasTheSameBytesAloneAndInABatch) {
   for (const char* name : kFolders) {
     SCOPED_TRACE(name);
     type = type == XType::kF32 ? XType::kBf16 : XType::kF32;
-    const auto model = DecoderModel::load(folder_of(name), emulated_options(pool, "cuda", type));
-    const std::vector<int32_t> a = tokens_for(140, model->vocab(), 1),
-                               b = tokens_for(9, model->vocab(), 2);
+    const auto model =
+        DecoderModel::load(test::golden_folder(name), emulated_options(pool, "cuda", type));
+    const std::vector<int32_t> a = test::random_tokens(140, model->vocab(), 1),
+                               b = test::random_tokens(9, model->vocab(), 2);
     const std::vector<float> want_a = run_whole(*model, a), want_b = run_whole(*model, b);
     const size_t ends[] = {3, 130, 139, 140};
     EXPECT_TRUE(equal_bytes(want_a, run_pieces(*model, a, ends)));
@@ -258,8 +220,9 @@ TEST_F(CudaDeviceModels, DecodeStepsAreGraphsWithTheSameBytes) {
   for (const char* placement : {"cuda", "cuda,experts=cpu"})
     for (const char* name : {"qwen3moe-w4a8-g32-pack", "gemma4-dense"}) {
       SCOPED_TRACE(fmt::format("{} {}", name, placement));
-      const auto model = DecoderModel::load(folder_of(name), emulated_options(pool, placement));
-      const std::vector<int32_t> tokens = tokens_for(140, model->vocab(), 5);
+      const auto model =
+          DecoderModel::load(test::golden_folder(name), emulated_options(pool, placement));
+      const std::vector<int32_t> tokens = test::random_tokens(140, model->vocab(), 5);
       std::vector<size_t> ends = {120};
       for (size_t i = 121; i <= tokens.size(); ++i) ends.push_back(i);
       const std::vector<float> want = run_whole(*model, tokens);
@@ -272,9 +235,9 @@ TEST_F(CudaDeviceModels, DecodeStepsAreGraphsWithTheSameBytes) {
 // Steps with as many rows and tiles, of other numbers of sequences: each has its own graph.
 TEST_F(CudaDeviceModels, StepsOfOtherSequencesAreOtherGraphs) {
   ThreadPool pool(2);
-  const auto model = DecoderModel::load(folder_of("qwen3moe-w4a8-g32-pack"),
+  const auto model = DecoderModel::load(test::golden_folder("qwen3moe-w4a8-g32-pack"),
                                         emulated_options(pool, "cuda", XType::kBf16));
-  const std::vector<int32_t> tokens = tokens_for(12, model->vocab(), 5);
+  const std::vector<int32_t> tokens = test::random_tokens(12, model->vocab(), 5);
   for (int round = 0; round < 3; ++round)
     for (const std::vector<size_t>& sizes : {std::vector<size_t>{12}, {6, 6}, {1, 11}, {4, 4, 4}}) {
       std::vector<SequenceState> states;
@@ -295,10 +258,10 @@ TEST_F(CudaDeviceModels, StepsOfOtherSequencesAreOtherGraphs) {
 // by several.
 TEST_F(CudaDeviceModels, LongPromptsAgreeWithTheCpu) {
   ThreadPool pool(2);
-  const Checkpoint checkpoint = folder_of("gptoss-dense");
+  const Checkpoint checkpoint = test::golden_folder("gptoss-dense");
   const auto cpu = DecoderModel::load(checkpoint, emulated_options(pool, "cpu")),
              cuda = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
-  const std::vector<int32_t> tokens = tokens_for(1100, cpu->vocab());
+  const std::vector<int32_t> tokens = test::random_tokens(1100, cpu->vocab());
   const size_t ends[] = {1090, 1095, 1100};
   const std::vector<float> want = run_pieces(*cpu, tokens, ends),
                            got = run_pieces(*cuda, tokens, ends);
@@ -308,7 +271,7 @@ TEST_F(CudaDeviceModels, LongPromptsAgreeWithTheCpu) {
 
 TEST_F(CudaDeviceModels, EveryTypeOfKeysAndValues) {
   ThreadPool pool(1);
-  const Checkpoint checkpoint = folder_of("qwen3moe-dense");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   // Both devices sum in their own order: a key at the edge of two stored values may be either, so the
   // bound is some steps of the type.
   const std::pair<KvType, double> types[] = {{KvType::kF32, 1e-4},
@@ -321,7 +284,7 @@ TEST_F(CudaDeviceModels, EveryTypeOfKeysAndValues) {
     on_cpu.kv_type = on_cuda.kv_type = kv;
     const auto cpu = DecoderModel::load(checkpoint, on_cpu),
                cuda = DecoderModel::load(checkpoint, on_cuda);
-    const std::vector<int32_t> tokens = tokens_for(150, cpu->vocab());
+    const std::vector<int32_t> tokens = test::random_tokens(150, cpu->vocab());
     EXPECT_LT(apart(run_whole(*cpu, tokens), run_whole(*cuda, tokens)), bound)
         << static_cast<int>(kv);
   }
@@ -333,10 +296,10 @@ TEST_F(CudaDeviceModels, AttentionOnTheDeviceAndExpertsOnTheCpu) {
     for (const char* placement :
          {"cuda,experts=cpu", "cpu,experts=cuda", "cuda,experts=cpu:1-1,attention=cpu:0-0"}) {
       SCOPED_TRACE(fmt::format("{} {}", name, placement));
-      const Checkpoint checkpoint = folder_of(name);
+      const Checkpoint checkpoint = test::golden_folder(name);
       const auto cpu = DecoderModel::load(checkpoint, emulated_options(pool, "cpu")),
                  hybrid = DecoderModel::load(checkpoint, emulated_options(pool, placement));
-      const std::vector<int32_t> tokens = tokens_for(12, cpu->vocab());
+      const std::vector<int32_t> tokens = test::random_tokens(12, cpu->vocab());
       EXPECT_LT(apart(run_whole(*cpu, tokens), run_whole(*hybrid, tokens)), 1e-4);
     }
 }
@@ -344,9 +307,9 @@ TEST_F(CudaDeviceModels, AttentionOnTheDeviceAndExpertsOnTheCpu) {
 // As an engine has them: blocks by number, a copy, a cut, and rows of experts counted.
 TEST_F(CudaDeviceModels, BlocksOfAnyNumbers) {
   ThreadPool pool(1);
-  const Checkpoint checkpoint = folder_of("qwen3moe-w4a8-g32-pack");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-w4a8-g32-pack");
   const auto model = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
-  const std::vector<int32_t> tokens = tokens_for(200, model->vocab());
+  const std::vector<int32_t> tokens = test::random_tokens(200, model->vocab());
   const size_t kinds = model->kv_kinds().size();
   const BlockTables a(kinds, {7, 2}), b(kinds, {7, 5});
   StepOutput out;
@@ -370,7 +333,7 @@ TEST_F(CudaDeviceModels, BlocksOfAnyNumbers) {
 
 TEST(CudaDevice, WhatIsNotOfferedIsPlacedOnTheCpuInWords) {
   const auto words_of = [](const char* name) {
-    const Checkpoint checkpoint = folder_of(name);
+    const Checkpoint checkpoint = test::golden_folder(name);
     const PlacedParts placed =
         place_parts(checkpoint, decoder_spec(checkpoint.config()), {}, parse_placement("cuda"));
     return fmt::format("{}", fmt::join(placed.words, "; "));
@@ -385,7 +348,7 @@ TEST(CudaDevice, WhatIsNotOfferedIsPlacedOnTheCpuInWords) {
 
 TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {
   ThreadPool pool(1);
-  const Checkpoint checkpoint = folder_of("qwen3moe-dense");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
   const uint64_t left = check_cuda_memory(checkpoint, options);
   EXPECT_GT(left, 0u);
@@ -403,7 +366,7 @@ TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {
 
 TEST_F(CudaDeviceModels, ExpertsOfAsManyLayersAsFit) {
   ThreadPool pool(1);
-  const Checkpoint checkpoint = folder_of("qwen3moe-dense");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
   const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(emulated().facts), 4096);
   EXPECT_EQ(place_experts(checkpoint, options).describe(), "cuda");

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
@@ -14,16 +13,14 @@
 #include "model/decoder.h"
 #include "model/engine/expert_places.h"
 #include "model/ranks/cuda_memory.h"
+#include "unit/cuda_model_util.h"
 #include "unit/cuda_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
 namespace {
 
-const CudaModule& emulated() {
-  static const CudaModule module = open_cuda_module(test::emulated_plugin());
-  return module;
-}
+using test::emulated, test::run_pieces, test::run_whole;
 
 size_t experts_moved() {  // calls that changed places
   void* library = ::dlopen(test::emulated_plugin().c_str(), RTLD_NOW | RTLD_NOLOAD);
@@ -38,14 +35,8 @@ class CudaDivided : public testing::Test {
     if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
     ASSERT_TRUE(emulated().ready()) << emulated().words;
   }
-  static Checkpoint folder_of(const std::string& name) {
-    return Checkpoint::open((test::test_data_dir() / "golden" / name).string());
-  }
   ModelOptions options(const char* placement = "cuda", XType type = XType::kF32) {
-    ModelOptions o;
-    o.pool = &pool_, o.type = type;
-    o.placement = parse_placement(placement), o.cuda.module = &emulated();
-    return o;
+    return test::emulated_options(pool_, placement, type);
   }
   // Every layer with a third of its experts on the device, others in every layer.
   ModelOptions divided(const Checkpoint& checkpoint, XType type = XType::kF32) {
@@ -61,31 +52,6 @@ class CudaDivided : public testing::Test {
   ThreadPool pool_{2};
 };
 
-std::vector<int32_t> tokens_of(size_t n, size_t vocab, unsigned seed = 7) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out(n);
-  for (int32_t& t : out) t = static_cast<int32_t>(rng() % vocab);
-  return out;
-}
-
-std::vector<float> logits_of(DecoderModel& model, std::span<const int32_t> tokens,
-                             std::span<const size_t> ends) {
-  SequenceState state = model.new_sequence();
-  std::vector<float> all, some;
-  size_t begin = 0;
-  for (const size_t end : ends) {
-    const StepItem item{&state, tokens.subspan(begin, end - begin), true};
-    model.forward({&item, 1}, some);
-    all.insert(all.end(), some.begin(), some.end());
-    begin = end;
-  }
-  return all;
-}
-std::vector<float> logits_of(DecoderModel& model, std::span<const int32_t> tokens) {
-  const size_t ends[] = {tokens.size()};
-  return logits_of(model, tokens, ends);
-}
-
 bool same_bytes(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
@@ -96,15 +62,15 @@ TEST_F(CudaDivided, IntegerExpertsHaveTheBytesOfOneDevice) {
   for (const char* name :
        {"qwen3moe-w4a8-g32-pack", "gptoss-w8a8", "deepseekv3-w4a8-g32", "granitemoeshared-w8a8"}) {
     SCOPED_TRACE(name);
-    const Checkpoint checkpoint = folder_of(name);
+    const Checkpoint checkpoint = test::golden_folder(name);
     const auto whole = DecoderModel::load(checkpoint, options("cuda", type)),
                both = DecoderModel::load(checkpoint, divided(checkpoint, type));
-    const std::vector<int32_t> tokens = tokens_of(40, whole->vocab());
+    const std::vector<int32_t> tokens = test::random_tokens(40, whole->vocab());
     std::vector<size_t> ends = {24};
     for (size_t i = 25; i <= tokens.size(); ++i) ends.push_back(i);  // graphs of decode steps
-    const std::vector<float> want = logits_of(*whole, tokens);
-    EXPECT_TRUE(same_bytes(want, logits_of(*both, tokens)));
-    EXPECT_TRUE(same_bytes(want, logits_of(*both, tokens, ends)));
+    const std::vector<float> want = run_whole(*whole, tokens);
+    EXPECT_TRUE(same_bytes(want, run_whole(*both, tokens)));
+    EXPECT_TRUE(same_bytes(want, run_pieces(*both, tokens, ends)));
     type = type == XType::kF32 ? XType::kBf16 : XType::kF32;
   }
 }
@@ -115,11 +81,11 @@ TEST_F(CudaDivided, EveryKindOfLayer) {
        {"qwen3moe-dense", "gptoss-dense", "deepseekv3-dense", "longcatflash-dense",
         "qwen2moe-dense", "llama4-dense", "gemma4-dense"}) {
     SCOPED_TRACE(name);
-    const Checkpoint checkpoint = folder_of(name);
+    const Checkpoint checkpoint = test::golden_folder(name);
     const auto cpu = DecoderModel::load(checkpoint, options("cpu")),
                both = DecoderModel::load(checkpoint, divided(checkpoint));
-    const std::vector<int32_t> tokens = tokens_of(12, cpu->vocab());
-    const std::vector<float> want = logits_of(*cpu, tokens), got = logits_of(*both, tokens);
+    const std::vector<int32_t> tokens = test::random_tokens(12, cpu->vocab());
+    const std::vector<float> want = run_whole(*cpu, tokens), got = run_whole(*both, tokens);
     ASSERT_EQ(want.size(), got.size());
     float most = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i)
@@ -127,7 +93,7 @@ TEST_F(CudaDivided, EveryKindOfLayer) {
       largest = std::max(largest, std::abs(want[i]));
     EXPECT_LT(most, 1e-4f * largest);
     const size_t ends[] = {3, 11, 12};
-    EXPECT_TRUE(same_bytes(got, logits_of(*both, tokens, ends)));
+    EXPECT_TRUE(same_bytes(got, run_pieces(*both, tokens, ends)));
   }
 }
 
@@ -147,7 +113,7 @@ TEST(ExpertPlaces, BusyExpertsTakeThePlacesOfIdleOnes) {
 }
 
 TEST_F(CudaDivided, BusyExpertsMoveAndNoByteChanges) {
-  const Checkpoint checkpoint = folder_of("qwen3moe-w4a8-g32-pack");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-w4a8-g32-pack");
   const auto whole = DecoderModel::load(checkpoint, options());
   ModelOptions o = divided(checkpoint);
   o.balance.check_every = 2;
@@ -158,9 +124,9 @@ TEST_F(CudaDivided, BusyExpertsMoveAndNoByteChanges) {
     const auto model = DecoderModel::load(checkpoint, o);
     // Always the same few tokens: some experts get most rows.
     for (int round = 0; round < 40; ++round) {
-      std::vector<int32_t> tokens = tokens_of(20, whole->vocab(), 3);
+      std::vector<int32_t> tokens = test::random_tokens(20, whole->vocab(), 3);
       tokens.back() = round;
-      ASSERT_TRUE(same_bytes(logits_of(*whole, tokens), logits_of(*model, tokens)))
+      ASSERT_TRUE(same_bytes(run_whole(*whole, tokens), run_whole(*model, tokens)))
           << "after " << experts_moved() - before << " moves";
     }
   }
@@ -177,7 +143,7 @@ TEST_F(CudaDivided, BusyExpertsMoveAndNoByteChanges) {
 
 // Batches in flight on both queues while places change.
 TEST_F(CudaDivided, BatchesInFlightWhileExpertsMove) {
-  const Checkpoint checkpoint = folder_of("qwen3moe-w4a8-g32-pack");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-w4a8-g32-pack");
   const auto whole = DecoderModel::load(checkpoint, options());
   ModelOptions o = divided(checkpoint);
   o.balance.check_every = 1;
@@ -185,32 +151,32 @@ TEST_F(CudaDivided, BatchesInFlightWhileExpertsMove) {
   const size_t kinds = model->kv_kinds().size(), before = experts_moved();
   ASSERT_EQ(model->batches_in_flight(), 2u);
   for (int round = 0; round < 30; ++round) {
-    const std::vector<int32_t> a = tokens_of(12, whole->vocab(), 3),
-                               b = tokens_of(9, whole->vocab(), 4);
+    const std::vector<int32_t> a = test::random_tokens(12, whole->vocab(), 3),
+                               b = test::random_tokens(9, whole->vocab(), 4);
     const BlockTables first(kinds, {0}), second(kinds, {1});
     const BatchItem one{&first, 0, a, LogitsOf::kAll}, two{&second, 0, b, LogitsOf::kAll};
     const auto x = model->submit({&one, 1}), y = model->submit({&two, 1});
     StepOutput out;
     model->collect(x, out);
-    ASSERT_TRUE(same_bytes(logits_of(*whole, a), out.logits));
+    ASSERT_TRUE(same_bytes(run_whole(*whole, a), out.logits));
     model->collect(y, out);
-    ASSERT_TRUE(same_bytes(logits_of(*whole, b), out.logits));
+    ASSERT_TRUE(same_bytes(run_whole(*whole, b), out.logits));
   }
   EXPECT_GT(experts_moved(), before);
 }
 
 TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
-  const Checkpoint checkpoint = folder_of("qwen3moe-dense");
+  const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   const auto whole = DecoderModel::load(checkpoint, options("cuda", XType::kBf16));
   ModelOptions o = divided(checkpoint, XType::kBf16);
   o.balance.check_every = 1;
   const size_t before = experts_moved();
   const auto model = DecoderModel::load(checkpoint, o);
-  const std::vector<int32_t> tokens = tokens_of(30, model->vocab(), 3);
-  const std::vector<float> want = logits_of(*model, tokens);
-  for (int round = 0; round < 12; ++round) EXPECT_TRUE(same_bytes(want, logits_of(*model, tokens)));
+  const std::vector<int32_t> tokens = test::random_tokens(30, model->vocab(), 3);
+  const std::vector<float> want = run_whole(*model, tokens);
+  for (int round = 0; round < 12; ++round) EXPECT_TRUE(same_bytes(want, run_whole(*model, tokens)));
   // Some CPUs have exact kernels for them, which the emulated device has too: those may move.
-  if (!same_bytes(logits_of(*whole, tokens), want)) {
+  if (!same_bytes(run_whole(*whole, tokens), want)) {
     EXPECT_EQ(experts_moved(), before);
   }
 }
@@ -218,7 +184,7 @@ TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
 // --- where they are placed ---
 
 TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
-  const Checkpoint checkpoint = folder_of("granitemoeshared-w8a8");
+  const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = options();
   const test::TempDir folder;
   o.loads_file = (folder.path() / "loads.json").string();
@@ -267,8 +233,8 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   EXPECT_GT(check_cuda_memory(checkpoint, o), 0u);
   const auto model = DecoderModel::load(checkpoint, o),
              whole = DecoderModel::load(checkpoint, options());
-  const std::vector<int32_t> tokens = tokens_of(10, whole->vocab());
-  EXPECT_TRUE(same_bytes(logits_of(*whole, tokens), logits_of(*model, tokens)));
+  const std::vector<int32_t> tokens = test::random_tokens(10, whole->vocab());
+  EXPECT_TRUE(same_bytes(run_whole(*whole, tokens), run_whole(*model, tokens)));
 
   // A file that is not there yet: all layers alike. Without one: layer by layer.
   o.loads_file = (folder.path() / "not_there.json").string();

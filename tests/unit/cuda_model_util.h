@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models on the emulated CUDA plugin (tests/gpu/emulated_plugin.cpp), run piece by piece.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "model/decoder.h"
+
+namespace moebius::test {
+
+const CudaModule& emulated();
+ModelOptions emulated_options(ThreadPool& pool, const char* placement, XType type = XType::kF32);
+Checkpoint golden_folder(const std::string& name);
+std::vector<int32_t> random_tokens(size_t n, size_t vocab, unsigned seed = 7);
+// Logits of all tokens of one sequence, in pieces that end at `ends`; in one.
+std::vector<float> run_pieces(DecoderModel& model, std::span<const int32_t> tokens,
+                              std::span<const size_t> ends);
+std::vector<float> run_whole(DecoderModel& model, std::span<const int32_t> tokens);
+
+}  // namespace moebius::test
