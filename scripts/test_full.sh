@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
-# optimised build make it. Uses built, one, run_ctest, skip, fail and say of ./test.
+# optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
 all_stages="release narrow clang fuzz asan tsan tidy ranks mpi python page cpus cross packages"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
@@ -55,33 +55,24 @@ stage_tidy() {
   built fuzz moebius_commit && one clang-tidy run_tidy
 }
 
-# libFuzzer: every target survives a short run that starts from its corpus. As many at a time as there are cores.
+# libFuzzer: every target survives a short run that starts from its corpus.
 fuzz_seconds=15
 fuzz_one() {
-  local target=$1 name=${1#fuzz_} work status
+  local target=$1 work status
   work=$(mktemp -d)
   "$root/build/fuzz/$target" -max_total_time=$fuzz_seconds -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$root/build/fuzz/" \
-    "$work" "$root/tests/fuzz/corpus/$name" >"$root/build/fuzz/$target.log" 2>&1
+    "$work" "$root/tests/fuzz/corpus/${target#fuzz_}"
   status=$?
   rm -rf "$work"
-  echo "$status" >"$root/build/fuzz/$target.status"
-}
-fuzz_ended_well() {
-  [ "$(cat "$root/build/fuzz/$1.status")" = 0 ] || { tail -n 30 "$root/build/fuzz/$1.log" >&2; return 1; }
+  return "$status"
 }
 stage_fuzz() {
   local target targets
   targets=$(cd "$root/tests/fuzz" && for target in fuzz_*.cpp; do echo "${target%.cpp}"; done)
   # shellcheck disable=SC2086 # words
   built fuzz $targets || return
-  rm -f "$root"/build/fuzz/*.status
-  for target in $targets; do
-    while [ "$(jobs -rp | wc -l)" -ge "$(job_count)" ]; do wait -n; done
-    say "fuzz $fuzz_seconds s: $target"
-    fuzz_one "$target" &
-  done
-  wait
-  for target in $targets; do one "$target, $fuzz_seconds s" fuzz_ended_well "$target"; done
+  for target in $targets; do beside "$target, $fuzz_seconds s" fuzz_one "$target"; done
+  wait_beside
 }
 
 # Every golden folder on 2, 3, 4 and 8 ranks in every form gives the bytes of one process.
@@ -179,7 +170,8 @@ stage_cpus() {
   [ -n "$here" ] || { skip "emulated CPUs: no list for $(uname -m)"; return; }
   have_release || return
   one "kernels that this CPU lacks, all shapes" "$root/tests/checks/check_emulated.sh" "$root/build/release/moebius_tests" all
-  for cpu in ${!cpus}; do one "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
+  for cpu in ${!cpus}; do beside "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
+  wait_beside
   one "$here: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$here" "$root/build/release/moebius" \
     "$root/tests/golden"
 }
@@ -195,8 +187,9 @@ stage_cross() {
   "$root/scripts/make_sysroot.sh" "$there_debian" || { fail "cross-$there: packages for $there_debian"; return; }
   there_libraries="$root/build/sysroot-$there_debian/usr/lib/$there-linux-gnu:$root/build/sysroot-$there_debian/lib/$there-linux-gnu"
   built "cross-$there" moebius_tests moebius_cli || return
-  one "$there: the list of smaller CPUs, on the emulator's largest" there_list max "--only-list=$root/tests/narrow_tests.txt"
-  for cpu in ${!cpus}; do one "$there tests on an emulated $cpu" there_list "$cpu" --only-tier=kernels; done
+  beside "$there: the list of smaller CPUs, on the emulator's largest" there_list max "--only-list=$root/tests/narrow_tests.txt"
+  for cpu in ${!cpus}; do beside "$there tests on an emulated $cpu" there_list "$cpu" --only-tier=kernels; done
+  wait_beside
   one "$there: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$there" "$root/build/cross-$there/moebius" \
     "$root/tests/golden" -L "/usr/$there-linux-gnu" -E "LD_LIBRARY_PATH=$there_libraries"
 }
