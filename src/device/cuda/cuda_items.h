@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a layer some of whose experts are elsewhere, in its parts: the choice of experts, rows of the
+// experts that are here, and the sum of these and of what the caller has brought meanwhile (CudaApi::run_items).
+#pragma once
+#include <algorithm>
+#include <span>
+
+#include "device/cuda/cuda_device.h"
+
+namespace moebius {
+
+class CudaItemsCall {
+ public:
+  // counts: of the device, or null.
+  CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer, const RowSet& x,
+                const RowSet& logits, const RowSet& y, uint32_t* counts);
+  // Rows that go through the parts at a time.
+  static size_t most_rows(size_t slots, size_t hidden);
+
+  size_t items() const { return items_; }  // slots of all rows
+  const CudaDivided& divided() const { return divided_; }
+  CudaDevice::DividedRoom& room() const { return room_; }
+
+  void choose() const;
+  struct Chosen {  // [rows, slots]
+    std::span<const int32_t> ids;
+    std::span<const float> weights;
+  };
+  Chosen chosen() const;  // on the host, until the next call; waits
+  void run_own() const;   // begins at once
+  void add(Range rows) const;
+
+ private:
+  CudaMark mark(uint64_t what) const;
+  const CudaDevice& device_;
+  Step& step_;
+  CudaDevice::DividedRoom& room_;
+  void *layer_, *stream_;
+  size_t rows_, slots_, items_, hidden_;
+  CudaRows x_, scores_, y_;
+  CudaRouting routing_{};
+  CudaChosen chosen_{};
+  float* zero_weights_ = nullptr;
+  CudaDivided divided_{};
+};
+
+// f(some of x, of logits, of y) for all rows, as many at a time as may be.
+template <class F>
+void each_piece(size_t most, const RowSet& x, const RowSet& logits, const RowSet& y, F f) {
+  for (size_t first = 0; first < x.rows; first += most) {
+    const auto some = [&](RowSet r) {
+      r.offset += first * r.stride, r.rows = std::min(most, x.rows - first);
+      return r;
+    };
+    f(some(x), some(logits), some(y));
+  }
+}
+
+}  // namespace moebius
