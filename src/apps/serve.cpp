@@ -151,7 +151,7 @@ int run_serve(const ServeOptions& o) {
     server.ready(models.offers());
   } catch (...) {
     ready = true;
-    server.stop();
+    server.stop(1);
     events.join();
     throw;
   }

@@ -213,7 +213,7 @@ void Router::check(const RouterInput& in) const {
     fail("router: the method needs a scale per expert [{}]", spec_.experts);
   if (spec_.method != RouterMethod::kTable) return;
   if (in.table == nullptr || in.token_ids == nullptr)
-    fail("router: table routing needs the table and the token ids");
+    fail("this block chooses experts by token id, not by logits; give ids and weights of experts");
   for (size_t t = 0; t < in.T; ++t) {
     const int64_t token = in.token_ids[t];
     if (token < 0 || static_cast<uint64_t>(token) >= in.table_rows)

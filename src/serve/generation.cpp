@@ -35,6 +35,7 @@ struct ApiServer::Generation {
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
   std::vector<Clock::time_point> last_token;  // per choice of all prompts
   std::unique_ptr<InterfaceAnswer> answer;
+  std::vector<size_t> left;        // per choice of all prompts: tokens that may follow
   std::vector<bool> called;        // per choice of all prompts: it made a whole call
   std::atomic<bool> ended{false};  // also read on the text threads
   bool stream = false, begun = false, ran = false, has_first = false;
@@ -45,10 +46,16 @@ struct ApiServer::Generation {
   std::string word;    // how it ended, for the log
 };
 
+// Until a place is free at the latest, if nobody else takes it: the prompts that wait, and the sequence
+// that may write the fewest tokens, of which every step makes one for all that run.
 int ApiServer::Host::retry_after() const {
-  const double tokens_per_second = std::max(rate, 1.0);
-  return static_cast<int>(
-      std::clamp(std::ceil(static_cast<double>(waiting_tokens) / tokens_per_second), 1.0, 60.0));
+  size_t fewest = SIZE_MAX;
+  for (const auto& [id, owner] : running)
+    for (const size_t left : owner.first->left) fewest = std::min(fewest, left);
+  double tokens = static_cast<double>(waiting_tokens);
+  if (fewest != SIZE_MAX)
+    tokens += static_cast<double>(fewest) * static_cast<double>(std::min(sequences, served.slots));
+  return static_cast<int>(std::clamp(std::ceil(tokens / std::max(rate, 1.0)), 1.0, 60.0));
 }
 
 template <class Work>
@@ -166,6 +173,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
     g->answer = make_answer(request, host.served, host.texts, prompts, unix_seconds(), g->id);
     g->last_token.resize(g->choices);
     g->called.resize(g->choices);
+    for (const GenerationRequest& p : prompts) g->left.insert(g->left.end(), p.choices, p.max_new);
     g->submitted = Clock::now();
     host.sequences += g->choices;
     g->ran = true;
@@ -258,6 +266,7 @@ void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   const size_t choice = prompt * (g.choices / g.ids.size()) + e.choice;
   const AnswerMarkup& markup = g.host->served.markup;
   if (!e.tokens.empty()) time_tokens(g, choice, e);
+  g.left[choice] -= std::min(g.left[choice], e.tokens.size());
   for (const AnswerEvent& part : e.parts) {
     if (part.kind == AnswerEvent::Kind::kCallEnd && part.whole) g.called[choice] = true;
     if (part.kind == AnswerEvent::Kind::kCallBroken)
@@ -269,6 +278,7 @@ void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   g.host->metrics.ended(e.end);
   --g.open_choices;
   --g.host->sequences;
+  g.left[choice] = SIZE_MAX;
 }
 
 void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent& e) {

@@ -176,7 +176,7 @@ uint16_t ApiServer::listen() {
 
 int ApiServer::run() {
   http_->run();
-  const int status = died_ || (cut_off_ && options_.cut_off_fails) ? 3 : 0;
+  const int status = died_ || (cut_off_ && options_.cut_off_fails) ? 3 : stopped_with_.load();
   log_event("stopped", fmt::format("stopped, exit status {}{}", status,
                                    cut_off_ ? "; some answers were cut off" : ""));
   return status;
@@ -219,7 +219,10 @@ void ApiServer::ready(std::vector<ModelOffer> models) {
 void ApiServer::shut_down() {
   http_->post([this] { drain(); });
 }
-void ApiServer::stop() { http_->stop(); }
+void ApiServer::stop(int status) {
+  if (status != 0) stopped_with_ = status;
+  http_->stop();
+}
 
 bool ApiServer::dead() const {
   return !hosts_.empty() && std::all_of(hosts_.begin(), hosts_.end(),

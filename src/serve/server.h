@@ -57,7 +57,8 @@ class ApiServer : private HttpHandler {
 
   // Throws Error. The port that was taken.
   uint16_t listen();
-  // Answers until the end. The exit status: 0, or 3 when the generator died (or as cut_off_fails says).
+  // Answers until the end. The exit status: 0, 3 when the generator died (or as cut_off_fails says), or what
+  // stop() was told.
   int run();
   // From any thread. The share of the model's bytes that were read, for whoever waits.
   void loading(double share) { loaded_share_ = share; }
@@ -66,7 +67,7 @@ class ApiServer : private HttpHandler {
   void ready(std::vector<ModelOffer> models);
   void ready(ServedModel model, Generator& generator) { ready({{std::move(model), &generator}}); }
   void shut_down();                          // as SIGTERM does; the second time at once
-  void stop();                               // now
+  void stop(int status = 0);                 // now; run() gives the status
   bool at_once() const { return at_once_; }  // it was told twice
   // From any thread: a line of the log.
   void log_event(std::string_view event, const std::string& message) noexcept;
@@ -211,6 +212,7 @@ class ApiServer : private HttpHandler {
   std::vector<std::unique_ptr<Host>> hosts_;  // empty: they are being loaded
   std::set<GenerationPtr> generations_;
   std::atomic<bool> at_once_{false};
+  std::atomic<int> stopped_with_ = 0;
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
   std::atomic<bool> events_lost_{false};  // there was no memory to take them
   size_t watchers_ = 0;                   // of /api/events

@@ -228,7 +228,8 @@ TEST(ServeCommand, ModelsThatCannotBeAreRefused) {
            {a + " --alias x=b", "no model is called 'b'"},
            {dir + " " + a, "leave one of them out"},
            {a + " --model " + test::shell_quote("b=" + folder) + " --tp 2", "not with ranks"},
-           {"--sleep-after 5 --tp 2", "not with ranks"}})
+           {"--sleep-after 5 --tp 2", "not with ranks"},
+           {"--kernel warp", "stopped, exit status 1"}})
     EXPECT_NE(words(args).find(part), std::string::npos) << args << ": " << words(args);
 }
 

@@ -299,7 +299,7 @@ def main():
                 judge.block(folder, folder.moe_blocks[0], scope, source)
         except moebius.Error as e:
             # A block whose experts hang on the token's id takes rows alone on neither device.
-            (judge.refused if "on the CPU" in str(e) or "the token ids" in str(e) else judge.wrong).append(f"{path.name}: {e}")
+            (judge.refused if "on the CPU" in str(e) or "by token id" in str(e) else judge.wrong).append(f"{path.name}: {e}")
     words = with_torch(judge, first, source)
     for line in judge.wrong[:40]:
         print(f"WRONG {line}")

@@ -10,6 +10,7 @@
 
 #include "moebius/moebius.h"
 #include "moebius/moebius.hpp"
+#include "unit/checkpoint_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -45,6 +46,34 @@ TEST(Api, BlockEqualsItsExpertsWithTheSameRouting) {
   EXPECT_THROW(
       block.run({x.data(), ElementType::kF32, T, H - 1}, {z.data(), ElementType::kF32, T, H}),
       Error);
+}
+
+// A block whose experts hang on the token is refused when it is opened; its experts take ids, and say so
+// where they are given logits.
+TEST(Api, ExpertsByTokenIdTakeIds) {
+  const Folder folder =
+      Folder::open((test::test_data_dir() / "golden" / "deepseekv4-dense").string());
+  Options options;
+  options.threads = 1;
+  options.activations = ElementType::kF32;
+  const std::string name = folder.moe_blocks()[0];
+  EXPECT_EQ(test::error_of([&] { folder.moe(name, options); }),
+            name + ": this layer chooses experts by token id; only its experts can be run");
+  const Moe experts = folder.moe(name, options, MoeScope::kExperts);
+  const size_t H = experts.hidden(), E = experts.experts();
+  const std::vector<float> x = rows(H), logits = rows(E), weights = {0.5f, 0.5f};
+  std::vector<float> y(H);
+  const int32_t ids[] = {0, 1};
+  EXPECT_EQ(test::error_of([&] {
+              experts.run_logits({x.data(), ElementType::kF32, 1, H},
+                                 {logits.data(), ElementType::kF32, 1, E},
+                                 {y.data(), ElementType::kF32, 1, H});
+            }),
+            "this block chooses experts by token id, not by logits; give ids and weights of "
+            "experts");
+  experts.run_ids({x.data(), ElementType::kF32, 1, H}, ids, weights.data(), 2,
+                  {y.data(), ElementType::kF32, 1, H});
+  EXPECT_NE(y, std::vector<float>(H));
 }
 
 TEST(Api, RequestedKernelAndUnknownNames) {

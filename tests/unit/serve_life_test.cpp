@@ -338,6 +338,32 @@ TEST(ServeLife, OverloadIsTurnedAway) {
   EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
 }
 
+// Who is turned away is told to wait for the prompts that wait and for the shortest answer that runs.
+TEST(ServeLife, RetryAfterCountsWhatRuns) {
+  const auto retry_after = [](int most_tokens) {
+    ServerOptions options;
+    options.queue = 1;
+    FakeServer server(options, {}, 2);
+    server.generator.held = true;
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 3; ++i) {
+      clients.push_back(std::make_unique<Client>(server.port));
+      clients.back()->send(test::post(
+          "/v1/completions",
+          fmt::format(R"({{"prompt":"a","max_tokens":{}}})", i == 1 ? most_tokens : 1000)));
+      EXPECT_TRUE(eventually([&] {
+        return server.generator.stats().running + server.generator.stats().waiting ==
+               static_cast<size_t>(i + 1);
+      }));
+    }
+    const Response full = server.completion(R"("prompt":"a","max_tokens":3)");
+    EXPECT_EQ(full.status, 429);
+    return std::stoi(full.fields.at("retry-after"));
+  };
+  EXPECT_EQ(retry_after(20) - retry_after(3), 2 * 17);  // two run, a token a second is assumed
+  EXPECT_EQ(retry_after(900), 60);
+}
+
 // Far more than fits, from many threads: every answer is whole and its own, or 429.
 TEST(ServeLife, NothingIsLostOrMixed) {
   ServerOptions options;
