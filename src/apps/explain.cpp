@@ -211,7 +211,7 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
 // What decoding would take on a GPU, alone or with the CPU beside it.
 struct DeviceForecast {
   CudaRates rates;
-  bool gpu_measured = false;
+  bool gpu_measured = false, ranked = false;
   uint64_t allowed = 0;
   std::vector<CudaForecast> all;
 };
@@ -265,7 +265,11 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
   if (o.run.gpu_memory != 0)
     f.allowed = std::min(f.allowed, static_cast<uint64_t>(o.run.gpu_memory * 1073741824.0));
   model.policy.accept = q.policy.accept, model.cuda.kernel = q.policy.kernel;
-  f.all = forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
+  f.ranked = o.ranks > 0;
+  f.all = f.ranked
+              ? forecast_cuda_ranks(checkpoint, model, *q.cuda, f.rates, parse_link(o.link),
+                                    static_cast<size_t>(o.ranks), kForecastSequences)
+              : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
   return f;
 }
 
@@ -274,7 +278,7 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
   Table table("lrrrrw", width, colour);
   std::vector<std::string> header = {"tokens/s of sequences"};
   for (const size_t n : kForecastSequences) header.push_back(std::to_string(n));
-  header.insert(header.end(), {"on the GPU", ""});
+  header.insert(header.end(), {f.ranked ? "on the fullest GPU" : "on the GPU", ""});
   table.header(std::move(header));
   for (const CudaForecast& c : f.all) {
     std::vector<std::string> cells = {c.words};
@@ -325,7 +329,7 @@ Json forecast_json(const DeviceForecast& f) {
 
 int run_explain(const ExplainOptions& options, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
-  if (options.ranks > 0) {
+  if (options.ranks > 0 && !on_cuda(options.run.device)) {
     explain_ranks(checkpoint, options, out);
     return 0;
   }

@@ -12,6 +12,7 @@
 #include "apps/manners.h"
 #include "apps/places.h"
 #include "base/error.h"
+#include "device/cuda/cuda_device.h"
 #include "model/ranks/cuda_memory.h"
 #include "model/ranks/handshake.h"
 #include "model/ranks/rank_memory.h"
@@ -34,6 +35,16 @@ T value_of(const Command& command, const char* name) {
   return *std::get<T*>(command.find(name)->target);
 }
 
+// Ranks that spread experts have them on the same kind of device, whatever its number.
+std::string place_text(DevicePlacement placement) {
+  const auto plain = [](std::string& name) {
+    if (is_cuda_name(name)) name = "cuda";
+  };
+  plain(placement.ends);
+  for (DevicePlacement::Rule& r : placement.rules) plain(r.attention), plain(r.experts);
+  return placement.describe();
+}
+
 std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& o,
                                                             const RankSplit& split,
                                                             const std::string& check) {
@@ -52,6 +63,9 @@ std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& 
           {"--int8-activations", o.act.mode == Int8Mode::kDeclared ? "declared"
                                  : o.act.mode == Int8Mode::kVllm   ? "vllm"
                                                                    : "ct"},
+          {"--place", split.ep > 1 ? place_text(o.placement) : "any"},
+          {"GPU", split.ep > 1 && !o.placement.cuda().empty() ? printable(o.cuda.module->facts.name)
+                                                              : "any"},
           {"--check", check}};
 }
 
@@ -152,8 +166,8 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
   ranks_ = std::make_unique<Ranks>(*comm_, split);
   options.ranks = ranks_.get();
   if (!options.placement.cuda().empty()) try {
-      const RankPart part = rank_parts(checkpoint, split)[ranks_->rank()];
-      options.memory_left = check_cuda_memory(checkpoint, options, part.layers);
+      const CudaShare share = cuda_shares(checkpoint, split)[ranks_->rank()];
+      options.memory_left = check_cuda_memory(checkpoint, options, share);
     } catch (const Error& e) {
       ranks_->abort(e.what());
       throw;

@@ -25,8 +25,8 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   checkpoint.require_supported();
   ModelOptions options = wanted;
   options.placement = place_parts(checkpoint, spec, options.kv(), options.placement).placement;
-  if (options.ranks != nullptr) check_cuda_split(options.placement, options.ranks->split());
-  ModelPart part(checkpoint, std::move(spec), options.ranks);
+  if (options.ranks != nullptr) check_cuda_split(options, options.ranks->split());
+  ModelPart part(checkpoint, std::move(spec), options.ranks, !options.placement.cuda().empty());
   if (options.predictor && options.ranks != nullptr)
     fail("multi-token prediction runs in one process; leave out the ranks");
   if (options.ranks != nullptr)

@@ -105,14 +105,15 @@ TEST(CudaCli, ModelsRunOnTheEmulatedPlugin) {
   EXPECT_NE(r.err.find("may be used (--gpu-memory)"), std::string::npos) << r.err;
 }
 
-// Ranks with whole layers on a device each; here both share one.
+// Ranks with whole layers, or whole experts, on a device each; here both share one.
 TEST(CudaCli, RanksRunOnTheEmulatedPlugin) {
   if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
   const std::string prompt = " -p 'Once upon a time' -n 3 --temp 0 -q";
   const std::string emulated = "MOEBIUS_CUDA_MODULE=" + test::shell_quote(test::emulated_plugin());
   const std::string want = run_tool("run" + prompt).out;
   for (const char* device :
-       {" --device cuda --pp 2", " --device cuda --pp 2 --experts cpu --gpu-memory 1"}) {
+       {" --device cuda --pp 2", " --device cuda --pp 2 --experts cpu --gpu-memory 1",
+        " --device cuda --ep 2 --gpu-memory 1", " --device cuda --ep 2 --experts cpu"}) {
     const test::CommandResult r = run_tool("run" + prompt + device, emulated);
     EXPECT_EQ(r.status, 0) << r.err;
     EXPECT_EQ(r.out, want) << device;
@@ -125,6 +126,14 @@ TEST(CudaCli, RanksRunOnTheEmulatedPlugin) {
       run_tool("run --device cuda --pp 2 --gpu-memory 0.1" + prompt, emulated);
   EXPECT_EQ(small.status, 1);
   EXPECT_NE(small.err.find("may be used (--gpu-memory)"), std::string::npos) << small.err;
+  // A device that one of the ranks loses ends both, in its words.
+  const test::CommandResult lost =
+      run_tool("run --device cuda --ep 2" + prompt, emulated + " MOEBIUS_EMULATED_LOST=200");
+  EXPECT_EQ(lost.status, 1) << lost.err;
+  EXPECT_NE(lost.err.find("unspecified launch failure (emulated)"), std::string::npos) << lost.err;
+  const test::CommandResult plan = run_tool("explain --device cuda --ranks 2", emulated);
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_NE(plan.out.find("--device cuda --ep 2"), std::string::npos) << plan.out;
 }
 
 // A device that fails for good while it runs: words, and another start is as good as the first.

@@ -30,7 +30,7 @@
 namespace moebius {
 namespace {
 
-std::string g_words;
+thread_local std::string g_words;
 
 // A graph is the calls that were given while it was captured.
 using Graph = std::vector<std::function<CudaStatus()>>;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
@@ -8,11 +8,11 @@
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
-# with all on the device and with experts on the CPU, lost: a server whose GPU is lost (tests/gpu/lost_device.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
+# with all on the device and with experts on the CPU, lost: a server whose GPU is lost (tests/gpu/lost_device.py), ranks: ranks that share the GPU and spread experts (tests/gpu/ranks.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -91,14 +91,16 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" lost "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
   [ ! -e build/gpu_bundle/libraries.tar.xz ] || tar -xJf build/gpu_bundle/libraries.tar.xz -C "$prefix"
   export LD_LIBRARY_PATH=$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   tool=$root/build/gpu/tool/moebius
-  if cmake -S . -B build/gpu/tool -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOEBIUS_TESTS=OFF -DMOEBIUS_MPI=OFF -DMOEBIUS_CUDA=off \
+  mpi=OFF
+  if command -v mpirun >/dev/null; then mpi=ON; fi
+  if cmake -S . -B build/gpu/tool -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOEBIUS_TESTS=OFF -DMOEBIUS_MPI=$mpi -DMOEBIUS_CUDA=off \
     "-DCMAKE_PREFIX_PATH=$prefix/usr" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu" \
     >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli moebius_shared -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
     cp build/gpu/libmoebius_cuda.so build/gpu/tool/
@@ -210,6 +212,24 @@ case " $* " in
       timeout 240 python3 -B tests/gpu/lost_device.py "$tool" "$root/build/gpu/liblose_device.so" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "lost device after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" ranks "*)
+    if [ -n "$wants_tool" ]; then
+      python3 -B tests/gpu/random_model.py build/gpu/model-sizes 2 4096 || status=1
+      timeout 300 python3 -B tests/gpu/ranks.py "$tool" tests/golden build/gpu/model-sizes 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      # What two ranks that share a GPU and hand rows over by the host cost, beside one process.
+      for ranks in "" "--ep 2"; do
+        words="bench model build/gpu/model-sizes --batches 1,8,32 --steps 32 --seconds 0.5 --prompts 512 --depths 32 --device cuda $ranks"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
+      echo "ranks after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -55,6 +57,34 @@ TEST_F(CudaForecasts, PlaceWhatFits) {
   EXPECT_EQ(all[1].placed.divided, 1u);
   EXPECT_LT(all[1].bytes, whole[0].bytes);
   EXPECT_GE(all[1].bytes, all[2].bytes);
+}
+
+// Ranks with a device each: every way that there is, less on each than on one, and what crosses costs.
+TEST_F(CudaForecasts, RanksWithADeviceEach) {
+  const CudaRates rates{4e12, 100e9, 50e9};
+  const auto ways = [&](size_t ranks, const LinkFacts& between) {
+    const size_t sequences[] = {1, 64};
+    return forecast_cuda_ranks(checkpoint_, {}, named_cuda_target("H200"), rates, between, ranks,
+                               sequences);
+  };
+  const auto one = ask(rates, UINT64_MAX);
+  const auto two = ways(2, {30e-6, 1e9});
+  ASSERT_EQ(two.size(), 2u);
+  for (const CudaForecast& f : two) {
+    EXPECT_TRUE(f.words == "--device cuda --pp 2" || f.words == "--device cuda --ep 2") << f.words;
+    EXPECT_GT(f.decode[0].crossing, 0.0);
+    EXPECT_LT(f.decode[1].tokens_per_second(), one[0].decode[1].tokens_per_second());
+  }
+  EXPECT_GE(two[0].decode[0].tokens_per_second(), two[1].decode[0].tokens_per_second());
+  const auto slow = ways(2, {30e-6, 1e6});
+  EXPECT_LT(slow[1].decode[1].tokens_per_second(), two[1].decode[1].tokens_per_second());
+  const auto four = ways(4, {30e-6, 1e9});  // two layers: --pp 4 cannot be
+  EXPECT_TRUE(std::none_of(four.begin(), four.end(), [](const CudaForecast& f) {
+    return f.words == "--device cuda --pp 4";
+  }));
+  EXPECT_TRUE(std::any_of(four.begin(), four.end(), [](const CudaForecast& f) {
+    return f.words == "--device cuda --pp 2 --ep 2";
+  }));
 }
 
 TEST_F(CudaForecasts, BusyExpertsOnTheDeviceAreFaster) {

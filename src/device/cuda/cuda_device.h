@@ -80,6 +80,8 @@ class CudaDevice final : public Device {
              const LoadOptions& options) override;
   std::unique_ptr<ExpertsOp> divided_experts(const Checkpoint& checkpoint,
                                              const MoeRequest& request, const LoadOptions& options);
+  std::unique_ptr<ExpertsOp> spread_experts(const Checkpoint& checkpoint, const MoeRequest& request,
+                                            const LoadOptions& options);
   std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
   std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
                                      KvPlace place) override;
@@ -170,10 +172,10 @@ class CudaDevice final : public Device {
   CudaRouting one_expert(const Step& step, size_t rows) const;
   // Where the rows of experts are counted on the device until `to` gets them.
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
-  // What a divided layer needs between its parts (cuda_divided.cpp); layers take turns.
+  // What a layer needs between its parts whose other experts are elsewhere (cuda_items.h); layers take turns.
   struct DividedRoom {
-    CudaRoom chosen, own, others, at, shared;
-    CudaHostRoom chosen_here, rows_here, at_here;
+    CudaRoom chosen, own, others, at, shared, which, sent;
+    CudaHostRoom chosen_here, rows_here, at_here, sent_here;
   };
   DividedRoom& divided_room(const Step& step) const { return queue(step).divided; }
   void reserve(const Step& step, CudaRoom& room, size_t bytes) const {

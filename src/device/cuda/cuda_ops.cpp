@@ -383,8 +383,6 @@ std::unique_ptr<LinearOp> CudaDevice::head_linear(const HeadMatrices& matrices) 
 
 MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
                        const LoadOptions& options) {
-  if (request.exchange != nullptr)
-    fail("device {}: {} is shared by ranks", name_, request.block->name);
   const CudaLoad load = load_of(options);
   MoeOps ops;
   if (request.part == MoePart::kBlock) {
@@ -393,7 +391,9 @@ MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
     add_weights(router[0].layer().bytes());
     ops.router = std::make_unique<CudaLinearOp>(*this, std::move(router));
   }
-  if (request.other != nullptr) {
+  if (request.exchange != nullptr) {
+    ops.experts = spread_experts(checkpoint, request, options);
+  } else if (request.other != nullptr) {
     ops.experts = divided_experts(checkpoint, request, options);
   } else {
     CudaExperts experts = load_cuda_experts(checkpoint, *request.block, load, request.part);

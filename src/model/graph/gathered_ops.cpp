@@ -76,6 +76,14 @@ class GatheredExperts final : public ExpertsOp {
   const char* what_;
 };
 
+// Throws where the ranks do not hold the same rows.
+void compare_rows(Step& step, Ranks& ranks, const RowSet& x) {
+  const Phase phase = step.phase;
+  step.phase = Phase::kExchange;
+  x.device->on_host(step, x, {}, [&](HostRows rows, HostRows) { ranks.compare(rows.data); });
+  step.phase = phase;
+}
+
 class GatheredLogits final : public LinearOp {
  public:
   GatheredLogits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width)
@@ -89,9 +97,9 @@ class GatheredLogits final : public LinearOp {
   void forward(Step& step, const RowSet& x, const RowSet& y) const override {
     const RowSet part = x.device->rows(step, kPart, x.rows, op_->out_features(), XType::kF32);
     op_->forward(step, x, part);
+    compare_rows(step, ranks_, x);
     const Phase phase = step.phase;
     step.phase = Phase::kExchange;
-    x.device->on_host(step, x, {}, [&](HostRows rows, HostRows) { ranks_.compare(rows.data); });
     x.device->on_host(step, part, y, [&](HostRows mine, HostRows all) {
       ranks_.gather_first(mine.data, cuts_, all.data, width_, x.rows);
     });
@@ -103,6 +111,24 @@ class GatheredLogits final : public LinearOp {
   Ranks& ranks_;
   size_t width_;
   std::vector<Range> cuts_;
+};
+
+class ComparedLogits final : public LinearOp {
+ public:
+  ComparedLogits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width)
+      : op_(std::move(op)), ranks_(ranks), width_(width) {}
+  size_t in_features() const override { return op_ != nullptr ? op_->in_features() : 0; }
+  size_t out_features() const override { return width_; }
+  uint64_t packed_bytes() const override { return op_ != nullptr ? op_->packed_bytes() : 0; }
+  void forward(Step& step, const RowSet& x, const RowSet& y) const override {
+    compare_rows(step, ranks_, x);
+    if (op_ != nullptr) op_->forward(step, x, y);
+  }
+
+ private:
+  std::unique_ptr<LinearOp> op_;  // null: the leader has it
+  Ranks& ranks_;
+  size_t width_;
 };
 
 }  // namespace
@@ -123,6 +149,10 @@ std::unique_ptr<ExpertsOp> gather_experts(std::unique_ptr<ExpertsOp> op, Ranks& 
 
 std::unique_ptr<LinearOp> gather_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width) {
   return std::make_unique<GatheredLogits>(std::move(op), ranks, width);
+}
+
+std::unique_ptr<LinearOp> compare_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width) {
+  return std::make_unique<ComparedLogits>(std::move(op), ranks, width);
 }
 
 }  // namespace moebius

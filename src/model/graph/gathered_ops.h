@@ -19,5 +19,7 @@ std::unique_ptr<ExpertsOp> gather_experts(std::unique_ptr<ExpertsOp> op, Ranks& 
                                           const char* what);
 // y is whole on the leader alone. Throws where the ranks do not hold the same rows.
 std::unique_ptr<LinearOp> gather_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
+// The same of ranks that do not cut: the leader has the whole operation, the others have null.
+std::unique_ptr<LinearOp> compare_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
 
 }  // namespace moebius

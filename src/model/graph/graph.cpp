@@ -218,10 +218,11 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
     ends.take_rows(step, a, std::move(which), x);
     return ends.on_host(step, x, {}, give);
   }
-  const RowSet all = ends.rows(step, kLogits, n, l_.output_width, XType::kF32),
+  const RowSet all = ends.rows(step, kLogits, l_.logits_here ? n : 0, l_.output_width, XType::kF32),
                y = all.columns(0, l_.vocab);
   ends.take_rows(step, a, std::move(which), x);
   l_.output->forward(step, x, all);
+  if (!l_.logits_here) return;
   if (l_.logit_tail != nullptr) l_.logit_tail->run(step, {y});
   found.resize(needs.empty() ? 0 : n);
   if (needs.empty() || !ends.candidates(step, y, needs, found)) {

@@ -195,6 +195,7 @@ struct LayerSet {
   XType type = XType::kBf16;
   Range own;                                        // layers that are here
   std::vector<std::unique_ptr<GraphLayer>> layers;  // of the whole model; null: another rank's
+  bool logits_here = true;                          // else another rank gives them
   // The ends, where they are here.
   std::shared_ptr<EmbeddingOp> embedding;
   Program embedded;    // {h}: a norm of the token's row, that row into other streams; null: neither

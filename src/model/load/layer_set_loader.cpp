@@ -209,7 +209,7 @@ std::unique_ptr<RowGate> LayerSetLoader::load_row_gate(const LayerParts& parts, 
 
 LoadOptions LayerSetLoader::expert_options(MoePart part, size_t layer) const {
   LoadOptions o = options_;
-  if (part_.columns.empty()) return o;
+  if (part_.columns.empty() && !(part_.repeats && part == MoePart::kBlock)) return o;
   const Ranks& ranks = *part_.ranks;
   o.rank.second = Cut::kOutputs;
   if (part == MoePart::kBlock) {
@@ -266,7 +266,8 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
   MoeBlock block = take_layer_shared(*stored);
   if (spec_.whole_blocks) block.routing_reason.clear();  // why it cannot run without the lists
   MoeRequest request{&block};
-  if (!part_.columns.empty()) request.exchange = &part_.ranks->for_experts();
+  const bool ranked = !part_.columns.empty() || part_.repeats;
+  if (ranked) request.exchange = &part_.ranks->for_experts();
   const auto& divided = to_->devices.placement().divided;
   if (const auto some = divided.find(index); some != divided.end()) {
     request.other = &to_->devices.cpu();
@@ -278,7 +279,7 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
   layer.block->router = std::move(ops.router);
   layer.dense_bytes += layer.block->router->packed_bytes();
   layer.block->experts = std::move(ops.experts);
-  if (!part_.columns.empty())
+  if (ranked && layer.block->experts->facts().outputs != to_->hidden)  // some columns
     layer.block->experts =
         gather_experts(std::move(layer.block->experts), *part_.ranks, part_.expert_columns,
                        to_->type, index, "output of experts");
@@ -332,8 +333,12 @@ void LayerSetLoader::load_ends() {
   Linear projection = part_.projects || gives_rows(part_) ? load_projection() : nullptr;
   const bool cut = !part_.columns.empty();
   if (part_.embeds) load_embedding(cut ? nullptr : projection.get());
-  to_->output = cut ? gather_logits(std::move(projection), *part_.ranks, to_->output_width)
-                    : std::move(projection);
+  to_->logits_here = part_.ranks == nullptr || part_.ranks->leader();
+  if (cut)
+    projection = gather_logits(std::move(projection), *part_.ranks, to_->output_width);
+  else if (part_.repeats)
+    projection = compare_logits(std::move(projection), *part_.ranks, to_->output_width);
+  to_->output = std::move(projection);
 }
 
 // The final norm and all that makes logits of it; the product itself is the result, none where the
@@ -366,6 +371,7 @@ Linear LayerSetLoader::load_projection() {
   if (spec_.logits_cap != 0.0f) tail.push_back({RowOpKind::kCap, {}, {}, spec_.logits_cap});
   if (!tail.empty()) to_->logit_tail = device.rows(std::move(tail));
   const Ranks* ranks = part_.ranks;
+  if (part_.repeats && !ranks->leader()) return nullptr;
   const Range rows = part_.columns.empty() ? Range{}
                                            : output_range(to_->output_width, ranks->members(),
                                                           ranks->member(), output.name);

@@ -60,7 +60,7 @@ DecoderSpec ModelPart::spec_of(size_t member) const {
   return s;
 }
 
-ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r)
+ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r, bool repeated)
     : ranks(r), whole(std::move(all)), spec(whole), own{0, whole.layers.size()} {
   if (ranks == nullptr) return;
   embeds = ranks->leader();
@@ -69,14 +69,15 @@ ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r)
   stages = plan_stages(checkpoint, whole, split.pp);
   own = {stages[ranks->stage()], stages[ranks->stage() + 1]};
   if (ranks->members() == 1) return;
-  columns = output_ranges(hidden, ranks->members(), "hidden_size");
+  repeats = repeated;
+  if (!repeats) columns = output_ranges(hidden, ranks->members(), "hidden_size");
   for (size_t m = 0; m < ranks->members(); ++m) {
     const size_t ep_rank = m / split.tp;
     expert_columns.push_back(
         moe_split(hidden, split.tp, m % split.tp, split.ep, ep_rank, "hidden_size")
             .columns[ep_rank]);
   }
-  cuts_heads = !split.repeat_attention && !whole.shared_key;
+  cuts_heads = !repeats && !split.repeat_attention && !whole.shared_key;
   spec = spec_of(ranks->member());
 }
 

@@ -20,7 +20,8 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
 std::vector<bool> stage_begins(const DecoderSpec& spec);
 
 struct ModelPart {
-  ModelPart(const Checkpoint& checkpoint, DecoderSpec whole, Ranks* ranks);
+  // repeats: the ranks of a stage spread experts alone, and each has all the rest.
+  ModelPart(const Checkpoint& checkpoint, DecoderSpec whole, Ranks* ranks, bool repeats = false);
   // Some layers of a model that this process has alone, and the token table where they are the first;
   // no logits.
   ModelPart(DecoderSpec whole, Range layers);
@@ -35,6 +36,7 @@ struct ModelPart {
   bool cuts_heads = false;            // attention is shared by the ranks of this stage
   bool embeds = true;                 // tokens become rows here: of the ranks, the leader
   bool projects = true;               // rows become logits here, in the first stage
+  bool repeats = false;               // columns are whole, experts are spread
 
   bool first_stage() const { return own.begin == 0; }
   DecoderSpec spec_of(size_t member) const;  // as another rank of a stage has it

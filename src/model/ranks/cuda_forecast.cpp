@@ -43,6 +43,7 @@ struct LayerBytes {
 struct ModelBytes {
   std::vector<LayerBytes> layers;
   double output = 0, row = 0, logits = 0;  // the last projection; a row between layers, of logits
+  double hidden = 0;                       // numbers of a row
 };
 
 ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
@@ -53,7 +54,8 @@ ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   ModelBytes out;
   out.layers.resize(layers);
   const ModelConfig& config = checkpoint.config();
-  out.row = static_cast<double>(config.hidden) * (options.type == XType::kF32 ? 4.0 : 2.0);
+  out.hidden = static_cast<double>(config.hidden);
+  out.row = out.hidden * (options.type == XType::kF32 ? 4.0 : 2.0);
   out.logits = static_cast<double>(config.vocab) * 4.0;
   for (const MoeBlock& b : checkpoint.moe_blocks())
     if (b.layer >= 0 && static_cast<size_t>(b.layer) < layers && !b.experts.empty()) {
@@ -125,7 +127,74 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
   return d;
 }
 
+// A step of ranks that have stages of layers and spread experts, all on devices. The busiest rank sets the pace.
+CudaForecast::Decode ranked_step(const ModelBytes& model, const CudaRates& rates,
+                                 const LinkFacts& between, const RankSplit& split,
+                                 size_t sequences) {
+  CudaForecast::Decode d;
+  d.sequences = sequences;
+  const auto rows = static_cast<double>(sequences), pp = static_cast<double>(split.pp);
+  d.gpu = model.output / rates.gpu_read + kGpuStep + rows * model.logits / kLogitRate;
+  if (split.pp > 1)
+    d.crossing += pp * (kHandOver / 2 + between.latency + rows * model.row / between.rate);
+  for (const LayerBytes& l : model.layers) {
+    double busiest = 0, fewest = l.each;  // bytes; rows of a token that are computed on a rank
+    for (size_t r = 0; r < split.ep && !l.shares.empty(); ++r) {
+      const std::vector<int32_t> local =
+          expert_map(l.shares.size(), split.ep, r, Placement::kLinear);
+      double own = 0;
+      for (size_t e = 0; e < local.size(); ++e)
+        if (local[e] >= 0) own += l.each * l.shares[e];
+      busiest = std::max(busiest, l.met(rows, [&](uint32_t e) { return local[e] >= 0; }));
+      fewest = std::min(fewest, own);
+    }
+    d.gpu += kGpuLayer + (l.dense + l.every + busiest) / rates.gpu_read;
+    if (split.ep == 1 || l.shares.empty()) continue;
+    const double comes = rows * (l.each - fewest) * 4 * model.hidden;  // at most, in f32
+    d.crossing += kHandOver + between.latency + comes * (2 / rates.link + 1 / between.rate);
+  }
+  return d;
+}
+
 }  // namespace
+
+std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
+                                              const ModelOptions& options, const CudaTarget& target,
+                                              const CudaRates& rates, const LinkFacts& between,
+                                              size_t ranks, std::span<const size_t> sequences) {
+  std::vector<CudaForecast> all;
+  ModelBytes model;
+  try {
+    model = read_bytes(checkpoint, options, target, decoder_spec(checkpoint.config()).layers.size(),
+                       read_loads(options.loads_file));
+  } catch (const Error&) {
+    return {};  // as forecast_cuda()
+  }
+  ModelOptions whole = options;
+  whole.placement = parse_placement("cuda");
+  for (size_t ep = 1; ep <= ranks; ++ep) {
+    if (ranks % ep != 0) continue;
+    const RankSplit split{ranks / ep, 1, ep};
+    CudaForecast f;
+    f.words =
+        fmt::format("--device cuda{}{}", split.pp > 1 ? fmt::format(" --pp {}", split.pp) : "",
+                    split.ep > 1 ? fmt::format(" --ep {}", split.ep) : "");
+    try {
+      for (const CudaShare& share : cuda_shares(checkpoint, split))
+        f.bytes = std::max(
+            f.bytes, device_bytes(cuda_bytes(checkpoint, whole, target, kUsualContext, share)));
+    } catch (const Error&) {
+      continue;  // fewer layers or experts than ranks
+    }
+    for (const size_t n : sequences)
+      f.decode.push_back(ranked_step(model, rates, between, split, n));
+    all.push_back(std::move(f));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const CudaForecast& a, const CudaForecast& b) {
+    return a.decode[0].tokens_per_second() > b.decode[0].tokens_per_second();
+  });
+  return all;
+}
 
 std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const CudaTarget& target, const CudaRates& rates,

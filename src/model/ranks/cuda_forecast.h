@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/ranks/cuda_memory.h"
+#include "model/ranks/rank_plan.h"
 
 namespace moebius {
 
@@ -34,5 +35,11 @@ struct CudaForecast {
 std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const CudaTarget& target, const CudaRates& rates,
                                         uint64_t allowed, std::span<const size_t> sequences);
+// Ways to share the model among so many ranks with such a device each (--pp, --ep and both), the fastest first for the first number of sequences;
+// `bytes` are those of the fullest rank. Rows of experts cross by the hosts and `between` them.
+std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
+                                              const ModelOptions& options, const CudaTarget& target,
+                                              const CudaRates& rates, const LinkFacts& between,
+                                              size_t ranks, std::span<const size_t> sequences);
 
 }  // namespace moebius

@@ -11,11 +11,12 @@
 #include "base/human.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_items.h"
 #include "model/arch/arch.h"
 #include "model/load/placement_plan.h"
 #include "model/ranks/rank_memory.h"
 #include "model/ranks/rank_plan.h"
+#include "runtime/host_name.h"
 
 namespace moebius {
 namespace {
@@ -24,11 +25,56 @@ constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // rows and tables of ste
 
 std::string device_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-uint64_t allowed_bytes(const CudaSettings& cuda) {
+uint64_t usable_bytes(const CudaSettings& cuda) {
   uint64_t free = 0;
   check_cuda(*cuda.module->api, cuda.module->api->free_bytes(&free), "memory of the device");
-  const uint64_t most = free > kReservedBytes ? free - kReservedBytes : 0;
+  return free > kReservedBytes ? free - kReservedBytes : 0;
+}
+uint64_t allowed_bytes(const CudaSettings& cuda) {
+  const uint64_t most = usable_bytes(cuda);
   return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
+}
+
+// Rows between the parts of layers whose experts ranks spread (device/cuda/cuda_spread.cpp): own ones, those of
+// others, those that are sent.
+uint64_t spread_bytes(const Checkpoint& checkpoint) {
+  uint64_t most = 0;
+  for (const MoeBlock& b : checkpoint.moe_blocks()) {
+    const size_t slots = b.spec.router.top_k;
+    most = std::max<uint64_t>(most, CudaItemsCall::most_rows(slots, b.spec.hidden) * slots *
+                                        b.spec.hidden * sizeof(float));
+  }
+  return 3 * most;
+}
+
+// The experts of each layer that a rank does not have.
+std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
+                                                   const CudaShare& share) {
+  std::map<int, std::vector<bool>> out;
+  for (const MoeBlock& b : checkpoint.moe_blocks()) {
+    if (share.ep == 1 || b.experts.empty()) continue;
+    std::vector<bool>& elsewhere = out[b.layer];
+    for (const int32_t local :
+         expert_map(b.experts.size(), share.ep, share.ep_rank, Placement::kLinear))
+      elsewhere.push_back(local < 0);
+  }
+  return out;
+}
+
+std::string who_needs(const CudaBytes& need, size_t context) {
+  return fmt::format("{} of weights, {} of keys and values for {} tokens, {} for work",
+                     device_size(need.weights), device_size(need.kv), context,
+                     device_size(need.work));
+}
+std::string what_may_be_used(const CudaSettings& cuda, uint64_t allowed, const CudaBytes& need) {
+  return fmt::format(
+      "{} may be used{}{}", device_size(allowed), cuda.memory != 0 ? " (--gpu-memory)" : "",
+      need.experts > 0 ? fmt::format("; with --experts cpu {} of experts stay on the CPU",
+                                     device_size(need.experts))
+                       : "");
+}
+size_t context_of(const ModelOptions& options) {
+  return options.context != 0 ? options.context : kUsualContext;
 }
 
 // As device/cuda/cuda_divided.cpp runs them.
@@ -66,10 +112,11 @@ std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t exp
   return out;
 }
 
-uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + kDeviceWork; }
+uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + bytes.work; }
 
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context, Range layers) {
+                     const CudaTarget& target, size_t context, const CudaShare& share) {
+  const Range& layers = share.layers;
   const DecoderSpec spec = decoder_spec(checkpoint.config());
   const DevicePlacement placement =
       place_parts(checkpoint, spec, options.kv(), options.placement).placement;
@@ -77,6 +124,8 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   CudaBytes out;
+  out.work = kDeviceWork + (share.ep > 1 ? spread_bytes(checkpoint) : 0);
+  const std::map<int, std::vector<bool>> elsewhere = experts_elsewhere(checkpoint, share);
   out.layers.resize(spec.layers.size()), out.each.resize(spec.layers.size());
   out.divisible.resize(spec.layers.size());
   for (const MoeBlock& b : checkpoint.moe_blocks())
@@ -89,7 +138,12 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
     const bool in_layer = m.layer >= 0;
     if (in_layer ? static_cast<size_t>(m.layer) < layers.begin ||
                        static_cast<size_t>(m.layer) >= layers.end
-                 : layers.begin > 0)
+                 : !share.has_ends())
+      continue;
+    if (const auto spread = elsewhere.find(m.layer);
+        m.expert >= 0 && spread != elsewhere.end() &&
+        static_cast<size_t>(m.expert) < spread->second.size() &&
+        spread->second[static_cast<size_t>(m.expert)])
       continue;
     const bool experts = in_layer && is_of_experts(m);
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
@@ -128,44 +182,91 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
 }
 
 uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
-                           Range layers) {
+                           const CudaShare& share) {
   const CudaModule& module = *options.cuda.module;
-  const size_t context = options.context != 0 ? options.context : kUsualContext;
-  const CudaBytes need =
-      cuda_bytes(checkpoint, options, cuda_target(module.facts), context, layers);
+  const size_t context = context_of(options);
+  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
   const uint64_t allowed = allowed_bytes(options.cuda), all = device_bytes(need);
   if (all > allowed)
-    fail(
-        "{}: needs {} on {} ({} of weights, {} of keys and values for {} tokens, {} for work), and "
-        "{} "
-        "may be used{}{}",
-        checkpoint.folder(), device_size(all), module.facts.name, device_size(need.weights),
-        device_size(need.kv), context, device_size(kDeviceWork), device_size(allowed),
-        options.cuda.memory != 0 ? " (--gpu-memory)" : "",
-        need.experts > 0 ? fmt::format("; with --experts cpu {} of experts stay on the CPU",
-                                       device_size(need.experts))
-                         : "");
+    fail("{}: needs {} on {} ({}), and {}", checkpoint.folder(), device_size(all),
+         module.facts.name, who_needs(need, context),
+         what_may_be_used(options.cuda, allowed, need));
   std::vector<RankMemory> host = {{"", need.host, memory_limits()}};
   if (const std::string refusal = memory_refusal(host); !refusal.empty())
     fail("{}: {}", checkpoint.folder(), refusal);
   if (need.kv == 0) return memory_left(host);
-  return allowed - need.weights - kDeviceWork;
+  return allowed - need.weights - need.work;
+}
+
+uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& options,
+                          const RankSplit& split) {
+  check_cuda_split(options, split);
+  const CudaModule& module = *options.cuda.module;
+  const size_t context = context_of(options);
+  const uint64_t usable = usable_bytes(options.cuda);
+  std::vector<RankMemory> host;
+  std::vector<CudaBytes> needs;
+  uint64_t all = 0, fixed = 0;
+  bool keeps = false;  // keys and values
+  for (const CudaShare& share : cuda_shares(checkpoint, split)) {
+    const CudaBytes need =
+        cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
+    if (options.cuda.memory != 0 && device_bytes(need) > options.cuda.memory)
+      fail("{}: rank {} of {} needs {} on {} ({}), and {}", checkpoint.folder(), needs.size(),
+           split.ranks(), device_size(device_bytes(need)), module.facts.name,
+           who_needs(need, context), what_may_be_used(options.cuda, options.cuda.memory, need));
+    all += device_bytes(need), fixed += need.weights + need.work;
+    keeps = keeps || need.kv > 0;
+    host.push_back({host_name(), need.host, memory_limits()});
+    needs.push_back(need);
+  }
+  if (all > usable)
+    fail("{}: {} ranks together need {} on {}, and {} may be used", checkpoint.folder(),
+         split.ranks(), device_size(all), module.facts.name, device_size(usable));
+  if (const std::string refusal = memory_refusal(host); !refusal.empty())
+    fail("{}: {}", checkpoint.folder(), refusal);
+  if (!keeps) return memory_left(host);
+  uint64_t left = (usable - fixed) / split.ranks();
+  for (const CudaBytes& need : needs)
+    if (options.cuda.memory != 0)
+      left = std::min(left, options.cuda.memory - need.weights - need.work);
+  return left;
+}
+
+std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split) {
+  std::vector<CudaShare> shares;
+  for (const RankPart& part : rank_parts(checkpoint, split))
+    shares.push_back({part.layers, split.ep, part.member / split.tp});
+  return shares;
 }
 
 std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                           const ModelOptions& options) {
-  check_cuda_split(options.placement, split);
+  check_cuda_split(options, split);
   const CudaTarget target = cuda_target(options.cuda.module->facts);
   std::vector<uint64_t> bytes;
-  for (const RankPart& part : rank_parts(checkpoint, split))
-    bytes.push_back(cuda_bytes(checkpoint, options, target, kUsualContext, part.layers).host);
+  for (const CudaShare& share : cuda_shares(checkpoint, split))
+    bytes.push_back(cuda_bytes(checkpoint, options, target, kUsualContext, share).host);
   return bytes;
 }
 
-void check_cuda_split(const DevicePlacement& placement, const RankSplit& split) {
-  if (!placement.cuda().empty() && split.members() > 1)
-    fail("--device {}: {} cut layers, which CPUs do; with GPUs every rank has whole ones: --pp {}",
-         placement.cuda(), describe(split), split.ranks());
+void check_cuda_split(const ModelOptions& options, const RankSplit& split) {
+  const std::string device = options.placement.cuda();
+  if (device.empty()) return;
+  if (split.tp > 1)
+    fail(
+        "--device {}: {} cut layers, which CPUs do; with GPUs every rank has whole ones: --pp {}, "
+        "or whole experts: --ep {}",
+        device, describe(split), split.ranks(), split.ranks());
+  if (split.ep == 1) return;
+  if (split.spare > 0)
+    fail("--device {}: --spare is for CPUs; ranks with GPUs keep the experts that they load",
+         device);
+  if (options.cuda.fit_experts || !options.placement.divided.empty())
+    fail(
+        "--device {}: --experts auto is for one process or --pp; with --ep {} experts are spread "
+        "over the GPUs, or lie on the CPUs (--experts cpu)",
+        device, split.ep);
 }
 
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
@@ -234,8 +335,8 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
 
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
   const CudaModule& module = *options.cuda.module;
-  const size_t context = options.context != 0 ? options.context : kUsualContext;
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context);
+  const CudaBytes need =
+      cuda_bytes(checkpoint, options, cuda_target(module.facts), context_of(options));
   const ExpertLoads loads = read_loads(options.loads_file);
   return experts_that_fit(options.placement, need, allowed_bytes(options.cuda),
                           options.loads_file.empty() ? nullptr : &loads);

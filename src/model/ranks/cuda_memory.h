@@ -14,6 +14,7 @@ struct CudaBytes {
   uint64_t weights = 0, experts = 0;  // experts: of the weights
   uint64_t kv = 0;                    // keys and values of one sequence
   uint64_t host = 0;                  // weights on the CPU
+  uint64_t work = 0;                  // what steps need beside these
   std::vector<uint64_t> layers;       // experts of each layer, wherever they are
   // Of each layer: its routed experts where they can lie on two devices (else 0), and bytes of one.
   std::vector<size_t> divisible;
@@ -23,24 +24,35 @@ struct CudaBytes {
 bool is_of_experts(const Module& module);
 // The share of a layer's rows that each of its experts gets; equal ones where nothing is known.
 std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t experts);
-// With what steps need beside weights, keys and values.
+// All of it.
 uint64_t device_bytes(const CudaBytes& bytes);
 inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
 inline constexpr uint64_t kReservedBytes = uint64_t{1}
                                            << 30;  // of a device, for others and the driver
-// Of some layers: with token table and logits where the first is among them.
+// What a rank has of a model: some layers, with token table and logits where the first is among them; of several ranks
+// that spread experts its own, and all the rest of the layers.
+struct CudaShare {
+  Range layers = {0, SIZE_MAX};
+  size_t ep = 1, ep_rank = 0;
+  bool has_ends() const { return layers.begin == 0 && ep_rank == 0; }
+};
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context, Range layers = {0, SIZE_MAX});
+                     const CudaTarget& target, size_t context, const CudaShare& share = {});
 
 // Throws Error with both numbers where the device has too little memory; else the bytes that are left
 // beside the weights where keys and values lie.
 uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
-                           Range layers = {0, SIZE_MAX});
+                           const CudaShare& share = {});
+// The same of ranks that are threads of this process and share its device; what is left for each.
+uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& options,
+                          const RankSplit& split);
+std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split);
 // Bytes of weights that each rank has on the CPU beside its device.
 std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                           const ModelOptions& options);
-// Throws Error where ranks would cut layers that a CUDA device has: each has whole ones (--pp).
-void check_cuda_split(const DevicePlacement& placement, const RankSplit& split);
+// Throws Error where ranks with CUDA devices cannot share a model so: they have whole layers (--pp) or spread experts
+// (--ep).
+void check_cuda_split(const ModelOptions& options, const RankSplit& split);
 
 // The experts that fit into `allowed` beside all that is not experts. loads null: layer by layer, the last of
 // them divided. Else routers, shared experts and the busiest expert of every layer first, then the

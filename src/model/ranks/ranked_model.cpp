@@ -42,12 +42,9 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
 
 uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
                       const RankSplit& split) {
-  if (!options.placement.cuda().empty()) {
-    check_cuda_split(options.placement, split);
-    ModelOptions all = options;  // ranks of one process share its device
-    all.cuda.memory *= split.ranks();
-    return check_cuda_memory(checkpoint, all) / split.ranks();
-  }
+  if (!options.placement.cuda().empty())
+    return split.ranks() == 1 ? check_cuda_memory(checkpoint, options)
+                              : check_cuda_ranks(checkpoint, options, split);
   std::vector<RankMemory> ranks;
   for (const uint64_t bytes : packed_bytes_of_ranks(checkpoint, split, options))
     ranks.push_back({host_name(), bytes, memory_limits()});

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts that ranks spread over their devices: every rank chooses experts for all rows, which are the same everywhere, and computes rows of
+// the experts that it has; these cross uncombined by the hosts, and are added in ascending expert, as where one device has them all. So
+// bytes do not depend on the number of ranks.
+//
+// clang-format off
+//   few rows    own experts | rows go to all others        | sums of all rows
+//   many        own experts | rows go to whoever adds them | sums of own tokens | sums go to all others
+// clang-format on
+//
+// Routing is the same on every rank, so who sends how much is known and never travels.
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "device/cuda/cuda_items.h"
+
+namespace moebius {
+namespace {
+
+// From so many tokens on ranks share the sums: a second exchange, and with R ranks only an R-th of the rows comes to each.
+constexpr size_t kSharedSums = 64;
+constexpr size_t kMostSpread = 64;  // experts of a token, as the plugin adds them
+
+// Bytes to or from every rank, one behind the other.
+size_t total(std::span<const size_t> bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
+class CudaSpreadExperts final : public ExpertsOp {
+ public:
+  CudaSpreadExperts(const CudaDevice& device, const Checkpoint& checkpoint,
+                    const MoeRequest& request, const LoadOptions& options)
+      : device_(device),
+        exchange_(*request.exchange),
+        ranks_(exchange_.spread()),
+        place_(exchange_.spread_place()),
+        rank_of_(request.block->experts.size()) {
+    const MoeBlock& block = *request.block;
+    std::vector<uint32_t> here;
+    for (size_t r = 0; r < ranks_; ++r) {
+      const std::vector<int32_t> local =
+          expert_map(rank_of_.size(), ranks_, r, options.rank.placement);
+      for (uint32_t e = 0; e < rank_of_.size(); ++e) {
+        if (local[e] < 0) continue;
+        rank_of_[e] = static_cast<uint32_t>(r);
+        if (r == place_) here.push_back(e);
+      }
+    }
+    if (here.empty())
+      fail("{}: {} experts on {} ranks; expected at least one each", block.name, rank_of_.size(),
+           ranks_);
+    layer_ = load_cuda_experts(checkpoint, block, device.load_of(options), request.part, here);
+    if (!layer_.routes())
+      fail("device {}: the experts of {} are chosen on the CPU", device.name(), block.name);
+    const size_t shared = block.shared[2] != nullptr ? 1 : 0;
+    facts_.experts = layer_.spec().experts, facts_.top_k = block.spec.router.top_k;
+    facts_.outputs = block.spec.hidden;
+    facts_.packed_bytes = layer_.layer().bytes();
+    facts_.expert_bytes = facts_.packed_bytes / (here.size() + shared);
+    facts_.every_token_bytes = shared * facts_.expert_bytes;
+    most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs);
+  }
+  const ExpertsFacts& facts() const override { return facts_; }
+
+  void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+               std::span<uint32_t> counts) const override {
+    uint32_t* counted = counts.empty() ? nullptr : device_.counts(step, counts);
+    each_piece(most_rows_, x, logits, y, [&](const RowSet& a, const RowSet& b, const RowSet& c) {
+      run(step, a, b, c, counted);
+    });
+  }
+
+ private:
+  // Who sends which rows: of own experts in the order of tokens and slots, for rank 0, for rank 1, ...
+  struct Crossing {
+    std::vector<Range> sums;     // the rows that each rank adds
+    std::vector<int32_t> given;  // items whose rows go to others; with few rows all of them to each
+    std::vector<size_t> out_bytes, in_bytes;  // by rank
+  };
+
+  void run(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+           uint32_t* counts) const {
+    const CudaDevice& d = device_;
+    const CudaItemsCall call(d, step, layer_, x, logits, y, counts);
+    const bool shares = x.rows >= kSharedSums && y.stride == y.cols;
+    call.choose();
+    std::vector<Range> sums(ranks_, Range{0, x.rows});
+    for (size_t r = 0; r < ranks_ && shares; ++r)
+      sums[r] = {x.rows * r / ranks_, x.rows * (r + 1) / ranks_};
+    d.run(step, [&] {
+      const CudaItemsCall::Chosen chosen = call.chosen();
+      call.run_own();  // while the host looks who needs which rows
+      CudaDevice::DividedRoom& room = call.room();
+      room.at_here.grow(d.api(), 2 * call.items() * sizeof(int32_t));
+      const std::span at(reinterpret_cast<int32_t*>(room.at_here.data()), call.items());
+      const Crossing crossing = plan(chosen.ids, sums, at);
+      give_rows(step, call, crossing, shares);
+      const size_t bytes = total(crossing.in_bytes);
+      room.rows_here.grow(d.api(), std::max<size_t>(1, bytes));
+      exchange_.start_exchange(room.sent_here.data(), crossing.out_bytes, room.rows_here.data(),
+                               crossing.in_bytes);
+      exchange_.finish_exchange();
+      const CudaItems& others = call.divided().others;
+      if (bytes > 0)
+        d.check(d.api().upload(others.rows, room.rows_here.data(), bytes, d.stream(step)),
+                "rows of experts");
+      d.check(d.api().upload(others.at, at.data(), at.size_bytes(), d.stream(step)),
+              "rows of experts");
+    });
+    call.add(sums[place_]);
+    if (shares) d.run(step, [&] { share_sums(step, call, sums, y); });
+  }
+
+  // at: where the rows that come from others will lie; -1: they do not come here.
+  Crossing plan(std::span<const int32_t> ids, std::span<const Range> sums,
+                std::span<int32_t> at) const {
+    const size_t slots = layer_.slots(), row = facts_.outputs * sizeof(float);
+    Crossing c;
+    c.out_bytes.assign(ranks_, 0), c.in_bytes.assign(ranks_, 0);
+    std::vector<int32_t> rows(ranks_, 0);  // that come from each
+    const Range& mine = sums[place_];
+    const auto has = [](const Range& r, size_t t) { return t >= r.begin && t < r.end; };
+    for (size_t i = 0; i < ids.size(); ++i) {
+      at[i] = -1;
+      const auto id = static_cast<size_t>(ids[i]);
+      if (ids[i] < 0 || id >= rank_of_.size()) continue;
+      const size_t token = i / slots, rank = rank_of_[id];
+      if (rank != place_) {
+        if (has(mine, token)) at[i] = rows[rank]++;
+        continue;
+      }
+      bool goes = false;
+      for (size_t r = 0; r < ranks_; ++r)
+        if (r != place_ && has(sums[r], token)) c.out_bytes[r] += row, goes = true;
+      if (goes) c.given.push_back(static_cast<int32_t>(i));
+    }
+    std::vector<int32_t> first(ranks_, 0);
+    for (size_t r = 0; r + 1 < ranks_; ++r) first[r + 1] = first[r] + rows[r];
+    for (size_t i = 0; i < at.size(); ++i)
+      if (at[i] >= 0) at[i] += first[rank_of_[static_cast<size_t>(ids[i])]];
+    for (size_t r = 0; r < ranks_; ++r) c.in_bytes[r] = static_cast<size_t>(rows[r]) * row;
+    return c;
+  }
+
+  // Rows for others in memory of the host. Where a row of an item lies is known on the device alone.
+  void give_rows(Step& step, const CudaItemsCall& call, const Crossing& c, bool shares) const {
+    const CudaDevice& d = device_;
+    CudaDevice::DividedRoom& room = call.room();
+    const size_t n = c.given.size(), H = facts_.outputs;
+    room.sent_here.grow(d.api(), std::max<size_t>(1, total(c.out_bytes)));
+    if (n == 0) return;
+    void* stream = d.stream(step);
+    d.reserve(step, room.which, 2 * n * sizeof(int32_t));
+    d.reserve(step, room.sent, n * H * sizeof(float));
+    auto* items = static_cast<int32_t*>(room.which.data());
+    int32_t* given = reinterpret_cast<int32_t*>(room.at_here.data()) + call.items();
+    std::copy(c.given.begin(), c.given.end(), given);
+    d.check(d.api().upload(items, given, n * sizeof(int32_t), stream), "rows of experts");
+    const auto numbers = [](void* p, size_t rows, size_t cols) {  // of four bytes
+      return CudaRows{p, XType::kF32, rows, cols};
+    };
+    const CudaItems& own = call.divided().own;
+    const CudaRows at = numbers(own.at, call.items(), 1), which = numbers(items + n, n, 1),
+                   rows = numbers(own.rows, call.items(), H),
+                   sent = numbers(room.sent.data(), n, H);
+    d.check(d.api().take_rows(&at, items, &which, 1, stream), "rows of experts");
+    d.check(d.api().take_rows(&rows, items + n, &sent, H, stream), "rows of experts");
+    const size_t bytes = n * H * sizeof(float);
+    d.check(d.api().download(room.sent_here.data(), sent.data, bytes, stream), "rows of experts");
+    if (!shares) repeat(room.sent_here.data(), bytes);
+  }
+
+  // The same bytes for all others, one behind the other.
+  void repeat(uint8_t* bytes, size_t count) const {
+    for (size_t r = 1; r + 1 < ranks_; ++r) std::memcpy(bytes + r * count, bytes, count);
+  }
+
+  // Every rank has added some tokens; all get all.
+  void share_sums(Step& step, const CudaItemsCall& call, std::span<const Range> sums,
+                  const RowSet& y) const {
+    const CudaDevice& d = device_;
+    CudaDevice::DividedRoom& room = call.room();
+    const CudaRows to = d.at(step, y);
+    const size_t row = y.cols * (to.type == XType::kF32 ? 4 : 2);
+    const Range& mine = sums[place_];
+    std::vector<size_t> out_bytes(ranks_, mine.size() * row), in_bytes(ranks_);
+    for (size_t r = 0; r < ranks_; ++r) in_bytes[r] = sums[r].size() * row;
+    out_bytes[place_] = in_bytes[place_] = 0;
+    auto* rows = static_cast<uint8_t*>(to.data);
+    void* stream = d.stream(step);
+    d.flush(step);
+    room.sent_here.grow(d.api(), total(out_bytes));
+    d.check(
+        d.api().download(room.sent_here.data(), rows + mine.begin * row, mine.size() * row, stream),
+        "sums of experts");  // what was uploaded before has crossed, too
+    repeat(room.sent_here.data(), mine.size() * row);
+    room.rows_here.grow(d.api(), total(in_bytes));
+    exchange_.start_exchange(room.sent_here.data(), out_bytes, room.rows_here.data(), in_bytes);
+    exchange_.finish_exchange();
+    const size_t before = mine.begin * row, behind = (y.rows - mine.end) * row;
+    if (before > 0)
+      d.check(d.api().upload(rows, room.rows_here.data(), before, stream), "sums of experts");
+    if (behind > 0)
+      d.check(d.api().upload(rows + mine.end * row, room.rows_here.data() + before, behind, stream),
+              "sums of experts");
+  }
+
+  const CudaDevice& device_;
+  MoeExchange& exchange_;
+  size_t ranks_, place_, most_rows_ = 1;
+  std::vector<uint32_t> rank_of_;  // of every expert
+  CudaExperts layer_;
+  ExpertsFacts facts_;
+};
+
+}  // namespace
+
+std::unique_ptr<ExpertsOp> CudaDevice::spread_experts(const Checkpoint& checkpoint,
+                                                      const MoeRequest& request,
+                                                      const LoadOptions& options) {
+  const RouterSpec& router = request.block->spec.router;
+  if (request.exchange->cut() > 1 || request.part != MoePart::kBlock || request.other != nullptr)
+    fail("device {}: ranks spread whole experts of {}, and cut none", name_, request.block->name);
+  if (!options.rank.expert_of.empty())
+    fail("device {}: {} has copies of experts (--spare), which ranks with GPUs do not have", name_,
+         request.block->name);
+  if (router.shared_slots > 0 || router.top_k > kMostSpread)
+    fail(
+        "device {}: {} has shared experts in slots of their own, or more than {} for a token; "
+        "with --experts cpu ranks can spread them",
+        name_, request.block->name, kMostSpread);
+  auto made = std::make_unique<CudaSpreadExperts>(*this, checkpoint, request, options);
+  add_weights(made->facts().packed_bytes);
+  return made;
+}
+
+}  // namespace moebius
