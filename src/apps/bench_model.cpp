@@ -41,7 +41,6 @@ class ModelBench {
       ModelOptions o;
       o.pool = &p;
       take_devices(o, options.run);
-      traces_ = o.cuda.module != nullptr;
       o.act = act_request_of(options.run);
       o.type = activation_type(options.dtype, checkpoint.config().dtype);
       o.kv_type = kv_type_from(options.kv_dtype);
@@ -51,11 +50,14 @@ class ModelBench {
       return o;
     };
     const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);
+    const bool on_gpus = !placement_of(options.run).cuda().empty();
     if (split.ranks() > 1) {
-      question_ = measured_question(split.ranks(), pool.size(), checkpoint, options_of);
+      if (!on_gpus)
+        question_ = measured_question(split.ranks(), pool.size(), checkpoint, options_of);
       runtime_ = runtime_of(split, pool.size());
     }
     ModelOptions mo = options_of(runtime_ != nullptr ? runtime_->pool() : pool);
+    traces_ = on_gpus && split.ranks() == 1;  // marks of several would be mixed
     note_request(checkpoint, mo.act);
     note_kernel(checkpoint, mo.policy, mo.act, mo.type);
     uint64_t total = 0;
@@ -159,10 +161,10 @@ class ModelBench {
   const DecoderModel& model() const { return *model_; }
   std::vector<RankFigures> ranks() { return model_->rank_figures(true); }
   const RankSplit& split() const { return split_; }
-  // What the planner says of every split into as many ranks; none where there is one rank.
+  // What the planner says of every split into as many ranks; none where there is one rank, or with GPUs.
   std::vector<RankForecast> forecasts(size_t batch, size_t prompt) const {
-    if (split_.ranks() == 1) return {};
-    RankQuestion q = question_;
+    if (!question_) return {};
+    RankQuestion q = *question_;
     q.batch = batch, q.prompt = prompt;
     return plan_ranks(checkpoint_, q);
   }
@@ -204,12 +206,12 @@ class ModelBench {
   const Checkpoint& checkpoint_;
   BenchRandom random_;
   RankSplit split_;
-  RankQuestion question_;             // with what was measured, where there are several ranks
-  std::shared_ptr<Runtime> runtime_;  // of rank 0, where there are several
+  std::optional<RankQuestion> question_;  // with what was measured, where there are several ranks
+  std::shared_ptr<Runtime> runtime_;      // of rank 0, where there are several
   std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
   std::vector<float> logits_;
-  bool traces_ = false;  // there is a CUDA device
+  bool traces_ = false;  // one CUDA device
   size_t profiled_ = 1;  // steps that the profile is of
 };
 

@@ -178,12 +178,13 @@ def ranks_of(form):
     return math.prod(int(n) for n in re.findall(r"\d+", form))
 
 
-def compare_logits(tool, name, form, launch):
+def compare_logits(tool, name, form, launch, env=None, more=()):
     """Logits of 20 tokens of a golden folder, by one process and by launch(command) on ranks. False: the folder cannot be cut so."""
-    command = ["logits", str(GOLDEN / name), "--tokens", ",".join(str((7 * i + i * i) % 16) for i in range(20)), "--threads", "1", "--quiet"]
+    command = ["logits", str(GOLDEN / name), "--tokens", ",".join(str((7 * i + i * i) % 16) for i in range(20)), "--threads", "1", "--quiet", *more]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / "one", Path(folder) / "ranks"]
-        subprocess.run(tool + command + ["--out", str(files[0])], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        subprocess.run(tool + command + ["--out", str(files[0])], check=True, stdin=subprocess.DEVNULL, capture_output=True,
+                       env={**os.environ, **(env or {})})
         job = launch(tool + command + ["--out", str(files[1])] + form.split())
         if job.status != 0 and re.search(r"stages|experts|heads|rows|outputs", job.err) and FULL and "is gone" not in job.err:
             print(f"{name} {form}: refused", flush=True)
@@ -313,6 +314,21 @@ class Checks:
             refusal(r"moebius: rank 1 \(.*\) cannot go on: .*config.json", more=f"'{copy}'")
         job = self.job(2, self.by_rank(run + ["--common-cpu"], 1, env="MOEBIUS_CPU=reference")).finish(300)
         expect(job.status == 0 and job.out != "", job, "--common-cpu must run")
+
+    def gpus(self):
+        """Experts that processes spread over CUDA devices (the emulated plugin): the bytes of one process, and words where a device differs or is lost."""
+        plugin = self.build / "tests/libmoebius_cuda_emulated.so"
+        if not plugin.exists():
+            print("gpus: skipped, this build has no emulated plugin", flush=True)
+            return
+        env, cuda = {"MOEBIUS_CUDA_MODULE": str(plugin)}, ["--device", "cuda"]
+        for name, form in (("deepseekv3-w4a8-g32", "--ep 2"), ("deepseekv3-dense", "--ep 3"), ("granitemoeshared-w8a8", "--pp 2 --ep 2")):
+            compare_logits(self.tool, name, form, lambda command, form=form: self.job(ranks_of(form), command, env).finish(300), env, cuda)
+        run = ["run", "-p", "It was", "-n", "4", "--temp", "0", "--threads", "1", "--quiet", "--ep", "2"] + cuda
+        job = self.job(2, self.by_rank(run, 1, more="--experts cpu"), env).finish()
+        expect(job.status != 0 and re.search(r"rank 1 \(.*\) was given --place .*experts=cpu, rank 0 cuda", job.err), job, "experts elsewhere must not run")
+        job = self.job(2, self.by_rank(run, 1, env="MOEBIUS_EMULATED_LOST=200"), env).finish()
+        expect(job.status != 0 and "unspecified launch failure (emulated)" in job.err, job, "a lost device must be said")
 
     @staticmethod
     def second_rank(job):
@@ -487,7 +503,7 @@ class Checks:
             raise AssertionError(f"the tool is linked with an MPI:\n{job.stdout}")
 
 
-CASES = ["exchanges", "ends_over_tcp", "ends_by_agent", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
+CASES = ["exchanges", "ends_over_tcp", "ends_by_agent", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "gpus", "refused", "killed_while_running", "stopped_while_running",
          "served", "lost_while_serving", "mixed", "beats", "memory", "ends_while_experts_move", "no_mpi_in_the_tool"]
 
 

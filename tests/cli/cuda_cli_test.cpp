@@ -113,7 +113,8 @@ TEST(CudaCli, RanksRunOnTheEmulatedPlugin) {
   const std::string want = run_tool("run" + prompt).out;
   for (const char* device :
        {" --device cuda --pp 2", " --device cuda --pp 2 --experts cpu --gpu-memory 1",
-        " --device cuda --ep 2 --gpu-memory 1", " --device cuda --ep 2 --experts cpu"}) {
+        " --device cuda --ep 2 --gpu-memory 1", " --device cuda --ep 2 --experts cpu",
+        " --device cuda --ranks 2"}) {
     const test::CommandResult r = run_tool("run" + prompt + device, emulated);
     EXPECT_EQ(r.status, 0) << r.err;
     EXPECT_EQ(r.out, want) << device;

@@ -72,6 +72,7 @@ TEST_F(CudaForecasts, RanksWithADeviceEach) {
   ASSERT_EQ(two.size(), 2u);
   for (const CudaForecast& f : two) {
     EXPECT_TRUE(f.words == "--device cuda --pp 2" || f.words == "--device cuda --ep 2") << f.words;
+    EXPECT_EQ(f.split.ranks(), 2u);
     EXPECT_GT(f.decode[0].crossing, 0.0);
     EXPECT_LT(f.decode[1].tokens_per_second(), one[0].decode[1].tokens_per_second());
   }

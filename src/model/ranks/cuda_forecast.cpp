@@ -176,6 +176,7 @@ std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
     if (ranks % ep != 0) continue;
     const RankSplit split{ranks / ep, 1, ep};
     CudaForecast f;
+    f.split = split;
     f.words =
         fmt::format("--device cuda{}{}", split.pp > 1 ? fmt::format(" --pp {}", split.pp) : "",
                     split.ep > 1 ? fmt::format(" --ep {}", split.ep) : "");

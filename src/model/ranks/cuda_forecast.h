@@ -19,6 +19,7 @@ struct CudaRates {
 
 struct CudaForecast {
   std::string words;   // what is asked for, as options of a command
+  RankSplit split;     // one rank, or several
   uint64_t bytes = 0;  // on the device
   PlacedExperts placed;
   struct Decode {

@@ -30,10 +30,6 @@ uint64_t usable_bytes(const CudaSettings& cuda) {
   check_cuda(*cuda.module->api, cuda.module->api->free_bytes(&free), "memory of the device");
   return free > kReservedBytes ? free - kReservedBytes : 0;
 }
-uint64_t allowed_bytes(const CudaSettings& cuda) {
-  const uint64_t most = usable_bytes(cuda);
-  return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
-}
 
 // Rows between the parts of layers whose experts ranks spread (device/cuda/cuda_spread.cpp): own ones, those of
 // others, those that are sent.
@@ -112,6 +108,11 @@ std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t exp
   return out;
 }
 
+uint64_t allowed_cuda_bytes(const CudaSettings& cuda, size_t shared) {
+  const uint64_t most = usable_bytes(cuda) / shared;
+  return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
+}
+
 uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + bytes.work; }
 
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
@@ -186,7 +187,7 @@ uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& opt
   const CudaModule& module = *options.cuda.module;
   const size_t context = context_of(options);
   const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
-  const uint64_t allowed = allowed_bytes(options.cuda), all = device_bytes(need);
+  const uint64_t allowed = allowed_cuda_bytes(options.cuda), all = device_bytes(need);
   if (all > allowed)
     fail("{}: needs {} on {} ({}), and {}", checkpoint.folder(), device_size(all),
          module.facts.name, who_needs(need, context),
@@ -338,7 +339,7 @@ DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& 
   const CudaBytes need =
       cuda_bytes(checkpoint, options, cuda_target(module.facts), context_of(options));
   const ExpertLoads loads = read_loads(options.loads_file);
-  return experts_that_fit(options.placement, need, allowed_bytes(options.cuda),
+  return experts_that_fit(options.placement, need, allowed_cuda_bytes(options.cuda),
                           options.loads_file.empty() ? nullptr : &loads);
 }
 

@@ -39,6 +39,8 @@ struct CudaShare {
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
                      const CudaTarget& target, size_t context, const CudaShare& share = {});
 
+// What a rank may have of its device, or of one that so many share.
+uint64_t allowed_cuda_bytes(const CudaSettings& cuda, size_t shared = 1);
 // Throws Error with both numbers where the device has too little memory; else the bytes that are left
 // beside the weights where keys and values lie.
 uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
