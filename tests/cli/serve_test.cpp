@@ -427,23 +427,26 @@ TEST(ServeCommand, ALostDeviceEndsIt) {
                              "; export MOEBIUS_CUDA_MODULE MOEBIUS_EMULATED_LOST; ";
   const std::string fields =
       R"("prompt":"It was","max_tokens":2,"temperature":0,"ignore_eos":true)";
-  // One layer's attention: the emulated device is slow.
-  const std::string some_on_device = "--place attention=cuda:0-0 --parallel 2 --kv-gib 0.05";
-  std::string text;
-  {
-    Served server(some_on_device, before);
-    ASSERT_NE(server.port, 0);
-    text = text_of(server.completion(fields));
-    EXPECT_FALSE(text.empty());
-    std::ofstream(lost) << "now";
-    const Response r = server.completion(fields);
-    EXPECT_EQ(r.status, 500) << r.body;
-    EXPECT_NE(r.body.find("unspecified launch failure (emulated)"), std::string::npos) << r.body;
-    EXPECT_EQ(server.wait_end(), 3);
+  // One layer's attention, or its experts, which ranks spread: the emulated device is slow.
+  for (const std::string place : {"attention=cuda:0-0", "experts=cuda:0-0 --ep 2"}) {
+    SCOPED_TRACE(place);
+    const std::string words = "--parallel 2 --kv-gib 0.05 --place " + place;
+    std::string text;
+    {
+      Served server(words, before);
+      ASSERT_NE(server.port, 0);
+      text = text_of(server.completion(fields));
+      EXPECT_FALSE(text.empty());
+      std::ofstream(lost) << "now";
+      const Response r = server.completion(fields);
+      EXPECT_EQ(r.status, 500) << r.body;
+      EXPECT_NE(r.body.find("unspecified launch failure (emulated)"), std::string::npos) << r.body;
+      EXPECT_EQ(server.wait_end(), 3);
+    }
+    ASSERT_EQ(unlink(lost.c_str()), 0);
+    Served server(words, before);
+    EXPECT_EQ(text_of(server.completion(fields)), text);
   }
-  ASSERT_EQ(unlink(lost.c_str()), 0);
-  Served server(some_on_device, before);
-  EXPECT_EQ(text_of(server.completion(fields)), text);
 }
 
 }  // namespace
