@@ -34,7 +34,7 @@ struct ExpertsFacts {
   size_t top_k = 0;
 };
 
-// The places of a divided layer's experts: those of its device, then those of the other one.
+// The places of experts that lie on several devices: on this one and then another, or rank by rank.
 class DividedExperts {
  public:
   virtual ~DividedExperts() = default;
@@ -61,7 +61,7 @@ class ExpertsOp {
                        std::span<uint32_t> counts) const = 0;
   // The layer in this process, where its experts can move between ranks; else null.
   virtual MoeBlockLayer* movable() { return nullptr; }
-  // Where its experts lie on two devices; else null.
+  // Where its experts lie on several devices; else null.
   virtual DividedExperts* divided() { return nullptr; }
 };
 

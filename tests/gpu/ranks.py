@@ -6,7 +6,7 @@
 
 GOLDEN: golden folders of most schemes and kinds of layers, on 2, 3 and 4 ranks, some with stages (--pp 2 --ep 2) and with experts on the CPUs: logits of
 70 tokens have the bytes of one process. FOLDER: layers of real sizes (tests/gpu/random_model.py), where tensor cores run, with --ep 2 and
---gpu-memory for each: logits of prompts from 1 to 1,100 rows (which cross in pieces), and tokens that are decoded. Too little memory is refused with both numbers.
+--gpu-memory for each: logits of prompts from 1 to 1,100 rows (which cross in pieces), and tokens that are decoded, also with copies of experts that move. Too little memory is refused with both numbers.
 Ranks are threads of the process; where mpirun and the program's plugin for it are here, processes too.
 """
 import json
@@ -87,8 +87,8 @@ class Judge:
                 got, words = self.logits(folder, tokens[:count], "bf16", *split, launch=launch)
                 self.equal(f"--ep 2 by {name}, {count} tokens", want, got, why or words)
 
-        def decoded(*device, launch=()):
-            result = run(*launch, self.tool, "run", folder, "--tokens", ",".join(map(str, tokens[:100])), "-n", 64, "--temp", 0, "--ignore-eos", "--speculate",
+        def decoded(*device, launch=(), count=64):
+            result = run(*launch, self.tool, "run", folder, "--tokens", ",".join(map(str, tokens[:100])), "-n", count, "--temp", 0, "--ignore-eos", "--speculate",
                          "off", "--dtype", "bf16", "--json", "-q", *device)
             return (json.loads(result.stdout)["tokens"], "") if result.returncode == 0 else (None, reason(result))
 
@@ -96,6 +96,10 @@ class Judge:
         for name, launch in ways:
             got, words = decoded(*split, launch=launch)
             self.equal(f"--ep 2 by {name}, 64 tokens decoded", want, got, why or words)
+        # Copies of busy experts, which change places.
+        want, why = decoded(*CUDA, count=400)
+        got, words = decoded(*CUDA, "--ep", "2", "--spare", "16", count=400)
+        self.equal("--ep 2 --spare 16, 400 tokens decoded", want, got, why or words)
         result = run(self.tool, "run", folder, "--tokens", "1", "-n", 1, *CUDA, "--ep", "2", "--gpu-memory", f"{memory - 0.02:.4f}")
         self.checks += 1
         if "rank 0 of 2 needs" not in result.stderr or "may be used (--gpu-memory)" not in result.stderr:

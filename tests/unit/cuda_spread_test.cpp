@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts that ranks spread over CUDA devices (--ep): the bytes of one process with one device for every scheme, kind of layer and number
 // of ranks. The device is the emulated plugin (tests/gpu/emulated_plugin.cpp), the ranks are threads.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -142,6 +143,51 @@ TEST_F(CudaSpread, RowsOfExpertsAreCounted) {
   }
 }
 
+size_t experts_moved() {  // calls that changed places
+  void* library = ::dlopen(test::emulated_plugin().c_str(), RTLD_NOW | RTLD_NOLOAD);
+  const auto count = reinterpret_cast<size_t (*)()>(::dlsym(library, "moebius_emulated_moves"));
+  ::dlclose(library);
+  return count();
+}
+
+// Busy experts have copies on other ranks (--spare); no byte depends on which one serves a token. Experts of exact schemes move while the model
+// runs, others have their copies where they were loaded.
+TEST_F(CudaSpread, CopiesOfBusyExperts) {
+  for (const char* name : {"deepseekv3-w4a8-g32", "deepseekv3-dense"}) {
+    SCOPED_TRACE(name);
+    const bool exact = std::string(name) != "deepseekv3-dense";
+    const XType type = exact ? XType::kF32 : XType::kBf16;
+    const Checkpoint checkpoint = test::golden_folder(name);
+    const auto one = DecoderModel::load(checkpoint, options("cuda", type));
+    ModelOptions o = options("cuda", type);
+    o.balance.check_every = 2, o.balance.threshold = 1.01;
+    const test::TempDir folder;
+    o.loads_file = (folder.path() / "loads.json").string();
+    ExpertLoads loads;
+    for (const MoeBlock& b : checkpoint.moe_blocks())
+      for (size_t e = 0; e < b.experts.size(); ++e)
+        loads[static_cast<size_t>(b.layer)].push_back(e == 5 ? 900 : 10 * e);
+    save_loads(o.loads_file, loads);
+    const size_t before = experts_moved();
+    {
+      ThreadRankedModel ranked(checkpoint, o, {1, 1, 3, false, 4}, {});
+      // Until some have moved, and a little longer: they are read beside the steps, when there is time.
+      int left = exact ? 60 : 4;
+      for (int round = 0; left > 0; ++round, --left) {
+        std::vector<int32_t> tokens = test::random_tokens(70, one->vocab(), 3);
+        tokens.back() = round % 32;
+        const size_t ends[] = {66, 69, 70};
+        ASSERT_TRUE(same_bytes(run_whole(*one, tokens), run_pieces(ranked.model(), tokens, ends)))
+            << "round " << round << ", after " << experts_moved() - before << " moves";
+        if (experts_moved() > before) left = std::min(left, 4);
+      }
+    }
+    if (exact) {
+      EXPECT_GT(experts_moved(), before);
+    }
+  }
+}
+
 // --- memory, and what cannot be ---
 
 TEST_F(CudaSpread, EachRankHasItsShare) {
@@ -164,6 +210,11 @@ TEST_F(CudaSpread, EachRankHasItsShare) {
   uint64_t experts = 0;
   for (size_t i = 0; i < whole.each.size(); ++i) experts += whole.divisible[i] * whole.each[i];
   EXPECT_EQ(routed, 3 * experts);
+  // A place more on each rank is an expert more of each layer.
+  CudaShare more = cuda_shares(checkpoint, {1, 1, 4, false, 4})[1];
+  EXPECT_EQ(more.spare, 4u);
+  EXPECT_EQ(cuda_bytes(checkpoint, o, target, kUsualContext, more).experts - each[1].experts,
+            experts / 8);
   // Token table and logits are the leader's.
   EXPECT_EQ(each[1].weights, each[3].weights);
   EXPECT_GT(each[0].weights, each[1].weights);
@@ -198,7 +249,6 @@ TEST_F(CudaSpread, WhatCannotBeIsRefusedInWords) {
   says(options(), {1, 2, 1},
        "with GPUs every rank has whole ones: --pp 2, or whole experts: --ep 2");
   says(options(), {1, 2, 2}, "cut layers, which CPUs do");
-  says(options(), {1, 1, 2, false, 2}, "--spare is for CPUs");
   says(options(), spread(5), "4 experts on 5 ranks");
   ModelOptions o = options();
   o.cuda.fit_experts = true;

@@ -174,7 +174,7 @@ class CudaDevice final : public Device {
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
   // What a layer needs between its parts whose other experts are elsewhere (cuda_items.h); layers take turns.
   struct DividedRoom {
-    CudaRoom chosen, own, others, at, shared, which, sent;
+    CudaRoom chosen, own, others, at, shared, which, sent, served;
     CudaHostRoom chosen_here, rows_here, at_here, sent_here;
   };
   DividedRoom& divided_room(const Step& step) const { return queue(step).divided; }

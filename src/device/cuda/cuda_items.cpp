@@ -81,12 +81,14 @@ CudaItemsCall::Chosen CudaItemsCall::chosen() const {
   return {{ids, items_}, {reinterpret_cast<const float*>(ids + items_), items_}};
 }
 
-void CudaItemsCall::run_own() const {
-  device_.launch(step_, mark(kItems), "experts",
-                 [&d = device_, layer = layer_, x = x_, routing = routing_, divided = divided_,
-                  stream = stream_] {
-                   d.check(d.api().run_items(layer, &x, &routing, &divided, stream), "experts");
-                 });
+void CudaItemsCall::run_own(const int32_t* ids) const {
+  CudaRouting routing = routing_;
+  if (ids != nullptr) routing.ids = ids;
+  device_.launch(
+      step_, mark(kItems).add(routing.ids), "experts",
+      [&d = device_, layer = layer_, x = x_, routing, divided = divided_, stream = stream_] {
+        d.check(d.api().run_items(layer, &x, &routing, &divided, stream), "experts");
+      });
   device_.flush(step_);
 }
 

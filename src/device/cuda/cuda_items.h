@@ -27,7 +27,8 @@ class CudaItemsCall {
     std::span<const float> weights;
   };
   Chosen chosen() const;  // on the host, until the next call; waits
-  void run_own() const;   // begins at once
+  // Begins at once. ids: of the device, in place of those that were chosen.
+  void run_own(const int32_t* ids = nullptr) const;
   void add(Range rows) const;
 
  private:

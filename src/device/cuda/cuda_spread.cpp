@@ -8,12 +8,15 @@
 //   many        own experts | rows go to whoever adds them | sums of own tokens | sums go to all others
 // clang-format on
 //
-// Routing is the same on every rank, so who sends how much is known and never travels.
+// Routing is the same on every rank, so who sends how much is known and never travels, nor which copy of a busy expert
+// serves a token.
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include "base/error.h"
 #include "device/cuda/cuda_items.h"
+#include "quant/expert_copies.h"
 
 namespace moebius {
 namespace {
@@ -27,41 +30,101 @@ size_t total(std::span<const size_t> bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-class CudaSpreadExperts final : public ExpertsOp {
+// Where the experts of all ranks are.
+class SpreadPlaces {
+ public:
+  // expert_of: what every place holds, as many on each rank; empty: every expert once.
+  SpreadPlaces(size_t experts, size_t ranks, Placement placement, std::vector<uint32_t> expert_of)
+      : ranks_(ranks), experts_(experts), expert_of_(std::move(expert_of)) {
+    if (expert_of_.empty()) {
+      for (size_t r = 0; r < ranks; ++r) {
+        const std::vector<int32_t> local = expert_map(experts, ranks, r, placement);
+        for (uint32_t e = 0; e < experts; ++e)
+          if (local[e] >= 0) expert_of_.push_back(e), rank_of_.push_back(static_cast<uint32_t>(r));
+      }
+    } else if (expert_of_.size() % ranks != 0) {
+      fail("{} places for experts on {} ranks; expected as many on each", expert_of_.size(), ranks);
+    } else {
+      const size_t each = expert_of_.size() / ranks;
+      for (size_t p = 0; p < expert_of_.size(); ++p)
+        rank_of_.push_back(static_cast<uint32_t>(p / each));
+    }
+    place(expert_of_);
+  }
+  void place(std::vector<uint32_t> expert_of) {
+    if (expert_of.size() != expert_of_.size())
+      fail("{} places for experts; expected {}", expert_of.size(), expert_of_.size());
+    std::vector<std::vector<uint32_t>> places(experts_);
+    for (size_t p = 0; p < expert_of.size(); ++p)
+      places.at(expert_of[p]).push_back(static_cast<uint32_t>(p));
+    first_.assign(1, 0), all_.clear();
+    for (const std::vector<uint32_t>& some : places) {
+      if (some.empty()) fail("no rank has expert {}", first_.size() - 1);
+      all_.insert(all_.end(), some.begin(), some.end());
+      first_.push_back(static_cast<uint32_t>(all_.size()));
+    }
+    expert_of_ = std::move(expert_of);
+  }
+  std::span<const uint32_t> expert_of() const { return expert_of_; }
+  Range of_rank(size_t rank) const {
+    const auto [a, b] = std::equal_range(rank_of_.begin(), rank_of_.end(), rank);
+    return {static_cast<size_t>(a - rank_of_.begin()), static_cast<size_t>(b - rank_of_.begin())};
+  }
+  bool has_copies() const { return expert_of_.size() > experts_; }
+  // Which rank serves each item; -1: none.
+  std::vector<int32_t> ranks_of(std::span<const int32_t> ids) const {
+    std::vector<int32_t> out(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i)
+      out[i] = ids[i] < static_cast<int32_t>(experts_) ? ids[i] : -1;
+    if (has_copies()) {
+      const std::vector<int32_t> known = out;
+      choose_copies(known, {first_, all_, rank_of_, ranks_}, out);
+    } else {
+      for (int32_t& p : out)
+        if (p >= 0) p = static_cast<int32_t>(all_[static_cast<size_t>(p)]);
+    }
+    for (int32_t& p : out)
+      if (p >= 0) p = static_cast<int32_t>(rank_of_[static_cast<size_t>(p)]);
+    return out;
+  }
+
+ private:
+  size_t ranks_, experts_;
+  std::vector<uint32_t> expert_of_, rank_of_;  // by place
+  std::vector<uint32_t> first_, all_;          // places of every expert (ExpertCopies)
+};
+
+class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
  public:
   CudaSpreadExperts(const CudaDevice& device, const Checkpoint& checkpoint,
                     const MoeRequest& request, const LoadOptions& options)
       : device_(device),
+        load_(device.load_of(options)),
+        store_(checkpoint.shared_store()),
         exchange_(*request.exchange),
         ranks_(exchange_.spread()),
         place_(exchange_.spread_place()),
-        rank_of_(request.block->experts.size()) {
+        places_(request.block->experts.size(), ranks_, options.rank.placement,
+                options.rank.expert_of) {
     const MoeBlock& block = *request.block;
-    std::vector<uint32_t> here;
-    for (size_t r = 0; r < ranks_; ++r) {
-      const std::vector<int32_t> local =
-          expert_map(rank_of_.size(), ranks_, r, options.rank.placement);
-      for (uint32_t e = 0; e < rank_of_.size(); ++e) {
-        if (local[e] < 0) continue;
-        rank_of_[e] = static_cast<uint32_t>(r);
-        if (r == place_) here.push_back(e);
-      }
-    }
-    if (here.empty())
-      fail("{}: {} experts on {} ranks; expected at least one each", block.name, rank_of_.size(),
-           ranks_);
-    layer_ = load_cuda_experts(checkpoint, block, device.load_of(options), request.part, here);
+    if (own_places(places_.expert_of()).empty())
+      fail("{}: {} experts on {} ranks; expected at least one each", block.name,
+           block.experts.size(), ranks_);
+    layer_ =
+        load_cuda_experts(checkpoint, block, load_, request.part, own_places(places_.expert_of()));
     if (!layer_.routes())
       fail("device {}: the experts of {} are chosen on the CPU", device.name(), block.name);
+    load_.progress = nullptr;
     const size_t shared = block.shared[2] != nullptr ? 1 : 0;
     facts_.experts = layer_.spec().experts, facts_.top_k = block.spec.router.top_k;
     facts_.outputs = block.spec.hidden;
     facts_.packed_bytes = layer_.layer().bytes();
-    facts_.expert_bytes = facts_.packed_bytes / (here.size() + shared);
+    facts_.expert_bytes = facts_.packed_bytes / (places_here() + shared);
     facts_.every_token_bytes = shared * facts_.expert_bytes;
     most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs);
   }
   const ExpertsFacts& facts() const override { return facts_; }
+  DividedExperts* divided() override { return this; }
 
   void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                std::span<uint32_t> counts) const override {
@@ -71,7 +134,38 @@ class CudaSpreadExperts final : public ExpertsOp {
     });
   }
 
+  std::span<const uint32_t> expert_of() const override { return places_.expert_of(); }
+  size_t places_here() const override { return places_.of_rank(place_).size(); }
+  bool may_move() const override { return layer_.exact(); }
+  std::unique_ptr<Staged> stage(std::vector<uint32_t> expert_of) const override {
+    auto staged = std::make_unique<Coming>(places_);
+    staged->places.place(std::move(expert_of));
+    const std::span<const uint32_t> before = own_places(this->expert_of()),
+                                    then = own_places(staged->places.expert_of());
+    for (size_t p = 0; p < then.size(); ++p)
+      if (then[p] != before[p])
+        staged->here.emplace_back(
+            p, std::make_unique<CudaHostExpert>(*store_, layer_.all().at(then[p]), load_));
+    return staged;
+  }
+  void change(std::unique_ptr<Staged> staged) override {
+    auto& s = static_cast<Coming&>(*staged);
+    for (const auto& [place, expert] : s.here) layer_.replace(place, *expert);
+    layer_.set_places(own_places(s.places.expert_of()));
+    places_ = std::move(s.places);
+  }
+
  private:
+  struct Coming final : Staged {
+    explicit Coming(SpreadPlaces p) : places(std::move(p)) {}
+    SpreadPlaces places;
+    std::vector<std::pair<size_t, std::unique_ptr<CudaHostExpert>>> here;
+  };
+  std::span<const uint32_t> own_places(std::span<const uint32_t> expert_of) const {
+    const Range own = places_.of_rank(place_);
+    return expert_of.subspan(own.begin, own.size());
+  }
+
   // Who sends which rows: of own experts in the order of tokens and slots, for rank 0, for rank 1, ...
   struct Crossing {
     std::vector<Range> sums;     // the rows that each rank adds
@@ -90,11 +184,13 @@ class CudaSpreadExperts final : public ExpertsOp {
       sums[r] = {x.rows * r / ranks_, x.rows * (r + 1) / ranks_};
     d.run(step, [&] {
       const CudaItemsCall::Chosen chosen = call.chosen();
-      call.run_own();  // while the host looks who needs which rows
+      if (!places_.has_copies()) call.run_own();  // while the host looks who needs which rows
       CudaDevice::DividedRoom& room = call.room();
-      room.at_here.grow(d.api(), 2 * call.items() * sizeof(int32_t));
+      room.at_here.grow(d.api(), 3 * call.items() * sizeof(int32_t));
       const std::span at(reinterpret_cast<int32_t*>(room.at_here.data()), call.items());
-      const Crossing crossing = plan(chosen.ids, sums, at);
+      const std::vector<int32_t> ranks = places_.ranks_of(chosen.ids);
+      if (places_.has_copies()) run_some(step, call, chosen.ids, ranks);
+      const Crossing crossing = plan(ranks, sums, at);
       give_rows(step, call, crossing, shares);
       const size_t bytes = total(crossing.in_bytes);
       room.rows_here.grow(d.api(), std::max<size_t>(1, bytes));
@@ -112,8 +208,22 @@ class CudaSpreadExperts final : public ExpertsOp {
     if (shares) d.run(step, [&] { share_sums(step, call, sums, y); });
   }
 
-  // at: where the rows that come from others will lie; -1: they do not come here.
-  Crossing plan(std::span<const int32_t> ids, std::span<const Range> sums,
+  // Rows of the items that this rank serves: others may have their experts, too.
+  void run_some(Step& step, const CudaItemsCall& call, std::span<const int32_t> ids,
+                std::span<const int32_t> ranks) const {
+    CudaDevice::DividedRoom& room = call.room();
+    const size_t n = call.items();
+    auto* mine = reinterpret_cast<int32_t*>(room.at_here.data()) + 2 * n;
+    for (size_t i = 0; i < n; ++i) mine[i] = ranks[i] == static_cast<int32_t>(place_) ? ids[i] : -1;
+    device_.reserve(step, room.served, n * sizeof(int32_t));
+    auto* to = static_cast<int32_t*>(room.served.data());
+    device_.check(device_.api().upload(to, mine, n * sizeof(int32_t), device_.stream(step)),
+                  "experts");
+    call.run_own(to);
+  }
+
+  // ranks: who serves each item. at: where the rows that come from others will lie; -1: they do not come here.
+  Crossing plan(std::span<const int32_t> ranks, std::span<const Range> sums,
                 std::span<int32_t> at) const {
     const size_t slots = layer_.slots(), row = facts_.outputs * sizeof(float);
     Crossing c;
@@ -121,12 +231,11 @@ class CudaSpreadExperts final : public ExpertsOp {
     std::vector<int32_t> rows(ranks_, 0);  // that come from each
     const Range& mine = sums[place_];
     const auto has = [](const Range& r, size_t t) { return t >= r.begin && t < r.end; };
-    for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
       at[i] = -1;
-      const auto id = static_cast<size_t>(ids[i]);
-      if (ids[i] < 0 || id >= rank_of_.size()) continue;
-      const size_t token = i / slots, rank = rank_of_[id];
-      if (rank != place_) {
+      if (ranks[i] < 0) continue;
+      const size_t token = i / slots;
+      if (const auto rank = static_cast<size_t>(ranks[i]); rank != place_) {
         if (has(mine, token)) at[i] = rows[rank]++;
         continue;
       }
@@ -138,7 +247,7 @@ class CudaSpreadExperts final : public ExpertsOp {
     std::vector<int32_t> first(ranks_, 0);
     for (size_t r = 0; r + 1 < ranks_; ++r) first[r + 1] = first[r] + rows[r];
     for (size_t i = 0; i < at.size(); ++i)
-      if (at[i] >= 0) at[i] += first[rank_of_[static_cast<size_t>(ids[i])]];
+      if (at[i] >= 0) at[i] += first[static_cast<size_t>(ranks[i])];
     for (size_t r = 0; r < ranks_; ++r) c.in_bytes[r] = static_cast<size_t>(rows[r]) * row;
     return c;
   }
@@ -207,9 +316,11 @@ class CudaSpreadExperts final : public ExpertsOp {
   }
 
   const CudaDevice& device_;
+  CudaLoad load_;
+  std::shared_ptr<const TensorStore> store_;
   MoeExchange& exchange_;
   size_t ranks_, place_, most_rows_ = 1;
-  std::vector<uint32_t> rank_of_;  // of every expert
+  SpreadPlaces places_;
   CudaExperts layer_;
   ExpertsFacts facts_;
 };
@@ -222,9 +333,6 @@ std::unique_ptr<ExpertsOp> CudaDevice::spread_experts(const Checkpoint& checkpoi
   const RouterSpec& router = request.block->spec.router;
   if (request.exchange->cut() > 1 || request.part != MoePart::kBlock || request.other != nullptr)
     fail("device {}: ranks spread whole experts of {}, and cut none", name_, request.block->name);
-  if (!options.rank.expert_of.empty())
-    fail("device {}: {} has copies of experts (--spare), which ranks with GPUs do not have", name_,
-         request.block->name);
   if (router.shared_slots > 0 || router.top_k > kMostSpread)
     fail(
         "device {}: {} has shared experts in slots of their own, or more than {} for a token; "

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/summary.h"
@@ -50,6 +51,13 @@ std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
     if (share.ep == 1 || b.experts.empty()) continue;
     std::vector<bool>& elsewhere = out[b.layer];
+    const size_t n = b.experts.size();
+    if (share.spare > 0) {  // as many as there are places, whichever those are
+      const size_t each = std::min(n, ceil_div(n + share.spare, share.ep));
+      elsewhere.assign(n, true);
+      std::fill_n(elsewhere.begin(), each, false);
+      continue;
+    }
     for (const int32_t local :
          expert_map(b.experts.size(), share.ep, share.ep_rank, Placement::kLinear))
       elsewhere.push_back(local < 0);
@@ -237,7 +245,7 @@ uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& opti
 std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split) {
   std::vector<CudaShare> shares;
   for (const RankPart& part : rank_parts(checkpoint, split))
-    shares.push_back({part.layers, split.ep, part.member / split.tp});
+    shares.push_back({part.layers, split.ep, part.member / split.tp, split.spare});
   return shares;
 }
 
@@ -260,9 +268,6 @@ void check_cuda_split(const ModelOptions& options, const RankSplit& split) {
         "or whole experts: --ep {}",
         device, describe(split), split.ranks(), split.ranks());
   if (split.ep == 1) return;
-  if (split.spare > 0)
-    fail("--device {}: --spare is for CPUs; ranks with GPUs keep the experts that they load",
-         device);
   if (options.cuda.fit_experts || !options.placement.divided.empty())
     fail(
         "--device {}: --experts auto is for one process or --pp; with --ep {} experts are spread "

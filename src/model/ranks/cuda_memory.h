@@ -33,7 +33,7 @@ inline constexpr uint64_t kReservedBytes = uint64_t{1}
 // that spread experts its own, and all the rest of the layers.
 struct CudaShare {
   Range layers = {0, SIZE_MAX};
-  size_t ep = 1, ep_rank = 0;
+  size_t ep = 1, ep_rank = 0, spare = 0;
   bool has_ends() const { return layers.begin == 0 && ep_rank == 0; }
 };
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,

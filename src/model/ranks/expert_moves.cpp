@@ -43,24 +43,39 @@ BalanceSettings settings_for(BalanceSettings settings, const RankSplit& split) {
 
 ExpertReading::ExpertReading(const MoeLayer& layer, const ExpertSource& source,
                              std::vector<Wanted> wanted)
-    : wanted_(std::move(wanted)), thread_([this, &layer, &source] { read(layer, source); }) {}
+    : wanted_(std::move(wanted)),
+      thread_([this, &layer, &source] { read([&] { read_wanted(layer, source); }); }) {}
+
+ExpertReading::ExpertReading(const DividedExperts& layer, std::vector<uint32_t> expert_of)
+    : thread_([this, &layer, expert_of = std::move(expert_of)] {
+        read([&] { staged_ = layer.stage(expert_of); });
+      }) {}
 
 ExpertReading::~ExpertReading() {
   give_up();
   wait();
 }
 
-void ExpertReading::read(const MoeLayer& layer, const ExpertSource& source) {
+void ExpertReading::read(FunctionRef<void()> body) {
   lower_thread_priority();
   try {
-    for (const Wanted& w : wanted_) {
-      if (stop_.load(std::memory_order_relaxed)) fail("given up");
-      source.load(layer, *w.staged, w.expert);
-    }
+    body();
   } catch (const std::exception& e) {
     trouble_ = e.what();
   }
   done_.store(true, std::memory_order_release);
+}
+
+void ExpertReading::read_wanted(const MoeLayer& layer, const ExpertSource& source) {
+  for (const Wanted& w : wanted_) {
+    if (stop_.load(std::memory_order_relaxed)) fail("given up");
+    source.load(layer, *w.staged, w.expert);
+  }
+}
+
+std::unique_ptr<DividedExperts::Staged> ExpertReading::take_staged() {
+  wait();
+  return std::move(staged_);
 }
 
 std::vector<ExpertReading::Wanted> ExpertReading::take() {
@@ -95,6 +110,14 @@ ExpertMoves::ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part,
   }
 }
 
+// Experts of float schemes stay on their devices: the form that some are in need not hold the numbers of others.
+void ExpertMoves::set_layers(LayerSet& layers) {
+  layers_ = &layers;
+  for (const auto& [layer, rows] : balance_.loads())
+    if (here(layer) && experts(layer).divided() != nullptr && !experts(layer).divided()->may_move())
+      balance_.leave(layer);
+}
+
 // --- what a rank does when it is told ---
 
 void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
@@ -103,6 +126,19 @@ void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
   under_way_ = true, answered_ = dropped_ = false;
   trouble_.clear();
   if (!here(index)) return;
+  try {
+    if (const DividedExperts* spread = experts(index).divided(); spread == nullptr)
+      want(index);
+    else if (spread->may_move())
+      reading_ = std::make_unique<ExpertReading>(*spread, move_.expert_of);
+    else
+      fail("experts of this scheme stay where they are");
+  } catch (const std::exception& e) {  // no memory, no thread
+    trouble_ = e.what();
+  }
+}
+
+void ExpertMoves::want(size_t index) {
   const MoeBlockLayer& moe = block(index);
   const std::span<const uint32_t> before = moe.experts->expert_of();
   const size_t each = moe.experts->local_experts(), first = ranks_.ep_rank() * each;
@@ -110,20 +146,16 @@ void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
     fail("layer {}: {} places for experts; expected {}", index, move_.expert_of.size(),
          before.size());
   std::vector<ExpertReading::Wanted> wanted;
-  try {
-    for (size_t i = 0; i < each; ++i) {
-      const size_t expert = move_.expert_of[first + i];
-      if (expert == before[first + i]) continue;
-      const size_t plan = moe.source->plan_of.at(expert);
-      wanted.push_back(
-          {i, expert,
-           moe.experts->stage(plan, memory_for(memory_, moe.experts->expert_bytes(plan)))});
-    }
-    if (!wanted.empty())
-      reading_ = std::make_unique<ExpertReading>(*moe.experts, *moe.source, std::move(wanted));
-  } catch (const std::exception& e) {  // no memory, no thread
-    trouble_ = e.what();
+  for (size_t i = 0; i < each; ++i) {
+    const size_t expert = move_.expert_of[first + i];
+    if (expert == before[first + i]) continue;
+    const size_t plan = moe.source->plan_of.at(expert);
+    wanted.push_back(
+        {i, expert,
+         moe.experts->stage(plan, memory_for(memory_, moe.experts->expert_bytes(plan)))});
   }
+  if (!wanted.empty())
+    reading_ = std::make_unique<ExpertReading>(*moe.experts, *moe.source, std::move(wanted));
 }
 
 void ExpertMoves::end_move(bool change) {
@@ -134,7 +166,9 @@ void ExpertMoves::end_move(bool change) {
     return look_after_move();
   }
   const size_t index = move_.layer;
-  if (here(index)) {
+  if (DividedExperts* spread = here(index) ? experts(index).divided() : nullptr) {
+    spread->change(reading_->take_staged());
+  } else if (here(index)) {
     MoeLayer& layer = *block(index).experts;
     std::vector<std::unique_ptr<MoeLayer::StagedExpert>> changed(layer.local_experts());
     if (reading_ != nullptr)

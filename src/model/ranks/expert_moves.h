@@ -31,6 +31,8 @@ class ExpertReading {
   };
   // Layer and source outlive it.
   ExpertReading(const MoeLayer& layer, const ExpertSource& source, std::vector<Wanted> wanted);
+  // The same of a layer on a device of its own: what its places are to hold.
+  ExpertReading(const DividedExperts& layer, std::vector<uint32_t> expert_of);
   ~ExpertReading();  // gives up and waits for the expert that is being read
   bool done() const { return done_.load(std::memory_order_acquire); }
   void give_up() { stop_.store(true, std::memory_order_relaxed); }
@@ -40,10 +42,13 @@ class ExpertReading {
   // When it is done: what went wrong, if anything; the experts.
   const std::string& trouble() const { return trouble_; }
   std::vector<Wanted> take();
+  std::unique_ptr<DividedExperts::Staged> take_staged();
 
  private:
-  void read(const MoeLayer& layer, const ExpertSource& source);
+  void read(FunctionRef<void()> body);
+  void read_wanted(const MoeLayer& layer, const ExpertSource& source);
   std::vector<Wanted> wanted_;
+  std::unique_ptr<DividedExperts::Staged> staged_;
   std::string trouble_;
   std::atomic<bool> done_{false}, stop_{false};
   std::thread thread_;
@@ -57,7 +62,7 @@ class ExpertMoves {
   ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part, const ModelOptions& options,
               Tell tell);
   // Once they are loaded; outlive it.
-  void set_layers(LayerSet& layers) { layers_ = &layers; }
+  void set_layers(LayerSet& layers);
   std::vector<uint32_t> expert_of(size_t layer) const { return balance_.expert_of(layer); }
 
   void count(size_t layer, std::span<const uint32_t> rows) { balance_.count(layer, rows); }
@@ -72,9 +77,9 @@ class ExpertMoves {
   bool ready() const { return reading_ == nullptr || reading_->done(); }
   bool here(size_t layer) const { return layer >= own_.begin && layer < own_.end; }
   bool leads() const { return ranks_.leader(); }
-  MoeBlockLayer& block(size_t layer) const {
-    return *layers_->layers[layer]->block->experts->movable();
-  }
+  ExpertsOp& experts(size_t layer) const { return *layers_->layers[layer]->block->experts; }
+  MoeBlockLayer& block(size_t layer) const { return *experts(layer).movable(); }
+  void want(size_t index);  // of the move, what this rank lacks
   void begin_move(size_t index, std::vector<uint32_t> expert_of);
   void end_move(bool change);
   void look_after_move();
