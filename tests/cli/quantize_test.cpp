@@ -89,7 +89,8 @@ TEST(Quantize, EveryLayoutIsCalibrated) {
                  "--calib " +
                  golden("calibration.jsonl"));
     ASSERT_EQ(r.status, 0) << r.err;
-    for (const Json& m : parse_json(r.out, "quantize").find("made")->items())
+    const Json report = parse_json(r.out, "quantize");
+    for (const Json& m : report.find("made")->items())
       EXPECT_EQ(m.find("method")->as_string(), "gptq") << m.dump();
     EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
   }
