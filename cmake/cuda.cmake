@@ -62,7 +62,7 @@ function(moebius_cuda_object name source)
 endfunction()
 
 set(cuda_made "")
-foreach(name plain hopper operands linear layers module router scratch model usual_rows candidates few)
+foreach(name plain hopper operands linear layers module router scratch model attention usual_rows candidates few)
   moebius_cuda_object(${name} "${cuda_folder}/${name}.cu" ${cuda_flags} ${cuda_plain_arch})
 endforeach()
 foreach(scheme Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf16 Int4G64 Int4G32 Int4Bf16G128 Int4Bf16G64 Int4Bf16G32 Int4F16G128 Int4F16G64 Int4F16G32 Fp8Block Mxfp4Bf16 Bf16 F16)

@@ -3,13 +3,14 @@
 // warp has a tile of up to 16 queries of one kv head and goes through halves of blocks, 64 keys each. The order is that of
 // device_attention.h with these sums: a score is one chain over its features; probabilities of a half are added by four lanes and then
 // across them; values of a half are one chain, and both halves of a block are added before the block joins what came before. So a row's
-// result depends on nothing but the row and its keys, and both forms below have the same bytes:
+// result depends on nothing but the row and its keys, and all forms have the same bytes:
 //   whole: a warp goes through all keys of its tile;
-//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared memory.
+//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared memory;
+//   staged (attention_staged.cuh): warps with neighbouring tiles go through all keys together, which come to shared memory once for all.
 //
-// Operands come straight from memory, sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie token by token),
-// or eight neighbouring tokens of a feature of values (values lie feature by feature), and queries and probabilities are taken in the
-// same order. So column n of the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
+// Operands are sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie token by token), or eight neighbouring
+// tokens of a feature of values (values lie feature by feature), and queries and probabilities are taken in the same order. So column n of
+// the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
 #pragma once
 #include "device/cuda/device_attention.h"
 #include "mma.cuh"
@@ -18,6 +19,8 @@
 namespace moebius::cuda {
 
 constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8, kSplitWarps = 16, kWholeWarps = 4;
+constexpr auto kBlockKeys = static_cast<uint32_t>(kKeyBlock),
+               kSegmentBlocks = static_cast<uint32_t>(kDeviceSegment / kKeyBlock);
 
 // What a block of keys does to the running maximum of a row.
 struct BlockTop {
@@ -30,11 +33,41 @@ __device__ __forceinline__ BlockTop block_top(float most, float scale, float bes
   return {top, none || best == top ? 1.0f : exp_f32(best - top), none};
 }
 
+// e^(score * scale - top): as exp_coarse_f32, with one instruction for its bound, or as exp_minus.
+template <bool kF16>
+__device__ __forceinline__ float probability(float score, float scale, float top) {
+  if constexpr (kF16) return exp_minus(score * scale, top);
+  using namespace numeric_detail;
+  const float c = max_or_nan(fma_f32(score, scale, -top), kExpCoarseLeast);
+  const float t = fma_f32(c, kLog2E, kExpMagic127), f = fma_f32(c, kLog2E, kExpMagic127 - t);
+  const float q =
+      fma_f32(fma_f32(fma_f32(kExpCoarse4, f, kExpCoarse3), f, kExpCoarse2), f, kExpCoarse1);
+  const float power = f32_from_bits(f32_bits(t) << 23);
+  return fma_f32(q * f, power, power);
+}
+
+// Keys and values of a block straight from memory: what this lane multiplies, of 32 features of a key or of 32 keys of a feature. Loads
+// of several products are under way together.
+template <int D>
+struct DirectOperands {
+  static constexpr int kKeyTiles = 2, kKeyChunks = D / 32;
+  const uint8_t *keys, *values;
+  __device__ DirectOperands(const uint8_t* head, unsigned lane)
+      : keys(head + lane % 4 * 16), values(keys + kKeyBlock * D * 2) {}
+  __device__ uint4 key(unsigned key, unsigned chunk) const {
+    return *reinterpret_cast<const uint4*>(keys + key * (D * 2) + chunk * 64);
+  }
+  __device__ uint4 value(unsigned feature, unsigned chunk) const {
+    return *reinterpret_cast<const uint4*>(values + feature * (kKeyBlock * 2) + chunk * 64);
+  }
+};
+
 template <bool kF16, int D>
 class TensorTile {
  public:
   static constexpr int kChunks = D / 32, kTiles = D / 8;
   static constexpr KvType kStored = kF16 ? KvType::kF16 : KvType::kBf16;
+  static constexpr XType kType = kF16 ? XType::kF16 : XType::kBf16;
 
   __device__ TensorTile(const CudaAttend& args, const CudaTokens& tile, unsigned kv_head,
                         unsigned first_head)
@@ -49,8 +82,11 @@ class TensorTile {
     first_row_ = s.first_row + tile.first;
     position_ = static_cast<uint32_t>(s.position) + tile.first;
     newest_ = position_ + tile.count - 1;
+    last_oldest_ = static_cast<uint32_t>(oldest_key(a, newest_));
     blocks_ = args.blocks + s.first_block;
     head_offset_ = args.offset + kv_head * DeviceKv{a, kStored}.head_bytes();
+    pairs_ = args.out.type == kType && args.out.stride % 2 == 0 &&
+             reinterpret_cast<uintptr_t>(args.out.data) % 4 == 0;
     for (int i = 0; i < 2; ++i) {
       const unsigned r = row_ + 8 * i;
       const bool there = r < queries_;
@@ -90,7 +126,8 @@ class TensorTile {
 
   // Brings 64 keys and their values nearer.
   __device__ void fetch(uint32_t key0) const {
-    const uint8_t *k = keys(key0), *v = values(key0);
+    const uint8_t *head = head_of_block(key0 / kKeyBlock), *k = head + key0 % kKeyBlock * (D * 2),
+                  *v = head + kKeyBlock * D * 2 + key0 % kKeyBlock * 2;
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
       fetch_ahead(k + (lane_ + 32 * i) * 128);
@@ -98,30 +135,41 @@ class TensorTile {
     }
   }
 
+  // Keys and values of a block that this tile's head has.
+  __device__ const uint8_t* head_of_block(uint32_t block) const {
+    return blocks_[block] + head_offset_;
+  }
+
   // Scores of 64 keys from key0 on, -infinity where a query does not see one.
-  __device__ void score(uint32_t key0, float (&s)[kHalfTiles][4]) const {
-    const uint8_t* base = keys(key0) + quad_ * 16;
+  template <class Operands>
+  __device__ void score(const Operands& from, uint32_t key0, float (&s)[kHalfTiles][4]) const {
+    constexpr int kAtOnce = Operands::kKeyTiles, kTogether = Operands::kKeyChunks;
+    const unsigned first = key0 % kBlockKeys + row_ / 2 * 8 + row_ % 2;
 #pragma unroll
-    for (int t0 = 0; t0 < kHalfTiles; t0 += 2) {
-      uint4 w[2][kChunks];
+    for (int t0 = 0; t0 < kHalfTiles; t0 += kAtOnce)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const unsigned key = (t0 + i) / 4 * 32 + row_ / 2 * 8 + (t0 + i) % 4 * 2 + row_ % 2;
+      for (int c0 = 0; c0 < kChunks; c0 += kTogether) {
+        uint4 w[kAtOnce][kTogether];
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c)
-          w[i][c] = *reinterpret_cast<const uint4*>(base + key * (D * 2) + c * 64);
-      }
+        for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float(&d)[4] = s[t0 + i];
-        d[0] = d[1] = d[2] = d[3] = 0.0f;
+          for (int c = 0; c < kTogether; ++c)
+            w[i][c] = from.key(first + (t0 + i) / 4 * 32 + (t0 + i) % 4 * 2, c0 + c);
+            // Chains side by side: a product waits for the one before it in its chain.
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-          mma_halves<kF16>(d, q_[c][0], w[i][c].x, w[i][c].y);
-          mma_halves<kF16>(d, q_[c][1], w[i][c].z, w[i][c].w);
+        for (int c = 0; c < kTogether; ++c) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i)
+            if (c0 + c == 0)
+              mma_first<kF16>(s[t0 + i], q_[0][0], w[i][c].x, w[i][c].y);
+            else
+              mma_halves<kF16>(s[t0 + i], q_[c0 + c][0], w[i][c].x, w[i][c].y);
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i)
+            mma_halves<kF16>(s[t0 + i], q_[c0 + c][1], w[i][c].z, w[i][c].w);
         }
       }
-    }
+    if (key0 + kHalfKeys <= position_ + 1 && key0 >= last_oldest_) return;  // all are seen
 #pragma unroll
     for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
@@ -138,31 +186,28 @@ class TensorTile {
       float m = f32_from_bits(0xFF800000u);
 #pragma unroll
       for (int t = 0; t < kHalfTiles; ++t)
-        m = larger_or_nan(larger_or_nan(m, s[t][2 * i]), s[t][2 * i + 1]);
-      m = larger_or_nan(m, __shfl_xor_sync(~0u, m, 1));
-      most[i] = larger_or_nan(m, __shfl_xor_sync(~0u, m, 2));
+        m = max_or_nan(max_or_nan(m, s[t][2 * i]), s[t][2 * i + 1]);
+      m = max_or_nan(m, __shfl_xor_sync(~0u, m, 1));
+      most[i] = max_or_nan(m, __shfl_xor_sync(~0u, m, 2));
     }
   }
 
-  // Scores become probabilities, as operands of the product with values; returns their sums.
+  // Scores become probabilities, as operands of the product with values; returns their sums. Of a row to which nothing is added they are
+  // 0 where no key is seen, and do not matter where a score is NaN: its sum is, for good.
   __device__ void weigh(const float (&s)[kHalfTiles][4], const BlockTop (&top)[2],
                         uint32_t (&p)[kHalfTiles / 2][4], float (&sum)[2]) const {
     const float scale = args_.layer.scale;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      const float from = top[i].none ? 0.0f : top[i].top;
       float total = 0.0f;
 #pragma unroll
       for (int t = 0; t < kHalfTiles; ++t) {
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float v = s[t][2 * i + e] * scale;
-          x[e] = top[i].none ? 0.0f
-                 : kF16      ? exp_minus(v, top[i].top)
-                             : exp_coarse_f32(v - top[i].top);
-          total = total + x[e];
-        }
-        p[t / 2][t % 2 * 2 + i] = two_numbers(x[0], x[1]);
+        const float a = probability<kF16>(s[t][2 * i], scale, from),
+                    b = probability<kF16>(s[t][2 * i + 1], scale, from);
+        total = total + a;
+        total = total + b;
+        p[t / 2][t % 2 * 2 + i] = two_numbers<kF16>(a, b);
       }
       total = total + __shfl_xor_sync(~0u, total, 1);
       sum[i] = total + __shfl_xor_sync(~0u, total, 2);
@@ -170,11 +215,11 @@ class TensorTile {
   }
 
   // Values of one half or two by their probabilities: to(n, sums of each half) for eight features each.
-  template <int kHalves, class To>
-  __device__ void add_values(uint32_t key0, const uint32_t (&p)[kHalves][kHalfTiles / 2][4],
-                             To to) const {
+  template <int kHalves, class Operands, class To>
+  __device__ void add_values(const Operands& from, uint32_t key0,
+                             const uint32_t (&p)[kHalves][kHalfTiles / 2][4], To to) const {
     constexpr int kAtOnce = 4 / kHalves;
-    const uint8_t* base = values(key0) + row_ * (kKeyBlock * 2) + quad_ * 16;
+    const unsigned first = key0 % kBlockKeys / 32;
     const bool whole = key0 + kHalves * kHalfKeys <= newest_ + 1;
 #pragma unroll
     for (int n0 = 0; n0 < kTiles; n0 += kAtOnce) {
@@ -182,8 +227,7 @@ class TensorTile {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
-        for (int c = 0; c < 2 * kHalves; ++c)
-          w[n][c] = *reinterpret_cast<const uint4*>(base + (n0 + n) * (8 * kKeyBlock * 2) + c * 64);
+        for (int c = 0; c < 2 * kHalves; ++c) w[n][c] = from.value((n0 + n) * 8 + row_, first + c);
       if (!whole) {  // what nobody has written may be anything, and 0 times that too
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
@@ -194,20 +238,22 @@ class TensorTile {
                        written(w[n][c].z, at + 4), written(w[n][c].w, at + 6)};
           }
       }
+      float d[kAtOnce][kHalves][4];
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        float d[kHalves][4];
+      for (int k = 0; k < 4; ++k)  // of 16 keys of each half
 #pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          d[h][0] = d[h][1] = d[h][2] = d[h][3] = 0.0f;
+        for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            mma_halves<kF16>(d[h], p[h][2 * c], w[n][2 * h + c].x, w[n][2 * h + c].y);
-            mma_halves<kF16>(d[h], p[h][2 * c + 1], w[n][2 * h + c].z, w[n][2 * h + c].w);
+          for (int h = 0; h < kHalves; ++h) {
+            const uint4& v = w[n][2 * h + k / 2];
+            const uint32_t b0 = k % 2 == 0 ? v.x : v.z, b1 = k % 2 == 0 ? v.y : v.w;
+            if (k == 0)
+              mma_first<kF16>(d[n][h], p[h][k], b0, b1);
+            else
+              mma_halves<kF16>(d[n][h], p[h][k], b0, b1);
           }
-        }
-        to(n0 + n, d);
-      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) to(n0 + n, d[n]);
     }
   }
 
@@ -219,133 +265,158 @@ class TensorTile {
   }
 
   __device__ void store(unsigned query, unsigned feature, float v) const {
-    store_number(args_.out.data, args_.out.type,
-                 row_of(query) * args_.out.stride + head_of(query) * D + feature,
-                 to_numbers(args_.layer.type, v));
+    store_number(args_.out.data, args_.out.type, place_of(query, feature), to_numbers(kType, v));
+  }
+  // The same of a feature with an even number and of the next.
+  __device__ void store_two(unsigned query, unsigned feature, float v, float next) const {
+    if (pairs_)
+      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args_.out.data) +
+                                   place_of(query, feature)) = two_numbers<kF16>(v, next);
+    else
+      store(query, feature, v), store(query, feature + 1, next);
   }
 
  private:
-  __device__ const uint8_t* keys(uint32_t key0) const {
-    return blocks_[key0 / kKeyBlock] + head_offset_ + key0 % kKeyBlock * (D * 2);
-  }
-  __device__ const uint8_t* values(uint32_t key0) const {
-    return blocks_[key0 / kKeyBlock] + head_offset_ + kKeyBlock * D * 2 + key0 % kKeyBlock * 2;
+  __device__ size_t place_of(unsigned query, unsigned feature) const {
+    return row_of(query) * args_.out.stride + head_of(query) * D + feature;
   }
   __device__ uint32_t written(uint32_t two, uint32_t at) const {
     return at + 1 <= newest_ ? two : at <= newest_ ? two & 0xFFFFu : 0u;
   }
-  __device__ static uint32_t two_numbers(float a, float b) {
-    const uint32_t low = kF16 ? f32_to_f16(a) : f32_to_bf16(a),
-                   high = kF16 ? f32_to_f16(b) : f32_to_bf16(b);
-    return low | high << 16;
-  }
-
   const CudaAttend& args_;
   unsigned lane_, row_, quad_, heads_, queries_, head_;
-  size_t first_row_, head_offset_;
-  uint32_t position_, newest_, first_[2], last_[2];
+  size_t head_offset_;
+  uint32_t first_row_, position_, newest_, last_oldest_, first_[2], last_[2];
   uint8_t* const* blocks_;
+  bool pairs_;  // results of 16 bits, two in a word
   uint32_t q_[kChunks][2][4];
 };
 
-// A warp per tile. `all`: [16, D] of the warp, used where a tile has several segments.
+// The running softmax of a tile: blocks of a segment in ascending order, and then the segment. `all`: [16, D] of the warp, used where a
+// tile has several segments; every lane has its numbers side by side with those of its neighbours.
 template <bool kF16, int D>
-__device__ __forceinline__ void attend_whole(const CudaAttend& args, const CudaTokens& tile,
-                                             unsigned kv_head, unsigned first_head, float* all) {
-  TensorTile<kF16, D> t(args, tile, kv_head, first_head);
-  t.load_queries();
-  const uint32_t oldest = t.oldest(), newest = t.newest();
-  const uint32_t first = oldest / kDeviceSegment, last = newest / kDeviceSegment;
-  constexpr uint32_t kBlocks = kDeviceSegment / kKeyBlock;
-  const unsigned lane = threadIdx.x % 32, quad = lane % 4;
-  float all_best[2], all_total[2], best[2], total[2], out[D / 8][4];
-  for (uint32_t segment = first; segment <= last; ++segment) {
-    for (int i = 0; i < 2; ++i) t.first_of_segment(i, segment, best[i], total[i]);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.0f;
-    const uint32_t begin = max(segment * kBlocks, static_cast<uint32_t>(oldest / kKeyBlock)),
-                   end =
-                       min((segment + 1) * kBlocks, static_cast<uint32_t>(newest / kKeyBlock) + 1);
-    for (uint32_t block = begin; block < end; ++block) {
-      const uint32_t key0 = block * kKeyBlock;
-      const bool second = key0 + kHalfKeys <= newest;
-      float s[2][kHalfTiles][4], most[2], other[2];
-      t.score(key0, s[0]);
-      t.largest(s[0], most);
-      if (second) {
-        t.score(key0 + kHalfKeys, s[1]);
-        t.largest(s[1], other);
-        most[0] = larger_or_nan(most[0], other[0]), most[1] = larger_or_nan(most[1], other[1]);
-      }
-      BlockTop top[2];
-      float sum[2], sum2[2] = {0.0f, 0.0f};
-      for (int i = 0; i < 2; ++i) top[i] = block_top(most[i], args.layer.scale, best[i]);
-      uint32_t p[2][kHalfTiles / 2][4] = {};
-      t.weigh(s[0], top, p[0], sum);
-      if (second) t.weigh(s[1], top, p[1], sum2);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (top[i].none) {
-          if (most[i] != most[i]) total[i] = most[i];
-        } else {
-          best[i] = top[i].top, total[i] = total[i] * top[i].keep + (sum[i] + sum2[i]);
-        }
-      }
-      const auto join = [&](int n, const float d, const float more, int e) {
-        out[n][e] = out[n][e] * top[e / 2].keep + (d + more);
-      };
-      if (second) {
-        t.add_values(key0, p, [&](int n, const float(&d)[2][4]) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) join(n, d[0][e], d[1][e], e);
-        });
-      } else {
-        const uint32_t(&one)[1][kHalfTiles / 2][4] =
-            reinterpret_cast<const uint32_t(&)[1][kHalfTiles / 2][4]>(p);
-        t.add_values(key0, one, [&](int n, const float(&d)[1][4]) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) join(n, d[0][e], 0.0f, e);
-        });
-      }
-    }
-    if (first == last) break;
+class TileSums {
+ public:
+  __device__ TileSums(const CudaAttend& args, const TensorTile<kF16, D>& tile, float* all)
+      : args_(args),
+        t_(tile),
+        begin_(tile.oldest() / kBlockKeys),
+        end_(tile.newest() / kBlockKeys + 1),
+        all_(all + threadIdx.x % 32) {}
+
+  // Blocks that the tile sees keys of, each added once, in this order.
+  __device__ uint32_t begin() const { return begin_; }
+  __device__ uint32_t end() const { return end_; }
+  template <class Operands>
+  __device__ void add(const Operands& from, uint32_t block) {
+    const uint32_t segment = block / kSegmentBlocks, behind = block + 1;
+    if (block == begin_ || block % kSegmentBlocks == 0) begin_segment(segment);
+    add_block(from, block * kBlockKeys);
+    if (behind == end_ || behind % kSegmentBlocks == 0) end_segment(segment);
+  }
+
+  __device__ void store() const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool none = best[i] == f32_from_bits(0xFF800000u) && total[i] == 0.0f;
-      const bool fresh =
-          segment == first || (all_best[i] == f32_from_bits(0xFF800000u) && all_total[i] == 0.0f);
-      const float b = segment == first ? f32_from_bits(0xFF800000u) : all_best[i];
-      const float top = best[i] > b ? best[i] : b, before = fresh ? 0.0f : exp_minus(b, top),
-                  now = fresh ? 1.0f : exp_minus(best[i], top);
-      float* mine = all + (lane / 4 + 8 * i) * D + quad * 2;
+      if (!t_.has_row(i)) continue;
+      const float total = !several() ? total_[i] : all_total_[i];
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        float v[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          v[e] = (!several() ? out_[n][2 * i + e] : all_[(n * 4 + 2 * i + e) * 32]) / total;
+        t_.store_two(t_.query(i), n * 8 + threadIdx.x % 4 * 2, v[0], v[1]);
+      }
+    }
+  }
+
+ private:
+  __device__ uint32_t first_segment() const { return begin_ / kSegmentBlocks; }
+  __device__ bool several() const { return first_segment() != (end_ - 1) / kSegmentBlocks; }
+
+  __device__ void begin_segment(uint32_t segment) {
+    for (int i = 0; i < 2; ++i) t_.first_of_segment(i, segment, best_[i], total_[i]);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) out_[n][0] = out_[n][1] = out_[n][2] = out_[n][3] = 0.0f;
+  }
+
+  template <class Operands>
+  __device__ void add_block(const Operands& from, uint32_t key0) {
+    float s[2][kHalfTiles][4], most[2], other[2];
+    t_.score(from, key0, s[0]);
+    t_.score(from, key0 + kHalfKeys, s[1]);
+    t_.largest(s[0], most), t_.largest(s[1], other);
+    BlockTop top[2];
+    for (int i = 0; i < 2; ++i) {
+      most[i] = max_or_nan(most[i], other[i]);
+      top[i] = block_top(most[i], args_.layer.scale, best_[i]);
+    }
+    // Of a half that no query sees probabilities are 0, and so are the sums.
+    float sum[2], sum2[2];
+    uint32_t p[2][kHalfTiles / 2][4];
+    t_.weigh(s[0], top, p[0], sum);
+    t_.weigh(s[1], top, p[1], sum2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (top[i].none) {
+        if (most[i] != most[i]) total_[i] = most[i];
+      } else {
+        best_[i] = top[i].top, total_[i] = total_[i] * top[i].keep + (sum[i] + sum2[i]);
+      }
+    }
+    t_.add_values(from, key0, p, [&](int n, const float(&d)[2][4]) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        out_[n][e] = fma_f32(out_[n][e], top[e / 2].keep, d[0][e] + d[1][e]);
+    });
+  }
+
+  __device__ void end_segment(uint32_t segment) {
+    if (!several()) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool none = best_[i] == f32_from_bits(0xFF800000u) && total_[i] == 0.0f;
+      const bool fresh = segment == first_segment() ||
+                         (all_best_[i] == f32_from_bits(0xFF800000u) && all_total_[i] == 0.0f);
+      const float b = segment == first_segment() ? f32_from_bits(0xFF800000u) : all_best_[i];
+      const float top = best_[i] > b ? best_[i] : b, before = fresh ? 0.0f : exp_minus(b, top),
+                  now = fresh ? 1.0f : exp_minus(best_[i], top);
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          float& to = mine[n * 8 + e];
-          const float v = out[n][2 * i + e], added = v * now;
+          float& to = all_[(n * 4 + 2 * i + e) * 32];
+          const float v = out_[n][2 * i + e], added = v * now;
           if (fresh)
             to = v;
           else if (!none)
             to = (to * before) + added;
         }
       if (fresh)
-        all_best[i] = best[i], all_total[i] = total[i];
+        all_best_[i] = best_[i], all_total_[i] = total_[i];
       else if (!none)
-        all_total[i] = all_total[i] * before + total[i] * now, all_best[i] = top;
+        all_total_[i] = all_total_[i] * before + total_[i] * now, all_best_[i] = top;
     }
   }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (!t.has_row(i)) continue;
-    const float* mine = all + (lane / 4 + 8 * i) * D + quad * 2;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        t.store(t.query(i), n * 8 + quad * 2 + e,
-                first == last ? out[n][2 * i + e] / total[i] : mine[n * 8 + e] / all_total[i]);
-  }
+
+  const CudaAttend& args_;
+  const TensorTile<kF16, D>& t_;
+  uint32_t begin_, end_;
+  float* all_;
+  float all_best_[2], all_total_[2], best_[2], total_[2], out_[D / 8][4];
+};
+
+// A warp per tile. `all`: as in TileSums.
+template <bool kF16, int D>
+__device__ __forceinline__ void attend_whole(const CudaAttend& args, const CudaTokens& tile,
+                                             unsigned kv_head, unsigned first_head, float* all) {
+  TensorTile<kF16, D> t(args, tile, kv_head, first_head);
+  t.load_queries();
+  TileSums<kF16, D> sums(args, t, all);
+  for (uint32_t block = sums.begin(); block < sums.end(); ++block)
+    sums.add(DirectOperands<D>(t.head_of_block(block), threadIdx.x % 32), block);
+  sums.store();
 }
 
 // The key and value of a sequence's one row, where this segment has them; by all threads of a block.
@@ -388,9 +459,9 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
     while (i > 0 && args.sequences[i].first_row > row) --i;
     const CudaSequence& s = args.sequences[i];
     const size_t position = s.position + (row - s.first_row);
-    return {args.blocks[s.first_block + position / kKeyBlock] + args.offset +
-                kv_head * kv.head_bytes(),
-            position % kKeyBlock};
+    return {
+        args.blocks[s.first_block + position / kKeyBlock] + args.offset + kv_head * kv.head_bytes(),
+        position % kKeyBlock};
   };
   const auto piece = [&](const CudaRows& rows, size_t row, unsigned i) {
     return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.data) +
@@ -434,7 +505,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
   float s[kHalfTiles][4], most[2] = {f32_from_bits(0xFF800000u), f32_from_bits(0xFF800000u)};
   if (there) {
     t.load_queries();
-    t.score(key0, s);
+    t.score(DirectOperands<D>(t.head_of_block(key0 / kKeyBlock), lane), key0, s);
     t.largest(s, most);
   }
   if (lane % 4 == 0)
@@ -448,7 +519,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
     t.first_of_segment(i, segment, best, total);
     for (unsigned b = 0; b <= warp / 2; ++b) {
       const float* m = maxima + 2 * b * kTensorQueries + lane / 4 + 8 * i;
-      top[i] = block_top(larger_or_nan(m[0], m[kTensorQueries]), args.layer.scale, best);
+      top[i] = block_top(max_or_nan(m[0], m[kTensorQueries]), args.layer.scale, best);
       if (!top[i].none) best = top[i].top;
     }
   }
@@ -456,7 +527,8 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
   if (there) {
     uint32_t p[1][kHalfTiles / 2][4];
     t.weigh(s, top, p[0], sum);
-    t.add_values(key0, p, [&](int n, const float(&d)[1][4]) {
+    const DirectOperands<D> from(t.head_of_block(key0 / kKeyBlock), lane);
+    t.add_values(from, key0, p, [&](int n, const float(&d)[1][4]) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (t.has_row(i)) {
@@ -481,7 +553,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
       const uint32_t block = segment * (kSplitWarps / 2) + b;
       if (block < first_block || block > last_block) continue;
       const float *m = maxima + 2 * b * kTensorQueries + r, *l = sums + 2 * b * kTensorQueries + r;
-      const float highest = larger_or_nan(m[0], m[kTensorQueries]);
+      const float highest = max_or_nan(m[0], m[kTensorQueries]);
       const BlockTop now = block_top(highest, a.scale, best);
       if (now.none) {
         if (highest != highest) total = highest;
@@ -491,7 +563,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
       const bool second = block * kKeyBlock + kHalfKeys <= newest;
       const float h0 = halves[(2 * b * queries + r) * D + d],
                   h1 = second ? halves[((2 * b + 1) * queries + r) * D + d] : 0.0f;
-      out = out * now.keep + (h0 + h1);
+      out = fma_f32(out, now.keep, h0 + h1);
     }
     if (partials == nullptr) {
       t.store(r, d, out / total);

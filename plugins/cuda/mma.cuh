@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-core products of one warp (mma.sync, compute capability 8.0 and newer). Where this is compiled for the host
-// (tests/gpu/host_cuda.h) threads of a warp are emulated, and the same products are computed there.
+// Tensor-core products of one warp (mma.sync, compute capability 8.0 and newer), copies to shared memory that go on beside other work,
+// and what takes several instructions where it is written in C++. Where this is compiled for the host (tests/gpu/host_cuda.h) threads of a
+// warp are emulated, and the same is computed there.
 //
 // Lane l has rows l / 4 and l / 4 + 8 of a 16 x 16 (bytes: 16 x 32) operand, column l / 4 of the other one, and of the 16 x 8 result rows
 // l / 4 and l / 4 + 8 of columns 2 (l % 4) and the next.
@@ -11,6 +12,7 @@
 
 namespace moebius::cuda {
 
+// d += a b; mma_first: d = a b.
 template <bool kF16>
 __device__ __forceinline__ void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1) {
@@ -28,6 +30,23 @@ __device__ __forceinline__ void mma_halves(float (&d)[4], const uint32_t (&a)[4]
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+template <bool kF16>
+__device__ __forceinline__ void mma_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                          uint32_t b1) {
+  if constexpr (kF16)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
 __device__ __forceinline__ void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                           uint32_t b1) {
   asm volatile(
@@ -35,6 +54,39 @@ __device__ __forceinline__ void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4
       "%9}, {%0, %1, %2, %3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Sixteen bytes of memory into shared memory, both at multiples of sixteen. They are there for the thread that asked when no more than
+// kLeft of its groups (each ended by end_copies) are under way, and for others behind a barrier after that.
+__device__ __forceinline__ void copy_sixteen(void* shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void end_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// The larger number, NaN if either is none.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+}
+// Two numbers of 16 bits, rounded to even, the first in the lower half.
+template <bool kF16>
+__device__ __forceinline__ uint32_t two_numbers(float low, float high) {
+  uint32_t two;
+  if constexpr (kF16)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  return two;
 }
 
 __device__ __forceinline__ void fetch_ahead(const void* p) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model needs between its products: row operations, rows by number, attention over blocks. The definitions
 // are device/cuda/device_rows.h and device_attention.h; here threads of a block take the place of their lanes. Attention with tensor cores
-// is attention.cuh.
+// is attention.cu.
 #include "model.h"
 
 #include <algorithm>
+#include <type_traits>
 
-#include "attention.cuh"
+#include "attention.h"
+#include "device/cuda/device_attention.h"
 #include "device/cuda/device_rows.h"
 #include "launch.h"
+#include "numbers.cuh"
 
 namespace moebius::cuda {
 namespace {
@@ -122,7 +125,8 @@ __global__ void __launch_bounds__(kPartThreads)
     parts_kernel(const __grid_constant__ Programs programs) {
   const CudaRowProgram& program = programs.of[0];
   const GroupLanes lanes{nullptr};
-  const uint32_t part = blockIdx.y * (kPartThreads / kDeviceSumLanes) + threadIdx.x / kDeviceSumLanes;
+  const uint32_t part =
+      blockIdx.y * (kPartThreads / kDeviceSumLanes) + threadIdx.x / kDeviceSumLanes;
   wait_for_predecessor();
   let_successor_start();
   if (part < part_count(program))
@@ -182,8 +186,6 @@ __global__ void __launch_bounds__(kAppendThreads)
   }
 }
 
-constexpr size_t kFewBlocks = 512;  // of the grid; fewer: segments become blocks of their own
-
 template <KvType kStored>
 void append(const CudaAttend& args, cudaStream_t stream) {
   if (args.k.data == nullptr) return;
@@ -191,20 +193,12 @@ void append(const CudaAttend& args, cudaStream_t stream) {
                "keys and values", args);
 }
 
-// Memory for what segments come to; null: there is one.
-float* partials_of(const CudaAttend& args, const Arena& arena, size_t at) {
-  return args.segments > 1 ? arena.at<float>(at) : nullptr;
-}
 template <KvType kStored>
 void merge(const CudaAttend& args, const float* partials, cudaStream_t stream) {
   launch_early(merge_kernel<kStored>, dim3(blocks_of(args.tile_count), args.layer.heads),
                kAppendThreads, (args.layer.value_dim + 2) * sizeof(float), stream,
                "segments of attention", args, partials);
 }
-size_t partial_floats(const CudaAttend& args) {
-  return args.q.rows * args.layer.heads * args.segments * (size_t{args.layer.value_dim} + 2);
-}
-
 template <KvType kStored>
 void run_attention(const CudaAttend& args, cudaStream_t stream) {
   using Attention = DeviceAttention<BlockLanes, kStored>;
@@ -229,102 +223,20 @@ void run_attention(const CudaAttend& args, cudaStream_t stream) {
   merge<kStored>(args, partials, stream);
 }
 
-// --- with tensor cores (attention.cuh) ---
-
-// single: every sequence has one row, whose key and value the block that needs them writes itself.
-template <bool kF16, int D>
-__global__ void __launch_bounds__(32 * kSplitWarps)
-    split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
-  extern __shared__ __align__(16) float shared[];
-  const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
-  // Tables of the step, and keys of earlier steps, are older than the kernel before this one.
-  const CudaTokens tile = args.tiles[blockIdx.x];
-  TensorTile<kF16, D> queries(args, tile, kv_head,
-                              blockIdx.y % parts * static_cast<unsigned>(kTensorQueries));
-  const uint32_t key0 = blockIdx.z * static_cast<uint32_t>(kDeviceSegment) + threadIdx.x / 32 * kHalfKeys;
-  if (queries.sees(key0)) queries.fetch(key0);
-  wait_for_predecessor();
-  let_successor_start();
-  if (single && args.k.data != nullptr) {
-    append_one<D>(args, tile, kv_head, blockIdx.z);
-    __syncthreads();
-  }
-  attend_split<kF16, D>(args, queries, blockIdx.z, partials, shared);
-}
-
-template <bool kF16, int D>
-__global__ void __launch_bounds__(32 * kWholeWarps, 2)
-    whole_kernel(const __grid_constant__ CudaAttend args) {
-  extern __shared__ __align__(16) float shared[];
-  wait_for_predecessor();
-  let_successor_start();
-  const unsigned parts = gridDim.y / args.layer.kv_heads, warp = threadIdx.x / 32;
-  const size_t i = blockIdx.x * size_t{kWholeWarps} + warp;
-  if (i >= args.tile_count) return;
-  // Those with the most keys first.
-  attend_whole<kF16, D>(args, args.tiles[args.tile_count - 1 - i], blockIdx.y / parts,
-                        blockIdx.y % parts * static_cast<unsigned>(kTensorQueries),
-                        shared + warp * kTensorQueries * D);
-}
-
-template <int D>
-__global__ void __launch_bounds__(32 * kAppendWarps)
-    append_rows_kernel(const __grid_constant__ CudaAttend args) {
-  wait_for_predecessor();
-  let_successor_start();
-  append_rows<D>(args, blockIdx.x * size_t{kAppendRows}, blockIdx.y);
-}
-
-bool begins_well(const CudaRows& r) {
-  return r.stride % 8 == 0 && reinterpret_cast<uintptr_t>(r.data) % 16 == 0;
-}
-
-template <bool kF16, int D>
-void run_tensor(const CudaAttend& args, cudaStream_t stream) {
-  constexpr KvType kStored = kF16 ? KvType::kF16 : KvType::kBf16;
-  static const size_t most = most_shared_bytes();
-  static const bool room = (allow_shared_bytes(split_kernel<kF16, D>, most),
-                            allow_shared_bytes(whole_kernel<kF16, D>, most), true);
-  static_cast<void>(room);
-  const CudaAttention& a = args.layer;
-  const size_t each = a.heads / a.kv_heads, parts = (each + kTensorQueries - 1) / kTensorQueries;
-  const unsigned heads = blocks_of(a.kv_heads * parts);
-  const bool split = args.tile_count * heads < kFewBlocks;
-  const bool single =
-      split && args.q.rows == args.sequence_count && args.tile_count == args.sequence_count;
-  if (!single && args.k.data != nullptr) {
-    if (begins_well(args.k) && begins_well(args.v))
-      launch_early(append_rows_kernel<D>, dim3(blocks_of(args.k.rows, kAppendRows), a.kv_heads),
-                   32 * kAppendWarps, 0, stream, "keys and values", args);
-    else
-      append<kStored>(args, stream);
-  }
-  if (!split)
-    return launch_early(whole_kernel<kF16, D>, dim3(blocks_of(args.tile_count, kWholeWarps), heads),
-                        32 * kWholeWarps,
-                        args.segments > 1 ? kWholeWarps * kTensorQueries * D * sizeof(float) : 0,
-                        stream, "attention", args);
-  Arena arena(scratch().of(stream, 2));
-  const size_t at = arena.add<float>(args.segments > 1 ? partial_floats(args) : 0);
-  arena.reserve(stream);
-  float* partials = partials_of(args, arena, at);
-  const size_t queries = single ? std::min<size_t>(each, kTensorQueries) : kTensorQueries;
-  launch_early(split_kernel<kF16, D>,
-               dim3(blocks_of(args.tile_count), heads, blocks_of(args.segments)), 32 * kSplitWarps,
-               split_floats(queries, D) * sizeof(float), stream, "attention", args, partials,
-               single);
-  if (partials != nullptr) merge<kStored>(args, partials, stream);
-}
-
-template <bool kF16>
-void run_tensor(const CudaAttend& args, cudaStream_t stream) {
-  switch (args.layer.key_dim) {
-    case 32:
-      return run_tensor<kF16, 32>(args, stream);
-    case 64:
-      return run_tensor<kF16, 64>(args, stream);
-    default:
-      return run_tensor<kF16, 128>(args, stream);
+// f(KvType of a layer's keys and values, as a constant).
+template <class F>
+void by_storage(const CudaAttention& a, F f) {
+  switch (static_cast<KvType>(a.storage)) {
+    case KvType::kF32:
+      return f(std::integral_constant<KvType, KvType::kF32>());
+    case KvType::kF16:
+      return f(std::integral_constant<KvType, KvType::kF16>());
+    case KvType::kBf16:
+      return f(std::integral_constant<KvType, KvType::kBf16>());
+    case KvType::kInt8:
+      return f(std::integral_constant<KvType, KvType::kInt8>());
+    case KvType::kFp8:
+      return f(std::integral_constant<KvType, KvType::kFp8>());
   }
 }
 
@@ -370,25 +282,18 @@ void take_rows(const CudaRows& from, const int32_t* which, const CudaRows& to, s
                cols);
 }
 
+void append_keys(const CudaAttend& args, cudaStream_t stream) {
+  by_storage(args.layer, [&](auto stored) { append<stored>(args, stream); });
+}
+void merge_segments(const CudaAttend& args, const float* partials, cudaStream_t stream) {
+  by_storage(args.layer, [&](auto stored) { merge<stored>(args, partials, stream); });
+}
+
 void attend(const CudaAttend& args, cudaStream_t stream) {
   if (args.tile_count == 0) return;
-  if (has_tensor_form(args.layer) && args.q.data != nullptr) {
-    if (!begins_well(args.q)) refuse("queries of attention do not begin at multiples of 16 bytes");
-    return args.layer.type == XType::kF16 ? run_tensor<true>(args, stream)
-                                          : run_tensor<false>(args, stream);
-  }
-  switch (static_cast<KvType>(args.layer.storage)) {
-    case KvType::kF32:
-      return run_attention<KvType::kF32>(args, stream);
-    case KvType::kF16:
-      return run_attention<KvType::kF16>(args, stream);
-    case KvType::kBf16:
-      return run_attention<KvType::kBf16>(args, stream);
-    case KvType::kInt8:
-      return run_attention<KvType::kInt8>(args, stream);
-    case KvType::kFp8:
-      return run_attention<KvType::kFp8>(args, stream);
-  }
+  if (has_tensor_form(args.layer) && args.q.data != nullptr)
+    return attend_tensor(args, AttentionForm::kByRule, stream);
+  by_storage(args.layer, [&](auto stored) { run_attention<stored>(args, stream); });
 }
 
 }  // namespace moebius::cuda

@@ -13,6 +13,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -84,6 +85,14 @@ class HostBlock {
       if (mask >> l & 1u) out[l] = *reinterpret_cast<T*>(&m.slots[number % 2][l]);
     return out;
   }
+  // Copies of the running thread: done no earlier than it waits for them.
+  void copy(void* to, const void* from) { threads_[running_]->copies.back().push_back({to, from}); }
+  void end_copies() { threads_[running_]->copies.emplace_back(); }
+  void finish_copies(size_t left) {
+    auto& groups = threads_[running_]->copies;
+    for (; groups.size() > left + 1; groups.erase(groups.begin()))
+      for (const auto& [to, from] : groups.front()) std::memcpy(to, from, 16);
+  }
 
  private:
   struct alignas(16) Slot {
@@ -99,6 +108,7 @@ class HostBlock {
     static constexpr size_t kStack = 256 * 1024;
     std::unique_ptr<uint8_t[]> stack{new uint8_t[kStack]};  // not touched before it is used
     bool done = false;
+    std::vector<std::vector<std::pair<void*, const void*>>> copies{1};  // the last group is open
   };
   static HostBlock*& current() {
     static HostBlock* block = nullptr;
@@ -179,6 +189,18 @@ inline void atomicAdd(uint32_t* to, uint32_t v) { *to += v; }
 inline void atomicAdd(double* to, double v) { *to += v; }
 inline void atomicMin(uint32_t* to, uint32_t v) { *to = min(*to, v); }
 inline void fetch_ahead(const void*) {}
+inline void copy_sixteen(void* shared, const void* from) { HostBlock::here().copy(shared, from); }
+inline void end_copies() { HostBlock::here().end_copies(); }
+template <int kLeft>
+void wait_for_copies() {
+  HostBlock::here().finish_copies(kLeft);
+}
+inline float max_or_nan(float a, float b) { return b > a || b != b ? b : a; }
+template <bool kF16>
+uint32_t two_numbers(float low, float high) {
+  const auto bits = [](float v) -> uint32_t { return kF16 ? f32_to_f16(v) : f32_to_bf16(v); };
+  return bits(low) | bits(high) << 16;
+}
 
 // --- tensor cores: where lanes have what is said in mma.cuh ---
 
@@ -207,6 +229,11 @@ void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     return kF16 ? __builtin_fmaf(f16_to_f32(u), f16_to_f32(v), sum)
                 : __builtin_fmaf(bf16_to_f32(u), bf16_to_f32(v), sum);
   });
+}
+template <bool kF16>
+void mma_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  d[0] = d[1] = d[2] = d[3] = 0.0f;
+  mma_halves<kF16>(d, a, b0, b1);
 }
 inline void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   host_mma(d, a, b0, b1, 32, [](int32_t sum, uint32_t x, uint32_t y, unsigned in) {

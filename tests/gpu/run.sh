@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
-# under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  bench: whole layers; explore: in every
+# under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  attention: forms of attention, bytes and times.  bench: whole layers; explore: in every
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
@@ -12,7 +12,7 @@
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -72,6 +72,16 @@ for part in linear experts replays faults rows bench; do
   fi
 done
 echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
+
+case " $* " in
+  *" attention "*)
+    "$nvcc" "${common[@]}" "${plain[@]}" tests/gpu/bench_attention.cu build/gpu/*.o -cudart static -o build/gpu/bench_attention >build/gpu/bench_attention.log 2>&1 ||
+      tail -20 build/gpu/bench_attention.log | tee -a "$report"
+    timeout 120 build/gpu/bench_attention 2>&1 | tee -a "$report"
+    [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    echo "attention after $((SECONDS - start)) s" | tee -a "$report"
+    ;;
+esac
 
 case " $* " in
   *" sanitize "*)

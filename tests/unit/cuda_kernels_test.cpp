@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in both of its forms, usual lists of row operations
+// Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in all of its forms, usual lists of row operations
 // and the usual choice of experts against their definitions, products of few rows against quant/reference.
 #include "gpu/host_cuda.h"
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-#include "../plugins/cuda/attention.cuh"
+#include "../plugins/cuda/attention_staged.cuh"
 #include "../plugins/cuda/candidates.cuh"
 #include "../plugins/cuda/few.cuh"
 #include "../plugins/cuda/items.cuh"
@@ -110,6 +110,31 @@ class Attention {
     return taken();
   }
 
+  // Memory of stages holds NaN, so that what is read too early shows.
+  template <bool kF16, int D, int kWarps, int kStages>
+  std::vector<uint16_t> staged() {
+    const uint32_t each = args_.layer.heads / args_.layer.kv_heads;
+    std::vector<uint4> shared(cuda::staged_bytes<D, kWarps, kStages>(true) / 16);
+    for (size_t i = 0; i < tiles_.size(); i += kWarps)
+      for (uint32_t h = 0; h < args_.layer.kv_heads; ++h)
+        for (uint32_t first = 0; first < each; first += static_cast<uint32_t>(kTensorQueries)) {
+          std::fill(shared.begin(), shared.end(), uint4{~0u, ~0u, ~0u, ~0u});
+          // As the kernels do: groups of several sequences are left to the other form.
+          if (cuda::is_of_one(args_, i, kWarps))
+            HostBlock::run(32 * kWarps, [&] {
+              cuda::attend_staged<kF16, D, kWarps, kStages>(
+                  args_, i, h, first, reinterpret_cast<uint8_t*>(shared.data()));
+            });
+          else
+            for (size_t t = i; t < std::min(i + kWarps, tiles_.size()); ++t)
+              HostBlock::run(32, [&] {
+                cuda::attend_whole<kF16, D>(args_, tiles_[t], h, first,
+                                            reinterpret_cast<float*>(shared.data()));
+              });
+        }
+    return taken();
+  }
+
   // single: rows of sequences that have one write their keys and values themselves.
   template <bool kF16, int D>
   std::vector<uint16_t> split() {
@@ -192,6 +217,8 @@ void check_attention(const AttentionCase& c) {
   const std::vector<uint16_t> split = one.split<kF16, D>();  // may write keys itself, so first
   const std::vector<uint16_t> want = other.defined<kStored>();
   const std::vector<uint16_t> whole = other.whole<kF16, D>();
+  EXPECT_EQ((other.staged<kF16, D, 8, 2>()), whole) << c.name;
+  EXPECT_EQ((other.staged<kF16, D, 4, 1>()), whole) << c.name;
   size_t sequences_of_one = 0;
   for (const auto& s : c.sequences) sequences_of_one += s.second == 1;
   if (sequences_of_one == c.sequences.size())
@@ -215,6 +242,10 @@ TEST(CudaKernels, AttentionByTensorCores) {
       {"prompt", 4, 2, 32, 0, 0, false, false, Pairs{{0, 37}, {120, 11}, {1020, 9}}});
   check_attention<false, 32>(
       {"window and sinks", 6, 2, 32, 100, 0, true, false, Pairs{{1150, 5}, {90, 20}}});
+  check_attention<false, 64>(
+      {"groups of tiles", 8, 1, 64, 0, 0, false, false, Pairs{{1013, 20}, {250, 9}, {7, 1}}});
+  check_attention<false, 128>(
+      {"window of many", 4, 1, 128, 150, 0, true, false, Pairs{{1200, 34}, {2, 1}}});
   check_attention<true, 32>(
       {"f16, chunks", 32, 1, 32, 0, 64, true, true, Pairs{{130, 3}, {60, 9}}});
 }
@@ -233,6 +264,7 @@ TEST(CudaKernels, AttentionOfARowIsItsOwn) {
   prompt.defined<KvType::kBf16>();
   const std::vector<uint16_t> all = prompt.whole<false, 64>(), split = prompt.split<false, 64>();
   EXPECT_EQ(all, split);
+  EXPECT_EQ((prompt.staged<false, 64, 4, 2>()), all);
 }
 
 // --- products ---

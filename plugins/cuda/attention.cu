@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention with tensor cores: kernels around attention.cuh, and which form runs.
+#include "attention.h"
+
+#include <algorithm>
+
+#include "attention_staged.cuh"
+#include "launch.h"
+
+namespace moebius::cuda {
+namespace {
+
+// single: every sequence has one row, whose key and value the block that needs them writes itself.
+template <bool kF16, int D>
+__global__ void __launch_bounds__(32 * kSplitWarps)
+    split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
+  extern __shared__ __align__(16) float shared[];
+  const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
+  // Tables of the step, and keys of earlier steps, are older than the kernel before this one.
+  const CudaTokens tile = args.tiles[blockIdx.x];
+  TensorTile<kF16, D> queries(args, tile, kv_head,
+                              blockIdx.y % parts * static_cast<unsigned>(kTensorQueries));
+  const uint32_t key0 =
+      blockIdx.z * static_cast<uint32_t>(kDeviceSegment) + threadIdx.x / 32 * kHalfKeys;
+  if (queries.sees(key0)) queries.fetch(key0);
+  wait_for_predecessor();
+  let_successor_start();
+  if (single && args.k.data != nullptr) {
+    append_one<D>(args, tile, kv_head, blockIdx.z);
+    __syncthreads();
+  }
+  attend_split<kF16, D>(args, queries, blockIdx.z, partials, shared);
+}
+
+// group: 0, or those tiles alone whose group, of so many, is of several sequences.
+template <bool kF16, int D>
+__global__ void __launch_bounds__(32 * kWholeWarps, 2)
+    whole_kernel(const __grid_constant__ CudaAttend args, unsigned group) {
+  extern __shared__ __align__(16) float shared[];
+  wait_for_predecessor();
+  let_successor_start();
+  const unsigned parts = gridDim.y / args.layer.kv_heads, warp = threadIdx.x / 32;
+  const size_t i = blockIdx.x * size_t{kWholeWarps} + warp;
+  if (i >= args.tile_count) return;
+  // Those with the most keys first.
+  const size_t tile = args.tile_count - 1 - i;
+  if (group != 0 && is_of_one(args, tile / group * group, group)) return;
+  attend_whole<kF16, D>(args, args.tiles[tile], blockIdx.y / parts,
+                        blockIdx.y % parts * static_cast<unsigned>(kTensorQueries),
+                        shared + warp * kTensorQueries * D);
+}
+
+// Blocks of the grid: groups of tiles of one sequence, those with the most keys first, by kv heads and parts of their heads.
+template <bool kF16, int D, int kWarps, int kStages>
+__global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
+    staged_kernel(const __grid_constant__ CudaAttend args, unsigned parts) {
+  extern __shared__ __align__(16) uint8_t stages[];
+  wait_for_predecessor();
+  let_successor_start();
+  const unsigned heads = args.layer.kv_heads * parts, head = blockIdx.x % heads;
+  const size_t group = gridDim.x / heads - 1 - blockIdx.x / heads;
+  if (!is_of_one(args, group * kWarps, kWarps)) return;
+  attend_staged<kF16, D, kWarps, kStages>(args, group * kWarps, head / parts,
+                                          head % parts * static_cast<unsigned>(kTensorQueries),
+                                          stages);
+}
+
+template <int D>
+__global__ void __launch_bounds__(32 * kAppendWarps)
+    append_rows_kernel(const __grid_constant__ CudaAttend args) {
+  wait_for_predecessor();
+  let_successor_start();
+  append_rows<D>(args, blockIdx.x * size_t{kAppendRows}, blockIdx.y);
+}
+
+bool begins_well(const CudaRows& r) {
+  return r.stride % 8 == 0 && reinterpret_cast<uintptr_t>(r.data) % 16 == 0;
+}
+
+constexpr int kStagedWarps = 8;  // of the form that the rule chooses
+template <int D>
+constexpr int kStages = 2;
+
+// What a block of keys brings to shared memory serves a group of tiles of one sequence: half of the groups, at the least.
+template <int D>
+AttentionForm form_of(const CudaAttend& args, size_t heads) {
+  if (args.tile_count * heads < kFewBlocks) return AttentionForm::kSplit;
+  static const size_t most = most_shared_bytes();
+  const bool room = staged_bytes<D, kStagedWarps, kStages<D>>(args.segments > 1) <= most;
+  return room && args.tile_count >= 2 * kStagedWarps * args.sequence_count ? AttentionForm::kStaged
+                                                                           : AttentionForm::kWhole;
+}
+
+template <bool kF16, int D>
+void run_whole(const CudaAttend& args, size_t parts, unsigned group, cudaStream_t stream) {
+  static const bool room = (allow_shared_bytes(whole_kernel<kF16, D>, most_shared_bytes()), true);
+  static_cast<void>(room);
+  launch_early(
+      whole_kernel<kF16, D>,
+      dim3(blocks_of(args.tile_count, kWholeWarps), blocks_of(args.layer.kv_heads * parts)),
+      32 * kWholeWarps, args.segments > 1 ? kWholeWarps * kTensorQueries * D * sizeof(float) : 0,
+      stream, "attention", args, group);
+}
+
+template <bool kF16, int D, int kWarps, int kAhead>
+void run_staged(const CudaAttend& args, size_t parts, cudaStream_t stream) {
+  const auto kernel = staged_kernel<kF16, D, kWarps, kAhead>;
+  static const bool room = (allow_shared_bytes(kernel, most_shared_bytes()), true);
+  static_cast<void>(room);
+  const unsigned heads = blocks_of(args.layer.kv_heads * parts);
+  launch_early(kernel, dim3(blocks_of(args.tile_count, kWarps) * heads), 32 * kWarps,
+               staged_bytes<D, kWarps, kAhead>(args.segments > 1), stream, "attention", args,
+               static_cast<unsigned>(parts));
+  if (args.sequence_count > 1) run_whole<kF16, D>(args, parts, kWarps, stream);
+}
+
+template <bool kF16, int D>
+void run_split(const CudaAttend& args, size_t parts, bool single, cudaStream_t stream) {
+  const CudaAttention& a = args.layer;
+  static const bool room = (allow_shared_bytes(split_kernel<kF16, D>, most_shared_bytes()), true);
+  static_cast<void>(room);
+  Arena arena(scratch().of(stream, 2));
+  const size_t at = arena.add<float>(args.segments > 1 ? partial_floats(args) : 0);
+  arena.reserve(stream);
+  float* partials = partials_of(args, arena, at);
+  const size_t queries =
+      single ? std::min<size_t>(a.heads / a.kv_heads, kTensorQueries) : kTensorQueries;
+  launch_early(
+      split_kernel<kF16, D>,
+      dim3(blocks_of(args.tile_count), blocks_of(a.kv_heads * parts), blocks_of(args.segments)),
+      32 * kSplitWarps, split_floats(queries, D) * sizeof(float), stream, "attention", args,
+      partials, single);
+  if (partials != nullptr) merge_segments(args, partials, stream);
+}
+
+template <bool kF16, int D>
+void run_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream) {
+  const CudaAttention& a = args.layer;
+  const size_t each = a.heads / a.kv_heads, parts = (each + kTensorQueries - 1) / kTensorQueries;
+  if (form == AttentionForm::kByRule) form = form_of<D>(args, a.kv_heads * parts);
+  const bool single = form == AttentionForm::kSplit && args.q.rows == args.sequence_count &&
+                      args.tile_count == args.sequence_count;
+  if (!single && args.k.data != nullptr) {
+    if (begins_well(args.k) && begins_well(args.v))
+      launch_early(append_rows_kernel<D>, dim3(blocks_of(args.k.rows, kAppendRows), a.kv_heads),
+                   32 * kAppendWarps, 0, stream, "keys and values", args);
+    else
+      append_keys(args, stream);
+  }
+  switch (form) {
+    case AttentionForm::kSplit:
+      return run_split<kF16, D>(args, parts, single, stream);
+    case AttentionForm::kStaged:
+      return run_staged<kF16, D, kStagedWarps, kStages<D>>(args, parts, stream);
+    case AttentionForm::kStagedFour:
+      if constexpr (D == 128 && !kF16) return run_staged<kF16, D, 4, 1>(args, parts, stream);
+      refuse("this form has one size of heads");
+    default:
+      return run_whole<kF16, D>(args, parts, 0, stream);
+  }
+}
+
+template <bool kF16>
+void run_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream) {
+  switch (args.layer.key_dim) {
+    case 32:
+      return run_tensor<kF16, 32>(args, form, stream);
+    case 64:
+      return run_tensor<kF16, 64>(args, form, stream);
+    default:
+      return run_tensor<kF16, 128>(args, form, stream);
+  }
+}
+
+}  // namespace
+
+void attend_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream) {
+  if (!begins_well(args.q)) refuse("queries of attention do not begin at multiples of 16 bytes");
+  return args.layer.type == XType::kF16 ? run_tensor<true>(args, form, stream)
+                                        : run_tensor<false>(args, form, stream);
+}
+
+}  // namespace moebius::cuda
