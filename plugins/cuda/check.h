@@ -66,12 +66,20 @@ class Buffer {
     if (bytes > 0)
       check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the device");
   }
+  // Memory of somebody else.
+  static Buffer at(void* data, size_t bytes) {
+    Buffer b;
+    b.data_ = data, b.bytes_ = bytes, b.owned_ = false;
+    return b;
+  }
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);
     return *this;
   }
-  ~Buffer() { cudaFree(data_); }
+  ~Buffer() {
+    if (owned_) cudaFree(data_);
+  }
   template <class T>
   T* as() const {
     return static_cast<T*>(data_);
@@ -82,9 +90,34 @@ class Buffer {
   void swap(Buffer& other) {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(owned_, other.owned_);
   }
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  bool owned_ = true;
+};
+
+// Where weights go: one behind the other into memory that was given, or into memory of their own.
+class WeightMemory {
+ public:
+  WeightMemory() = default;
+  WeightMemory(void* given, size_t bytes) : given_(static_cast<uint8_t*>(given)), bytes_(bytes) {}
+  Buffer take(size_t bytes) {
+    if (given_ == nullptr) return Buffer(bytes);
+    const size_t at = (used_ + 255) / 256 * 256;
+    if (at > bytes_ || bytes > bytes_ - at) refuse("experts do not fit the memory that they share");
+    used_ = at + bytes;
+    return Buffer::at(given_ + at, bytes);
+  }
+  // The part of expert e among so many; of memory that was given.
+  CudaRange part(const Buffer& b, size_t e, size_t experts) const {
+    const size_t begin = static_cast<size_t>(b.as<uint8_t>() - given_), each = b.bytes() / experts;
+    return {begin + e * each, begin + (e + 1) * each};
+  }
+
+ private:
+  uint8_t* given_ = nullptr;
+  size_t bytes_ = 0, used_ = 0;
 };
 
 // Allocating is allowed while any thread captures a graph: memory is no part of it.

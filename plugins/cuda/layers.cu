@@ -83,8 +83,11 @@ void Moe::Experts::replace(size_t i, const CudaExpert& e) {
 }
 
 Moe::Moe(const CudaMoe& spec) : spec_(spec), hopper_(spec.path != CudaPath::kPlain) {
-  if (spec.experts == 0 || spec.hidden == 0 || spec.intermediate == 0)
+  if ((spec.experts == 0 && spec.expert_map == nullptr) || spec.hidden == 0 ||
+      spec.intermediate == 0)
     refuse("a layer without experts or without size");
+  if (spec.memory != nullptr && !hopper_) refuse("plain kernels have memory of their own");
+  memory_ = WeightMemory(spec.memory, spec.memory_bytes);
   if (spec.expert_map != nullptr) map_ = Buffer(spec.expert_map, spec.mapped * sizeof(int32_t));
   given_.assign(spec.experts + (spec.shared_intermediate != 0 ? 1 : 0), false);
   const auto size = [&](Experts& e, size_t count, size_t I, const CudaActivation& activation) {
@@ -140,8 +143,9 @@ void Moe::set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e,
     const bool fp8 = (shared ? spec_.shared_path : spec_.path) == CudaPath::kHopperFp8;
     Tiles t;
     t.activation = shared ? spec_.shared_activation : spec_.activation;
-    t.up.plan(first, second, count, fp8, static_cast<int>(kStageInputs));
-    t.down.plan(*e.down, nullptr, count, fp8, 128);
+    WeightMemory& memory = shared ? own_memory_ : memory_;
+    t.up.plan(first, second, count, fp8, static_cast<int>(kStageInputs), memory);
+    t.down.plan(*e.down, nullptr, count, fp8, 128, memory);
     if (spec_.weight_on_input && !shared) t.up.rows.by_expert = true, t.up.rows.fast = false;
     t.I = static_cast<size_t>(t.down.K);
     t.fused = e.gate != nullptr && t.activation.kind == 0 && !t.activation.has_limit &&
@@ -183,6 +187,7 @@ void Moe::run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, 
               cudaStream_t stream) {
   check_call(x, routing);
   check_rows(y, spec_.hidden, "y");
+  if (spec_.experts == 0) refuse("a layer whose experts are elsewhere");
   if (x.rows != y.rows) refuse("x and y have different numbers of rows");
   if (x.rows == 0) return;
   if (hopper_)
@@ -198,7 +203,9 @@ void Moe::run_items(const CudaRows& x, const CudaRouting& routing, const CudaDiv
       (shared_.count != 0 && (to.shared == nullptr || to.shared_gate == nullptr)))
     refuse("a divided layer without room for its rows");
   if (x.rows == 0) return;
-  if (hopper_)
+  if (spec_.experts == 0)
+    run_shared_alone(x, routing, to, stream);
+  else if (hopper_)
     run_hopper(x, routing, {{}, &to}, {}, stream);
   else
     run_plain(x, routing, {{}, &to}, stream);
@@ -224,6 +231,16 @@ void Moe::map(const int32_t* expert_map) {
   if (map_.bytes() == 0) refuse("a layer that has all experts");
   check(cudaMemcpy(map_.as<void>(), expert_map, map_.bytes(), cudaMemcpyHostToDevice),
         "copy to the device");
+}
+
+size_t Moe::ranges(size_t local, CudaRange* to) const {
+  if (spec_.memory == nullptr || !tiles_ || local >= spec_.experts)
+    refuse("an expert that is not in memory of the caller");
+  size_t count = 0;
+  for (const HopperWeights* w : {&tiles_->up, &tiles_->down})
+    for (const Buffer* b : {&w->tiles, &w->channel})
+      if (b->bytes() > 0) to[count++] = memory_.part(*b, local, spec_.experts);
+  return count;
 }
 
 // Arrays that routing makes.
@@ -478,6 +495,20 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const Output
   run_shared(shared.rows(arena, to), shared.gates(arena, to),
              shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
   if (to.divided == nullptr) combine_rows(c, r.early && shared_.count == 0, stream);
+}
+
+// No row's experts are here.
+void Moe::run_shared_alone(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
+                           cudaStream_t stream) {
+  check(cudaMemsetAsync(to.own.at, 0xFF, x.rows * routing.slots * sizeof(int32_t), stream),
+        "memory of the device");
+  if (shared_.count == 0) return;
+  Arena arena(scratch().of(stream));
+  std::optional<TileArrays> arrays;
+  if (shared_tiles_) arrays.emplace(arena, *shared_tiles_, x, x.rows, x.rows);
+  reserve_experts(arena, x.rows, stream);
+  CombineArgs c{};
+  run_shared(to.shared, to.shared_gate, arrays ? &*arrays : nullptr, x, c, arena, stream);
 }
 
 // gate, up, activation, down of some experts; rows are sorted, or are those of x.

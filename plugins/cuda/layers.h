@@ -38,7 +38,7 @@ struct HopperWeights {
   uint64_t bytes() const { return tiles.bytes() + channel.bytes() + bias.bytes(); }
   // `second`: up, where the first is gate. outputs: their number is padded to a multiple of it.
   void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products,
-            int outputs);
+            int outputs, WeightMemory& memory);
   void fill(int expert, const CudaMatrix& first, const CudaMatrix* second);
   // Bytes of a row's operands, and its scales.
   size_t row_bytes() const { return static_cast<size_t>(K) * hopper_tile(scheme).row_bytes; }
@@ -113,6 +113,7 @@ class Moe : public Layer {
   void add_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& from,
                  const CudaRows& y, cudaStream_t stream) const;
   void map(const int32_t* expert_map);
+  size_t ranges(size_t local, CudaRange* to) const;
 
  private:
   struct Projection {  // of all experts of one kind, plain
@@ -159,8 +160,11 @@ class Moe : public Layer {
                   CudaLaunch launch, cudaStream_t stream);
   void run_plain(const CudaRows& x, const CudaRouting& routing, const Output& to,
                  cudaStream_t stream);
+  void run_shared_alone(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
+                        cudaStream_t stream);
 
   CudaMoe spec_;
+  WeightMemory memory_, own_memory_;  // of routed experts, of the shared one
   Buffer map_;
   Experts routed_, shared_;
   Projection gate_;  // of the shared expert

@@ -134,7 +134,7 @@ void check_rows(const CudaRows& x, size_t columns, const char* what) {
 // ---- tiles ----
 
 void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int count,
-                         bool fp8_products, int outputs) {
+                         bool fp8_products, int outputs, WeightMemory& memory) {
   const HopperAnswer answer = hopper_answer(question_of(first), fp8_products);
   if (answer.reason != nullptr) refuse(answer.reason);
   if (first.output_scale != 0.0f) refuse("outputs are quantized");
@@ -161,8 +161,8 @@ void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int 
     rows.columns = Buffer(n * static_cast<size_t>(stored) * sizeof(int32_t));
   const size_t tile_count =
       static_cast<size_t>(padded) / kTileOutputs * (static_cast<size_t>(K) / kTileInputs);
-  tiles = Buffer(tile_count * hopper_tile_bytes(scheme) * n);
-  channel = Buffer(sizeof(float) * n *
+  tiles = memory.take(tile_count * hopper_tile_bytes(scheme) * n);
+  channel = memory.take(sizeof(float) * n *
                    (hopper_tile(scheme).codes == TileCodes::kFp4Half ? 2
                     : has_channel_scales(scheme)                     ? static_cast<size_t>(padded)
                                                                      : 0));
@@ -309,7 +309,8 @@ Linear::Linear(const CudaMatrix* parts, size_t count, CudaPath path) {
       p.view = Buffer(&p.plain->view, sizeof p.plain->view);
     } else {
       p.hopper = std::make_unique<HopperWeights>();
-      p.hopper->plan(m, nullptr, 1, path == CudaPath::kHopperFp8, 128);
+      WeightMemory own;
+      p.hopper->plan(m, nullptr, 1, path == CudaPath::kHopperFp8, 128, own);
       p.hopper->fill(0, m, nullptr);
     }
     parts_.push_back(std::move(p));

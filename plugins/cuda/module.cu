@@ -113,6 +113,16 @@ CudaStatus make_stream(void** stream) {
   });
 }
 void free_stream(void* stream) { cudaStreamDestroy(stream_of(stream)); }
+CudaStatus run_behind(void* stream, void* before) {
+  return guarded([&] {
+    cudaEvent_t event{};
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+    cudaError_t error = cudaEventRecord(event, stream_of(before));
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream_of(stream), event, 0);
+    cudaEventDestroy(event);  // goes when nobody waits for it any more
+    check(error, "order of streams");
+  });
+}
 CudaStatus copy(void* to, const void* from, size_t bytes, void* stream) {
   return guarded([&] {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)), "copy");
@@ -194,6 +204,11 @@ CudaStatus add_items(void* layer, const CudaRows* x, const CudaRouting* routing,
 }
 CudaStatus map_experts(void* layer, const int32_t* expert_map) {
   return guarded([&] { moe_of(layer).map(expert_map); });
+}
+CudaStatus expert_ranges(const void* layer, size_t local, CudaRange* ranges, size_t* count) {
+  return guarded([&] {
+    *count = static_cast<const Moe*>(static_cast<const Layer*>(layer))->ranges(local, ranges);
+  });
 }
 uint64_t layer_bytes(const void* layer) { return static_cast<const Layer*>(layer)->bytes(); }
 void free_layer(void* layer) { delete static_cast<Layer*>(layer); }
@@ -391,6 +406,7 @@ constexpr CudaApi kApi = {kCudaAbi,
                           free_bytes,
                           make_stream,
                           free_stream,
+                          run_behind,
                           copy,
                           clear,
                           begin_capture,
@@ -409,6 +425,7 @@ constexpr CudaApi kApi = {kCudaAbi,
                           run_items,
                           add_items,
                           map_experts,
+                          expert_ranges,
                           layer_bytes,
                           free_layer,
                           run_programs,

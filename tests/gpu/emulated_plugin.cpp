@@ -35,7 +35,10 @@ thread_local std::string g_words;
 // A graph is the calls that were given while it was captured.
 using Graph = std::vector<std::function<CudaStatus()>>;
 thread_local std::unique_ptr<Graph> g_capture;
-std::atomic<size_t> g_launches{0}, g_downloaded{0}, g_mapped{0};
+std::atomic<size_t> g_launches{0}, g_downloaded{0}, g_mapped{0}, g_streamed{0};
+// Calls until one fails; 0: none does.
+std::atomic<size_t> g_bad_upload{0}, g_bad_expert{0};
+bool is_bad(std::atomic<size_t>& calls) { return calls > 0 && --calls == 0; }
 
 // MOEBIUS_EMULATED_LOST: the device is lost after so many operations, or, where it is the name of a file, as soon as that is there.
 std::atomic<size_t> g_operations{0};
@@ -110,6 +113,26 @@ struct Matrix {
     kept.emplace_back(p, p + bytes);
     return reinterpret_cast<const T*>(kept.back().data());
   }
+  // From here on weights are in memory of the caller; the bytes of it that they take.
+  size_t move_to(uint8_t* memory, size_t room) {
+    size_t used = 0;
+    const auto move = [&](auto*& at) {
+      if (at == nullptr) return;
+      const auto* from = reinterpret_cast<const uint8_t*>(at);
+      const auto own =
+          std::find_if(kept.begin(), kept.end(), [&](const auto& k) { return k.data() == from; });
+      if (used + own->size() <= room) {
+        std::copy(own->begin(), own->end(), memory + used);
+        at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(memory + used);
+        used += (own->size() + 63) / 64 * 64;
+        std::fill(own->begin(), own->end(), uint8_t{0xA5});
+      } else {
+        used = room + 1;
+      }
+    };
+    move(m.w.codes), move(m.w.scales), move(m.w.zero_points), move(m.w.offsets);
+    return used;
+  }
   std::vector<float> run(std::vector<float> x) const {
     if (m.act.code == ActCode::kAsIs)
       for (float& v : x)
@@ -148,6 +171,7 @@ struct Layer {
     return map.empty() ? id : map[static_cast<size_t>(id)];
   }
   std::vector<Expert> experts;
+  std::vector<CudaRange> ranges;  // of experts in memory of the caller
   std::unique_ptr<Matrix> shared_gate, router_matrix;
   bool has_router = false;
   DeviceRouter router{};
@@ -226,6 +250,7 @@ CudaStatus run_items(const Layer& l, const CudaRows& x, const CudaRouting& routi
                      const CudaDivided& to) {
   const size_t H = l.moe.hidden, n = x.rows * routing.slots;
   size_t made = 0;
+  if (l.moe.memory != nullptr) ++g_streamed;
   for (size_t i = n; i-- > 0;) {
     const int32_t local = l.local(routing.ids[i]);
     to.own.at[i] = local < 0 ? -1 : static_cast<int32_t>(made);
@@ -320,9 +345,21 @@ CudaStatus set_router(void* p, const CudaRouter* r) {
 }
 
 CudaStatus set_expert(void* p, size_t local, const CudaExpert* e) {
-  Expert& to = layer_of(p).experts.at(local);
+  Layer& l = layer_of(p);
+  Expert& to = l.experts.at(local);
+  if (is_bad(g_bad_expert)) return refused("no memory for an expert (emulated)");
   if (e->gate != nullptr) to.gate = std::make_unique<Matrix>(*e->gate);
   to.up = std::make_unique<Matrix>(*e->up), to.down = std::make_unique<Matrix>(*e->down);
+  if (l.moe.memory == nullptr || local >= l.moe.experts) return CudaStatus::kOk;
+  const size_t room = l.moe.memory_bytes / l.moe.experts / 64 * 64;
+  CudaRange& range = l.ranges.at(local);
+  range = {local * room, local * room};
+  for (const std::unique_ptr<Matrix>* m : {&to.gate, &to.up, &to.down}) {
+    const size_t end = (local + 1) * room;
+    if (*m != nullptr && range.end <= end)
+      range.end += (*m)->move_to(static_cast<uint8_t*>(l.moe.memory) + range.end, end - range.end);
+    if (range.end > end) return refused("experts do not fit the memory that they share");
+  }
   return CudaStatus::kOk;
 }
 
@@ -454,6 +491,7 @@ constexpr CudaApi kApi = {
     },
     [](void* p) { std::free(p); },
     [](void* to, const void* from, size_t bytes, void*) {
+      if (is_bad(g_bad_upload)) return refused("copy to the device: failed (emulated)");
       std::memcpy(to, from, bytes);
       return CudaStatus::kOk;
     },
@@ -472,6 +510,7 @@ constexpr CudaApi kApi = {
       return CudaStatus::kOk;
     },
     [](void* stream) { std::free(stream); },
+    [](void*, void*) { return CudaStatus::kOk; },
     [](void* to, const void* from, size_t bytes, void*) {
       std::memcpy(to, from, bytes);
       return CudaStatus::kOk;
@@ -511,6 +550,7 @@ constexpr CudaApi kApi = {
       if (moe->expert_map != nullptr)
         made->map.assign(moe->expert_map, moe->expert_map + moe->mapped);
       made->experts.resize(moe->experts + (moe->shared_intermediate != 0 ? 1 : 0));
+      made->ranges.resize(moe->memory != nullptr ? moe->experts : 0);
       *layer = made.release();
       return CudaStatus::kOk;
     },
@@ -553,6 +593,12 @@ constexpr CudaApi kApi = {
       if (l.map.empty()) return refused("a layer that has all experts");
       std::copy_n(map, l.map.size(), l.map.begin());
       ++g_mapped;
+      return CudaStatus::kOk;
+    },
+    [](const void* p, size_t local, CudaRange* ranges, size_t* count) {
+      const Layer& l = *static_cast<const Layer*>(p);
+      if (local >= l.ranges.size()) return refused("an expert that is not in memory of the caller");
+      ranges[0] = l.ranges[local], *count = 1;
       return CudaStatus::kOk;
     },
     [](const void*) -> uint64_t { return 1; },
@@ -604,4 +650,13 @@ extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_downlo
 // How often experts of divided layers changed places.
 extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_moves() {
   return moebius::g_mapped;
+}
+// Runs of layers whose weights were brought.
+extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_streamed() {
+  return moebius::g_streamed;
+}
+// From now on: which upload, and which expert that is set, fails; 0: none.
+extern "C" __attribute__((visibility("default"))) void moebius_emulated_fail(size_t upload,
+                                                                             size_t expert) {
+  moebius::g_bad_upload = upload, moebius::g_bad_expert = expert;
 }

@@ -19,7 +19,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 6;
+inline constexpr uint32_t kCudaAbi = 7;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -70,13 +70,23 @@ struct CudaActivation {  // ActivationSpec without its optionals
 struct CudaMoe {
   size_t hidden, intermediate;  // intermediate: of the routed experts
   size_t shared_intermediate;   // 0: no shared expert
-  size_t experts;               // of this rank
+  size_t experts;               // of this rank; 0 of a layer with a map: all are elsewhere
   const int32_t* expert_map;    // [mapped] global id to local, -1 elsewhere; null: the same
   size_t mapped;
   bool gated, weight_on_input;
   CudaActivation activation, shared_activation;
   CudaPath path, shared_path;  // of the routed experts, of the shared one
+  // Of the device, for the weights of routed experts, which the caller brings before each run (streamed
+  // layers); null: the layer has memory of its own. Plain kernels are refused there.
+  void* memory;
+  size_t memory_bytes;
 };
+
+// Bytes [begin, end) of such memory.
+struct CudaRange {
+  size_t begin, end;
+};
+inline constexpr size_t kCudaRanges = 16;  // of one expert, at most
 
 // How logits become experts (nn/router.h), and the matrix that makes the logits. Host memory.
 struct CudaRouter {
@@ -232,6 +242,8 @@ struct CudaApi {
   CudaStatus (*free_bytes)(uint64_t* bytes);
   CudaStatus (*make_stream)(void** stream);
   void (*free_stream)(void* stream);
+  // What `stream` is given from now on runs behind what `before` was given so far. Not while either is captured.
+  CudaStatus (*run_behind)(void* stream, void* before);
   CudaStatus (*copy)(void* to, const void* from, size_t bytes, void* stream);  // both of the device
   CudaStatus (*clear)(void* p, size_t bytes, void* stream);                    // to zeros
   // What is given to the stream in between becomes a graph and does not run; end_capture must follow.
@@ -266,6 +278,8 @@ struct CudaApi {
                           const CudaDivided* divided, const CudaRows* y, void* stream);
   // Behind all calls: what expert_map is from now on, of as many experts.
   CudaStatus (*map_experts)(void* layer, const int32_t* expert_map);
+  // Where the expert of a place lies in CudaMoe::memory: ranges[kCudaRanges], of which count are written.
+  CudaStatus (*expert_ranges)(const void* layer, size_t local, CudaRange* ranges, size_t* count);
   uint64_t (*layer_bytes)(const void* layer);
   void (*free_layer)(void* layer);
 
