@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <ostream>
 
 #include "apps/commands.h"
@@ -18,7 +19,8 @@
 #include "apps/layout.h"
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
-#include "model/ranks/cuda_forecast.h"
+#include "model/ranks/cuda_prompt_forecast.h"
+#include "model/ranks/rank_memory.h"
 #include "model/ranks/rank_plan.h"
 #include "report/explain.h"
 #include "runtime/memory.h"
@@ -214,8 +216,9 @@ struct DeviceForecast {
   bool gpu_measured = false, ranked = false;
   uint64_t allowed = 0;
   std::vector<CudaForecast> all;
+  std::optional<CudaPromptForecast> prompt;
 };
-constexpr size_t kForecastSequences[] = {1, 8, 32};
+constexpr size_t kForecastSequences[] = {1, 8, 32}, kForecastPrompt = 4096;
 
 // Bytes a second from memory of the host to the device; 0: not known.
 double link_rate(const CudaApi& api) {
@@ -265,11 +268,19 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
   if (o.run.gpu_memory != 0)
     f.allowed = std::min(f.allowed, static_cast<uint64_t>(o.run.gpu_memory * 1073741824.0));
   model.policy.accept = q.policy.accept, model.cuda.kernel = q.policy.kernel;
+  model.cuda.stream = "auto";
   f.ranked = o.ranks > 0;
   f.all = f.ranked
               ? forecast_cuda_ranks(checkpoint, model, *q.cuda, f.rates, parse_link(o.link),
                                     static_cast<size_t>(o.ranks), kForecastSequences)
               : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
+  if (!f.ranked && !f.all.empty() && !checkpoint.moe_blocks().empty()) {
+    model.pool = &Runtime::shared(static_cast<size_t>(o.run.threads))->pool();
+    const std::vector<RankMemory> nothing = {{"", 0, memory_limits()}};
+    f.prompt = forecast_prompt(checkpoint, model, *q.cuda, f.rates,
+                               measure_expert_row(checkpoint, model, *q.cuda), f.allowed,
+                               memory_left(nothing), kForecastPrompt);
+  }
   return f;
 }
 
@@ -301,6 +312,41 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
                          f.rates.link * 1e-9),
              0, width) +
          "\n";
+}
+
+// A prompt with experts on the CPU, and these streamed.
+std::string prompt_text(const DeviceForecast& f, size_t width) {
+  if (!f.prompt) return "";
+  const CudaPromptForecast& p = *f.prompt;
+  std::string text;
+  const auto rate = [&](double seconds) { return static_cast<double>(p.tokens) / seconds; };
+  if (!p.plan.layers.empty())
+    text = fmt::format(
+        "a prompt of {} tokens with --experts cpu: {:.0f} tokens/s with experts streamed through "
+        "the GPU, {:.0f} with --stream-experts off; layers are streamed {}, for which {} on the "
+        "GPU and {} of memory here are used.",
+        p.tokens, rate(p.streamed), rate(p.on_cpu),
+        p.rows == kNeverStreamed ? "never" : fmt::format("in steps of {} rows and more", p.rows),
+        human_bytes(static_cast<double>(p.plan.buffers * p.plan.buffer_bytes)),
+        human_bytes(static_cast<double>(p.plan.host_bytes)));
+  else
+    for (const std::string& words : p.words) text += (text.empty() ? "" : "; ") + words;
+  return text.empty() ? "" : labelled("", text, 0, width) + "\n";
+}
+
+Json prompt_json(const CudaPromptForecast& p) {
+  Json one = Json::object({{"tokens", static_cast<uint64_t>(p.tokens)}});
+  if (!p.plan.layers.empty()) {
+    one.set("experts_on_cpu_ms", p.on_cpu * 1e3), one.set("streamed_ms", p.streamed * 1e3);
+    if (p.rows != kNeverStreamed) one.set("streams_from_rows", static_cast<uint64_t>(p.rows));
+    one.set("buffers", static_cast<uint64_t>(p.plan.buffers));
+    one.set("buffer_bytes", p.plan.buffer_bytes), one.set("host_bytes", p.plan.host_bytes);
+  }
+  one.set("layers", static_cast<uint64_t>(p.plan.layers.size()));
+  Json words = Json::array();
+  for (const std::string& w : p.words) words.push(w);
+  one.set("words", std::move(words));
+  return one;
 }
 
 Json forecast_json(const DeviceForecast& f) {
@@ -350,6 +396,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (options.json) {
     Json j = to_json(e);
     if (forecast) j.set("forecast", forecast_json(*forecast));
+    if (forecast && forecast->prompt) j.set("prompt", prompt_json(*forecast->prompt));
     out << j.dump(1) << '\n';
     return 0;
   }
@@ -358,7 +405,8 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
   for (const std::string& words : e.on_cpu) out << labelled("", words, 4, width);
   out << '\n';
-  if (forecast) out << forecast_text(*forecast, width, options.colour);
+  if (forecast)
+    out << forecast_text(*forecast, width, options.colour) << prompt_text(*forecast, width);
   for (const Explained& m : e.modules)
     if (!m.choice)
       out << labelled("unsupported",

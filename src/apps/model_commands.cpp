@@ -24,6 +24,7 @@
 #include "model/engine/scoring.h"
 #include "model/load/placement_plan.h"
 #include "model/ranks/cuda_forecast.h"
+#include "model/ranks/cuda_stream_plan.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
 #include "text/tokenizer.h"
@@ -130,11 +131,14 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
                                          std::unique_ptr<RankThreads>& followers) {
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options, split);
+  if (split.ranks() > 1) options.cuda.stream = "off";
   if (options.cuda.fit_experts) {
     options.placement = place_experts(checkpoint, options);
     note("{}",
          describe(placed_experts(checkpoint, options.placement, read_loads(options.loads_file))));
   }
+  for (const std::string& words : add_streams(checkpoint, options)) note("{}", words);
+  options.cuda.note = options.note;
   for (const std::string& words :
        place_parts(checkpoint, decoder_spec(checkpoint.config()), options.kv(), options.placement)
            .words)

@@ -11,6 +11,7 @@
 #include "device/cpu/layer_plan.h"
 #include "device/cuda/cuda_device.h"
 #include "model/decoder.h"
+#include "model/ranks/cuda_stream_plan.h"
 #include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
 
@@ -46,6 +47,11 @@ void add_place_options(Command& c, RunOptions& run) {
       .by_default("on --device")
       .seldom();
   add_gpu_memory_option(c, run);
+  c.option("--stream-experts", "WHEN", &run.stream,
+           "experts on the CPU cross to the GPU for steps of so many rows; auto: when that is "
+           "faster; off")
+      .by_default("auto")
+      .seldom();
   c.option("--place", "PARTS", &run.place,
            "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
       .by_default("all on --device")
@@ -63,15 +69,19 @@ void take_devices(ModelOptions& model, const RunOptions& options) {
   model.placement = placement_of(options);
   const std::string device = model.placement.cuda();
   if (device.empty()) {
-    if (!options.experts.empty() || options.gpu_memory != 0)
-      fail("{} is for models on a GPU: --device cuda",
-           options.experts.empty() ? "--gpu-memory" : "--experts");
+    if (!options.experts.empty() || options.gpu_memory != 0 || !options.stream.empty())
+      fail("{} is for models on a GPU: --device cuda", !options.experts.empty() ? "--experts"
+                                                       : !options.stream.empty()
+                                                           ? "--stream-experts"
+                                                           : "--gpu-memory");
     model.policy = folder_policy_of(options);
     return;
   }
   model.cuda.module = &cuda_of_tool(cuda_number(device));
   model.cuda.memory = static_cast<uint64_t>(options.gpu_memory * 1073741824.0);
   model.cuda.fit_experts = options.experts == "auto";
+  model.cuda.stream = options.stream.empty() ? "auto" : options.stream;
+  static_cast<void>(parse_stream_rows(model.cuda.stream));
   RunOptions on_cpu = options;
   if (options.kernel.starts_with("cuda")) {
     model.cuda.kernel = normalize_cuda_kernel(options.kernel);

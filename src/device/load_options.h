@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ struct Rank {
   // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
   // many on each. Empty: `placement` says it. With `second` by outputs only.
   std::vector<uint32_t> expert_of = {};
-  // Of two ranks the first has so many of these places, and all columns of the sum; 0: as many on each.
-  size_t first_places = 0;
+  // Of two ranks the first has so many of these places, and all columns of the sum; none: as many on each.
+  std::optional<size_t> first_places = {};
 };
 
 // Type of activations of a folder ("auto": what its config declares).

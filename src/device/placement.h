@@ -21,7 +21,7 @@ struct DevicePlacement {
   };
   std::vector<Rule> rules = {Rule{}};
   // Divided layers: the experts that lie on the rule's device, in ascending order; the others are on the
-  // CPU.
+  // CPU. None: router and shared experts are there alone.
   std::map<size_t, std::vector<uint32_t>> divided = {};
 
   const Rule& of(size_t layer) const;

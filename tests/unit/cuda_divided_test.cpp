@@ -186,6 +186,7 @@ TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
 TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = options();
+  o.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
   const test::TempDir folder;
   o.loads_file = (folder.path() / "loads.json").string();
   ExpertLoads loads;
@@ -199,7 +200,7 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   ASSERT_GT(last, 0u);
   EXPECT_EQ(all.divisible[last], n);
   // Room for all but half of the experts of a layer.
-  o.cuda.memory = device_bytes(all) - n / 2 * all.each[last];
+  o.cuda.memory = device_bytes(all) + divided_work(checkpoint, o.cuda) - n / 2 * all.each[last];
   o.placement = place_experts(checkpoint, o);
   ASSERT_FALSE(o.placement.divided.empty());
   size_t here = 0;

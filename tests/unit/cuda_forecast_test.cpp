@@ -15,7 +15,10 @@ class CudaForecasts : public testing::Test {
  protected:
   std::vector<CudaForecast> ask(const CudaRates& rates, uint64_t allowed) const {
     const size_t sequences[] = {1, 64};
-    return forecast_cuda(checkpoint_, {}, named_cuda_target("H200"), rates, allowed, sequences);
+    ModelOptions options;
+    options.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
+    return forecast_cuda(checkpoint_, options, named_cuda_target("H200"), rates, allowed,
+                         sequences);
   }
   Checkpoint checkpoint_ =
       Checkpoint::open((test_data_dir() / "golden" / "qwen3moe-fp8-dynamic").string());
@@ -94,6 +97,7 @@ TEST_F(CudaForecasts, BusyExpertsOnTheDeviceAreFaster) {
   const uint64_t allowed = (whole[0].bytes + whole[1].bytes) / 2;
   const test::TempDir folder;
   ModelOptions options;
+  options.cuda.item_bytes = 1;
   options.loads_file = (folder.path() / "loads.json").string();
   const auto by_load = [&](uint64_t of_the_last) {
     ExpertLoads loads;

@@ -3,6 +3,7 @@
 // operation is done when its call returns. With an executor it stands in for another machine.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -16,12 +17,27 @@ namespace moebius {
 
 struct CudaModule;
 
+// Layers whose experts on the CPU are streamed through a CUDA device for steps with many rows.
+struct CudaStreamed {
+  std::vector<size_t> layers;
+  size_t buffers = 0;         // on the device
+  uint64_t buffer_bytes = 0;  // of each: the largest layer's
+  uint64_t host_bytes = 0;    // of their second copy
+  size_t rows = 0;            // from so many on; 0: as measured while the layers are loaded
+};
+
 // What a CUDA device of a model is asked for.
 struct CudaSettings {
   const CudaModule* module = nullptr;  // opened; outlives the model
   std::string kernel;                  // "": the best for each layer
   uint64_t memory = 0;                 // bytes that it may use; 0: what is free
-  bool fit_experts = false;            // experts of as many layers as fit, the others on the CPU
+  bool fit_experts = false;            // as many experts as fit, the others on the CPU
+  // Of what is streamed: "off", "auto", or rows of a step from which on it is; and what was planned.
+  std::string stream = "off";
+  CudaStreamed streamed = {};
+  std::function<void(const std::string& line)> note = nullptr;  // of what was measured
+  size_t item_bytes =
+      size_t{64} << 20;  // of rows that a divided layer computes at a time, on each side
 };
 
 class PackedStore;

@@ -75,13 +75,13 @@ std::vector<size_t> experts_of_rank(const MoeBlock& block, const Rank& rank, uin
   std::vector<size_t> out;
   if (!rank.expert_of.empty()) {
     const size_t all = rank.expert_of.size();
-    if (rank.first_places > 0 ? rank.ep != 2 || rank.first_places >= all : all % rank.ep != 0)
+    if (rank.first_places ? rank.ep != 2 || *rank.first_places >= all : all % rank.ep != 0)
       fail("{}: {} places for experts on {} ranks; expected as many on each", block.name, all,
            rank.ep);
     const size_t each = all / rank.ep;
     Range own{ep_rank * each, (ep_rank + 1) * each};
-    if (rank.first_places > 0)
-      own = ep_rank == 0 ? Range{0, rank.first_places} : Range{rank.first_places, all};
+    if (rank.first_places)
+      own = ep_rank == 0 ? Range{0, *rank.first_places} : Range{*rank.first_places, all};
     for (size_t i = own.begin; i < own.end; ++i) {
       const uint32_t e = rank.expert_of[i];
       if (e >= block.experts.size())
@@ -105,7 +105,7 @@ void plan_split(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
   plan.first_tp_rank = plan.first_rank = true;  // of its own columns
   if (rank.ep == 1) return;
   plan.expert_of = rank.expert_of;
-  if (const size_t H = block.spec.hidden; rank.first_places > 0)
+  if (const size_t H = block.spec.hidden; rank.first_places)
     plan.split.columns = {Range{0, H}, Range{H, H}};
   const bool copies = !plan.expert_of.empty();
   plan.split.rank_of.resize(copies ? plan.expert_of.size() : block.experts.size());

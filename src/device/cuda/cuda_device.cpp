@@ -85,6 +85,9 @@ CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& 
       module_(options.cuda.module),
       type_(options.type),
       limit_(options.cuda.memory),
+      item_bytes_(options.cuda.item_bytes),
+      streamed_(options.cuda.streamed),
+      note_(options.cuda.note),
       queues_(kQueues) {
   policy_.accept = options.policy.accept;
   policy_.kernel = options.cuda.kernel, policy_.where_it_can = true;

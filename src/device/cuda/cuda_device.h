@@ -10,6 +10,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_layers.h"
+#include "device/cuda/cuda_streams.h"
 #include "device/cuda/cuda_trace.h"
 #include "device/cuda/device_attention.h"
 
@@ -182,6 +183,11 @@ class CudaDevice final : public Device {
     grow(queue(step), room, bytes);
   }
   void flush(const Step& step) const { flush(queue(step)); }
+  size_t item_bytes() const { return item_bytes_; }
+  // Where the experts of a layer on the CPU are streamed; else null.
+  CudaStreams* streams_of(int layer);
+  // From how many rows on that is done.
+  size_t stream_rows(const StreamedExperts& layer, const CpuExpertPart& part, size_t slots) const;
   void add_counted(size_t experts) { counted_ += experts; }
   void add_attention(size_t kind, size_t tile_tokens) {
     kinds_.insert(kind), tile_tokens_.insert(tile_tokens);
@@ -242,6 +248,11 @@ class CudaDevice final : public Device {
   XType type_;
   Policy policy_;
   uint64_t limit_ = 0;  // of memory; 0: what there is
+  size_t item_bytes_;
+  CudaStreamed streamed_;
+  std::function<void(const std::string& line)> note_;
+  mutable std::unique_ptr<CudaStreams> streams_;
+  mutable bool said_ = false;  // what was measured
   std::vector<RopeColumns> ropes_;
   std::vector<PositionFactor> factors_;
   uint32_t rope_columns_ = 0;

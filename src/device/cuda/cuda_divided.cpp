@@ -2,10 +2,13 @@
 // A layer whose experts lie on the device and on the CPU: the device chooses experts; while it computes
 // rows of its own, the CPU computes those of the others, which cross uncombined; the device adds all of them
 // in the order of a single one. So where an expert lies changes no byte if both sides have its exact numbers.
+// Then the CPU's experts may be streamed, too: with enough rows their weights cross, not the rows.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
+#include "base/human.h"
 #include "device/cpu/expert_part.h"
 #include "device/cuda/cuda_items.h"
 
@@ -34,7 +37,18 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     facts_.packed_bytes = layer_.layer().bytes() + part_.packed_bytes();
     facts_.expert_bytes = facts_.packed_bytes / (facts_.experts + shared);
     facts_.every_token_bytes = shared * facts_.expert_bytes;
-    most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs);
+    most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs, device.item_bytes());
+  }
+  void stream(const CudaDevice& device, CudaStreams& streams, const Checkpoint& checkpoint,
+              const MoeBlock& block) {
+    if (!may_move())
+      fail(
+          "device {}: the experts of {} differ in their last bits from those of the CPU, so they "
+          "cannot be streamed",
+          device.name(), block.name);
+    streams_ = &streams;
+    streamed_.emplace(streams, checkpoint, block, load_, expert_of().subspan(here_));
+    stream_rows_ = device.stream_rows(*streamed_, part_, layer_.slots());
   }
   const ExpertsFacts& facts() const override { return facts_; }
   DividedExperts* divided() override { return this; }
@@ -43,6 +57,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
   void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                std::span<uint32_t> counts) const override {
     uint32_t* counted = counts.empty() ? nullptr : device_.counts(step, counts);
+    if (x.rows >= stream_rows_) return run_streamed(step, x, logits, y, counted);
     each_piece(most_rows_, x, logits, y, [&](const RowSet& a, const RowSet& b, const RowSet& c) {
       run(step, a, b, c, counted);
     });
@@ -61,6 +76,11 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
       if (expert_of[p] != before[p])
         staged->here.emplace_back(
             p, std::make_unique<CudaHostExpert>(*store_, layer_.all().at(expert_of[p]), load_));
+    for (size_t p = here_; p < expert_of.size() && streamed_; ++p)
+      if (expert_of[p] != before[p])
+        staged->streamed.emplace_back(
+            p - here_,
+            std::make_unique<CudaHostExpert>(*store_, layer_.all().at(expert_of[p]), load_));
     staged->there = part_.pack(expert_of);
     staged->expert_of = std::move(expert_of);
     return staged;
@@ -69,13 +89,14 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     auto& s = static_cast<Coming&>(*staged);
     for (const auto& [place, expert] : s.here) layer_.replace(place, *expert);
     layer_.set_places(std::span(s.expert_of).first(here_));
+    if (streamed_) streamed_->replace(s.streamed, std::span(s.expert_of).subspan(here_));
     part_.place(std::move(s.expert_of), std::move(s.there));
   }
 
  private:
   struct Coming final : Staged {
     std::vector<uint32_t> expert_of;
-    std::vector<std::pair<size_t, std::unique_ptr<CudaHostExpert>>> here;
+    std::vector<StreamedExperts::Coming> here, streamed;
     CpuExpertPart::Packed there;
   };
 
@@ -105,6 +126,22 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     call.add({0, x.rows});
   }
 
+  // The weights of the CPU's experts cross once for all pieces.
+  void run_streamed(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+                    uint32_t* counts) const {
+    device_.flush(step);
+    CudaStreams::Turn turn(*streams_, *streamed_, device_.stream(step));
+    each_piece(most_rows_, x, logits, y, [&](const RowSet& a, const RowSet& b, const RowSet& c) {
+      const CudaItemsCall call(device_, step, layer_, a, b, c, counts);
+      call.choose();
+      call.run_own();
+      call.run_others(streamed_->layer().get());
+      call.add({0, a.rows});
+    });
+    device_.flush(step);
+    turn.end();
+  }
+
   const CudaDevice& device_;
   CudaLoad load_;
   std::shared_ptr<const TensorStore> store_;
@@ -112,9 +149,40 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
   CpuExpertPart part_;
   size_t here_, most_rows_ = 1;
   ExpertsFacts facts_;
+  CudaStreams* streams_ = nullptr;
+  std::optional<StreamedExperts> streamed_;
+  size_t stream_rows_ = kNeverStreamed;
 };
 
 }  // namespace
+
+CudaStreams* CudaDevice::streams_of(int layer) {
+  if (layer < 0 || std::find(streamed_.layers.begin(), streamed_.layers.end(),
+                             static_cast<size_t>(layer)) == streamed_.layers.end())
+    return nullptr;
+  if (streams_ == nullptr) {
+    streams_ = std::make_unique<CudaStreams>(api(), streamed_.buffers, streamed_.buffer_bytes);
+    add_weights(streams_->device_bytes());
+  }
+  return streams_.get();
+}
+
+size_t CudaDevice::stream_rows(const StreamedExperts& layer, const CpuExpertPart& part,
+                               size_t slots) const {
+  if (streamed_.rows > 0) return streamed_.rows;
+  const StreamTimes& t = streams_->times(layer, part, slots);
+  const size_t rows = rows_to_stream(t);
+  if (note_ && !std::exchange(said_, true))
+    note_(fmt::format(
+        "experts of {} layers: {} of a layer cross to the GPU in {:.2f} ms, its rows take {:.2f} "
+        "us "
+        "there and {:.2f} us on the CPU (and {:.2f} ms for any number), so {}",
+        streamed_.layers.size(), human_bytes(static_cast<double>(layer.bytes())), t.sent * 1e3,
+        t.gpu_row * 1e6, t.cpu_row * 1e6, t.cpu * 1e3,
+        rows == kNeverStreamed ? "none are streamed"
+                               : fmt::format("steps of {} rows and more stream them", rows)));
+  return rows;
+}
 
 std::unique_ptr<ExpertsOp> CudaDevice::divided_experts(const Checkpoint& checkpoint,
                                                        const MoeRequest& request,
@@ -125,6 +193,8 @@ std::unique_ptr<ExpertsOp> CudaDevice::divided_experts(const Checkpoint& checkpo
          request.other->name());
   auto made = std::make_unique<CudaDividedExperts>(*this, *cpu, checkpoint, request, options);
   add_weights(made->device_bytes());
+  if (CudaStreams* streams = streams_of(request.block->layer); streams != nullptr)
+    made->stream(*this, *streams, checkpoint, *request.block);
   return made;
 }
 

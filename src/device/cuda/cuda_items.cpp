@@ -6,17 +6,21 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kItemBytes = size_t{64} << 20;  // of rows that are computed at a time
-constexpr size_t kMostItems = 32768;             // that plain kernels take in one call
+constexpr size_t kMostItems = 32768;  // that plain kernels take in one call
 
-enum Call : uint64_t { kChoose = 101, kItems, kSum };  // what marks are of
+enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers };  // what marks are of
 
 }  // namespace
 
-size_t CudaItemsCall::most_rows(size_t slots, size_t hidden) {
+size_t CudaItemsCall::most_rows(size_t slots, size_t hidden, size_t item_bytes) {
   const size_t row = std::max<size_t>(1, slots * hidden * sizeof(float));
   return std::max<size_t>(
-      1, std::min({kPieceRows, kItemBytes / row, kMostItems / std::max<size_t>(1, slots)}));
+      1, std::min({kPieceRows, item_bytes / row, kMostItems / std::max<size_t>(1, slots)}));
+}
+
+uint64_t CudaItemsCall::most_bytes(size_t slots, size_t hidden, size_t item_bytes) {
+  const uint64_t rows = most_rows(slots, hidden, item_bytes), items = rows * slots;
+  return ((2 * items + rows) * hidden + 4 * items + 2 * rows) * sizeof(float);
 }
 
 CudaItemsCall::CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer,
@@ -90,6 +94,14 @@ void CudaItemsCall::run_own(const int32_t* ids) const {
         d.check(d.api().run_items(layer, &x, &routing, &divided, stream), "experts");
       });
   device_.flush(step_);
+}
+
+void CudaItemsCall::run_others(void* layer) const {
+  device_.launch(step_, mark(kOthers).add(layer), "streamed experts",
+                 [&d = device_, layer, x = x_, routing = routing_,
+                  divided = CudaDivided{divided_.others, {}, nullptr, nullptr}, stream = stream_] {
+                   d.check(d.api().run_items(layer, &x, &routing, &divided, stream), "experts");
+                 });
 }
 
 void CudaItemsCall::add(Range rows) const {

@@ -15,7 +15,10 @@ class CudaItemsCall {
   CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer, const RowSet& x,
                 const RowSet& logits, const RowSet& y, uint32_t* counts);
   // Rows that go through the parts at a time.
-  static size_t most_rows(size_t slots, size_t hidden);
+  static size_t most_rows(size_t slots, size_t hidden,
+                          size_t item_bytes = CudaSettings().item_bytes);
+  // What lies on the device between the parts then, of each batch in flight.
+  static uint64_t most_bytes(size_t slots, size_t hidden, size_t item_bytes);
 
   size_t items() const { return items_; }  // slots of all rows
   const CudaDivided& divided() const { return divided_; }
@@ -29,6 +32,7 @@ class CudaItemsCall {
   Chosen chosen() const;  // on the host, until the next call; waits
   // Begins at once. ids: of the device, in place of those that were chosen.
   void run_own(const int32_t* ids = nullptr) const;
+  void run_others(void* layer) const;  // of a layer of the device that has the other experts
   void add(Range rows) const;
 
  private:

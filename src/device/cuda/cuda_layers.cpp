@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
@@ -177,14 +176,15 @@ std::vector<int32_t> places_map(std::span<const uint32_t> expert_of, size_t expe
 // shared: the shared expert may have tensor cores too.
 CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                        const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path, bool shared,
-                       std::span<const uint32_t> some) {
+                       std::optional<std::span<const uint32_t>> some) {
   const MoeSpec& spec = plan.layer.spec;
   const CudaApi& api = *load.module->api;
   CudaMoe moe{};
-  const size_t here = some.empty() ? plan.experts.size() : some.size();
-  const std::vector<int32_t> map = places_map(some, plan.experts.size());
+  const size_t here = some ? some->size() : plan.experts.size();
+  const std::vector<int32_t> map =
+      places_map(some.value_or(std::span<const uint32_t>()), plan.experts.size());
   moe.hidden = spec.hidden, moe.experts = here;
-  if (!some.empty()) moe.expert_map = map.data(), moe.mapped = map.size();
+  if (some) moe.expert_map = map.data(), moe.mapped = map.size();
   moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
   if (plan.shared) moe.shared_intermediate = (*plan.shared)[1].projection.problem.N;
   moe.gated = is_gated(spec.activation.kind);
@@ -192,6 +192,7 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   moe.activation = cuda_activation(spec.activation);
   moe.shared_activation = cuda_activation(spec.shared_activation.value_or(spec.activation));
   moe.path = path;
+  moe.memory = load.memory, moe.memory_bytes = load.memory_bytes;
   if (plan.shared) {
     CudaLoad own = load;
     own.policy.where_it_can = true;  // a kernel that was asked for is that of the routed ones
@@ -201,7 +202,7 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   check_cuda(api, api.make_moe(&moe, &made), block.name);
   CudaLayer layer(api, made);
   for (size_t p = 0; p < here; ++p)
-    set_cuda_expert(layer, p, checkpoint, plan.experts[some.empty() ? p : some[p]], load);
+    set_cuda_expert(layer, p, checkpoint, plan.experts[some ? (*some)[p] : p], load);
   if (plan.shared) {
     set_cuda_expert(layer, here, checkpoint, *plan.shared, load);
     if (block.shared_gate != nullptr) {
@@ -323,7 +324,8 @@ void CudaExperts::set_places(std::span<const uint32_t> expert_of) const {
 }
 
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
-                              const CudaLoad& load, MoePart part, std::span<const uint32_t> some) {
+                              const CudaLoad& load, MoePart part,
+                              std::optional<std::span<const uint32_t>> some) {
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
   LayerOptions options;  // the plan of the CPU checks the block and knows its problems
   options.act = load.act, options.x_type = load.x_type;
@@ -352,11 +354,12 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
   };
   try {
     make(true);
-  } catch (const Error&) {  // experts that differ, numbers that the form does not hold
+  } catch (const Error&) {              // experts that differ, numbers that the form does not hold
+    if (load.memory != nullptr) throw;  // which plain kernels do not share
     out.path_ = CudaPath::kPlain;
     make(false);
   }
-  if (!some.empty()) out.all_ = plan.experts;
+  if (some) out.all_ = plan.experts;
   return out;
 }
 

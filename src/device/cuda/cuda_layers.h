@@ -3,6 +3,7 @@
 // rows of the host (copied there and back) or of the device.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct CudaLoad {
   XType x_type = XType::kBf16;
   std::function<void(uint64_t bytes)> progress;  // file bytes done
   bool router_matrix = true;  // experts have their router's; else logits are the caller's
+  // Of the device, where routed experts go (CudaMoe::memory); null: into memory of their own.
+  void* memory = nullptr;
+  size_t memory_bytes = 0;
 };
 
 // Memory of the device.
@@ -126,7 +130,7 @@ class CudaExperts {
 
  private:
   friend CudaExperts load_cuda_experts(const Checkpoint&, const MoeBlock&, const CudaLoad&, MoePart,
-                                       std::span<const uint32_t>);
+                                       std::optional<std::span<const uint32_t>>);
   void set_router(const Checkpoint& checkpoint, const MoeBlock& block, const CudaLoad& load,
                   MoePart part);
   Routed route_on_device(const ConstRows& x, const ConstRows* logits, const Rows& y) const;
@@ -143,7 +147,7 @@ class CudaExperts {
 // the device hold, where it does not have all experts.
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                               const CudaLoad& load, MoePart part,
-                              std::span<const uint32_t> some = {});
+                              std::optional<std::span<const uint32_t>> some = {});
 
 // A matrix of the host as the plugin takes it; `m` is read, nothing is kept.
 CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,

@@ -16,9 +16,9 @@
 namespace moebius {
 namespace {
 
-// After an H200 with 16 cores beside it (docs/gpu.md): what a layer takes beside its bytes, what a step does, how fast rows of logits
-// reach the caller's memory, and what it costs to hand rows over and to take them back.
-constexpr double kGpuLayer = 45e-6, kGpuStep = 40e-6, kLogitRate = 6.8e9, kHandOver = 100e-6;
+// After an H200 with 16 cores beside it (docs/gpu.md): what a layer takes beside its bytes, what a step does, and how fast rows of
+// logits reach the caller's memory.
+constexpr double kGpuLayer = 45e-6, kGpuStep = 40e-6, kLogitRate = 6.8e9;
 // How much of what the CPU can read its experts reach: less with several rows, which are multiplied, too.
 double cpu_share(double rows) { return 0.5 + 0.2 / rows; }
 
@@ -222,8 +222,8 @@ std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Mode
       ModelOptions whole = options;
       whole.placement = cuda;
       add("--device cuda --experts auto",
-          experts_that_fit(cuda, cuda_bytes(checkpoint, whole, target, kUsualContext), allowed,
-                           options.loads_file.empty() ? nullptr : &loads));
+          fit_experts(checkpoint, whole, target, allowed, kUsualContext,
+                      options.loads_file.empty() ? nullptr : &loads));
     }
     if (!checkpoint.moe_blocks().empty())
       add("--device cuda --experts cpu", parse_placement("cuda,experts=cpu"));

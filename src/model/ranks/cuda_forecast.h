@@ -17,6 +17,9 @@ struct CudaRates {
          link = 55e9;  // bytes a second; an H200's where nothing was measured
 };
 
+// Seconds that it costs to hand rows over and to take them back, after the same machine.
+inline constexpr double kHandOver = 100e-6;
+
 struct CudaForecast {
   std::string words;   // what is asked for, as options of a command
   RankSplit split;     // one rank, or several

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_items.h"
 #include "model/arch/arch.h"
 #include "model/load/placement_plan.h"
+#include "model/ranks/cuda_stream_plan.h"
 #include "model/ranks/rank_memory.h"
 #include "model/ranks/rank_plan.h"
 #include "runtime/host_name.h"
@@ -81,14 +82,6 @@ size_t context_of(const ModelOptions& options) {
   return options.context != 0 ? options.context : kUsualContext;
 }
 
-// As device/cuda/cuda_divided.cpp runs them.
-bool can_divide(const MoeBlock& block) {
-  constexpr uint64_t kMostChosen = 64;
-  const RouterSpec& r = block.spec.router;
-  return block.experts.size() > 1 && r.shared_slots == 0 && r.method != RouterMethod::kTable &&
-         r.top_k <= kMostChosen;
-}
-
 // Whether a module is of an expert that a divided layer has on the CPU.
 bool is_elsewhere(const Module& m, const DevicePlacement& placement) {
   const auto here = placement.divided.find(static_cast<size_t>(m.layer));
@@ -116,6 +109,24 @@ std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t exp
   return out;
 }
 
+// As device/cuda/cuda_divided.cpp runs them.
+bool can_divide(const MoeBlock& block) {
+  constexpr uint64_t kMostChosen = 64;
+  const RouterSpec& r = block.spec.router;
+  return block.experts.size() > 1 && r.shared_slots == 0 && r.method != RouterMethod::kTable &&
+         r.top_k <= kMostChosen;
+}
+
+uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda) {
+  constexpr uint64_t kBatches = 2;
+  uint64_t most = 0;
+  for (const MoeBlock& b : checkpoint.moe_blocks())
+    if (can_divide(b))
+      most = std::max(
+          most, CudaItemsCall::most_bytes(b.spec.router.top_k, b.spec.hidden, cuda.item_bytes));
+  return kBatches * most;
+}
+
 uint64_t allowed_cuda_bytes(const CudaSettings& cuda, size_t shared) {
   const uint64_t most = usable_bytes(cuda) / shared;
   return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
@@ -133,7 +144,11 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   CudaBytes out;
-  out.work = kDeviceWork + (share.ep > 1 ? spread_bytes(checkpoint) : 0);
+  const CudaStreamed& streamed = options.cuda.streamed;
+  out.work = kDeviceWork + (share.ep > 1 ? spread_bytes(checkpoint) : 0) +
+             (placement.divided.empty() ? 0 : divided_work(checkpoint, options.cuda)) +
+             streamed.buffers * streamed.buffer_bytes;
+  out.host = streamed.host_bytes;
   const std::map<int, std::vector<bool>> elsewhere = experts_elsewhere(checkpoint, share);
   out.layers.resize(spec.layers.size()), out.each.resize(spec.layers.size());
   out.divisible.resize(spec.layers.size());
@@ -340,12 +355,22 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
 }
 
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const CudaModule& module = *options.cuda.module;
-  const CudaBytes need =
-      cuda_bytes(checkpoint, options, cuda_target(module.facts), context_of(options));
   const ExpertLoads loads = read_loads(options.loads_file);
-  return experts_that_fit(options.placement, need, allowed_cuda_bytes(options.cuda),
-                          options.loads_file.empty() ? nullptr : &loads);
+  return fit_experts(checkpoint, options, cuda_target(options.cuda.module->facts),
+                     allowed_cuda_bytes(options.cuda), context_of(options),
+                     options.loads_file.empty() ? nullptr : &loads);
+}
+
+DevicePlacement fit_experts(const Checkpoint& checkpoint, const ModelOptions& options,
+                            const CudaTarget& target, uint64_t allowed, size_t context,
+                            const ExpertLoads* loads) {
+  CudaBytes need = cuda_bytes(checkpoint, options, target, context);
+  if (device_bytes(need) <= allowed) return options.placement;
+  // Some layers will be divided, and prompts may stream what stays on the CPU.
+  if (options.placement.divided.empty()) need.work += divided_work(checkpoint, options.cuda);
+  const uint64_t rest = device_bytes(need) - need.experts;
+  need.work += kept_for_streams(checkpoint, options, target, allowed - std::min(allowed, rest));
+  return experts_that_fit(options.placement, need, allowed, loads);
 }
 
 PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement& placement,
@@ -358,6 +383,7 @@ PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement
     const size_t n = b.experts.size();
     out.all += n, ++layers;
     if (const auto some = placement.divided.find(layer); some != placement.divided.end()) {
+      if (some->second.empty()) continue;
       const std::vector<double> shares = shares_of(loads, layer, n);
       ++out.divided, out.experts += some->second.size();
       for (const uint32_t e : some->second) out.load += shares.at(e);

@@ -13,9 +13,9 @@ namespace moebius {
 struct CudaBytes {
   uint64_t weights = 0, experts = 0;  // experts: of the weights
   uint64_t kv = 0;                    // keys and values of one sequence
-  uint64_t host = 0;                  // weights on the CPU
-  uint64_t work = 0;                  // what steps need beside these
-  std::vector<uint64_t> layers;       // experts of each layer, wherever they are
+  uint64_t host = 0;             // weights on the CPU, and those that are streamed, a second time
+  uint64_t work = 0;             // what steps need beside these, buffers of what is streamed
+  std::vector<uint64_t> layers;  // experts of each layer, wherever they are
   // Of each layer: its routed experts where they can lie on two devices (else 0), and bytes of one.
   std::vector<size_t> divisible;
   std::vector<uint64_t> each;
@@ -26,6 +26,10 @@ bool is_of_experts(const Module& module);
 std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t experts);
 // All of it.
 uint64_t device_bytes(const CudaBytes& bytes);
+// Whether some experts of a block can be on the device and the others on the CPU.
+bool can_divide(const MoeBlock& block);
+// What rows between the parts of divided layers take, of two batches in flight.
+uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda);
 inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
 inline constexpr uint64_t kReservedBytes = uint64_t{1}
                                            << 30;  // of a device, for others and the driver
@@ -63,6 +67,10 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
                                  uint64_t allowed, const ExpertLoads* loads);
 // The placement with as many experts on the device as fit; by the loads of options.loads_file, where it is named.
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
+// The same for any device. loads null: layer by layer.
+DevicePlacement fit_experts(const Checkpoint& checkpoint, const ModelOptions& options,
+                            const CudaTarget& target, uint64_t allowed, size_t context,
+                            const ExpertLoads* loads);
 
 // Where the experts of a placement lie.
 struct PlacedExperts {
