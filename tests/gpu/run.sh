@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  attention: forms of attention, bytes and times.  bench: whole layers; explore: in every
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
-# speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
+# speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), streams: the same
+# layers with experts of the CPU that prompts stream through the GPU: bytes (tests/gpu/streams.py), forecast and times, serve: bench/serve_acceptance.py
 # with all on the device and with experts on the CPU, lost: a server whose GPU is lost (tests/gpu/lost_device.py), ranks: ranks that share the GPU and spread experts (tests/gpu/ranks.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [serve] [lost] [ranks] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -101,7 +102,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -186,6 +187,35 @@ print((f["--device cuda"] + f["--device cuda --experts cpu"]) / 2**31)')
         [ "${PIPESTATUS[0]}" = 0 ] || status=1
       done
       echo "speed after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" streams "*)
+    if [ -n "$wants_tool" ]; then
+      [ -d build/gpu/model-sizes ] || python3 -B tests/gpu/random_model.py build/gpu/model-sizes 2 4096 || status=1
+      timeout 200 python3 -B tests/gpu/streams.py "$tool" build/gpu/model-sizes 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      [ -d build/gpu/model-6 ] || python3 -B tests/gpu/random_model.py build/gpu/model-6 6 || status=1
+      # What is forecast, then prompts and steps with experts on the CPU: never streamed, streamed when that is faster, always.
+      echo "moebius explain build/gpu/model-6 --device cuda" | tee -a "$report"
+      timeout 60 "$tool" explain build/gpu/model-6 --device cuda 2>&1 | grep -A 16 "tokens/s of sequences" | tee -a "$report"
+      for when in off auto 1; do
+        words="bench model build/gpu/model-6 --batches 1,8,32 --steps 32 --seconds 1 --prompts 128,256,512,1024,4096 --depths 32 --device cuda --experts cpu --stream-experts $when"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 90 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
+      # Two batches of prompts in flight.
+      for when in off auto; do
+        words="bench engine build/gpu/model-6 --requests 16 --rate 1000 --prompt-tokens 2048 --new-tokens 16 --parallel 16 --device cuda --experts cpu --stream-experts $when"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
+      echo "streams after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac
