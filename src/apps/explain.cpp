@@ -275,7 +275,8 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
                                     static_cast<size_t>(o.ranks), kForecastSequences)
               : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
   if (!f.ranked && !f.all.empty() && !checkpoint.moe_blocks().empty()) {
-    model.pool = &Runtime::shared(static_cast<size_t>(o.run.threads))->pool();
+    const std::shared_ptr<Runtime> runtime = Runtime::shared(static_cast<size_t>(o.run.threads));
+    model.pool = &runtime->pool();  // as long as somebody holds it
     const std::vector<RankMemory> nothing = {{"", 0, memory_limits()}};
     f.prompt = forecast_prompt(checkpoint, model, *q.cuda, f.rates,
                                measure_expert_row(checkpoint, model, *q.cuda), f.allowed,
