@@ -36,9 +36,17 @@ TEST(StreamRule, RowsPayForWhatIsSent) {
   // Half the bytes, or twice the rate: half of the rows. A CPU twice as fast: twice as many.
   EXPECT_EQ(rows_to_stream({0, 20e-6, 311e6 / 110e9, 0.2e-6}), 143u);
   EXPECT_EQ(rows_to_stream({0, 10e-6, 311e6 / 55e9, 0.2e-6}), 577u);
-  // What the CPU needs for any number of rows counts for the device.
-  EXPECT_EQ(rows_to_stream({5.6e-3, 20e-6, 311e6 / 55e9, 0.2e-6}), 3u);
-  EXPECT_EQ(rows_to_stream({9e-3, 20e-6, 5e-3, 0.2e-6}), 1u);
+  // Reading on the CPU counts for the device, as far as rows meet experts.
+  EXPECT_EQ(rows_to_stream({5.6e-3, 20e-6, 311e6 / 55e9, 0.2e-6, 1}), 3u);
+  EXPECT_EQ(rows_to_stream({9e-3, 20e-6, 5e-3, 0.2e-6, 1}), 1u);
+  // A CPU that reads more slowly than the link sends: one row meets 8 of 128 experts, and all would cross.
+  const StreamTimes slow{13e-3, 20e-6, 5.7e-3, 0.2e-6, 8.0 / 128};
+  EXPECT_LT(slow.on_cpu(1), 0.2 * slow.on_gpu(1));
+  const size_t some = rows_to_stream(slow);
+  EXPECT_GT(some, 5u);
+  EXPECT_LT(some, 20u);
+  EXPECT_LT(slow.on_gpu(static_cast<double>(some)), slow.on_cpu(static_cast<double>(some)));
+  EXPECT_GE(slow.on_gpu(static_cast<double>(some - 1)), slow.on_cpu(static_cast<double>(some - 1)));
   // A device that is no faster with any number.
   EXPECT_EQ(rows_to_stream({0, 1e-6, 1e-3, 1e-6}), kNeverStreamed);
   EXPECT_EQ(rows_to_stream({0, 1e-6, 1e-3, 5e-6}), kNeverStreamed);
@@ -48,13 +56,15 @@ TEST(StreamRule, RowsPayForWhatIsSent) {
 }
 
 TEST(StreamRule, TimesOfTwoMeasurements) {
-  const StreamTimes t = stream_times({32, 2.5e-3}, {256, 7e-3}, 5.7e-3, {256, 0.128e-3});
-  EXPECT_NEAR(t.cpu_row, 4.5e-3 / 224, 1e-12);
-  EXPECT_NEAR(t.on_cpu(32), 2.5e-3, 1e-9);
-  EXPECT_NEAR(t.on_cpu(256), 7e-3, 1e-9);
-  EXPECT_NEAR(t.gpu_row, 0.5e-6, 1e-12);
+  for (const double each : {1.0, 0.0625}) {
+    const StreamTimes t = stream_times({32, 2.5e-3}, {256, 7e-3}, each, 5.7e-3, {256, 0.128e-3});
+    EXPECT_NEAR(t.on_cpu(32), 2.5e-3, 1e-9);
+    EXPECT_NEAR(t.on_cpu(256), 7e-3, 1e-9);
+    EXPECT_NEAR(t.gpu_row, 0.5e-6, 1e-12);
+    EXPECT_NEAR(t.cpu_row, 4.5e-3 / 224, 2e-6);
+  }
   // Noise: more rows that took less time.
-  EXPECT_EQ(rows_to_stream(stream_times({32, 2e-3}, {256, 1e-3}, 5e-3, {256, 1e-4})),
+  EXPECT_EQ(rows_to_stream(stream_times({32, 2e-3}, {256, 1e-3}, 1, 5e-3, {256, 1e-4})),
             kNeverStreamed);
 }
 

@@ -194,7 +194,8 @@ StreamTimes CudaStreams::measure(const StreamedExperts& layer, const CpuExpertPa
                    "streamed experts");
         check_cuda(api_, api_.synchronize(copies_), "streamed experts");
       })};
-  return stream_times(on_cpu(kFew), on_cpu(kMany), sent, on_gpu);
+  const double each = static_cast<double>(slots) / static_cast<double>(spec.experts);
+  return stream_times(on_cpu(kFew), on_cpu(kMany), each, sent, on_gpu);
 }
 
 }  // namespace moebius

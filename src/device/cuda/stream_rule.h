@@ -12,34 +12,46 @@ namespace moebius {
 
 // Seconds of a layer's experts that lie on the CPU.
 struct StreamTimes {
-  double cpu = 0, cpu_row = 0;   // there: what any number of rows takes, and each of them
-  double sent = 0, gpu_row = 0;  // on the device: weights that cross, and each row
-  double on_cpu(double rows) const { return cpu + cpu_row * rows; }
+  double cpu = 0, cpu_row = 0;   // there: reading all of them, and each row
+  double sent = 0, gpu_row = 0;  // on the device: all of them cross, and each row
+  double each = 1;               // share of the experts that one row meets
+  // Few rows do not meet, so do not read, all experts.
+  double met(double rows) const { return 1 - std::pow(1 - std::min(1.0, each), rows); }
+  double on_cpu(double rows) const { return cpu * met(rows) + cpu_row * rows; }
   double on_gpu(double rows) const { return sent + gpu_row * rows; }
 };
 
-inline constexpr size_t kNeverStreamed = SIZE_MAX;
+inline constexpr size_t kNeverStreamed = SIZE_MAX, kMostStreamedRows = 1'000'000;
 
-// The least number of rows with which the device is faster.
+// The least number of rows with which the device is faster, and stays so.
 inline size_t rows_to_stream(const StreamTimes& t) {
-  const double gain = t.cpu_row - t.gpu_row, lead = t.sent - t.cpu;
-  if (!(gain > 0) || !std::isfinite(lead / gain)) return kNeverStreamed;
-  const double rows = std::floor(std::max(0.0, lead) / gain) + 1;
-  return rows < 1e9 ? static_cast<size_t>(rows) : kNeverStreamed;
+  const auto is_faster = [&](size_t rows) {
+    return t.on_gpu(static_cast<double>(rows)) < t.on_cpu(static_cast<double>(rows));
+  };
+  if (!(t.cpu_row > t.gpu_row) || !is_faster(kMostStreamedRows)) return kNeverStreamed;
+  size_t slower = 0, faster = kMostStreamedRows;  // what is gained grows with the rows
+  while (faster - slower > 1) {
+    const size_t middle = slower + (faster - slower) / 2;
+    (is_faster(middle) ? faster : slower) = middle;
+  }
+  return faster;
 }
 
-// Both sides from two measurements each, of `few` and of `many` rows.
+// From two measurements of the CPU, of `few` and of `many` rows.
 struct MeasuredRows {
   size_t rows = 0;
   double seconds = 0;
 };
-inline StreamTimes stream_times(MeasuredRows few, MeasuredRows many, double sent,
+inline StreamTimes stream_times(MeasuredRows few, MeasuredRows many, double each, double sent,
                                 MeasuredRows gpu) {
   StreamTimes t;
-  const auto more = static_cast<double>(many.rows - few.rows);
-  t.cpu_row = more > 0 ? std::max(0.0, (many.seconds - few.seconds) / more) : 0.0;
-  t.cpu = std::max(0.0, few.seconds - t.cpu_row * static_cast<double>(few.rows));
-  t.sent = sent, t.gpu_row = gpu.seconds / static_cast<double>(std::max<size_t>(1, gpu.rows));
+  t.each = each, t.sent = sent;
+  t.gpu_row = gpu.seconds / static_cast<double>(std::max<size_t>(1, gpu.rows));
+  const auto n = static_cast<double>(few.rows), m = static_cast<double>(many.rows);
+  const double whole = t.met(n) * m - t.met(m) * n;
+  if (!(whole > 0)) return t;
+  t.cpu = std::max(0.0, (few.seconds * m - many.seconds * n) / whole);
+  t.cpu_row = std::max(0.0, (many.seconds * t.met(n) - few.seconds * t.met(m)) / whole);
   return t;
 }
 

@@ -95,6 +95,7 @@ CudaPromptForecast forecast_prompt(const Checkpoint& checkpoint, const ModelOpti
                  bytes = static_cast<double>(streamed_bytes(b, o, target, 0));
     StreamTimes t;
     t.cpu = bytes / (rates.cpu_read * kCpuShare);
+    t.each = each / static_cast<double>(b.experts.size());
     t.cpu_row = each * expert_row * (measured ? numbers / numbers_of(measured->experts[0]) : 1.0);
     t.sent = bytes / rates.link, t.gpu_row = 2 * numbers * each / kGpuProducts;
     const double beside = std::exchange(rest[index], 0.0);
