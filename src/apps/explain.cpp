@@ -323,10 +323,9 @@ std::string prompt_text(const DeviceForecast& f, size_t width) {
   const auto rate = [&](double seconds) { return static_cast<double>(p.tokens) / seconds; };
   if (!p.plan.layers.empty())
     text = fmt::format(
-        "a prompt of {} tokens with --experts cpu: {:.0f} tokens/s with experts streamed through "
-        "the GPU, {:.0f} with --stream-experts off; layers are streamed {}, for which {} on the "
-        "GPU and {} of memory here are used.",
-        p.tokens, rate(p.streamed), rate(p.on_cpu),
+        "a prompt of {} tokens with --experts cpu: {:.0f} tokens/s, {:.0f} with --stream-experts "
+        "auto; layers are streamed {}, for which {} on the GPU and {} of memory here are used.",
+        p.tokens, rate(p.on_cpu), rate(p.streamed),
         p.rows == kNeverStreamed ? "never" : fmt::format("in steps of {} rows and more", p.rows),
         human_bytes(static_cast<double>(p.plan.buffers * p.plan.buffer_bytes)),
         human_bytes(static_cast<double>(p.plan.host_bytes)));

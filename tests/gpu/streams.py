@@ -45,7 +45,7 @@ def main():
 
     ways = [("not yet", ("--experts", "cpu", "--stream-experts", 1000000)),
             ("from 16 rows on", ("--experts", "cpu", "--stream-experts", 16)),
-            ("when it is faster", ("--experts", "cpu")),
+            ("when it is faster", ("--experts", "cpu", "--stream-experts", "auto")),
             ("one buffer", ("--experts", "cpu", "--stream-experts", 16, "--gpu-memory", gib(few + 0.4e9 + 1.5 * buffer))),
             ("some on the GPU", ("--experts", "auto", "--stream-experts", 16, "--gpu-memory", gib(some + 0.4e9 + 2 * buffer)))]
     for count in (TOKENS, *SHORTER):
