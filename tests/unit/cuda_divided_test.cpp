@@ -29,27 +29,14 @@ size_t experts_moved() {  // calls that changed places
   return count();
 }
 
-class CudaDivided : public testing::Test {
+class CudaDivided : public test::EmulatedModels {
  protected:
-  void SetUp() override {
-    if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
-    ASSERT_TRUE(emulated().ready()) << emulated().words;
-  }
-  ModelOptions options(const char* placement = "cuda", XType type = XType::kF32) {
-    return test::emulated_options(pool_, placement, type);
-  }
-  // Every layer with a third of its experts on the device, others in every layer.
+  CudaDivided() : EmulatedModels(2) {}
   ModelOptions divided(const Checkpoint& checkpoint, XType type = XType::kF32) {
     ModelOptions o = options("cuda", type);
-    for (const MoeBlock& b : checkpoint.moe_blocks()) {
-      std::vector<uint32_t> here;
-      for (size_t e = 0; e < b.experts.size(); ++e)
-        if ((e + static_cast<size_t>(b.layer)) % 3 == 0) here.push_back(static_cast<uint32_t>(e));
-      o.placement.divided[static_cast<size_t>(b.layer)] = here;
-    }
+    o.placement.divided = test::third_of_experts(checkpoint);
     return o;
   }
-  ThreadPool pool_{2};
 };
 
 bool same_bytes(std::span<const float> a, std::span<const float> b) {

@@ -21,6 +21,21 @@ ModelOptions emulated_options(ThreadPool& pool, const char* placement, XType typ
   return options;
 }
 
+void EmulatedModels::SetUp() {
+  if (!has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+  ASSERT_TRUE(emulated().ready()) << emulated().words;
+}
+
+decltype(DevicePlacement::divided) third_of_experts(const Checkpoint& checkpoint) {
+  decltype(DevicePlacement::divided) out;
+  for (const MoeBlock& b : checkpoint.moe_blocks()) {
+    std::vector<uint32_t>& here = out[static_cast<size_t>(b.layer)];
+    for (size_t e = 0; e < b.experts.size(); ++e)
+      if ((e + static_cast<size_t>(b.layer)) % 3 == 0) here.push_back(static_cast<uint32_t>(e));
+  }
+  return out;
+}
+
 Checkpoint golden_folder(const std::string& name) {
   return Checkpoint::open((test_data_dir() / "golden" / name).string());
 }

@@ -27,15 +27,9 @@ bool same_bytes(std::span<const float> a, std::span<const float> b) {
   return !a.empty() && a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-class CudaSpread : public testing::Test {
+class CudaSpread : public test::EmulatedModels {
  protected:
-  void SetUp() override {
-    if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
-    ASSERT_TRUE(emulated().ready()) << emulated().words;
-  }
-  ModelOptions options(const char* placement = "cuda", XType type = XType::kF32) {
-    return test::emulated_options(pool_, placement, type);
-  }
+  CudaSpread() : EmulatedModels(1) {}
   std::string refusal(const Checkpoint& checkpoint, const ModelOptions& o, const RankSplit& split) {
     try {
       check_memory(checkpoint, o, split);
@@ -45,7 +39,6 @@ class CudaSpread : public testing::Test {
     }
     return "";
   }
-  ThreadPool pool_{1};
 };
 
 // A prompt in one piece, of so many rows that ranks share the sums, and in pieces with steps of one token, which leave ranks without a row.

@@ -79,11 +79,12 @@ TEST(StreamRule, WhatIsAskedFor) {
 
 // --- what they need ---
 
-class CudaStreaming : public testing::Test {
+class CudaStreaming : public test::EmulatedModels {
  protected:
+  CudaStreaming() : EmulatedModels(2) {}
   void SetUp() override {
-    if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
-    ASSERT_TRUE(emulated().ready()) << emulated().words;
+    EmulatedModels::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     library_ = ::dlopen(test::emulated_plugin().c_str(), RTLD_NOW | RTLD_NOLOAD);
     ASSERT_NE(library_, nullptr);
   }
@@ -102,7 +103,7 @@ class CudaStreaming : public testing::Test {
                                                                                            expert);
   }
   ModelOptions options(const char* placement, const char* stream, XType type = XType::kF32) {
-    ModelOptions o = test::emulated_options(pool_, placement, type);
+    ModelOptions o = EmulatedModels::options(placement, type);
     o.cuda.stream = stream;
     return o;
   }
@@ -110,12 +111,7 @@ class CudaStreaming : public testing::Test {
   ModelOptions hybrid(const Checkpoint& checkpoint, const char* stream, bool here,
                       XType type = XType::kF32) {
     ModelOptions o = options(here ? "cuda" : "cuda,experts=cpu", stream, type);
-    for (const MoeBlock& b : checkpoint.moe_blocks()) {
-      std::vector<uint32_t> some;
-      for (size_t e = 0; e < b.experts.size(); ++e)
-        if ((e + static_cast<size_t>(b.layer)) % 3 == 0) some.push_back(static_cast<uint32_t>(e));
-      if (here) o.placement.divided[static_cast<size_t>(b.layer)] = some;
-    }
+    if (here) o.placement.divided = test::third_of_experts(checkpoint);
     words_ = add_streams(checkpoint, o);
     return o;
   }
@@ -128,7 +124,6 @@ class CudaStreaming : public testing::Test {
     for (const std::string& w : words_) all += w + "\n";
     return all;
   }
-  ThreadPool pool_{2};
   void* library_ = nullptr;
   std::vector<std::string> words_;
 };
