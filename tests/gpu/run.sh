@@ -27,26 +27,31 @@ report=$out/gpu.txt
   echo "commit: $(cat build/gpu_bundle/commit.txt 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 } | tee "$report"
 
-# --- build: one unit per scheme, all at once ---
+# --- build: one unit per scheme, all at once; not again while nothing of it has changed ---
 start=$SECONDS
 common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
 plain=(-gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
 hopper=(-gencode "arch=compute_90a,code=sm_90a")
-# shellcheck disable=SC2013 # words
-for name in $(sed -n "s/^foreach(name \(.*\))$/\1/p" cmake/cuda.cmake); do
-  "$nvcc" "${common[@]}" "${plain[@]}" -c "plugins/cuda/$name.cu" -o "build/gpu/$name.o" >"build/gpu/$name.log" 2>&1 &
-done
-# shellcheck disable=SC2013 # words
-for scheme in $(sed -n "s/^foreach(scheme \(.*\))$/\1/p" cmake/cuda.cmake); do
-  "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu -o "build/gpu/$scheme.o" >"build/gpu/$scheme.log" 2>&1 &
-done
-c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/judge_rows.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
-  src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
-wait
-"$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
-if [ ! -e build/gpu/libmoebius_cuda.so ] || [ ! -e build/gpu/gpu_judge ]; then
-  cat build/gpu/*.log | grep -v "ptxas info" | tail -60 | tee -a "$report"
-  exit 1
+sources=$(find src plugins/cuda tests/gpu -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort | xargs cat tests/gpu/run.sh cmake/cuda.cmake | sha256sum)
+if [ "$sources" != "$(cat build/gpu/sources.txt 2>/dev/null)" ]; then
+  rm -f build/gpu/sources.txt build/gpu/*.so build/gpu/gpu_judge
+  # shellcheck disable=SC2013 # words
+  for name in $(sed -n "s/^foreach(name \(.*\))$/\1/p" cmake/cuda.cmake); do
+    "$nvcc" "${common[@]}" "${plain[@]}" -c "plugins/cuda/$name.cu" -o "build/gpu/$name.o" >"build/gpu/$name.log" 2>&1 &
+  done
+  # shellcheck disable=SC2013 # words
+  for scheme in $(sed -n "s/^foreach(scheme \(.*\))$/\1/p" cmake/cuda.cmake); do
+    "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu -o "build/gpu/$scheme.o" >"build/gpu/$scheme.log" 2>&1 &
+  done
+  c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/judge_rows.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
+    src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
+  wait
+  "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
+  if [ ! -e build/gpu/libmoebius_cuda.so ] || [ ! -e build/gpu/gpu_judge ]; then
+    cat build/gpu/*.log | grep -v "ptxas info" | tail -60 | tee -a "$report"
+    exit 1
+  fi
+  echo "$sources" >build/gpu/sources.txt
 fi
 echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log | grep -c 'C75[0-9][0-9]'); largest spill: $(cat build/gpu/*.log |
   grep -o '[0-9]* bytes spill stores' | sort -n | tail -1)" | tee -a "$report"
