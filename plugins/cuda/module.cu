@@ -87,15 +87,18 @@ CudaStatus upload(void* to, const void* from, size_t bytes, void* stream) {
           "copy to the device");
   });
 }
-CudaStatus download(void* to, const void* from, size_t bytes, void* stream) {
+CudaStatus synchronize(void* stream) {
+  return guarded([&] { check(cudaStreamSynchronize(stream_of(stream)), "device"); });
+}
+CudaStatus fetch(void* to, const void* from, size_t bytes, void* stream) {
   return guarded([&] {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
           "copy from the device");
-    check(cudaStreamSynchronize(stream_of(stream)), "device");
   });
 }
-CudaStatus synchronize(void* stream) {
-  return guarded([&] { check(cudaStreamSynchronize(stream_of(stream)), "device"); });
+CudaStatus download(void* to, const void* from, size_t bytes, void* stream) {
+  const CudaStatus status = fetch(to, from, bytes, stream);
+  return status == CudaStatus::kOk ? synchronize(stream) : status;
 }
 
 CudaStatus free_bytes(uint64_t* bytes) {
@@ -402,6 +405,7 @@ constexpr CudaApi kApi = {kCudaAbi,
                           release_host,
                           upload,
                           download,
+                          fetch,
                           synchronize,
                           free_bytes,
                           make_stream,

@@ -324,8 +324,8 @@ std::string prompt_text(const DeviceForecast& f, size_t width) {
   if (!p.plan.layers.empty())
     text = fmt::format(
         "a prompt of {} tokens with --experts cpu: {:.0f} tokens/s, {:.0f} with --stream-experts "
-        "auto; layers are streamed {}, for which {} on the GPU and {} of memory here are used.",
-        p.tokens, rate(p.on_cpu), rate(p.streamed),
+        "off; layers are streamed {}, for which {} on the GPU and {} of memory here are used.",
+        p.tokens, rate(p.streamed), rate(p.on_cpu),
         p.rows == kNeverStreamed ? "never" : fmt::format("in steps of {} rows and more", p.rows),
         human_bytes(static_cast<double>(p.plan.buffers * p.plan.buffer_bytes)),
         human_bytes(static_cast<double>(p.plan.host_bytes)));

@@ -50,7 +50,7 @@ void add_place_options(Command& c, RunOptions& run) {
   c.option("--stream-experts", "WHEN", &run.stream,
            "experts on the CPU cross to the GPU for steps of so many rows; auto: when that is "
            "faster; off")
-      .by_default("off")
+      .by_default("auto")
       .seldom();
   c.option("--place", "PARTS", &run.place,
            "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
@@ -80,7 +80,7 @@ void take_devices(ModelOptions& model, const RunOptions& options) {
   model.cuda.module = &cuda_of_tool(cuda_number(device));
   model.cuda.memory = static_cast<uint64_t>(options.gpu_memory * 1073741824.0);
   model.cuda.fit_experts = options.experts == "auto";
-  model.cuda.stream = options.stream.empty() ? "off" : options.stream;
+  model.cuda.stream = options.stream.empty() ? "auto" : options.stream;
   static_cast<void>(parse_stream_rows(model.cuda.stream));
   RunOptions on_cpu = options;
   if (options.kernel.starts_with("cuda")) {

@@ -469,6 +469,12 @@ CudaStatus open(int32_t device, CudaFacts* facts) {
   return CudaStatus::kOk;
 }
 
+CudaStatus download(void* to, const void* from, size_t bytes, void*) {
+  std::memcpy(to, from, bytes);
+  g_downloaded += bytes;
+  return CudaStatus::kOk;
+}
+
 constexpr CudaApi kApi = {
     kCudaAbi,
     sizeof(CudaApi),
@@ -495,11 +501,8 @@ constexpr CudaApi kApi = {
       std::memcpy(to, from, bytes);
       return CudaStatus::kOk;
     },
-    [](void* to, const void* from, size_t bytes, void*) {
-      std::memcpy(to, from, bytes);
-      g_downloaded += bytes;
-      return CudaStatus::kOk;
-    },
+    download,
+    download,
     [](void*) { return is_lost() ? lost() : CudaStatus::kOk; },
     [](uint64_t* bytes) {
       *bytes = kEmulatedBytes;

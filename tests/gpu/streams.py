@@ -38,7 +38,6 @@ def main():
     need = {f["options"]: f["bytes"] for f in explained["forecast"]}
     buffer = explained["prompt"]["buffer_bytes"]
     few = need["--device cuda --experts cpu"]
-    some = few + (need["--device cuda"] - few) // 2
 
     def gib(count):
         return count / 2**30
@@ -47,7 +46,7 @@ def main():
             ("from 16 rows on", ("--experts", "cpu", "--stream-experts", 16)),
             ("when it is faster", ("--experts", "cpu", "--stream-experts", "auto")),
             ("one buffer", ("--experts", "cpu", "--stream-experts", 16, "--gpu-memory", gib(few + 0.4e9 + 1.5 * buffer))),
-            ("some on the GPU", ("--experts", "auto", "--stream-experts", 16, "--gpu-memory", gib(some + 0.4e9 + 2 * buffer)))]
+            ("some on the GPU", ("--experts", "auto", "--stream-experts", 16, "--gpu-memory", gib(few + 0.4e9 + 4.5 * buffer)))]
     for count in (TOKENS, *SHORTER):
         want = logits(tokens[:count], *cuda)[0]
         for name, way in ways:

@@ -169,15 +169,22 @@ TEST_F(CudaStreaming, ThePlanCountsBuffersAndTheSecondCopy) {
   EXPECT_TRUE(none.placement.divided.empty());
   EXPECT_NE(none.words.at(0).find("not streamed: a layer's are"), std::string::npos);
   // Memory of the host for one layer less.
-  const uint64_t host = without.host + (all.streamed.host_bytes - 1) / 7 * 8;
+  const uint64_t host = without.host + (all.streamed.host_bytes - 1) * 2;
   const StreamPlan fewer = plan(checkpoint, o, UINT64_MAX, host);
   EXPECT_EQ(fewer.streamed.layers.size(), layers - 1);
   EXPECT_EQ(fewer.placement.divided.size(), layers - 1);
   EXPECT_NE(fewer.words.at(0).find("second copy"), std::string::npos);
   EXPECT_TRUE(plan(checkpoint, o, UINT64_MAX, 0).streamed.layers.empty());
+  // What --experts auto leaves free of experts: two buffers or one in half of the room.
+  const uint64_t b = all.streamed.buffer_bytes;
+  const auto kept = [&](uint64_t room) { return kept_for_streams(checkpoint, o, target, room); };
+  EXPECT_EQ(kept(4 * b), 2 * b);
+  EXPECT_EQ(kept(4 * b - 1), b);
+  EXPECT_EQ(kept(2 * b - 1), 0u);
   // Nothing is asked for, or plain kernels are all that there is.
   o.cuda.stream = "off";
   EXPECT_TRUE(plan(checkpoint, o, UINT64_MAX, UINT64_MAX).words.empty());
+  EXPECT_EQ(kept(4 * b), 0u);
   o.cuda.stream = "auto";
   EXPECT_NE(plan(checkpoint, o, UINT64_MAX, UINT64_MAX).words.at(0).find("tensor-core"),
             std::string::npos);

@@ -2,6 +2,7 @@
 #include "device/cpu/expert_part.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -12,7 +13,7 @@ namespace {
 // passes on, and nothing comes back.
 class RowsAway final : public MoeExchange {
  public:
-  explicit RowsAway(FunctionRef<void(std::span<const float>)> give) : give_(give) {}
+  explicit RowsAway(CpuExpertPart::RowPlace place) : place_(place) {}
   size_t cut() const override { return 1; }
   size_t cut_place() const override { return 0; }
   size_t spread() const override { return 2; }
@@ -25,21 +26,34 @@ class RowsAway final : public MoeExchange {
   }
   void start_exchange(const void* out, std::span<const size_t> out_bytes, void*,
                       std::span<const size_t>) override {
-    give_({static_cast<const float*>(out), out_bytes[0] / sizeof(float)});
+    if (out_bytes[0] > 0) std::memcpy(place_(out_bytes[0] / sizeof(float)), out, out_bytes[0]);
   }
   void finish_exchange() override {}
   void poll() noexcept override {}
 
  private:
-  FunctionRef<void(std::span<const float>)> give_;
+  CpuExpertPart::RowPlace place_;
 };
 
-LoadOptions second_of_two(const LoadOptions& options, std::vector<uint32_t> expert_of,
+LoadOptions second_of_two(const LoadOptions& options, const std::vector<uint32_t>& expert_of,
                           size_t elsewhere) {
   LoadOptions o = options;
+  if (elsewhere == 0) return o;  // nobody is the first
   o.rank.ep = 2, o.rank.ep_rank = 1, o.rank.second = Cut::kOutputs;
-  o.rank.expert_of = std::move(expert_of), o.rank.first_places = elsewhere;
+  o.rank.expert_of = expert_of, o.rank.first_places = elsewhere;
   return o;
+}
+
+bool all_exact(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options) {
+  const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
+  const auto is_exact = [&](const Module* m) {
+    if (m == nullptr) return true;
+    const ProjectionPlan p = plan_module(*m, Cut::kWhole, options, groups).projection;
+    return numerics_of(*m, p.problem, *p.kernel) == Numerics::kExact;
+  };
+  return std::all_of(block.experts.begin(), block.experts.end(), [&](const auto& expert) {
+    return std::all_of(expert.begin(), expert.end(), is_exact);
+  });
 }
 
 }  // namespace
@@ -57,33 +71,26 @@ CpuExpertPart::CpuExpertPart(CpuDevice& device, const Checkpoint& checkpoint, co
                              size_t elsewhere)
     : device_(device),
       elsewhere_(elsewhere),
+      expert_of_(std::move(expert_of)),
+      exact_(all_exact(checkpoint, block, on_cpu(device, options))),
       layer_(load_moe(checkpoint, block,
-                      on_cpu(device, second_of_two(options, std::move(expert_of), elsewhere)),
+                      on_cpu(device, second_of_two(options, expert_of_, elsewhere)),
                       MoePart::kExperts)) {
+  if (adds() && !std::is_sorted(expert_of_.begin(), expert_of_.end()))
+    fail("{}: experts that are all here have no other order", block.name);
   index_places();
 }
 
 void CpuExpertPart::index_places() {
-  const std::span<const uint32_t> places = expert_of();
   local_of_.assign(layer_.experts->spec().experts, -1);
-  for (size_t p = elsewhere_; p < places.size(); ++p)
-    local_of_[places[p]] = static_cast<int32_t>(p - elsewhere_);
-}
-
-bool CpuExpertPart::exact() const {
-  const auto is_exact = [](const ModulePlan& p) {
-    return p.module == nullptr ||
-           numerics_of(*p.module, p.projection.problem, *p.projection.kernel) == Numerics::kExact;
-  };
-  return std::all_of(
-      layer_.source->experts.begin(), layer_.source->experts.end(),
-      [&](const ExpertModules& e) { return std::all_of(e.begin(), e.end(), is_exact); });
+  for (size_t p = elsewhere_; p < expert_of_.size(); ++p)
+    local_of_[expert_of_[p]] = static_cast<int32_t>(p - elsewhere_);
 }
 
 // Rows of experts in the order of their places, of each in the order of tokens and slots (nn/moe_split.cpp).
 size_t CpuExpertPart::place_items(std::span<const int32_t> ids, std::span<int32_t> at) const {
   const auto local = [&](int32_t id) { return id < 0 ? -1 : local_of_[static_cast<size_t>(id)]; };
-  std::vector<int32_t> next(expert_of().size() - elsewhere_ + 1, 0);
+  std::vector<int32_t> next(expert_of_.size() - elsewhere_ + 1, 0);
   for (const int32_t id : ids)
     if (const int32_t l = local(id); l >= 0) ++next[static_cast<size_t>(l) + 1];
   for (size_t l = 1; l < next.size(); ++l) next[l] += next[l - 1];
@@ -96,23 +103,22 @@ size_t CpuExpertPart::place_items(std::span<const int32_t> ids, std::span<int32_
 }
 
 void CpuExpertPart::run(std::span<const float> x, std::span<const int32_t> ids,
-                        std::span<const float> weights,
-                        FunctionRef<void(std::span<const float> rows)> give) const {
-  const size_t tokens = x.size() / hidden();
-  RowsAway away(give);
+                        std::span<const float> weights, RowPlace place) const {
+  const size_t tokens = x.size() / hidden(), own = adds() ? hidden() : 0;
+  RowsAway away(place);
   MoeOptions options;
-  options.exchange = &away;
+  if (!adds()) options.exchange = &away;
+  float* y = adds() ? place(x.size()) : nullptr;
   device_.in_between([&] {
     layer_.experts->forward_ids({x.data(), DType::kF32, tokens, hidden(), hidden()}, ids, weights,
-                                {nullptr, DType::kF32, tokens, 0, 0}, device_.pool(), options);
+                                {y, DType::kF32, tokens, own, own}, device_.pool(), options);
   });
 }
 
 CpuExpertPart::Packed CpuExpertPart::pack(std::span<const uint32_t> expert_of) const {
-  const std::span<const uint32_t> before = layer_.experts->expert_of();
   Packed packed(layer_.experts->local_experts());
-  for (size_t p = elsewhere_; p < before.size(); ++p) {
-    if (expert_of[p] == before[p]) continue;
+  for (size_t p = elsewhere_; p < expert_of_.size(); ++p) {
+    if (expert_of[p] == expert_of_[p]) continue;
     std::unique_ptr<MoeLayer::StagedExpert>& to = packed[p - elsewhere_];
     to = layer_.experts->stage(layer_.source->plan_of.at(expert_of[p]), {});
     layer_.source->load(*layer_.experts, *to, expert_of[p]);
@@ -121,7 +127,8 @@ CpuExpertPart::Packed CpuExpertPart::pack(std::span<const uint32_t> expert_of) c
 }
 
 void CpuExpertPart::place(std::vector<uint32_t> expert_of, Packed packed) {
-  layer_.experts->place_experts(std::move(expert_of), std::move(packed));
+  layer_.experts->place_experts(expert_of, std::move(packed));
+  expert_of_ = std::move(expert_of);
   index_places();
 }
 

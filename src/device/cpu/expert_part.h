@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU's experts of a divided layer, whose others lie on another device. They give rows, one for every
-// token that meets one of them; the other device adds these to its own, in the order of a single device.
+// token that meets one of them; the other device adds these to its own, in the order of a single device. Where
+// all experts are here, rows are added up here, in the same order.
 #pragma once
 #include <memory>
 #include <span>
@@ -20,18 +21,21 @@ class CpuExpertPart {
                 const LoadOptions& options, std::vector<uint32_t> expert_of, size_t elsewhere);
   size_t hidden() const { return layer_.experts->spec().hidden; }
   uint64_t packed_bytes() const { return layer_.experts->packed_bytes(); }
-  bool exact() const;  // its experts have the bytes of the reference
-  std::span<const uint32_t> expert_of() const { return layer_.experts->expert_of(); }
+  bool exact() const { return exact_; }  // its experts have the bytes of the reference
+  std::span<const uint32_t> expert_of() const { return expert_of_; }
+  bool adds() const { return elsewhere_ == 0; }  // one row for every token
 
   // Where the rows of items lie among those that run() gives; -1: the item's expert is not here. ids and
   // at: [tokens, slots]. Returns the number of rows.
   size_t place_items(std::span<const int32_t> ids, std::span<int32_t> at) const;
-  // x: [tokens, hidden], at most kPieceRows; ids and weights: [tokens, slots]. give: [rows, hidden], for as
-  // long as it runs. Takes its turn with the other operations of the device.
+  // x: [tokens, hidden], at most kPieceRows; ids and weights: [tokens, slots]. place(numbers): memory for
+  // [rows, hidden] of that size; it is asked for once. Takes its turn with the other operations of the device.
+  using RowPlace = FunctionRef<float*(size_t numbers)>;
   void run(std::span<const float> x, std::span<const int32_t> ids, std::span<const float> weights,
-           FunctionRef<void(std::span<const float> rows)> give) const;
+           RowPlace place) const;
 
-  // Experts that come and go (DividedExperts): packed by any thread, placed between calls.
+  // Experts that come and go (DividedExperts), where some are elsewhere: packed by any thread, placed between
+  // calls.
   using Packed = std::vector<std::unique_ptr<MoeLayer::StagedExpert>>;  // [local], null: it stays
   Packed pack(std::span<const uint32_t> expert_of) const;
   void place(std::vector<uint32_t> expert_of, Packed packed);
@@ -40,6 +44,8 @@ class CpuExpertPart {
   void index_places();
   CpuDevice& device_;
   size_t elsewhere_;
+  std::vector<uint32_t> expert_of_;
+  bool exact_;
   MoeBlockLayer layer_;
   std::vector<int32_t> local_of_;  // [experts] -1: elsewhere
 };

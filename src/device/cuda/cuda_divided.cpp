@@ -2,9 +2,9 @@
 // A layer whose experts lie on the device and on the CPU: the device chooses experts; while it computes
 // rows of its own, the CPU computes those of the others, which cross uncombined; the device adds all of them
 // in the order of a single one. So where an expert lies changes no byte if both sides have its exact numbers.
-// Then the CPU's experts may be streamed, too: with enough rows their weights cross, not the rows.
+// Then the CPU's experts may be streamed, too: with enough rows their weights cross, not the rows. Where all are
+// the CPU's, it adds its rows before they cross.
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "base/error.h"
@@ -41,7 +41,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
   }
   void stream(const CudaDevice& device, CudaStreams& streams, const Checkpoint& checkpoint,
               const MoeBlock& block) {
-    if (!may_move())
+    if (!exact())
       fail(
           "device {}: the experts of {} differ in their last bits from those of the CPU, so they "
           "cannot be streamed",
@@ -51,7 +51,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     stream_rows_ = device.stream_rows(*streamed_, part_, layer_.slots());
   }
   const ExpertsFacts& facts() const override { return facts_; }
-  DividedExperts* divided() override { return this; }
+  DividedExperts* divided() override { return here_ > 0 ? this : nullptr; }
   uint64_t device_bytes() const { return layer_.layer().bytes(); }
 
   void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
@@ -65,7 +65,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
 
   std::span<const uint32_t> expert_of() const override { return part_.expert_of(); }
   size_t places_here() const override { return here_; }
-  bool may_move() const override { return layer_.exact() && part_.exact(); }
+  bool may_move() const override { return exact(); }
 
   std::unique_ptr<Staged> stage(std::vector<uint32_t> expert_of) const override {
     const std::span<const uint32_t> before = this->expert_of();
@@ -100,6 +100,8 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     CpuExpertPart::Packed there;
   };
 
+  bool exact() const { return layer_.exact() && part_.exact(); }
+
   void run(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
            uint32_t* counts) const {
     const CudaDevice& d = device_;
@@ -107,23 +109,36 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     CudaDevice::DividedRoom& room = call.room();
     const CudaItems& others = call.divided().others;
     void* stream = d.stream(step);
+    const auto upload = [&](void* to, const CudaHostRoom& from, size_t bytes) {
+      if (bytes > 0) d.check(d.api().upload(to, from.data(), bytes, stream), "rows of experts");
+    };
     call.choose();
+    call.fetch_choice();
     x.device->on_host(step, x, {}, [&](HostRows rows, HostRows) {
-      const CudaItemsCall::Chosen chosen = call.chosen();
+      const CudaItemsCall::Chosen chosen = call.fetched();
+      if (here_ > 0 || facts_.every_token_bytes > 0) call.run_own();  // while the CPU does its part
+      size_t made = 0;
+      const auto place = [&](size_t numbers) {
+        made = numbers * sizeof(float);
+        room.rows_here.grow(d.api(), made);
+        return reinterpret_cast<float*>(room.rows_here.data());
+      };
+      if (part_.adds()) {
+        part_.run(rows.data, chosen.ids, chosen.weights, place);
+        upload(others.rows, room.rows_here, made);
+        return;
+      }
       room.at_here.grow(d.api(), call.items() * sizeof(int32_t));
-      call.run_own();  // while the CPU does its part
       const std::span items(reinterpret_cast<int32_t*>(room.at_here.data()), call.items());
       if (part_.place_items(chosen.ids, items) > 0)
-        part_.run(rows.data, chosen.ids, chosen.weights, [&](std::span<const float> made) {
-          room.rows_here.grow(d.api(), made.size_bytes());
-          std::memcpy(room.rows_here.data(), made.data(), made.size_bytes());
-          d.check(d.api().upload(others.rows, room.rows_here.data(), made.size_bytes(), stream),
-                  "rows of experts");
-        });
-      d.check(d.api().upload(others.at, room.at_here.data(), items.size_bytes(), stream),
-              "rows of experts");
+        part_.run(rows.data, chosen.ids, chosen.weights, place);
+      upload(others.rows, room.rows_here, made);
+      upload(others.at, room.at_here, items.size_bytes());
     });
-    call.add({0, x.rows});
+    if (part_.adds())
+      call.add_sums();
+    else
+      call.add({0, x.rows});
   }
 
   // The weights of the CPU's experts cross once for all pieces.

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/cuda_items.h"
 
+#include <bit>
+#include <numeric>
+
 #include "nn/schedule.h"
 
 namespace moebius {
 namespace {
 
 constexpr size_t kMostItems = 32768;  // that plain kernels take in one call
+constexpr size_t kSumNumbers = 4;     // of a row whose others came added up: id, weight, two places
 
-enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers };  // what marks are of
+enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers, kSums };  // what marks are of
 
 }  // namespace
 
@@ -20,7 +24,7 @@ size_t CudaItemsCall::most_rows(size_t slots, size_t hidden, size_t item_bytes) 
 
 uint64_t CudaItemsCall::most_bytes(size_t slots, size_t hidden, size_t item_bytes) {
   const uint64_t rows = most_rows(slots, hidden, item_bytes), items = rows * slots;
-  return ((2 * items + rows) * hidden + 4 * items + 2 * rows) * sizeof(float);
+  return ((2 * items + rows) * hidden + 4 * items + (2 + kSumNumbers) * rows) * sizeof(float);
 }
 
 CudaItemsCall::CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer,
@@ -42,7 +46,7 @@ CudaItemsCall::CudaItemsCall(const CudaDevice& device, Step& step, const CudaExp
   device.reserve(step, room_.chosen, (2 * n + rows_) * sizeof(float));
   device.reserve(step, room_.own, n * row);
   device.reserve(step, room_.others, n * row);
-  device.reserve(step, room_.at, 2 * n * sizeof(int32_t));
+  device.reserve(step, room_.at, (2 * n + kSumNumbers * rows_) * sizeof(int32_t));
   device.reserve(step, room_.shared, rows_ * (row + sizeof(float)));
   auto* ids = static_cast<int32_t*>(room_.chosen.data());
   auto* weights = reinterpret_cast<float*>(ids + n);
@@ -75,12 +79,21 @@ void CudaItemsCall::choose() const {
                  });
 }
 
-CudaItemsCall::Chosen CudaItemsCall::chosen() const {
+void CudaItemsCall::fetch_choice() const {
   const size_t bytes = 2 * items_ * sizeof(float);
   device_.flush(step_);
   room_.chosen_here.grow(device_.api(), bytes);
-  device_.check(device_.api().download(room_.chosen_here.data(), chosen_.ids, bytes, stream_),
+  device_.check(device_.api().fetch(room_.chosen_here.data(), chosen_.ids, bytes, stream_),
                 "chosen experts");
+}
+
+CudaItemsCall::Chosen CudaItemsCall::chosen() const {
+  fetch_choice();
+  device_.check(device_.api().synchronize(stream_), "chosen experts");
+  return fetched();
+}
+
+CudaItemsCall::Chosen CudaItemsCall::fetched() const {
   const auto* ids = reinterpret_cast<const int32_t*>(room_.chosen_here.data());
   return {{ids, items_}, {reinterpret_cast<const float*>(ids + items_), items_}};
 }
@@ -123,6 +136,28 @@ void CudaItemsCall::add(Range rows) const {
                   stream = stream_] {
                    d.check(d.api().add_items(layer, &x, &routing, &divided, &y, stream), "experts");
                  });
+}
+
+// Each row has one item then: its row of the others, with weight 1.
+void CudaItemsCall::add_sums() const {
+  const size_t n = rows_;
+  room_.at_here.grow(device_.api(), kSumNumbers * n * sizeof(int32_t));
+  auto* numbers = reinterpret_cast<int32_t*>(room_.at_here.data());
+  std::fill_n(numbers, n, 0);
+  std::fill_n(numbers + n, n, std::bit_cast<int32_t>(1.0f));
+  std::fill_n(numbers + 2 * n, n, -1);
+  std::iota(numbers + 3 * n, numbers + 4 * n, 0);
+  int32_t* to = divided_.others.at + items_;
+  device_.check(device_.api().upload(to, numbers, kSumNumbers * n * sizeof(int32_t), stream_),
+                "rows of experts");
+  const CudaRouting routing{to, reinterpret_cast<const float*>(to + n), routing_.zero_weights, 1};
+  CudaDivided divided = divided_;
+  divided.own.at = to + 2 * n, divided.others.at = to + 3 * n;
+  device_.launch(
+      step_, mark(kSums), "sum of experts",
+      [&d = device_, layer = layer_, x = x_, routing, divided, y = y_, stream = stream_] {
+        d.check(d.api().add_items(layer, &x, &routing, &divided, &y, stream), "experts");
+      });
 }
 
 }  // namespace moebius

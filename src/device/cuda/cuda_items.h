@@ -29,11 +29,15 @@ class CudaItemsCall {
     std::span<const int32_t> ids;
     std::span<const float> weights;
   };
-  Chosen chosen() const;  // on the host, until the next call; waits
+  void fetch_choice() const;
+  Chosen fetched() const;  // on the host, behind a wait, until the next call
+  Chosen chosen() const;   // both; waits
   // Begins at once. ids: of the device, in place of those that were chosen.
   void run_own(const int32_t* ids = nullptr) const;
   void run_others(void* layer) const;  // of a layer of the device that has the other experts
   void add(Range rows) const;
+  // Where the others' rows came added up already, one for each row of x.
+  void add_sums() const;
 
  private:
   CudaMark mark(uint64_t what) const;

@@ -163,12 +163,17 @@ StreamTimes CudaStreams::measure(const StreamedExperts& layer, const CpuExpertPa
   constexpr size_t kFew = 32, kMany = 256;
   const MoeSpec& spec = layer.spec();
   const ChanceRows rows(kMany, spec, slots);
+  std::vector<float> kept;
+  const auto place = [&](size_t numbers) {
+    kept.resize(std::max(kept.size(), numbers));
+    return kept.data();
+  };
   const auto on_cpu = [&](size_t n) {
-    return MeasuredRows{
-        n, fastest([&] {
-          part.run(std::span(rows.x).first(n * spec.hidden), std::span(rows.ids).first(n * slots),
-                   std::span(rows.weights).first(n * slots), [](std::span<const float>) {});
-        })};
+    return MeasuredRows{n, fastest([&] {
+                          part.run(std::span(rows.x).first(n * spec.hidden),
+                                   std::span(rows.ids).first(n * slots),
+                                   std::span(rows.weights).first(n * slots), place);
+                        })};
   };
   const double sent = fastest([&] {
     buffer_of(layer.ordinal_).holds = nullptr;

@@ -19,7 +19,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 7;
+inline constexpr uint32_t kCudaAbi = 8;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -238,6 +238,8 @@ struct CudaApi {
   void (*release_host)(void* p);
   CudaStatus (*upload)(void* to, const void* from, size_t bytes, void* stream);
   CudaStatus (*download)(void* to, const void* from, size_t bytes, void* stream);  // waits
+  // Does not wait: `to` of allocate_host() is there behind the next that does.
+  CudaStatus (*fetch)(void* to, const void* from, size_t bytes, void* stream);
   CudaStatus (*synchronize)(void* stream);
   CudaStatus (*free_bytes)(uint64_t* bytes);
   CudaStatus (*make_stream)(void** stream);

@@ -104,13 +104,15 @@ std::string stream_refusal(const MoeBlock& block, const ModelOptions& options,
 
 uint64_t kept_for_streams(const Checkpoint& checkpoint, const ModelOptions& options,
                           const CudaTarget& target, uint64_t room) {
-  if (parse_stream_rows(options.cuda.stream) == SIZE_MAX) return 0;
+  const size_t rows = parse_stream_rows(options.cuda.stream);
+  if (rows == SIZE_MAX) return 0;
+  const uint64_t share = rows == 0 ? 8 : 2;
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks())
     if (stream_refusal(b, options, target).empty())
       most = std::max(most, streamed_bytes(b, options, target, 0));
   for (uint64_t buffers = kBuffers; buffers > 0; --buffers)
-    if (buffers * most <= room / 4) return buffers * most;
+    if (buffers * most <= room / share) return buffers * most;
   return 0;
 }
 
@@ -171,8 +173,8 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   const uint64_t used = device_bytes(need);
   CudaStreamed streamed;
   streamed.rows = rows;
-  // What is left of the host beside other things that a program does.
-  const uint64_t room = (host_free - std::min(host_free, need.host)) / 8 * 7;
+  // Half of what is left of the host: nothing else can have pages that are locked.
+  const uint64_t room = (host_free - std::min(host_free, need.host)) / 2;
   const size_t all = layers.size();
   while (!layers.empty()) {
     streamed.host_bytes = 0;
@@ -183,7 +185,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   if (layers.size() < all)
     plan.words.push_back(
         fmt::format("experts of {} of {} layers on the CPU are not streamed: a second copy of them "
-                    "needs memory of the host, of which {} are left",
+                    "needs memory of the host, of which {} may be used for that",
                     all - layers.size(), all, size_text(room)));
   if (layers.empty()) return plan;
   for (const Layer& l : layers) {

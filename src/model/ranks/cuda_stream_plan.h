@@ -32,7 +32,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
 std::vector<std::string> add_streams(const Checkpoint& checkpoint, ModelOptions& options);
 
 // Bytes of a device to keep free of experts for buffers, where not all of them fit: two layers, or one, at most
-// a quarter of the room for experts.
+// an eighth of the room for experts; half of it where rows are asked for.
 uint64_t kept_for_streams(const Checkpoint& checkpoint, const ModelOptions& options,
                           const CudaTarget& target, uint64_t room);
 
