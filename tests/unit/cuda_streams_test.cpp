@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_items.h"
+#include "device/cuda/cuda_streams.h"
 #include "model/decoder.h"
 #include "model/ranks/cuda_prompt_forecast.h"
 #include "model/ranks/cuda_stream_plan.h"
@@ -276,6 +278,47 @@ TEST_F(CudaStreaming, MeasuredOnThisMachine) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   const std::vector<int32_t> tokens = test::random_tokens(40, whole->vocab());
   EXPECT_TRUE(same_bytes(run_whole(*whole, tokens), run_whole(*model, tokens)));
+}
+
+// Layers are packed in the buffers, also after an earlier layer was sent there to be timed.
+TEST_F(CudaStreaming, ALayerThatIsLoadedTakesTheBuffer) {
+  const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
+  const std::span<const MoeBlock> blocks = checkpoint.moe_blocks();
+  const CudaApi& api = *emulated().api;
+  const size_t slots = blocks[0].spec.router.top_k, hidden = blocks[0].spec.hidden, rows = 3;
+  std::vector<uint32_t> expert_of(blocks[0].experts.size());
+  std::iota(expert_of.begin(), expert_of.end(), 0u);
+  CudaLoad load;
+  load.module = &emulated(), load.x_type = XType::kF32, load.router_matrix = false;
+  load.policy.where_it_can = true;
+  LoadOptions options;
+  options.x_type = XType::kF32;
+  ThreadPool pool(1);
+  CpuDevice cpu(&pool, host_cpu(), {XType::kF32, {}});
+  CudaStreams streams(api, 1,
+                      streamed_bytes(blocks[0], ModelOptions(), cuda_target(emulated().facts), 0));
+  const StreamedExperts first(streams, checkpoint, blocks[0], load, expert_of);
+  const CpuExpertPart part(cpu, checkpoint, blocks[0], options, expert_of, 0);
+  static_cast<void>(streams.times(first, part, slots));
+  const StreamedExperts second(streams, checkpoint, blocks[1], load, expert_of);
+
+  std::vector<float> x(rows * hidden), weights(rows * slots, 0.5f);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) - 8.0f;
+  std::vector<int32_t> ids(rows * slots), at(rows * slots);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % expert_of.size());
+  const auto run = [&](const StreamedExperts& layer) {
+    std::vector<float> made(rows * slots * hidden);
+    const CudaRows from{x.data(), XType::kF32, rows, hidden};
+    const CudaRouting routing{ids.data(), weights.data(), nullptr, slots};
+    const CudaDivided to{{made.data(), at.data()}, {}, nullptr, nullptr};
+    CudaStreams::Turn turn(streams, layer, nullptr);
+    EXPECT_EQ(api.run_items(layer.layer().get(), &from, &routing, &to, nullptr), CudaStatus::kOk);
+    turn.end();
+    return made;
+  };
+  const std::vector<float> made = run(first), other = run(second);
+  EXPECT_TRUE(same_bytes(made, run(first)));
+  EXPECT_FALSE(same_bytes(made, other));
 }
 
 TEST_F(CudaStreaming, OneBufferIsEnough) {

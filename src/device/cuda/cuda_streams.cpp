@@ -13,9 +13,11 @@ StreamedExperts::StreamedExperts(CudaStreams& streams, const Checkpoint& checkpo
                                  const MoeBlock& block, const CudaLoad& load,
                                  std::span<const uint32_t> expert_of)
     : streams_(streams), ordinal_(streams.layers_.size()) {
+  CudaStreams::Buffer& buffer = streams.buffer_of(ordinal_);
+  buffer.holds = nullptr;  // what times() left there
   CudaLoad own = load;
   own.progress = nullptr;  // the CPU's copy counts
-  own.memory = streams.buffer_of(ordinal_).memory.data();
+  own.memory = buffer.memory.data();
   own.memory_bytes = streams.buffer_bytes_;
   experts_ = load_cuda_experts(checkpoint, block, own, MoePart::kExperts, expert_of);
   const CudaApi& api = streams.api_;
