@@ -28,25 +28,12 @@ inline void configure(size_t rows, size_t step) {
   _tile_loadconfig(&config);
 }
 
-constexpr size_t kAhead = 4096;  // bytes of a panel
+constexpr std::ptrdiff_t kAhead = 4096;  // bytes of a panel
 
 struct Rows {  // a block of one or two tiles of rows
   size_t first, tiles;
   const uint8_t* at[2];
 };
-
-template <class Codec>
-constexpr bool folded = false;  // scales are in the weights
-template <>
-constexpr bool folded<ScaledNibbles> = true;
-template <class Codec>
-constexpr bool folded<Shifted<Codec>> = true;
-
-// Scales that are powers of two may wait: over a step of inputs they are one factor of the sums.
-template <class Codec>
-constexpr bool shifted = false;
-template <class Codec>
-constexpr bool shifted<Shifted<Codec>> = true;
 
 template <class Codec>
 struct Gemm {
@@ -151,9 +138,9 @@ struct Gemm {
     e.at += kNr * 4, e.change += s.group_k;
     read_extras(e);
   }
-  static void ask_for(const uint8_t* codes) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64), _MM_HINT_T0);
+  static void ask_for(const uint8_t* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
   }
   // One tile of rows takes memory faster than that brings it: the second-level cache is asked earlier.
   void ask_for_step(const uint8_t* codes) const {
@@ -163,8 +150,19 @@ struct Gemm {
       _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + i), _MM_HINT_T0);
     }
   }
+  Ahead ahead_of(const Chunk& c) const {
+    const auto n = static_cast<size_t>(c.codes - a.w->data) / s.stride() * kNr;
+    return {a, s, n, c.panels, kAhead};
+  }
+  // What the next panels have beside their codes.
+  void ask_for_extras(const Chunk& c) const {
+    const uint8_t* next = c.codes + ahead_of(c).next;
+    for (size_t q = 0; q < c.panels; ++q, next += s.stride())
+      for (size_t i = s.code_bytes; i < s.stride(); i += 128) ask_for(next + i);
+  }
   void expand(const Chunk& c) const {
     for (size_t q = 0; q < c.panels && s.scales != Scales::kNone; ++q) expand_scales(c, q);
+    if (single && c.last) ask_for_extras(c);
     if (!kStored && !single) {
       const Codec codec{};
       const Groups groups{p, s, a.w->group_ends};
@@ -177,7 +175,7 @@ struct Gemm {
         const uint8_t* codes = c.codes + s.code_at(from);
         for (size_t k = from; k < end; k += s.step, to += s.step * kNr * 2)
           for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128) {
-            ask_for(codes);
+            ask_for(codes + kAhead);
             move_extras(e, k + u - c.k0);
             put_rows(codec, codes, e.zeros[0], to + u * 32);
             put_rows(codec, codes + 64, e.zeros[1], to + s.step * 32 + u * 32);
@@ -342,6 +340,7 @@ struct Gemm {
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
     const size_t stride = s.stride();
+    const Ahead ahead = ahead_of(c);
     for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
       Extras e[kPanels];
       MOEBIUS_UNROLL for (size_t q = 0; q < kPanels; ++q) e[q] = extras_of(c, g, q);
@@ -355,10 +354,11 @@ struct Gemm {
             even[t / kVectors][t % kVectors] = odd[t / kVectors][t % kVectors] =
                 _mm512_setzero_ps();
         for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
+          const std::ptrdiff_t soon = ahead.at<Codec::kUnit>(codes);
           MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) {
             const uint8_t* here = codes + v / 2 * stride;
             if (v % 2 == 0) {
-              ask_for(here);
+              ask_for(here + soon);
               move_extras(e[v / 2], k + u - c.k0);
             }
             __m512 w[Codec::kUnit];
@@ -509,18 +509,6 @@ void run(const GemmArgs& args) {
     n += panels * kNr;
   }
   gemm.end();
-}
-// Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
-bool moderate(const GemmArgs& a, const Shape& s, size_t n) {
-  const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
-  const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
-  __mmask32 out = 0;
-  for (size_t i = 0; i < s.groups * s.scale_bytes; i += 64) {
-    const __m512i v = _mm512_loadu_si512(scales + i);
-    out |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(v, v), _mm512_sub_epi16(v, least),
-                                        range);
-  }
-  return out == 0;
 }
 // Scales that are powers of two go into the weights where no product can leave the range of bf16.
 template <class Codec>

@@ -187,6 +187,19 @@ struct Shifted : Codec {
   }
 };
 
+// Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
+inline bool moderate(const GemmArgs& a, const Shape& s, size_t n) {
+  const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
+  const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
+  __mmask32 out = 0;
+  for (size_t i = 0; i < s.groups * s.scale_bytes; i += 64) {
+    const __m512i v = _mm512_loadu_si512(scales + i);
+    out |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(v, v), _mm512_sub_epi16(v, least),
+                                        range);
+  }
+  return out == 0;
+}
+
 struct Stored {  // bf16: nothing to decode
   static constexpr size_t kUnit = 2;
   struct Zeros {};
@@ -195,6 +208,19 @@ struct Stored {  // bf16: nothing to decode
     out[0] = v;
   }
 };
+
+template <class Codec>
+constexpr bool folded = false;  // scales are in the weights
+template <>
+constexpr bool folded<ScaledNibbles> = true;
+template <class Codec>
+constexpr bool folded<Shifted<Codec>> = true;
+
+// Scales that are powers of two may wait: over a step of inputs they are one factor of the sums.
+template <class Codec>
+constexpr bool shifted = false;
+template <class Codec>
+constexpr bool shifted<Shifted<Codec>> = true;
 
 }  // namespace amx_float
 }  // namespace

@@ -20,8 +20,8 @@ constexpr size_t kTile = 12;  // rows
 constexpr size_t kChunk = 256;
 constexpr size_t kSomeRows = 128;
 constexpr size_t kMostPanels = 4;
-constexpr size_t kDirect = 8;    // rows that need no scratch
-constexpr size_t kAhead = 2048;  // bytes of a panel
+constexpr size_t kDirect = 8;            // rows that need no scratch
+constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel
 
 inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
 template <Form kForm>
