@@ -38,10 +38,10 @@ void each_problem(const MoeBlock& block, const ModelOptions& options, F f) {
   for (const auto& expert : block.experts)
     for (size_t i = 0; i < expert.size(); ++i) {
       if (expert[i] == nullptr) continue;
-      Problem problem = problem_of(*expert[i], options.act, options.type);
+      const Problem problem = problem_of(*expert[i], options.act, options.type);
       if (last[i] && *last[i] == problem) continue;
       f(*expert[i], problem, i);
-      last[i] = std::move(problem);
+      last[i] = problem;
     }
 }
 
