@@ -150,9 +150,9 @@ struct Gemm {
       _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + i), _MM_HINT_T0);
     }
   }
-  Ahead ahead_of(const Chunk& c) const {
+  PanelsAhead ahead_of(const Chunk& c) const {
     const auto n = static_cast<size_t>(c.codes - a.w->data) / s.stride() * kNr;
-    return {a, s, n, c.panels, kAhead};
+    return x86_float::ahead_of(a, s, n, c.panels, kAhead);
   }
   // What the next panels have beside their codes.
   void ask_for_extras(const Chunk& c) const {
@@ -340,7 +340,7 @@ struct Gemm {
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
     const size_t stride = s.stride();
-    const Ahead ahead = ahead_of(c);
+    const PanelsAhead ahead = ahead_of(c);
     for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
       Extras e[kPanels];
       MOEBIUS_UNROLL for (size_t q = 0; q < kPanels; ++q) e[q] = extras_of(c, g, q);
@@ -354,11 +354,11 @@ struct Gemm {
             even[t / kVectors][t % kVectors] = odd[t / kVectors][t % kVectors] =
                 _mm512_setzero_ps();
         for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
-          const std::ptrdiff_t soon = ahead.at<Codec::kUnit>(codes);
+          const std::ptrdiff_t then = soon<Codec::kUnit>(ahead, codes);
           MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) {
             const uint8_t* here = codes + v / 2 * stride;
             if (v % 2 == 0) {
-              ask_for(here + soon);
+              ask_for(here + then);
               move_extras(e[v / 2], k + u - c.k0);
             }
             __m512 w[Codec::kUnit];

@@ -13,7 +13,6 @@ struct Ymm {
   using F = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kRows = 4;
-  static constexpr size_t kAhead = 768;     // bytes of a panel
   static constexpr size_t kManyPanels = 1;  // at once: 12 sums of 6 rows
   template <int R>
   static constexpr int panels() {

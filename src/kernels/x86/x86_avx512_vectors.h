@@ -17,7 +17,6 @@ struct Zmm {
   using F = __m512;
   static constexpr size_t kLanes = 16;
   static constexpr size_t kRows = 6;
-  static constexpr size_t kAhead = 768;     // bytes of a panel
   static constexpr size_t kManyPanels = 4;  // at once: 24 sums of 6 rows
   template <int R>
   static constexpr int panels() {

@@ -16,6 +16,7 @@
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
+#include "kernels/x86/x86_panels_ahead.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
@@ -145,28 +146,21 @@ const char* only(const Problem& p, const char* reason) {
                                : "another codec holds these weights";
 }
 
-// What one row asks for ahead of its reading: `near` bytes ahead in a panel, and at its end the begin of
-// the panels that are read next, of this matrix or of the next one. What lies behind a panel is its
-// neighbour, which is read at the same time.
-struct Ahead {
-  const uint8_t* turn;  // of the codes of the first panel
-  std::ptrdiff_t near, far, next;
-  // Some panels from output n on are read side by side.
-  Ahead(const GemmArgs& a, const Shape& s, size_t n, size_t panels, std::ptrdiff_t bytes) {
-    const auto codes = static_cast<std::ptrdiff_t>(s.code_bytes);
-    const uint8_t* from = a.w->data + n / kNr * s.stride();
-    next = n + panels * kNr < a.n1 ? static_cast<std::ptrdiff_t>(panels * s.stride())
-           : a.next != nullptr     ? a.next->data + a.n0 / kNr * s.stride() - from
-                                   : 0;
-    turn = from + (codes > bytes ? codes - bytes : 0);
-    near = bytes, far = next + bytes - codes;
-  }
-  // Panels of 16-bit numbers are long, and turning costs them more than it brings (measured).
-  template <size_t kUnit>
-  std::ptrdiff_t at(const uint8_t* codes) const {
-    return kUnit <= 2 || codes < turn ? near : far;
-  }
-};
+// Of some panels from output n on; the next ones are of this matrix or of the next.
+inline PanelsAhead ahead_of(const GemmArgs& a, const Shape& s, size_t n, size_t panels,
+                            std::ptrdiff_t bytes) {
+  const uint8_t *from = a.w->data + n / kNr * s.stride(), *then = from;
+  if (n + panels * kNr < a.n1)
+    then += panels * s.stride();
+  else if (a.next != nullptr)
+    then = a.next->data + a.n0 / kNr * s.stride();
+  return {from, then, s.code_bytes, bytes};
+}
+// Panels of 16-bit numbers are long, and turning costs them more than it brings (measured).
+template <size_t kUnit>
+std::ptrdiff_t soon(const PanelsAhead& ahead, const uint8_t* codes) {
+  return kUnit <= 2 ? ahead.near : ahead.at(codes);
+}
 
 inline size_t packed_bytes(const Problem& p, const Shape& s) {
   return up(p.N, kNr) / kNr * s.stride();

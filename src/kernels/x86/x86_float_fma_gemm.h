@@ -333,21 +333,21 @@ struct Gemm {
     const uint8_t* const panel = packed(n + v / kVecs * kNr);
     const uint8_t* codes = panel + 4 * kWidth * in;
     const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
-    const Ahead ahead(a, s, n + v / kVecs * kNr, (N + kVecs - 1) / kVecs, kAhead);
+    const PanelsAhead ahead = ahead_of(a, s, n + v / kVecs * kNr, (N + kVecs - 1) / kVecs, kAhead);
     for (size_t g = 0, k = 0; g < s.groups; ++g, zeros += s.zero_bytes) {
       const size_t end = k + s.group_k < p.K ? k + s.group_k : p.K;
       Vec dot[R][N];
       MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
           dot[r][i] = Isa::broadcast(0.0f);
       for (; k < end; k += kUnit, codes += 4 * kNr) {
-        const std::ptrdiff_t soon = ahead.at<kUnit>(codes);
+        const std::ptrdiff_t then = soon<kUnit>(ahead, codes);
         // A number of a row is broadcast once for all vectors, where registers hold their weights.
         constexpr size_t kTogether = R * N + N * kUnit + 4 <= Isa::kRegisters ? N : 1;
         MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kTogether) {
           Vec w[kTogether][kUnit];
           MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) {
             const size_t at = (i + j) / kVecs * apart, next = (i + j) % kVecs * kWidth;
-            if (next == 0) Isa::prefetch(codes + at + soon);
+            if (next == 0) Isa::prefetch(codes + at + then);
             Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w[j]);
           }
           MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u)

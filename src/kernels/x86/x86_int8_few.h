@@ -12,6 +12,7 @@
 #include <cstddef>
 
 #include "kernels/x86/x86_int8.h"
+#include "kernels/x86/x86_panels_ahead.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
 
@@ -120,6 +121,8 @@ template <class E>
   for (size_t i = 0; n + i < n1; ++i) y[i] = all[i];
 }
 
+constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel
+
 template <class E, Codes kCodes>
 struct Product {
   static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors of a panel
@@ -142,12 +145,10 @@ struct Product {
         n + static_cast<size_t>(c) * kOutputs < a.n1 ? n + static_cast<size_t>(c) * kOutputs : n);
     const uint8_t* first[C];
     for (int c = 0; c < C; ++c) first[c] = w[c];
-    // The next panels, of this matrix or of the next, are asked for from far away, to the second-level
-    // cache.
     const uint8_t* later = n + C * kOutputs < a.n1 ? panel(n + C * kOutputs)
                            : a.next != nullptr     ? a.next->data + a.n0 / kOutputs * s.stride
                                                    : first[0];
-    const std::ptrdiff_t ahead = later - first[0];
+    const PanelsAhead ahead(first[0], later, s.scales, kAhead);
     const uint8_t* x = a.panel + m * s.K_padded;
     const Kind kind = finish.kind();
     F f[R][kVectors];
@@ -161,11 +162,10 @@ struct Product {
         MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v) sum[r][v] = from;
       }
       for (size_t k = 0; k < s.padded; k += 16) {
+        const std::ptrdiff_t soon = ahead.at(w[0]);
         MOEBIUS_UNROLL for (int c = 0; c < C; ++c) {
-          MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i) {
-            _mm_prefetch(reinterpret_cast<const char*>(w[c] + ahead + 64 * i), _MM_HINT_T1);
-            _mm_prefetch(reinterpret_cast<const char*>(w[c] + E::kAhead + 64 * i), _MM_HINT_T0);
-          }
+          MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i)
+              _mm_prefetch(reinterpret_cast<const char*>(w[c] + soon + 64 * i), _MM_HINT_T0);
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
             V b[4];
             E::template operands<kCodes>(w[c] + 64 / kParts * part, b);
@@ -180,9 +180,9 @@ struct Product {
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
         const int v = c * kParts + part;
         const auto at = static_cast<size_t>(part);
-        _mm_prefetch(
-            reinterpret_cast<const char*>(first[c] + ahead + s.scales + g * s.group_scale_bytes),
-            _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(first[c] + ahead.next + s.scales +
+                                                   g * s.group_scale_bytes),
+                     _MM_HINT_T1);
         const F scale =
             scales_at<E>(s.scale_type, first[c] + s.scales + g * s.group_scale_bytes, at);
         const auto fold_rows = [&]<Kind kKind>() {
