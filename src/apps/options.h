@@ -21,7 +21,7 @@ struct RunOptions {
   std::string device = "cpu";                 // what runs layers
   std::string place;                          // parts of a model elsewhere; "": all on the device
   std::string experts;                        // of a model on a GPU: "" (there), cpu, auto
-  std::string stream;                         // of experts on the CPU: "" (off), auto, rows
+  std::string stream;                         // of experts on the CPU: "" (auto), off, rows
   double gpu_memory = 0;                      // GiB of a GPU that a model may use; 0: what is free
   int threads = 0;                            // 0: all cores
   std::string kernel;                         // "": the oracle's choice
