@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// f16 weights on CPUs that multiply f16 to f32 (FMLAL): what arm_neon does, without converting
-// weights where few rows are f16 themselves. The same bytes: a product of two f16 is exact, and
-// added with one rounding. Layouts: arm_float.h.
+// f16 and e4m3 weights on CPUs that multiply f16 to f32 (FMLAL): what arm_neon does, without making
+// weights f32 where few rows are f16 themselves. The same bytes: a product of two f16 is exact, and
+// added with one rounding. Every e4m3 code shifted left by 7, its sign put back, is an f16, 2^8 too
+// small; rows of e4m3 codes are f16 as they are. Layouts: arm_float.h.
 #include "kernels/arm/arm_float.h"
 #include "kernels/arm/arm_float_gemm.h"
 #include "kernels/arm/arm_float_pack.h"
@@ -14,52 +15,54 @@ using namespace float_family;
 
 #ifdef __aarch64__
 namespace float_family {
-// Four numbers as f16, in a whole register: what the constraint of products by element takes.
-[[gnu::always_inline]] inline float16x8_t halves_of(float32x4_t x) {
-  float16x8_t v;
-  asm volatile("fcvtn %0.4h, %1.4s" : "=w"(v) : "w"(x));
-  return v;
-}
+struct Fp8Halves : Fp8InF16 {
+  static constexpr size_t kSize = 1;
+  static constexpr int kVectors = 4;
+  struct Begun {
+    uint8x16_t half[2];
+  };
+  const uint16x8_t sign_and_code = vdupq_n_u16(0xbfff);  // all but the copy of the sign
+  [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
+    Begun b;
+    asm volatile("sshll %0.8h, %1.8b, #7" : "=w"(b.half[0]) : "w"(codes));
+    asm volatile("sshll2 %0.8h, %1.16b, #7" : "=w"(b.half[1]) : "w"(codes));
+    asm volatile("and %0.16b, %0.16b, %1.16b" : "+w"(b.half[0]) : "w"(sign_and_code));
+    asm volatile("and %0.16b, %0.16b, %1.16b" : "+w"(b.half[1]) : "w"(sign_and_code));
+    return b;
+  }
+  template <int i>
+  [[gnu::always_inline]] inline float32x4_t vector(const Begun& b) const {
+    return F16{}.vector<i % 2>(b.half[i / 2]);
+  }
+};
+
+// Weights stay f16: a vector of outputs is one half of a register.
 struct F16Products : F16 {
+  static constexpr bool kOfHalves = true;
   template <int>
   [[gnu::always_inline]] inline float32x4_t vector(const Begun& c) const {
     return vreinterpretq_f32_u8(c);
   }
 };
-template <int R>
-struct Inputs<F16Products, R> {
-  float16x8_t x[padded(R)];
-  explicit Inputs(const float* p) : Inputs(p, std::make_integer_sequence<int, padded(R)>{}) {}
-  template <int... i>
-  Inputs(const float* p, std::integer_sequence<int, i...>)
-      : x{halves_of(load_four(p + 4 * i))...} {}
-  template <int input, int j, int V>
-  [[gnu::always_inline]] inline void meet(const F16Products&, const uint8_t* w,
-                                          float32x4_t (&acc)[R][V]) const {
-    rows<input, 2 * j>(load<input * kNr * 2 + 16 * j>(w), acc,
-                       std::make_integer_sequence<int, R>{});
-  }
-  template <int input, int i, int V, int... r>
-  [[gnu::always_inline]] inline void rows(uint8x16_t w, float32x4_t (&acc)[R][V],
-                                          std::integer_sequence<int, r...>) const {
-    (row<(input * padded(R) + r) / 4, (input * padded(R) + r) % 4>(w, acc[r][i], acc[r][i + 1]),
-     ...);
-  }
-  template <int at, int lane>
-  [[gnu::always_inline]] inline void row(uint8x16_t w, float32x4_t& low, float32x4_t& high) const {
-    asm volatile("fmlal %0.4s, %1.4h, %2.h[%3]" : "+w"(low) : "w"(w), "x"(x[at]), "i"(lane));
-    asm volatile("fmlal2 %0.4s, %1.4h, %2.h[%3]" : "+w"(high) : "w"(w), "x"(x[at]), "i"(lane));
+struct Fp8Products : Fp8Halves {
+  static constexpr bool kOfHalves = true;
+  template <int i>
+  [[gnu::always_inline]] inline float32x4_t vector(const Begun& b) const {
+    return vreinterpretq_f32_u8(b.half[i / 2]);
   }
 };
-// Nothing is decoded: a vector of sums takes one half of the codes.
-template <>
-struct Meeting<F16Products> {
-  static constexpr int kAhead = 0;
-  using Rows = float16x8_t;
-  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return halves_of(x); }
-  template <int half, int lane>
+template <class Codec>
+requires Codec::kOfHalves struct Meeting<Codec> {
+  static constexpr int kAhead = Codec::kSize == 1 ? 4 : 0, kUnitsAhead = Codec::kSize == 1 ? 1 : 0;
+  using Rows = float16x8_t;  // four numbers, in a whole register: what products by element take
+  [[gnu::always_inline]] static Rows rows(float32x4_t x) {
+    Rows v;
+    asm volatile("fcvtn %0.4h, %1.4s" : "=w"(v) : "w"(x));
+    return v;
+  }
+  template <int i, int lane>
   [[gnu::always_inline]] static void add(float32x4_t& acc, float32x4_t w, Rows x) {
-    if constexpr (half == 0) {
+    if constexpr (i % 2 == 0) {
       asm volatile("fmlal %0.4s, %1.4h, %2.h[%3]" : "+w"(acc) : "w"(w), "x"(x), "i"(lane));
     } else {
       asm volatile("fmlal2 %0.4s, %1.4h, %2.h[%3]" : "+w"(acc) : "w"(w), "x"(x), "i"(lane));
@@ -68,11 +71,19 @@ struct Meeting<F16Products> {
 };
 }  // namespace float_family
 void gemm_f16(const GemmArgs& args) { gemm_any<F16, F16Products>(args); }
+void gemm_fp8(const GemmArgs& args) { gemm_any<Fp8Halves, Fp8Products>(args); }
 #endif
 
+template <CodeType code>
+constexpr Kernel fhm(const char* codec, const Bodies& b) {
+  return kernel("arm_fhm", codec, kNeon | kFp16 | kFhm, supports_only<code>, b);
+}
 constexpr Kernel kKernels[] = {
-    kernel("arm_fhm", "f16", kNeon | kFp16 | kFhm, supports_only<CodeType::kF16>,
-           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_f16))};
+    fhm<CodeType::kF16>("f16", MOEBIUS_BODIES(pack<Fp8InF16>, prepare_rows_canonical,
+                                              make_row_panel<Fp8InF16>, gemm_f16)),
+    fhm<CodeType::kFp8>("fp8", MOEBIUS_BODIES(pack<Fp8InF16>, prepare_rows_canonical,
+                                              make_row_panel<Fp8InF16>, gemm_fp8)),
+};
 
 }  // namespace
 

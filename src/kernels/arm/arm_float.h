@@ -15,7 +15,8 @@
 // 2^120 too small, exact also when it is subnormal; rows are made too large in return, as far as
 // they can be: by 2^120 if they are below 2^8, and 2^119 if they are codes. Rows that are larger end
 // with a factor, and very small terms beside them may be lost, which is why the class is exact for
-// rows of codes alone. An output with a NaN code in a group has a NaN scale there.
+// rows of codes alone. An output with a NaN code in a group has a NaN scale there. arm_fhm keeps e4m3
+// as it is: shifted it is an f16, 2^8 too small, and rows of codes stay what they are.
 //
 // int8 is kept as code + 128, outputs 0 4 8 12 1 5 9 13 and so on: put into the lower bits of a large
 // float, two of the bytes of a word are one insertion and one subtraction away from f32.
@@ -35,7 +36,17 @@ namespace float_family {
 constexpr size_t kNr = 32, kKr = 4, kTile = 8;
 constexpr size_t kFew = 4;      // rows whose weights are decoded in registers
 constexpr size_t kChunk = 256;  // inputs decoded to scratch at once: 32 KiB
-constexpr int kSmall = 120;     // e4m3 weights: how many powers of two they are too small
+
+// How e4m3 weights are kept and made numbers: how many powers of two they are then too small, and by
+// how many rows of codes are raised in return.
+struct Fp8InF32 {
+  static constexpr bool kHalves = false;  // numbers are f32, nibbles are swapped
+  static constexpr int kSmall = 120, kCodesRaised = 119;
+};
+struct Fp8InF16 {
+  static constexpr bool kHalves = true;  // numbers are f16, codes are as they were
+  static constexpr int kSmall = 8, kCodesRaised = 0;
+};
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 

@@ -42,19 +42,6 @@ template <int lane>
 }
 // Rows of a tile, padded to a power of two; element (k, row) of the tile is at k * padded + row.
 constexpr int padded(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
-// acc[r][i] += x of row r at the input * w, where x are the vectors of four inputs.
-template <int input, int i, int R, int V, int... r>
-[[gnu::always_inline]] inline void add_rows(float32x4_t (&acc)[R][V], float32x4_t w,
-                                            const float32x4_t (&x)[padded(R)],
-                                            std::integer_sequence<int, r...>) {
-  constexpr int kRows = padded(R);
-  (fmla<(input * kRows + r) % 4>(acc[r][i], w, x[(input * kRows + r) / 4]), ...);
-}
-template <int input, int i, int R, int V>
-[[gnu::always_inline]] inline void add(float32x4_t (&acc)[R][V], float32x4_t w,
-                                       const float32x4_t (&x)[padded(R)]) {
-  add_rows<input, i>(acc, w, x, std::make_integer_sequence<int, R>{});
-}
 
 // ---------------------------------------------------------------------------------------------- decoding
 // A codec turns the codes of kVectors vectors of outputs at one input, 16 bytes, into f32: begin,
@@ -119,7 +106,7 @@ constexpr Fp8Tables fp8_tables() {
   return t;
 }
 alignas(16) constexpr Fp8Tables kFp8Tables = fp8_tables();
-struct Fp8 {
+struct Fp8 : Fp8InF32 {
   static constexpr size_t kSize = 1;
   static constexpr int kVectors = 4;
   using Begun = uint8x16x2_t;  // upper bytes of the numbers, lower bytes
@@ -178,26 +165,58 @@ struct Int8 {
   }
 };
 
+// How a decoded vector of outputs meets four numbers of rows; a codec may do it in its own way.
+template <class Codec>
+struct Meeting {
+  static constexpr int kAhead = 4;       // vectors from decoding to use, matrices in turn
+  static constexpr int kUnitsAhead = 0;  // 16 bytes of codes from decoding to use, others
+  using Rows = float32x4_t;
+  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return x; }
+  template <int, int lane>
+  [[gnu::always_inline]] static void add(float32x4_t& acc, float32x4_t w, Rows x) {
+    fmla<lane>(acc, w, x);
+  }
+};
+template <>
+struct Meeting<F32> : Meeting<Bf16> {
+  static constexpr int kAhead = 0;  // nothing to decode: loaded right before its use
+};
+
 // Four inputs of rows: how one of them meets the j-th 16 bytes of its codes, which begin at w for
-// the first input. A codec may do it in its own way.
+// the first input.
 template <class Codec, int R>
 struct Inputs {
-  float32x4_t x[padded(R)];
+  using How = Meeting<Codec>;
+  using Begun = typename Codec::Begun;
+  typename How::Rows x[padded(R)];
   explicit Inputs(const float* p) : Inputs(p, std::make_integer_sequence<int, padded(R)>{}) {}
   template <int... i>
-  Inputs(const float* p, std::integer_sequence<int, i...>) : x{load_four(p + 4 * i)...} {}
+  Inputs(const float* p, std::integer_sequence<int, i...>)
+      : x{How::rows(load_four(p + 4 * i))...} {}
+  template <int input, int j>
+  [[gnu::always_inline]] static Begun begin(const Codec& codec, const uint8_t* w) {
+    return codec.begin(load<input * kNr * Codec::kSize + 16 * j>(w));
+  }
   template <int input, int j, int V>
-  [[gnu::always_inline]] inline void meet(const Codec& codec, const uint8_t* w,
-                                          float32x4_t (&acc)[R][V]) const {
-    constexpr size_t kOffset = input * kNr * Codec::kSize + 16 * j;
-    each<input, j * Codec::kVectors>(codec, codec.begin(load<kOffset>(w)), acc,
+  [[gnu::always_inline]] void meet(const Codec& codec, const Begun& begun,
+                                   float32x4_t (&acc)[R][V]) const {
+    each<input, j * Codec::kVectors>(codec, begun, acc,
                                      std::make_integer_sequence<int, Codec::kVectors>{});
   }
   template <int input, int first, int V, int... i>
-  [[gnu::always_inline]] inline void each(const Codec& codec, const typename Codec::Begun& begun,
-                                          float32x4_t (&acc)[R][V],
-                                          std::integer_sequence<int, i...>) const {
-    (add<input, first + i>(acc, codec.template vector<i>(begun), x), ...);
+  [[gnu::always_inline]] void each(const Codec& codec, const Begun& begun, float32x4_t (&acc)[R][V],
+                                   std::integer_sequence<int, i...>) const {
+    (rows<input, first + i>(codec.template vector<i>(begun), acc,
+                            std::make_integer_sequence<int, R>{}),
+     ...);
+  }
+  // acc[r][i] += x of row r at the input * w.
+  template <int input, int i, int V, int... r>
+  [[gnu::always_inline]] void rows(float32x4_t w, float32x4_t (&acc)[R][V],
+                                   std::integer_sequence<int, r...>) const {
+    (How::template add<i % Codec::kVectors, (input * padded(R) + r) % 4>(
+         acc[r][i], w, x[(input * padded(R) + r) / 4]),
+     ...);
   }
 };
 
@@ -217,16 +236,16 @@ struct Product {
   const PanelLayout l;
   const float factor;
   const GlobalScale G;
-  const bool twice;  // rows are codes, raised by one power of two less than e4m3 weights are small
+  const float rest;  // factor of sums of e4m3: weights too small, rows of codes not raised as far
 
-  explicit Product(const GemmArgs& args)
+  Product(const GemmArgs& args, float rest_of_codes)
       : a(args),
         p(*args.w->problem),
         s(shape_of(p)),
         l(panel_layout(s, args.M)),
         factor(!s.as_is && p.act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
         G(result_scale(*args.w)),
-        twice(s.fp8 && !s.as_is) {}
+        rest(s.as_is ? 1.0f : rest_of_codes) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
   float panel_float(size_t at) const {
@@ -249,7 +268,7 @@ struct Product {
   [[gnu::always_inline]] void add_group(size_t g, size_t row, float32x4_t c, float32x4_t dot,
                                         float* f) const {
     if (s.row_groups) c = vmulq_n_f32(c, panel_float(l.group_factors + 4 * (g * a.M + row)));
-    if (twice) dot = vaddq_f32(dot, dot);
+    if (rest != 1.0f) dot = vmulq_n_f32(dot, rest);
     vst1q_f32(f, vfmaq_f32(vld1q_f32(f), dot, c));
   }
   template <int R, int V>
@@ -369,16 +388,16 @@ struct Product {
       const float* factors = nullptr;
       if (s.row_groups)
         factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + g * a.M + m;
-      add_whole(factors, twice, c, sum, dot + 64);
+      add_whole(factors, rest, c, sum, dot + 64);
     }
   }
   // The end of a group of a tile, as add_group has it; it would load what it knows after every store.
-  [[gnu::always_inline]] static void add_whole(const float* factors, bool twice,
+  [[gnu::always_inline]] static void add_whole(const float* factors, float rest,
                                                const float32x4_t (&c)[2],
                                                float32x4_t (&sum)[kTile][2], float* f) {
-    if (twice)
+    if (rest != 1.0f)
       MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kTile; ++i) sum[i / 2][i % 2] =
-          vaddq_f32(sum[i / 2][i % 2], sum[i / 2][i % 2]);
+          vmulq_n_f32(sum[i / 2][i % 2], rest);
     MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kTile; ++i) {
       const float32x4_t by = factors != nullptr ? vmulq_n_f32(c[i % 2], factors[i / 2]) : c[i % 2];
       vst1q_f32(f + 4 * i, vfmaq_f32(vld1q_f32(f + 4 * i), sum[i / 2][i % 2], by));
@@ -416,8 +435,13 @@ struct Product {
 };
 
 template <class Codec>
+constexpr float rest_of_codes() {
+  if constexpr (requires { Codec::kSmall; }) return 1 << (Codec::kSmall - Codec::kCodesRaised);
+  return 1.0f;
+}
+template <class Codec>
 struct Gemm : Product {
-  using Product::Product;
+  explicit Gemm(const GemmArgs& args) : Product(args, rest_of_codes<Codec>()) {}
 
   // --- few rows: weights are decoded in registers ---
 
@@ -427,10 +451,23 @@ struct Gemm : Product {
   [[gnu::always_inline]] static void meet_all(const Inputs<Any, R>& in, const Any& codec,
                                               const uint8_t* w, float32x4_t (&acc)[R][V],
                                               std::integer_sequence<int, i...>) {
-    constexpr int kCount = V / Any::kVectors;
+    using In = Inputs<Any, R>;
+    constexpr int kCount = V / Any::kVectors, kItems = 4 * kCount,
+                  kAhead = Meeting<Any>::kUnitsAhead;
     constexpr bool kByVector = R * Any::kVectors >= 6;
-    (in.template meet < kByVector ? i % 4 : i / kCount,
-     kByVector ? i / 4 : i % kCount > (codec, w, acc), ...);
+    typename Any::Begun begun[kAhead + 1];
+    const auto begin = [&]<int at>() __attribute__((always_inline)) {
+      if constexpr (at < kItems)
+        begun[at % (kAhead + 1)] = In::template begin < kByVector ? at % 4 : at / kCount,
+                             kByVector ? at / 4 : at % kCount > (codec, w);
+    };
+    const auto item = [&]<int at>() __attribute__((always_inline)) {
+      begin.template operator()<at + kAhead>();
+      in.template meet<kByVector ? at % 4 : at / kCount, kByVector ? at / 4 : at % kCount>(
+          codec, begun[at % (kAhead + 1)], acc);
+    };
+    if constexpr (kAhead > 0) begin.template operator()<0>();
+    (item.template operator()<i>(), ...);
   }
   // R rows, V vectors of outputs from `first` on, of S panels that are `apart` panels away.
   template <int R, int V, int S, class Any>
@@ -472,7 +509,7 @@ struct Gemm : Product {
   void few() const {
     switch (a.M) {
       case 1:
-        if constexpr (!std::is_same_v<Codec, Fp8>)  // which is slower than memory
+        if constexpr (!std::is_same_v<Any, Fp8>)  // which is slower than memory
           if (memory_streams() > 1) return few_streams<1, 8, 2, Any>();
         return few_streams<1, 8, 1, Any>();
       case 2:

@@ -14,14 +14,29 @@ namespace float_family {
 
 // ---------------------------------------------------------------------------------------------- weights
 
-// e4m3 as it is kept. NaN is carried by the scale.
-inline uint8_t swapped(uint8_t c) {
-  return (c & 0x7f) == 0x7f ? 0 : static_cast<uint8_t>(c << 4 | c >> 4);
-}
-inline uint8x16_t swapped(uint8x16_t c) {
-  const uint8x16_t nan = vceqq_u8(vandq_u8(c, vdupq_n_u8(0x7f)), vdupq_n_u8(0x7f));
-  return vbicq_u8(vsliq_n_u8(vshrq_n_u8(c, 4), c, 4), nan);
-}
+// How codes are kept: bytes of one, whether outputs lie in turn, and what becomes of a byte.
+template <size_t kBytes, bool kTurned = false>
+struct Dense {
+  static constexpr size_t kSize = kBytes;
+  static constexpr bool kInTurn = kTurned;
+  static uint8_t one(uint8_t c, uint8_t) { return c; }
+  static uint8x16_t all(uint8x16_t c, uint8_t) { return c; }
+};
+struct Int8Codes : Dense<1, true> {  // unsigned with `flip`
+  static uint8_t one(uint8_t c, uint8_t flip) { return static_cast<uint8_t>(c ^ flip); }
+  static uint8x16_t all(uint8x16_t c, uint8_t flip) { return veorq_u8(c, vdupq_n_u8(flip)); }
+};
+template <bool kSwapped>
+struct Fp8Codes : Dense<1> {  // NaN is carried by the scale
+  static uint8_t one(uint8_t c, uint8_t) {
+    if ((c & 0x7f) == 0x7f) return 0;
+    return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
+  }
+  static uint8x16_t all(uint8x16_t c, uint8_t) {
+    const uint8x16_t nan = vceqq_u8(vandq_u8(c, vdupq_n_u8(0x7f)), vdupq_n_u8(0x7f));
+    return vbicq_u8(kSwapped ? vsliq_n_u8(vshrq_n_u8(c, 4), c, 4) : c, nan);
+  }
+};
 inline void zip(uint8x16_t& a, uint8x16_t& b, size_t size) {
   const uint8x16_t x = a, y = b;
   if (size == 1) {
@@ -36,17 +51,16 @@ inline void zip(uint8x16_t& a, uint8x16_t& b, size_t size) {
 }
 // 16 / kSize inputs of as many outputs, turned: rows `stride` bytes apart in the file, inputs kNr *
 // kSize bytes apart in the panel.
-// Outputs in turn: those of bf16, or of int8, whose codes become unsigned with `flip`.
-template <int kSize, bool kInTurn>
+template <class Kept>
 [[gnu::always_inline]] inline void turn(const uint8_t* from, size_t stride, uint8_t flip,
                                         uint8_t* out) {
+  constexpr size_t kSize = Kept::kSize;
   constexpr int kCount = 16 / kSize;
   uint8x16_t v[kCount], t[kCount];
   _Pragma("GCC unroll 16") for (int i = 0; i < kCount; ++i) {
-    const int each = kCount / 4,                      // vectors of outputs
-        row = kInTurn ? i % each * 4 + i / each : i;  // which output comes i-th
-    v[i] = vld1q_u8(from + static_cast<size_t>(row) * stride);
-    if constexpr (kSize == 1) v[i] = kInTurn ? veorq_u8(v[i], vdupq_n_u8(flip)) : swapped(v[i]);
+    const int each = kCount / 4,                            // vectors of outputs
+        row = Kept::kInTurn ? i % each * 4 + i / each : i;  // which output comes i-th
+    v[i] = Kept::all(vld1q_u8(from + static_cast<size_t>(row) * stride), flip);
   }
   _Pragma("GCC unroll 4") for (int round = 1; round < kCount; round *= 2) {
     _Pragma("GCC unroll 16") for (int i = 0; i < kCount / 2; ++i) {
@@ -61,21 +75,22 @@ template <int kSize, bool kInTurn>
 
 // Codes of inputs [k, end) of a group whose codes begin at `out` with input `k0`, one by one; what
 // is past N or K is zero.
-template <int kSize, bool kInTurn>
+template <class Kept>
 inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t flip,
                       uint8_t* out) {
+  constexpr size_t kSize = Kept::kSize;
   const QuantMatrix& w = *a.w;
   for (; k < end; ++k)
     for (size_t i = 0; i < kNr; ++i) {
       uint8_t* to = out + ((k - k0) * kNr + place_of(*a.problem, i)) * kSize;
       if (n + i >= w.N || k >= w.K) {
-        __builtin_memset(to, kSize == 1 && kInTurn ? 0x80 : 0, kSize);
+        __builtin_memset(to, kSize == 1 && Kept::kInTurn ? 0x80 : 0, kSize);
         continue;
       }
       const size_t c = a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k;
       const uint8_t* from = w.codes + (n + i) * w.row_bytes + c * kSize;
       if constexpr (kSize == 1) {
-        *to = kInTurn ? static_cast<uint8_t>(*from ^ flip) : swapped(*from);
+        *to = Kept::one(*from, flip);
       } else {
         __builtin_memcpy(to, from, kSize);
       }
@@ -118,9 +133,9 @@ inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, u
   }
 }
 
-template <int kSize, bool kInTurn = false>
+template <class Kept>
 inline void pack_panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out) {
-  constexpr size_t kCount = 16 / kSize;
+  constexpr size_t kSize = Kept::kSize, kCount = 16 / kSize;
   const QuantMatrix& w = *a.w;
   const bool straight = n + kNr <= w.N && a.columns == nullptr;
   const uint8_t flip = w.code == CodeType::kInt8 ? 0x80 : 0;
@@ -129,12 +144,13 @@ inline void pack_panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out
     size_t k = k0;
     for (; straight && k + kCount <= end && k + kCount <= w.K; k += kCount)
       for (size_t i = 0; i < kNr; i += kCount)
-        turn<kSize, kInTurn>(w.codes + (n + i) * w.row_bytes + k * kSize, w.row_bytes, flip,
-                             out + ((k - k0) * kNr + i) * kSize);
-    pack_each<kSize, kInTurn>(a, n, k0, k, end, flip, out);
+        turn<Kept>(w.codes + (n + i) * w.row_bytes + k * kSize, w.row_bytes, flip,
+                   out + ((k - k0) * kNr + i) * kSize);
+    pack_each<Kept>(a, n, k0, k, end, flip, out);
     pack_scales(a, s, n, g, out + s.code_bytes);
   }
 }
+template <class Fp8Form>
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   for (size_t n = a.n0; n < a.n1; n += kNr) {
@@ -142,20 +158,20 @@ inline void pack(const PackArgs& a) {
     switch (s.size) {
       case 1:
         if (s.fp8) {
-          pack_panel<1>(a, s, n, out);
+          pack_panel<Fp8Codes<!Fp8Form::kHalves>>(a, s, n, out);
         } else {
-          pack_panel<1, true>(a, s, n, out);
+          pack_panel<Int8Codes>(a, s, n, out);
         }
         break;
       case 2:
         if (a.problem->code == CodeType::kBf16) {
-          pack_panel<2, true>(a, s, n, out);
+          pack_panel<Dense<2, true>>(a, s, n, out);
         } else {
-          pack_panel<2>(a, s, n, out);
+          pack_panel<Dense<2>>(a, s, n, out);
         }
         break;
       default:
-        pack_panel<4>(a, s, n, out);
+        pack_panel<Dense<4>>(a, s, n, out);
         break;
     }
   }
@@ -163,8 +179,8 @@ inline void pack(const PackArgs& a) {
 
 // ---------------------------------------------------------------------------------------------- panels
 
-// How far the exponents of a row can be raised, at most by kSmall.
-inline int headroom_of(const float* x, size_t K) {
+// How far the exponents of a row can be raised, at most by `most`.
+inline int headroom_of(const float* x, size_t K, int most) {
   uint32_t top = 0;
   for (size_t k = 0; k < K; ++k) {
     const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
@@ -172,7 +188,7 @@ inline int headroom_of(const float* x, size_t K) {
   }
   if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
   const int headroom = 127 - (static_cast<int>(top >> 23) - 127);
-  return headroom > kSmall ? kSmall : headroom;
+  return headroom > most ? most : headroom;
 }
 inline float power_of_two(int e) { return f32_from_bits(static_cast<uint32_t>(127 + e) << 23); }
 
@@ -187,14 +203,14 @@ inline void put_row(const RowPanelArgs& a, const Shape& s, const Value& value, f
     *to = value(columns != nullptr ? static_cast<size_t>(columns[k]) : k);
   for (; k < s.K_padded; ++k, to += step) *to = 0.0f;
 }
-inline bool all_f16(const float* x, size_t K) {
+inline bool all_f16(const float* x, float by, size_t K) {
   uint32x4_t same = vdupq_n_u32(0xffffffffu);
   const auto look = [&](float32x4_t v) {
     same = vandq_u32(same, vceqq_f32(vcvt_f32_f16(vcvt_f16_f32(v)), v));
   };
   size_t k = 0;
-  for (; k + 4 <= K; k += 4) look(vld1q_f32(x + k));
-  for (; k < K; ++k) look(vdupq_n_f32(x[k]));
+  for (; k + 4 <= K; k += 4) look(vmulq_n_f32(vld1q_f32(x + k), by));
+  for (; k < K; ++k) look(vdupq_n_f32(x[k] * by));
   return vminvq_u32(same) != 0;
 }
 
@@ -216,13 +232,14 @@ inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t
   for (; k < K_padded; ++k, to += step) vst1q_f32(to, vdupq_n_f32(0));
 }
 
+template <class Fp8Form>
 inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(s, a.M);
   const PreparedLayout row = prepared_layout(p);
   auto* values = reinterpret_cast<float*>(a.panel);
-  bool f16 = s.as_is;
+  bool f16 = a.M <= kTile && (p.code == CodeType::kF16 || (s.fp8 && Fp8Form::kHalves));
   const float* four[4] = {};
   float four_by[4] = {};
   __builtin_memset(values + a.M / kTile * kTile * s.K_padded, 0,
@@ -241,7 +258,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
     float by = 1.0f;
     if (s.as_is) {
       const auto* x = reinterpret_cast<const float*>(from + row.codes);
-      const int larger = s.fp8 ? headroom_of(x, p.K) : 0;
+      const int larger = s.fp8 ? headroom_of(x, p.K, Fp8Form::kSmall) : 0;
       const float larger_by = power_of_two(larger);
       if (step == 1 && a.w->columns == nullptr) {
         for (size_t k = 0; k < p.K; ++k) to[k] = x[k] * larger_by;
@@ -256,11 +273,11 @@ inline void make_row_panel(const RowPanelArgs& a) {
         put_row(
             a, s, [&](size_t c) { return x[c] * larger_by; }, to, step);
       }
-      f16 = f16 && p.code == CodeType::kF16 && a.M <= kTile && all_f16(x, p.K);
-      if (s.fp8) by = power_of_two(kSmall - larger);
+      f16 = f16 && all_f16(x, larger_by, p.K);
+      if (s.fp8) by = power_of_two(Fp8Form::kSmall - larger);
     } else {
       const uint8_t* codes = from + row.codes;
-      const float larger_by = s.fp8 ? power_of_two(kSmall - 1) : 1.0f;
+      const float larger_by = s.fp8 ? power_of_two(Fp8Form::kCodesRaised) : 1.0f;
       if (p.act.code == ActCode::kFp8) {
         put_row(
             a, s, [&](size_t c) { return e4m3_to_f32(codes[c]) * larger_by; }, to, step);

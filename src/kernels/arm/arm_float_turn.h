@@ -16,7 +16,6 @@ namespace {
 namespace float_family {
 
 constexpr size_t kSmallMatrix = 131072;  // weights that stay in the second-level cache
-constexpr int kItemsAhead = 4;           // vectors from decoding to use
 
 // Outputs that are decoded to scratch together.
 template <class Codec>
@@ -36,22 +35,6 @@ template <size_t kOffset>
 [[gnu::always_inline]] inline void ask_for(const uint8_t* p) {
   asm volatile("prfm pldl2keep, [%0, %1]" : : "r"(p), "i"(kOffset));
 }
-
-// How a decoded vector meets four numbers of rows; a codec may do it in its own way.
-template <class Codec>
-struct Meeting {
-  static constexpr int kAhead = kItemsAhead;
-  using Rows = float32x4_t;
-  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return x; }
-  template <int, int lane>
-  [[gnu::always_inline]] static void add(float32x4_t& acc, float32x4_t w, Rows x) {
-    fmla<lane>(acc, w, x);
-  }
-};
-template <>
-struct Meeting<F32> : Meeting<Bf16> {
-  static constexpr int kAhead = 0;  // nothing to decode: loaded right before its use
-};
 
 // Four inputs of R rows and V vectors of outputs. An item is a vector of outputs at an input.
 template <class Codec, int R, int V>

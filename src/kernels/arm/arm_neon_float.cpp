@@ -15,18 +15,16 @@ template <CodeType code>
 constexpr Kernel neon(const char* codec, const Bodies& b) {
   return kernel("arm_neon", codec, kNeon, supports_only<code>, b);
 }
+#define MOEBIUS_FLOAT_BODIES(codec) \
+  MOEBIUS_BODIES(pack<Fp8InF32>, prepare_rows_canonical, make_row_panel<Fp8InF32>, gemm_any<codec>)
 constexpr Kernel kKernels[] = {
-    neon<CodeType::kFp8>(
-        "fp8", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Fp8>)),
-    neon<CodeType::kInt8>(
-        "bytes", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Int8>)),
-    neon<CodeType::kBf16>(
-        "bf16", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Bf16>)),
-    neon<CodeType::kF16>(
-        "f16", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<F16>)),
-    neon<CodeType::kF32>(
-        "dense32", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<F32>)),
+    neon<CodeType::kFp8>("fp8", MOEBIUS_FLOAT_BODIES(Fp8)),
+    neon<CodeType::kInt8>("bytes", MOEBIUS_FLOAT_BODIES(Int8)),
+    neon<CodeType::kBf16>("bf16", MOEBIUS_FLOAT_BODIES(Bf16)),
+    neon<CodeType::kF16>("f16", MOEBIUS_FLOAT_BODIES(F16)),
+    neon<CodeType::kF32>("dense32", MOEBIUS_FLOAT_BODIES(F32)),
 };
+#undef MOEBIUS_FLOAT_BODIES
 
 }  // namespace
 
