@@ -26,8 +26,10 @@ fi
 machine=$(uname -m)
 mkdir -p "$1"
 env=$(cd "$1" && pwd)
-if [ -e "$env/complete" ] && [ -e "$env/$part" ]; then
-  exit 0
+if [ -e "$env/complete" ]; then
+  if [ -e "$env/$part" ]; then exit 0; fi
+  echo "$0: $env holds the other kind of environment, with another torch; name another folder" >&2
+  exit 1
 fi
 if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libnuma\.so\.1'; then
   echo "$0: vLLM's libraries need libnuma.so.1: apt-get install libnuma1" >&2
