@@ -108,9 +108,9 @@ struct Blocking {
   size_t scales, sums, state, row, bytes;  // offsets
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
-  // Shorter chunks where sums of groups, too, want their place in the first-level cache.
+  // Decoded weights want their place in the first-level cache beside the rows that pass, and sums.
   const bool single = is_single(l);
-  const size_t longest = single ? 4096 : s.groups > 1 && s.form != Form::kFp4 ? 256 : 512;
+  const size_t longest = single ? 4096 : s.form == Form::kBf16 ? 512 : 128;
   constexpr size_t kSums = 16384;
   Blocking b{};
   const bool grouped = s.groups > 1;
