@@ -247,10 +247,7 @@ struct Gemm {
     }
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
       const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), 0, (v + i) % kVecs);
-      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-        const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, 0)) : c;
-        put_vector(m + r, n + kWidth * (v + i), Isa::fma(dot[r][i], by, Isa::broadcast(0.0f)));
-      }
+      put_whole<R, N>(n, m, v, c, i, dot);
     }
   }
   // Inputs [k0, k1) for R rows from m on, which are of tile t, N vectors of outputs from vector v on.
@@ -266,6 +263,7 @@ struct Gemm {
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
         weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
     const Groups groups{p, s, a.w->group_ends};
+    const Ends ends = ends_of(m, v);
     size_t at = 0;  // of the chunk's weights
     for (size_t k = k0; k < k1; g = groups.next(g)) {
       const size_t end = g.end < k1 ? g.end : k1;
@@ -281,19 +279,50 @@ struct Gemm {
       if (g.begin == g.end) continue;
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
         const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), g.index, (v + i) % kVecs);
-        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
-          const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g.index)) : c;
-          Isa::store(f, Isa::fma(dot[r][i], by, Isa::load(f)));
-          dot[r][i] = Isa::broadcast(0.0f);
-        }
+        add_group<R, N>(ends, g.index, c, i, dot);
+        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) dot[r][i] = Isa::broadcast(0.0f);
       }
     }
     MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
         Isa::store(sums(m + r) + kWidth * (v + i), dot[r][i]);
   }
-  Vec group_factor(size_t m, size_t g) const {
-    return Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.group_factors)[g * a.M + m]);
+  // What the end of a group needs to know of the rows from m on and the vectors from v on.
+  struct Ends {
+    float* f;
+    size_t apart;          // of rows
+    const float* factors;  // of the first group's rows, or null
+    size_t rows;           // of all groups
+  };
+  Ends ends_of(size_t m, size_t v) const {
+    const auto* factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + m;
+    return {sums(m) + panels * kNr + kWidth * v, panels * kNr * 2, s.row_groups ? factors : nullptr,
+            a.M};
+  }
+  // Vector i of a group of R rows, whose scales are c; the first group finds zeros.
+  template <size_t R, size_t N>
+  [[gnu::always_inline]] static void add_group(const Ends& e, size_t g, Vec c, size_t i,
+                                               const Vec (&dot)[R][N]) {
+    float* const f = e.f + kWidth * i;
+    if (e.factors == nullptr) {
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r)
+          Isa::store(f + r * e.apart, Isa::fma(dot[r][i], c, Isa::load(f + r * e.apart)));
+      return;
+    }
+    const float* const factors = e.factors + g * e.rows;
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+      const Vec by = Isa::mul(c, Isa::broadcast(factors[r]));
+      Isa::store(f + r * e.apart, Isa::fma(dot[r][i], by, Isa::load(f + r * e.apart)));
+    }
+  }
+  // The same of a matrix with one group: results.
+  template <size_t R, size_t N>
+  [[gnu::always_inline]] void put_whole(size_t n, size_t m, size_t v, Vec c, size_t i,
+                                        const Vec (&dot)[R][N]) const {
+    const auto* factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + m;
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+      const Vec by = s.row_groups ? Isa::mul(c, Isa::broadcast(factors[r])) : c;
+      put_vector(m + r, n + kWidth * (v + i), Isa::fma(dot[r][i], by, Isa::broadcast(0.0f)));
+    }
   }
 
   // Calls f<R>() for R rows, at most kMost of them.
@@ -334,6 +363,10 @@ struct Gemm {
     const uint8_t* codes = panel + 4 * kWidth * in;
     const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
     const PanelsAhead ahead = ahead_of(a, s, n + v / kVecs * kNr, (N + kVecs - 1) / kVecs, kAhead);
+    const Ends ends = ends_of(m, v);
+    if (s.groups > 1)
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+          Isa::store(ends.f + r * ends.apart + kWidth * i, Isa::broadcast(0.0f));
     for (size_t g = 0, k = 0; g < s.groups; ++g, zeros += s.zero_bytes) {
       const size_t end = k + s.group_k < p.K ? k + s.group_k : p.K;
       Vec dot[R][N];
@@ -363,14 +396,10 @@ struct Gemm {
         const uint8_t* const here = panel + i / kVecs * apart;
         if (i % kVecs == 0) Isa::prefetch(here + ahead.next + s.code_bytes + g * s.scale_bytes);
         const Vec c = scale_of(here, g, in + i % kVecs);
-        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-          const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g)) : c;
-          if (s.groups == 1) {
-            put_vector(m + r, n + kWidth * (v + i), Isa::fma(dot[r][i], by, Isa::broadcast(0.0f)));
-            continue;
-          }
-          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
-          Isa::store(f, Isa::fma(dot[r][i], by, g == 0 ? Isa::broadcast(0.0f) : Isa::load(f)));
+        if (s.groups > 1) {
+          add_group<R, N>(ends, g, c, i, dot);
+        } else {
+          put_whole<R, N>(n, m, v, c, i, dot);
         }
       }
     }
