@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Act-order for packers: a block of rows of integer codes, as stored but with the columns in the order
+// of `columns`, to be packed as if the file had them so. Internal linkage.
+//
+// A gather for every code of every row is slow, so the block is turned: the codes of a column are
+// one vector, which moves at once, and the vectors of 16 bytes of a row are turned back. Of 4-bit codes
+// a vector has 32 rows (byte p: rows p and p + 16), of bytes 16.
+#pragma once
+#include "kernels/kernel.h"
+
+#define MOEBIUS_UNROLL_16 _Pragma("GCC unroll 16")
+
+namespace moebius {
+namespace {
+
+// Bytes: the vectors of 16 bytes of an architecture (V), with load and store, store_all of 16 vectors
+// that follow each other, zip1 and zip2 (the lower and the upper halves of two vectors, in turn), low
+// and high: of two vectors of pairs of 4-bit codes the lower ones, or the upper ones, as pairs.
+// kByteRows: rows of a block of bytes, a multiple of 16.
+template <class Bytes, size_t kByteRows>
+class PermutedRows {
+ public:
+  static constexpr size_t kMostK = 16384;
+  static bool takes(const PackArgs& a) {
+    const QuantMatrix& w = *a.w;
+    return a.columns != nullptr && w.K <= kMostK &&
+           (w.code == CodeType::kInt4Offset || w.code == CodeType::kInt8 ||
+            w.code == CodeType::kInt8Offset);
+  }
+  explicit PermutedRows(const PackArgs& a)
+      : from_(*a.w),
+        w_(from_),
+        args_(a),
+        nibbles_(from_.code == CodeType::kInt4Offset),
+        // a cache has few places for lines that are a power of two apart
+        apart_((from_.K / (nibbles_ ? 2 : 1) + 63) / 64 * 64 + 64) {
+    for (size_t k = 0; k < from_.K; ++k) places_[k] = place(static_cast<uint32_t>(a.columns[k]));
+    w_.codes = rows_, w_.row_bytes = apart_, w_.g_idx = nullptr;
+    args_.w = &w_, args_.columns = nullptr;
+  }
+  PermutedRows(const PermutedRows&) = delete;
+  PermutedRows& operator=(const PermutedRows&) = delete;
+  // Takes rows from n on, as many as there are and fit: args().w->N of them.
+  void read(size_t n) {
+    const size_t most = nibbles_ ? 2 * kVector : kByteRows, left = from_.N - n;
+    w_.N = most < left ? most : left, w_.n_phase = from_.n_phase + n;
+    for (size_t first = 0; first < w_.N; first += 2 * kVector) {
+      const uint8_t* from[2 * kVector];  // those past N repeat the last one
+      for (size_t i = 0; i < 2 * kVector; ++i) {
+        const size_t row = first + i < w_.N ? first + i : w_.N - 1;
+        from[i] = from_.codes + (n + row) * from_.row_bytes;
+      }
+      uint8_t* const to = rows_ + first * apart_;
+      if (nibbles_) {
+        turn<true>(from), turn_back<true>(to);
+        continue;
+      }
+      for (size_t half = 0; half < 2 && first + half * kVector < kByteRows; ++half)
+        turn<false>(from + half * kVector), turn_back<false>(to + half * kVector * apart_);
+    }
+  }
+  const PackArgs& args() const { return args_; }
+
+ private:
+  using V = typename Bytes::V;
+  static constexpr size_t kVector = 16;
+
+  // Where the vector of a column lies in turned_: of 32 columns of nibbles the even ones first.
+  uint32_t place(uint32_t c) const {
+    const bool whole = nibbles_ && c < from_.K / 32 * 32;
+    return 16 * (whole ? (c & ~31u) | (c & 1u) << 4 | (c >> 1 & 15u) : c);
+  }
+  [[gnu::always_inline]] static void transpose(V (&v)[kVector]) {
+    V o[kVector];
+    MOEBIUS_UNROLL_16 for (int round = 0; round < 2; ++round) {
+      MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) o[2 * i] = Bytes::zip1(v[i], v[i + 8]),
+                                                          o[2 * i + 1] =
+                                                              Bytes::zip2(v[i], v[i + 8]);
+      MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) v[2 * i] = Bytes::zip1(o[i], o[i + 8]),
+                                                          v[2 * i + 1] =
+                                                              Bytes::zip2(o[i], o[i + 8]);
+    }
+  }
+  // Of two bytes of two codes each: the lower ones, or the upper ones.
+  template <bool kUpper>
+  [[gnu::always_inline]] static V halves(V a, V b) {
+    return kUpper ? Bytes::high(a, b) : Bytes::low(a, b);
+  }
+  static unsigned nibble(const uint8_t* row, size_t k) {
+    return (row[k / 2] >> (4 * (k % 2))) & 15;
+  }
+
+  template <bool kNibbles>
+  [[gnu::noinline]] void turn(const uint8_t* const* from) {
+    constexpr size_t kBlock = kNibbles ? 32 : 16;  // columns in 16 bytes of a row
+    size_t k = 0;
+    for (; k + kBlock <= from_.K; k += kBlock) {
+      uint8_t* to = turned_ + k * kVector;
+      turn_16<kNibbles, false>(from, kNibbles ? k / 2 : k, to);
+      if constexpr (kNibbles) turn_16<true, true>(from, k / 2, to + kVector * kVector);
+    }
+    for (; k < from_.K; ++k)
+      for (size_t i = 0; i < kVector; ++i)
+        turned_[k * kVector + i] =
+            kNibbles ? static_cast<uint8_t>(nibble(from[i], k) | nibble(from[i + kVector], k) << 4)
+                     : from[i][k];
+  }
+  // 16 columns; of nibbles every other one of 32.
+  template <bool kNibbles, bool kOdd>
+  [[gnu::always_inline]] static void turn_16(const uint8_t* const* from, size_t at, uint8_t* to) {
+    V v[kVector];
+    MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) {
+      v[i] = Bytes::load(from[i] + at);
+      if constexpr (kNibbles) v[i] = halves<kOdd>(v[i], Bytes::load(from[i + kVector] + at));
+    }
+    transpose(v);
+    Bytes::store_all(to, v);
+  }
+
+  template <bool kNibbles>
+  [[gnu::noinline]] void turn_back(uint8_t* rows) {
+    constexpr size_t kBlock = kNibbles ? 32 : 16;
+    size_t k = 0;
+    for (; k + kBlock <= from_.K; k += kBlock) {
+      uint8_t* to = rows + (kNibbles ? k / 2 : k);
+      gather<kNibbles, false>(places_ + k, to);
+      if constexpr (kNibbles) gather<true, true>(places_ + k, to + kVector * apart_);
+    }
+    for (; k < from_.K; ++k) {
+      const uint8_t* column = turned_ + places_[k];
+      for (size_t i = 0; i < (kNibbles ? 2 : 1) * kVector; ++i) {
+        if constexpr (kNibbles) {
+          uint8_t& byte = rows[i * apart_ + k / 2];
+          const unsigned code = (column[i % kVector] >> (4 * (i / kVector))) & 15u;
+          byte = static_cast<uint8_t>(k % 2 == 0 ? code : byte | code << 4);
+        } else {
+          rows[i * apart_ + k] = column[i];
+        }
+      }
+    }
+  }
+  // 16 bytes of 16 rows: of nibbles those of the lower or of the upper half of the block.
+  template <bool kNibbles, bool kUpper>
+  [[gnu::always_inline]] void gather(const uint32_t* places, uint8_t* to) const {
+    V v[kVector];
+    MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) {
+      if constexpr (kNibbles) {
+        v[i] = halves<kUpper>(Bytes::load(turned_ + places[2 * i]),
+                              Bytes::load(turned_ + places[2 * i + 1]));
+      } else {
+        v[i] = Bytes::load(turned_ + places[i]);
+      }
+    }
+    transpose(v);
+    MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) Bytes::store(to + i * apart_, v[i]);
+  }
+
+  const QuantMatrix& from_;
+  QuantMatrix w_;
+  PackArgs args_;
+  const bool nibbles_;
+  const size_t apart_;
+  uint32_t places_[kMostK];
+  alignas(64) uint8_t turned_[kVector * kMostK];
+  alignas(64) uint8_t rows_[kByteRows * (kMostK + 256)];
+};
+
+#undef MOEBIUS_UNROLL_16
+
+}  // namespace
+}  // namespace moebius
