@@ -4,6 +4,7 @@
 // by words of 4 bytes where they are; all others are first laid out so in a small buffer.
 #include "kernels/x86/x86_byte_scales.h"
 #include "kernels/x86/x86_int8.h"
+#include "kernels/x86/x86_packing.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -41,26 +42,31 @@ constexpr size_t kWord = 4;  // bytes of one output that lie together
   }
 }
 
+constexpr size_t kStepWords = 8;  // at a time
+inline size_t inputs_of_word(const Shape& s) { return s.codes == Codes::kBytes ? 4 : 8; }
+
 // `words` words of 16 rows, `flip` XORed to each byte, to 64 bytes per word.
-inline void turn(const uint8_t* const (&rows)[kOutputs], size_t at, size_t words, uint8_t flip,
+inline void turn(const uint8_t* const (&rows)[kOutputs], size_t words, uint8_t flip, Ahead& ahead,
                  uint8_t* out) {
   const __m256i sign = _mm256_set1_epi8(static_cast<char>(flip));
   size_t i = 0;
-  for (; i + 8 <= words; i += 8, out += 8 * 64)
+  for (; i + kStepWords <= words; i += kStepWords, out += kStepWords * 64) {
+    ahead.ask();
     for (size_t half = 0; half < 2; ++half) {
       __m256i r[8];
       MOEBIUS_UNROLL for (size_t o = 0; o < 8; ++o) {
-        const uint8_t* from = rows[8 * half + o] + at + i * kWord;
-        _mm_prefetch(reinterpret_cast<const char*>(from + 1024), _MM_HINT_T0);
+        const uint8_t* from = rows[8 * half + o] + i * kWord;
+        ahead.ask_in(from);
         r[o] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), sign);
       }
       transpose(r, out + 32 * half, 64);
     }
+  }
   const uint32_t flips = 0x01010101u * flip;
   for (; i < words; ++i, out += 64)
     for (size_t o = 0; o < kOutputs; ++o) {
       uint32_t v;
-      __builtin_memcpy(&v, rows[o] + at + i * kWord, kWord);
+      __builtin_memcpy(&v, rows[o] + i * kWord, kWord);
       v ^= flips;
       __builtin_memcpy(out + o * kWord, &v, kWord);
     }
@@ -69,8 +75,8 @@ inline void turn(const uint8_t* const (&rows)[kOutputs], size_t at, size_t words
 // A panel of 16 outputs from row n of w on; rows past N repeat the last scales and have weight 0.
 class PanelPacker {
  public:
-  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
-      : a_(a), p_(*a.problem), w_(*a.w), s_(s), n_(n), out_(out) {
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, const Ahead& ahead)
+      : a_(a), p_(*a.problem), w_(*a.w), s_(s), n_(n), out_(out), ahead_(ahead) {
     for (size_t o = 0; o < kOutputs; ++o) {
       const size_t r = n + o < w_.N ? n + o : w_.N - 1;
       rows_[o] = w_.codes + r * w_.row_bytes;
@@ -79,7 +85,7 @@ class PanelPacker {
     }
   }
 
-  void pack() const {
+  void pack() {
     put_codes();
     put_scales();
     if (p_.zero_points) put_zeros();
@@ -88,9 +94,9 @@ class PanelPacker {
   }
 
  private:
-  size_t words(size_t inputs) const { return inputs / (s_.codes == Codes::kBytes ? 4 : 8); }
+  size_t words(size_t inputs) const { return inputs / inputs_of_word(s_); }
 
-  void put_codes() const {
+  void put_codes() {
     const bool as_stored = s_.codes == Codes::kBytes
                                ? w_.code == CodeType::kInt8 || w_.code == CodeType::kInt8Offset
                                : w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
@@ -98,15 +104,15 @@ class PanelPacker {
     size_t done = 0;  // inputs
     if (as_stored && side_by_side && a_.columns == nullptr && n_ + kOutputs <= w_.N) {
       const size_t count = words(p_.K);
-      turn(rows_, 0, count, w_.code == CodeType::kInt8Offset ? 0x80 : 0, out_);
-      done = count * (s_.codes == Codes::kBytes ? 4 : 8);
+      turn(rows_, count, w_.code == CodeType::kInt8Offset ? 0x80 : 0, ahead_, out_);
+      done = count * inputs_of_word(s_);
     }
     for (size_t k = done; k < s_.K_padded; k = put_any(k)) {
     }
   }
 
   // Packed inputs from k on, as many as the buffer holds of this group; returns where it ended.
-  size_t put_any(size_t k) const {
+  size_t put_any(size_t k) {
     constexpr size_t kInputs = 256;
     const size_t g = k / s_.padded, begin = g * s_.padded;
     const size_t end = begin + s_.padded < k + kInputs ? begin + s_.padded : k + kInputs;
@@ -126,7 +132,7 @@ class PanelPacker {
         unpack_nibbles(w_, n_ + o, from, to, a_.columns, buffer[o]);
       }
     }
-    turn(rows, 0, words(end - k), 0, out_ + words(k) * 64);
+    turn(rows, words(end - k), 0, ahead_, out_ + words(k) * 64);
     return end;
   }
 
@@ -244,6 +250,7 @@ class PanelPacker {
   const Shape& s_;
   const size_t n_;
   uint8_t* const out_;
+  Ahead ahead_;
   const uint8_t* rows_[kOutputs];
   size_t scale_rows_[kOutputs];
 };
@@ -259,10 +266,9 @@ namespace moebius {
 void pack_x86_int8([[maybe_unused]] const PackArgs& args) {
 #ifdef __x86_64__
   const x86_int8::Shape s = x86_int8::shape_of(*args.problem);
-  for (size_t n = args.n0; n < args.n1; n += x86_int8::kOutputs)
-    x86_packing::PanelPacker(args, s, n,
-                             args.packed + (args.row0 + n) / x86_int8::kOutputs * s.stride)
-        .pack();
+  x86_packing::pack_panels<x86_packing::PanelPacker>(
+      args, s, x86_int8::kOutputs, x86_packing::kStepWords * x86_packing::inputs_of_word(s),
+      s.stride);
 #endif
 }
 

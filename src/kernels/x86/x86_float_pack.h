@@ -8,6 +8,7 @@
 #include "base/numeric.h"
 #include "kernels/x86/x86_byte_scales.h"
 #include "kernels/x86/x86_float.h"
+#include "kernels/x86/x86_packing.h"
 
 namespace moebius {
 namespace {
@@ -55,19 +56,21 @@ struct BytesToNibbles {  // signed bytes of at most 4 bits
 
 class PanelPacker {
  public:
-  PanelPacker(const PackArgs& a, const Shape& s, size_t n)
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out,
+              const x86_packing::Ahead& ahead)
       : a_(a),
         s_(s),
         w_(*a.w),
         n_(n),
         rows_(w_.N - n < kNr ? w_.N - n : kNr),
-        out_(a.packed + (a.row0 + n) / kNr * s.stride()),
+        out_(out),
         bits_(w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4 ? 4
               : w_.code == CodeType::kF32                                   ? 32
               : w_.code == CodeType::kBf16 || w_.code == CodeType::kF16     ? 16
-                                                                            : 8) {}
+                                                                            : 8),
+        ahead_(ahead) {}
 
-  void pack() const {
+  void pack() {
     const Groups groups{*a_.problem, s_, a_.group_ends};
     Group g = groups.first();
     bool nan = false;
@@ -91,7 +94,7 @@ class PanelPacker {
   uint8_t* unit_at(const Group& g, size_t k) const { return out_ + s_.code_at(g.at + k - g.from); }
 
   // The codes of one group; true if one of them is NaN (e4m3 only).
-  bool pack_codes(const Group& g) const {
+  bool pack_codes(const Group& g) {
     size_t k = g.from;
     bool nan = false;
     const auto any = [&](size_t end) {
@@ -117,17 +120,18 @@ class PanelPacker {
 
   // Blocks of 8 units of 32 rows.
   template <bool kNan = false, class Load>
-  bool straight(const Load& load, const Group& g, size_t k, size_t blocks) const {
+  bool straight(const Load& load, const Group& g, size_t k, size_t blocks) {
     const uint8_t* from = row(0) + k * bits_ / 8;
     uint8_t* to = unit_at(g, k);
     __m256i found = _mm256_setzero_si256();
-    for (size_t b = 0; b < blocks; ++b, from += Load::kBytes, to += 8 * kNr * 4)
+    for (size_t b = 0; b < blocks; ++b, from += Load::kBytes, to += 8 * kNr * 4) {
+      ahead_.ask();
       for (size_t i = 0; i < kNr; i += 8) {
         const uint8_t* first = from + i * w_.row_bytes;
         __m256i v[8];
         MOEBIUS_UNROLL for (size_t r = 0; r < 8; ++r) {
           v[r] = load(first + r * w_.row_bytes);
-          __builtin_prefetch(first + r * w_.row_bytes + 512);
+          ahead_.ask_in(first + r * w_.row_bytes);
           if constexpr (kNan) {
             const __m256i m = _mm256_set1_epi8(0x7f);
             found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_and_si256(v[r], m), m));
@@ -137,6 +141,7 @@ class PanelPacker {
         MOEBIUS_UNROLL for (size_t u = 0; u < 8; ++u)
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + u * kNr * 4 + 4 * i), v[u]);
       }
+    }
     return kNan && _mm256_movemask_epi8(found) != 0;
   }
 
@@ -314,10 +319,11 @@ class PanelPacker {
   const size_t n_, rows_;
   uint8_t* const out_;
   const size_t bits_;  // of a code in the file
+  x86_packing::Ahead ahead_;
 };
 
 inline void pack(const PackArgs& a, const Shape& s) {
-  for (size_t n = a.n0; n < a.n1; n += kNr) PanelPacker(a, s, n).pack();
+  x86_packing::pack_panels<PanelPacker>(a, s, kNr, 8 * s.unit, s.stride());
 }
 
 }  // namespace x86_float

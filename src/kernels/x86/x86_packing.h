@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the packers of both x86-64 families share: the loop over panels, act-order, and what is asked
+// for meanwhile. Nothing beyond AVX2; internal linkage.
+#pragma once
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "kernels/isa_permuted_rows.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+namespace {
+namespace x86_packing {
+
+// The rows of the file that are packed next, asked for in the order of memory although rows are read
+// side by side.
+class Ahead {
+ public:
+  // While a panel of K inputs is packed in steps of `step` inputs: `rows` rows from n on.
+  Ahead(const PackArgs& a, size_t n, size_t rows, size_t step) {
+    const QuantMatrix& w = *a.w;
+    const size_t steps = w.K / step;
+    long_rows_ = rows * w.row_bytes > kMost;
+    if (steps == 0 || n + rows > a.n1) return;
+    if (!long_rows_) codes_ = {w.codes + n * w.row_bytes, rows * w.row_bytes, steps};
+    if (w.block_n == 1) {
+      const size_t bytes = w.scale_stride * scale_size(w.scale_type);
+      scales_ = {w.scales + (n + w.n_phase) * bytes, rows * bytes, steps};
+    }
+  }
+  // Once a step.
+  [[gnu::always_inline]] void ask() {
+    codes_.ask();
+    scales_.ask();
+  }
+  // With what is read of a row.
+  [[gnu::always_inline]] void ask_in(const uint8_t* row) const {
+    if (long_rows_) _mm_prefetch(reinterpret_cast<const char*>(row + 512), _MM_HINT_T0);
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  static constexpr size_t kMost = 128 << 10;  // bytes of rows: longer ones go on in themselves
+  struct Lines {
+    const uint8_t* next = nullptr;
+    size_t left = 0, each = 0;
+    Lines() = default;
+    Lines(const uint8_t* from, size_t bytes, size_t steps)
+        : next(from), left(bytes / kLine), each((left + steps - 1) / steps) {}
+    [[gnu::always_inline]] void ask() {
+      const size_t count = each < left ? each : left;
+      for (size_t i = 0; i < count; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(next + kLine * i), _MM_HINT_T1);
+      next += kLine * count, left -= count;
+    }
+  };
+  Lines codes_, scales_;
+  bool long_rows_ = false;
+};
+
+struct Bytes16 {
+  using V = __m128i;
+  static V load(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const V*>(p)); }
+  static void store(uint8_t* p, V v) { _mm_storeu_si128(reinterpret_cast<V*>(p), v); }
+  [[gnu::always_inline]] static void store_all(uint8_t* p, const V (&v)[16]) {
+    _Pragma("GCC unroll 16") for (size_t i = 0; i < 16; ++i) store(p + 16 * i, v[i]);
+  }
+  static V zip1(V a, V b) { return _mm_unpacklo_epi8(a, b); }
+  static V zip2(V a, V b) { return _mm_unpackhi_epi8(a, b); }
+  static V low(V a, V b) { return either(a, _mm_slli_epi16(b, 4)); }
+  static V high(V a, V b) { return either(_mm_srli_epi16(a, 4), b); }
+
+ private:
+  // The lower halves of the bytes of a, the upper ones of b.
+  static V either(V a, V b) {
+    const V lower = _mm_set1_epi8(15);
+    return _mm_or_si128(_mm_and_si128(lower, a), _mm_andnot_si128(lower, b));
+  }
+};
+
+// All panels of what `a` packs, `outputs` rows each, a Packer for each that reads `step` inputs at a
+// time and fills `stride` bytes.
+template <class Packer, class Shape>
+inline void pack_panels(const PackArgs& a, const Shape& s, size_t outputs, size_t step,
+                        size_t stride) {
+  using Permuted = PermutedRows<Bytes16, 32>;
+  const auto out = [&](size_t n) { return a.packed + (a.row0 + n) / outputs * stride; };
+  if (!Permuted::takes(a)) {
+    for (size_t n = a.n0; n < a.n1; n += outputs)
+      Packer(a, s, n, out(n), {a, n + outputs, outputs, step}).pack();
+    return;
+  }
+  Permuted rows(a);
+  for (size_t n = a.n0, end; n < a.n1; n = end) {
+    rows.read(n);
+    end = n + rows.args().w->N < a.n1 ? n + rows.args().w->N : a.n1;
+    for (size_t i = n; i < end; i += outputs)
+      Packer(rows.args(), s, i - n, out(i), {a, i + end - n, outputs, step}).pack();
+  }
+}
+
+}  // namespace x86_packing
+}  // namespace
+}  // namespace moebius
+#endif  // __x86_64__
