@@ -20,6 +20,8 @@ struct AttendArgs {
   size_t columns;       // keys that some row sees, from the first on; a multiple of n_step
   const uint8_t* seen;  // [M, 2]: a row sees keys [first, last); null: all
   float scale;          // > 0
+  // 4; of 8-bit codes, for each key: scores and probabilities are multiplied by them; null: 1
+  const float *key_scales, *value_scales;
   // 4; the softmax so far, as RowFunctions::softmax_step keeps it: [M], [M]; [M, value_dim]
   float *best, *total, *out;
   uint8_t* scratch;  // 64; scratch_bytes, private to the caller
@@ -34,6 +36,11 @@ struct AttendKernel {
   size_t least_rows;               // fewer go the other way
   size_t best_rows;                // as many as keep what is read near
   void (*run)(const AttendArgs&);  // null where the architecture does not match
+};
+
+struct AttendTable {
+  const AttendKernel* kernels;
+  size_t count;
 };
 
 // Null: there is none.

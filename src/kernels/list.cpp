@@ -39,7 +39,7 @@
   X(kGenericRows)
 
 // The same for blocks of attention.
-#define MOEBIUS_ATTEND_KERNELS(X) X(kX86AmxAttend)
+#define MOEBIUS_ATTEND_TABLES(X) X(kX86AmxAttends)
 
 namespace moebius {
 
@@ -49,8 +49,8 @@ MOEBIUS_KERNEL_TABLES(MOEBIUS_DECLARE_TABLE)
 #define MOEBIUS_DECLARE_TABLE(table) extern const RowFunctions table;
 MOEBIUS_ROW_TABLES(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
-#define MOEBIUS_DECLARE_TABLE(table) extern const AttendKernel table;
-MOEBIUS_ATTEND_KERNELS(MOEBIUS_DECLARE_TABLE)
+#define MOEBIUS_DECLARE_TABLE(table) extern const AttendTable table;
+MOEBIUS_ATTEND_TABLES(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
 
 std::span<const Kernel* const> kernel_list() {
@@ -77,11 +77,12 @@ std::span<const RowFunctions* const> row_function_list() {
 const AttendKernel* attend_kernel(const Kernel& kernel, const Problem& keys,
                                   const Problem& values) {
 #define MOEBIUS_TABLE_ADDRESS(table) &table,
-  for (const AttendKernel* a : {MOEBIUS_ATTEND_KERNELS(MOEBIUS_TABLE_ADDRESS)})
+  for (const AttendTable* table : {MOEBIUS_ATTEND_TABLES(MOEBIUS_TABLE_ADDRESS)})
 #undef MOEBIUS_TABLE_ADDRESS
-    if (a->run != nullptr && std::string_view(a->name) == kernel.name &&
-        std::string_view(a->codec) == kernel.codec && a->supports(keys, values))
-      return a;
+    for (const AttendKernel& a : std::span(table->kernels, table->count))
+      if (a.run != nullptr && std::string_view(a.name) == kernel.name &&
+          std::string_view(a.codec) == kernel.codec && a.supports(keys, values))
+        return &a;
   return nullptr;
 }
 

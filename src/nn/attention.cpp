@@ -307,7 +307,9 @@ void Attention::attend_block(const Job& job, size_t block, const uint8_t* next,
   plan_.attend->run({&plan_.kv.keys().problem, &plan_.kv.values().problem,
                      plan_.kv.keys_of(data, job.task.head), plan_.kv.values_of(data, job.task.head),
                      next, s.key_panel, job.M, columns_of(job, block), whole ? nullptr : s.seen,
-                     spec.scale, s.best, s.total, s.out, s.scratch, row_functions().softmax_step});
+                     spec.scale, plan_.kv.key_scales(data, job.task.head),
+                     plan_.kv.value_scales(data, job.task.head), s.best, s.total, s.out, s.scratch,
+                     row_functions().softmax_step});
 }
 
 // Keys of a block that are there for some row, from the first on.

@@ -157,13 +157,20 @@ TEST(Attention, NanStaysInItsRow) {
 TEST(Attention, ManyRowsInOneCallHaveTheBytesOfProducts) {
   const AttentionSpec specs[] = {{8, 1, 128, 96, 0.0883883f, 0, 0, 0, {}},
                                  {6, 2, 64, 32, 0.125f, 20, 0, 0, {}},
-                                 {4, 4, 32, 64, 0.2f, 0, 50, 0, {0.5f, -1, 200, 0}}};
-  for (const AttentionSpec& spec : specs) {
+                                 {4, 4, 32, 64, 0.2f, 0, 50, 0, {0.5f, -1, 200, 0}},
+                                 {3, 1, 256, 256, 0.0625f, 0, 0, 0, {}}};
+  for (int c = 0; c < 12; ++c) {
+    const AttentionSpec& spec = specs[c / 3];
+    const KvType type = c % 3 == 0 ? KvType::kBf16 : c % 3 == 1 ? KvType::kInt8 : KvType::kFp8;
     const size_t T = kKeyBlock + 75, row = spec.heads * spec.key_dim;
-    AttentionPlan plan =
-        plan_attention(spec, XType::kBf16, KvStorage{KvType::kBf16}, host_cpu(), Policy{});
+    AttentionPlan plan = plan_attention(spec, XType::kBf16, KvStorage{type}, host_cpu(), Policy{});
     if (plan.attend == nullptr) GTEST_SKIP() << "this CPU multiplies, adds and multiplies";
     Data d = random_data(spec, T, XType::kBf16, 17);
+    for (size_t t = 0; t < T; ++t)  // scales that differ
+      for (size_t k = 0; k < spec.kv_heads * spec.key_dim; ++k)
+        d.k[t * spec.kv_heads * spec.key_dim + k] *=
+            t % 5 == 3 ? 0.0f : 1.0f + 0.25f * static_cast<float>(t % 3);
+    d.k[(T - 3) * spec.kv_heads * spec.key_dim] = std::nanf("");
     d.q[40 * row] = std::nanf("");
     d.q[140 * row + 3] = HUGE_VALF;
     for (size_t i = 0; i < spec.key_dim; ++i)
@@ -210,8 +217,9 @@ TEST(Attention, ABlockInOneCallIsProductSoftmaxProduct) {
     for (size_t m = 0; m < M; ++m)
       seen[2 * m] = static_cast<uint8_t>(m % 3), seen[2 * m + 1] = static_cast<uint8_t>(m % 7 * 21);
     plan.attend->run({&keys.problem, &values.problem, k.data, v.data, k.data, q.data(), M,
-                      kKeyBlock, b == 1 ? seen.data() : nullptr, spec.scale, best_here.data(),
-                      total_here.data(), out_here.data(), scratch.data(), f.softmax_step});
+                      kKeyBlock, b == 1 ? seen.data() : nullptr, spec.scale, nullptr, nullptr,
+                      best_here.data(), total_here.data(), out_here.data(), scratch.data(),
+                      f.softmax_step});
     keys.kernel->gemm({&k, q.data(), M, 0, kKeyBlock, scores.data(), kKeyBlock, scratch.data()});
     std::vector<float> keep(M);
     for (size_t m = 0; m < M; ++m) {

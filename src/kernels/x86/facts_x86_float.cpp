@@ -36,13 +36,15 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k) {
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
 size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::row_panel_bytes(p, M); }
 size_t amx_scratch_bytes(const Problem& p, size_t M) { return amx_float::scratch_bytes(p, M); }
-// Whole tiles of bf16 rows with bf16 keys and values.
+// Whole tiles of bf16 rows.
 bool amx_attends(const Problem& keys, const Problem& values) {
   for (const Problem* p : {&keys, &values})
-    if (p->code != CodeType::kBf16 || p->x_type != XType::kBf16 || p->act.code != ActCode::kAsIs ||
+    if (p->x_type != XType::kBf16 || p->act.code != ActCode::kAsIs || p->zero_points ||
         p->K % 32 != 0 || p->N % 32 != 0)
       return false;
-  return keys.N == 128 && values.K == 128;
+  const bool fits =
+      keys.code == CodeType::kBf16 || (keys.K <= kAttendedDim && values.N <= kAttendedDim);
+  return fits && keys.code == values.code && keys.N == 128 && values.K == 128;
 }
 size_t fma_packed_bytes(const Problem& p) { return fma_float::fma_packed_bytes(p); }
 size_t fma_code_at(const Problem& p, size_t n, size_t k) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of 128 keys and values for many rows, on CPUs with AMX (kernels/attend.h). 32 rows at a time:
 // their scores leave the tiles, a softmax of 16 rows at once makes bf16 probabilities in the order that
-// tiles want, and the products with values are added to the sums of the rows one panel late. What bounds
-// it: docs/kernels_x86_float.md, "Attention".
+// tiles want, and the products with values are added to the sums of the rows one panel late. Codes of 8
+// bits become bf16 once for all rows. What bounds it: docs/kernels_x86_float.md, "Attention".
+#include <type_traits>
+
 #include "base/math_functions.h"
 #include "kernels/attend.h"
 #include "kernels/x86/x86_amx_float.h"
+#include "kernels/x86/x86_amx_float_codecs.h"
 #include "kernels/x86/x86_amx_float_rows.h"
 #include "kernels/x86/x86_amx_tiles.h"
 #include "kernels/x86/x86_float_facts.h"
@@ -16,9 +19,11 @@ namespace {
 using namespace amx_float;
 
 constexpr size_t kKeys = 128, kRows = 2 * kTile;
-// Scratch: scores [32][128], probabilities [tile][step][16][32], sums of two panels [32][32].
+// Scratch: scores [32][128], probabilities [tile][step][16][32], sums of two panels [32][32]; of codes
+// keys and values as bf16.
 constexpr size_t kScores = 4 * kRows * kKeys, kShares = 2 * kRows * kKeys, kSums = 4 * kRows * kNr;
 constexpr size_t kScratch = kScores + kShares + 2 * kSums;
+constexpr size_t kScratchOfCodes = kScratch + 2 * 2 * kKeys * x86_float_facts::kAttendedDim;
 
 #ifdef __x86_64__
 
@@ -57,13 +62,17 @@ template <class Join>
   return _mm512_fmadd_ps(_mm512_mul_ps(q, f), power, power);
 }
 
-// A block of 32 rows, the last ones of which may be none.
+// A block of 32 rows, the last ones of which may be none. Codec: of 8-bit codes, or void.
+template <class Codec>
 struct Attend {
+  static constexpr bool kCodes = !std::is_void_v<Codec>;
   const AttendArgs& a;
   const Shape keys, values;
   float* const scores;
   uint16_t* const shares;
   float* const sums;
+  const uint8_t *k, *v;           // panels of bf16
+  size_t key_panel, value_panel;  // bytes
   const uint8_t *ask = nullptr, *ask_end = nullptr;
   size_t ask_each = 0;
   alignas(64) float best[kRows], total[kRows], keep[kRows];
@@ -74,7 +83,34 @@ struct Attend {
         values(amx_shape(*args.values)),
         scores(reinterpret_cast<float*>(args.scratch)),
         shares(reinterpret_cast<uint16_t*>(args.scratch + kScores)),
-        sums(reinterpret_cast<float*>(args.scratch + kScores + kShares)) {}
+        sums(reinterpret_cast<float*>(args.scratch + kScores + kShares)),
+        k(args.k),
+        v(args.v),
+        key_panel(keys.stride()),
+        value_panel(values.stride()) {
+    if constexpr (kCodes) {
+      uint8_t *const to = args.scratch + kScratch, *const then = to + 2 * kKeys * keys.K_padded;
+      k = to, key_panel = expand(args.k, keys, a.columns / kNr, to);
+      v = then, value_panel = expand(args.v, values, a.values->N / kNr, then);
+    }
+  }
+
+  // Panels of codes as bf16, in the order in which tiles take them; returns the bytes of one.
+  static size_t expand(const uint8_t* from, const Shape& s, size_t panels, uint8_t* to) {
+    const Codec codec;
+    const auto zeros = Codec::zeros(nullptr);
+    constexpr size_t kRow = 4 * kNr;  // bytes: a unit of codes, a pair of bf16
+    const size_t units = s.K_padded / Codec::kUnit;
+    for (size_t n = 0; n < panels; ++n, from += s.stride())
+      for (size_t u = 0; u < units; ++u, to += kRow * Codec::kUnit / 2)
+        MOEBIUS_UNROLL for (size_t half = 0; half < kRow; half += 64) {
+          __m512i row[Codec::kUnit / 2];
+          codec.decode(_mm512_loadu_si512(from + kRow * u + half), zeros, row);
+          MOEBIUS_UNROLL for (size_t i = 0; i < Codec::kUnit / 2; ++i)
+              _mm512_store_si512(to + kRow * i + half, row[i]);
+        }
+    return 2 * kNr * s.K_padded;
+  }
 
   template <bool kTwo>
   [[gnu::always_inline]] static void multiply_step(const uint16_t* x, size_t apart,
@@ -116,16 +152,34 @@ struct Attend {
     }
   }
 
+  void scale_scores(size_t count) const {
+    for (size_t i = 0; i < count; ++i)
+      for (size_t j = 0; j < a.columns; j += 16) {
+        float* s = scores + i * kKeys + j;
+        _mm512_store_ps(s, _mm512_mul_ps(_mm512_load_ps(s), _mm512_loadu_ps(a.key_scales + j)));
+      }
+  }
+
   // A row by the definition: it sees nothing, or has a NaN.
   [[gnu::noinline]] void odd_row(size_t i, float m, float l) {
     float* s = scores + i * kKeys;
     keep[i] = a.softmax_step(s, kKeys, a.scale, true, &m, &l);
     best[i] = m, total[i] = l;
     for (size_t j = 0; j < kKeys; j += kStep)
-      _mm512_store_si512(share_of(i, j), pair(_mm512_load_ps(s + j), _mm512_load_ps(s + j + 16)));
+      put_shares(i, j, _mm512_load_ps(s + j), _mm512_load_ps(s + j + 16));
   }
-  [[gnu::always_inline]] static __m512i pair(__m512 low, __m512 high) {
-    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  // Probabilities of row i, keys [j, j + 32): pairs are neighbours, of codes keys 0 2 1 3.
+  [[gnu::always_inline]] void put_shares(size_t i, size_t j, __m512 low, __m512 high) const {
+    if constexpr (kCodes) {
+      low = _mm512_mul_ps(low, _mm512_loadu_ps(a.value_scales + j));
+      high = _mm512_mul_ps(high, _mm512_loadu_ps(a.value_scales + j + 16));
+    }
+    auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+    if constexpr (kCodes) {
+      const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+      both = _mm512_shuffle_epi8(both, _mm512_broadcast_i32x4(order));
+    }
+    _mm512_store_si512(share_of(i, j), both);
   }
   [[gnu::always_inline]] uint16_t* share_of(size_t i, size_t key) const {
     return shares + i / kTile * kTile * kKeys + key / kStep * kTileHalves + i % kTile * kStep;
@@ -168,7 +222,7 @@ struct Attend {
         const __m512 y =
             exp_coarse(_mm512_sub_ps(_mm512_mul_ps(_mm512_load_ps(at + j + 16), by), from));
         lane = _mm512_add_ps(_mm512_add_ps(lane, x), y);
-        _mm512_store_si512(share_of(first + i, j), pair(x, y));
+        put_shares(first + i, j, x, y);
       }
       _mm512_store_ps(lanes_of(i), lane);
     }
@@ -214,20 +268,21 @@ struct Attend {
       best[i] = i < count ? a.best[first + i] : lowest;
       total[i] = i < count ? a.total[first + i] : 0.0f;
     }
-    const uint8_t* w = a.k;
-    for (size_t n = 0; n < a.columns; n += kNr, w += keys.stride()) {
+    const uint8_t* w = k;
+    for (size_t n = 0; n < a.columns; n += kNr, w += key_panel) {
       multiply<kTwo>(x, apart, w, keys.K_padded / kStep);
       amx::store_sums<kTwo>(scores + n, 4 * kKeys);
     }
     amx::written();
+    if constexpr (kCodes) scale_scores(count);
     if (a.seen != nullptr) mask(first, count);
     softmax(0);
     if constexpr (kTwo) softmax(kTile);
     amx::written();
-    w = a.v;
+    w = v;
     float* out = a.out + first * a.values->N;
     const size_t panels = a.values->N / kNr;
-    for (size_t n = 0; n < panels; ++n, w += values.stride()) {
+    for (size_t n = 0; n < panels; ++n, w += value_panel) {
       multiply<kTwo>(shares, kTile * kKeys, w, kKeys / kStep);
       amx::store_sums<kTwo>(sums + n % 2 * kRows * kNr, 4 * kNr);
       amx::written();
@@ -257,16 +312,27 @@ struct Attend {
   }
 };
 
-void run(const AttendArgs& args) { Attend(args).run(); }
+template <class Codec>
+void run(const AttendArgs& args) {
+  Attend<Codec>(args).run();
+}
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
 #endif  // __x86_64__
 
+constexpr AttendKernel attend(const char* codec, size_t scratch, void (*body)(const AttendArgs&)) {
+  return {"x86_amx", codec, x86_float_facts::amx_attends, scratch, kTile + 1, 512, body};
+}
+constexpr AttendKernel kAttends[] = {
+    attend("bf16", kScratch, MOEBIUS_BODY(run<void>)),
+    attend("int8_float", kScratchOfCodes, MOEBIUS_BODY(run<IntBytes>)),
+    attend("fp8", kScratchOfCodes, MOEBIUS_BODY(run<Fp8>)),
+};
+
 }  // namespace
 
-extern const AttendKernel kX86AmxAttend;
-const AttendKernel kX86AmxAttend = {
-    "x86_amx", "bf16", x86_float_facts::amx_attends, kScratch, kTile + 1, 512, MOEBIUS_BODY(run)};
+extern const AttendTable kX86AmxAttends;
+const AttendTable kX86AmxAttends = {kAttends, sizeof kAttends / sizeof kAttends[0]};
 
 }  // namespace moebius

@@ -18,7 +18,9 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k);
 size_t amx_row_bytes(const Problem& p);
 size_t amx_panel_bytes(const Problem& p, size_t M);
 size_t amx_scratch_bytes(const Problem& p, size_t M);
-bool amx_attends(const Problem& keys, const Problem& values);  // kernels/attend.h
+// kernels/attend.h; codes of keys and values of at most so many features
+constexpr size_t kAttendedDim = 256;
+bool amx_attends(const Problem& keys, const Problem& values);
 size_t fma_packed_bytes(const Problem& p);
 size_t fma_code_at(const Problem& p, size_t n, size_t k);
 size_t fma_panel_bytes(const Problem& p, size_t M);
