@@ -16,7 +16,7 @@ namespace {
 // Bytes: the vectors of 16 bytes of an architecture (V), with load and store, store_all of 16 vectors
 // that follow each other, zip1 and zip2 (the lower and the upper halves of two vectors, in turn), low
 // and high: of two vectors of pairs of 4-bit codes the lower ones, or the upper ones, as pairs.
-// kByteRows: rows of a block of bytes, a multiple of 16.
+// kByteRows: rows of a block of bytes, 16 or 32.
 template <class Bytes, size_t kByteRows>
 class PermutedRows {
  public:
@@ -44,19 +44,14 @@ class PermutedRows {
   void read(size_t n) {
     const size_t most = nibbles_ ? 2 * kVector : kByteRows, left = from_.N - n;
     w_.N = most < left ? most : left, w_.n_phase = from_.n_phase + n;
-    for (size_t first = 0; first < w_.N; first += 2 * kVector) {
-      const uint8_t* from[2 * kVector];  // those past N repeat the last one
-      for (size_t i = 0; i < 2 * kVector; ++i) {
-        const size_t row = first + i < w_.N ? first + i : w_.N - 1;
-        from[i] = from_.codes + (n + row) * from_.row_bytes;
-      }
-      uint8_t* const to = rows_ + first * apart_;
-      if (nibbles_) {
-        turn<true>(from), turn_back<true>(to);
-        continue;
-      }
-      for (size_t half = 0; half < 2 && first + half * kVector < kByteRows; ++half)
-        turn<false>(from + half * kVector), turn_back<false>(to + half * kVector * apart_);
+    const uint8_t* from[2 * kVector];  // those past N repeat the last one
+    for (size_t i = 0; i < most; ++i)
+      from[i] = from_.codes + (n + (i < w_.N ? i : w_.N - 1)) * from_.row_bytes;
+    if (nibbles_) {
+      turn<true>(from), turn_back<true>(rows_);
+    } else {
+      for (size_t i = 0; i < w_.N; i += kVector)
+        turn<false>(from + i), turn_back<false>(rows_ + i * apart_);
     }
   }
   const PackArgs& args() const { return args_; }
