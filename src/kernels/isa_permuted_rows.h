@@ -13,6 +13,18 @@
 namespace moebius {
 namespace {
 
+// 16 x 16 bytes: rows become columns. Bytes: below.
+template <class Bytes>
+[[gnu::always_inline]] inline void transpose_16(typename Bytes::V (&v)[16]) {
+  typename Bytes::V o[16];
+  MOEBIUS_UNROLL_16 for (int round = 0; round < 2; ++round) {
+    MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) o[2 * i] = Bytes::zip1(v[i], v[i + 8]),
+                                                        o[2 * i + 1] = Bytes::zip2(v[i], v[i + 8]);
+    MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) v[2 * i] = Bytes::zip1(o[i], o[i + 8]),
+                                                        v[2 * i + 1] = Bytes::zip2(o[i], o[i + 8]);
+  }
+}
+
 // Bytes: the vectors of 16 bytes of an architecture (V), with load and store, store_all of 16 vectors
 // that follow each other, zip1 and zip2 (the lower and the upper halves of two vectors, in turn), low
 // and high: of two vectors of pairs of 4-bit codes the lower ones, or the upper ones, as pairs.
@@ -65,17 +77,6 @@ class PermutedRows {
     const bool whole = nibbles_ && c < from_.K / 32 * 32;
     return 16 * (whole ? (c & ~31u) | (c & 1u) << 4 | (c >> 1 & 15u) : c);
   }
-  [[gnu::always_inline]] static void transpose(V (&v)[kVector]) {
-    V o[kVector];
-    MOEBIUS_UNROLL_16 for (int round = 0; round < 2; ++round) {
-      MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) o[2 * i] = Bytes::zip1(v[i], v[i + 8]),
-                                                          o[2 * i + 1] =
-                                                              Bytes::zip2(v[i], v[i + 8]);
-      MOEBIUS_UNROLL_16 for (int i = 0; i < 8; ++i) v[2 * i] = Bytes::zip1(o[i], o[i + 8]),
-                                                          v[2 * i + 1] =
-                                                              Bytes::zip2(o[i], o[i + 8]);
-    }
-  }
   // Of two bytes of two codes each: the lower ones, or the upper ones.
   template <bool kUpper>
   [[gnu::always_inline]] static V halves(V a, V b) {
@@ -108,7 +109,7 @@ class PermutedRows {
       v[i] = Bytes::load(from[i] + at);
       if constexpr (kNibbles) v[i] = halves<kOdd>(v[i], Bytes::load(from[i + kVector] + at));
     }
-    transpose(v);
+    transpose_16<Bytes>(v);
     Bytes::store_all(to, v);
   }
 
@@ -146,7 +147,7 @@ class PermutedRows {
         v[i] = Bytes::load(turned_ + places[i]);
       }
     }
-    transpose(v);
+    transpose_16<Bytes>(v);
     MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) Bytes::store(to + i * apart_, v[i]);
   }
 

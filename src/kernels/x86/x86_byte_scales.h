@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "base/numeric.h"
+#include "kernels/x86/x86_packing.h"
 
 namespace moebius {
 namespace {
@@ -53,20 +54,6 @@ inline __m256i bf16_of_e4m3(__m128i codes) {
   return _mm256_or_si256(v, _mm256_slli_epi16(_mm256_srli_epi16(c, 7), 15));
 }
 
-// 16 x 16 bytes: rows become columns.
-inline void transpose(__m128i (&v)[16]) {
-  for (int stage = 0; stage < 4; ++stage) {
-    __m128i t[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
-      t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) v[i] = t[i];
-  }
-}
-
 // Scales of groups from the first on; rows[o] are those of output o. Those of a group go to `out`, which
 // moves by `stride` bytes. Returns how many groups that were: whole blocks of kGroups.
 inline size_t put(const uint8_t* const (&rows)[kRows], size_t groups, bool e4m3, uint8_t* out,
@@ -76,7 +63,7 @@ inline size_t put(const uint8_t* const (&rows)[kRows], size_t groups, bool e4m3,
     __m128i v[16];
     for (size_t o = 0; o < kRows; ++o)
       v[o] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[o] + g));
-    transpose(v);
+    transpose_16<x86_packing::Bytes16>(v);
     for (const __m128i& codes : v) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
                           e4m3 ? bf16_of_e4m3(codes) : bf16_of_e8m0(codes));
