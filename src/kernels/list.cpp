@@ -39,7 +39,9 @@
   X(kGenericRows)
 
 // The same for blocks of attention.
-#define MOEBIUS_ATTEND_TABLES(X) X(kX86AmxAttends)
+#define MOEBIUS_ATTEND_TABLES(X) \
+  X(kX86AmxAttends)              \
+  X(kArmBf16Attends)
 
 namespace moebius {
 

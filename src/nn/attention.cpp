@@ -232,15 +232,11 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
                end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
-  if (job.task.heads == 1 && attends(job)) {
-    for (size_t block = begin; block < end; ++block)
-      attend_block(job, block, keys_after(job, block, 0, end), s);
-    return;
-  }
+  const auto run = attends(job) ? &Attention::attend_block : &Attention::run_block;
   for (size_t block = begin; block < end; ++block)
     for (size_t h = 0; h < job.task.heads; ++h)
       if (any_selected(job, block, job.task.head + h))
-        run_block(job, block, h, keys_after(job, block, h, end), s);
+        (this->*run)(job, block, h, keys_after(job, block, h, end), s);
 }
 
 // What is likely to be multiplied behind head number `index` of a block; at the end, itself.
@@ -291,11 +287,12 @@ bool Attention::attends(const Job& job) const {
          job.rows.selected == nullptr && job.rows.relative == nullptr && plan_.spec.scale > 0.0f;
 }
 
-// All of run_block in one call; of one kv head.
-void Attention::attend_block(const Job& job, size_t block, const uint8_t* next,
+// All of run_block in one call.
+void Attention::attend_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                              AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
   const uint8_t* data = job.rows.blocks[block];
+  const size_t head = job.task.head + index, first = index * job.M;
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
   const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
@@ -305,11 +302,11 @@ void Attention::attend_block(const Job& job, size_t block, const uint8_t* next,
     s.seen[2 * m + 1] = static_cast<uint8_t>(seen.last);
   }
   plan_.attend->run({&plan_.kv.keys().problem, &plan_.kv.values().problem,
-                     plan_.kv.keys_of(data, job.task.head), plan_.kv.values_of(data, job.task.head),
-                     next, s.key_panel, job.M, columns_of(job, block), whole ? nullptr : s.seen,
-                     spec.scale, plan_.kv.key_scales(data, job.task.head),
-                     plan_.kv.value_scales(data, job.task.head), s.best, s.total, s.out, s.scratch,
-                     row_functions().softmax_step});
+                     plan_.kv.keys_of(data, head), plan_.kv.values_of(data, head), next,
+                     s.key_panel + index * s.key_panel_bytes, job.M, columns_of(job, block),
+                     whole ? nullptr : s.seen, spec.scale, plan_.kv.key_scales(data, head),
+                     plan_.kv.value_scales(data, head), s.best + first, s.total + first,
+                     s.out + first * spec.value_dim, s.scratch, row_functions().softmax_step});
 }
 
 // Keys of a block that are there for some row, from the first on.

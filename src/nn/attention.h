@@ -151,7 +151,8 @@ class Attention {
   size_t task_rows(size_t threads) const;
   size_t columns_of(const Job& job, size_t block) const;
   bool attends(const Job& job) const;
-  void attend_block(const Job& job, size_t block, const uint8_t* next, AttentionScratch& s) const;
+  void attend_block(const Job& job, size_t block, size_t index, const uint8_t* next,
+                    AttentionScratch& s) const;
   void run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                  AttentionScratch& s) const;
   void finish(const Task& task, float* out, const float* total) const;

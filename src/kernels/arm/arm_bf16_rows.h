@@ -40,16 +40,13 @@ inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
   for (; k < K; ++k) out[k] = f32_to_bf16(x[k] * by);
 }
 
-// How far the exponents of a row can be raised: its largest number to 2^125, at most by 126.
 inline int headroom_of(const float* x, size_t K) {
   uint32_t top = 0;
   for (size_t k = 0; k < K; ++k) {
     const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
     top = b > top ? b : top;
   }
-  if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
-  const int headroom = 125 - (static_cast<int>(top >> 23) - 127);
-  return headroom > 126 ? 126 : headroom;
+  return headroom(top);
 }
 
 inline void prepare_rows(const PrepareArgs& a) {

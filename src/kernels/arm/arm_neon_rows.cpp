@@ -2,6 +2,7 @@
 // Row functions in NEON, four lanes. Loops over the scalar definition are what the compiler makes of
 // them; those that layers spend time in work on blocks of vectors, with instructions it does not
 // choose.
+#include "kernels/arm/arm_exp_coarse.h"
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
 #include "kernels/isa_search.h"
@@ -34,35 +35,8 @@ MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
   return v;
 }
 
-// The addend of a fused multiply-add on Arm is overwritten, and the copy of a constant competes
-// with the products for a pipe; loading it anew does not, and leaves its register to the numbers.
-enum Addend : int {
-  kAddMagic64,
-  kAdd5,
-  kAdd4,
-  kAdd3,
-  kAdd2,
-  kAddOne,
-  kAddMagic127,
-  kAddMinusCoarse3,
-  kAddCoarse2,
-  kAddMinusCoarse1,
-  kCoarseLeast,
-  kCoarse4
-};
-constexpr float kAddends[] = {
-    numeric_detail::kExpMagic64,  numeric_detail::kExp5,           numeric_detail::kExp4,
-    numeric_detail::kExp3,        numeric_detail::kExp2,           1.0f,
-    numeric_detail::kExpMagic127, -numeric_detail::kExpCoarse3,    numeric_detail::kExpCoarse2,
-    -numeric_detail::kExpCoarse1, numeric_detail::kExpCoarseLeast, numeric_detail::kExpCoarse4};
-template <int i>
-MOEBIUS_ALWAYS_INLINE Four addend() {
-  alignas(16) static constexpr float kVector[4] = {kAddends[i], kAddends[i], kAddends[i],
-                                                   kAddends[i]};
-  Four v;
-  asm volatile("ldr %q0, %1" : "=w"(v) : "m"(kVector));
-  return v;
-}
+constexpr LanesOf kMagic64{numeric_detail::kExpMagic64}, k5{numeric_detail::kExp5},
+    k4{numeric_detail::kExp4}, k3{numeric_detail::kExp3}, k2{numeric_detail::kExp2}, kOne{1.0f};
 
 // e^-q (exp_nonpositive_f32) of 4 N numbers, one operation of the definition after the other over
 // all of them: the latencies of a chain of 15 operations overlap, which the order "one vector after
@@ -71,22 +45,21 @@ MOEBIUS_ALWAYS_INLINE Four addend() {
 // with loaded ones, 10.1 with N = 8.
 constexpr size_t kFours = 4, kBlock = 4 * kFours, kManyFours = 8, kManyBlock = 4 * kManyFours;
 #define MOEBIUS_EACH for (size_t j = 0; j < kFours; ++j)
-#define MOEBIUS_EACH_OF(N) _Pragma("GCC unroll 8") for (size_t j = 0; j < (N); ++j)
 template <size_t N>
 MOEBIUS_ALWAYS_INLINE void exp_block(Four (&q)[N], Four (&p)[N]) {
   using namespace numeric_detail;
   Four t[N], n[N];
   MOEBIUS_EACH_OF(N) q[j] = at_most(q[j], 104.0f);
-  MOEBIUS_EACH_OF(N) t[j] = fms_four(q[j], four(kLog2E), addend<kAddMagic64>());
+  MOEBIUS_EACH_OF(N) t[j] = fms_four(q[j], four(kLog2E), loaded<kMagic64>());
   MOEBIUS_EACH_OF(N) n[j] = t[j] - kExpMagic64;
   MOEBIUS_EACH_OF(N) q[j] = fms_four(n[j], four(kMinusLn2High), q[j]);
   MOEBIUS_EACH_OF(N) q[j] = fms_four(n[j], four(kMinusLn2Low), q[j]);
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(four(kExp6), q[j], addend<kAdd5>());
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], addend<kAdd4>());
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], addend<kAdd3>());
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], addend<kAdd2>());
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], addend<kAddOne>());
-  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], addend<kAddOne>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(four(kExp6), q[j], loaded<k5>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], loaded<k4>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], loaded<k3>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], loaded<k2>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], loaded<kOne>());
+  MOEBIUS_EACH_OF(N) p[j] = fms_four(p[j], q[j], loaded<kOne>());
   MOEBIUS_EACH_OF(N) p[j] = from_bits(bits_of(p[j]) + (bits_of(t[j]) << 23));
   MOEBIUS_EACH_OF(N) p[j] = p[j] * kExpMinus64;
 }
@@ -122,58 +95,6 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float scale, float to
   MOEBIUS_EACH_OF(N) p[j] = below(j) >= 0.0f ? p[j] : -below(j);
   MOEBIUS_EACH_OF(N) store_four(y + 4 * j, p[j]);
 }
-// exp_coarse_f32 in the same way, f and q with their signs changed; adds up the lanes on the way.
-// In this very order (volatile): 7.0 cycles for 4 numbers with the search for the largest, 7.6 in the
-// order that g++ finds.
-#define MOEBIUS_IN_ORDER(name, instruction)                                      \
-  MOEBIUS_ALWAYS_INLINE Four name(Four a, Four b) {                              \
-    Four v;                                                                      \
-    asm volatile(instruction " %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b)); \
-    return v;                                                                    \
-  }
-MOEBIUS_IN_ORDER(mul_in_order, "fmul")
-MOEBIUS_IN_ORDER(add_in_order, "fadd")
-MOEBIUS_IN_ORDER(sub_in_order, "fsub")
-MOEBIUS_IN_ORDER(max_in_order, "fmax")
-#undef MOEBIUS_IN_ORDER
-MOEBIUS_ALWAYS_INLINE Four fma_in_order(Four a, Four b, Four c) {
-  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
-  return c;
-}
-MOEBIUS_ALWAYS_INLINE Four fms_in_order(Four a, Four b, Four c) {
-  asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
-  return c;
-}
-MOEBIUS_ALWAYS_INLINE Four exponent_in_order(Four t) {
-  Four v;
-  asm volatile("shl %0.4s, %1.4s, #23" : "=w"(v) : "w"(t));
-  return v;
-}
-struct CoarseConstants {
-  Four scale, top, log2e, coarse4;
-};
-template <size_t N>
-MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(float* s, const CoarseConstants& c,
-                                                  Four (&sum)[kFours]) {
-  Four d[N], t[N], f[N], q[N];
-  MOEBIUS_EACH_OF(N) d[j] = mul_in_order(load_four(s + 4 * j), c.scale);
-  MOEBIUS_EACH_OF(N) d[j] = sub_in_order(d[j], c.top);
-  MOEBIUS_EACH_OF(N) d[j] = max_in_order(d[j], addend<kCoarseLeast>());
-  MOEBIUS_EACH_OF(N) t[j] = fma_in_order(d[j], c.log2e, addend<kAddMagic127>());
-  MOEBIUS_EACH_OF(N) f[j] = sub_in_order(t[j], addend<kAddMagic127>());
-  MOEBIUS_EACH_OF(N) f[j] = fms_in_order(d[j], c.log2e, f[j]);
-  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(c.coarse4, f[j], addend<kAddMinusCoarse3>());
-  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(q[j], f[j], addend<kAddCoarse2>());
-  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(q[j], f[j], addend<kAddMinusCoarse1>());
-  MOEBIUS_EACH_OF(N) t[j] = exponent_in_order(t[j]);
-  MOEBIUS_EACH_OF(N) q[j] = mul_in_order(q[j], f[j]);
-  MOEBIUS_EACH_OF(N) t[j] = fma_in_order(q[j], t[j], t[j]);
-  MOEBIUS_EACH_OF(N) {
-    store_four(s + 4 * j, t[j]);
-    sum[j % kFours] = add_in_order(sum[j % kFours], t[j]);
-  }
-}
-
 struct Neon : RowLoops<Neon, 4>,
               QuantizeLoops<Neon>,
               ScanLoops<Neon, 4>,
@@ -215,10 +136,16 @@ struct Neon : RowLoops<Neon, 4>,
   }
   static float exp_and_sum(float* s, size_t n, float scale, float top, bool coarse) {
     if (!coarse || n % kManyBlock != 0) return Loops::exp_and_sum(s, n, scale, top, coarse);
-    using namespace numeric_detail;
-    const CoarseConstants c{four(scale), four(top), four(kLog2E), four(kExpCoarse4)};
+    const CoarseConstants c(four(scale), four(top));
     Four sum[kFours] = {};
-    for (; n > 0; n -= kManyBlock, s += kManyBlock) exp_minus_coarse_block<kManyFours>(s, c, sum);
+    for (; n > 0; n -= kManyBlock, s += kManyBlock) {
+      Four t[kManyFours];
+      exp_coarse_in_order<kManyFours>(s, c, t);
+      MOEBIUS_EACH_OF(kManyFours) {
+        store_four(s + 4 * j, t[j]);
+        sum[j % kFours] = add_in_order(sum[j % kFours], t[j]);
+      }
+    }
     float lane[kSumLanes];
     __builtin_memcpy(lane, sum, sizeof sum);
     return Loops::sum_of_lanes(lane);
