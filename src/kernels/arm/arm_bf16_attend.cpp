@@ -23,7 +23,8 @@ constexpr size_t kChunk = 4 * kNr;                           // keys, or feature
 // values of codes.
 constexpr size_t kScores = 4 * kTileRows * kKeys, kShares = 2 * kTileRows * kKeys;
 constexpr size_t kScratch = kTogether * (kScores + kShares);
-constexpr size_t kScratchOfCodes = kScratch + 2 * 2 * kKeys * kMostDim;
+constexpr size_t kScales = 4 * 2 * kKeys;  // of keys, then of values: twice each
+constexpr size_t kScratchOfCodes = kScratch + 2 * kScales + 2 * 2 * kKeys * kMostDim;
 
 // Whole steps of inputs, whole panels of outputs.
 bool attends(const Problem& keys, const Problem& values) {
@@ -40,16 +41,13 @@ bool attends(const Problem& keys, const Problem& values) {
 constexpr size_t kPairFloats = 2 * kKeys;  // scores of a pair of rows
 
 // One instruction: two take four times as long.
-[[gnu::always_inline]] inline void store_two(float* p, float32x4_t a, float32x4_t b) {
+template <class Vector>
+[[gnu::always_inline]] inline void store_two(void* p, Vector a, Vector b) {
   asm volatile("stp %q0, %q1, [%2]" : : "w"(a), "w"(b), "r"(p) : "memory");
 }
 // A number for each row of a pair.
 [[gnu::always_inline]] inline float32x4_t both_rows(const float* r) {
   return vcombine_f32(vdup_n_f32(r[0]), vdup_n_f32(r[1]));
-}
-// Numbers of two keys, for both rows.
-[[gnu::always_inline]] inline float32x4_t both_keys(const float* k) {
-  return vcombine_f32(vld1_f32(k), vld1_f32(k));
 }
 
 // Of two rows; the second may be missing.
@@ -95,11 +93,19 @@ struct Attend {
                         kRaised = std::is_same_v<Codec, Fp8>;
   const AttendArgs& a;
   const size_t dk, dv;
-  const uint8_t* next;       // lines of memory that will be needed
-  size_t lines_of_pair = 0;  // of these, while the softmax of a pair runs
+  const float *key_scales, *value_scales;  // of two keys, for both rows of a pair; codes alone
+  const uint8_t* next;                     // lines of memory that will be needed
+  size_t lines_of_pair = 0;                // of these, while the softmax of a pair runs
 
   explicit Attend(const AttendArgs& args)
-      : a(args), dk(args.keys->K), dv(args.values->N), next(args.next) {}
+      : a(args), dk(args.keys->K), dv(args.values->N), next(args.next) {
+    auto* scales = reinterpret_cast<float*>(args.scratch + kScratch);
+    key_scales = scales, value_scales = scales + 2 * kKeys;
+    if constexpr (kCodes)
+      for (const float* from : {args.key_scales, args.value_scales})
+        for (size_t k = 0; k < kKeys; k += 2, scales += 4)
+          vst1q_f32(scales, vcombine_f32(vld1_f32(from + k), vld1_f32(from + k)));
+  }
 
   // --- operands ---
 
@@ -111,10 +117,12 @@ struct Attend {
     for (size_t n = n0; n < n1; n += kNr) {
       const uint8_t* codes = from + n / kNr * stride;
       for (size_t i = 0; i < steps; ++i, codes += Codec::kStep, to += 256)
-        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-          uint8x16_t b[4];
-          codec.decode(codes + Codec::kPair * static_cast<size_t>(j), vdupq_n_s8(0), b);
-          MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) vst1q_u8(to + 64 * q + 16 * j, b[q]);
+        MOEBIUS_UNROLL for (size_t j = 0; j < 4; j += 2) {
+          uint8x16_t b[2][4];
+          MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h)
+              codec.decode(codes + Codec::kPair * (j + h), vdupq_n_s8(0), b[h]);
+          MOEBIUS_UNROLL for (size_t q = 0; q < 4; ++q)
+              store_two(to + 64 * q + 16 * j, b[0][q], b[1][q]);
         }
     }
   }
@@ -126,7 +134,6 @@ struct Attend {
   [[gnu::noinline]] size_t score(TileOfRows& t, const uint8_t* w, size_t n, size_t end) {
     bf16_tiles::Ahead ahead = {next, 64 * kLines * S};
     const size_t steps = dk / kKr, bytes = 2 * kNr * dk;
-    const float* const scales = a.key_scales;
     float* to = t.scores + 2 * n;
     for (; n + (S - 1) * kNr < end; n += S * kNr, w += S * bytes, to += 16 * S) {
       const uint8_t *x = t.q, *panel[S];
@@ -144,7 +151,7 @@ struct Attend {
             const float32x4_t raised = both_rows(t.pairs[i].raised);
             MOEBIUS_UNROLL for (size_t j = 0; j < 4; ++j) {
               if constexpr (kRaised) s[j] = vmulq_f32(s[j], raised);
-              s[j] = vmulq_f32(s[j], both_keys(scales + n + u * kNr + 2 * j));
+              s[j] = vmulq_f32(s[j], vld1q_f32(key_scales + 2 * n + 16 * u + 4 * j));
             }
           }
           store_two(at + 16 * u, s[0], s[1]);
@@ -242,7 +249,7 @@ struct Attend {
       exp_coarse_in_order<8>(from, c, t);
       MOEBIUS_EACH_OF(8) sum[j] = add_in_order(sum[j], t[j]);
       if constexpr (kCodes)
-        MOEBIUS_EACH_OF(8) t[j] = vmulq_f32(t[j], both_keys(a.value_scales + k + 2 * j));
+        MOEBIUS_EACH_OF(8) t[j] = vmulq_f32(t[j], vld1q_f32(value_scales + 2 * k + 4 * j));
       if constexpr (kRaised) {
         MOEBIUS_EACH_OF(8) {
           vst1q_f32(from + 4 * j, t[j]);
@@ -288,6 +295,12 @@ struct Attend {
 
   // --- values ---
 
+  // A sum under a scale of 1 has no negative zero. (A zero in a register would be one too many.)
+  [[gnu::always_inline]] static float32x4_t plus_zero(float32x4_t v) {
+    float32x4_t zero;
+    asm volatile("movi %0.4s, #0" : "=w"(zero));
+    return vaddq_f32(v, zero);
+  }
   // Sums of 8 outputs to the results.
   template <int P, bool kKept>
   [[gnu::always_inline]] void add(const float32x4_t (&acc)[P][4], const Pair* pairs,
@@ -298,8 +311,7 @@ struct Attend {
       float32x4_t sums[2];
       row_of(acc[i / 2], i % 2, sums);
       MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
-        // A sum under a scale of 1 has no negative zero.
-        if constexpr (kCodes) sums[h] = vaddq_f32(sums[h], vdupq_n_f32(0));
+        if constexpr (kCodes) sums[h] = plus_zero(sums[h]);
         if constexpr (kRaised) sums[h] = vmulq_n_f32(sums[h], p.raised[i % 2]);
         float32x4_t before = vld1q_f32(out + 4 * h);
         if constexpr (!kKept) before = vmulq_n_f32(before, p.keep[i % 2]);
@@ -352,7 +364,7 @@ struct Attend {
     // Of codes, those that are met once need one place.
     const size_t key_bytes = 2 * dk, value_bytes = 2 * kKeys;
     const bool once = first && last;
-    uint8_t* const keys = a.scratch + kScratch;
+    uint8_t* const keys = a.scratch + kScratch + 2 * kScales;
     uint8_t* const values = keys + kKeys * key_bytes;
     const size_t chunk = kCodes || count > 1 ? kChunk : kKeys + dv;
     for (size_t n = 0; n < a.columns; n += chunk) {
