@@ -174,11 +174,12 @@ inline size_t row_bytes(const Problem& p) {
   return up(row_codes(p) + 2 * shape_of(p).K_padded, 64);
 }
 
-// How far the exponents of a row of e4m3 weights can be raised: its largest number, whose bits are
-// `top`, to 2^125, at most by 126.
+// How far the exponents of a row are raised that meets e4m3 weights: its largest number, whose bits are
+// `top`, to 2^kRaise, at most by 126. Then sums are no larger than those of a row of ones: scales that
+// are large themselves leave no room.
 inline int headroom(uint32_t top) {
   if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
-  const int by = 125 - (static_cast<int>(top >> 23) - 127);
+  const int by = kRaise - (static_cast<int>(top >> 23) - 127);
   return by > 126 ? 126 : by;
 }
 
