@@ -18,25 +18,6 @@ constexpr size_t kMany = 7;        // rows from which operands in scratch pay
 constexpr size_t kSmall = 131072;  // weights of a dense matrix that stays in the second-level cache
 constexpr size_t kAhead = 16384;   // bytes from a weight to the one that is prefetched with it
 
-// f(a constant of so many pairs of rows): a tile has up to 6.
-template <class F>
-[[gnu::always_inline]] inline void with_pairs(size_t pairs, const F& f) {
-  switch (pairs) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 3:
-      return f(std::integral_constant<int, 3>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 5:
-      return f(std::integral_constant<int, 5>{});
-    default:
-      return f(std::integral_constant<int, 6>{});
-  }
-}
-
 // A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
 template <bool kGrouped>
 struct Product {

@@ -67,25 +67,6 @@ struct TileOfRows {
   Pair pairs[kMostPairs];
 };
 
-// f(a constant of so many pairs).
-template <class F>
-[[gnu::always_inline]] inline void with_size(size_t pairs, const F& f) {
-  switch (pairs) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 3:
-      return f(std::integral_constant<int, 3>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 5:
-      return f(std::integral_constant<int, 5>{});
-    default:
-      return f(std::integral_constant<int, 6>{});
-  }
-}
-
 // Codec: of 8-bit codes, or Operands.
 template <class Codec>
 struct Attend {
@@ -376,7 +357,7 @@ struct Attend {
         w = to;
       }
       for (size_t i = 0; i < count; ++i)
-        with_size(tiles[i].size, [&](auto p) { score_all<p(), kLines>(tiles[i], w, n, end); });
+        with_pairs(tiles[i].size, [&](auto p) { score_all<p(), kLines>(tiles[i], w, n, end); });
     }
     for (size_t i = 0; i < count; ++i) softmax_of(tiles[i]);
     for (size_t n = 0; n < dv; n += chunk) {
@@ -388,7 +369,7 @@ struct Attend {
         w = to;
       }
       for (size_t i = 0; i < count; ++i)
-        with_size(tiles[i].size, [&](auto p) {
+        with_pairs(tiles[i].size, [&](auto p) {
           if (tiles[i].kept) {
             weigh_all<p(), kLines, true>(tiles[i], w, n, end);
           } else {

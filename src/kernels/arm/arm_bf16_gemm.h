@@ -462,6 +462,25 @@ template <int P, int S, class Codec, bool kGrouped>
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(f[u], out[u]);
 }
 
+// f(a constant of so many pairs of rows): a tile has up to 6.
+template <class F>
+[[gnu::always_inline]] inline void with_pairs(size_t pairs, const F& f) {
+  switch (pairs) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 3:
+      return f(std::integral_constant<int, 3>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 5:
+      return f(std::integral_constant<int, 5>{});
+    default:
+      return f(std::integral_constant<int, 6>{});
+  }
+}
+
 // Row r of a pair: 8 outputs from four 2x2 blocks.
 [[gnu::always_inline]] inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
