@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CLASSES = [("i8mm and bf16", "neon,dotprod,i8mm,bf16,fp16,fhm"), ("dotprod", "neon,dotprod,fp16"), ("plain NEON", "neon")]
+CLASSES = [("i8mm and bf16", "neon,dotprod,i8mm,bf16,fp16,fhm"), ("dotprod and fhm", "neon,dotprod,fp16,fhm"), ("dotprod", "neon,dotprod,fp16"), ("plain NEON", "neon")]
 # Scheme, groups to measure (none: the scheme's own), code of the table in measured.cpp.
 CASES = [("w4a8", [-1, 128, 32], "kInt4Offset"), ("w8a8", [-1], "kInt8"), ("w4a16", [-1, 128, 32], "kInt4Offset"), ("w8a16", [-1, 128, 32], "kInt8"),
          ("fp8", [], "kFp8"), ("fp8_block", [], "kFp8"), ("nvfp4", [], "kFp4"), ("mxfp4", [], "kFp4"), ("nvfp4a16", [], "kFp4"),
