@@ -50,10 +50,8 @@ enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
 struct Flags {
   static constexpr size_t kMost = 7, kLongest = 256;
   uint8_t plain, count, entries[2 * kMost];
-  constexpr void put(size_t k, size_t output, uint8_t code) {
-    entries[2 * count] = static_cast<uint8_t>(k);
-    entries[2 * count + 1] = static_cast<uint8_t>(output << 4 | (code & 7) | (code & 0x80) >> 4);
-    ++count;
+  static constexpr uint16_t entry(size_t k, size_t output, uint8_t code) {
+    return static_cast<uint16_t>((output << 4 | (code & 7) | (code & 0x80) >> 4) << 8 | k);
   }
   // As many as cost less than decoding a group of `inputs` the long way.
   static constexpr size_t most(size_t inputs) {

@@ -5,6 +5,7 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
+#include <optional>
 #include <type_traits>
 
 #include "base/numeric.h"
@@ -74,25 +75,22 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, si
     }
 }
 
-// All bits of every e4m3 code that is subnormal.
-[[gnu::always_inline]] inline uint8x16_t subnormal(uint8x16_t codes) {
+// A bit of four for each of 16 e4m3 codes that is subnormal.
+inline uint64_t subnormals_of(uint8x16_t codes) {
   const uint8x16_t twice = vshlq_n_u8(codes, 1);  // without the sign; 2 to 14 if it is one
-  return vcltq_u8(vsubq_u8(twice, vdupq_n_u8(2)), vdupq_n_u8(13));
+  const uint8x16_t found = vcltq_u8(vsubq_u8(twice, vdupq_n_u8(2)), vdupq_n_u8(13));
+  const uint8x8_t four = vshrn_n_u16(vreinterpretq_u16_u8(found), 4);
+  return vget_lane_u64(vreinterpret_u64_u8(four), 0) & 0x1111111111111111;
 }
-inline bool is_subnormal(uint8_t c) { return (c & 0x7fu) - 1u < 7u; }
 
 // What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
 inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   const uint8_t* row = a.w->codes + r * a.w->row_bytes;
   unsigned found = 0;
   if (a.columns == nullptr) {
-    uint8x16_t nan = vdupq_n_u8(0), small = nan;
-    for (; k + 16 <= k1; k += 16) {
-      const uint8x16_t m = vandq_u8(vld1q_u8(row + k), vdupq_n_u8(0x7f));
-      nan = vorrq_u8(nan, vceqq_u8(m, vdupq_n_u8(0x7f)));
-      small = vorrq_u8(small, subnormal(m));
-    }
-    found = (vmaxvq_u8(nan) != 0 ? 1u : 0u) | (vmaxvq_u8(small) != 0 ? 2u : 0u);
+    Seen seen;
+    for (; k + 16 <= k1; k += 16) seen.add(vld1q_u8(row + k));
+    found = (seen.nan() ? 1u : 0u) | (seen.subnormals() != 0 ? 2u : 0u);
   }
   for (; k < k1; ++k) {
     const unsigned m = row[a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k] & 0x7fu;
@@ -101,47 +99,58 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
-// How many of them each output from n on has in inputs [k, k1), at most 256, of rows that lie in order;
-// returns their sum, or more than `most` as soon as it is exceeded.
-inline size_t count_subnormals(const QuantMatrix& w, size_t n, size_t k, size_t k1, size_t most,
-                               size_t (&counts)[kNr]) {
-  size_t sum = 0;
-  for (size_t o = 0; o < kNr && n + o < w.N && sum <= most; ++o) {
-    const uint8_t* row = w.codes + (n + o) * w.row_bytes;
-    uint8x16_t ones = vdupq_n_u8(0);
-    size_t i = k, tail = 0;
-    for (; i + 16 <= k1; i += 16) ones = vsubq_u8(ones, subnormal(vld1q_u8(row + i)));
-    for (; i < k1; ++i) tail += is_subnormal(row[i]) ? 1 : 0;
-    counts[o] = tail + vaddlvq_u8(ones);
-    sum += counts[o];
-  }
-  return sum;
+// Which of 8 rows may have a subnormal code (or have a zero) in `steps` steps of 16 inputs: all bits of the
+// byte of each.
+inline uint64_t rows_of_small(Rows r, size_t steps) {
+  uint8x16_t v[kNr];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) v[i] = vdupq_n_u8(255);
+  for (; steps > 0; --steps, r.first += kKr) MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) {
+      const uint8x16_t codes = vld1q_u8(r.row(i));
+      v[i] = vminq_u8(v[i], vaddq_u8(codes, codes));  // without the sign
+    }
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) v[i] = vpminq_u8(v[2 * i], v[2 * i + 1]);
+  v[0] = vpminq_u8(vpminq_u8(v[0], v[1]), vpminq_u8(v[2], v[3]));
+  const uint8x8_t least = vpmin_u8(vget_low_u8(v[0]), vget_high_u8(v[0]));
+  return vget_lane_u64(vreinterpret_u64_u8(vclt_u8(least, vdup_n_u8(16))), 0);
 }
 
 // The subnormal codes of the outputs from n on in inputs [k, k1) of a group that begins at k: those of a
 // plain group, which has few.
-[[gnu::noinline]] Flags list_subnormals(const PackArgs& a, size_t n, size_t k, size_t k1) {
+[[gnu::noinline]] FlagBits list_subnormals(const PackArgs& a, size_t n, size_t k, size_t k1) {
   const QuantMatrix& w = *a.w;
   const size_t most = Flags::most(k1 - k);
-  size_t counts[kNr] = {};
-  if (most == 0) return {};
-  if (a.columns == nullptr && count_subnormals(w, n, k, k1, most, counts) > most) return {};
-  Flags f{1, 0, {}};
-  for (size_t o = 0; o < kNr && n + o < w.N; ++o) {
-    if (a.columns == nullptr && counts[o] == 0) continue;
+  const bool whole = a.columns == nullptr && n + kNr <= w.N && (k1 - k) % kKr == 0;
+  uint64_t small = n + kNr <= w.N ? ~uint64_t{0} : (uint64_t{1} << 8 * (w.N - n)) - 1;
+  if (whole) {
+    const Rows r{w.codes + n * w.row_bytes + k, nullptr, w.row_bytes};
+    small = rows_of_small(r, (k1 - k) / kKr);
+  }
+  FlagBits f = kNoneListed;
+  for (size_t o = 0; small != 0; ++o, small >>= 8) {
+    if ((small & 1) == 0) continue;
     const uint8_t* row = w.codes + (n + o) * w.row_bytes;
-    for (size_t i = k; i < k1; ++i) {
-      if (a.columns == nullptr && i + 16 <= k1 && vmaxvq_u8(subnormal(vld1q_u8(row + i))) == 0) {
-        i += 15;
-        continue;
+    size_t i = k;
+    for (; a.columns == nullptr && i + 16 <= k1; i += 16)
+      for (uint64_t bits = subnormals_of(vld1q_u8(row + i)); bits != 0; bits &= bits - 1) {
+        if (f.count() == most) return {};
+        const size_t at = i + static_cast<size_t>(__builtin_ctzll(bits)) / 4;
+        f.put(at - k, o, row[at]);
       }
+    for (; i < k1; ++i) {
       const uint8_t c = row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i];
-      if (!is_subnormal(c)) continue;
-      if (f.count == most) return {};
+      if ((c & 0x7fu) - 1u >= 7u) continue;
+      if (f.count() == most) return {};
       f.put(i - k, o, c);
     }
   }
   return f;
+}
+// The flags of a whole group of 8 outputs without NaN, of whose codes at least `subnormals` are subnormal
+// (of Seen).
+[[gnu::always_inline]] inline FlagBits flags_of(const PackArgs& a, size_t n, size_t k, size_t k1,
+                                                size_t subnormals) {
+  if (subnormals > Flags::most(k1 - k)) return {};
+  return subnormals == 0 ? kNoneListed : list_subnormals(a, n, k, k1);
 }
 
 inline float scale_at(const QuantMatrix& w, size_t at) {
@@ -164,9 +173,10 @@ inline float scale_at(const QuantMatrix& w, size_t at) {
   }
 }
 
-// Scales, zero points and flag of a group. `met`: among the e4m3 codes of the group.
+// Scales, zero points and flag of a group. `subnormals`: of Seen, if its e4m3 codes were looked at and none
+// is NaN.
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
-                        const ScaleRows& rows, Met met, uint8_t* out) {
+                        const ScaleRows& rows, std::optional<size_t> subnormals, uint8_t* out) {
   const QuantMatrix& w = *a.w;
   if (s.scale_bytes == 0) return;
   const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
@@ -178,19 +188,20 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
       out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + column]);
   if (s.bf16 && !fp8 && n + kNr <= w.N)
     return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows.at, column)));
-  bool plain = fp8, nan = false, small = met == Met::kSubnormal;
+  bool plain = fp8, nan = false, small = false;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
     scales[i] = scale_at(w, rows.at[i] + column);
-    const unsigned found = fp8 && met == Met::kUnknown ? survey(a, n + i, k, k1) : 0;
+    const unsigned found = fp8 && !subnormals ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     nan = nan || (found & 1) != 0, small = small || (found & 2) != 0;
     // 8 times a scale must not overflow anywhere
     plain = plain && scales[i] < 16.0f && scales[i] > -16.0f;
   }
-  Flags flags{1, 0, {}};
+  FlagBits flags = kNoneListed;
   if (plain && !nan && small) flags = list_subnormals(a, n, k, k1);
-  plain = plain && !nan && flags.plain != 0;
+  if (plain && subnormals) flags = flags_of(a, n, k, k1, *subnormals);
+  plain = plain && !nan && flags.low != 0;
   if (s.flag_bytes != 0 && plain)
     __builtin_memcpy(out + s.scale_bytes + s.zero_bytes, &flags, sizeof flags);
   for (size_t i = 0; i < kNr; ++i) {
@@ -278,15 +289,13 @@ class PanelPacker : Panel<Shape> {
       }
     }
   }
-  // Scales null: they are not simple.
-  void put_extras(size_t g, const uint16x8_t* scales, Met met, uint8_t* out) const {
-    if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, met, out);
-    if (met == Met::kNormal) return put_e4m3_extras(*scales, Flags{1, 0, {}}, out);
-    if (met == Met::kSubnormal) {
-      const size_t k = g * s_.group_k;
-      return put_e4m3_extras(*scales, list_subnormals(a_, n_, k, k + s_.group_k), out);
-    }
-    store_in_order<1>(out, {vreinterpretq_u8_u16(*scales)});
+  // Scales null: they are not simple. `subnormals`: of Seen, if the codes are e4m3.
+  [[gnu::always_inline]] void put_extras(size_t g, const uint16x8_t* scales,
+                                         std::optional<size_t> subnormals, uint8_t* out) const {
+    if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, subnormals, out);
+    if (!subnormals) return store_in_order<1>(out, {vreinterpretq_u8_u16(*scales)});
+    const size_t k = g * s_.group_k;
+    put_e4m3_extras(*scales, flags_of(a_, n_, k, k + s_.group_k, *subnormals), out);
   }
   // Two groups at a time.
   [[gnu::noinline]] void one_step_groups(size_t g, size_t g1, const uint16x8_t* scales) const {
@@ -297,9 +306,9 @@ class PanelPacker : Panel<Shape> {
       uint8x16_t first[4], second[4];
       NibbleCodec<StoredNibbles>::make(r, first, second);
       store_in_order(out, first);
-      put_extras(g, scales, Met::kUnknown, out + 64);
+      put_extras(g, scales, {}, out + 64);
       store_in_order(out + apart, second);
-      put_extras(g + 1, scales == nullptr ? nullptr : scales + 1, Met::kUnknown, out + apart + 64);
+      put_extras(g + 1, scales == nullptr ? nullptr : scales + 1, {}, out + apart + 64);
       if (scales != nullptr) scales += 2;
     }
   }
@@ -312,10 +321,12 @@ class PanelPacker : Panel<Shape> {
     for (; g < g1; ++g, out += apart) {
       Seen seen;
       put_steps<Codec>(r, steps, out, seen);
-      if (kE4m3 && seen.nan()) {
+      if constexpr (!kE4m3) {
+        put_extras(g, scales, {}, out + at);
+      } else if (seen.nan()) {
         any_group(g);
       } else {
-        put_extras(g, scales, kE4m3 ? seen.met() : Met::kUnknown, out + at);
+        put_extras(g, scales, seen.subnormals(), out + at);
       }
       if (scales != nullptr) ++scales;
     }
@@ -337,7 +348,7 @@ class PanelPacker : Panel<Shape> {
       k += steps * kKr, out += steps * s_.step_bytes;
     }
     pack_codes(a_, s_, n_, k, end, out);
-    pack_extras(a_, s_, n_, g, rows_, Met::kUnknown, group(g) + s_.code_bytes);
+    pack_extras(a_, s_, n_, g, rows_, {}, group(g) + s_.code_bytes);
   }
 };
 

@@ -22,16 +22,32 @@ using namespace arm_packing;
 // A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has kStored bytes for
 // a step of a row.
 
-// What is among the e4m3 codes of a group, if they were looked at and none is NaN.
-enum class Met : uint8_t { kUnknown, kNormal, kSubnormal };
-// The largest of 2 * code, of NaN 254, and of -2 * code, more than 240 only of subnormals (both
-// without the sign). By operations without constants: this core reads four registers per cycle that
-// are not just being made.
+// What is among the e4m3 codes of a group: the largest of 2 * code, of NaN 254, and of -2 * code, more
+// than 240 only of subnormals (both without the sign). By operations without constants and two registers
+// that are always just being made: this core reads four others per cycle.
 struct Seen {
-  uint8x16_t most = vdupq_n_u8(0), small = vdupq_n_u8(0);
+  uint8x16_t most = vdupq_n_u8(0), least = vdupq_n_u8(0);
+  [[gnu::always_inline]] void add(uint8x16_t codes) {
+    const uint8x16_t twice = vaddq_u8(codes, codes);
+    most = vmaxq_u8(most, twice);
+    least = vmaxq_u8(least, vreinterpretq_u8_s8(vnegq_s8(vreinterpretq_s8_u8(twice))));
+  }
   bool nan() const { return vmaxvq_u8(most) == 254; }
-  Met met() const { return vmaxvq_u8(small) > 240 ? Met::kSubnormal : Met::kNormal; }
+  // How many subnormal codes there are at least; 0 only if there are none.
+  size_t subnormals() const { return vaddvq_u8(vshrq_n_u8(vcgtq_u8(least, vdupq_n_u8(240)), 7)); }
 };
+
+// Flags in registers: a load waits for the stores of what it loads in parts.
+struct FlagBits {
+  uint64_t low = 0, high = 0;
+  size_t count() const { return low >> 8 & 0xff; }
+  void put(size_t k, size_t output, uint8_t code) {
+    const size_t at = 1 + count();
+    (at < 4 ? low : high) |= uint64_t{Flags::entry(k, output, code)} << (16 * (at % 4));
+    low += 1 << 8;
+  }
+};
+constexpr FlagBits kNoneListed{1, 0};
 
 struct StoredNibbles {
   static constexpr size_t kStep = 8;
@@ -66,9 +82,8 @@ struct NibbleCodec {
 
 struct E4m3 {
   static uint8x16_t one(const uint8_t* p, Seen& seen) {
-    const uint8x16_t v = vld1q_u8(p), twice = vshlq_n_u8(v, 1);
-    seen.most = vmaxq_u8(seen.most, twice);
-    seen.small = vmaxq_u8(seen.small, vreinterpretq_u8_s8(vnegq_s8(vreinterpretq_s8_u8(twice))));
+    const uint8x16_t v = vld1q_u8(p);
+    seen.add(v);
     return v;
   }
 };
@@ -78,12 +93,19 @@ struct Integers {
 struct OffsetIntegers {
   static uint8x16_t one(const uint8_t* p, Seen&) { return veorq_u8(vld1q_u8(p), vdupq_n_u8(0x80)); }
 };
-// 16 inputs of a pair of outputs, a byte each.
+// 16 inputs of a pair of outputs, a byte each. Both tables are two registers in a row: vqtbl2q_u8 would have
+// them copied there for each.
 [[gnu::always_inline]] inline void put_bytes(uint8_t* out, uint8x16_t o, uint8x16_t p) {
-  const uint64x2_t a = vreinterpretq_u64_u8(o), b = vreinterpretq_u64_u8(p);
-  const uint8x16_t lo = vreinterpretq_u8_u64(vzip1q_u64(a, b)),
-                   hi = vreinterpretq_u8_u64(vzip2q_u64(a, b));
-  store_in_order<2>(out, {vuzp1q_u8(lo, hi), vuzp2q_u8(lo, hi)});
+  constexpr uint8_t kEven[16] = {0, 2, 4, 6, 16, 18, 20, 22, 8, 10, 12, 14, 24, 26, 28, 30};
+  const uint8x16_t even = vld1q_u8(kEven), odd = vaddq_u8(even, vdupq_n_u8(1));
+  register uint8x16_t first asm("v16") = o;
+  register uint8x16_t second asm("v17") = p;
+  uint8x16_t v[2];
+  asm("tbl %0.16b, {%2.16b, %3.16b}, %4.16b\n\t"
+      "tbl %1.16b, {%2.16b, %3.16b}, %5.16b"
+      : "=&w"(v[0]), "=w"(v[1])
+      : "w"(first), "w"(second), "w"(even), "w"(odd));
+  store_in_order(out, v);
 }
 template <class Reader>
 struct ByteCodec {
@@ -133,13 +155,12 @@ template <class Codec>
 
 // Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which
 // must not overflow anywhere.
-[[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, const Flags& found,
+[[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, FlagBits flags,
                                                    uint8_t* out) {
   constexpr uint16_t kSixteen = 0x4180;
   const bool plain =
-      found.plain != 0 && vmaxvq_u16(vandq_u16(scales, vdupq_n_u16(0x7fff))) < kSixteen;
-  uint64_t flags[2] = {};
-  if (plain) __builtin_memcpy(flags, &found, sizeof flags);
+      flags.low != 0 && vmaxvq_u16(vandq_u16(scales, vdupq_n_u16(0x7fff))) < kSixteen;
+  if (!plain) flags = {};
   const float32x4_t lo = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(scales), 16)),
                     hi = vreinterpretq_f32_u32(vshll_high_n_u16(scales, 16));
   const uint16x8_t larger = vuzp2q_u16(vreinterpretq_u16_f32(vmulq_n_f32(lo, 8)),
@@ -147,7 +168,7 @@ template <class Codec>
   const uint16x8_t mask = vdupq_n_u16(plain ? 0xffff : 0);
   store_in_order<2>(
       out, {vreinterpretq_u8_u16(vbslq_u16(mask, larger, scales)),
-            vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(flags[0]), vcreate_u64(flags[1])))});
+            vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(flags.low), vcreate_u64(flags.high)))});
 }
 
 }  // namespace bf16_family
