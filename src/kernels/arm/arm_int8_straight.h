@@ -34,13 +34,6 @@ struct Sums {
   }
 };
 
-[[gnu::always_inline]] inline uint8x16_t low_halves(uint8x16_t a, uint8x16_t b) {
-  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
-}
-[[gnu::always_inline]] inline uint8x16_t high_halves(uint8x16_t a, uint8x16_t b) {
-  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
-}
-
 // ---------------------------------------------------------------------------------------------- readers
 // 32 or 16 inputs (then in the lower half) of a row as nibbles of the panel. kOffset: what a code
 // is too large by in the sums.
@@ -164,42 +157,6 @@ template <class Codec, bool kSums>
   if (steps != 0) Codec::template put_last<kSums>(r, out, sums);
   if (kSums)
     sums.settle(Codec::kOffset * static_cast<int32_t>((since * Codec::kSteps + steps) * kKr));
-}
-
-// ---------------------------------------------------------------------------------------------- scales
-
-// Of 8 outputs in one group: 8 x bf16, or 8 x f32.
-struct Scales {
-  uint8x16_t v[2];
-};
-
-// f16 of 8 outputs as f32.
-inline Scales from_f16(uint16x8_t halves) {
-  if (vmaxvq_u16(vandq_u16(halves, vdupq_n_u16(0x7fff))) < 0x7c00) {
-    const float16x8_t v = vreinterpretq_f16_u16(halves);
-    return {{vreinterpretq_u8_f32(vcvt_f32_f16(vget_low_f16(v))),
-             vreinterpretq_u8_f32(vcvt_high_f32_f16(v))}};
-  }
-  uint16_t from[kNr];
-  float to[kNr];
-  vst1q_u16(from, halves);
-  for (size_t i = 0; i < kNr; ++i) to[i] = f16_to_f32(from[i]);
-  return {{vreinterpretq_u8_f32(vld1q_f32(to)), vreinterpretq_u8_f32(vld1q_f32(to + 4))}};
-}
-// Four groups of f32.
-[[gnu::always_inline]] inline void transpose_words(const uint8_t* const (&rows)[kNr], size_t g,
-                                                   Scales* out) {
-  MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
-    uint32x4_t r[4];
-    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) r[i] =
-        vreinterpretq_u32_u8(vld1q_u8(rows[4 * h + i] + 4 * g));
-    const uint32x4_t a = vzip1q_u32(r[0], r[2]), b = vzip2q_u32(r[0], r[2]),
-                     c = vzip1q_u32(r[1], r[3]), d = vzip2q_u32(r[1], r[3]);
-    out[0].v[h] = vreinterpretq_u8_u32(vzip1q_u32(a, c));
-    out[1].v[h] = vreinterpretq_u8_u32(vzip2q_u32(a, c));
-    out[2].v[h] = vreinterpretq_u8_u32(vzip1q_u32(b, d));
-    out[3].v[h] = vreinterpretq_u8_u32(vzip2q_u32(b, d));
-  }
 }
 
 }  // namespace int8_family

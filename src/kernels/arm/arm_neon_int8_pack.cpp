@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on Arm: packing of weights (layouts: arm_int8.h), for every unit of the family:
 // plain NEON, one external function. Codes that lie as most do are arm_int8_straight.h's; here are
-// all others, scales, zero points and sums, and which is which.
+// all others, sums, and which is which.
 #include "kernels/arm/arm_int8.h"
 #include "kernels/arm/arm_int8_straight.h"
+#include "kernels/arm/arm_packing_scales.h"
 #include "kernels/arm/arm_permuted.h"
 
 namespace moebius {
@@ -21,6 +22,7 @@ class PanelPacker : Panel<Shape> {
  public:
   using Panel::Panel;
   void pack() const {
+    const PanelScales extras(w_, rows_, n_);
     if (straight_) {
       ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
       if (s_.zero_bytes != 0)
@@ -30,8 +32,8 @@ class PanelPacker : Panel<Shape> {
     uint8x8_t zeros[kChunk];
     for (size_t g = 0; g < s_.groups; g += kChunk) {
       const size_t g1 = g + kChunk < s_.groups ? g + kChunk : s_.groups;
-      make_scales(g, g1, scales);
-      if (w_.zero_points != nullptr) make_zeros(g, g1, zeros);
+      extras.make_scales(g, g1, scales);
+      if (w_.zero_points != nullptr) extras.make_zeros(g, g1, zeros);
       const size_t done = straight_ ? whole_groups(g, g1, scales, zeros) : 0;
       for (size_t i = done; g + i < g1; ++i) any_group(g + i, scales[i], zeros + i);
     }
@@ -40,7 +42,7 @@ class PanelPacker : Panel<Shape> {
   }
 
  private:
-  static constexpr size_t kChunk = 128;  // groups whose scales are made at once
+  static constexpr size_t kChunk = PanelScales::kChunk;
 
   // Calls f(codec) with the one for these codes; false if there is none.
   template <class F>
@@ -59,87 +61,6 @@ class PanelPacker : Panel<Shape> {
       return false;
     }
     return true;
-  }
-
-  // --- scales and zero points of groups [g, g1) ---
-
-  void make_scales(size_t g, size_t g1, Scales* out) const {
-    const size_t size = scale_size(w_.scale_type);
-    const bool side_by_side = w_.block_n == 1 && w_.scale_stride == 1 && n_ + kNr <= w_.N;
-    if (s_.groups == 1 && side_by_side && w_.scale_type == ScaleType::kBf16) {
-      out->v[0] = vld1q_u8(w_.scales + 2 * rows_.at[0]);
-      return;
-    }
-    const uint8_t* from[kNr];
-    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * size;
-    const size_t there = scales_there(w_, rows_);
-    while (g < g1) {
-      const size_t made = several_scales(from, g, there, kChunk - g % kChunk, out);
-      if (made == 0) *out = scales_at(g);
-      const size_t step = made == 0 ? 1 : made;
-      g += step, out += step;
-    }
-  }
-  // Of as many groups as a row has from g on, `there` in all, and as fit; returns how many.
-  size_t several_scales(const uint8_t* const (&from)[kNr], size_t g, size_t there, size_t headroom,
-                        Scales* out) const {
-    const size_t most = there - g < headroom ? there - g : headroom;
-    auto* to = reinterpret_cast<uint16x8_t*>(out);
-    switch (w_.scale_type) {
-      case ScaleType::kF32:
-        if (most < 4) return 0;
-        transpose_words(from, g, out);
-        return 4;
-      case ScaleType::kFp8:
-      case ScaleType::kE8m0:
-        if (most >= 16 && transpose_scales<8, 2>(w_.scale_type, from, g, to)) return 16;
-        return most >= 8 && transpose_scales<4, 2>(w_.scale_type, from, g, to) ? 8 : 0;
-      case ScaleType::kBf16:
-      case ScaleType::kF16: {
-        if (most < 8) return 0;
-        uint16x8_t v[8];
-        transpose_halves(from, g, v);
-        MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) to[2 * i] = v[i];
-        for (size_t i = 0; w_.scale_type == ScaleType::kF16 && i < 8; ++i) out[i] = from_f16(v[i]);
-        return 8;
-      }
-      default:
-        return 0;
-    }
-  }
-  Scales scales_at(size_t g) const {
-    if (w_.scale_type == ScaleType::kF32 || w_.scale_type == ScaleType::kNone) {
-      uint32_t v[kNr];
-      for (size_t i = 0; i < kNr; ++i) {
-        v[i] = f32_bits(1.0f);
-        if (w_.scale_type == ScaleType::kF32)
-          __builtin_memcpy(&v[i], w_.scales + 4 * (rows_.at[i] + g), 4);
-      }
-      uint64x2_t pairs[2];
-      for (size_t i = 0; i < 2; ++i)
-        pairs[i] = vcombine_u64(vcreate_u64(v[4 * i] | uint64_t{v[4 * i + 1]} << 32),
-                                vcreate_u64(v[4 * i + 2] | uint64_t{v[4 * i + 3]} << 32));
-      return {{vreinterpretq_u8_u64(pairs[0]), vreinterpretq_u8_u64(pairs[1])}};
-    }
-    const uint16x8_t v = scales_of(w_, rows_.at, g);
-    if (w_.scale_type == ScaleType::kF16) return from_f16(v);
-    return {{vreinterpretq_u8_u16(v), vdupq_n_u8(0)}};
-  }
-  void make_zeros(size_t g, size_t g1, uint8x8_t* out) const {
-    const uint8_t* from[kNr];
-    for (size_t i = 0; i < kNr; ++i)
-      from[i] = reinterpret_cast<const uint8_t*>(w_.zero_points) + rows_.at[i];
-    for (; g + 8 <= g1; g += 8, out += 8) {
-      uint8x16_t v[4];
-      transpose_bytes(from, g, v);
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vget_low_u8(v[i]),
-                                                         out[2 * i + 1] = vget_high_u8(v[i]);
-    }
-    for (; g < g1; ++g, ++out) {
-      uint64_t v = 0;
-      for (size_t i = 0; i < kNr; ++i) v |= uint64_t{from[i][g]} << (8 * i);
-      *out = vcreate_u8(v);
-    }
   }
 
   // --- groups ---

@@ -41,12 +41,13 @@ struct Rows {
     next += kOutputs * kBytes;
   }
 };
-// By pairs: two registers stored by one instruction take half the time of two instructions.
+// By pairs: two registers stored by one instruction take half the time of two instructions. The
+// operand that says what is written begins at `out`: no address is computed for it.
 template <int kOffset>
 [[gnu::always_inline]] inline void store_pair(uint8_t* out, uint8x16_t first, uint8x16_t second) {
-  auto* at = reinterpret_cast<uint8x16_t(*)[2]>(out + kOffset);
+  auto* to_end = reinterpret_cast<uint8x16_t(*)[kOffset / 16 + 2]>(out);
   asm volatile("stp %q1, %q2, [%3, %4]"
-               : "=m"(*at)
+               : "+m"(*to_end)
                : "w"(first), "w"(second), "r"(out), "i"(kOffset));
 }
 template <int... i>
@@ -63,6 +64,13 @@ template <int kCount>
     auto* at = reinterpret_cast<uint8x16_t*>(out + kLast);
     asm volatile("str %q1, [%2, %3]" : "=m"(*at) : "w"(v[kCount - 1]), "r"(out), "i"(kLast));
   }
+}
+
+[[gnu::always_inline]] inline uint8x16_t low_halves(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
+}
+[[gnu::always_inline]] inline uint8x16_t high_halves(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
 }
 
 // Where the scales of an output begin, in elements. Divisions are too slow for short rows.
