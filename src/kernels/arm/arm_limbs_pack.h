@@ -5,106 +5,231 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
-#include "base/numeric.h"
 #include "kernels/arm/arm_limbs.h"
+#include "kernels/arm/arm_packing_scales.h"
 #include "kernels/arm/arm_permuted.h"
 
 namespace moebius {
 namespace {
 namespace limbs {
 
-// A step of 16 inputs of 8 outputs. row(o): 8 bytes of two codes each, or 16 bytes.
-template <class Isa, bool kInteger, class Row>
-[[gnu::always_inline]] inline void put_nibbles(const Row& row, uint8_t* out) {
-  uint8x8_t even[4], odd[4];
-  MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
-    const uint8x8_t a = vld1_u8(row(o)), b = vld1_u8(row(o + 4));
-    even[o] = vsli_n_u8(a, b, 4), odd[o] = vsri_n_u8(b, a, 4);
+using namespace arm_packing;
+
+// A codec packs steps of 16 inputs of 8 outputs, given where each row is: kSteps of them at a time, or
+// one. The file has kStored bytes for a step of a row.
+
+// Nibbles; of integers value + 8, and the upper code becomes two's complement.
+template <class Isa, bool kInteger>
+struct Nibbles {
+  static constexpr size_t kSteps = 2, kStored = 8, kMade = 64;
+  [[gnu::always_inline]] static void make(const uint8x16_t (&rows)[kNr], uint8x16_t (&first)[4],
+                                          uint8x16_t (&second)[4]) {
+    uint8x16_t even[4], odd[4];
+    MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
+      const uint8x16_t a = rows[o],
+                       b = kInteger ? veorq_u8(rows[o + 4], vdupq_n_u8(0x88)) : rows[o + 4];
+      even[o] = vsliq_n_u8(a, b, 4), odd[o] = vsriq_n_u8(b, a, 4);
+    }
+    MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) {
+      const uint8x16_t(&v)[4] = i == 0 ? even : odd;
+      Isa::arrange(low_halves(v[0], v[1]), low_halves(v[2], v[3]), first[2 * i], first[2 * i + 1]);
+      Isa::arrange(high_halves(v[0], v[1]), high_halves(v[2], v[3]), second[2 * i],
+                   second[2 * i + 1]);
+    }
   }
-  // value + 8 of the upper code becomes two's complement
-  const uint8x16_t flip = vdupq_n_u8(kInteger ? 0x80 : 0);
-  uint8x16_t v[4];
-  Isa::arrange(veorq_u8(vcombine_u8(even[0], even[1]), flip),
-               veorq_u8(vcombine_u8(even[2], even[3]), flip), v[0], v[1]);
-  Isa::arrange(veorq_u8(vcombine_u8(odd[0], odd[1]), flip),
-               veorq_u8(vcombine_u8(odd[2], odd[3]), flip), v[2], v[3]);
-  arm_packing::store_in_order(out, v);
-}
-// The same of integers of at most 4 bits, a byte each.
-template <class Isa, class Row>
-[[gnu::always_inline]] inline void put_small(const Row& row, uint8_t* out) {
-  uint8x16_t both[4], v[4];
-  MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) both[o] =
-      vsliq_n_u8(vaddq_u8(vld1q_u8(row(o)), vdupq_n_u8(8)), vld1q_u8(row(o + 4)), 4);
-  Isa::arrange(vuzp1q_u8(both[0], both[1]), vuzp1q_u8(both[2], both[3]), v[0], v[1]);
-  Isa::arrange(vuzp2q_u8(both[0], both[1]), vuzp2q_u8(both[2], both[3]), v[2], v[3]);
-  arm_packing::store_in_order(out, v);
-}
-template <class Isa, class Row>
-[[gnu::always_inline]] inline void put_bytes(const Row& row, uint8_t flip_by, uint8_t* out) {
-  const uint8x16_t flip = vdupq_n_u8(flip_by);
-  uint8x16_t v[8];
-  MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) {
-    uint8x16_t r[4];
-    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) r[i] = veorq_u8(vld1q_u8(row(4 * j + i)), flip);
-    Isa::arrange(vuzp1q_u8(r[0], r[1]), vuzp1q_u8(r[2], r[3]), v[Isa::byte_vector(j, 0)],
-                 v[Isa::byte_vector(j, 1)]);
-    Isa::arrange(vuzp2q_u8(r[0], r[1]), vuzp2q_u8(r[2], r[3]), v[4 + Isa::byte_vector(j, 0)],
-                 v[4 + Isa::byte_vector(j, 1)]);
+  template <class Row>
+  [[gnu::always_inline]] static void two(const Row& row, uint8x16_t (&first)[4],
+                                         uint8x16_t (&second)[4]) {
+    uint8x16_t rows[kNr];
+    MOEBIUS_UNROLL for (int o = 0; o < static_cast<int>(kNr); ++o) rows[o] = vld1q_u8(row(o));
+    make(rows, first, second);
   }
-  arm_packing::store_in_order(out, v);
-}
+  template <class Row>
+  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
+    uint8x16_t first[4], second[4];
+    two(row, first, second);
+    store_in_order(out, first), store_in_order(out + 64, second);
+  }
+  template <class Row>
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
+    uint8x16_t rows[kNr], v[4], none[4];
+    MOEBIUS_UNROLL for (int o = 0; o < static_cast<int>(kNr); ++o) rows[o] =
+        vcombine_u8(vld1_u8(row(o)), vdup_n_u8(0));
+    make(rows, v, none);
+    store_in_order(out, v);
+  }
+};
+// Integers of at most 4 bits, a byte each.
+template <class Isa>
+struct Small {
+  static constexpr size_t kSteps = 1, kStored = 16, kMade = 64;
+  template <class Row>
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
+    uint8x16_t both[4], v[4];
+    MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) both[o] =
+        vsliq_n_u8(vaddq_u8(vld1q_u8(row(o)), vdupq_n_u8(8)), vld1q_u8(row(o + 4)), 4);
+    Isa::arrange(vuzp1q_u8(both[0], both[1]), vuzp1q_u8(both[2], both[3]), v[0], v[1]);
+    Isa::arrange(vuzp2q_u8(both[0], both[1]), vuzp2q_u8(both[2], both[3]), v[2], v[3]);
+    store_in_order(out, v);
+  }
+};
+template <class Isa, uint8_t kFlip>
+struct Bytes {
+  static constexpr size_t kSteps = 1, kStored = 16, kMade = 128;
+  template <class Row>
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
+    uint8x16_t v[8];
+    MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) {
+      uint8x16_t r[4];
+      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+        r[i] = vld1q_u8(row(4 * j + i));
+        if constexpr (kFlip != 0) r[i] = veorq_u8(r[i], vdupq_n_u8(kFlip));
+      }
+      Isa::arrange(vuzp1q_u8(r[0], r[1]), vuzp1q_u8(r[2], r[3]), v[Isa::byte_vector(j, 0)],
+                   v[Isa::byte_vector(j, 1)]);
+      Isa::arrange(vuzp2q_u8(r[0], r[1]), vuzp2q_u8(r[2], r[3]), v[4 + Isa::byte_vector(j, 0)],
+                   v[4 + Isa::byte_vector(j, 1)]);
+    }
+    store_in_order(out, v);
+  }
+};
 
 template <class Isa>
-class PanelPacker : arm_packing::Panel<Shape> {
+class PanelPacker : Panel<Shape> {
  public:
   using Panel<Shape>::Panel;
   void pack() const {
-    for (size_t g = 0; g < s_.groups; ++g) {
-      size_t k = g * s_.group_k;
-      const size_t end = k + s_.group_k;
-      put_scales(g, group(g));
-      uint8_t* out = group(g) + s_.head_bytes;
-      if (straight_) {
-        const size_t steps = ((end < w_.K ? end : w_.K) - k) / kKr;
-        put_straight(k, steps, out);
-        k += steps * kKr, out += steps * 2 * s_.half_bytes;
-      }
-      for (; k < end; k += kKr, out += 2 * s_.half_bytes) put_any(k, out);
+    const PanelScales extras(w_, rows_, n_);
+    const size_t whole = straight_ ? w_.K / s_.group_k : 0;
+    size_t g = 0;
+    if (s_.head_bytes == kPlainHead && whole != 0) {
+      with_codec([&](auto codec) { put_plain_groups<decltype(codec)>(whole); });
+      g = whole;
+    }
+    Scales scales[kChunk];
+    uint8x8_t zeros[kChunk];
+    for (size_t g1; g < s_.groups; g = g1) {
+      g1 = g - g % kChunk + kChunk < s_.groups ? g - g % kChunk + kChunk : s_.groups;
+      extras.make_scales(g, g1, scales);
+      if (s_.zero_bytes != 0) extras.make_zeros(g, g1, zeros);
+      for (size_t i = 0; g + i < g1; ++i) put_group(g + i, scales[i], zeros + i);
     }
     __builtin_memset(group(s_.groups), 0, s_.stride() - s_.groups * s_.group_bytes());
   }
 
  private:
-  [[gnu::noinline]] void put_straight(size_t k, size_t steps, uint8_t* out) const {
-    switch (w_.code) {
-      case CodeType::kInt4Offset:
-        return nibbles<true>(k, steps, out);
-      case CodeType::kFp4:
-        return nibbles<false>(k, steps, out);
-      default:
-        break;
-    }
-    auto r = rows_from(k);
-    const auto row = [&](int i) { return r.row(i); };
-    for (; steps != 0; --steps, out += 2 * s_.half_bytes) {
-      if (s_.form == Form::kInt8) {
-        put_bytes<Isa>(row, w_.code == CodeType::kInt8Offset ? 0x80 : 0, out);
-      } else {
-        put_small<Isa>(row, out);
+  static constexpr size_t kChunk = PanelScales::kChunk;
+
+  // Calls f with the codec for these codes.
+  template <class F>
+  void with_codec(const F& f) const {
+    if (w_.code == CodeType::kInt4Offset) return f(Nibbles<Isa, true>{});
+    if (w_.code == CodeType::kFp4) return f(Nibbles<Isa, false>{});
+    if (s_.form != Form::kInt8) return f(Small<Isa>{});
+    if (w_.code == CodeType::kInt8Offset) return f(Bytes<Isa, 0x80>{});
+    f(Bytes<Isa, 0>{});
+  }
+
+  template <class Codec>
+  [[gnu::always_inline]] uint8_t* put_steps(Rows& r, size_t steps, uint8_t* out) const {
+    constexpr size_t kMade = Codec::kMade;
+    const auto row = [&](int o) { return r.row(o); };
+    if constexpr (Codec::kSteps == 2)
+      for (; steps >= 2; steps -= 2, out += 2 * kMade) {
+        Codec::put(row, out);
+        r.template advance<2 * Codec::kStored>();
       }
-      r.template advance<16>();
+    for (; steps != 0; --steps, out += kMade) {
+      Codec::put_one(row, out);
+      r.template advance<Codec::kStored>();
     }
+    return out;
   }
-  template <bool kInteger>
-  void nibbles(size_t k, size_t steps, uint8_t* out) const {
-    auto r = rows_from(k / 2);
-    for (; steps != 0; --steps, out += 64) {
-      put_nibbles<Isa, kInteger>([&](int i) { return r.row(i); }, out);
-      r.template advance<8>();
+
+  // --- groups of all their inputs, of rows side by side, with scales of bf16 and no zero points ---
+
+  static constexpr size_t kPlainHead = 16;
+
+  // Scales of 8 groups stay in registers: stores to other places, between those of codes, cost more than
+  // making them.
+  template <class Codec>
+  [[gnu::noinline]] void put_plain_groups(size_t count) const {
+    const size_t steps = s_.group_k / kKr;
+    const uint8_t* from[kNr];
+    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
+    Rows r = rows_from(0);
+    uint8_t* out = out_;
+    size_t g = 0;
+    for (; g + 8 <= count; g += 8) {
+      uint16x8_t scales[8];
+      if (w_.scale_type == ScaleType::kBf16) {
+        transpose_halves(from, g, scales);
+      } else if (!transpose_scales<4, 1>(w_.scale_type, from, g, scales)) {
+        for (size_t i = 0; i < 8; ++i) out = put_plain<Codec>(r, steps, scales_at(g + i), out);
+        continue;
+      }
+      if constexpr (Codec::kSteps == 2)
+        if (steps == 1) {
+          MOEBIUS_UNROLL for (int i = 0; i < 8; i += 2) out =
+              put_two<Codec>(r, scales[i], scales[i + 1], out);
+          continue;
+        }
+      MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) out = put_plain<Codec>(r, steps, scales[i], out);
     }
+    for (; g < count; ++g) out = put_plain<Codec>(r, steps, scales_at(g), out);
   }
-  // Tails, outputs past N, act-order.
+  uint16x8_t scales_at(size_t g) const { return scales_of(w_, rows_.at, g); }
+  template <class Codec>
+  [[gnu::always_inline]] uint8_t* put_plain(Rows& r, size_t steps, uint16x8_t scales,
+                                            uint8_t* out) const {
+    store_in_order<1>(out, {vreinterpretq_u8_u16(scales)});
+    return put_steps<Codec>(r, steps, out + kPlainHead);
+  }
+  // Two groups of one step.
+  template <class Codec>
+  [[gnu::always_inline]] uint8_t* put_two(Rows& r, uint16x8_t scales, uint16x8_t next,
+                                          uint8_t* out) const {
+    uint8x16_t a[4], b[4];
+    Codec::two([&](int o) { return r.row(o); }, a, b);
+    store_in_order<10>(out, {vreinterpretq_u8_u16(scales), a[0], a[1], a[2], a[3],
+                             vreinterpretq_u8_u16(next), b[0], b[1], b[2], b[3]});
+    r.template advance<2 * Codec::kStored>();
+    return out + 160;
+  }
+
+  // --- others: other scales, zero points, tails, outputs past N, act-order ---
+
+  // Scales, zero points and what fills up. Returns where codes begin.
+  uint8_t* put_head(const Scales& scales, const uint8x8_t* zeros, uint8_t* out) const {
+    uint8_t* const end = out + s_.head_bytes;
+    store_in_order<1>(out, {scales.v[0]}), out += 16;
+    if (!s_.bf16) store_in_order<1>(out, {scales.v[1]}), out += 16;
+    if (s_.zero_bytes != 0) store_in_order<1>(out, {vcombine_u8(*zeros, vdup_n_u8(0))}), out += 16;
+    for (; out != end; out += 16) store_in_order<1>(out, {vdupq_n_u8(0)});
+    return end;
+  }
+
+  void put_group(size_t g, const Scales& scales, const uint8x8_t* zeros) const {
+    size_t k = g * s_.group_k;
+    const size_t end = k + s_.group_k;
+    uint8_t* out = put_head(scales, zeros, group(g));
+    if (straight_) {
+      const size_t steps = ((end < w_.K ? end : w_.K) - k) / kKr;
+      with_codec([&](auto codec) {
+        using Codec = decltype(codec);
+        Rows r = rows_from(k / kKr * Codec::kStored);
+        out = put_steps<Codec>(r, steps, out);
+      });
+      k += steps * kKr;
+    }
+    for (; k < end; k += kKr, out += 2 * s_.half_bytes) put_any(k, out);
+    if (n_ + kNr > w_.N) clear_past_end(group(g));
+  }
+  void clear_past_end(uint8_t* head) const {
+    const size_t count = w_.N - n_, size = s_.scale_bytes / kNr;
+    __builtin_memset(head + count * size, 0, (kNr - count) * size);
+    if (s_.zero_bytes != 0) __builtin_memset(head + s_.scale_bytes + count, 0, kNr - count);
+  }
   void put_any(size_t k, uint8_t* out) const {
     const size_t end = k + kKr < w_.K ? k + kKr : w_.K;
     uint8_t codes[kNr][kKr];
@@ -118,43 +243,18 @@ class PanelPacker : arm_packing::Panel<Shape> {
     }
     const auto row = [&](int i) { return codes[i]; };
     if (s_.form == Form::kInt8) {
-      put_bytes<Isa>(row, 0, out);
+      Bytes<Isa, 0>::put_one(row, out);
     } else if (s_.form == Form::kInt4) {
-      put_nibbles<Isa, true>(row, out);
+      Nibbles<Isa, true>::put_one(row, out);
     } else {
-      put_nibbles<Isa, false>(row, out);
+      Nibbles<Isa, false>::put_one(row, out);
     }
-  }
-  void put_scales(size_t g, uint8_t* out) const {
-    const size_t count = w_.N - n_ < kNr ? w_.N - n_ : kNr;
-    __builtin_memset(out + s_.scale_bytes, 0, s_.head_bytes - s_.scale_bytes);
-    if (s_.bf16 && count == kNr) {
-      vst1q_u8(out, vreinterpretq_u8_u16(arm_packing::scales_of(w_, rows_.at, g)));
-    } else {
-      __builtin_memset(out, 0, s_.scale_bytes);
-      for (size_t i = 0; i < count; ++i) {
-        float c;
-        decode_scales(w_.scale_type, w_.scales + scale_size(w_.scale_type) * (rows_.at[i] + g), 1,
-                      &c);
-        const uint32_t bits = f32_bits(c);
-        if (s_.bf16) {
-          const auto upper = static_cast<uint16_t>(bits >> 16);
-          __builtin_memcpy(out + 2 * i, &upper, 2);
-        } else {
-          __builtin_memcpy(out + 4 * i, &bits, 4);
-        }
-      }
-    }
-    if (s_.zero_bytes == 0) return;
-    out += s_.scale_bytes;
-    for (size_t i = 0; i < count; ++i)
-      out[i] = static_cast<uint8_t>(w_.zero_points[rows_.at[i] + g]);
   }
 };
 
 template <class Isa>
 inline void pack(const PackArgs& a) {
-  arm_packing::pack_panels<PanelPacker<Isa>>(a, shape_of(*a.problem));
+  pack_panels<PanelPacker<Isa>>(a, shape_of(*a.problem));
 }
 
 }  // namespace limbs
