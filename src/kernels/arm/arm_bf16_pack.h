@@ -258,7 +258,7 @@ class PanelPacker : Panel<Shape> {
     uint16x8_t scales[kChunk];
     for (size_t g = 0; g < count; g += kChunk) {
       const size_t g1 = g + kChunk < count ? g + kChunk : count;
-      if (simple) make_scales(g, g1, scales);
+      if (simple) make_scales<1>(w_, rows_, s_, g, g1, g + kChunk, scales);
       if (one_step) {
         one_step_groups(g, g1, simple ? scales : nullptr);
       } else if (with_codec([&](auto codec) {
@@ -269,25 +269,6 @@ class PanelPacker : Panel<Shape> {
       }
     }
     return count;
-  }
-  // `out` has room for kChunk.
-  void make_scales(size_t g, size_t g1, uint16x8_t* out) const {
-    const bool transposed = s_.weight_k == s_.group_k, two = w_.scale_type == ScaleType::kBf16;
-    const size_t there = scales_there(w_, rows_), full = g + kChunk;
-    const uint8_t* from[kNr];
-    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
-    while (g < g1) {
-      const bool eight = transposed && g + 8 <= full && g + 8 <= there;
-      if (eight && two) {
-        transpose_halves(from, g, out);
-        g += 8, out += 8;
-      } else if (eight && transpose_scales<4, 1>(w_.scale_type, from, g, out)) {
-        g += 8, out += 8;
-      } else {
-        for (size_t i = 0; i < 8 && g < g1; ++i)
-          *out++ = scales_of(w_, rows_.at, g++ * s_.group_k / s_.weight_k);
-      }
-    }
   }
   // Scales null: they are not simple. `subnormals`: of Seen, if the codes are e4m3.
   [[gnu::always_inline]] void put_extras(size_t g, const uint16x8_t* scales,

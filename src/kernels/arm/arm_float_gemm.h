@@ -12,7 +12,7 @@
 #include "kernels/arm/arm_float.h"
 #include "kernels/arm/arm_float_tiles.h"
 
-#define MOEBIUS_UNROLL _Pragma("GCC unroll 32")
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
 namespace moebius {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "base/numeric.h"
 #include "kernels/arm/arm_float.h"
+#include "kernels/arm/arm_float_straight.h"
 
 namespace moebius {
 namespace {
@@ -14,83 +15,24 @@ namespace float_family {
 
 // ---------------------------------------------------------------------------------------------- weights
 
-// How codes are kept: bytes of one, whether outputs lie in turn, and what becomes of a byte.
-template <size_t kBytes, bool kTurned = false>
-struct Dense {
-  static constexpr size_t kSize = kBytes;
-  static constexpr bool kInTurn = kTurned;
-  static uint8_t one(uint8_t c, uint8_t) { return c; }
-  static uint8x16_t all(uint8x16_t c, uint8_t) { return c; }
-};
-struct Int8Codes : Dense<1, true> {  // unsigned with `flip`
-  static uint8_t one(uint8_t c, uint8_t flip) { return static_cast<uint8_t>(c ^ flip); }
-  static uint8x16_t all(uint8x16_t c, uint8_t flip) { return veorq_u8(c, vdupq_n_u8(flip)); }
-};
-template <bool kSwapped>
-struct Fp8Codes : Dense<1> {  // NaN is carried by the scale
-  static uint8_t one(uint8_t c, uint8_t) {
-    if ((c & 0x7f) == 0x7f) return 0;
-    return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
-  }
-  static uint8x16_t all(uint8x16_t c, uint8_t) {
-    const uint8x16_t nan = vceqq_u8(vandq_u8(c, vdupq_n_u8(0x7f)), vdupq_n_u8(0x7f));
-    return vbicq_u8(kSwapped ? vsliq_n_u8(vshrq_n_u8(c, 4), c, 4) : c, nan);
-  }
-};
-inline void zip(uint8x16_t& a, uint8x16_t& b, size_t size) {
-  const uint8x16_t x = a, y = b;
-  if (size == 1) {
-    a = vzip1q_u8(x, y), b = vzip2q_u8(x, y);
-  } else if (size == 2) {
-    const uint16x8_t u = vreinterpretq_u16_u8(x), v = vreinterpretq_u16_u8(y);
-    a = vreinterpretq_u8_u16(vzip1q_u16(u, v)), b = vreinterpretq_u8_u16(vzip2q_u16(u, v));
-  } else {
-    const uint32x4_t u = vreinterpretq_u32_u8(x), v = vreinterpretq_u32_u8(y);
-    a = vreinterpretq_u8_u32(vzip1q_u32(u, v)), b = vreinterpretq_u8_u32(vzip2q_u32(u, v));
-  }
-}
-// 16 / kSize inputs of as many outputs, turned: rows `stride` bytes apart in the file, inputs kNr *
-// kSize bytes apart in the panel.
-template <class Kept>
-[[gnu::always_inline]] inline void turn(const uint8_t* from, size_t stride, uint8_t flip,
-                                        uint8_t* out) {
-  constexpr size_t kSize = Kept::kSize;
-  constexpr int kCount = 16 / kSize;
-  uint8x16_t v[kCount], t[kCount];
-  _Pragma("GCC unroll 16") for (int i = 0; i < kCount; ++i) {
-    const int each = kCount / 4,                            // vectors of outputs
-        row = Kept::kInTurn ? i % each * 4 + i / each : i;  // which output comes i-th
-    v[i] = Kept::all(vld1q_u8(from + static_cast<size_t>(row) * stride), flip);
-  }
-  _Pragma("GCC unroll 4") for (int round = 1; round < kCount; round *= 2) {
-    _Pragma("GCC unroll 16") for (int i = 0; i < kCount / 2; ++i) {
-      t[2 * i] = v[i], t[2 * i + 1] = v[i + kCount / 2];
-      zip(t[2 * i], t[2 * i + 1], kSize);
-    }
-    _Pragma("GCC unroll 16") for (int i = 0; i < kCount; ++i) v[i] = t[i];
-  }
-  _Pragma("GCC unroll 16") for (int i = 0; i < kCount; ++i)
-      vst1q_u8(out + static_cast<size_t>(i) * kNr * kSize, v[i]);
-}
-
 // Codes of inputs [k, end) of a group whose codes begin at `out` with input `k0`, one by one; what
 // is past N or K is zero.
-template <class Kept>
-inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t flip,
-                      uint8_t* out) {
-  constexpr size_t kSize = Kept::kSize;
+template <class Codec>
+inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t* out) {
+  constexpr size_t kSize = Codec::kSize;
   const QuantMatrix& w = *a.w;
   for (; k < end; ++k)
-    for (size_t i = 0; i < kNr; ++i) {
-      uint8_t* to = out + ((k - k0) * kNr + place_of(*a.problem, i)) * kSize;
-      if (n + i >= w.N || k >= w.K) {
-        __builtin_memset(to, kSize == 1 && Kept::kInTurn ? 0x80 : 0, kSize);
+    for (size_t place = 0; place < kNr; ++place) {
+      uint8_t* to = out + ((k - k0) * kNr + place) * kSize;
+      const size_t r = n + Codec::output(place);
+      if (r >= w.N || k >= w.K) {
+        __builtin_memset(to, Codec::kNothing, kSize);
         continue;
       }
       const size_t c = a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k;
-      const uint8_t* from = w.codes + (n + i) * w.row_bytes + c * kSize;
+      const uint8_t* from = w.codes + r * w.row_bytes + c * kSize;
       if constexpr (kSize == 1) {
-        *to = Kept::one(*from, flip);
+        *to = Codec::one(*from);
       } else {
         __builtin_memcpy(to, from, kSize);
       }
@@ -111,7 +53,9 @@ inline bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
   return nan;
 }
 
-inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+// The scales of a group, one by one; no_nan: its codes were looked at.
+inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, bool no_nan,
+                        uint8_t* out) {
   const QuantMatrix& w = *a.w;
   __builtin_memset(out, 0, s.scale_bytes);
   const size_t k = g * s.group_k, end = k + s.group_k < w.K ? k + s.group_k : w.K;
@@ -122,7 +66,7 @@ inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, u
           (n + i + w.n_phase) / (w.block_n == 0 ? 1 : w.block_n) * w.scale_stride + k / s.weight_k;
       decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
     }
-    if (s.fp8 && has_nan(a, n + i, k, end)) scale = __builtin_nanf("");
+    if (s.fp8 && !no_nan && has_nan(a, n + i, k, end)) scale = __builtin_nanf("");
     const auto bits = __builtin_bit_cast(uint32_t, scale);
     const auto half = static_cast<uint16_t>(bits >> 16);
     if (s.bf16) {
@@ -133,47 +77,114 @@ inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, u
   }
 }
 
-template <class Kept>
-inline void pack_panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out) {
-  constexpr size_t kSize = Kept::kSize, kCount = 16 / kSize;
-  const QuantMatrix& w = *a.w;
-  const bool straight = n + kNr <= w.N && a.columns == nullptr;
-  const uint8_t flip = w.code == CodeType::kInt8 ? 0x80 : 0;
-  for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
-    const size_t k0 = g * s.group_k, end = k0 + s.group_k;
-    size_t k = k0;
-    for (; straight && k + kCount <= end && k + kCount <= w.K; k += kCount)
-      for (size_t i = 0; i < kNr; i += kCount)
-        turn<Kept>(w.codes + (n + i) * w.row_bytes + k * kSize, w.row_bytes, flip,
-                   out + ((k - k0) * kNr + i) * kSize);
-    pack_each<Kept>(a, n, k0, k, end, flip, out);
-    pack_scales(a, s, n, g, out + s.code_bytes);
+template <class Codec>
+class PanelPacker {
+ public:
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
+      : a_(a), s_(s), w_(*a.w), n_(n), out_(out) {}
+  void pack() const {
+    constexpr size_t kBlock = PanelRows::kBlock;
+    const bool whole_blocks = s_.groups == 1 || s_.group_k * Codec::kSize % kBlock == 0;
+    if (n_ + kNr <= w_.N && a_.columns == nullptr && whole_blocks &&
+        w_.K * Codec::kSize / kBlock >= PanelRows::kBlocks) {
+      straight();
+    } else {
+      for (size_t g = 0; g < s_.groups; ++g) any_group(g);
+    }
   }
+
+ private:
+  static constexpr size_t kChunk = 64;  // groups whose scales are made at once
+  static constexpr size_t kParts = kNr / kOutputs;
+  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
+
+  void any_group(size_t g) const {
+    const size_t k = g * s_.group_k;
+    pack_each<Codec>(a_, n_, k, k, k + s_.group_k, group(g));
+    pack_scales(a_, s_, n_, g, false, group(g) + s_.code_bytes);
+  }
+  // 32 rows, inputs in the order of the file.
+  void straight() const {
+    constexpr size_t kInputs = PanelRows::kBlock / Codec::kSize;
+    const ScaleRows parts[kParts] = {
+        {w_, n_}, {w_, n_ + kOutputs}, {w_, n_ + 2 * kOutputs}, {w_, n_ + 3 * kOutputs}};
+    alignas(64) uint8_t lines[PanelRows::kBlocks * PanelRows::kPut];
+    PanelRows rows(w_.codes + n_ * w_.row_bytes, w_.row_bytes, w_.K / kInputs, lines);
+    uint16x8_t scales[kChunk][kParts];
+    for (size_t g = 0; g < s_.groups; ++g) {
+      const size_t k = g * s_.group_k, end = k + s_.group_k < w_.K ? k + s_.group_k : w_.K,
+                   blocks = (end - k) / kInputs;
+      if (s_.bf16 && g % kChunk == 0)
+        for (size_t i = 0; i < kParts; ++i)
+          make_scales<kParts>(w_, parts[i], s_, g, g + kChunk < s_.groups ? g + kChunk : s_.groups,
+                              g + kChunk, scales[0] + i);
+      Seen seen;
+      rows.template put<Codec>(blocks, group(g), seen);
+      pack_each<Codec>(a_, n_, k, k + blocks * kInputs, k + s_.group_k, group(g));
+      uint8_t* const behind = group(g) + s_.code_bytes;
+      if (seen.nan()) {
+        any_group(g);
+      } else if (s_.fp8 && (end - k) % kInputs != 0) {  // some codes were not looked at
+        pack_scales(a_, s_, n_, g, false, behind);
+      } else {
+        put_scales(g, parts, scales[g % kChunk], behind);
+      }
+    }
+  }
+  // Of a group without NaN.
+  void put_scales(size_t g, const ScaleRows (&parts)[kParts], const uint16x8_t (&made)[kParts],
+                  uint8_t* out) const {
+    uint8x16_t v[2 * kParts];
+    if (s_.bf16) {
+      uint8x16_t halves[kParts];
+      MOEBIUS_UNROLL for (size_t i = 0; i < kParts; ++i) halves[i] = vreinterpretq_u8_u16(made[i]);
+      store_in_order(out, halves);
+    } else if (w_.scale_type == ScaleType::kF32) {
+      const uint8_t* from = w_.scales + 4 * (g * s_.group_k / s_.weight_k);
+      MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kParts; ++i) {
+        const size_t* at = parts[i / 2].at + i % 2 * 4;
+        const auto word = [&](size_t j) {
+          uint32_t bits;
+          __builtin_memcpy(&bits, from + 4 * at[j], 4);
+          return bits;
+        };
+        const uint32x4_t four = {word(0), word(1), word(2), word(3)};
+        v[i] = vreinterpretq_u8_u32(four);
+      }
+      store_in_order(out, v);
+    } else {
+      pack_scales(a_, s_, n_, g, true, out);
+    }
+  }
+
+  const PackArgs& a_;
+  const Shape& s_;
+  const QuantMatrix& w_;
+  const size_t n_;
+  uint8_t* const out_;
+};
+
+template <class Codec>
+inline void pack_panels(const PackArgs& a, const Shape& s) {
+  for (size_t n = a.n0; n < a.n1; n += kNr)
+    PanelPacker<Codec>(a, s, n, a.packed + (a.row0 + n) / kNr * s.stride()).pack();
 }
 template <class Fp8Form>
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    switch (s.size) {
-      case 1:
-        if (s.fp8) {
-          pack_panel<Fp8Codes<!Fp8Form::kHalves>>(a, s, n, out);
-        } else {
-          pack_panel<Int8Codes>(a, s, n, out);
-        }
-        break;
-      case 2:
-        if (a.problem->code == CodeType::kBf16) {
-          pack_panel<Dense<2, true>>(a, s, n, out);
-        } else {
-          pack_panel<Dense<2>>(a, s, n, out);
-        }
-        break;
-      default:
-        pack_panel<Dense<4>>(a, s, n, out);
-        break;
-    }
+  switch (a.w->code) {
+    case CodeType::kFp8:
+      return pack_panels<E4m3<!Fp8Form::kHalves>>(a, s);
+    case CodeType::kInt8:
+      return pack_panels<BytesInTurn<0x80>>(a, s);
+    case CodeType::kInt8Offset:
+      return pack_panels<BytesInTurn<0>>(a, s);
+    case CodeType::kBf16:
+      return pack_panels<Bf16InTurn>(a, s);
+    case CodeType::kF32:
+      return pack_panels<InOrder<4>>(a, s);
+    default:
+      return pack_panels<InOrder<2>>(a, s);
   }
 }
 

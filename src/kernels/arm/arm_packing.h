@@ -179,7 +179,9 @@ template <int kPairs, int kApart>
   return true;
 }
 
-// Scales of two bytes of 8 outputs in 8 groups from g on, group by group.
+// Scales of two bytes of 8 outputs in 8 groups from g on, group by group, to kApart vectors
+// each.
+template <int kApart = 1>
 [[gnu::always_inline]] inline void transpose_halves(const uint8_t* const (&rows)[kOutputs],
                                                     size_t g, uint16x8_t* out) {
   uint16x8_t r[8], a[8], b[8];
@@ -188,8 +190,9 @@ template <int kPairs, int kApart>
                                                    a[2 * i + 1] = vzip2q_u16(r[i], r[i + 4]);
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u16(a[i], a[i + 4]),
                                                    b[2 * i + 1] = vzip2q_u16(a[i], a[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vzip1q_u16(b[i], b[i + 4]),
-                                                     out[2 * i + 1] = vzip2q_u16(b[i], b[i + 4]);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i * kApart] = vzip1q_u16(b[i], b[i + 4]),
+                                                         out[(2 * i + 1) * kApart] =
+                                                             vzip2q_u16(b[i], b[i + 4]);
 }
 // How many scales can be read from that of the last of 8 outputs on: more than it has, for the sake of
 // whole vectors.
@@ -228,6 +231,29 @@ constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32
     half[i / 4] |= static_cast<uint64_t>(v) << (16 * (i % 4));
   }
   return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
+}
+
+// The scales of 8 outputs in groups [g, g1), two bytes each as above, to kApart vectors each. `out`
+// has room for the groups up to `full`.
+template <int kApart, class Shape>
+inline void make_scales(const QuantMatrix& w, const ScaleRows& rows, const Shape& s, size_t g,
+                        size_t g1, size_t full, uint16x8_t* out) {
+  const bool transposed = s.weight_k == s.group_k, two = w.scale_type == ScaleType::kBf16;
+  const size_t there = scales_there(w, rows);
+  const uint8_t* from[kOutputs];
+  for (size_t i = 0; i < kOutputs; ++i) from[i] = w.scales + rows.at[i] * scale_size(w.scale_type);
+  while (g < g1) {
+    const bool eight = transposed && g + 8 <= full && g + 8 <= there;
+    if (eight && two) {
+      transpose_halves<kApart>(from, g, out);
+      g += 8, out += 8 * kApart;
+    } else if (eight && transpose_scales<4, kApart>(w.scale_type, from, g, out)) {
+      g += 8, out += 8 * kApart;
+    } else {
+      for (size_t i = 0; i < 8 && g < g1; ++i, out += kApart)
+        *out = scales_of(w, rows.at, g++ * s.group_k / s.weight_k);
+    }
+  }
 }
 
 }  // namespace arm_packing

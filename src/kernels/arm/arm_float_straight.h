@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float weights on Arm at their stored width: packing of the 32 rows of a whole panel, inputs in the
+// order of the file (layouts: arm_float.h). What is left (tails, act-order, NaN) is
+// arm_float_pack.h's. Internal linkage.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "kernels/arm/arm_float.h"
+#include "kernels/arm/arm_packing.h"
+
+namespace moebius {
+namespace {
+namespace float_family {
+
+using namespace arm_packing;
+
+// ---------------------------------------------------------------------------------------------- codes
+// A codec: bytes of a code, which output lies at a place, what becomes of 16 bytes, and of one byte
+// where codes are bytes. kNothing: the bytes of what is past N or K.
+
+// The largest of 2 * code, of NaN 254: two of them, since one would wait for itself.
+struct Seen {
+  uint8x16_t most[2] = {};
+  bool nan() const { return vmaxvq_u8(vmaxq_u8(most[0], most[1])) == 254; }
+};
+template <size_t kBytes>
+struct InOrder {
+  static constexpr size_t kSize = kBytes;
+  static constexpr int kNothing = 0;
+  static constexpr size_t output(size_t place) { return place; }
+  static uint8_t one(uint8_t c) { return c; }
+  static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return c; }
+};
+struct Bf16InTurn : InOrder<2> {
+  static constexpr size_t output(size_t place) {
+    return place / 8 * 8 + place % 2 * 4 + place / 2 % 4;
+  }
+};
+template <uint8_t kFlip>  // code + 128 is kept
+struct BytesInTurn : InOrder<1> {
+  static constexpr int kNothing = 0x80;
+  static constexpr size_t output(size_t place) {
+    return place / 16 * 16 + place % 4 * 4 + place / 4 % 4;
+  }
+  static uint8_t one(uint8_t c) { return c ^ kFlip; }
+  static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return veorq_u8(c, vdupq_n_u8(kFlip)); }
+};
+template <bool kSwapped>
+struct E4m3 : InOrder<1> {  // NaN is carried by the scale
+  static uint8_t one(uint8_t c) {
+    if ((c & 0x7f) == 0x7f) return 0;
+    return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
+  }
+  static uint8x16_t all(uint8x16_t c, uint8x16_t& most) {
+    most = vmaxq_u8(most, vaddq_u8(c, c));
+    return kSwapped ? vsliq_n_u8(vshrq_n_u8(c, 4), c, 4) : c;
+  }
+};
+
+// The 2x2 transposition of elements of kBytes.
+template <int kBytes>
+[[gnu::always_inline]] inline void transpose_two(uint8x16_t& a, uint8x16_t& b) {
+  const uint8x16_t x = a, y = b;
+  if constexpr (kBytes == 1) {
+    a = vtrn1q_u8(x, y), b = vtrn2q_u8(x, y);
+  } else if constexpr (kBytes == 2) {
+    const uint16x8_t u = vreinterpretq_u16_u8(x), v = vreinterpretq_u16_u8(y);
+    a = vreinterpretq_u8_u16(vtrn1q_u16(u, v)), b = vreinterpretq_u8_u16(vtrn2q_u16(u, v));
+  } else if constexpr (kBytes == 4) {
+    const uint32x4_t u = vreinterpretq_u32_u8(x), v = vreinterpretq_u32_u8(y);
+    a = vreinterpretq_u8_u32(vtrn1q_u32(u, v)), b = vreinterpretq_u8_u32(vtrn2q_u32(u, v));
+  } else {
+    const uint64x2_t u = vreinterpretq_u64_u8(x), v = vreinterpretq_u64_u8(y);
+    a = vreinterpretq_u8_u64(vzip1q_u64(u, v)), b = vreinterpretq_u8_u64(vzip2q_u64(u, v));
+  }
+}
+// Of every two vectors that are `apart` from each other.
+template <int kBytes>
+[[gnu::always_inline]] inline void transpose(uint8x16_t (&v)[16], int apart) {
+  MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) {
+    if ((i & apart) == 0) transpose_two<kBytes>(v[i], v[i + apart]);
+  }
+}
+
+// The 32 rows of a panel, 8 bytes of each at a time (a block). 64 bytes of each are read at once,
+// into lines of scratch: rows are often a power of two apart, and the first-level cache has no room
+// for 32 lines at such addresses. Whole lines are written there, too: between other stores the core
+// would read the lines of the panel before it writes them. Meanwhile codes that will be read are
+// asked for, in the order of memory.
+class PanelRows {
+ public:
+  static constexpr size_t kBlock = 8, kBlocks = 8;  // bytes of a row, blocks read at once
+  static constexpr size_t kPut = kBlock * kNr;      // bytes of a block in the panel
+  // `blocks` of them in a row, at least kBlocks. lines: 64; kBlocks * kPut bytes.
+  PanelRows(const uint8_t* rows, size_t stride, size_t blocks, uint8_t* lines)
+      : rows_(rows),
+        next_(rows + (kNr * stride < kAsked ? kAsked : kNr * stride)),
+        stride_(stride),
+        blocks_(blocks),
+        lines_(lines) {}
+
+  // Its numbers and what was seen are kept in registers: a store of one would be between those of
+  // lines.
+  template <class Codec>
+  [[gnu::noinline]] void put(size_t count, uint8_t* out, Seen& seen) {
+    PanelRows r = *this;
+    Seen all = seen;
+    while (count != 0) {
+      if (r.at_ == r.end_) r.read<Codec>();
+      const size_t some = count < r.end_ - r.at_ ? count : r.end_ - r.at_;
+      for (size_t i = 0; i < some; ++i, out += kPut, r.next_ += kPut) {
+        MOEBIUS_UNROLL for (size_t line = 0; line < kPut; line += 64)
+            __builtin_prefetch(r.next_ + line, 0, 2);
+        put_block<Codec>(r.lines_ + 32 * (r.at_ + i), out, all);
+      }
+      r.at_ += some, count -= some;
+    }
+    *this = r, seen = all;
+  }
+
+ private:
+  // Vector i of a block: the outputs at two places.
+  template <class Codec>
+  [[gnu::always_inline]] const uint8_t* row(size_t i, size_t which) const {
+    constexpr size_t kInputs = kBlock / Codec::kSize;
+    return rows_ +
+           Codec::output(i / kInputs * 2 * kInputs + i % kInputs + which * kInputs) * stride_;
+  }
+  // The last blocks of a row are read with some that were read before; all others but the first are
+  // a line of the cache.
+  template <class Codec>
+  [[gnu::always_inline]] void read() {
+    const size_t first = read_ + kBlocks <= blocks_ ? read_ : blocks_ - kBlocks;
+    const size_t within = reinterpret_cast<uintptr_t>(rows_ + kBlock * first) % 64 / kBlock;
+    end_ = first + kBlocks < blocks_ ? kBlocks - within : kBlocks;
+    at_ = read_ - first, read_ = first + end_;
+    for (size_t i = 0; i < 16; i += 2) {  // lines [two vectors][block]
+      uint8x16_t v[16];
+      MOEBIUS_UNROLL for (size_t j = 0; j < 8; ++j) {
+        const size_t byte = kBlock * first + j / 2 * 16, to = j / 2 * 4 + j % 2;
+        v[to] = vld1q_u8(row<Codec>(i + j % 2, 0) + byte);
+        v[to + 2] = vld1q_u8(row<Codec>(i + j % 2, 1) + byte);
+      }
+      transpose<8>(v, 2);
+      store_in_order(lines_ + 128 * i, v);
+    }
+  }
+  template <class Codec>
+  [[gnu::always_inline]] static void put_block(const uint8_t* from, uint8_t* out, Seen& seen) {
+    constexpr size_t kSize = Codec::kSize, kInputs = kBlock / kSize, kVectors = 16 / kInputs;
+    uint8x16_t v[16], turned[16];
+    MOEBIUS_UNROLL for (size_t i = 0; i < 16; ++i) v[i] =
+        Codec::all(vld1q_u8(from + i / 2 * 256 + i % 2 * 16), seen.most[i % 2]);
+    if constexpr (kSize == 1) transpose<1>(v, 1);
+    if constexpr (kSize <= 2) transpose<2>(v, 2 / kSize);
+    transpose<4>(v, 4 / kSize);
+    MOEBIUS_UNROLL for (size_t i = 0; i < 16; ++i) turned[i] =
+        v[i % kVectors * kInputs + i / kVectors];
+    store_in_order(out, turned);
+  }
+
+  const uint8_t *rows_, *next_;
+  size_t stride_, blocks_;
+  size_t read_ = 0;          // blocks of a row
+  size_t at_ = 0, end_ = 0;  // of those in lines_: the next one, and where they end
+  uint8_t* lines_;
+};
+
+}  // namespace float_family
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__
