@@ -12,6 +12,8 @@ namespace moebius {
 namespace {
 namespace lanes_family {
 
+using namespace arm_packing;
+
 // 16 inputs of 4 rows, a byte each, become 4 quads: v[at], v[at + apart], ...
 [[gnu::always_inline]] inline void quads(const uint8x16_t (&rows)[4], uint8x16_t* v, int apart) {
   const uint32x4_t a = vreinterpretq_u32_u8(rows[0]), b = vreinterpretq_u32_u8(rows[1]),
@@ -23,43 +25,36 @@ namespace lanes_family {
   v[2 * apart] = vreinterpretq_u8_u32(vzip1q_u32(ac1, bd1));
   v[3 * apart] = vreinterpretq_u8_u32(vzip2q_u32(ac1, bd1));
 }
-// A step of 16 inputs of 8 rows: a codec says how many bytes of a row it reads, and how many it makes.
+// Steps of 16 inputs of 8 rows (codecs: arm_packing.h).
 
-// Nibbles; integers are value + 8, and the upper code becomes two's complement.
-template <bool kInteger>
-struct Nibbles {
-  static constexpr size_t kStored = 8, kMade = 64;
-  template <class Row>
-  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
-    uint8x16_t both[4], v[4];
-    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-      const uint8x8_t a = vld1_u8(row(j)), b = vld1_u8(row(j + 4));
-      const uint8x8_t even = vsli_n_u8(a, b, 4), odd = vsri_n_u8(b, a, 4);
-      // The intrinsic wants whole registers, and would get them filled.
-      asm("zip1 %0.16b, %1.16b, %2.16b" : "=w"(both[j]) : "w"(even), "w"(odd));
-      if constexpr (kInteger) both[j] = veorq_u8(both[j], vdupq_n_u8(0x80));
-    }
-    quads(both, v, 1);
-    arm_packing::store_in_order(out, v);
+struct Quads {
+  [[gnu::always_inline]] static void make(const uint8x16_t (&even)[4], const uint8x16_t (&odd)[4],
+                                          uint8x16_t (&first)[4], uint8x16_t (&second)[4]) {
+    uint8x16_t lo[4], hi[4];
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) lo[j] = vzip1q_u8(even[j], odd[j]),
+                                               hi[j] = vzip2q_u8(even[j], odd[j]);
+    quads(lo, first, 1), quads(hi, second, 1);
   }
 };
+template <bool kInteger>
+using Nibbles = PairedNibbles<Quads, kInteger>;
 // Integers of at most 4 bits, a byte each.
 struct Small {
-  static constexpr size_t kStored = 16, kMade = 64;
+  static constexpr size_t kSteps = 1, kStored = 16, kMade = 64;
   template <class Row>
-  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
     uint8x16_t both[4], v[4];
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) both[j] =
         vsliq_n_u8(vaddq_u8(vld1q_u8(row(j)), vdupq_n_u8(8)), vld1q_u8(row(j + 4)), 4);
     quads(both, v, 1);
-    arm_packing::store_in_order(out, v);
+    store_in_order(out, v);
   }
 };
 template <uint8_t kFlip>
 struct Bytes {
-  static constexpr size_t kStored = 16, kMade = 128;
+  static constexpr size_t kSteps = 1, kStored = 16, kMade = 128;
   template <class Row>
-  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
     uint8x16_t v[8];
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
       uint8x16_t r[4];
@@ -69,82 +64,90 @@ struct Bytes {
       }
       quads(r, v + h, 2);
     }
-    arm_packing::store_in_order(out, v);
+    store_in_order(out, v);
   }
 };
 
-class PanelPacker : arm_packing::Panel<Shape> {
+class PanelPacker : Panel<Shape> {
  public:
   using Panel<Shape>::Panel;
   void pack() const {
-    for (size_t g = 0; g < s_.groups;) {
-      size_t end = g + kChunk < s_.groups ? g + kChunk : s_.groups;
-      uint16x8_t scales[kChunk];
-      if (s_.bf16) make_scales(g, end, scales);
-      const size_t whole = w_.K / s_.group_k;
-      if (straight_ && g < whole) {
-        end = end < whole ? end : whole;
-        put_straight(g, end, scales);
-      } else {
-        for (size_t i = g; i < end; ++i) put_any_group(i, scales[i - g]);
-      }
-      g = end;
-    }
+    const size_t whole = straight_ ? w_.K / s_.group_k : 0;
+    if (whole != 0) put_straight(whole);
+    for (size_t g = whole; g < s_.groups; ++g) put_any_group(g);
     __builtin_memset(group(s_.groups), 0, s_.stride() - s_.groups * s_.group_bytes());
   }
 
  private:
-  static constexpr size_t kChunk = 16;  // groups whose scales are turned together
-
-  void make_scales(size_t g, size_t end, uint16x8_t* out) const {
-    const bool byte = w_.scale_type == ScaleType::kFp8 || w_.scale_type == ScaleType::kE8m0;
-    const uint8_t* from[kNr];
-    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
-    if (byte && end - g == kChunk && n_ + kNr <= w_.N &&
-        arm_packing::transpose_scales<8, 1>(w_.scale_type, from, g, out))
-      return;
-    for (; !byte && n_ + kNr <= w_.N && g + 8 <= end; g += 8, out += 8)
-      arm_packing::transpose_halves(from, g, out);
-    for (; g < end; ++g) *out++ = arm_packing::scales_of(w_, rows_.at, g);
-  }
   // Groups that have all their inputs, of rows side by side.
-  void put_straight(size_t g, size_t end, const uint16x8_t* scales) const {
+  void put_straight(size_t count) const {
     switch (w_.code) {
       case CodeType::kFp4:
-        return put_groups<Nibbles<false>>(g, end, scales);
+        return put_groups<Nibbles<false>>(count);
       case CodeType::kInt4Offset:
-        return put_groups<Nibbles<true>>(g, end, scales);
+        return put_groups<Nibbles<true>>(count);
       case CodeType::kInt8Offset:
-        return put_groups<Bytes<0x80>>(g, end, scales);
+        return put_groups<Bytes<0x80>>(count);
       default:
-        return s_.bytes() ? put_groups<Bytes<0>>(g, end, scales)
-                          : put_groups<Small>(g, end, scales);
+        return s_.bytes() ? put_groups<Bytes<0>>(count) : put_groups<Small>(count);
     }
   }
+  // Scales of 8 groups stay in registers (arm_limbs_pack.h).
   template <class Codec>
-  [[gnu::noinline]] void put_groups(size_t g, size_t end, const uint16x8_t* scales) const {
+  [[gnu::noinline]] void put_groups(size_t count) const {
     const size_t steps = s_.group_k / kKr;
-    auto r = rows_from(g * steps * Codec::kStored);
-    uint8_t* out = group(g);
-    for (; g < end; ++g, ++scales, out += s_.scale_bytes) {
-      for (size_t i = steps; i != 0; --i, out += Codec::kMade) {
-        Codec::put([&](int row) { return r.row(row); }, out);
-        r.template advance<Codec::kStored>();
+    const uint8_t* from[kNr];
+    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
+    Rows r = rows_from(0);
+    uint8_t* out = out_;
+    size_t g = 0;
+    while (g < count) {
+      uint16x8_t scales[8];
+      if (!s_.bf16 || g + 8 > count || !transpose_eight(w_.scale_type, from, g, scales)) {
+        out = put_steps<Codec>(r, steps, out);
+        put_scales(g++, out), out += s_.scale_bytes;
+        continue;
       }
-      put_scales(g, *scales, out);
+      g += 8;
+      if constexpr (Codec::kSteps == 2)
+        if (steps == 1) {
+          MOEBIUS_UNROLL for (int i = 0; i < 8; i += 2) out =
+              put_two<Codec>(r, scales[i], scales[i + 1], out);
+          continue;
+        }
+      MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) {
+        out = put_steps<Codec>(r, steps, out);
+        put_bf16(scales[i], out), out += 16;
+      }
     }
   }
-  [[gnu::always_inline]] void put_scales(size_t g, uint16x8_t scales, uint8_t* out) const {
+  [[gnu::always_inline]] static uint8x16_t in_pairs(uint16x8_t scales) {
+    return vreinterpretq_u8_u16(vzip1q_u16(scales, vextq_u16(scales, scales, 4)));
+  }
+  // Two groups of one step.
+  template <class Codec>
+  [[gnu::always_inline]] uint8_t* put_two(Rows& r, uint16x8_t scales, uint16x8_t next,
+                                          uint8_t* out) const {
+    uint8x16_t a[4], b[4];
+    Codec::two([&](int o) { return r.row(o); }, a, b);
+    store_in_order<10>(
+        out, {a[0], a[1], a[2], a[3], in_pairs(scales), b[0], b[1], b[2], b[3], in_pairs(next)});
+    r.template advance<2 * Codec::kStored>();
+    return out + 160;
+  }
+  [[gnu::always_inline]] static void put_bf16(uint16x8_t scales, uint8_t* out) {
+    store_in_order<1>(out, {in_pairs(scales)});
+  }
+  void put_scales(size_t g, uint8_t* out) const {
     if (!s_.bf16) return put_floats(g, out);
-    const uint16x8_t second = vextq_u16(scales, scales, 4);
-    arm_packing::store_in_order<1>(out, {vreinterpretq_u8_u16(vzip1q_u16(scales, second))});
+    put_bf16(scales_of(w_, rows_.at, g), out);
   }
   // Tails, outputs past N, a column order.
-  void put_any_group(size_t g, uint16x8_t scales) const {
+  void put_any_group(size_t g) const {
     uint8_t* out = group(g);
     for (size_t k = g * s_.group_k, end = k + s_.group_k; k < end; k += kKr, out += s_.step_bytes())
       put_any(k, out);
-    put_scales(g, scales, out);
+    put_scales(g, out);
   }
   void put_any(size_t k, uint8_t* out) const {
     const size_t end = k + kKr < w_.K ? k + kKr : w_.K;
@@ -159,11 +162,11 @@ class PanelPacker : arm_packing::Panel<Shape> {
     }
     const auto row = [&](int i) { return codes[i]; };
     if (s_.bytes()) {
-      Bytes<0>::put(row, out);
+      Bytes<0>::put_one(row, out);
     } else if (s_.form == Form::kFp4) {
-      Nibbles<false>::put(row, out);
+      Nibbles<false>::put_one(row, out);
     } else {
-      Nibbles<true>::put(row, out);
+      Nibbles<true>::put_one(row, out);
     }
   }
   void put_floats(size_t g, uint8_t* out) const {
@@ -178,9 +181,7 @@ class PanelPacker : arm_packing::Panel<Shape> {
   }
 };
 
-inline void pack(const PackArgs& a) {
-  arm_packing::pack_panels<PanelPacker>(a, shape_of(*a.problem));
-}
+inline void pack(const PackArgs& a) { pack_panels<PanelPacker>(a, shape_of(*a.problem)); }
 
 }  // namespace lanes_family
 }  // namespace

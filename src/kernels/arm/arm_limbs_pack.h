@@ -15,21 +15,12 @@ namespace limbs {
 
 using namespace arm_packing;
 
-// A codec packs steps of 16 inputs of 8 outputs, given where each row is: kSteps of them at a time, or
-// one. The file has kStored bytes for a step of a row.
+// Steps of 16 inputs of 8 outputs (codecs: arm_packing.h).
 
-// Nibbles; of integers value + 8, and the upper code becomes two's complement.
-template <class Isa, bool kInteger>
-struct Nibbles {
-  static constexpr size_t kSteps = 2, kStored = 8, kMade = 64;
-  [[gnu::always_inline]] static void make(const uint8x16_t (&rows)[kNr], uint8x16_t (&first)[4],
-                                          uint8x16_t (&second)[4]) {
-    uint8x16_t even[4], odd[4];
-    MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
-      const uint8x16_t a = rows[o],
-                       b = kInteger ? veorq_u8(rows[o + 4], vdupq_n_u8(0x88)) : rows[o + 4];
-      even[o] = vsliq_n_u8(a, b, 4), odd[o] = vsriq_n_u8(b, a, 4);
-    }
+template <class Isa>
+struct Halves {
+  [[gnu::always_inline]] static void make(const uint8x16_t (&even)[4], const uint8x16_t (&odd)[4],
+                                          uint8x16_t (&first)[4], uint8x16_t (&second)[4]) {
     MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) {
       const uint8x16_t(&v)[4] = i == 0 ? even : odd;
       Isa::arrange(low_halves(v[0], v[1]), low_halves(v[2], v[3]), first[2 * i], first[2 * i + 1]);
@@ -37,28 +28,9 @@ struct Nibbles {
                    second[2 * i + 1]);
     }
   }
-  template <class Row>
-  [[gnu::always_inline]] static void two(const Row& row, uint8x16_t (&first)[4],
-                                         uint8x16_t (&second)[4]) {
-    uint8x16_t rows[kNr];
-    MOEBIUS_UNROLL for (int o = 0; o < static_cast<int>(kNr); ++o) rows[o] = vld1q_u8(row(o));
-    make(rows, first, second);
-  }
-  template <class Row>
-  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
-    uint8x16_t first[4], second[4];
-    two(row, first, second);
-    store_in_order(out, first), store_in_order(out + 64, second);
-  }
-  template <class Row>
-  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
-    uint8x16_t rows[kNr], v[4], none[4];
-    MOEBIUS_UNROLL for (int o = 0; o < static_cast<int>(kNr); ++o) rows[o] =
-        vcombine_u8(vld1_u8(row(o)), vdup_n_u8(0));
-    make(rows, v, none);
-    store_in_order(out, v);
-  }
 };
+template <class Isa, bool kInteger>
+using Nibbles = PairedNibbles<Halves<Isa>, kInteger>;
 // Integers of at most 4 bits, a byte each.
 template <class Isa>
 struct Small {
@@ -130,22 +102,6 @@ class PanelPacker : Panel<Shape> {
     f(Bytes<Isa, 0>{});
   }
 
-  template <class Codec>
-  [[gnu::always_inline]] uint8_t* put_steps(Rows& r, size_t steps, uint8_t* out) const {
-    constexpr size_t kMade = Codec::kMade;
-    const auto row = [&](int o) { return r.row(o); };
-    if constexpr (Codec::kSteps == 2)
-      for (; steps >= 2; steps -= 2, out += 2 * kMade) {
-        Codec::put(row, out);
-        r.template advance<2 * Codec::kStored>();
-      }
-    for (; steps != 0; --steps, out += kMade) {
-      Codec::put_one(row, out);
-      r.template advance<Codec::kStored>();
-    }
-    return out;
-  }
-
   // --- groups of all their inputs, of rows side by side, with scales of bf16 and no zero points ---
 
   static constexpr size_t kPlainHead = 16;
@@ -162,9 +118,7 @@ class PanelPacker : Panel<Shape> {
     size_t g = 0;
     for (; g + 8 <= count; g += 8) {
       uint16x8_t scales[8];
-      if (w_.scale_type == ScaleType::kBf16) {
-        transpose_halves(from, g, scales);
-      } else if (!transpose_scales<4, 1>(w_.scale_type, from, g, scales)) {
+      if (!transpose_eight(w_.scale_type, from, g, scales)) {
         for (size_t i = 0; i < 8; ++i) out = put_plain<Codec>(r, steps, scales_at(g + i), out);
         continue;
       }

@@ -73,6 +73,61 @@ template <int kCount>
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
 }
 
+// A codec packs steps of 16 inputs of 8 outputs, given where each row is, to kMade bytes each: kSteps of
+// them at a time (`put`), or one. The file has kStored bytes for a step of a row.
+
+// Nibbles, in a byte those of outputs o and o + 4; integers are value + 8, and the upper code becomes two's
+// complement. Layout::make gets such bytes of even and of odd inputs, and makes two steps.
+template <class Layout, bool kInteger>
+struct PairedNibbles {
+  static constexpr size_t kSteps = 2, kStored = 8, kMade = 64;
+  [[gnu::always_inline]] static void make(const uint8x16_t (&rows)[kOutputs],
+                                          uint8x16_t (&first)[4], uint8x16_t (&second)[4]) {
+    uint8x16_t even[4], odd[4];
+    MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
+      const uint8x16_t a = rows[o],
+                       b = kInteger ? veorq_u8(rows[o + 4], vdupq_n_u8(0x88)) : rows[o + 4];
+      even[o] = vsliq_n_u8(a, b, 4), odd[o] = vsriq_n_u8(b, a, 4);
+    }
+    Layout::make(even, odd, first, second);
+  }
+  template <class Row>
+  [[gnu::always_inline]] static void two(const Row& row, uint8x16_t (&first)[4],
+                                         uint8x16_t (&second)[4]) {
+    uint8x16_t rows[kOutputs];
+    MOEBIUS_UNROLL for (int o = 0; o < 8; ++o) rows[o] = vld1q_u8(row(o));
+    make(rows, first, second);
+  }
+  template <class Row>
+  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
+    uint8x16_t first[4], second[4];
+    two(row, first, second);
+    store_in_order(out, first), store_in_order(out + 64, second);
+  }
+  template <class Row>
+  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
+    uint8x16_t rows[kOutputs], v[4], none[4];
+    MOEBIUS_UNROLL for (int o = 0; o < 8; ++o) rows[o] = vcombine_u8(vld1_u8(row(o)), vdup_n_u8(0));
+    make(rows, v, none);
+    store_in_order(out, v);
+  }
+};
+// Returns where they end.
+template <class Codec>
+[[gnu::always_inline]] inline uint8_t* put_steps(Rows& r, size_t steps, uint8_t* out) {
+  const auto row = [&](int o) { return r.row(o); };
+  if constexpr (Codec::kSteps == 2)
+    for (; steps >= 2; steps -= 2, out += 2 * Codec::kMade) {
+      Codec::put(row, out);
+      r.template advance<2 * Codec::kStored>();
+    }
+  for (; steps != 0; --steps, out += Codec::kMade) {
+    Codec::put_one(row, out);
+    r.template advance<Codec::kStored>();
+  }
+  return out;
+}
+
 // Where the scales of an output begin, in elements. Divisions are too slow for short rows.
 inline size_t scale_row(const QuantMatrix& w, size_t r) {
   const size_t row = r + w.n_phase;
@@ -193,6 +248,15 @@ template <int kApart = 1>
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i * kApart] = vzip1q_u16(b[i], b[i + 4]),
                                                          out[(2 * i + 1) * kApart] =
                                                              vzip2q_u16(b[i], b[i + 4]);
+}
+// Scales of bf16 or of one byte of 8 outputs in 8 groups from g on as bf16, group by group; false if one
+// of them is special.
+[[gnu::always_inline]] inline bool transpose_eight(ScaleType type,
+                                                   const uint8_t* const (&rows)[kOutputs], size_t g,
+                                                   uint16x8_t (&out)[8]) {
+  if (type != ScaleType::kBf16) return transpose_scales<4, 1>(type, rows, g, out);
+  transpose_halves(rows, g, out);
+  return true;
 }
 // How many scales can be read from that of the last of 8 outputs on: more than it has, for the sake of
 // whole vectors.
