@@ -106,8 +106,7 @@ class PanelPacker : Panel<Shape> {
 
   static constexpr size_t kPlainHead = 16;
 
-  // Scales of 8 groups stay in registers: stores to other places, between those of codes, cost more than
-  // making them.
+  // Scales of 8 groups stay in registers: kept in memory meanwhile, they cost more (docs/kernels.md).
   template <class Codec>
   [[gnu::noinline]] void put_plain_groups(size_t count) const {
     const size_t steps = s_.group_k / kKr;
