@@ -138,6 +138,7 @@ class PermutedRows {
   // 16 bytes of 16 rows: of nibbles those of the lower or of the upper half of the block.
   template <bool kNibbles, bool kUpper>
   [[gnu::always_inline]] void gather(const uint32_t* places, uint8_t* to) const {
+    const size_t apart = apart_;  // would be loaded again behind every store
     V v[kVector];
     MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) {
       if constexpr (kNibbles) {
@@ -148,7 +149,7 @@ class PermutedRows {
       }
     }
     transpose_16<Bytes>(v);
-    MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) Bytes::store(to + i * apart_, v[i]);
+    MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i, to += apart) Bytes::store(to, v[i]);
   }
 
   const QuantMatrix& from_;
