@@ -367,15 +367,16 @@ void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t coun
     uint8_t packed[kChunk];
     if (s.bits == 8) return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
     unpack_nibbles(w, r, k, end, a.columns, packed);
-    for (size_t i = 0; i < end - k; ++i) out[i] = (packed[i / 2] >> (4 * (i % 2))) & 15;
+    for (size_t i = 0; i < (end - k) / 2; ++i)
+      out[2 * i] = packed[i] & 15, out[2 * i + 1] = packed[i] >> 4;
+    if ((end - k) % 2 != 0) out[end - k - 1] = packed[(end - k) / 2] & 15;
     return;
   }
-  for (size_t i = k; i < end; ++i) {
-    const size_t c = a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i;
-    __builtin_memcpy(out + (i - k) * size, row + c * size, size);
-    if (w.code == CodeType::kFp8 && (row[c] & 0x7f) == 0x7f)
-      out[i - k] = 0;  // NaN: carried by the scale
-  }
+  if (a.columns == nullptr) __builtin_memcpy(out, row + k * size, (end - k) * size);
+  for (size_t i = k; a.columns != nullptr && i < end; ++i)
+    __builtin_memcpy(out + (i - k) * size, row + static_cast<size_t>(a.columns[i]) * size, size);
+  for (size_t i = 0; w.code == CodeType::kFp8 && i < end - k; ++i)
+    out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];  // NaN: carried by the scale
 }
 
 bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
@@ -402,23 +403,62 @@ void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t*
   }
 }
 
+// 16 bytes of the codes of each of 8 outputs, input by input; returns how many bytes they became.
+size_t interleave(const uint8x16_t (&r)[kNr], size_t bits, uint8_t* out) {
+  if (bits == 4) {
+    uint8x16x4_t v;
+    for (size_t i = 0; i < 4; ++i) v.val[i] = vsliq_n_u8(r[i], r[i + 4], 4);
+    vst4q_u8(out, v);
+    return 64;
+  }
+  uint8x16_t low[4], high[4];  // pairs of outputs
+  for (size_t i = 0; i < 4; ++i) {
+    const uint8x16_t x = r[2 * i], y = r[2 * i + 1];
+    const auto x16 = vreinterpretq_u16_u8(x), y16 = vreinterpretq_u16_u8(y);
+    const auto x32 = vreinterpretq_u32_u8(x), y32 = vreinterpretq_u32_u8(y);
+    low[i] = bits == 8    ? vzip1q_u8(x, y)
+             : bits == 16 ? vreinterpretq_u8_u16(vzip1q_u16(x16, y16))
+                          : vreinterpretq_u8_u32(vzip1q_u32(x32, y32));
+    high[i] = bits == 8    ? vzip2q_u8(x, y)
+              : bits == 16 ? vreinterpretq_u8_u16(vzip2q_u16(x16, y16))
+                           : vreinterpretq_u8_u32(vzip2q_u32(x32, y32));
+  }
+  for (const auto& half : {low, high}) {
+    uint16x8x4_t two;
+    uint32x4x4_t four;
+    uint64x2x4_t eight;
+    for (size_t i = 0; i < 4; ++i) {
+      two.val[i] = vreinterpretq_u16_u8(half[i]);
+      four.val[i] = vreinterpretq_u32_u8(half[i]);
+      eight.val[i] = vreinterpretq_u64_u8(half[i]);
+    }
+    if (bits == 8) vst4q_u16(reinterpret_cast<uint16_t*>(out), two);
+    if (bits == 16) vst4q_u32(reinterpret_cast<uint32_t*>(out), four);
+    if (bits == 32) vst4q_u64(reinterpret_cast<uint64_t*>(out), eight);
+    out += 64;
+  }
+  return 128;
+}
+
 void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   constexpr size_t kColumns = 64;
-  uint8_t codes[kNr][kColumns * 4];
-  const size_t size = s.bits < 8 ? 1 : s.bits / 8;
+  uint8_t codes[kNr][kColumns * 4] = {};
   for (size_t n = a.n0; n < a.n1; n += kNr) {
     uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
     for (size_t k = 0; k < s.K_padded; k += kColumns) {
       const size_t count = s.K_padded - k < kColumns ? s.K_padded - k : kColumns;
       for (size_t i = 0; i < kNr; ++i) codes_of(a, s, n + i, k, count, codes[i]);
-      for (size_t c = 0; c < count; ++c) {
-        if (s.bits == 4)
-          for (size_t i = 0; i < 4; ++i)
-            *out++ = static_cast<uint8_t>(codes[i][c] | codes[i + 4][c] << 4);
-        else
-          for (size_t i = 0; i < kNr; ++i, out += size)
-            __builtin_memcpy(out, codes[i] + c * size, size);
+      size_t left = count * kNr * s.bits / 8;
+      for (size_t c = 0; left > 0; c += 16) {
+        uint8x16_t rows[kNr];
+        for (size_t i = 0; i < kNr; ++i) rows[i] = vld1q_u8(codes[i] + c);
+        uint8_t last[128];
+        const bool whole = left >= (s.bits == 4 ? 64 : 128);
+        size_t bytes = interleave(rows, s.bits, whole ? out : last);
+        if (bytes > left) bytes = left;
+        if (!whole) __builtin_memcpy(out, last, bytes);
+        out += bytes, left -= bytes;
       }
     }
     for (size_t g = 0; g < s.groups; ++g, out += s.extras_bytes) pack_extras(a, s, n, g, out);
