@@ -322,52 +322,58 @@ struct Attend {
 
   // --- tiles ---
 
-  // One pair has four sums a panel and two have eight, too few for the latency of BFMMLA.
-  template <int P>
-  static constexpr int kPanels = P <= 2 ? 4 / P : 1;
+  // One pair has four sums a panel and two have eight, too few for the latency of BFMMLA: so many panels
+  // at a time.
+  static constexpr int panels_of(int pairs) { return pairs <= 2 ? 4 / pairs : 1; }
 
   template <int P, int kLines>
   void score_all(TileOfRows& t, const uint8_t* w, size_t n, size_t end) {
     const size_t begin = n;
-    if constexpr (kPanels < P >> 1) n = score<P, kPanels<P>, kLines>(t, w, n, end);
+    if constexpr (panels_of(P) != 1) n = score<P, panels_of(P), kLines>(t, w, n, end);
     if (n < end) score<P, 1, kLines>(t, w + (n - begin) * 2 * dk, n, end);
   }
   template <int P, int kLines, bool kKept>
   void weigh_all(const TileOfRows& t, const uint8_t* w, size_t n, size_t end) {
     const size_t begin = n;
-    if constexpr (kPanels < P >> 1) n = weigh<P, kPanels<P>, kLines, kKept>(t, w, n, end);
+    if constexpr (panels_of(P) != 1) n = weigh<P, panels_of(P), kLines, kKept>(t, w, n, end);
     if (n < end) weigh<P, 1, kLines, kKept>(t, w + (n - begin) * 2 * kKeys, n, end);
+  }
+
+  // Which tiles meet a matrix, and how much of it at a time. Codes become bf16 for the first ones; what is
+  // met once needs the place of one chunk.
+  struct Meeting {
+    size_t chunk;
+    bool first, once;
+  };
+  // f(panels of bf16, outputs [n, end)) of a matrix of codes or of bf16, chunk by chunk.
+  template <class F>
+  static void in_chunks(const Meeting& m, const uint8_t* from, const Problem& p, size_t outputs,
+                        uint8_t* scratch, const F& f) {
+    const size_t bytes = 2 * p.K;
+    for (size_t n = 0; n < outputs; n += m.chunk) {
+      const size_t end = n + m.chunk < outputs ? n + m.chunk : outputs;
+      const uint8_t* w = from + n * bytes;
+      if constexpr (kCodes) {
+        uint8_t* to = scratch + (m.once ? 0 : n * bytes);
+        if (m.first) expand(from, p, n, end, to);
+        w = to;
+      }
+      f(w, n, end);
+    }
   }
 
   // The rows of some tiles.
   template <int kLines>
   void run_tiles(TileOfRows* tiles, size_t count, bool first, bool last) {
-    // Of codes, those that are met once need one place.
-    const size_t key_bytes = 2 * dk, value_bytes = 2 * kKeys;
-    const bool once = first && last;
+    const Meeting m{kCodes || count > 1 ? kChunk : kKeys + dv, first, first && last};
     uint8_t* const keys = a.scratch + kScratch + 2 * kScales;
-    uint8_t* const values = keys + kKeys * key_bytes;
-    const size_t chunk = kCodes || count > 1 ? kChunk : kKeys + dv;
-    for (size_t n = 0; n < a.columns; n += chunk) {
-      const size_t end = n + chunk < a.columns ? n + chunk : a.columns;
-      const uint8_t* w = a.k + n * key_bytes;
-      if constexpr (kCodes) {
-        uint8_t* to = keys + (once ? 0 : n * key_bytes);
-        if (first) expand(a.k, *a.keys, n, end, to);
-        w = to;
-      }
+    uint8_t* const values = keys + 2 * kKeys * dk;
+    in_chunks(m, a.k, *a.keys, a.columns, keys, [&](const uint8_t* w, size_t n, size_t end) {
       for (size_t i = 0; i < count; ++i)
         with_pairs(tiles[i].size, [&](auto p) { score_all<p(), kLines>(tiles[i], w, n, end); });
-    }
+    });
     for (size_t i = 0; i < count; ++i) softmax_of(tiles[i]);
-    for (size_t n = 0; n < dv; n += chunk) {
-      const size_t end = n + chunk < dv ? n + chunk : dv;
-      const uint8_t* w = a.v + n * value_bytes;
-      if constexpr (kCodes) {
-        uint8_t* to = values + (once ? 0 : n * value_bytes);
-        if (first) expand(a.v, *a.values, n, end, to);
-        w = to;
-      }
+    in_chunks(m, a.v, *a.values, dv, values, [&](const uint8_t* w, size_t n, size_t end) {
       for (size_t i = 0; i < count; ++i)
         with_pairs(tiles[i].size, [&](auto p) {
           if (tiles[i].kept) {
@@ -376,7 +382,7 @@ struct Attend {
             weigh_all<p(), kLines, false>(tiles[i], w, n, end);
           }
         });
-    }
+    });
   }
 
   void begin_tile(TileOfRows& t, size_t first, size_t size, size_t place) const {

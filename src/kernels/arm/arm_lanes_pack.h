@@ -58,10 +58,7 @@ struct Bytes {
     uint8x16_t v[8];
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
       uint8x16_t r[4];
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-        r[i] = vld1q_u8(row(4 * h + i));
-        if constexpr (kFlip != 0) r[i] = veorq_u8(r[i], vdupq_n_u8(kFlip));
-      }
+      load_four<kFlip>(row, 4 * h, r);
       quads(r, v + h, 2);
     }
     store_in_order(out, v);

@@ -53,10 +53,7 @@ struct Bytes {
     uint8x16_t v[8];
     MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) {
       uint8x16_t r[4];
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-        r[i] = vld1q_u8(row(4 * j + i));
-        if constexpr (kFlip != 0) r[i] = veorq_u8(r[i], vdupq_n_u8(kFlip));
-      }
+      load_four<kFlip>(row, 4 * j, r);
       Isa::arrange(vuzp1q_u8(r[0], r[1]), vuzp1q_u8(r[2], r[3]), v[Isa::byte_vector(j, 0)],
                    v[Isa::byte_vector(j, 1)]);
       Isa::arrange(vuzp2q_u8(r[0], r[1]), vuzp2q_u8(r[2], r[3]), v[4 + Isa::byte_vector(j, 0)],

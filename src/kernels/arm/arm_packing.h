@@ -234,6 +234,15 @@ template <int kPairs, int kApart>
   return true;
 }
 
+// 16 bytes of rows [first, first + 4), with some bits turned.
+template <uint8_t kFlip, class Row>
+[[gnu::always_inline]] inline void load_four(const Row& row, int first, uint8x16_t (&r)[4]) {
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+    r[i] = vld1q_u8(row(first + i));
+    if constexpr (kFlip != 0) r[i] = veorq_u8(r[i], vdupq_n_u8(kFlip));
+  }
+}
+
 // Scales of two bytes of 8 outputs in 8 groups from g on, group by group, to kApart vectors
 // each.
 template <int kApart = 1>
