@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang fuzz asan tsan tidy ranks mpi python page cpus cross packages"
+all_stages="release narrow clang fuzz asan tsan tidy ranks mpi python page cpus cross packages documents"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -210,4 +210,19 @@ stage_packages() {
     fi
   done
   rm -f "$log"
+}
+
+# What README, the documents and the help tell people to type, in a throw-away copy of this system.
+stage_documents() {
+  local page status
+  have_release || return
+  "$root/tests/checks/run_documents.py" README.md && status=0 || status=$?
+  if [ "$status" = 77 ]; then
+    skip "documents: no throw-away copy of this system can be made (needs root and overlayfs)"
+    return
+  fi
+  one "README.md, as it is typed" [ "$status" = 0 ]
+  for page in docs/install.md docs/python.md docs/api.md help; do
+    one "$page, as it is typed" "$root/tests/checks/run_documents.py" "$page"
+  done
 }

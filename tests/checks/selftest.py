@@ -20,6 +20,7 @@ import check_sentences
 import check_symbols
 import check_tree
 import generate_docs
+import run_documents
 
 
 class Includes(unittest.TestCase):
@@ -209,9 +210,29 @@ class Links(unittest.TestCase):
         self.assertEqual(1, len(check_links.check_size("README.md", "x" * 121, 1)))
         self.assertEqual([], check_links.check_size("a.md", "|" + "x" * 121 + "\n<!-- generated:x -->\n" + "x" * 121 + "\n<!-- end -->\n"))
 
+    def test_comments_are_no_words(self):
+        self.assertEqual([], check_links.check_size("a.md", "one <!-- two\nthree --> four\n", 2))
+        self.assertEqual(1, len(check_links.check_size("a.md", "one two three\n", 2)))
+
     def test_words(self):
         found = check_links.check_words("a.md", "fine\n\nsome weights\nalone\n`weights alone`\n")
         self.assertEqual(["a.md:3: 'weights alone', better: weight-only"], found)
+
+
+class Documents(unittest.TestCase):
+    def test_commands_and_marks(self):
+        page = ("Type `./moebius run DIR` or `moebius`, see `docs/run.md`.\n\n    ./test   # all\n\n```sh\n# why\n./a \\\n  b\nc d\n```\n"
+                "<!-- not run: needs a hub -->\n\n```sh\nhf download X\n```\n<!-- not run, podman: no engine -->\n`podman run x`\n"
+                "```python\nimport x\n```\n")
+        items, complaints = run_documents.items_of(page, ("sh", "python"))
+        self.assertEqual([], complaints)
+        self.assertEqual([("./moebius run DIR", None), ("./test   # all", None), ("./a    b", None), ("c d", None), ("hf download X", "needs a hub"),
+                          ("podman run x", "no engine"), ("import x\n", None)], [(item.text, item.why) for item in items])
+        self.assertEqual([1, 3, 5, 5, 13, 17, 18], [item.line for item in items])
+
+    def test_marks_that_fit_nothing(self):
+        self.assertEqual(1, len(run_documents.items_of("<!-- not run: why -->\ntext\n", ("sh",))[1]))
+        self.assertEqual(1, len(run_documents.items_of("<!-- not run, podman: why -->\n`podmin run x`\n", ("sh",))[1]))
 
 
 if __name__ == "__main__":
