@@ -5,7 +5,7 @@
     bench/compare_tokenizers.py [--tokenizers FILE_OR_FOLDER ...] [--texts FILE ...] [--rounds 3]
 
 Needs a Python with the tokenizers package. Without arguments: the bundled model's tokenizer and the trained styles of
-tests/golden-text, on the held-out English text and on mixed text (code, many scripts, emoji). Both sides encode the text as
+build/data/golden-text, on the held-out English text and on mixed text (code, many scripts, emoji). Both sides encode the text as
 one document and line by line, with their caches warm. ratio = their time / our time, best of each side's repetitions.
 """
 import argparse
@@ -63,7 +63,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         texts = args.texts or [ROOT / "models/eval/val.txt", mixed_text(work)]
-        sources = args.tokenizers or [ROOT / "models/moebius-tiny-w4a8"] + [ROOT / f"tests/golden-text/tokenizers/{s}.json" for s in STYLES]
+        sources = args.tokenizers or [ROOT / "models/moebius-tiny-w4a8"] + [ROOT / f"build/data/golden-text/tokenizers/{s}.json" for s in STYLES]
         for source in sources:
             file = source / "tokenizer.json" if source.is_dir() else source
             folder = work / f"{file.parent.name}-{file.stem}"

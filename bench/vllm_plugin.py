@@ -5,7 +5,7 @@
     bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [--tp N [--ep]] [NAME...]
     bench/vllm_plugin.py --serve     the README's command, and the same with a WNA16 folder
 
-Makes the environment of bench/peer_env.sh where it is missing, runs folders of tests/golden (all of FOLDERS, or those named; heads joined in
+Makes the environment of bench/peer_env.sh where it is missing, runs folders of build/data/golden (all of FOLDERS, or those named; heads joined in
 pairs, since vLLM's attention wants 32 elements at least) in vLLM's `LLM`, and compares with `moebius.LLM` on the same folder: greedy tokens, and log-probabilities of the prompt. The table
 says what vLLM does alone, what it does with the plugin, how far the numbers are apart (rms; norms and attention are vLLM's,
 so single activation codes may flip), and how many of the layers' outputs inside vLLM have the bytes that the folder's own layers give on the
@@ -45,7 +45,7 @@ def tensors_of(data):
 
 def with_larger_heads(name, to):
     """A golden folder whose heads are joined in pairs: another model with the same matrices. Files of expected values are left out."""
-    source = ROOT / "tests/golden" / name
+    source = ROOT / "build/data/golden" / name
     config = json.loads((source / "config.json").read_text())
     old = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     times = HEAD // old

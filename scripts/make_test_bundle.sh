@@ -51,7 +51,9 @@ while [ -n "${queue// /}" ]; do
   queue=$next
 done
 
-cp -r "$root/tests/golden" "$root/tests/golden-mtp" "$root/tests/golden-embed" "$root/tests/golden-vllm" "$root/tests/negative" "$bundle/tests/"
+python3 -B "$root/tests/data.py" unpack
+mkdir -p "$bundle/build/data"
+cp -r "$root"/build/data/golden{,-mtp,-embed,-vllm} "$root/build/data/negative" "$bundle/build/data/"
 cp -r "$root/models" "$root/docs" "$root/README.md" "$bundle/"
 git -C "$root" rev-parse HEAD >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 cat >"$bundle/tool" <<TOOL
@@ -63,7 +65,7 @@ cat >"$bundle/run" <<RUN
 #!/bin/sh
 # The tests of this bundle: what does not need the source tree, compilers or other programs.
 here=\$(cd "\$(dirname "\$0")" && pwd)
-export MOEBIUS_TEST_DIR="\$here/tests" MOEBIUS_TEST_TOOL="\$here/tool" MOEBIUS_TEST_EMULATOR=""
+export MOEBIUS_TEST_ROOT="\$here" MOEBIUS_TEST_TOOL="\$here/tool" MOEBIUS_TEST_EMULATOR=""
 echo "built from \$(cat "\$here/commit")"
 [ \$# -gt 0 ] || set -- --gtest_filter='*EveryKernel*:Kernel*:LongK*:RowFunctions*:*EveryTable*:Moe*:Linear*:Attention*:Greedy*:GoldenLogits*:GoldenApply*:VllmGolden*:PreparedRows*:Norm*:Rope*:TensorParallel*:ExpertParallel*:Runtime*:Oracle*'
 log=\$(mktemp)

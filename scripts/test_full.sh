@@ -61,7 +61,7 @@ fuzz_one() {
   local target=$1 work status
   work=$(mktemp -d)
   "$root/build/fuzz/$target" -max_total_time=$fuzz_seconds -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$root/build/fuzz/" \
-    "$work" "$root/tests/fuzz/corpus/${target#fuzz_}"
+    "$work" "$root/build/data/fuzz/corpus/${target#fuzz_}"
   status=$?
   rm -rf "$work"
   return "$status"
@@ -173,7 +173,7 @@ stage_cpus() {
   for cpu in ${!cpus}; do beside "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
   wait_beside
   one "$here: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$here" "$root/build/release/moebius" \
-    "$root/tests/golden"
+    "$root/build/data/golden"
 }
 
 # The other architecture under the emulator: the list of tests that narrowed CPUs get, on its largest CPU; kernels on smaller ones.
@@ -191,7 +191,7 @@ stage_cross() {
   for cpu in ${!cpus}; do beside "$there tests on an emulated $cpu" there_list "$cpu" --only-tier=kernels; done
   wait_beside
   one "$there: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$there" "$root/build/cross-$there/moebius" \
-    "$root/tests/golden" -L "/usr/$there-linux-gnu" -E "LD_LIBRARY_PATH=$there_libraries"
+    "$root/build/data/golden" -L "/usr/$there-linux-gnu" -E "LD_LIBRARY_PATH=$there_libraries"
 }
 
 # Packages in bare systems that debootstrap makes: Debian 12, Ubuntu 24.04, the steps of the Containerfile (which compile once more).

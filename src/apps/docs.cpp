@@ -146,7 +146,7 @@ bool has_logits(const fs::path& folder) {
 
 // Every folder that the tests run as a whole model against another library's logits.
 void model_table(std::ostream& out) {
-  const fs::path golden = "tests/golden";
+  const fs::path golden = "build/data/golden";
   if (!fs::is_directory(golden)) fail("{}: not here; run this in the repository", golden.string());
   std::map<std::string, std::map<std::string, size_t>> run;  // family -> schemes -> folders
   for (const auto& entry : fs::directory_iterator(golden)) {

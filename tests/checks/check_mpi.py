@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import serve_acceptance  # noqa: E402
 
 FULL = bool(os.environ.get("MOEBIUS_FULL"))
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden"
 GONE_SECONDS = 60  # a generous end for what takes one to five seconds on a quiet machine
 
 

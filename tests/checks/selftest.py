@@ -10,7 +10,7 @@ import unittest.mock
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "scripts")]
 import check_acceptance
 import check_cold
 import check_includes
@@ -19,6 +19,7 @@ import check_names
 import check_sentences
 import check_symbols
 import check_tree
+import data
 import generate_docs
 import run_documents
 
@@ -217,6 +218,42 @@ class Links(unittest.TestCase):
     def test_words(self):
         found = check_links.check_words("a.md", "fine\n\nsome weights\nalone\n`weights alone`\n")
         self.assertEqual(["a.md:3: 'weights alone', better: weight-only"], found)
+
+
+class Data(unittest.TestCase):
+    def test_size_of_the_tree(self):
+        sizes = {"tests/a": 3, "tests/b": 4, "src/a": 5}
+        self.assertEqual([], check_tree.check_size(sizes, 2, 12))
+        self.assertEqual(1, len(check_tree.check_size(sizes, 1, 12)))
+        self.assertEqual(1, len(check_tree.check_size(sizes, 2, 11)))
+
+    def test_packed_data_comes_back(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(data, "TESTS", Path(folder) / "tests"), \
+                unittest.mock.patch.object(data, "MAKERS", []), contextlib.redirect_stdout(io.StringIO()):
+            here = Path(folder) / "data"
+            files = {"golden/a-x/w": b"1", "golden/a-y/w": b"2", "golden/b-x/deep/w": b"3", "golden/all.json": b"4", "golden/configs/c": b"5",
+                     "golden-text/kind/t": b"6", "fuzz/corpus/one/s": b"7", "golden-mtp/m/w": b"8", "golden-vllm/v": b"9"}
+            for name, content in files.items():
+                data.write(here / name, content)
+            data.pack(here)
+            there = Path(folder) / "there"
+
+            def found():
+                return {p.relative_to(there).as_posix(): p.read_bytes() for p in there.rglob("*") if p.is_file() and not p.name.startswith(".")}
+
+            data.unpack(there)
+            self.assertEqual(files, found())
+            kept = {p: p.read_bytes() for p in data.TESTS.rglob("*.tar.xz")}
+            self.assertEqual(5, len(kept))
+            data.write(here / "golden/a-x/w", b"changed")
+            (here / "golden/b-x/deep/w").unlink()
+            (here / "golden/b-x/deep").rmdir()
+            (here / "golden/b-x").rmdir()
+            data.pack(here)
+            self.assertEqual(["a.tar.xz"], [p.name for p in kept if p.exists() and p.read_bytes() != kept[p]])
+            data.unpack(there)
+            del files["golden/b-x/deep/w"]
+            self.assertEqual(files | {"golden/a-x/w": b"changed"}, found())
 
 
 class Documents(unittest.TestCase):

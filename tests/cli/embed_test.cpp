@@ -20,7 +20,7 @@ using test::Response;
 using test::Served;
 
 std::string golden(const std::string& name) {
-  return (test::source_dir() / "tests/golden-embed" / name).string();
+  return (test::test_data_dir() / "golden-embed" / name).string();
 }
 
 const Json& expected() {

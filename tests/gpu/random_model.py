@@ -15,7 +15,7 @@ from pathlib import Path
 
 from golden_blocks import write_tensors
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden/qwen3moe-w4a8-g128-pack/config.json"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden/qwen3moe-w4a8-g128-pack/config.json"
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, WIDTH, GROUP = 2048, 32, 4, 128, 128, 8, 768, 128
 
 source = random.Random(1)

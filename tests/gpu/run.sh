@@ -109,6 +109,7 @@ esac
 # --- the tool itself ---
 case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
+  python3 -B tests/data.py unpack
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
   [ ! -e build/gpu_bundle/libraries.tar.xz ] || tar -xJf build/gpu_bundle/libraries.tar.xz -C "$prefix"
@@ -131,11 +132,11 @@ fi
 case " $* " in
   *" golden "*)
     if [ -n "$wants_tool" ]; then
-      python3 -B tests/gpu/golden_blocks.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      python3 -B tests/gpu/golden_blocks.py "$tool" build/data/golden "$(nproc)" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "golden folders after $((SECONDS - start)) s" | tee -a "$report"
       MOEBIUS_CUDA_MODULE=$root/build/gpu/libmoebius_cuda.so MOEBIUS_LIBRARY=$root/build/gpu/tool/libmoebius.so PYTHONPATH=$root/python \
-        python3 -B tests/gpu/faces.py tests/golden 2>&1 | tee -a "$report"
+        python3 -B tests/gpu/faces.py build/data/golden 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "faces after $((SECONDS - start)) s" | tee -a "$report"
     fi
@@ -226,7 +227,7 @@ esac
 case " $* " in
   *" models "*)
     if [ -n "$wants_tool" ]; then
-      timeout 300 python3 -B tests/gpu/models.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      timeout 300 python3 -B tests/gpu/models.py "$tool" build/data/golden "$(nproc)" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "models after $((SECONDS - start)) s" | tee -a "$report"
     fi
@@ -263,7 +264,7 @@ case " $* " in
   *" ranks "*)
     if [ -n "$wants_tool" ]; then
       python3 -B tests/gpu/random_model.py build/gpu/model-sizes 2 4096 || status=1
-      timeout 300 python3 -B tests/gpu/ranks.py "$tool" tests/golden build/gpu/model-sizes 2>&1 | tee -a "$report"
+      timeout 300 python3 -B tests/gpu/ranks.py "$tool" build/data/golden build/gpu/model-sizes 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       # What two ranks that share a GPU and hand rows over by the host cost, beside one process.
       for ranks in "" "--ep 2"; do

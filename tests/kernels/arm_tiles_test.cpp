@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which loop of the int8 family on Arm runs for which rows: the whole table, held in tests/golden/arm_tiles.txt, on every machine.
+// Which loop of the int8 family on Arm runs for which rows: the whole table, held in build/data/golden/arm_tiles.txt, on every machine.
 // MOEBIUS_UPDATE_GOLDEN=1 writes the file anew: a change of choice is a change somebody reads.
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/golden-text/agents/*.json: conversations of ten turns in the forms that coding agents send.
+"""Writes build/data/golden-text/agents/*.json: conversations of ten turns in the forms that coding agents send.
 
     make_agents.py [FOLDER]
 
@@ -67,7 +67,7 @@ def codex():
 
 
 def main():
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "golden-text/agents")
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data/golden-text/agents")
     folder.mkdir(parents=True, exist_ok=True)
     for name, talk in {"claude_code": claude_code(), "codex": codex()}.items():
         (folder / f"{name}.json").write_text(json.dumps(talk, indent=1) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make every golden checkpoint of tests/golden with the real libraries.
+"""Make every golden checkpoint of build/data/golden with the real libraries.
 
-    make_checkpoints.py [--out tests/golden] [--work DIR] [--overlay-018 DIR] [--overlay-0171 DIR] [name ...]
+    make_checkpoints.py [--out build/data/golden] [--work DIR] [--overlay-018 DIR] [--overlay-0171 DIR] [name ...]
     make_checkpoints.py --list
 
 No name: all of them. The table is make_checkpoints_table.py. Needs make_checkpoints_requirements.txt. Every folder is a

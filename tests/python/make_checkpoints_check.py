@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode the golden folders a second time, from the description of the formats alone, and compare with expected.json.
 
-    make_checkpoints_check.py [folder ...]        (default: all of tests/golden)
+    make_checkpoints_check.py [folder ...]        (default: all of build/data/golden)
 
 Needs numpy, torch (for bf16 and FP8 conversion) and safetensors, no quantization library. Every quantized module must give
 the crc32 in expected.json, every stored matrix must be equal. Exit code 1 and one line per difference otherwise.
@@ -84,7 +84,7 @@ def check(folder):
 
 
 def main():
-    root = Path(__file__).resolve().parent.parent / "golden"
+    root = Path(__file__).resolve().parents[2] / "build/data/golden"
     folders = [Path(a) for a in sys.argv[1:]] or sorted(p.parent for p in root.glob("*/expected.json") if p.parent.name != "configs")
     bad = [line for f in folders for line in check(f)]
     print("\n".join(bad) or f"{len(folders)} folders agree")

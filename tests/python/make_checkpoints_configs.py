@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""config.json files in the style of published checkpoints: tests/golden/configs/*.json and expected.json.
+"""config.json files in the style of published checkpoints: build/data/golden/configs/*.json and expected.json.
 
-    PYTHONPATH=<compressed-tensors 0.18 overlay> make_checkpoints_configs.py [--out tests/golden/configs]
+    PYTHONPATH=<compressed-tensors 0.18 overlay> make_checkpoints_configs.py [--out build/data/golden/configs]
 
 Reconstructed from publicly known facts (sizes, scheme, what is left dense, the writer's version), not downloaded: the
 point is the variety of spellings a reader meets. expected.json says, for some module names of each file, which scheme

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/golden-embed: tiny random folders that sentence-transformers wrote, and what it answers.
+"""Makes build/data/golden-embed: tiny random folders that sentence-transformers wrote, and what it answers.
 
     python -m venv E && E/bin/pip install sentence-transformers==6.2.0 transformers==5.22.2
-    E/bin/python tests/python/make_embeddings.py tests/golden-embed
+    E/bin/python tests/python/make_embeddings.py build/data/golden-embed
 
 Folders: `last` (Qwen3, last token, normalized, prompts), `mean` (Qwen3-MoE, mean, no norm, truncation), `dense` (Qwen3, two
 modules Dense with a norm between), `head` (Qwen3 with a classification head of one label) and `tokens` (Qwen3 and the logits of two tokens, with a chat

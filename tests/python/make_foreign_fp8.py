@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the golden folders of native FP8, ModelOpt, Quark and FBGEMM from those of compressed-tensors.
 
-    make_foreign_fp8.py [GOLDEN]          default: tests/golden
+    make_foreign_fp8.py [GOLDEN]          default: build/data/golden
 
 The numbers are those of the source folder in the names and the configuration of another method, so the logits of the source
-(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `tests/golden-blocks/deepseekv4` is random,
+(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `build/data/golden-blocks/deepseekv4` is random,
 with inputs and outputs of some linears by the definition. Global scales of ModelOpt and Quark are the
 reciprocals in f32, the nearest that this form can say. Standard library only; a second run gives the same bytes.
 """
@@ -203,7 +203,7 @@ def deepseek_v4(out):
 
 
 def main():
-    golden = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "golden"
+    golden = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data/golden"
     for name, (source, change) in FOLDERS.items():
         out = golden / name
         if out.exists():

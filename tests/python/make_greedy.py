@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy continuations of the dense golden folders by transformers (f32, eager, no cache): tests/golden/greedy.json.
+"""Greedy continuations of the dense golden folders by transformers (f32, eager, no cache): build/data/golden/greedy.json.
 
     env/bin/python tests/python/make_greedy.py [--seeds N] [folder ...]
 
@@ -18,7 +18,7 @@ import torch
 from make_checkpoints_models import register
 
 PROMPT, NEW, SEEDS, MARGIN, NOISE = 40, 64, 48, 2e-3, 1e-5
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden"
 
 
 def logits_of(model, tokens):

@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seeds of the module-map fuzzer from the golden folders: config.json and the list of tensors of each.
 
-    make_module_map_corpus.py            writes tests/fuzz/corpus/module_map/
+    make_module_map_corpus.py            writes build/data/fuzz/corpus/module_map/
 """
 import json
 import struct
 from pathlib import Path
 
-tests = Path(__file__).resolve().parents[1]
-out = tests / "fuzz" / "corpus" / "module_map"
+data = Path(__file__).resolve().parents[2] / "build/data"
+out = data / "fuzz" / "corpus" / "module_map"
 out.mkdir(parents=True, exist_ok=True)
 seen = set()
-for folder in sorted((tests / "golden").iterdir()):
+for folder in sorted((data / "golden").iterdir()):
     family = folder.name.split("-")[0]
     form = "dense" if folder.name.endswith("dense") else "quantized" if "native" not in folder.name else "native"
     if not (folder / "model.safetensors").exists() or (family, form) in seen:

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the broken safetensors files of tests/negative/safetensors and the seeds of tests/fuzz/corpus/safetensors.
+"""Makes the broken safetensors files of build/data/negative/safetensors and the seeds of build/data/fuzz/corpus/safetensors.
 
 Standard library only; the output depends on nothing but this file, so a second run changes nothing. What each file is
 refused for is stated in tests/unit/safetensors_negative_test.cpp. Cases that need a large file are made by the tests themselves.
 
-    python3 tests/python/make_negative.py
+    make_negative.py [DATA]          default: build/data
 """
 import json
 import pathlib
 import struct
+import sys
 
-TESTS = pathlib.Path(__file__).resolve().parent.parent
-NEGATIVE = TESTS / "negative" / "safetensors"
-CORPUS = TESTS / "fuzz" / "corpus" / "safetensors"
+DATA = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2] / "build/data"
+NEGATIVE = DATA / "negative/safetensors"
+CORPUS = DATA / "fuzz/corpus/safetensors"
 
 
 def raw(header, data=b"", length=None):

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the quantization configs of tests/negative/configs that must be refused, and expected.json: what each refusal says.
+"""Makes the quantization configs of build/data/negative/configs that must be refused, and expected.json: what each refusal says.
 
 Two kinds. "parse": the config itself is refused, in a message that names field and value. "scheme": the config is legal, but the
 scheme of its experts is one the engine does not run; the reason names the field that is in the way.
 Standard library only; a second run changes nothing.
 
-    python3 tests/python/make_negative_configs.py
+    make_negative_configs.py [DATA]          default: build/data
 """
 import json
 import math
 import pathlib
+import sys
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "negative" / "configs"
+FOLDER = (pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2] / "build/data") / "negative/configs"
 EXPERT = "model.layers.0.mlp.experts.3.down_proj"
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True}

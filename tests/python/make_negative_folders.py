@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/negative/folders: one tiny broken folder per fault, and expected.json with what the refusal must say.
+"""Makes build/data/negative/folders: one tiny broken folder per fault, and expected.json with what the refusal must say.
 
-    make_negative_folders.py [OUTPUT]          default: tests/negative/folders
+    make_negative_folders.py [DATA]          default: build/data
 
 Every folder is a copy of one good tiny model (two experts of width 32, hidden 64) with one thing wrong. expected.json maps the
 folder's name to `stage` (open: refused when opened; deep: refused when payloads are read; unsupported: opens, but a module
@@ -674,7 +674,7 @@ def no_weights():
 
 
 def main():
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "folders"
+    out = (Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data") / "negative/folders"
     if out.exists():
         shutil.rmtree(out)
     expected = {}

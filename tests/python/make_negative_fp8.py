@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/negative/fp8: broken folders of native FP8 and ModelOpt, and expected.json with what the refusal must say.
+"""Makes build/data/negative/fp8: broken folders of native FP8 and ModelOpt, and expected.json with what the refusal must say.
 
-    make_negative_fp8.py [OUTPUT]          default: tests/negative/fp8
+    make_negative_fp8.py [DATA]          default: build/data
 
 The good folders are two tiny experts (width 32, hidden 64) in FP8 blocks of 16 x 32, FP8 per matrix, DeepSeek-V4's names with FP4 experts, and
 ModelOpt's FP8 and NVFP4; each other folder is one of them with one thing wrong. expected.json is that of make_negative_folders.py.
@@ -390,7 +390,7 @@ def modelopt_other_file_broken():
 
 
 def main():
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "fp8"
+    out = (Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data") / "negative/fp8"
     if out.exists():
         shutil.rmtree(out)
     expected = {}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/negative/packed: broken folders of GPTQ, AWQ and AutoRound, and expected.json with what the refusal must say.
+"""Makes build/data/negative/packed: broken folders of GPTQ, AWQ and AutoRound, and expected.json with what the refusal must say.
 
-    make_negative_packed.py [OUTPUT]          default: tests/negative/packed
+    make_negative_packed.py [DATA]          default: build/data
 
 The good folders are two tiny experts (width 32, hidden 64) in each layout; each other folder is one of them with one thing wrong.
 expected.json is that of make_negative_folders.py. Standard library only.
@@ -190,4 +190,4 @@ def write_folders(out, cases, good):
 
 
 if __name__ == "__main__":
-    write_folders(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "packed", CASES, GOOD)
+    write_folders((Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data") / "negative/packed", CASES, GOOD)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/negative/vendors: broken folders of Quark, FBGEMM FP8 and MLX, and expected.json with what the refusal must say.
+"""Makes build/data/negative/vendors: broken folders of Quark, FBGEMM FP8 and MLX, and expected.json with what the refusal must say.
 
-    make_negative_vendors.py [OUTPUT]          default: tests/negative/vendors
+    make_negative_vendors.py [DATA]          default: build/data
 
 The good folders are two tiny experts (width 32, hidden 64) in each form; each other folder is one of them with one thing wrong.
 expected.json is that of make_negative_folders.py. Standard library only.
@@ -163,4 +163,4 @@ CASES = [
 ]
 
 if __name__ == "__main__":
-    write_folders(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "vendors", CASES, GOOD)
+    write_folders((Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build/data") / "negative/vendors", CASES, GOOD)

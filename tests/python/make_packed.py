@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden"
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]           # the output at nibble i
 LINEAR = re.compile(r"(_proj|w[123]|_proj_with_mqa|\.mlp\.gate|lm_head)$")
 

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden"
 OUT = GOLDEN.parent / "golden-mtp"
 ROWS, CHAINS = 300, (5, 126, 127, 298)
 LAYER = dict(join="eh_proj", embedding="enorm", hidden="hnorm", last="shared_head.norm")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the templates of tests/golden-text/templates, and random small ones, with the environment that transformers uses.
+"""Renders the templates of build/data/golden-text/templates, and random small ones, with the environment that transformers uses.
 
   python tests/python/make_templates.py       writes inputs.json, outputs.json and random.json there
 
@@ -10,7 +10,7 @@ import datetime, json, pathlib, random, sys
 
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "tests/golden-text/templates"
+OUT = pathlib.Path(__file__).resolve().parents[2] / "build/data/golden-text/templates"
 NOW = 1_763_000_000
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes seeds for the fuzz targets of src/text: tiny tokenizers of every style, template snippets, byte streams.
 
-  python tests/python/make_text_seeds.py      writes tests/fuzz/corpus/{tokenizer,chat_template,text_stream}/
+  python tests/python/make_text_seeds.py      writes build/data/fuzz/corpus/{tokenizer,chat_template,text_stream}/
 """
 import json, pathlib
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests"
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "build/data"
 CORPUS = ROOT / "fuzz/corpus"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains small tokenizers of every published style with the tokenizers library and stores what it gives for mixed text.
 
-  python tests/python/make_tokenizers.py [STYLE ...]      writes tests/golden-text/tokenizers/
+  python tests/python/make_tokenizers.py [STYLE ...]      writes build/data/golden-text/tokenizers/
 
 Checked with tokenizers 0.23.3. Per style: STYLE.json (the tokenizer), STYLE.golden.json (a CRC-32 of all ids per block of 1000
 lines, of all decoded text, of decoded random ids; full ids of some lines).
@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import text_pools  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OUT = ROOT / "tests/golden-text/tokenizers"
+OUT = ROOT / "build/data/golden-text/tokenizers"
 LINES, BLOCK, SEED, TRAIN_SEED = 100_000, 1000, 1, 77
 SHORT_LINES = 5_000  # of styles that no published family uses
 TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rotations, windows, caps and tied heads mean in each family: tests/golden/variants.json.
+"""What rotations, windows, caps and tied heads mean in each family: build/data/golden/variants.json.
 
     env/bin/python tests/python/make_variants.py [--keep]
 
@@ -20,7 +20,7 @@ import transformers
 
 from make_checkpoints_models import register
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "build/data/golden"
 ABSENT, NULL = None, "null"
 HALF = 8                # rotated pairs of the folders' heads
 SHORT, LONG = [1.0 + 0.05 * i for i in range(HALF)], [1.0 + 0.5 * i for i in range(HALF)]

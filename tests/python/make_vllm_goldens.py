@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/golden-vllm/operator.safetensors: what vLLM 0.32.0's real W4A8 operator dynamic_4bit_int_moe answers.
+"""Makes build/data/golden-vllm/operator.safetensors: what vLLM 0.32.0's real W4A8 operator dynamic_4bit_int_moe answers.
 
     FOLDER/run tests/python/make_vllm_goldens.py OUT.safetensors       (FOLDER: bench/peer_env.sh makes it; aarch64)
 

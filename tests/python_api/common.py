@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUNDLED = str(ROOT / "models/moebius-tiny-w4a8")
-GOLDEN = ROOT / "tests/golden"
+GOLDEN = ROOT / "build/data/golden"
 TOOL = os.environ["MOEBIUS_TOOL"]
 
 

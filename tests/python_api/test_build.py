@@ -90,7 +90,7 @@ class Built(unittest.TestCase):
                 self.assertEqual(folder.linear(names[0], dtype="f32", tp=2, tp_rank=1)(x).tolist(), cut[0][1])
 
     def test_what_compressed_tensors_gave(self):
-        """Modules beside the outputs of compressed-tensors' own forward (tests/golden/README.md); the bounds of golden_apply_test.cpp."""
+        """Modules beside the outputs of compressed-tensors' own forward (build/data/golden/README.md); the bounds of golden_apply_test.cpp."""
         compared = 0
         for name in FOLDERS:
             pairs = stored(GOLDEN / name, "logits.safetensors") if (GOLDEN / name / "logits.safetensors").exists() else {}
@@ -331,7 +331,7 @@ class Plugin(unittest.TestCase):
             with self.assertLogs("vllm.moebius", "WARNING") as said:
                 moebius.vllm.register()
             self.assertIn("the plugin is off", said.output[0])
-        entry = (GOLDEN.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+        entry = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         self.assertIn('[project.entry-points."vllm.general_plugins"]\nmoebius = "moebius.vllm:register"', entry)
 
     @unittest.skipIf(torch is None or module("vllm") is None, "vLLM is not installed")

@@ -10,7 +10,7 @@
 namespace moebius::test {
 
 struct AgentServer {
-  // The templates of tests/golden-text/tools. Each request takes the next answer, the last one
+  // The templates of build/data/golden-text/tools. Each request takes the next answer, the last one
   // again and again; an end token follows it.
   explicit AgentServer(const std::string& format, std::vector<std::string> answers,
                        ReasoningField field = ReasoningField::kDefault);

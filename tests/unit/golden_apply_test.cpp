@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules of the committed folders against outputs that other libraries gave for them
 // (logits.safetensors, entries apply.<module>.x and .y; how they were made:
-// tests/golden/README.md). f32 in and out, declared arithmetic.
+// build/data/golden/README.md). f32 in and out, declared arithmetic.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models against logits that other libraries gave (tests/golden/*/logits.safetensors), f32
+// Whole models against logits that other libraries gave (build/data/golden/*/logits.safetensors), f32
 // activations, and the promises of the engine: no dependence on threads, batch, or the pieces of a
 // prompt.
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // 64 greedy tokens of every dense golden folder are those of transformers
-// (tests/golden/greedy.json), whatever the threads, the pieces of the prompt and the company in the
+// (build/data/golden/greedy.json), whatever the threads, the pieces of the prompt and the company in the
 // batch.
 #include <gtest/gtest.h>
 

@@ -23,7 +23,7 @@ class TextRng {
 
 class MixedText {
  public:
-  MixedText();  // reads tests/golden-text/tokenizers/pools.json
+  MixedText();  // reads build/data/golden-text/tokenizers/pools.json
   std::string line(uint64_t seed, uint64_t index) const;
 
  private:

@@ -235,7 +235,7 @@ TEST(ModelApi, ReportsAreTheToolsOwn) {
 }
 
 TEST(ModelApi, TextInAndOut) {
-  const std::string folder = (test_data_dir().parent_path() / "models/moebius-tiny-w4a8").string();
+  const std::string folder = test::bundled_model_dir().string();
   const llm::Tokenizer t = llm::Tokenizer::open(folder);
   moebius_tokenizer* c = moebius_tokenizer_open(folder.c_str());
   ASSERT_NE(c, nullptr) << moebius_last_error();

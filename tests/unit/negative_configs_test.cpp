@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every config of tests/negative/configs (made by tests/python/make_negative_configs.py) is refused
+// Every config of build/data/negative/configs (made by tests/python/make_negative_configs.py) is refused
 // in the words its maker expects: either by the parser, or because the scheme it gives an expert
 // cannot run.
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every broken folder of tests/negative/{folders,fp8,packed,vendors} is refused, at the stage and in the words that
+// Every broken folder of build/data/negative/{folders,fp8,packed,vendors} is refused, at the stage and in the words that
 // its maker wrote down; and what only a running system can break: files that change, links that loop.
 #include <gtest/gtest.h>
 

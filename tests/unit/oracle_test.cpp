@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle: verdicts in words, requests by name, and the golden table of choices for a dozen CPUs
-// and every scheme. MOEBIUS_UPDATE_GOLDEN=1 rewrites tests/golden/oracle_choices.txt: a change of
+// and every scheme. MOEBIUS_UPDATE_GOLDEN=1 rewrites build/data/golden/oracle_choices.txt: a change of
 // selection is then a diff to look at.
 #include "kernels/oracle.h"
 

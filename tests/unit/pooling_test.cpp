@@ -25,11 +25,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path folder(const char* name) { return test::source_dir() / "tests/golden-embed" / name; }
+fs::path folder(const char* name) { return test::test_data_dir() / "golden-embed" / name; }
 
 const Json& expected() {
   static const Json j = parse_json(
-      test::read_file(test::source_dir() / "tests/golden-embed/expected.json"), "expected");
+      test::read_file(test::test_data_dir() / "golden-embed/expected.json"), "expected");
   return j;
 }
 

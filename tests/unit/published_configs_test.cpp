@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs in the style of published checkpoints (tests/golden/configs): every listed module gets
+// Configs in the style of published checkpoints (build/data/golden/configs): every listed module gets
 // exactly the scheme that compressed-tensors' own matching gives it, and the scheme runs. Other
 // methods are refused by name.
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders made by quantize/ against folders that llmcompressor made from the same source: names,
-// types, shapes and every byte. tests/golden holds the pairs of many families; golden/quantize.json
+// types, shapes and every byte. build/data/golden holds the pairs of many families; golden/quantize.json
 // the hashes of further schemes (tests/python/compare_quantize.py makes it, and compares the folders
 // of the bundled model and more).
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every file of tests/negative/safetensors (made by tests/python/make_negative.py) is refused, and
+// Every file of build/data/negative/safetensors (made by tests/python/make_negative.py) is refused, and
 // the message says file, tensor, what was found and what was expected. A file without an entry here
 // is a failure, and so is an entry without a file.
 #include <gtest/gtest.h>

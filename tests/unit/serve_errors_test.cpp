@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every refusal of structured output, tools and the interfaces of agents, byte for byte in the form
-// of each interface: requests and their answers are in tests/golden-text/agents/errors.json.
+// of each interface: requests and their answers are in build/data/golden-text/agents/errors.json.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Helpers declared in test_util.h. The build passes its paths to this file alone
-// (MOEBIUS_TEST_DIR, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR); a bundle of the tests that is run elsewhere
+// (MOEBIUS_TEST_ROOT, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR); a bundle of the tests that is run elsewhere
 // (scripts/make_test_bundle.sh) gives them in environment variables of these names.
 #include "unit/test_util.h"
 
@@ -33,9 +33,9 @@ std::string place(const char* variable, const char* built) {
 
 }  // namespace
 
-fs::path test_data_dir() { return place("MOEBIUS_TEST_DIR", MOEBIUS_TEST_DIR); }
+fs::path source_dir() { return place("MOEBIUS_TEST_ROOT", MOEBIUS_TEST_ROOT); }
 
-fs::path source_dir() { return test_data_dir().parent_path(); }
+fs::path test_data_dir() { return source_dir() / "build/data"; }
 
 fs::path bundled_model_dir() { return source_dir() / "models" / "moebius-tiny-w4a8"; }
 

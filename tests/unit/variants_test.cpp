@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotations, windows and caps mean what each family's configuration class in transformers says, present
-// or absent (tests/golden/variants.json, by tests/python/make_variants.py).
+// or absent (build/data/golden/variants.json, by tests/python/make_variants.py).
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MoeLayer in mode `vllm` against what vLLM's real operator dynamic_4bit_int_moe answered
-// (tests/golden-vllm, made by tests/python/make_vllm_goldens.py): per channel and groups of 128,
+// (build/data/golden-vllm, made by tests/python/make_vllm_goldens.py): per channel and groups of 128,
 // 64, 32; f32 and bf16 input; router weights on output and on input; its three activation kinds, of
 // which 0 and 2 are silu and 1 is the clamped form on split halves.
 //
