@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with tensor cores: kernels around attention.cuh, and which form runs.
+// Attention with tensor cores: kernels around attention.cuh, in the form that attention_plan.h says.
 #include "attention.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace moebius::cuda {
 namespace {
 
 // single: every sequence has one row, whose key and value the block that needs them writes itself.
-template <bool kF16, int D>
+template <bool kF16, int D, int kPasses>
 __global__ void __launch_bounds__(32 * kSplitWarps)
     split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
-  extern __shared__ __align__(16) float shared[];
+  MOEBIUS_BLOCK_MEMORY(float, shared);
   const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
   // Tables of the step, and keys of earlier steps, are older than the kernel before this one.
   const CudaTokens tile = args.tiles[blockIdx.x];
@@ -29,14 +29,14 @@ __global__ void __launch_bounds__(32 * kSplitWarps)
     append_one<D>(args, tile, kv_head, blockIdx.z);
     __syncthreads();
   }
-  attend_split<kF16, D>(args, queries, blockIdx.z, partials, shared);
+  attend_split<kF16, D, kPasses>(args, queries, blockIdx.z, partials, shared);
 }
 
 // group: 0, or those tiles alone whose group, of so many, is of several sequences.
 template <bool kF16, int D>
 __global__ void __launch_bounds__(32 * kWholeWarps, 2)
     whole_kernel(const __grid_constant__ CudaAttend args, unsigned group) {
-  extern __shared__ __align__(16) float shared[];
+  MOEBIUS_BLOCK_MEMORY(float, shared);
   wait_for_predecessor();
   let_successor_start();
   const unsigned parts = gridDim.y / args.layer.kv_heads, warp = threadIdx.x / 32;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * kWholeWarps, 2)
 template <bool kF16, int D, int kWarps, int kStages>
 __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     staged_kernel(const __grid_constant__ CudaAttend args, unsigned parts) {
-  extern __shared__ __align__(16) uint8_t stages[];
+  MOEBIUS_BLOCK_MEMORY(uint8_t, stages);
   wait_for_predecessor();
   let_successor_start();
   const unsigned heads = args.layer.kv_heads * parts, head = blockIdx.x % heads;
@@ -77,59 +77,42 @@ bool begins_well(const CudaRows& r) {
   return r.stride % 8 == 0 && reinterpret_cast<uintptr_t>(r.data) % 16 == 0;
 }
 
-constexpr int kStagedWarps = 8;  // of the form that the rule chooses
-template <int D>
-constexpr int kStages = 2;
-
-// What a block of keys brings to shared memory serves a group of tiles of one sequence: half of the groups, at the least.
-template <int D>
-AttentionForm form_of(const CudaAttend& args, size_t heads) {
-  if (args.tile_count * heads < kFewBlocks) return AttentionForm::kSplit;
-  static const size_t most = most_shared_bytes();
-  const bool room = staged_bytes<D, kStagedWarps, kStages<D>>(args.segments > 1) <= most;
-  return room && args.tile_count >= 2 * kStagedWarps * args.sequence_count ? AttentionForm::kStaged
-                                                                           : AttentionForm::kWhole;
-}
-
 template <bool kF16, int D>
-void run_whole(const CudaAttend& args, size_t parts, unsigned group, cudaStream_t stream) {
-  static const bool room = (allow_shared_bytes(whole_kernel<kF16, D>, most_shared_bytes()), true);
-  static_cast<void>(room);
+void run_whole(const CudaAttend& args, size_t parts, unsigned group, size_t bytes,
+               cudaStream_t stream) {
   launch_early(
       whole_kernel<kF16, D>,
       dim3(blocks_of(args.tile_count, kWholeWarps), blocks_of(args.layer.kv_heads * parts)),
-      32 * kWholeWarps, args.segments > 1 ? kWholeWarps * kTensorQueries * D * sizeof(float) : 0,
-      stream, "attention", args, group);
+      32 * kWholeWarps, bytes, stream, "attention", args, group);
 }
 
-template <bool kF16, int D, int kWarps, int kAhead>
-void run_staged(const CudaAttend& args, size_t parts, cudaStream_t stream) {
-  const auto kernel = staged_kernel<kF16, D, kWarps, kAhead>;
-  static const bool room = (allow_shared_bytes(kernel, most_shared_bytes()), true);
-  static_cast<void>(room);
+template <bool kF16, int D, int kWarps, int kStages>
+void run_staged(const CudaAttend& args, size_t parts, size_t bytes, cudaStream_t stream) {
   const unsigned heads = blocks_of(args.layer.kv_heads * parts);
-  launch_early(kernel, dim3(blocks_of(args.tile_count, kWarps) * heads), 32 * kWarps,
-               staged_bytes<D, kWarps, kAhead>(args.segments > 1), stream, "attention", args,
-               static_cast<unsigned>(parts));
-  if (args.sequence_count > 1) run_whole<kF16, D>(args, parts, kWarps, stream);
+  launch_early(staged_kernel<kF16, D, kWarps, kStages>,
+               dim3(blocks_of(args.tile_count, kWarps) * heads), 32 * kWarps, bytes, stream,
+               "attention", args, static_cast<unsigned>(parts));
+  if (args.sequence_count > 1)
+    run_whole<kF16, D>(args, parts, kWarps, whole_bytes(D, kWholeWarps, args.segments > 1), stream);
 }
 
 template <bool kF16, int D>
-void run_split(const CudaAttend& args, size_t parts, bool single, cudaStream_t stream) {
-  const CudaAttention& a = args.layer;
-  static const bool room = (allow_shared_bytes(split_kernel<kF16, D>, most_shared_bytes()), true);
-  static_cast<void>(room);
+void run_split(const CudaAttend& args, const AttentionPlan& plan, size_t parts, bool single,
+               cudaStream_t stream) {
   Arena arena(scratch().of(stream, 2));
   const size_t at = arena.add<float>(args.segments > 1 ? partial_floats(args) : 0);
   arena.reserve(stream);
   float* partials = partials_of(args, arena, at);
-  const size_t queries =
-      single ? std::min<size_t>(a.heads / a.kv_heads, kTensorQueries) : kTensorQueries;
-  launch_early(
-      split_kernel<kF16, D>,
-      dim3(blocks_of(args.tile_count), blocks_of(a.kv_heads * parts), blocks_of(args.segments)),
-      32 * kSplitWarps, split_floats(queries, D) * sizeof(float), stream, "attention", args,
-      partials, single);
+  const auto with = [&]<int kPasses>() {
+    launch_early(split_kernel<kF16, D, kPasses>,
+                 dim3(blocks_of(args.tile_count), blocks_of(args.layer.kv_heads * parts),
+                      blocks_of(args.segments)),
+                 32 * kSplitWarps, plan.bytes, stream, "attention", args, partials, single);
+  };
+  if (D < 128 || plan.passes == 1)
+    with.template operator()<1>();
+  else if constexpr (D == 128)
+    with.template operator()<2>();
   if (partials != nullptr) merge_segments(args, partials, stream);
 }
 
@@ -137,9 +120,13 @@ template <bool kF16, int D>
 void run_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream) {
   const CudaAttention& a = args.layer;
   const size_t each = a.heads / a.kv_heads, parts = (each + kTensorQueries - 1) / kTensorQueries;
-  if (form == AttentionForm::kByRule) form = form_of<D>(args, a.kv_heads * parts);
-  const bool single = form == AttentionForm::kSplit && args.q.rows == args.sequence_count &&
-                      args.tile_count == args.sequence_count;
+  // Every sequence has one row.
+  const bool rows = args.q.rows == args.sequence_count && args.tile_count == args.sequence_count;
+  const AttentionPlan plan =
+      plan_attention({D, a.kv_heads * parts, rows ? std::min(each, kTensorQueries) : kTensorQueries,
+                      args.tile_count, args.sequence_count, args.segments > 1},
+                     device_limits().shared_bytes, form);
+  const bool single = rows && plan.form == AttentionForm::kSplit;
   if (!single && args.k.data != nullptr) {
     if (begins_well(args.k) && begins_well(args.v))
       launch_early(append_rows_kernel<D>, dim3(blocks_of(args.k.rows, kAppendRows), a.kv_heads),
@@ -147,16 +134,17 @@ void run_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream)
     else
       append_keys(args, stream);
   }
-  switch (form) {
+  switch (plan.form) {
     case AttentionForm::kSplit:
-      return run_split<kF16, D>(args, parts, single, stream);
+      return run_split<kF16, D>(args, plan, parts, single, stream);
     case AttentionForm::kStaged:
-      return run_staged<kF16, D, kStagedWarps, kStages<D>>(args, parts, stream);
+      return run_staged<kF16, D, kStagedWarps, 2>(args, parts, plan.bytes, stream);
     case AttentionForm::kStagedFour:
-      if constexpr (D == 128 && !kF16) return run_staged<kF16, D, 4, 1>(args, parts, stream);
+      if constexpr (D == 128 && !kF16)
+        return run_staged<kF16, D, 4, 1>(args, parts, plan.bytes, stream);
       refuse("this form has one size of heads");
     default:
-      return run_whole<kF16, D>(args, parts, 0, stream);
+      return run_whole<kF16, D>(args, parts, 0, plan.bytes, stream);
   }
 }
 

@@ -12,13 +12,13 @@
 // tokens of a feature of values (values lie feature by feature), and queries and probabilities are taken in the same order. So column n of
 // the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
 #pragma once
-#include "device/cuda/device_attention.h"
+#include "attention_plan.h"
 #include "mma.cuh"
 #include "numbers.cuh"
 
 namespace moebius::cuda {
 
-constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8, kSplitWarps = 16, kWholeWarps = 4;
+constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8;
 constexpr auto kBlockKeys = static_cast<uint32_t>(kKeyBlock),
                kSegmentBlocks = static_cast<uint32_t>(kDeviceSegment / kKeyBlock);
 
@@ -214,15 +214,15 @@ class TensorTile {
     }
   }
 
-  // Values of one half or two by their probabilities: to(n, sums of each half) for eight features each.
-  template <int kHalves, class Operands, class To>
+  // Values of one half or two by their probabilities: to(n, sums of each half) for eight features each, from kBegin to kEnd.
+  template <int kBegin = 0, int kEnd = kTiles, int kHalves, class Operands, class To>
   __device__ void add_values(const Operands& from, uint32_t key0,
                              const uint32_t (&p)[kHalves][kHalfTiles / 2][4], To to) const {
     constexpr int kAtOnce = 4 / kHalves;
     const unsigned first = key0 % kBlockKeys / 32;
     const bool whole = key0 + kHalves * kHalfKeys <= newest_ + 1;
 #pragma unroll
-    for (int n0 = 0; n0 < kTiles; n0 += kAtOnce) {
+    for (int n0 = kBegin; n0 < kEnd; n0 += kAtOnce) {
       uint4 w[kAtOnce][2 * kHalves];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
@@ -488,11 +488,9 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   }
 }
 
-// Sixteen warps per tile and segment. Shared memory: sums of the halves [16][queries][D], then largest scores, sums of probabilities.
-constexpr size_t split_floats(size_t queries, size_t D) {
-  return kSplitWarps * queries * D + 2 * kSplitWarps * kTensorQueries;
-}
-template <bool kF16, int D>
+// Sixteen warps per tile and segment. kPasses: halves meet in shared memory (split_bytes) with so many shares of a head's features, one
+// after the other.
+template <bool kF16, int D, int kPasses>
 __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<kF16, D>& t,
                                              uint32_t segment, float* partials, float* shared) {
   const uint32_t oldest = t.oldest(), newest = t.newest();
@@ -524,55 +522,66 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
     }
   }
   float sum[2] = {0.0f, 0.0f};
-  if (there) {
-    uint32_t p[1][kHalfTiles / 2][4];
-    t.weigh(s, top, p[0], sum);
-    const DirectOperands<D> from(t.head_of_block(key0 / kKeyBlock), lane);
-    t.add_values(from, key0, p, [&](int n, const float(&d)[1][4]) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (t.has_row(i)) {
-          float* to = halves + (warp * queries + t.query(i)) * D + n * 8 + lane % 4 * 2;
-          to[0] = d[0][2 * i], to[1] = d[0][2 * i + 1];
-        }
-    });
-  }
+  uint32_t p[1][kHalfTiles / 2][4] = {};
+  if (there) t.weigh(s, top, p[0], sum);
   if (lane % 4 == 0)
     for (int i = 0; i < 2; ++i) sums[warp * kTensorQueries + lane / 4 + 8 * i] = sum[i];
-  __syncthreads();
-  // Blocks in order, a feature of a query by one thread.
   const uint32_t first_block = oldest / kKeyBlock, last_block = newest / kKeyBlock;
-  for (unsigned at = threadIdx.x; at < queries * D; at += blockDim.x) {
-    const unsigned r = at / D, d = at % D;
-    const CudaAttention& a = args.layer;
-    const bool sink =
-        a.sinks != nullptr && oldest_key(a, t.position_of(r)) / kDeviceSegment == segment;
-    float best = sink ? a.sinks[t.head_of(r)] : f32_from_bits(0xFF800000u),
-          total = sink ? 1.0f : 0.0f, out = 0.0f;
-    for (unsigned b = 0; b < kSplitWarps / 2; ++b) {
-      const uint32_t block = segment * (kSplitWarps / 2) + b;
-      if (block < first_block || block > last_block) continue;
-      const float *m = maxima + 2 * b * kTensorQueries + r, *l = sums + 2 * b * kTensorQueries + r;
-      const float highest = max_or_nan(m[0], m[kTensorQueries]);
-      const BlockTop now = block_top(highest, a.scale, best);
-      if (now.none) {
-        if (highest != highest) total = highest;
-      } else {
-        best = now.top, total = total * now.keep + (l[0] + l[kTensorQueries]);
+  const auto pass = [&]<int kPass>() {
+    constexpr unsigned kFeatures = D / kPasses, kFirst = kPass * kFeatures;
+    if (there) {
+      const DirectOperands<D> from(t.head_of_block(key0 / kKeyBlock), lane);
+      t.template add_values<kFirst / 8, (kFirst + kFeatures) / 8>(
+          from, key0, p, [&](int n, const float(&d)[1][4]) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              if (t.has_row(i)) {
+                float* to = halves + (warp * queries + t.query(i)) * kFeatures + (n * 8 - kFirst) +
+                            lane % 4 * 2;
+                to[0] = d[0][2 * i], to[1] = d[0][2 * i + 1];
+              }
+          });
+    }
+    __syncthreads();
+    // Blocks in order, a feature of a query by one thread.
+    for (unsigned at = threadIdx.x; at < queries * kFeatures; at += blockDim.x) {
+      const unsigned r = at / kFeatures, here = at % kFeatures, d = kFirst + here;
+      const CudaAttention& a = args.layer;
+      const bool sink =
+          a.sinks != nullptr && oldest_key(a, t.position_of(r)) / kDeviceSegment == segment;
+      float best = sink ? a.sinks[t.head_of(r)] : f32_from_bits(0xFF800000u),
+            total = sink ? 1.0f : 0.0f, out = 0.0f;
+      for (unsigned b = 0; b < kSplitWarps / 2; ++b) {
+        const uint32_t block = segment * (kSplitWarps / 2) + b;
+        if (block < first_block || block > last_block) continue;
+        const float *m = maxima + 2 * b * kTensorQueries + r,
+                    *l = sums + 2 * b * kTensorQueries + r;
+        const float highest = max_or_nan(m[0], m[kTensorQueries]);
+        const BlockTop now = block_top(highest, a.scale, best);
+        if (now.none) {
+          if (highest != highest) total = highest;
+        } else {
+          best = now.top, total = total * now.keep + (l[0] + l[kTensorQueries]);
+        }
+        const bool second = block * kKeyBlock + kHalfKeys <= newest;
+        const float h0 = halves[2 * b * queries * kFeatures + at],
+                    h1 = second ? halves[(2 * b + 1) * queries * kFeatures + at] : 0.0f;
+        out = fma_f32(out, now.keep, h0 + h1);
       }
-      const bool second = block * kKeyBlock + kHalfKeys <= newest;
-      const float h0 = halves[(2 * b * queries + r) * D + d],
-                  h1 = second ? halves[((2 * b + 1) * queries + r) * D + d] : 0.0f;
-      out = fma_f32(out, now.keep, h0 + h1);
+      if (partials == nullptr) {
+        t.store(r, d, out / total);
+      } else {
+        float* to =
+            partials + ((t.row_of(r) * a.heads + t.head_of(r)) * args.segments + segment) * (D + 2);
+        to[d] = out;
+        if (d == 0) to[D] = best, to[D + 1] = total;
+      }
     }
-    if (partials == nullptr) {
-      t.store(r, d, out / total);
-    } else {
-      float* p =
-          partials + ((t.row_of(r) * a.heads + t.head_of(r)) * args.segments + segment) * (D + 2);
-      p[d] = out;
-      if (d == 0) p[D] = best, p[D + 1] = total;
-    }
+  };
+  pass.template operator()<0>();
+  if constexpr (kPasses == 2) {
+    __syncthreads();
+    pass.template operator()<1>();
   }
 }
 

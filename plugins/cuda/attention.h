@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention with tensor cores (attention.cu), and what it shares with the plain one (model.cu).
 #pragma once
+#include "attention_plan.h"
 #include "check.h"
 
 namespace moebius::cuda {
-
-// Forms with equal bytes (attention.cuh): by the rule of attention.cu, or one for measuring. Staged forms: tiles, stages.
-enum class AttentionForm { kByRule, kSplit, kWhole, kStaged, kStagedFour };
 
 void attend_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream);
 
 // Keys and values of a step into their blocks, and what segments come to together.
 void append_keys(const CudaAttend& args, cudaStream_t stream);
 void merge_segments(const CudaAttend& args, const float* partials, cudaStream_t stream);
-
-constexpr size_t kFewBlocks = 512;  // of the grid; fewer: segments become blocks of their own
 
 inline size_t partial_floats(const CudaAttend& args) {
   return args.q.rows * args.layer.heads * args.segments * (size_t{args.layer.value_dim} + 2);

@@ -48,13 +48,6 @@ struct StagedOperands {
   }
 };
 
-// Shared memory: stages, then (all: a tile may have several segments) sums of each warp.
-template <int D, int kWarps, int kStages>
-constexpr size_t staged_bytes(bool all) {
-  return kStages * StagedOperands<D>::kBytes +
-         (all ? kWarps * kTensorQueries * D * sizeof(float) : 0);
-}
-
 // Whether tiles [first, first + count), as far as there are so many, are of one sequence.
 __device__ __forceinline__ bool is_of_one(const CudaAttend& args, size_t first, size_t count) {
   const size_t left = args.tile_count - first;

@@ -34,24 +34,9 @@ inline void check(cudaError_t error, const char* what) {
                                                                  : CudaStatus::kLost;
   throw Failure{status, std::string(what) + ": " + cudaGetErrorString(error)};
 }
-inline void check_launch(const char* what) { check(cudaGetLastError(), what); }
 
 [[noreturn]] inline void refuse(std::string words) {
   throw Failure{CudaStatus::kRefused, std::move(words)};
-}
-
-// Of one block of threads, where a kernel asks for more than the usual.
-inline size_t most_shared_bytes() {
-  int device = 0, bytes = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device");
-  return static_cast<size_t>(bytes);
-}
-template <class Kernel>
-void allow_shared_bytes(Kernel* kernel, size_t bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "shared memory");
 }
 
 // Memory of the device.

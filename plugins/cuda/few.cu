@@ -6,11 +6,11 @@
 namespace moebius::cuda {
 namespace {
 
-constexpr size_t kMostShared = 200 * 1024;
+size_t most_shared() { return std::min<size_t>(200 * 1024, device_limits().shared_bytes); }
 
 template <bool kChannel, int NB>
 __global__ void __launch_bounds__(kFewThreads) few_kernel(const __grid_constant__ FewGemm g) {
-  extern __shared__ __align__(16) uint8_t shared[];
+  MOEBIUS_BLOCK_MEMORY(uint8_t, shared);
   few_rows<kChannel, NB>(g, shared);
 }
 
@@ -22,8 +22,6 @@ __global__ void __launch_bounds__(kFewThreads) stretch_kernel(const __grid_const
 
 template <bool kChannel, int NB>
 void launch_few(const FewGemm& g, cudaStream_t stream) {
-  static const bool room = (allow_shared_bytes(few_kernel<kChannel, NB>, kMostShared), true);
-  static_cast<void>(room);
   launch_early(few_kernel<kChannel, NB>,
                dim3(blocks_of(static_cast<size_t>(g.outputs), kFewOutputs)), kFewThreads,
                FewShared<NB>::bytes(static_cast<size_t>(g.K)), stream, "product of few rows", g);
@@ -47,7 +45,7 @@ void launch_stretch(const FewGemm& g, cudaStream_t stream) {
 bool has_few_form(HopperScheme scheme, size_t rows, size_t K) {
   const size_t bytes = rows <= 8 ? FewShared<1>::bytes(K) : FewShared<2>::bytes(K);
   return (scheme == HopperScheme::kInt4Group || scheme == HopperScheme::kInt4Channel) &&
-         rows <= kFewRows && bytes <= kMostShared;
+         rows <= kFewRows && bytes <= most_shared();
 }
 
 void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream) {

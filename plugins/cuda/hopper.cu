@@ -16,12 +16,13 @@ namespace moebius::cuda {
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
 // Each is a unit of its own (hopper_scheme.cu).
-#define MOEBIUS_CUDA_SCHEMES(X)                                                             \
-  X(kInt4Group)                                                                             \
-  X(kInt4Channel)                                                                           \
-  X(kInt8Channel) X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64) X(kInt4G32) \
-      X(kInt4Bf16G128) X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64)       \
-          X(kInt4F16G32) X(kFp8Block) X(kMxfp4Bf16) X(kBf16) X(kF16)
+#define MOEBIUS_CUDA_SCHEMES(X)                                                                  \
+  X(kInt4Group)                                                                                  \
+  X(kInt4Channel)                                                                                \
+  X(kInt8Channel)                                                                                \
+  X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64) X(kInt4G32) X(kInt4Bf16G128)     \
+      X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64) X(kInt4F16G32) X(kFp8Block) \
+          X(kMxfp4Bf16) X(kBf16) X(kF16)
 #define MOEBIUS_CUDA_DECLARE(S) \
   template <>                   \
   void launch_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
@@ -54,7 +55,8 @@ __device__ __forceinline__ void store_operand(uint8_t* row, int i, float x, floa
   }
 }
 
-// The largest of a block's numbers, for all its threads.
+// The largest of a block's numbers, for all its threads, which share kOwnBytes for it.
+constexpr size_t kOwnBytes = 32 * sizeof(uint32_t);
 __device__ __forceinline__ uint32_t block_max(uint32_t most) {
   __shared__ uint32_t warps[32];
   most = __reduce_max_sync(~0u, most);
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(1024)
         reinterpret_cast<uint16_t*>(row)[i + j] =
             kForm == RowForm::kBf16 ? f32_to_bf16(x[j]) : f32_to_f16(x[j]);
     }
-  } else if (a.scaling.groups) {  // sixteen threads have a group
+  } else if (a.scaling.groups) {             // sixteen threads have a group
     for (int i = first; i < H; i += step) {  // whole warps: H is a multiple of 256
       float x[8];
       load_eight(a.x, from + i, x);
@@ -179,8 +181,7 @@ __global__ void __launch_bounds__(kRequantizeThreads)
                   static_cast<int>(threadIdx.x) / 32,
             row = job / groups;
   if (row >= (total != nullptr ? min(*total, rows) : rows)) return;
-  const size_t begin =
-      static_cast<size_t>(row) * I + static_cast<size_t>(job % groups) * kRowGroup;
+  const size_t begin = static_cast<size_t>(row) * I + static_cast<size_t>(job % groups) * kRowGroup;
   const float4* from = reinterpret_cast<const float4*>(h + begin);
   const int count = kPieces == 1 ? 1 : I / kRowGroup;
   float4 kept[kPieces];
@@ -200,8 +201,8 @@ __global__ void __launch_bounds__(kRequantizeThreads)
 
 template <RowForm kForm>
 __global__ void __launch_bounds__(1024)
-    requantize_kernel(const float* h, const int32_t* total, int I, RowScaling scaling, uint8_t* to,
-                      float* scales) {
+    requantize_kernel(const float* h, const int32_t* total, int I, bool keeps, RowScaling scaling,
+                      uint8_t* to, float* scales) {
   extern __shared__ float4 kept[];
   let_successor_start();
   wait_for_predecessor();
@@ -214,12 +215,13 @@ __global__ void __launch_bounds__(1024)
   const int first = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
   for (int i = first; i < I / 4; i += step) {
     const float4 v = from[i];
-    kept[i] = v;
+    if (keeps) kept[i] = v;
     most = max(most, largest_of(v));
   }
   const float scale = row_scale(block_max(most), scaling);
   uint8_t* out = to + static_cast<size_t>(row) * I * kBytes;
-  for (int i = first; i < I / 4; i += step) store_four<kForm>(out, i, kept[i], scale);
+  for (int i = first; i < I / 4; i += step)
+    store_four<kForm>(out, i, keeps ? kept[i] : from[i], scale);
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
@@ -336,11 +338,11 @@ void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
   const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);  // eight numbers each
   const int routing_threads = n <= 256 ? 256 : n <= kFew || !rows ? 1024 : 512;
   const int threads = routes ? std::max(routing_threads, row_threads) : row_threads;
-  const LaunchConfig l(dim3(blocks_of(blocks)), static_cast<size_t>(threads), bytes, early, stream);
-  check(cudaLaunchKernelEx(&l.config, prepare_kernel<kForm>, a, whole), "preparing rows");
+  launch(prepare_kernel<kForm>, blocks_of(blocks), static_cast<size_t>(threads), bytes, early,
+         stream, "preparing rows", a, whole);
   if (!routes || whole) return;
-  const LaunchConfig s(dim3(blocks_of(static_cast<size_t>(r.T), 128)), 128, 0, early, stream);
-  check(cudaLaunchKernelEx(&s.config, scatter_kernel, r), "sorting rows");
+  launch(scatter_kernel, blocks_of(static_cast<size_t>(r.T), 128), 128, 0, early, stream,
+         "sorting rows", r);
 }
 
 template <RowForm kForm>
@@ -353,27 +355,18 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
   if (scaling.groups || (rows >= kManyRows && I <= kMostPieces * kRowGroup)) {
     const size_t jobs =
         static_cast<size_t>(rows) * (scaling.groups ? static_cast<size_t>(I / kRowGroup) : 1);
-    const LaunchConfig l(dim3(blocks_of(jobs, kRequantizeThreads / 32)), kRequantizeThreads, 0,
-                         early, stream);
-    const auto kernel =
-        scaling.groups ? requantize_warps<kForm, 1> : requantize_warps<kForm, kMostPieces>;
-    check(cudaLaunchKernelEx(&l.config, kernel, h, total, rows, I, scaling, to, scales),
-          "requantizing rows");
-    return;
+    return launch(
+        scaling.groups ? requantize_warps<kForm, 1> : requantize_warps<kForm, kMostPieces>,
+        blocks_of(jobs, kRequantizeThreads / 32), kRequantizeThreads, 0, early, stream,
+        "requantizing rows", h, total, rows, I, scaling, to, scales);
   }
+  // Rows that do not fit shared memory are read twice.
   const size_t bytes = static_cast<size_t>(I) * sizeof(float);
-  static const bool room = [] {
-    check(cudaFuncSetAttribute(requantize_kernel<kForm>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
-          "shared memory");
-    return true;
-  }();
-  static_cast<void>(room);
+  const bool keeps = bytes + kOwnBytes <= device_limits().shared_bytes;
   // Long rows of which there are few: as many threads as a block can have.
   const size_t threads = I >= 4096 && rows < kManyRows ? 1024 : kRequantizeThreads;
-  const LaunchConfig l(dim3(blocks_of(static_cast<size_t>(rows))), threads, bytes, early, stream);
-  check(cudaLaunchKernelEx(&l.config, requantize_kernel<kForm>, h, total, I, scaling, to, scales),
-        "requantizing rows");
+  launch(requantize_kernel<kForm>, blocks_of(static_cast<size_t>(rows)), threads, keeps ? bytes : 0,
+         early, stream, "requantizing rows", h, total, I, keeps, scaling, to, scales);
 }
 
 }  // namespace
@@ -421,8 +414,7 @@ void hopper_pack(HopperScheme scheme, const PackSource* sources, bool joined, in
   PackArgs a{{sources[0], sources[joined ? 1 : 0]}, scheme, joined, N, K, stored, tiles};
   const unsigned blocks = static_cast<unsigned>(padded / static_cast<int>(kTileOutputs) *
                                                 (K / static_cast<int>(kTileInputs)));
-  pack_kernel<<<blocks, 256, 0, stream>>>(a);
-  check_launch("packing");
+  launch(pack_kernel, blocks, 256, 0, false, stream, "packing", a);
 }
 
 }  // namespace moebius::cuda

@@ -744,28 +744,24 @@ template <HopperScheme S, int NT, bool kGateUp, int SLABS>
 void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
   using H = Shape<S, NT, SLABS>;
   if constexpr (leaves_out(kNoKernel)) {
-    const LaunchConfig l(dim3(132), H::threads, 0, early, stream);
-    check(cudaLaunchKernelEx(&l.config, no_kernel<S>, g), "no product");
+    launch(no_kernel<S>, blocks_of(device_limits().multiprocessors), H::threads, 0, early, stream,
+           "no product", g);
     return;
   } else {
-  static const int resident = [] {  // blocks of a persistent grid
-    int per = 0, device = 0, count = 0;
-    check(cudaFuncSetAttribute(hopper_kernel<S, NT, kGateUp, SLABS>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, H::smem),
-          "shared memory");
-    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, hopper_kernel<S, NT, kGateUp, SLABS>,
-                                                        H::threads, H::smem),
+  static_assert(H::smem <= (H::wide ? kHopperWideShared : kHopperShared));
+  const auto kernel = hopper_kernel<S, NT, kGateUp, SLABS>;
+  static const size_t resident = [&] {  // blocks of a persistent grid
+    int per = 0;
+    allow_shared_bytes(reinterpret_cast<const void*>(kernel), H::smem, "tensor-core product");
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, kernel, H::threads, H::smem),
           "occupancy");
-    check(cudaGetDevice(&device), "device");
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device");
-    return std::max(per, 1) * count;
+    return static_cast<size_t>(std::max(per, 1)) * device_limits().multiprocessors;
   }();
-  const long tiles = static_cast<long>(g.max_tiles) * (g.n64 / (H::NWG * SLABS));
+  const size_t tiles =
+      static_cast<size_t>(g.max_tiles) * static_cast<size_t>(g.n64 / (H::NWG * SLABS));
   if (tiles == 0) return;
-  const LaunchConfig l(dim3(static_cast<unsigned>(std::min<long>(resident, tiles))), H::threads,
-                       H::smem, early, stream);
-  check(cudaLaunchKernelEx(&l.config, hopper_kernel<S, NT, kGateUp, SLABS>, g),
-        "tensor-core product");
+  launch(kernel, blocks_of(std::min(resident, tiles)), H::threads, H::smem, early, stream,
+         "tensor-core product", g);
   }
 }
 

@@ -1,32 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that may start before the one before them ends: they wait themselves (wait_for_predecessor, numbers.cuh).
+// Every kernel of the plugin is launched here: with no more shared memory than the device lets a block have, and behind the kernel before
+// it or, where it waits itself (wait_for_predecessor, numbers.cuh), early.
 #pragma once
+#include <algorithm>
+#include <cstdlib>
+
 #include "check.h"
 
+// Memory of a block, as much as its launch says.
+#if !defined(MOEBIUS_HOST_CUDA)
+#define MOEBIUS_BLOCK_MEMORY(Type, name) extern __shared__ __align__(16) Type name[]
+#endif
+
 namespace moebius::cuda {
+
+struct DeviceLimits {
+  size_t shared_bytes;  // of a block
+  size_t multiprocessors;
+};
+
+// Of the device that this thread uses.
+inline DeviceLimits device_limits() {
+  thread_local int known = -1;
+  thread_local DeviceLimits limits{};
+  int device = 0;
+  check(cudaGetDevice(&device), "device");
+  if (device == known) return limits;
+  const auto ask = [&](cudaDeviceAttr what) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, what, device), "device");
+    return static_cast<size_t>(value);
+  };
+  limits = {ask(cudaDevAttrMaxSharedMemoryPerBlockOptin), ask(cudaDevAttrMultiProcessorCount)};
+#if defined(MOEBIUS_CUDA_TEST)
+  // A device as small as one that is not here (tests/gpu/run.sh).
+  if (const char* least = std::getenv("MOEBIUS_CUDA_SHARED_LIMIT"))
+    limits.shared_bytes = std::min<size_t>(limits.shared_bytes, std::strtoull(least, nullptr, 10));
+#endif
+  known = device;
+  return limits;
+}
+
+// Lets a kernel have so much shared memory beside its own, or refuses.
+inline void allow_shared_bytes(const void* kernel, size_t bytes, const char* what) {
+  constexpr size_t kUsual = 40 * 1024;  // 48 KiB less what kernels have of their own
+  if (bytes <= kUsual) return;
+  if (const size_t most = device_limits().shared_bytes; bytes > most)
+    refuse(std::string(what) + ": a block needs " + std::to_string(bytes) +
+           " bytes of shared memory, the device has " + std::to_string(most));
+  int device = 0;
+  check(cudaGetDevice(&device), "device");
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, size_t> allowed;
+  const std::lock_guard lock(mutex);
+  size_t& had = allowed[{device, kernel}];
+  if (bytes <= had) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        what);
+  had = bytes;
+}
 
 // Set behind a mark of time: the next kernel waits for it, since no kernel stands before it.
 inline thread_local bool launch_after_mark = false;
 
-struct LaunchConfig {
-  cudaLaunchConfig_t config{};
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, size_t threads, size_t bytes, bool early,
+            cudaStream_t stream, const char* what, const Arguments&... arguments) {
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes, what);
   cudaLaunchAttribute attribute{};
-  LaunchConfig(dim3 blocks, size_t threads, size_t bytes, bool early, cudaStream_t stream) {
-    config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = bytes, config.stream = stream;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute, config.numAttrs = early && !launch_after_mark ? 1 : 0;
-    launch_after_mark = false;
-  }
-  LaunchConfig(const LaunchConfig&) = delete;
-};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks, config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = bytes, config.stream = stream;
+  config.attrs = &attribute, config.numAttrs = early && !launch_after_mark ? 1 : 0;
+  launch_after_mark = false;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), what);
+}
 
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, size_t threads, size_t bytes,
                   cudaStream_t stream, const char* what, const Arguments&... arguments) {
-  const LaunchConfig l(blocks, threads, bytes, true, stream);
-  check(cudaLaunchKernelEx(&l.config, kernel, Parameters(arguments)...), what);
+  launch(kernel, blocks, threads, bytes, true, stream, what, arguments...);
 }
 
 inline unsigned blocks_of(size_t count, size_t each = 1) {

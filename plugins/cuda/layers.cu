@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "items.cuh"
+#include "launch.h"
 
 namespace moebius::cuda {
 namespace {
@@ -223,8 +224,7 @@ void Moe::add_items(const CudaRows& x, const CudaRouting& routing, const CudaDiv
   if (gate_.weights.empty()) a.rows.shared_gate = nullptr;
   const dim3 grid(static_cast<unsigned>(x.rows),
                   static_cast<unsigned>((spec_.hidden + kItemColumns - 1) / kItemColumns));
-  add_items_kernel<<<grid, kItemThreads, 0, stream>>>(a);
-  check_launch("sum of experts");
+  launch(add_items_kernel, grid, kItemThreads, 0, false, stream, "sum of experts", a);
 }
 
 void Moe::map(const int32_t* expert_map) {
@@ -350,7 +350,8 @@ void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaR
   if (tiles != nullptr) {
     TileRows r{};
     r.T = r.n = x.rows;
-    r.tile = hopper_row_tile(x.rows, static_cast<size_t>(shared_tiles_->down.padded));
+    r.tile = hopper_row_tile(x.rows, static_cast<size_t>(shared_tiles_->down.padded),
+                             device_limits().multiprocessors);
     run_tiles(*shared_tiles_, r, *tiles, x, y, arena, stream);
   } else {
     run_experts(shared_, all, nullptr, 0, x, y, arena, stream);
@@ -398,7 +399,8 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
       g.max_tiles = static_cast<int>((r.n + tile - 1) / tile), g.rows = static_cast<int>(r.n);
     g.x = static_cast<const uint8_t*>(from), g.x_scale = scales;
     const uint32_t bytes = hopper_tile(w.scheme).row_bytes;
-    const int slabs = routing == nullptr    ? hopper_row_slabs(tile, r.n, outputs)
+    const int slabs = routing == nullptr
+                          ? hopper_row_slabs(tile, r.n, outputs, device_limits().multiprocessors)
                       : r.launch.slabs == 0 ? hopper_slabs(tile, r.n, spec_.experts, outputs, bytes)
                       : hopper_can_pair_slabs(tile, outputs) ? r.launch.slabs
                                                              : 1;
@@ -580,9 +582,8 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output&
   const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile, to);
   const size_t bytes = 3 * sizeof(int32_t) * spec_.experts;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
-  route_kernel<<<1, 1024, bytes, stream>>>(r);
-  scatter_kernel<<<static_cast<unsigned>((T + 127) / 128), 128, 0, stream>>>(r);
-  check_launch("sorting rows");
+  launch(route_kernel, 1, 1024, bytes, false, stream, "sorting rows", r);
+  launch(scatter_kernel, blocks_of(T, 128), 128, 0, false, stream, "sorting rows", r);
   RowSet sorted;
   sorted.source = r.source, sorted.expert = r.expert, sorted.total = r.total, sorted.rows = rows.n;
   if (spec_.weight_on_input) sorted.weight = r.input_weight;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "few.h"
+#include "launch.h"
 #include "layers.h"
 #include "quant/quant_access.h"
 
@@ -103,9 +104,10 @@ std::vector<int32_t> columns_of(const QuantMatrix& w) {
 
 // Tests compile two of the tiles (cmake/cuda.cmake).
 uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs) {
+  wanted = std::min(wanted, hopper_most_tile(device_limits().shared_bytes));
 #if defined(MOEBIUS_CUDA_FEW_TILES)
   static_cast<void>(scheme), static_cast<void>(outputs);
-  return wanted <= 8 ? 8 : 64;
+  return wanted < 64 ? 8 : 64;
 #else
   if (wanted == 16 && !hopper_has_form(scheme, 16, 1)) wanted = 32;
   for (uint32_t tile = wanted; tile > 8; tile /= 2)
@@ -163,9 +165,9 @@ void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int 
       static_cast<size_t>(padded) / kTileOutputs * (static_cast<size_t>(K) / kTileInputs);
   tiles = memory.take(tile_count * hopper_tile_bytes(scheme) * n);
   channel = memory.take(sizeof(float) * n *
-                   (hopper_tile(scheme).codes == TileCodes::kFp4Half ? 2
-                    : has_channel_scales(scheme)                     ? static_cast<size_t>(padded)
-                                                                     : 0));
+                        (hopper_tile(scheme).codes == TileCodes::kFp4Half ? 2
+                         : has_channel_scales(scheme) ? static_cast<size_t>(padded)
+                                                      : 0));
 }
 
 void HopperWeights::fill(int expert, const CudaMatrix& first, const CudaMatrix* second) {
@@ -395,8 +397,9 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
     return few ? few_gemm(w.scheme, g, stream) : stretch_gemm(w.scheme, g, stream);
   }
   HopperGemm g = w.gemm();
+  const size_t multiprocessors = device_limits().multiprocessors;
   const uint32_t tile =
-      built_tile(w.scheme, hopper_row_tile(x.rows, static_cast<size_t>(w.padded)),
+      built_tile(w.scheme, hopper_row_tile(x.rows, static_cast<size_t>(w.padded), multiprocessors),
                  static_cast<size_t>(w.padded));
   g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
   g.x_scale = arena.at<float>(scales);
@@ -404,7 +407,8 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin;
   g.bias = w.bias.as<float>();
   g.slabs =
-      built_slabs(w.scheme, tile, hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded)));
+      built_slabs(w.scheme, tile,
+                  hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded), multiprocessors));
   hopper_gemm(w.scheme, false, tile, g, early, stream);
 }
 

@@ -203,12 +203,10 @@ template <KvType kStored>
 void run_attention(const CudaAttend& args, cudaStream_t stream) {
   using Attention = DeviceAttention<BlockLanes, kStored>;
   const CudaAttention& a = args.layer;
-  static const size_t most = most_shared_bytes();
-  static const bool room = (allow_shared_bytes(attend_kernel<kStored>, most), true);
-  static_cast<void>(room);
   append<kStored>(args, stream);
   const size_t shared = Attention::shared_floats(a) * sizeof(float);
-  if (shared > most) refuse("heads of so many features do not fit this device's attention");
+  if (shared > device_limits().shared_bytes)
+    refuse("heads of so many features do not fit this device's attention");
   const size_t parts = (a.heads / a.kv_heads + kTileQueries - 1) / kTileQueries;
   const unsigned tiles = blocks_of(args.tile_count), heads = blocks_of(a.kv_heads * parts);
   if (args.segments == 1 || args.tile_count * heads >= kFewBlocks)

@@ -194,8 +194,7 @@ CudaStatus run_routed(void* layer, const CudaRows* x, const CudaRows* logits, co
 }
 CudaStatus choose_experts(void* layer, const CudaRows* logits, const CudaChosen* chosen,
                           float* zero_weights, void* stream) {
-  return guarded(
-      [&] { moe_of(layer).choose(*logits, *chosen, zero_weights, stream_of(stream)); });
+  return guarded([&] { moe_of(layer).choose(*logits, *chosen, zero_weights, stream_of(stream)); });
 }
 CudaStatus run_items(void* layer, const CudaRows* x, const CudaRouting* routing,
                      const CudaDivided* divided, void* stream) {
@@ -358,21 +357,15 @@ CudaStatus roofs(CudaRoofs* roofs) {
     const auto read = [](void* c, size_t, void* stream) {
       const auto& t = *static_cast<RoofTask*>(c);
       return guarded([&] {
-        read_kernel<<<t.blocks, 512, 0, stream_of(stream)>>>(
-            t.from.as<uint4>(), t.from.bytes() / 16, t.out.as<uint32_t>());
-        check_launch("read");
+        launch(read_kernel, t.blocks, 512, 0, false, stream_of(stream), "read", t.from.as<uint4>(),
+               t.from.bytes() / 16, t.out.as<uint32_t>());
       });
     };
     const auto empty = [](void* c, size_t, void* stream) {
       const auto& t = *static_cast<RoofTask*>(c);
       return guarded([&] {
-        cudaLaunchConfig_t config{};
-        cudaLaunchAttribute attribute{};
-        config.gridDim = dim3(132), config.blockDim = dim3(128), config.stream = stream_of(stream);
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-        config.attrs = &attribute, config.numAttrs = t.early ? 1 : 0;
-        check(cudaLaunchKernelEx(&config, empty_kernel), "empty kernel");
+        launch(empty_kernel, blocks_of(device_limits().multiprocessors), 128, 0, t.early,
+               stream_of(stream), "empty kernel");
       });
     };
     const auto bytes = static_cast<double>(n);

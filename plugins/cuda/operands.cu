@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "hopper.h"
+#include "launch.h"
 #include "rows.cuh"
 
 namespace moebius::cuda {
@@ -135,14 +136,13 @@ __global__ void __launch_bounds__(256) activate_kernel(const __grid_constant__ A
 
 void make_operands(const OperandArgs& a, cudaStream_t stream) {
   if (a.rows.rows == 0) return;
-  operand_kernel<<<static_cast<unsigned>(a.rows.rows), kOperandThreads, 0, stream>>>(a);
-  check_launch("operands");
+  launch(operand_kernel, static_cast<unsigned>(a.rows.rows), kOperandThreads, 0, false, stream,
+         "operands", a);
 }
 
 void activate_outputs(const ActivateArgs& a, cudaStream_t stream) {
   if (a.rows == 0) return;
-  activate_kernel<<<static_cast<unsigned>(a.rows), 256, 0, stream>>>(a);
-  check_launch("activation");
+  launch(activate_kernel, static_cast<unsigned>(a.rows), 256, 0, false, stream, "activation", a);
 }
 
 }  // namespace moebius::cuda

@@ -386,21 +386,18 @@ uint64_t PlainWeights::bytes() const {
 void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
                   const Prepared& to, cudaStream_t stream) {
   if (rows.rows == 0) return;
-  prepare_kernel<<<grid(rows.rows), kPrepareThreads, 0, stream>>>(matrices, rows, x, to);
-  check_launch("preparing rows");
+  launch(prepare_kernel, grid(rows.rows), kPrepareThreads, 0, false, stream, "preparing rows",
+         matrices, rows, x, to);
 }
 
 void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream) {
   const int tiles = g.tiles != nullptr ? g.max_tiles : (g.rows + kPlainTile - 1) / kPlainTile;
   if (tiles == 0) return;
   const dim3 blocks = grid(tiles, (g.outputs + kTileN - 1) / kTileN);
-  if (mode == PlainMode::kFloat)
-    gemm_kernel<PlainMode::kFloat><<<blocks, kGemmThreads, 0, stream>>>(g);
-  else if (mode == PlainMode::kInteger)
-    gemm_kernel<PlainMode::kInteger><<<blocks, kGemmThreads, 0, stream>>>(g);
-  else
-    gemm_kernel<PlainMode::kVllm><<<blocks, kGemmThreads, 0, stream>>>(g);
-  check_launch("product");
+  launch(mode == PlainMode::kFloat     ? gemm_kernel<PlainMode::kFloat>
+         : mode == PlainMode::kInteger ? gemm_kernel<PlainMode::kInteger>
+                                       : gemm_kernel<PlainMode::kVllm>,
+         blocks, kGemmThreads, 0, false, stream, "product", g);
 }
 
 void activate_rows(const CudaActivation& a, const float* gate, const float* up, float* y,
@@ -409,20 +406,18 @@ void activate_rows(const CudaActivation& a, const float* gate, const float* up, 
   if (rows.rows == 0) return;
   if (static_cast<unsigned>(rows.rows) > kMostRows)
     refuse("more than 65535 rows of experts in one call of a plain layer");
-  activate_kernel<<<grid((n + 255) / 256, rows.rows), 256, 0, stream>>>(a, gate, up, y, rows, n);
-  check_launch("activation");
+  launch(activate_kernel, grid((n + 255) / 256, rows.rows), 256, 0, false, stream, "activation", a,
+         gate, up, y, rows, n);
 }
 
 void combine_rows(const CombineArgs& a, bool early, cudaStream_t stream) {
   if (a.T == 0) return;
-  const LaunchConfig l(grid(a.T, (a.H + 1023) / 1024), 256, 0, early, stream);
-  check(cudaLaunchKernelEx(&l.config, combine_kernel, a), "combine");
+  launch(combine_kernel, grid(a.T, (a.H + 1023) / 1024), 256, 0, early, stream, "combine", a);
 }
 
 void zero_columns(const CudaRows& y, size_t begin, size_t end, cudaStream_t stream) {
   if (y.rows == 0 || begin == end) return;
-  zero_kernel<<<grid(y.rows), 128, 0, stream>>>(y, begin, end);
-  check_launch("padding");
+  launch(zero_kernel, grid(y.rows), 128, 0, false, stream, "padding", y, begin, end);
 }
 
 }  // namespace moebius::cuda

@@ -84,8 +84,6 @@ void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids
                                            : usual_router_kernel<8>,
                         dim3(blocks_of(logits.rows, rows)), 32 * rows, 0, stream, "router", u);
   }
-  static const bool room = (allow_shared_bytes(router_kernel, most_shared_bytes()), true);
-  static_cast<void>(room);
   launch_early(router_kernel, dim3(blocks_of(logits.rows)), 32, row_bytes(router.spec), stream,
                "router", router, logits, ids, weights, zero_weights, counts);
 }
@@ -98,7 +96,7 @@ RouterWeights::RouterWeights(const CudaRouter& r) {
     refuse("experts by a table of tokens are chosen on the CPU");
   if ((s.has_bias && r.bias == nullptr) || (s.per_expert_scale && r.expert_scale == nullptr))
     refuse("numbers of the router are missing");
-  if (row_bytes(s) > most_shared_bytes())
+  if (row_bytes(s) > device_limits().shared_bytes)
     refuse("a router of so many experts runs on the CPU alone");
   device.spec = s;
   if (s.has_bias) bias = Buffer(r.bias, width() * sizeof(float));

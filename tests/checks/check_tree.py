@@ -8,6 +8,7 @@
  - no path of somebody's machine and no left-over note in any text file
  - no single file of more than 12 MB; at most 1,500 files below tests/, and 47 MB in all
  - src/ prints nothing with a function that throws when nobody reads
+ - plugins/cuda launches kernels, and asks for shared memory, in launch.h alone
 """
 import re
 import subprocess
@@ -26,6 +27,8 @@ PRIVATE_PATH = re.compile(r"(?<![\w.$}/-])/(work|root|farm|home|Users|mnt)/[\w.-
 NOTES = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
 # fmt throws where a stream of C cannot be written.
 THROWING_PRINT = re.compile(r"print\((stderr|stdout)\b")
+# What plugins/cuda/launch.h does for all kernels.
+LAUNCH = re.compile(r"<<<|\bcudaLaunch|\bcudaFuncSetAttribute\b")
 GENERATED = re.compile(r"^(models/|tests/golden|LICENSE$)")
 SKIPPED_FOLDERS = {"build", "out", ".git", ".cache", "__pycache__"}
 
@@ -59,6 +62,8 @@ def check_text(name, text):
             complaints.append(f"{name}:{number}: left-over note: {line.strip()[:80]}")
         if name.startswith("src/") and THROWING_PRINT.search(line):
             complaints.append(f"{name}:{number}: throws where nobody reads: {line.strip()[:80]}")
+        if name.startswith("plugins/cuda/") and name != "plugins/cuda/launch.h" and LAUNCH.search(line):
+            complaints.append(f"{name}:{number}: a launch that is not launch()'s: {line.strip()[:80]}")
     return complaints
 
 

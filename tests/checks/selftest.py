@@ -167,6 +167,9 @@ class Tree(unittest.TestCase):
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", "int x;\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\n" * 600)))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\nfmt::print(stderr, \"x\");\n")))
+        self.assertEqual(1, len(check_tree.check_text("plugins/cuda/a.cu", "f<<<1, 2>>>(x);\n")))
+        self.assertEqual(1, len(check_tree.check_text("plugins/cuda/a.cuh", spdx + "\ncheck(cudaFuncSetAttribute(f));\n")))
+        self.assertEqual([], check_tree.check_text("plugins/cuda/launch.h", spdx + "\ncudaLaunchKernelEx(&c, f);\n"))
         self.assertEqual(1, len(check_tree.check_text("README.md", "see " + "/ho" + "me/me/model\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "// TO" + "DO later\n")))
 

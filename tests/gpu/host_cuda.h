@@ -1,22 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of plugins/cuda on the host: threads of a block are contexts that take turns, and what threads of a warp do together (shuffles,
 // tensor-core products) waits until all of them are there. Slow, and exact but for the order in which a tensor core adds. Included before
-// the kernels' headers, which must not need CUDA's own.
+// the kernels' headers, which must not need CUDA's own. Launches of whole grids, with the few functions of CUDA's runtime that
+// plugins/cuda/launch.h and check.h call, are refused as a driver refuses them where a block has more shared memory than the device
+// (HostDevice) lets it have.
 #pragma once
 #define MOEBIUS_HOST_CUDA
 #define __device__
 #define __global__
 #define __forceinline__ inline
 #define __align__(n) alignas(n)
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define MOEBIUS_BLOCK_MEMORY(Type, name) \
+  Type* const name = reinterpret_cast<Type*>(moebius::cuda::HostDevice::block_memory())
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -242,3 +251,116 @@ inline void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
 }
 
 }  // namespace moebius::cuda
+
+// --- CUDA's runtime ---
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+enum cudaError_t {
+  cudaSuccess,
+  cudaErrorInvalidValue,
+  cudaErrorMemoryAllocation,
+  cudaErrorInitializationError,
+  cudaErrorInsufficientDriver,
+  cudaErrorNoDevice,
+  cudaErrorSystemDriverMismatch
+};
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+using cudaStream_t = void*;
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+namespace moebius::cuda {
+
+struct HostDevice {
+  inline static size_t shared_limit = 232448;  // of a block
+  inline static std::map<const void*, int>
+      allowed;  // to kernels that asked for more than the usual
+  inline static std::vector<uint4> memory;
+  inline static size_t launches = 0, most_shared = 0;
+  static void* block_memory() { return memory.data(); }
+};
+
+}  // namespace moebius::cuda
+
+inline const char* cudaGetErrorString(cudaError_t) { return "invalid argument (host)"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+// A device for each limit, so that what is known of one is not taken for another.
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = static_cast<int>(moebius::cuda::HostDevice::shared_limit);
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int device) {
+  *value = what == cudaDevAttrMultiProcessorCount ? 30 : device;
+  return cudaSuccess;
+}
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
+  using moebius::cuda::HostDevice;
+  if (bytes < 0 || static_cast<size_t>(bytes) > HostDevice::shared_limit)
+    return cudaErrorInvalidValue;
+  HostDevice::allowed[kernel] = bytes;
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+  *p = static_cast<T*>(::operator new (bytes, std::align_val_t{256}));
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* p) {
+  ::operator delete (p, std::align_val_t{256});
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return cudaSuccess;
+}
+// Blocks one after the other; their memory is NaN, and what lies behind it must stay so.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(Parameters...),
+                               const Arguments&... arguments) {
+  using namespace moebius::cuda;
+  const auto asked = HostDevice::allowed.find(reinterpret_cast<const void*>(kernel));
+  const size_t most =
+      asked == HostDevice::allowed.end() ? size_t{48} * 1024 : static_cast<size_t>(asked->second);
+  const size_t bytes = c->dynamicSmemBytes;
+  if (bytes > most || bytes > HostDevice::shared_limit) return cudaErrorInvalidValue;
+  ++HostDevice::launches;
+  HostDevice::most_shared = std::max(HostDevice::most_shared, bytes);
+  constexpr uint4 kNan{~0u, ~0u, ~0u, ~0u};
+  const size_t count = (bytes + 15) / 16, behind = 64;
+  gridDim = {c->gridDim.x, c->gridDim.y, c->gridDim.z};
+  cudaError_t result = cudaSuccess;
+  for (unsigned z = 0; z < c->gridDim.z; ++z)
+    for (unsigned y = 0; y < c->gridDim.y; ++y)
+      for (unsigned x = 0; x < c->gridDim.x; ++x) {
+        HostDevice::memory.assign(count + behind, kNan);
+        blockIdx = {x, y, z};
+        HostBlock::run(c->blockDim.x, [&] { kernel(Parameters(arguments)...); });
+        for (size_t i = count; i < count + behind; ++i)
+          if (std::memcmp(&HostDevice::memory[i], &kNan, sizeof kNan) != 0)
+            result = cudaErrorInvalidValue;
+      }
+  blockIdx = {}, gridDim = {};
+  return result;
+}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
-# under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  attention: forms of attention, bytes and times.  bench: whole layers; explore: in every
+# under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  attention: forms of attention, bytes and times.  limits: blocks and whole
+# models again, with the shared memory of smaller devices (101,376 and 166,912 bytes of a block: RTX cards, A100).  bench: whole layers; explore: in every
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), streams: the same
@@ -13,7 +14,7 @@
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -29,7 +30,7 @@ report=$out/gpu.txt
 
 # --- build: one unit per scheme, all at once; not again while nothing of it has changed ---
 start=$SECONDS
-common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
+common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -DMOEBIUS_CUDA_TEST -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
 plain=(-gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
 hopper=(-gencode "arch=compute_90a,code=sm_90a")
 sources=$(find src plugins/cuda tests/gpu -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort | xargs cat tests/gpu/run.sh cmake/cuda.cmake | sha256sum)
@@ -79,10 +80,24 @@ for part in linear experts replays faults rows bench; do
 done
 echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
 
+limits="101376 166912"
 case " $* " in
-  *" attention "*)
+  *" attention "* | *" limits "*)
     "$nvcc" "${common[@]}" "${plain[@]}" tests/gpu/bench_attention.cu build/gpu/*.o -cudart static -o build/gpu/bench_attention >build/gpu/bench_attention.log 2>&1 ||
       tail -20 build/gpu/bench_attention.log | tee -a "$report"
+    ;;
+esac
+case " $* " in
+  *" limits "*)
+    for limit in $limits; do
+      echo "attention with $limit bytes of shared memory" | tee -a "$report"
+      MOEBIUS_CUDA_SHARED_LIMIT=$limit timeout 120 build/gpu/bench_attention small 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    done
+    ;;
+esac
+case " $* " in
+  *" attention "*)
     timeout 120 build/gpu/bench_attention 2>&1 | tee -a "$report"
     [ "${PIPESTATUS[0]}" = 0 ] || status=1
     echo "attention after $((SECONDS - start)) s" | tee -a "$report"
@@ -107,7 +122,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" limits "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   python3 -B tests/data.py unpack
   prefix=$root/build/gpu/prefix
@@ -139,6 +154,33 @@ case " $* " in
         python3 -B tests/gpu/faces.py build/data/golden 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "faces after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" limits "*)
+    if [ -n "$wants_tool" ]; then
+      for limit in $limits; do
+        echo "golden folders with $limit bytes of shared memory" | tee -a "$report"
+        for part in golden_blocks models; do
+          MOEBIUS_CUDA_SHARED_LIMIT=$limit timeout 300 python3 -B tests/gpu/$part.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+          [ "${PIPESTATUS[0]}" = 0 ] || status=1
+        done
+      done
+      # Heads of 128, a prompt of few tokens and one of many, and rows for long tiles: the same bytes on each device.
+      [ -d build/gpu/model-2 ] || python3 -B tests/gpu/random_model.py build/gpu/model-2 2 || status=1
+      for count in 5 1500; do
+        tokens=$(seq -s , 1 $count)
+        for limit in 232448 $limits; do
+          MOEBIUS_CUDA_SHARED_LIMIT=$limit timeout 120 "$tool" logits build/gpu/model-2 --tokens "$tokens" --out build/gpu/logits-$limit.safetensors --device cuda >build/gpu/logits.log 2>&1 ||
+            tail -3 build/gpu/logits.log | tee -a "$report"
+          words=WRONG
+          if cmp build/gpu/logits-232448.safetensors build/gpu/logits-$limit.safetensors; then words="equal bytes"; else status=1; fi
+          echo "logits of $count tokens, heads of 128, $limit bytes of shared memory: $words" | tee -a "$report"
+        done
+        rm -f build/gpu/logits-*.safetensors
+      done
+      echo "limits after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

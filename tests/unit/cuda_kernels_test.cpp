@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in all of its forms, usual lists of row operations
-// and the usual choice of experts against their definitions, products of few rows against quant/reference.
+// and the usual choice of experts against their definitions, products of few rows against quant/reference. Launches of attention and of
+// products of few rows on devices of each size of shared memory.
 #include "gpu/host_cuda.h"
 
 #include <gtest/gtest.h>
@@ -9,9 +10,9 @@
 #include <cstring>
 #include <random>
 
-#include "../plugins/cuda/attention_staged.cuh"
+#include "../plugins/cuda/attention.cu"
 #include "../plugins/cuda/candidates.cuh"
-#include "../plugins/cuda/few.cuh"
+#include "../plugins/cuda/few.cu"
 #include "../plugins/cuda/items.cuh"
 #include "../plugins/cuda/usual_router.cuh"
 #include "../plugins/cuda/usual_rows.cuh"
@@ -19,6 +20,44 @@
 #include "quant/reference.h"
 
 namespace moebius {
+
+// What launches of attention need of other units of the plugin.
+namespace cuda {
+
+Scratch& scratch() {
+  static Scratch all;
+  return all;
+}
+ScratchArea& Scratch::of(cudaStream_t stream, int slot) {
+  std::unique_ptr<ScratchArea>& area = areas_[{stream, 0, slot}];
+  if (area == nullptr) area = std::make_unique<ScratchArea>();
+  return *area;
+}
+
+template <class F>
+void by_one_lane(const CudaAttend& args, F f) {
+  const SingleLane lane;
+  for (size_t i = 0; i < args.tile_count; ++i)
+    for (uint32_t t = args.tiles[i].first; t < args.tiles[i].first + args.tiles[i].count; ++t) {
+      const CudaSequence& s = args.sequences[args.tiles[i].sequence];
+      if (args.layer.type == XType::kF16)
+        f(DeviceAttention<SingleLane, KvType::kF16>(args, lane), s, t);
+      else
+        f(DeviceAttention<SingleLane, KvType::kBf16>(args, lane), s, t);
+    }
+}
+void append_keys(const CudaAttend& args, cudaStream_t) {
+  by_one_lane(args, [](auto a, const CudaSequence& s, uint32_t t) { a.append(s, t); });
+}
+void merge_segments(const CudaAttend& args, const float* partials, cudaStream_t) {
+  std::vector<float> row(args.layer.value_dim + 2);
+  by_one_lane(args, [&](auto a, const CudaSequence& s, uint32_t t) {
+    for (uint32_t h = 0; h < args.layer.heads; ++h) a.merge_segments(s, t, h, partials, row.data());
+  });
+}
+
+}  // namespace cuda
+
 namespace {
 
 using cuda::FewGemm;
@@ -114,7 +153,7 @@ class Attention {
   template <bool kF16, int D, int kWarps, int kStages>
   std::vector<uint16_t> staged() {
     const uint32_t each = args_.layer.heads / args_.layer.kv_heads;
-    std::vector<uint4> shared(cuda::staged_bytes<D, kWarps, kStages>(true) / 16);
+    std::vector<uint4> shared(cuda::staged_bytes(D, kWarps, kStages, true) / 16);
     for (size_t i = 0; i < tiles_.size(); i += kWarps)
       for (uint32_t h = 0; h < args_.layer.kv_heads; ++h)
         for (uint32_t first = 0; first < each; first += static_cast<uint32_t>(kTensorQueries)) {
@@ -139,7 +178,7 @@ class Attention {
   template <bool kF16, int D>
   std::vector<uint16_t> split() {
     const CudaAttention& a = args_.layer;
-    std::vector<float> shared(cuda::split_floats(kTensorQueries, D), NAN),
+    std::vector<float> shared(cuda::split_bytes(kTensorQueries, D, 1) / 4, NAN),
         partials(args_.q.rows * a.heads * args_.segments * (D + 2), NAN), row(D + 2);
     const bool several = args_.segments > 1,
                single = tiles_.size() == sequences_.size() && args_.q.rows == tiles_.size();
@@ -151,8 +190,8 @@ class Attention {
             cuda::__syncthreads();
           }
           cuda::TensorTile<kF16, D> queries(args_, t, h, first);
-          cuda::attend_split<kF16, D>(args_, queries, segment, several ? partials.data() : nullptr,
-                                      shared.data());
+          cuda::attend_split<kF16, D, 1>(args_, queries, segment,
+                                         several ? partials.data() : nullptr, shared.data());
         });
     });
     const SingleLane lane;
@@ -161,6 +200,11 @@ class Attention {
         for (uint32_t h = 0; h < a.heads; ++h)
           DeviceAttention<SingleLane, kF16 ? KvType::kF16 : KvType::kBf16>(args_, lane)
               .merge_segments(sequences_[t.sequence], t.first + i, h, partials.data(), row.data());
+    return taken();
+  }
+  // By the launches of the plugin.
+  std::vector<uint16_t> launched(cuda::AttentionForm form) {
+    cuda::attend_tensor(args_, form, nullptr);
     return taken();
   }
   // Keys and values of all rows, by blocks of threads; then what the blocks hold.
@@ -267,6 +311,102 @@ TEST(CudaKernels, AttentionOfARowIsItsOwn) {
   EXPECT_EQ((prompt.staged<false, 64, 4, 2>()), all);
 }
 
+// --- launches ---
+
+constexpr size_t kLimits[] = {101376, 166912, 232448};
+
+// Every form, by its launch: one that the device has no room for is refused before it runs, and the rule chooses none of those.
+template <bool kF16, int D>
+void check_launches(const AttentionCase& c) {
+  using Form = cuda::AttentionForm;
+  Attention one(c, 5);
+  one.defined<kF16 ? KvType::kF16 : KvType::kBf16>();
+  const std::vector<uint16_t> want = one.whole<kF16, D>();
+  for (const size_t limit : kLimits) {
+    cuda::HostDevice::shared_limit = limit, cuda::HostDevice::most_shared = 0;
+    size_t ran = 0;
+    for (const Form form :
+         {Form::kByRule, Form::kSplit, Form::kWhole, Form::kStaged, Form::kStagedFour}) {
+      SCOPED_TRACE(testing::Message()
+                   << c.name << " form " << static_cast<int>(form) << " limit " << limit);
+      if (limit > kLimits[0] && form > Form::kSplit) continue;
+      const bool there = form != Form::kStagedFour || (D == 128 && !kF16),
+                 fits = form != Form::kStaged || D < 128 || limit > kLimits[1];
+      try {
+        EXPECT_EQ(one.launched(form), want);
+        EXPECT_TRUE(there && fits);
+        ++ran;
+      } catch (const cuda::Failure& f) {
+        EXPECT_EQ(f.status, CudaStatus::kRefused) << f.words;
+        EXPECT_FALSE(there && fits) << f.words;
+      }
+    }
+    EXPECT_GE(ran, limit > kLimits[0] ? 2u : 3u);
+    EXPECT_LE(cuda::HostDevice::most_shared, limit) << c.name;
+  }
+}
+
+TEST(CudaKernels, EveryFormOfAttentionFitsTheDevice) {
+  using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
+  check_launches<false, 128>(
+      {"decode, 16 heads of a kv head", 16, 1, 128, 0, 0, true, false, Pairs{{1030, 1}, {0, 1}}});
+  check_launches<false, 128>({"short prompt", 4, 1, 128, 0, 0, false, false, Pairs{{0, 9}}});
+  check_launches<false, 128>({"segments", 8, 1, 128, 0, 0, true, false, Pairs{{1020, 7}}});
+  check_launches<true, 128>({"f16", 12, 1, 128, 0, 0, false, true, Pairs{{10, 2}}});
+  check_launches<false, 64>({"heads of 64", 8, 2, 64, 0, 0, false, false, Pairs{{1020, 9}}});
+  check_launches<false, 32>({"heads of 32", 24, 1, 32, 0, 0, true, false, Pairs{{100, 2}}});
+}
+
+// The rule's choice for heads of 128: blocks of 16 queries, many tiles and few, on each size of device.
+TEST(CudaKernels, FormsGiveWayToThoseThatFit) {
+  using Form = cuda::AttentionForm;
+  const auto plan = [](size_t D, size_t queries, size_t tiles, size_t limit) {
+    return cuda::plan_attention({D, 4, queries, tiles, 1, true}, limit);
+  };
+  for (const size_t D : {size_t{32}, size_t{64}, size_t{128}})
+    for (const size_t queries : {1u, 8u, 12u, 16u})
+      for (const size_t tiles : {1u, 8u, 127u, 128u, 4096u})
+        for (const size_t limit : kLimits) {
+          const cuda::AttentionPlan p = plan(D, queries, tiles, limit);
+          EXPECT_LE(p.bytes, limit) << D << " " << queries << " " << tiles;
+          EXPECT_EQ(p.form == Form::kSplit, tiles < 128);
+        }
+  EXPECT_EQ(plan(128, 16, 8, 101376).passes, 2);
+  EXPECT_EQ(plan(128, 12, 8, 101376).passes, 1);
+  EXPECT_EQ(plan(128, 16, 8, 166912).passes, 1);
+  EXPECT_EQ(plan(128, 16, 4096, 101376).form, Form::kWhole);
+  EXPECT_EQ(plan(128, 16, 4096, 166912).form, Form::kWhole);
+  EXPECT_EQ(plan(128, 16, 4096, 232448).form, Form::kStaged);
+  EXPECT_EQ(plan(64, 16, 4096, 101376).form, Form::kStaged);
+}
+
+// The driver that the launches above meet refuses what a device has no room for, asked or not.
+TEST(CudaKernels, TheHostRefusesAsADriver) {
+  using cuda::HostDevice;
+  void (*const kernel)() = [] {};
+  for (const size_t limit : kLimits) {
+    HostDevice::shared_limit = limit;
+    const auto* p = reinterpret_cast<const void*>(kernel);
+    HostDevice::allowed.erase(p);
+    cudaLaunchConfig_t config{};
+    config.blockDim = dim3(1), config.dynamicSmemBytes = 48 * 1024;
+    EXPECT_EQ(cudaLaunchKernelEx(&config, kernel), cudaSuccess);
+    config.dynamicSmemBytes = 48 * 1024 + 16;
+    EXPECT_EQ(cudaLaunchKernelEx(&config, kernel), cudaErrorInvalidValue);
+    const int most = static_cast<int>(limit);
+    EXPECT_EQ(cudaFuncSetAttribute(p, cudaFuncAttributeMaxDynamicSharedMemorySize, most + 1),
+              cudaErrorInvalidValue);
+    EXPECT_EQ(cudaFuncSetAttribute(p, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+              cudaSuccess);
+    config.dynamicSmemBytes = limit;
+    EXPECT_EQ(cudaLaunchKernelEx(&config, kernel), cudaSuccess);
+    config.dynamicSmemBytes = limit + 1;
+    EXPECT_EQ(cudaLaunchKernelEx(&config, kernel), cudaErrorInvalidValue);
+    EXPECT_THROW(cuda::launch(kernel, 1, 1, limit + 1, true, nullptr, "nothing"), cuda::Failure);
+    EXPECT_EQ(cuda::device_limits().shared_bytes, limit);
+  }
+}
+
 // --- products ---
 
 struct FewCase {
@@ -370,6 +510,20 @@ TEST_P(FewProducts, HaveTheBytesOfTheReference) {
   g.codes = reinterpret_cast<const uint8_t*>(made.data()), g.scales = made_scales.data();
   c.channel ? run_few<true>(g) : run_few<false>(g);
   EXPECT_EQ(want, got);
+  // By its launch, on devices that have room for it.
+  const HopperScheme scheme = c.channel ? HopperScheme::kInt4Channel : HopperScheme::kInt4Group;
+  for (const size_t limit : kLimits) {
+    cuda::HostDevice::shared_limit = limit;
+    const bool fits = cuda::has_few_form(scheme, c.rows, c.inputs);
+    EXPECT_EQ(fits, c.inputs < 5376 || limit > kLimits[0]);
+    std::fill(got.begin(), got.end(), 0.0f);
+    if (fits) {
+      cuda::few_gemm(scheme, g, nullptr);
+      EXPECT_EQ(want, got);
+    } else {
+      EXPECT_THROW(cuda::few_gemm(scheme, g, nullptr), cuda::Failure);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FewProducts,

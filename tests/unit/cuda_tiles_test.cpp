@@ -300,11 +300,16 @@ TEST(CudaTiles, LaunchRulesAreAsMeasured) {
   EXPECT_EQ(hopper_slabs(64, 1024 * 8, 128, 2048, 2), 2);
   EXPECT_EQ(hopper_slabs(64, 1024 * 8, 128, 2048 + 128, 2), 1);
   EXPECT_EQ(hopper_slabs(32, 4096 * 8, 128, 2048, 2), 1);
-  EXPECT_EQ(hopper_row_tile(1, 4096), 8u);
-  EXPECT_EQ(hopper_row_tile(64, 4096), 16u);  // 64 slabs of outputs times 4 tiles
-  EXPECT_EQ(hopper_row_tile(1024, 4096), 128u);
-  EXPECT_EQ(hopper_row_slabs(128, 1024, 4096), 1);
-  EXPECT_EQ(hopper_row_slabs(128, 2048, 4096), 2);
+  EXPECT_EQ(hopper_row_tile(1, 4096, 132), 8u);
+  EXPECT_EQ(hopper_row_tile(64, 4096, 132), 16u);  // 64 slabs of outputs times 4 tiles
+  EXPECT_EQ(hopper_row_tile(64, 4096, 78), 32u);   // a device with fewer multiprocessors
+  EXPECT_EQ(hopper_row_tile(1024, 4096, 132), 128u);
+  EXPECT_EQ(hopper_row_slabs(128, 1024, 4096, 132), 1);
+  EXPECT_EQ(hopper_row_slabs(128, 1024, 4096, 128), 2);
+  EXPECT_EQ(hopper_row_slabs(128, 2048, 4096, 132), 2);
+  EXPECT_EQ(hopper_most_tile(232448), 128u);
+  EXPECT_EQ(hopper_most_tile(166912), 32u);
+  EXPECT_EQ(hopper_most_tile(101376), 32u);
   EXPECT_FALSE(hopper_early_down(2, 8, size_t{4096} * 14336, true));
   EXPECT_TRUE(hopper_early_down(32, 8, size_t{4096} * 14336, true));
   EXPECT_FALSE(hopper_early_down(512, 128, size_t{2048} * 768, true));

@@ -216,17 +216,21 @@ inline int hopper_slabs(uint32_t tile, size_t rows, size_t experts, size_t outpu
                         uint32_t row_bytes) {
   return hopper_can_pair_slabs(tile, outputs) && (row_bytes == 2 || rows / experts >= 128) ? 2 : 1;
 }
+// Shared memory of a block, at most: with tiles of 64 rows and more, and with shorter ones.
+inline constexpr size_t kHopperWideShared = 232448, kHopperShared = 101376;
+inline uint32_t hopper_most_tile(size_t shared_bytes) {
+  return shared_bytes >= kHopperWideShared ? 128 : 32;
+}
 // Where all rows meet one matrix: the longest tile, and two slabs, that leave no multiprocessor without work.
-inline constexpr size_t kHopperBlocks = 132;
-inline uint32_t hopper_row_tile(size_t rows, size_t outputs) {
+inline uint32_t hopper_row_tile(size_t rows, size_t outputs, size_t multiprocessors) {
   for (const uint32_t t : {128u, 64u, 32u, 16u})
-    if (t / 2 < rows && (rows + t - 1) / t * (outputs / (t >= 64 ? 128 : 64)) >= kHopperBlocks)
+    if (t / 2 < rows && (rows + t - 1) / t * (outputs / (t >= 64 ? 128 : 64)) >= multiprocessors)
       return t;
   return 8;
 }
-inline int hopper_row_slabs(uint32_t tile, size_t rows, size_t outputs) {
+inline int hopper_row_slabs(uint32_t tile, size_t rows, size_t outputs, size_t multiprocessors) {
   const size_t blocks = (rows + tile - 1) / tile * (outputs / 256);
-  return hopper_can_pair_slabs(tile, outputs) && blocks >= kHopperBlocks ? 2 : 1;
+  return hopper_can_pair_slabs(tile, outputs) && blocks >= multiprocessors ? 2 : 1;
 }
 // Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
 // few waves of blocks, which then wait for theirs.
