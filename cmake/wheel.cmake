@@ -13,9 +13,13 @@ endfunction()
 # compiled again.
 set(wheel_from_release OFF)
 set(release "${PROJECT_SOURCE_DIR}/build/release")
-if(SKBUILD AND EXISTS "${release}/build.ninja" AND EXISTS "${release}/libmoebius.so" AND EXISTS "${release}/moebius")
-  file(STRINGS "${release}/CMakeCache.txt" home REGEX "^CMAKE_HOME_DIRECTORY:INTERNAL=")
-  if(home STREQUAL "CMAKE_HOME_DIRECTORY:INTERNAL=${PROJECT_SOURCE_DIR}")
+if(SKBUILD AND EXISTS "${release}/build.ninja" AND EXISTS "${release}/CMakeCache.txt")
+  # Without an encoding a string would end at the first letter that is not ASCII. The same folder may have several names.
+  file(STRINGS "${release}/CMakeCache.txt" home REGEX "^CMAKE_HOME_DIRECTORY:INTERNAL=." ENCODING UTF-8)
+  string(REGEX REPLACE "^[^=]*=" "" home "${home}")
+  file(REAL_PATH "${PROJECT_SOURCE_DIR}" here)
+  file(REAL_PATH "${home}" home BASE_DIRECTORY "${release}")
+  if(home STREQUAL here)
     set(wheel_from_release ON)
     message(STATUS "The library and the tool are those of build/release")
     add_custom_target(wheel_files USES_TERMINAL
