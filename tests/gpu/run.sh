@@ -163,7 +163,7 @@ case " $* " in
       for limit in $limits; do
         echo "golden folders with $limit bytes of shared memory" | tee -a "$report"
         for part in golden_blocks models; do
-          MOEBIUS_CUDA_SHARED_LIMIT=$limit timeout 300 python3 -B tests/gpu/$part.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+          MOEBIUS_CUDA_SHARED_LIMIT=$limit timeout 300 python3 -B tests/gpu/$part.py "$tool" build/data/golden "$(nproc)" 2>&1 | tee -a "$report"
           [ "${PIPESTATUS[0]}" = 0 ] || status=1
         done
       done
