@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs quantized mixture-of-experts models on CPUs.
+"""Runs quantized mixture-of-experts models on CPUs and, with device="cuda", on NVIDIA GPUs.
 
     import moebius
     llm = moebius.LLM("path/to/folder")

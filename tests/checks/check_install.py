@@ -87,6 +87,10 @@ def text_complaints(root):
     for name in ("docs/install.md", "docs/serve.md"):
         has(name, r"systemctl enable --now moebius", "how the service is started")
     has("cmake/moebius.service", r"^RestartPreventExitStatus=1 2$", "a wrong folder or option must not be tried again")
+    for name in ("README.md", "CMakeLists.txt", "pyproject.toml"):
+        has(name, r"H200", "which card was measured")
+        has(name, r"about[ \n]+50", "how slow other cards are")
+    has("README.md", r"two sockets type[ \n]+`\./moebius serve DIR --tp 2`", "what to type on two sockets")
     return wrong
 
 
