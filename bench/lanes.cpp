@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "device/cpu/guarded.h"
 #include "device/placement.h"
 #include "model/decoder.h"
 #include "runtime/thread_pool.h"
+#include "unit/guarded_util.h"
 
 namespace moebius {
 namespace {

@@ -8,15 +8,14 @@
 #include <set>
 
 #include "base/error.h"
-#include "device/cpu/guarded.h"
 #include "device/cuda/cuda_device.h"
+#include "device/stand_ins.h"
 
 namespace moebius {
 namespace {
 
-// "guarded", "guarded2" and "slow" are devices for tests: the CPU's code in memory of its own.
 bool known(std::string_view name) {
-  return name == "cpu" || is_guarded_name(name) || is_cuda_name(name);
+  return name == "cpu" || is_cuda_name(name) || stand_ins().is_name(name);
 }
 
 std::string check_name(std::string_view name) {
@@ -66,6 +65,11 @@ PartRule parse_part(std::string_view item) {
 }
 
 }  // namespace
+
+StandIns& stand_ins() {
+  static StandIns added;
+  return added;
+}
 
 std::vector<std::string> device_names() { return {"cpu", "cuda", "cuda:N"}; }
 
@@ -167,7 +171,7 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
       return;
     }
     device = std::make_shared<CpuDevice>(pool, cpu, options,
-                                         is_guarded_name(name) ? make_guarded(name) : nullptr);
+                                         name != "cpu" ? stand_ins().make(name) : nullptr);
   };
   add(placement.ends);
   for (const DevicePlacement::Rule& r : placement.rules) add(r.attention), add(r.experts);

@@ -50,6 +50,19 @@ TEST(Commands, ExitCodes) {
   EXPECT_EQ(run_tool("apply only_one_argument").status, 2);
 }
 
+// Devices that stand in for other machines are those of test programs.
+TEST(Commands, DevicesOfTestsAreRefused) {
+  for (const char* device : {"guarded", "guarded2", "slow"})
+    for (const char* option : {"--device ", "--place experts="}) {
+      const CommandResult r = run_tool(std::string("run -p Hi -n 2 ") + option + device);
+      EXPECT_EQ(r.status, 1) << r.out;
+      EXPECT_TRUE(r.out.empty()) << r.out;
+      EXPECT_NE(r.err.find(std::string("'") + device + "' is not a device of this build"),
+                std::string::npos)
+          << r.err;
+    }
+}
+
 TEST(Commands, VerifyAndExplainInJson) {
   const CommandResult verify = run_tool("verify --json");
   ASSERT_EQ(verify.status, 0) << verify.err;

@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <random>
 
-#include "device/cpu/guarded.h"
 #include "device/placement.h"
 #include "model/decoder.h"
 #include "model/ranks/ranked_model.h"
+#include "unit/guarded_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {

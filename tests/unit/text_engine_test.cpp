@@ -5,11 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include "device/cpu/guarded.h"
 #include "device/placement.h"
 #include "model/decoder.h"
 #include "serve/engine_generator.h"
 #include "unit/engine_util.h"
+#include "unit/guarded_util.h"
 #include "unit/serve_util.h"
 #include "unit/test_util.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How operations of a device that runs by the CPU's code are executed, and where its rows and blocks
 // lie. The CPU itself runs them at once in plain memory; a device that stands in for another machine
-// (guarded.h) queues them and keeps its memory apart.
+// (stand_ins.h) queues them and keeps its memory apart.
 #pragma once
 #include <cstddef>
 #include <cstdint>

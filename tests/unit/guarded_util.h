@@ -2,7 +2,8 @@
 // A device for tests that stands in for another machine: operations are queued and run by a thread of
 // its own, and its rows and blocks lie in pages that nobody can touch while none of them runs. It
 // fails on demand. Names: "guarded", and "slow" where every operation takes its time, with a number
-// behind them where there are several.
+// behind them where there are several. Programs that are linked with it have these devices
+// (device/stand_ins.h); the tool and the library do not.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -12,7 +13,6 @@
 
 namespace moebius {
 
-bool is_guarded_name(std::string_view name);
 std::unique_ptr<Executor> make_guarded(std::string_view name);
 
 // Of all guarded devices of the process. Counts go down with every operation or allocation; at 0 it
