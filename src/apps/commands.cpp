@@ -48,7 +48,8 @@ Command make_tool() {
   Command tool(
       "moebius",
       "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
-      "published in");
+      "published in; on NVIDIA GPUs with --device cuda (measured: H200; other cards are slow "
+      "today, by a factor of about 50)");
   tool.subjects = {run_command(),        serve_command(),      inspect_command(),
                    explain_command(),    verify_command(),     apply_command(),
                    bench_command(),      logits_command(),     perplexity_command(),

@@ -142,7 +142,10 @@ std::string unknown_option(const Command& tool, const Command& command, std::str
                 ? "; a folder is given after the command, as in `run DIR`"
                 : fmt::format("; the folder stands without an option: `{} DIR`", command.name));
   if (std::find(std::begin(kGpuNames), std::end(kGpuNames), name) != std::end(kGpuNames))
-    return head + "; Moebius runs on CPUs only";
+    return head + (command.find("--device") == nullptr ? "; this command runs on the CPU alone"
+                   : command.find("--gpu-memory") == nullptr
+                       ? "; ours is `--device cuda`"
+                       : "; ours are `--device cuda`, `--gpu-memory`");
   for (const Foreign& f : kForeignOptions)
     if (f.name == name && command.find(f.ours) != nullptr)
       return fmt::format("{}; ours is `{}`", head, f.ours);

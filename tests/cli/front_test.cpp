@@ -200,7 +200,10 @@ TEST_F(Front, NearestNames) {
   answers({"run", "--ctx-size", "5"}, "ours is `--ctx`");
   answers({"run", "--threads-batch", "5"}, "ours is `--threads`");
   answers({"run", "-tb", "5"}, "ours is `--threads`");
-  answers({"run", "-ngl", "99"}, "runs on CPUs only");
+  answers({"run", "-ngl", "99"}, "ours are `--device cuda`, `--gpu-memory`");
+  answers({"serve", "--n-gpu-layers", "99"}, "ours are `--device cuda`");
+  answers({"verify", "-ngl", "99"}, "ours is `--device cuda`");
+  answers({"tokenize", "-ngl", "99"}, "this command runs on the CPU alone");
   answers({"run", "--repeat-penalty", "1"}, "ours is `--repetition-penalty`");
   answers({"inspect", "--threads", "2"}, "it belongs to run,");
   answers({"chat"}, "ours is `run -i`");
@@ -221,6 +224,8 @@ TEST_F(Front, HelpPages) {
   EXPECT_TRUE(alone.err.empty()) << alone.err;
   EXPECT_EQ(alone.out, help.out);
   EXPECT_EQ(alone.out, flag.out);
+  for (const char* words : {"--device cuda", "H200", "by a factor of about 50"})
+    EXPECT_NE(alone.out.find(words), std::string::npos) << alone.out;
   EXPECT_EQ(run_tool("help bench moe").out, run_tool("bench moe --help").out);
   EXPECT_EQ(run_tool("help run").out, run_tool("run DIR -n 3 -h").out);
   Command tool = make_tool();
