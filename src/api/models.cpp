@@ -16,6 +16,7 @@
 #include "model/engine/scoring.h"
 #include "model/engine/text_engine.h"
 #include "model/ranks/cuda_memory.h"
+#include "model/ranks/ranked_model.h"
 #include "report/explain.h"
 #include "text/answer/answer_message.h"
 #include "text/answer/call_grammar.h"
@@ -183,7 +184,7 @@ struct Model::Impl {
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }
 
-  // Where the model runs; a device without room for it is an error before anything is read.
+  // Settles where the model runs. Too little memory there is an error before anything is read.
   void take_device(const LoadOptions& o, ModelOptions& mo) const {
     const bool cuda = is_cuda_name(o.device);
     if (!cuda && !o.device.empty() && o.device != "cpu")
@@ -192,18 +193,19 @@ struct Model::Impl {
     if (!o.experts.empty() && o.experts != "cpu" && o.experts != "auto")
       fail_at({"argument", "", "", "", "experts"}, "experts is '{}'; expected cpu or auto",
               printable(o.experts));
-    if (!cuda) {
-      if (o.experts.empty() && o.gpu_memory == 0) return;
+    if (!cuda && (!o.experts.empty() || o.gpu_memory != 0)) {
       const char* name = o.experts.empty() ? "gpu_memory" : "experts";
       fail_at({"argument", "", "", "", name}, "{} is for models on a GPU: device cuda", name);
     }
-    mo.placement = parse_placement(o.device + (o.experts == "cpu" ? ",experts=cpu" : ""));
-    mo.cuda.module = &library_cuda_module(cuda_number(o.device));
-    mo.cuda.memory = o.gpu_memory;
-    if (o.kernel.starts_with("cuda"))
-      mo.cuda.kernel = normalize_cuda_kernel(o.kernel), mo.policy.kernel.clear();
-    if (o.experts == "auto") mo.placement = place_experts(checkpoint, mo);
-    mo.memory_left = check_cuda_memory(checkpoint, mo);
+    if (cuda) {
+      mo.placement = parse_placement(o.device + (o.experts == "cpu" ? ",experts=cpu" : ""));
+      mo.cuda.module = &library_cuda_module(cuda_number(o.device));
+      mo.cuda.memory = o.gpu_memory;
+      if (o.kernel.starts_with("cuda"))
+        mo.cuda.kernel = normalize_cuda_kernel(o.kernel), mo.policy.kernel.clear();
+      if (o.experts == "auto") mo.placement = place_experts(checkpoint, mo);
+    }
+    mo.memory_left = check_memory(checkpoint, mo, {});
   }
 
   void read_text() {

@@ -4,6 +4,8 @@ import gc
 import json
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -337,6 +339,29 @@ class Errors(unittest.TestCase):
             gc.collect()
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         for _ in range(50):
+    def test_a_folder_too_large_is_refused_before_it_is_read(self):
+        # In a process of its own, since the limit holds for all of it. Its threads are there before the limit is.
+        code = f"""
+import resource, moebius
+with moebius.LLM({str(BUNDLED)!r}, threads=1) as llm:
+    llm.generate("x", moebius.SamplingParams(max_tokens=1))
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+size = next(int(l.split()[1]) << 10 for l in open("/proc/self/status") if l.startswith("VmSize:"))
+folder = moebius.Folder({str(BUNDLED)!r})
+resource.setrlimit(resource.RLIMIT_AS, (size + (20 << 20), hard))
+try:
+    moebius.LLM({str(BUNDLED)!r}, threads=1)
+except moebius.Error as e:
+    print(e.kind, e)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+print(folder.architecture, len(moebius.LLM({str(BUNDLED)!r}, threads=1).generate("x", moebius.SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
+"""
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        refusal, answer = run.stdout.splitlines()
+        self.assertRegex(refusal, r"^memory .*this model needs .* of memory .* \(ulimit -v\) are free: .* are missing")
+        self.assertEqual(answer, "Qwen3MoeForCausalLM 2")
+
             cycle()
         before = resident()
         for _ in range(250):

@@ -2,12 +2,15 @@
 // Whole models through the public interfaces: C gives what C++ gives and what the tool prints; bad
 // calls, handles that are gone and processes that were forked end in words.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "moebius/model.hpp"
 #include "moebius/moebius.h"
@@ -429,6 +432,61 @@ TEST(ModelApi, ErrorsKnowTheirPlace) {
     EXPECT_NE(field("file"), "") << entry.path() << ": " << moebius_last_error();
     EXPECT_NE(field("kind"), "") << entry.path() << ": " << moebius_last_error();
   }
+}
+
+// Holds this process to the address space that it has and `more` bytes, as long as it lives.
+class AddressLimit {
+ public:
+  explicit AddressLimit(rlim_t more) {
+    getrlimit(RLIMIT_AS, &before_);
+    std::ifstream in("/proc/self/statm");
+    rlim_t pages = 0;
+    in >> pages;
+    rlimit now = before_;
+    now.rlim_cur = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + more;
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &now), 0);
+  }
+  ~AddressLimit() { setrlimit(RLIMIT_AS, &before_); }
+  AddressLimit(const AddressLimit&) = delete;
+  AddressLimit& operator=(const AddressLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// A model that does not fit is refused in the tool's words, and what is loaded goes on.
+TEST(ModelApi, AModelTooLargeIsRefusedBeforeItIsRead) {
+  if (!test::plain_build()) GTEST_SKIP() << "sanitizers and emulators need memory of their own";
+  const std::string folder = test::bundled_model_dir().string();
+  moebius_model_options options{};
+  options.size = sizeof options;
+  options.threads = 1;
+  moebius_model* model = moebius_model_load(folder.c_str(), &options);
+  ASSERT_NE(model, nullptr) << moebius_last_error();
+  const std::vector<int32_t> prompt{1, 2, 3};
+  moebius_request r = request_of(prompt);
+  r.max_tokens = 4, r.temperature = 0;
+  const Said before = run_c(model, r);
+  std::string in_c, kind, in_cpp;
+  {
+    const AddressLimit limit(20 << 20);
+    if (moebius_model_load(folder.c_str(), &options) == nullptr)
+      in_c = moebius_last_error(), kind = field("kind");
+    try {
+      llm::LoadOptions o;
+      o.threads = 1;
+      llm::Model::load(folder, o);
+    } catch (const Error& e) {
+      in_cpp = e.what();
+    }
+  }
+  EXPECT_EQ(kind, "memory");
+  for (const std::string& words : {in_c, in_cpp}) {
+    EXPECT_NE(words.find("this model needs "), std::string::npos) << words;
+    EXPECT_NE(words.find("(ulimit -v) are free: "), std::string::npos) << words;
+  }
+  EXPECT_EQ(run_c(model, r).tokens, before.tokens);
+  moebius_model_free(model);
 }
 
 TEST(ModelApi, HandlesThatAreGoneAreErrors) {

@@ -217,7 +217,7 @@ uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& opt
          what_may_be_used(options.cuda, allowed, need));
   std::vector<RankMemory> host = {{"", need.host, memory_limits()}};
   if (const std::string refusal = memory_refusal(host); !refusal.empty())
-    fail("{}: {}", checkpoint.folder(), refusal);
+    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
   if (need.kv == 0) return memory_left(host);
   return allowed - need.weights - need.work;
 }
@@ -248,7 +248,7 @@ uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& opti
     fail("{}: {} ranks together need {} on {}, and {} may be used", checkpoint.folder(),
          split.ranks(), device_size(all), module.facts.name, device_size(usable));
   if (const std::string refusal = memory_refusal(host); !refusal.empty())
-    fail("{}: {}", checkpoint.folder(), refusal);
+    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
   if (!keeps) return memory_left(host);
   uint64_t left = (usable - fixed) / split.ranks();
   for (const CudaBytes& need : needs)

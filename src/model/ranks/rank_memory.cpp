@@ -94,7 +94,8 @@ std::string memory_refusal(std::span<const RankMemory> ranks) {
         names_of(ranks, s), human(bytes), human(s.limit->free), s.limit->of,
         human(bytes - s.limit->free),
         ranks.size() == 1
-            ? "; --pack-dir runs it from a file, and ranks on several machines can share it"
+            ? "; --pack-dir (pack_dir in programs) runs it from a file, and ranks on several "
+              "machines can share it"
             : "");
   }
   return "";

@@ -50,7 +50,7 @@ uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
     ranks.push_back({host_name(), bytes, memory_limits()});
   if (!options.pack_dir.empty()) let_weights_go(ranks);
   if (const std::string refusal = memory_refusal(ranks); !refusal.empty())
-    fail("{}: {}", checkpoint.folder(), refusal);
+    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
   return memory_left(ranks);
 }
 
