@@ -70,6 +70,12 @@ def expect(condition, job, what):
         raise AssertionError(f"{what}; status {job.status}\nstdout:\n{job.out}\nstderr:\n{job.err}")
 
 
+def bytes_of(size):
+    """Bytes of "4.72 MB"."""
+    number, unit = size.split()
+    return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+
+
 def alive(pid):
     """Whether the process runs: a zombie that nobody has waited for does not."""
     try:
@@ -278,7 +284,7 @@ class Checks:
                 expect(job.status == 0, job, f"{ranks} ranks {split}")
                 expect(job.out == alone, job, f"{ranks} ranks {split} say something else than one:\n{alone}")
                 for r in range(1, ranks):
-                    expect(re.search(rf"^\[rank {r} .*\] loaded \d+ bytes", job.err, re.M), job, f"rank {r} does not say what it loaded")
+                    expect(re.search(rf"^\[rank {r} .*\] loaded [\d.]+ [kMG]?B of weights", job.err, re.M), job, f"rank {r} does not say what it loaded")
 
     def goldens(self):
         """Logits of golden folders on ranks are the bytes of one process: some folders in one form each; with MOEBIUS_FULL all in all forms."""
@@ -447,11 +453,12 @@ class Checks:
                 job = self.job(4, limited + logits("ranks") + split).finish(300)
                 expect(job.status == 0, job, f"four ranks with {limit} kB each, {split}")
                 expect((Path(folder) / "ranks").read_bytes() == want, job, f"{split}: other bytes than one process")
-                found = re.findall(r"^\[rank (\d) .*\] loaded (\d+) bytes of weights, (\d+) in memory, (\d+) at most", job.err, re.M)
+                size = r"([\d.]+ [kMG]?B)"
+                found = re.findall(rf"^\[rank (\d) .*\] loaded {size} of weights, {size} in memory, {size} at most", job.err, re.M)
                 expect(len(found) == 4, job, "four ranks must say what they loaded")
                 for rank, loaded, packed, peak in found:
-                    expect(int(loaded) <= 1.05 * sum(sizes) / 4 + MODEL_ENDS, job, f"rank {rank} read more than its share of {sizes}")
-                    expect(int(peak) <= int(packed) + (64 << 20) + EXPERT_BYTES, job, f"rank {rank}: too much memory")
+                    expect(bytes_of(loaded) <= 1.05 * sum(sizes) / 4 + MODEL_ENDS, job, f"rank {rank} read more than its share of {sizes}")
+                    expect(bytes_of(peak) <= bytes_of(packed) + (64 << 20) + EXPERT_BYTES, job, f"rank {rank}: too much memory")
             job = self.job(2, limited + logits("two")).finish(300)
             expect(job.status != 0 and re.search(r"rank \d \(.*\) needs .* are missing", job.err), job, "two ranks must be refused in words")
 

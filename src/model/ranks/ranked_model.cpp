@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/human.h"
 #include "model/ranks/cuda_memory.h"
 #include "model/ranks/rank_memory.h"
 #include "model/ranks/rank_plan.h"
@@ -33,8 +34,10 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
     throw;
   }
   if (say)
-    say(fmt::format("{} loaded {} bytes of weights, {} in memory, {} at most", ranks.label(),
-                    model->loaded_bytes(), model->packed_bytes(), peak_resident_bytes()));
+    say(fmt::format("{} loaded {} of weights, {} in memory, {} at most", ranks.label(),
+                    human_bytes(static_cast<double>(model->loaded_bytes())),
+                    human_bytes(static_cast<double>(model->packed_bytes())),
+                    human_bytes(static_cast<double>(peak_resident_bytes()))));
   ranks.meet();
   if (ranks.leader()) model->start_beats();
   return model;

@@ -15,7 +15,7 @@
 
 namespace moebius {
 
-// A line for people: "[rank 1 host] loaded 123 bytes of weights".
+// A line for people: "[rank 1 host] loaded 1.2 GB of weights".
 using RankSays = std::function<void(const std::string& line)>;
 
 // For ranks of this process: throws Error where there is not the memory for their weights, before
