@@ -120,23 +120,29 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
 }
 
 std::string choices_text(const std::vector<const Explained*>& all, size_t width, bool colour) {
-  Table table("llrrrrw", width, colour);
-  table.header({"kernel", "numerics", "count", "packed", "x file", "mem", "scheme"});
   const std::vector<FoldedChoice> folds = folded_choices(all);
+  std::string_view where;  // the CPU of the last column; empty: none of these kernels was measured
+  for (const FoldedChoice& f : folds)
+    if (!f.measured.empty()) where = f.measured;
+  Table table(where.empty() ? "llrrrw" : "llrrrrw", width, colour);
+  std::vector<std::string> header = {"kernel", "numerics", "count", "packed",
+                                     "x file", "mem",      "scheme"};
+  if (where.empty()) header.erase(header.end() - 2);
+  table.header(std::move(header));
   for (const FoldedChoice& f : folds) {
-    table.add(
-        {f.kernel, f.numerics, std::to_string(f.count), human_bytes(static_cast<double>(f.packed)),
-         fmt::format("{:.2f}", packed_ratio(f.packed, f.file)),
-         f.measured.empty() ? "" : fmt::format("{:.0f}%", f.share / static_cast<double>(f.packed)),
-         f.scheme},
-        Ink::kGreen);
+    std::vector<std::string> cells = {f.kernel, f.numerics, std::to_string(f.count),
+                                      human_bytes(static_cast<double>(f.packed)),
+                                      fmt::format("{:.2f}", packed_ratio(f.packed, f.file))};
+    if (!where.empty())
+      cells.push_back(f.measured.empty()
+                          ? ""
+                          : fmt::format("{:.0f}%", f.share / static_cast<double>(f.packed)));
+    cells.push_back(f.scheme);
+    table.add(std::move(cells), Ink::kGreen);
     std::string names = fmt::format("{}", fmt::join(fold_names(f.names), ", "));
     if (!f.request.empty()) names += ": " + f.request;
     table.note(printable(names, 4000));
   }
-  std::string where;
-  for (const FoldedChoice& f : folds)
-    if (!f.measured.empty()) where = f.measured;
   std::string notes;
   if (!where.empty())
     notes = labelled("",

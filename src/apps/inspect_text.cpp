@@ -216,7 +216,7 @@ class Writer {
       table.add({"norms and parameters", std::to_string(vectors), "", bytes_text(vector_bytes)});
     out_ += table.text();
     for (size_t i = 0; i < legend_.size(); ++i)
-      out_ += labelled("by " + letter(i), legend_[i], 6, width_);
+      out_ += labelled("by " + letter(i) + ":", legend_[i], 7, width_);
   }
 
   void tensors() {

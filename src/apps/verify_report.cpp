@@ -136,13 +136,15 @@ std::string verify_text(const VerifyReport& report, bool why, size_t width, bool
   std::string out =
       why ? every_module(report, width, colour) : findings_text(report, width, colour);
   out += fmt::format("\n{} read and checked\n", counted(report.payloads, "module"));
-  if (report.run() < report.products && report.failed() == 0)
+  const bool some = report.run() < report.products && report.failed() == 0;
+  if (some)
     out += labelled("",
                     "Of experts that differ in their weights alone, the first and the last of each "
                     "layer are run; --all runs every one.",
                     0, width);
-  out += fmt::format("{} of {} modules run, {} failed: {}\n", report.run(), report.products,
-                     report.failed(), report.failed() == 0 ? "ok" : "FAIL");
+  out += fmt::format("{} run{}, {} failed: {}\n", counted(report.run(), "module"),
+                     some ? fmt::format(" ({} with --all)", report.products) : "", report.failed(),
+                     report.failed() == 0 ? "ok" : "FAIL");
   return out;
 }
 
