@@ -222,7 +222,12 @@ void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRe
   size_t with = 0, without = 0;
   for (const Module& m : checkpoint.modules()) {
     if (m.tower || !m.supported || !has_product(checkpoint, m)) continue;
-    ++(request_for(problem_of(m, act, x_type), policy).kernel.empty() ? without : with);
+    const Problem problem = problem_of(m, act, x_type);
+    const Policy request = request_for(problem, policy);
+    if (request.kernel.empty())
+      ++without;
+    else if (with++ == 0)
+      (void)choose_kernel(problem, host_cpu(), request);  // refuses a kernel of another CPU
   }
   if (with == 0)
     fail("--kernel {}: it can run no module of {}; `moebius explain --why` says why", policy.kernel,

@@ -2,6 +2,7 @@
 // How the commands treat the person who types them: nothing that cannot be printed ends a run, what
 // is wrong is said before weights are loaded, a terminal without a prompt opens a chat, and messages
 // name what the user named.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -15,6 +16,7 @@
 #include "checkpoint/summary.h"
 #include "cli/pty_util.h"
 #include "device/cpu/layer_plan.h"
+#include "kernels/list.h"
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
 
@@ -186,10 +188,30 @@ TEST(Manners, AKernelIsUsedWhereItCan) {
   }
   EXPECT_GT(with, 0u);
   EXPECT_GT(without, 0u);
-  testing::internal::CaptureStderr();
-  note_kernel(checkpoint, lenient, {}, XType::kBf16);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("--kernel arm_bf16/bf16 runs 7 of 175"),
-            std::string::npos);
+  // One of another CPU is refused without a word on what it runs.
+  for (const char* name : {"arm_bf16/bf16", "x86_amx/bf16", "x86_avx512/bf16", "x86_avx2/bf16"}) {
+    lenient.kernel = name;
+    const auto& all = kernel_list();
+    const auto kernel =
+        std::find_if(all.begin(), all.end(), [&](const Kernel* k) { return title_of(*k) == name; });
+    ASSERT_NE(kernel, all.end()) << name;
+    std::string refusal;
+    testing::internal::CaptureStderr();
+    try {
+      note_kernel(checkpoint, lenient, {}, XType::kBf16);
+    } catch (const Error& e) {
+      refusal = e.what();
+    }
+    const std::string said = testing::internal::GetCapturedStderr();
+    if (missing_features(host_cpu(), (*kernel)->arch, (*kernel)->needs).empty()) {
+      EXPECT_EQ(refusal, "");
+      EXPECT_NE(said.find(fmt::format("--kernel {} runs 7 of 175", name)), std::string::npos)
+          << said;
+    } else {
+      EXPECT_EQ(said, "");
+      EXPECT_NE(refusal.find(" cannot be used ("), std::string::npos) << refusal;
+    }
+  }
   lenient.kernel = "arm_fhm/f16";
   EXPECT_THROW(note_kernel(checkpoint, lenient, {}, XType::kBf16), Error);
 }
