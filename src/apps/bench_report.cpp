@@ -73,6 +73,11 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
 
+// A number for a column: `digits` significant ones, but no exponent where it is large.
+std::string figure(double value, int digits) {
+  return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.{}g}", value, digits);
+}
+
 Json result_json(const BenchResult& r, double before_ms, double speedup) {
   Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
   for (const auto& [name, value] : r.shape) j.set(name, value);
@@ -155,21 +160,23 @@ void BenchReport::print_line(const BenchResult& r, double before_ms, double spee
     out_ << labelled("", title, 0, output_width())
          << labelled("", fmt::format("{}, built from {}", cpu_model_name(), kBuildCommit), 0,
                      output_width());
-    fmt::print(out_, "{:>7}{:>4}{:>10}{:>6}{:>9}{:>6}{:>8}{:>6}{:>9}{}\n", "tokens", "thr", "ms",
-               "±", "GOP/s", "%", "GB/s", "%", "speedup", before_.empty() ? "" : "   ratio");
+    fmt::print(out_, "{:>7} {:>3} {:>9} {:>5} {:>8} {:>5} {:>7} {:>5} {:>8}{}\n", "tokens", "thr",
+               "ms", "±", "GOP/s", "%", "GB/s", "%", "speedup", before_.empty() ? "" : "   ratio");
   }
   std::string subject = r.scheme;
   if (r.group > 0) subject += fmt::format(", groups of {}", r.group);
   subject += fmt::format(": {}, {}", r.kernel, r.numerics);
   if (subject != subject_) out_ << labelled("", subject_ = subject, 0, output_width());
-  const std::string faster = speedup > 0 ? fmt::format("{:9.2f}", speedup) : std::string(9, ' ');
+  const std::string faster = speedup > 0 ? fmt::format("{:.2f}", speedup) : "";
   const std::string ratio = before_ms > 0
-                                ? fmt::format("{:8.3f}", before_ms / (r.time.median * 1e3))
+                                ? fmt::format(" {:7.3f}", before_ms / (r.time.median * 1e3))
                                 : std::string(before_.empty() ? 0 : 8, ' ');
-  std::string line = fmt::format(
-      "{:>7}{:>4}{:>10.4g}{:>5.1f}%{:>9.4g}{:>6.1f}{:>8.3g}{:>6.1f}{}{} {}", r.tokens, r.threads,
-      r.time.median * 1e3, r.time.spread * 100, r.gops(), percent(r.gops(), r.roof_gops), r.gbs(),
-      percent(r.gbs(), r.roof_gbs), faster, ratio, r.note);
+  // A number that is wider than its column pushes the others on; a space always parts them.
+  std::string line =
+      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5.1f} {:>7} {:>5.1f} {:>8}{} {}", r.tokens,
+                  r.threads, figure(r.time.median * 1e3, 4), r.time.spread * 100,
+                  figure(r.gops(), 4), percent(r.gops(), r.roof_gops), figure(r.gbs(), 3),
+                  percent(r.gbs(), r.roof_gbs), faster, ratio, r.note);
   line.erase(line.find_last_not_of(' ') + 1);
   out_ << line << std::endl;
 }

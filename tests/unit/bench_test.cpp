@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -36,6 +37,28 @@ double number(const Json& j, const char* key) {
   const Json* v = j.find(key);
   EXPECT_NE(v, nullptr) << key;
   return v != nullptr && v->is_number() ? v->as_double() : -1;
+}
+
+// Numbers of any size stand apart.
+TEST(BenchReport, ColumnsDoNotRunTogether) {
+  for (const double scale : {1.0, 1e3, 1e6}) {
+    BenchOptions options;
+    std::ostringstream out;
+    BenchReport report(options, out);
+    BenchResult r;
+    r.bench = "linear", r.scheme = "w4a8", r.kernel = "k/c", r.numerics = "exact";
+    r.tokens = 1048576, r.threads = 1024;
+    r.time = {.median = 0.0123456 * scale, .best = 0.01, .spread = 1.5, .repetitions = 3};
+    r.operations = 1.23456e11 * scale * scale, r.code_bytes = 1.23456e10 * scale * scale;
+    r.roof_gops = 900, r.roof_gbs = 20;
+    report.add(r);
+    std::string line = out.str();
+    line.pop_back();
+    std::istringstream words(line.substr(line.rfind('\n') + 1));
+    const std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
+    EXPECT_EQ(cells.size(), 8u) << line;
+    EXPECT_EQ(line.find("e+"), std::string::npos) << line;
+  }
 }
 
 TEST(Bench, EverySchemeRunsWithAllKeys) {
