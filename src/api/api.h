@@ -69,6 +69,19 @@ auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t 
 Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer);
 Moe make_moe(std::shared_ptr<Runtime> runtime, MoeBlockLayer layer, std::string kernel);
 
+// Runs fn; the message of an Error that leaves it then begins with the name of part `i` of a layer.
+template <class F>
+auto naming_part(const std::string& name, size_t i, F&& fn) {
+  try {
+    return fn();
+  } catch (const Error& e) {
+    const std::string label = name.empty() ? fmt::format("part {}", i) : name;
+    ErrorPlace place = e.place();
+    if (place.module.empty()) place.module = label;
+    throw Error(fmt::format("{}: {}", printable(label), e.what()), place);
+  }
+}
+
 // What a handle points to; a handle that was moved from points to nothing.
 template <class Pointer>
 auto& checked_handle(const Pointer& impl, const char* what) {

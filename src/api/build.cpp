@@ -165,7 +165,8 @@ Linear linear(const std::vector<Part>& parts, const Options& options) {
   std::vector<MatrixPart> all;
   for (const Part& p : parts)
     all.push_back({p.name, SchemeAccess::of(p.scheme), p.outputs, p.inputs, cut_of(p.split), p.tp,
-                   p.tp_rank, all_of(p.tensors, memory)});
+                   p.tp_rank,
+                   naming_part(p.name, all.size(), [&] { return all_of(p.tensors, memory); })});
   uint64_t total = 0;
   for (const MatrixPart& p : all)
     for (const TensorData& t : p.tensors) total += t.data.size();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface of layers from memory over the C++ one.
+#include "api/api.h"
 #include "api/c_types.h"
 #include "moebius/moebius.h"
 
@@ -45,9 +46,17 @@ std::vector<build::Tensor> tensors_of(const moebius_tensor* list, size_t count) 
 std::vector<build::Part> parts_of(const moebius_part* list, size_t count) {
   std::vector<build::Part> out;
   for_each(list, count, "parts", [&](const moebius_part& p) {
-    out.push_back({text_of(p.name), scheme_of(p.scheme), p.outputs, p.inputs,
-                   enum_of<build::Split>(p.split, 3, "split"),
-                   tensors_of(p.tensors, p.tensor_count), p.tp, p.tp_rank});
+    const std::string name = text_of(p.name);
+    out.push_back(naming_part(name, out.size(), [&]() -> build::Part {
+      return {name,
+              scheme_of(p.scheme),
+              p.outputs,
+              p.inputs,
+              enum_of<build::Split>(p.split, 3, "split"),
+              tensors_of(p.tensors, p.tensor_count),
+              p.tp,
+              p.tp_rank};
+    }));
   });
   return out;
 }

@@ -63,6 +63,11 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name moebius.pc)")
 cc "$here/main.c" $(pkg-config --cflags --libs moebius-c) -o "$work/consumer_c"
 libraries=$(dirname "$PKG_CONFIG_PATH")
 LD_LIBRARY_PATH=$libraries "$work/consumer_c" "$bundled"
+# api.md names what a program needs that finds its library in this prefix by itself.
+linked=$(sed -n 's/^cc app\.c //p' "$prefix/share/doc/moebius/docs/api.md")
+[ -n "$linked" ] || fail "docs/api.md does not say how to link a C program in a prefix"
+eval "cc '$here/main.c' $linked -o '$work/linked_c'"
+"$work/linked_c" "$bundled"
 
 # The unit starts the tool of its own tree: %Y is the unit's folder.
 unit=$prefix/lib/systemd/system/moebius.service

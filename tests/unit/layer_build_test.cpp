@@ -635,6 +635,32 @@ TEST(LayerBuild, BadCallsFromCAreWords) {
   const uint64_t huge[2] = {uint64_t{1} << 40, uint64_t{1} << 40};
   with(t.shape, static_cast<const uint64_t*>(huge), "too large");
 
+  // Whatever is wrong with a part, the message has its name.
+  part.name = "model.q_proj";
+  const auto named = [&](auto& member, auto value) {
+    with(member, value, "model.q_proj");
+    EXPECT_STREQ(moebius_last_error_field("module"), "model.q_proj") << moebius_last_error();
+  };
+  named(t.size, size_t{0});
+  named(t.name, static_cast<const char*>(nullptr));
+  named(t.name, "wheel");
+  named(t.data, static_cast<const void*>(nullptr));
+  named(t.shape, static_cast<const uint64_t*>(nullptr));
+  named(t.rank, size_t{5});
+  named(t.rank, size_t{1});
+  named(t.type, MOEBIUS_TENSOR_I8);
+  named(part.outputs, size_t{3});
+  named(part.tensor_count, size_t{0});
+  named(t.shape, static_cast<const uint64_t*>(huge));
+  // Names that are equal, begin each other or are missing keep the parts apart.
+  for (const char* other : {"model.q_proj", "model.q_proj.x", "model", "part 0", "", "part 1"}) {
+    moebius_part two[2] = {part, part};
+    two[1].name = other;
+    moebius_linear* layer = moebius_linear_build(two, 2, &options);
+    EXPECT_NE(layer, nullptr) << other << ": " << moebius_last_error();
+    moebius_linear_free(layer);
+  }
+
   moebius_moe_spec spec{};
   fails(moebius_moe_begin(nullptr, dense, dense, dense, &options), "NULL");
   fails(moebius_moe_begin(&spec, dense, dense, dense, &options), "size");

@@ -82,6 +82,24 @@ void check_part_rank(const Rank& rank, const std::string& name) {
             rank.tp_rank, rank.tp);
 }
 
+// Names of the parts for messages: unlike each other, and none followed by a dot begins another.
+std::vector<std::string> labels_of(const std::vector<MatrixPart>& parts) {
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string& name = parts[i].name;
+    const bool shared =
+        name.starts_with("part ") ||
+        std::any_of(parts.begin(), parts.end(), [&](const MatrixPart& other) {
+          return &other != &parts[i] && ((other.name + ".").starts_with(name + ".") ||
+                                         (name + ".").starts_with(other.name + "."));
+        });
+    labels.push_back(name.empty() ? fmt::format("part {}", i)
+                     : shared     ? fmt::format("part {}, {}", i, name)
+                                  : name);
+  }
+  return labels;
+}
+
 // Rows that the caller's matrix of gate and up has.
 uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint64_t intermediate) {
   const TensorRef& w =
@@ -178,11 +196,12 @@ std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme) {
 std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
                                           const LayerOptions& options) {
   if (parts.empty()) fail_at({"argument", "", "", "", "parts"}, "a linear layer needs a part");
-  // One store for all parts: their tensors get the number of the part before their names.
+  // One store for all parts: a tensor's name is that of its part and its own.
+  const std::vector<std::string> labels = labels_of(parts);
   std::vector<TensorData> all;
   for (size_t i = 0; i < parts.size(); ++i)
     for (TensorData t : parts[i].tensors) {
-      t.name = fmt::format("{}.{}", i, t.name);
+      t.name = labels[i] + "." + t.name;
       all.push_back(std::move(t));
     }
   const TensorStore store = TensorStore::from_memory("memory", all);
@@ -192,9 +211,9 @@ std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
   for (size_t i = 0; i < parts.size(); ++i) {
     const MatrixPart& p = parts[i];
     Module& m = modules[i];
-    m.name = p.name.empty() ? fmt::format("part {}", i) : p.name;
+    m.name = labels[i];
     check_sizes(p.outputs, p.inputs, m.name);
-    m.plan.tensors = tensors_of(store, fmt::format("{}.", i), m.name, p.scheme);
+    m.plan.tensors = tensors_of(store, labels[i] + ".", m.name, p.scheme);
     plan_matrix(m, p.scheme, store, p.outputs, p.inputs, false);
     LayerOptions own = options;
     if (p.tp != 0) own.rank.tp = p.tp, own.rank.tp_rank = p.tp_rank;
