@@ -368,6 +368,7 @@ struct Engine::Impl {
     out.drafts = model.speculate == "off" ? 0 : kMostDrafts;
     out.backend_drafts = model.speculate == "mtp";
     out.pool = &model.runtime->pool();
+    out.context_name = "context=", out.kv_name = "kv_gib= (kv_bytes in C and C++)";
     return out;
   }
 

@@ -88,17 +88,22 @@ Engine::~Engine() {
   for (const auto& s : sequences_) kv_.clear(s->kv);
 }
 
+size_t Engine::sequences() const {
+  const uint64_t one = std::max<uint64_t>(1, kv_bytes_of(backend_.kv_kinds(), longest_));
+  return std::clamp<size_t>(kv_bytes() / one, 1, options_.parallel);
+}
+
 uint64_t Engine::add(Request request) {
   const size_t n = request.prompt.size(), answers = request.n;
   if (n == 0) fail("the prompt is empty: there is no token to start from");
   if (n >= context_)
-    fail("the prompt has {} tokens, but the context holds {}; shorten it or raise --ctx", n,
-         context_);
+    fail("the prompt has {} tokens, but the context holds {}; shorten it or raise {}", n, context_,
+         options_.context_name);
   if (n >= longest_)
     fail(
         "the prompt has {} tokens, but the {} bytes for keys and values hold {}; shorten it or "
-        "raise --kv-gib",
-        n, kv_bytes(), longest_);
+        "raise {}",
+        n, kv_bytes(), longest_, options_.kv_name);
   if (answers == 0 || answers > options_.parallel)
     fail("{} answers are asked for; expected 1 to {}, what runs at once", answers,
          options_.parallel);

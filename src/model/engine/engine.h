@@ -53,6 +53,8 @@ struct EngineOptions {
   KvDisk* disk = nullptr;   // keeps what leaves memory and reads it again; outlives the engine
   std::string fingerprint;  // with a disk: of the model and its options (kv_archive.h)
   StepCost cost;  // what steps of the same model took before; then there is no need to calibrate
+  // How the caller spells `context` and `kv_bytes`, for messages.
+  const char *context_name = "--ctx", *kv_name = "--kv-gib";
 };
 
 // Bytes of keys and values that `parallel` sequences of `context` tokens take.
@@ -157,6 +159,7 @@ class Engine {
   size_t context() const { return context_; }
   size_t longest() const { return longest_; }  // sequence that context and memory allow
   uint64_t kv_bytes() const { return kv_.blocks().budget(); }
+  size_t sequences() const;    // of longest() tokens that run at once in this memory; at least 1
   size_t prompt_left() const;  // tokens of prompts that no step has run yet
   const KvStore& kv() const { return kv_; }
   const StepCost& cost() const { return cost_; }
