@@ -44,7 +44,7 @@ def assistant(calls):
 
 def answer_text(tokenizer, message):
     """What the template prints for the message behind the prompt, without what ends a message."""
-    prompt = tokenizer.apply_chat_template([USER], tools=TOOLS, tokenize=False)
+    prompt = tokenizer.apply_chat_template([USER], tools=TOOLS, tokenize=False, add_generation_prompt=True)
     whole = tokenizer.apply_chat_template([USER, message], tools=TOOLS, tokenize=False, add_generation_prompt=False)
     at = len(os.path.commonprefix([prompt, whole]))
     for begin, end in ("<>", "[]"):  # both may begin with the same bytes of a marker

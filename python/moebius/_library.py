@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 import os
 import weakref
-from typing import Any, Callable, Dict, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Optional, TypeVar, Union, cast
 
 from . import _abi
 
@@ -59,6 +60,31 @@ def last_error() -> Error:
 
 def argument_error(message: str, field: str) -> Error:
     return Error(message, kind="argument", field=field)
+
+
+# Arguments of vLLM's interface, and what to write here.
+VLLM = {"max_model_len": "write context=", "max_num_seqs": "write parallel=", "kv_cache_dtype": "write kv_dtype=",
+        "gpu_memory_utilization": "write gpu_gib=, a number of GiB", "speculative_config": "write speculate=",
+        "tensor_parallel_size": "an LLM runs in one process; the tool shares a model between ranks: moebius serve --tp N",
+        "pipeline_parallel_size": "an LLM runs in one process; the tool shares a model between ranks: moebius serve --pp N",
+        "quantization": "the folder says how it is quantized; leave it out",
+        "trust_remote_code": "no code of a folder is run; leave it out", "enforce_eager": "nothing is compiled; leave it out",
+        "structured_outputs": "write json_schema=, regex= or choice=", "guided_decoding": "write json_schema=, regex= or choice=",
+        "use_tqdm": "write progress=True", "chat_template_kwargs": "write template_args="}
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def knows_vllm(call: Call) -> Call:
+    """Wraps a call: an argument of vLLM's is refused with what to write instead."""
+
+    @functools.wraps(call)
+    def wrapped(*args: Any, **named: Any) -> Any:
+        for name in named:
+            if name in VLLM:
+                raise argument_error(f"{name} is no argument here: {VLLM[name]}", name)
+        return call(*args, **named)
+
+    return cast(Call, wrapped)
 
 
 I32 = (-(2**31), 2**31 - 1)
@@ -161,6 +187,8 @@ Self = TypeVar("Self", bound="Handle")
 class Handle:
     """Owns a handle of the library: freed with the object, by close(), or at the end of a with-statement."""
 
+    _title: Optional[str] = None  # what messages call the object; None: its class
+
     def _own(self, pointer: Optional[int], free: Callable[[Any], None]) -> None:
         self._handle = int(checked(pointer))
         self._process = _forks
@@ -171,9 +199,9 @@ class Handle:
     def _pointer(self) -> int:
         """The handle, while it can be used."""
         if not self._finalizer.alive:
-            raise Error(f"this {type(self).__name__} was closed", kind="state")
+            raise Error(f"this {self._title or type(self).__name__} was closed", kind="state")
         if self._process != _forks:
-            raise Error(f"this {type(self).__name__} was made before fork(), and its threads are not in this process; make it here, or "
+            raise Error(f"this {self._title or type(self).__name__} was made before fork(), and its threads are not in this process; make it here, or "
                         "start workers by spawn", kind="state")
         return self._handle
 

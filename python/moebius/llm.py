@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._library import U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, one_of, real, taken, text
+from ._library import U64, Error, Handle, argument_error, c_path, c_text, check, knows_vllm, lib, number, one_of, real, taken, text
 from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 from .folder import Folder
@@ -65,6 +65,9 @@ class SamplingParams:
         for name, limits in WHOLE.items():
             if getattr(self, name) is not None:
                 number(getattr(self, name), name, *limits)
+
+
+SamplingParams.__init__ = knows_vllm(SamplingParams.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class LLM(Handle):
     gpu_gib: memory of the GPU that may be used (None: what is free, less 1 GiB).
     """
 
+    @knows_vllm
     def __init__(self, model: Union[str, "os.PathLike[str]"], *, threads: Union[None, int, Threads] = None,
                  kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared",
                  activations: str = "declared", dtype: str = "auto", kv_dtype: str = "auto",
@@ -221,12 +225,14 @@ class LLM(Handle):
         """What was loaded."""
         return ModelInfo(**json.loads(taken(lib.moebius_model_info_json(self._pointer))))
 
+    @knows_vllm
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]], sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None,
                  *, progress: Any = None) -> List[RequestOutput]:
         """Continues prompts: a text, token ids, {"prompt_token_ids": [...]}, or a list of them; answers keep the order."""
         many = self._prompts(prompts)
         return self._run(many, sampling_params, progress)
 
+    @knows_vllm
     def chat(self, messages: Union[Sequence[Message], Sequence[Sequence[Message]]],
              sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, *, tools: Optional[Sequence[Any]] = None,
              tool_choice: str = "auto", documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
@@ -249,6 +255,7 @@ class LLM(Handle):
                     answer.finish_reason = "tool_calls"
         return outputs
 
+    @knows_vllm
     def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None) -> Iterator[Chunk]:
         """The continuation of one prompt as it comes; closing the iterator cancels it."""
         many = self._prompts(prompt)
@@ -256,6 +263,7 @@ class LLM(Handle):
             raise argument_error(f"{len(many)} prompts; a stream has one", "prompt")
         return self._stream(many[0], sampling_params)
 
+    @knows_vllm
     def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
                     tools: Optional[Sequence[Any]] = None, tool_choice: str = "auto", documents: Optional[Sequence[Any]] = None,
                     add_generation_prompt: bool = True, template_args: Optional[Dict[str, Any]] = None) -> Iterator[Chunk]:
@@ -420,6 +428,8 @@ class _Tools:
 
 class _Engine(Handle):
     """Steps of all requests together; each request takes its own events."""
+
+    _title = "LLM"  # whose part it is
 
     def __init__(self, model: int, context: int, parallel: int, kv_bytes: int) -> None:
         options = _abi.moebius_engine_options(ctypes.sizeof(_abi.moebius_engine_options), context, parallel, kv_bytes, 0.0)

@@ -72,9 +72,12 @@ class Tokenizer(Handle):
         return taken(lib.moebius_tokenizer_decode(self._pointer, ids_array(held), len(held), int(skip_special), ctypes.byref(size)), size)
 
     def apply_chat_template(self, messages: Sequence[Message], *, tools: Optional[Sequence[Any]] = None,
-                            documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+                            documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = False,
                             template_args: Optional[Dict[str, Any]] = None, tokenize: bool = True) -> Union[str, List[int]]:
-        """What the folder's template makes of messages: token ids, or with tokenize=False the text."""
+        """What the folder's template makes of messages: token ids, or with tokenize=False the text.
+
+        add_generation_prompt=True begins an answer behind the messages; without it there is none, as in transformers.
+        """
         checked_messages(messages)
         chat = _abi.moebius_chat(ctypes.sizeof(_abi.moebius_chat), as_json(messages, "messages"),
                                  as_json(tools, "tools"), as_json(documents, "documents"), as_json(template_args, "template_args"),

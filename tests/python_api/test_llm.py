@@ -149,8 +149,9 @@ class Generate(unittest.TestCase):
             messages = [{"role": "user", "content": "It was a dark night"}]
             tokenizer = moebius.Tokenizer(folder)
             self.assertTrue(tokenizer.has_template)
-            self.assertEqual(tokenizer.apply_chat_template(messages, tokenize=False), "user: It was a dark night\nIt")
-            ids = tokenizer.apply_chat_template(messages)
+            self.assertEqual(tokenizer.apply_chat_template(messages, tokenize=False), "user: It was a dark night\n")  # as transformers
+            self.assertEqual(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True), "user: It was a dark night\nIt")
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
             self.assertEqual(tokenizer.decode(ids, skip_special=True), "user: It was a dark night\nIt")
             with LLM(folder) as llm:
                 answer = llm.chat(messages, GREEDY)[0]
@@ -294,6 +295,33 @@ class Errors(unittest.TestCase):
                 call()
             self.assertEqual(caught.exception.kind, "state")
 
+    def test_messages_are_for_python(self):
+        with LLM(BUNDLED, context=8) as llm:
+            with self.assertRaises(Error) as caught:
+                llm.generate([[1] * 8], GREEDY)
+            self.assertIn("raise context=", str(caught.exception))
+            self.assertNotIn("--", str(caught.exception))
+        with self.assertRaises(Error) as caught:
+            llm.generate("x", GREEDY)
+        self.assertEqual((caught.exception.kind, str(caught.exception)), ("state", "this LLM was closed"))
+        messages = [{"role": "user", "content": "x"}]
+        with LLM(BUNDLED) as llm:
+            for call, name, ours in ((lambda **k: LLM(BUNDLED, **k), "max_model_len", "context="),
+                                     (lambda **k: LLM(BUNDLED, **k), "tensor_parallel_size", "--tp"),
+                                     (SamplingParams, "structured_outputs", "json_schema="),
+                                     (lambda **k: llm.generate("x", GREEDY, **k), "use_tqdm", "progress="),
+                                     (lambda **k: llm.chat(messages, GREEDY, **k), "use_tqdm", "progress="),
+                                     (lambda **k: llm.stream("x", GREEDY, **k), "use_tqdm", "progress="),
+                                     (lambda **k: llm.stream_chat(messages, GREEDY, **k), "use_tqdm", "progress=")):
+                with self.assertRaises(Error, msg=name) as caught:
+                    call(**{name: 2})
+                self.assertEqual((caught.exception.kind, caught.exception.field), ("argument", name))
+                self.assertIn(ours, str(caught.exception))
+                self.assertNotIn("\n", str(caught.exception))
+                with self.assertRaises(TypeError):  # a name that nobody has
+                    call(no_such_name=2)
+        self.assertEqual(SamplingParams(3, seed=4), SamplingParams(max_tokens=3, seed=4))
+
     def test_progress_is_told_and_may_raise(self):
         class Bar:
             done = total = 0
@@ -310,6 +338,29 @@ class Errors(unittest.TestCase):
                 raise ValueError("enough")
         with self.assertRaisesRegex(ValueError, "enough"):
             LLM(BUNDLED, progress=Broken)
+
+    def test_a_folder_too_large_is_refused_before_it_is_read(self):
+        # In a process of its own, since the limit holds for all of it. Its threads are there before the limit is.
+        code = f"""
+import resource, moebius
+with moebius.LLM({str(BUNDLED)!r}, threads=1) as llm:
+    llm.generate("x", moebius.SamplingParams(max_tokens=1))
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+size = next(int(l.split()[1]) << 10 for l in open("/proc/self/status") if l.startswith("VmSize:"))
+folder = moebius.Folder({str(BUNDLED)!r})
+resource.setrlimit(resource.RLIMIT_AS, (size + (20 << 20), hard))
+try:
+    moebius.LLM({str(BUNDLED)!r}, threads=1)
+except moebius.Error as e:
+    print(e.kind, e)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+print(folder.architecture, len(moebius.LLM({str(BUNDLED)!r}, threads=1).generate("x", moebius.SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
+"""
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        refusal, answer = run.stdout.splitlines()
+        self.assertRegex(refusal, r"^memory .*this model needs .* of memory .* \(ulimit -v\) are free: .* are missing")
+        self.assertEqual(answer, "Qwen3MoeForCausalLM 2")
 
     def test_fork_then_call(self):
         llm = LLM(BUNDLED)
@@ -339,29 +390,6 @@ class Errors(unittest.TestCase):
             gc.collect()
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         for _ in range(50):
-    def test_a_folder_too_large_is_refused_before_it_is_read(self):
-        # In a process of its own, since the limit holds for all of it. Its threads are there before the limit is.
-        code = f"""
-import resource, moebius
-with moebius.LLM({str(BUNDLED)!r}, threads=1) as llm:
-    llm.generate("x", moebius.SamplingParams(max_tokens=1))
-soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-size = next(int(l.split()[1]) << 10 for l in open("/proc/self/status") if l.startswith("VmSize:"))
-folder = moebius.Folder({str(BUNDLED)!r})
-resource.setrlimit(resource.RLIMIT_AS, (size + (20 << 20), hard))
-try:
-    moebius.LLM({str(BUNDLED)!r}, threads=1)
-except moebius.Error as e:
-    print(e.kind, e)
-resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-print(folder.architecture, len(moebius.LLM({str(BUNDLED)!r}, threads=1).generate("x", moebius.SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
-"""
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        self.assertEqual((run.returncode, run.stderr), (0, ""))
-        refusal, answer = run.stdout.splitlines()
-        self.assertRegex(refusal, r"^memory .*this model needs .* of memory .* \(ulimit -v\) are free: .* are missing")
-        self.assertEqual(answer, "Qwen3MoeForCausalLM 2")
-
             cycle()
         before = resident()
         for _ in range(250):
