@@ -176,6 +176,15 @@ function changed() { draw(); save(); }
 function given(id, what) {
   try { return JSON.parse($(id).value); } catch (e) { throw new Error(what + " in the settings: " + e.message); }
 }
+function numbers() {
+  const out = {};
+  for (const n of names) {
+    const text = $(n).value.trim();
+    if (text && !Number.isFinite(Number(text))) throw new Error(n + " in the settings: \"" + text + "\" is not a number");
+    if (text) out[n] = Number(text);
+  }
+  return out;
+}
 function request(goOn) {
   const body = { stream: true, stream_options: { include_usage: true }, messages: [] };
   if (models.length > 1) body.model = model.name;
@@ -189,12 +198,19 @@ function request(goOn) {
   }
   if ($("tools").value.trim()) body.tools = given("tools", "The tools");
   if ($("schema").value.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: given("schema", "The schema") } };
-  for (const n of names) {
-    const text = $(n).value.trim();
-    if (text && Number.isFinite(Number(text))) body[n] = Number(text);
-  }
+  Object.assign(body, numbers());
   if (goOn) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   return body;
+}
+// The body of a request, or null: a setting is wrong, which is said.
+function usable(goOn) {
+  try { return request(goOn); } catch (e) { say(e.message, true); return null; }
+}
+// The browser's own words for a server that is gone differ and help nobody.
+const words = (e) => (e instanceof TypeError || e.name === "TimeoutError" ? "the server does not answer" : e.message);
+function askKey() {
+  $("key-wrong").hidden = sessionStorage.getItem("moebius-key") === null;
+  $("key-form").hidden = false;
 }
 // Whoever looks at the end goes on looking at it.
 function follow(change) {
@@ -209,8 +225,8 @@ function busy(on) {
 }
 // One more answer, or more of the last one.
 async function answer(goOn) {
-  let body;
-  try { body = request(goOn); } catch (e) { return say(e.message, true); }
+  const body = usable(goOn);
+  if (!body) return;
   const list = messages(), message = goOn ? list[list.length - 1] : { role: "assistant", content: "" };
   running = new AbortController();
   failure = "";
@@ -228,7 +244,7 @@ async function answer(goOn) {
   const paint = () => { dirty = false; follow(() => markdown(view.body, message.content)); };
   try {
     const r = await fetch("v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal: running.signal });
-    if (r.status === 401) $("key-form").hidden = false;
+    if (r.status === 401) askKey();
     if (!r.ok) throw new Error((await r.json()).error.message);
     const reader = r.body.getReader(), decoder = new TextDecoder();
     let rest = "";
@@ -268,7 +284,7 @@ async function answer(goOn) {
     }
   } catch (e) {
     if (e.name === "AbortError") reason = "stopped";
-    else failure = e.message || "the server does not answer";
+    else failure = words(e);
   }
   if (message.content.length > spoken) $("spoken").textContent = message.content.slice(spoken);
   const facts = message.facts = { tokens: (message.facts || {}).tokens || 0 };
@@ -296,7 +312,7 @@ function grow() {
   box.style.height = Math.min(box.scrollHeight, 0.4 * innerHeight) + "px";
 }
 function again() {
-  if (running) return;
+  if (running || !usable()) return;
   const list = messages();
   if (list.length && list[list.length - 1].role === "assistant") keep("The answer was taken out.");
   while (list.length && list[list.length - 1].role === "assistant") list.pop();
@@ -305,7 +321,7 @@ function again() {
 $("ask").addEventListener("submit", (e) => {
   e.preventDefault();
   const text = $("text").value;
-  if (running || !text.trim()) return;
+  if (running || !text.trim() || !usable()) return;  // with a wrong setting the text stays where it is
   messages().push({ role: "user", content: text });
   $("text").value = "";
   grow();

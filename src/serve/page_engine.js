@@ -105,7 +105,7 @@ async function watch() {
   const own = source = new AbortController();
   try {
     const r = await fetch("api/events" + asked(), { headers: headers(), signal: source.signal });
-    if (r.status === 401) $("key-form").hidden = false;
+    if (r.status === 401) askKey();
     if (!r.ok) throw new Error();
     const reader = r.body.getReader(), decoder = new TextDecoder();
     let rest = "";

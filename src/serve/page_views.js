@@ -50,7 +50,7 @@ $("model").addEventListener("change", () => {
 async function hello() {
   try {
     const r = await fetch("v1/models", { headers: headers() });
-    if (r.status === 401) { $("key-form").hidden = false; return; }
+    if (r.status === 401) return askKey();
     if (!r.ok) throw new Error((await r.json()).error.message);
     models = (await r.json()).data.filter((m) => !m.root || m.root === m.id).map((m) => ({ name: m.id, context: m.max_model_len }));
     $("model").replaceChildren(...models.map((m) => el("option", m.name, { value: m.name })));
@@ -64,10 +64,28 @@ async function hello() {
     const state = await (await fetch("api/state" + asked(), { headers: headers() })).json();
     $("tool-format").textContent = state.tool_format ? "Calls are read in the format " + state.tool_format + "." : "The model's chat template names no format of calls.";
   } catch (e) {
-    say(e.message || "the server does not answer", true);
+    say(words(e), true);
     setTimeout(hello, 2000);
   }
+}
+// Tells of a server that is gone before anybody asks it something, and of its return.
+let away = false;
+async function pulse() {
+  if (!document.hidden) {
+    try {
+      const r = await fetch("health", { signal: AbortSignal.timeout(5000) });
+      if (!r.ok) throw new Error((await r.json()).error.message);
+      if (away && running) say("writing");
+      else if (away) hello();
+      away = false;
+    } catch (e) {
+      away = true;
+      say(words(e), true);
+    }
+  }
+  setTimeout(pulse, 5000);
 }
 restore(stored());
 draw();
 hello();
+setTimeout(pulse, 5000);

@@ -60,7 +60,8 @@ class Server:
 
     def metric(self, name):
         with urllib.request.urlopen(self.url + "/metrics") as answer:
-            return float(re.search(rf"^moebius_{re.escape(name)} (\S+)$", answer.read().decode(), re.M).group(1))
+            figures = re.sub(r'{model_name="[^"]*"(,|(})) ?', lambda found: " " if found[2] else "{", answer.read().decode())
+        return float(re.search(rf"^moebius_{re.escape(name)} (\S+)$", figures, re.M).group(1))
 
     def ask(self, body):
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -461,6 +462,51 @@ def case_errors(browser, server):
         assert browser.text(".note.bad span") == "no finite logit" and in_sight(browser, "#state") and in_sight(browser, ".note.bad")
 
 
+def case_settings(browser, server):
+    """A setting that cannot be used is named, and neither the typed message nor an answer is lost by it."""
+    with StandIn(server, [(["first"], 0, None, "stop"), (["second"], 0, None, "stop")]) as fake:
+        open_page(browser, fake.url, "scripted")
+        typed = lambda: browser.run("return document.getElementById('text').value")
+        for box, text, words in (("#tools", "[{", "The tools in the settings: "), ("#schema", "{", "The schema in the settings: "),
+                                 ("#temperature", "hot", 'temperature in the settings: "hot" is not a number'),
+                                 ("#max_tokens", "1,5", 'max_tokens in the settings: "1,5" is not a number')):
+            browser.fill(box, text)
+            say(browser, "a long question")
+            assert browser.text("#state").startswith(words), browser.text("#state")
+            assert browser.run("return document.getElementById('state').className") == "bad"
+            assert typed() == "a long question" and not browser.find_all(".message") and not fake.bodies, (box, typed())
+            browser.fill(box, "")
+        browser.click("#send")
+        assert answered(browser) == "first" and typed() == ""
+        browser.fill("#temperature", "hot")
+        browser.click("#again")
+        assert answered(browser) == "first" and len(fake.bodies) == 1
+        browser.fill("#temperature", "0.5")
+        browser.click("#again")
+        browser.until("the second answer", lambda: answered(browser) == "second")
+        assert fake.bodies[1]["temperature"] == 0.5 and "temperature" not in fake.bodies[0]
+
+
+def case_narrow(browser, server):
+    """With several models the header of a phone is one line: no word is broken, nothing lies outside."""
+    folder = Path(__file__).parents[2] / "models" / "moebius-tiny-w4a8"
+    with Server(server.tool, "--model", f"one={folder}", "--model", f"a-name-of-more-than-thirty-letters={folder}") as two:
+        open_page(browser, two.url, "Moebius")
+        browser.run("document.getElementById('model').value = arguments[0]; document.getElementById('model').dispatchEvent(new Event('change'))",
+                    "a-name-of-more-than-thirty-letters")
+        for width in (320, 360, 412):
+            browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=1, mobile=True)
+            boxes = browser.run("return ['model', 'tab-chat', 'tab-engine', 'tab-code'].map((id) => { const e = document.getElementById(id), "
+                                "r = e.getBoundingClientRect(); return [id, r.left, r.right, r.height, r.width]; })")
+            for name, left, right, height, wide in boxes:
+                assert left >= 0 and right <= width and height < 40 and wide >= 30, (width, boxes)
+            assert browser.run("return document.documentElement.scrollWidth") <= width, width
+            for view in ("engine", "code", "chat"):
+                browser.click("#tab-" + view)
+                assert not browser.run("return document.getElementById(arguments[0]).hidden", view)
+        browser.cdp("Emulation.clearDeviceMetricsOverride")
+
+
 def case_key(browser, server):
     with Server(server.tool, key="sesame") as guarded:
         browser.open(guarded.url)
@@ -471,7 +517,7 @@ def case_key(browser, server):
             browser.run("document.getElementById('key').focus()")
             browser.keys(key + ENTER)
             browser.until("an answer to the key", lambda: browser.run("return document.getElementById('key-form').hidden") == good and
-                          (not good or browser.text("#title") == "moebius-tiny-w4a8"))
+                          (browser.text("#title") == "moebius-tiny-w4a8" if good else in_sight(browser, "#key-wrong")))
         browser.fill("#max_tokens", "4")
         say(browser, "Hello")
         answered(browser)
@@ -482,6 +528,9 @@ def case_gone(browser, server):
     first = Server(server.tool)
     open_page(browser, first.url)
     first.__exit__()
+    browser.until("the loss to be told", lambda: browser.text("#state") == "the server does not answer")
+    with Server(server.tool, port=first.port) as second:
+        browser.until("its return", lambda: browser.text("#state") == "")
     say(browser, "Hello")
     browser.until("words", lambda: browser.run("return document.getElementById('state').className") == "bad" and browser.text("#state"))
     assert not browser.run("return document.getElementById('send').disabled")
