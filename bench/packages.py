@@ -174,6 +174,7 @@ def test_deb(packages, said):
         system.run(["sh", "-c", "apt-get install -y --no-install-recommends /tmp/moebius_*.deb"])
         expect(not missing_libraries(system, ["/usr/bin/moebius", "/usr/lib/libmoebius.so.1"]), "libraries are missing")
         use(system, "moebius", "/usr", said)
+        expect("Apache" in system.run(["cat", "/usr/share/doc/moebius/copyright"]), "the package has no copyright file")
         system.run(["sh", "-c", "apt-get install -s /tmp/*.deb"])  # what the others depend on exists
         system.run(["apt-get", "install", "-y", "--no-install-recommends", "systemd"])
         system.run(["systemd-analyze", "verify", "/lib/systemd/system/moebius.service"])

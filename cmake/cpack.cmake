@@ -5,7 +5,8 @@
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME moebius)
 set(CPACK_PACKAGE_VENDOR Moebius)
-set(CPACK_PACKAGE_CONTACT "The Moebius developers <moebius@localhost>" CACHE STRING "Who maintains the packages")
+set(MOEBIUS_MAINTAINER "" CACHE STRING "Who maintains the packages: NAME <ADDRESS>; empty: as cmake/cpack_generator.cmake says")
+set(CPACK_PACKAGE_CONTACT "${MOEBIUS_MAINTAINER}")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_PACKAGE_DIRECTORY "${PROJECT_BINARY_DIR}/packages")
 set(CPACK_SYSTEM_NAME "Linux-${CMAKE_SYSTEM_PROCESSOR}")
@@ -46,6 +47,11 @@ foreach(mpi openmpi mpich)
   set(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "moebius (= ${PROJECT_VERSION})")
   set(CPACK_COMPONENT_${upper}_DESCRIPTION "Ranks that ${mpi} starts.")
+endforeach()
+# Debian asks for the terms of every package in its own folder.
+foreach(component IN LISTS CPACK_MOEBIUS_COMPONENTS)
+  string(TOUPPER ${component} upper)
+  install(FILES cmake/copyright DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/${CPACK_DEBIAN_${upper}_PACKAGE_NAME}" COMPONENT ${component})
 endforeach()
 
 # .tar.gz: lib/moebius gets what only some systems have, share/doc/moebius/licenses the terms of each.
