@@ -119,7 +119,7 @@ class Server:
 
     def metric(self, name):
         for line in self.get("/metrics")[1].splitlines():
-            if line.startswith(f"moebius_{name} "):
+            if re.match(rf'moebius_{name}({{model_name="[^"]*"}})? ', line):
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(name)
 

@@ -343,6 +343,9 @@ void ApiServer::complete(const GenerationPtr& g) {
     g->exchange->reply(std::move(reply));
   }
   g->host->metrics.total_time.add(seconds_between(g->start, Clock::now()));
+  const Usage usage = g->answer->usage();
+  g->host->metrics.prompt_tokens.add(static_cast<double>(usage.prompt));
+  g->host->metrics.generation_tokens.add(static_cast<double>(usage.completion));
   if (g->has_first) g->host->metrics.decode_time.add(seconds_between(g->first, Clock::now()));
   end_generation(g, 200, "done");
 }

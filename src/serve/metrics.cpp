@@ -26,6 +26,9 @@ constexpr double kStepBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                   0.25,  0.5,    1,     2.5,  5,     10};
 constexpr double kRatioBounds[] = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
 constexpr double kShareBounds[] = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
+constexpr double kTokenBounds[] = {1,     2,      5,      10,     20,     50,    100,
+                                   200,   500,    1000,   2000,   5000,   10000, 20000,
+                                   50000, 100000, 200000, 500000, 1000000};
 constexpr size_t kRecent = 512;
 constexpr size_t kMarkSteps = 100, kMarks = 10;  // together the steps that moe_imbalance looks at
 
@@ -62,9 +65,10 @@ void write_engine(MetricsText& out, const GeneratorStats& s) {
   out.simple("num_requests_running", "gauge", "sequences in the batch", s.running);
   out.simple("num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
   const uint64_t blocks = s.kv_blocks_used + s.kv_blocks_cached + s.kv_blocks_free;
-  out.simple(
-      "kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold",
-      blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks));
+  const double used =
+      blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks);
+  out.simple("kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold", used);
+  out.simple("kv_cache_usage_perc", "gauge", "the same, by the name of vLLM; 1 is all", used);
   out.head("kv_blocks", "gauge", "blocks of 128 tokens");
   out.line("state=\"used\"", s.kv_blocks_used);
   out.line("state=\"cached\"", s.kv_blocks_cached);
@@ -204,6 +208,8 @@ ModelMetrics::ModelMetrics()
       total_time(kTimeBounds),
       prefill_time(kTimeBounds),
       decode_time(kTimeBounds),
+      prompt_tokens(kTokenBounds),
+      generation_tokens(kTokenBounds),
       first_token_(kFirstBounds),
       gap_(kGapBounds),
       prompt_rows_(kRowBounds),
@@ -264,6 +270,8 @@ void ModelMetrics::write(MetricsText& out) const {
   one(total_time, "e2e_request_latency_seconds", "from the request to the end of its answer");
   one(prefill_time, "request_prefill_time_seconds", "from the first run to the first token");
   one(decode_time, "request_decode_time_seconds", "from the first token to the last");
+  one(prompt_tokens, "request_prompt_tokens", "tokens of a request's prompts");
+  one(generation_tokens, "request_generation_tokens", "tokens of a request's answers");
   out.head("step_rows", "histogram", "rows of a step");
   prompt_rows_.write(out, "kind=\"prompt\"");
   decode_rows_.write(out, "kind=\"decode\"");
@@ -292,7 +300,10 @@ std::string Metrics::text(std::span<const ModelMoment> models, HttpCounts connec
                           double load_share, bool experts) const {
   MetricsText out;
   for (const ModelMoment& m : models) {
-    if (models.size() > 1) out.set_common("model=" + label(m.model->name));
+    if (m.model != nullptr) {
+      const std::string name = label(m.model->name);
+      out.set_common("model_name=" + name + (models.size() > 1 ? ",model=" + name : ""));
+    }
     write_engine(out, m.stats);
     out.simple("read_roof_ratio", "gauge", "bytes read per second of the last 10 s over the roof",
                m.stats.read_roof > 0 ? m.read_rate / m.stats.read_roof : 0.0);

@@ -47,7 +47,7 @@ class Recent {
 // again, for another model, adds to it.
 class MetricsText {
  public:
-  // What every line carries from here on, as in `model="a"`; empty: nothing.
+  // What every line carries from here on, as in `model_name="a"`; empty: nothing.
   void set_common(std::string labels) { common_ = std::move(labels); }
   void head(std::string_view name, std::string_view kind, std::string_view help);
   // Of the metric that was named last; `labels` as in `kind="prompt"`, or empty.
@@ -87,7 +87,7 @@ class ModelMetrics {
   bool wants_expert_rows() const;
   void mark_expert_rows(std::vector<uint64_t> rows);
 
-  Histogram queue_time, total_time, prefill_time, decode_time;
+  Histogram queue_time, total_time, prefill_time, decode_time, prompt_tokens, generation_tokens;
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
   const std::vector<uint64_t>& expert_mark() const;  // the oldest

@@ -66,11 +66,7 @@ class Served {
     return ask(post("/v1/completions", "{" + fields + "}"));
   }
   std::string metric(const std::string& name) const {
-    const std::string text = ask(get("/metrics")).body, key = "\nmoebius_" + name + " ";
-    const size_t at = text.find(key);
-    return at == std::string::npos
-               ? ""
-               : text.substr(at + key.size(), text.find('\n', at + 1) - at - key.size());
+    return metric_of(ask(get("/metrics")).body, name);
   }
   void signal(int number) const { kill(pid_, number); }
   int wait_end() {

@@ -14,6 +14,26 @@
 
 namespace moebius::test {
 
+std::string metric_of(const std::string& metrics, const std::string& line) {
+  const size_t braces = std::min(line.find('{'), line.size());
+  const std::string name = "\nmoebius_" + line.substr(0, braces);
+  const std::string labels = braces == line.size() ? "" : line.substr(braces + 1);
+  for (size_t at = 0; (at = metrics.find(name, at)) != std::string::npos; ++at) {
+    const std::string all = metrics.substr(at + 1, metrics.find('\n', at + 1) - at - 1);
+    std::string_view rest = std::string_view(all).substr(name.size() - 1);
+    const std::string_view first = "{model_name=\"";
+    if (rest.starts_with(first)) {
+      rest.remove_prefix(rest.find('"', first.size()) + 1);
+      if (labels.empty() ? !rest.starts_with("} ") : !rest.starts_with("," + labels + " "))
+        continue;
+    } else if (!rest.starts_with(line.substr(braces) + " ")) {
+      continue;
+    }
+    return all.substr(all.rfind(' ') + 1);
+  }
+  return "";
+}
+
 bool eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 2000; ++i) {
     if (condition()) return true;

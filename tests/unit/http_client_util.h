@@ -43,6 +43,9 @@ class Client {
 std::string get(std::string_view path, std::string_view more = "");
 std::string post(std::string_view path, std::string_view body, std::string_view more = "");
 
+// The value of a metric, named without "moebius_" and without the label model_name; empty: none.
+std::string metric_of(const std::string& metrics, const std::string& line);
+
 // Waits until a condition holds; false after ten seconds.
 bool eventually(const std::function<bool()>& condition);
 

@@ -482,6 +482,37 @@ TEST(ServeApi, MetricsAndState) {
   EXPECT_NE(events.find("data: {\"status\""), std::string::npos);
 }
 
+// Every query of vLLM's dashboards filters by model_name.
+TEST(ServeApi, MetricsFitTheDashboardsOfVllm) {
+  FakeServer server;
+  EXPECT_EQ(server.completion(R"("prompt":"a b c","max_tokens":5)").status, 200);
+  const std::string text = server.ask(test::get("/metrics")).body;
+  for (const char* name :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+        "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "num_preemptions_total", "spec_decode_num_drafts_total"})
+    EXPECT_NE(text.find(std::string("\nmoebius_") + name + "{model_name=\"tiny\"} "),
+              std::string::npos)
+        << name;
+  for (const char* name :
+       {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
+        "request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+        "request_prompt_tokens", "request_generation_tokens"})
+    for (const char* rest : {"_bucket{model_name=\"tiny\",le=\"", "_sum{model_name=\"tiny\"} ",
+                             "_count{model_name=\"tiny\"} "})
+      EXPECT_NE(text.find(std::string("\nmoebius_") + name + rest), std::string::npos)
+          << name << rest;
+  EXPECT_NE(
+      text.find(
+          "\nmoebius_request_success_total{model_name=\"tiny\",finished_reason=\"length\"} 1\n"),
+      std::string::npos);
+  EXPECT_EQ(server.metric("request_prompt_tokens_sum"), "3");
+  EXPECT_EQ(server.metric(R"(request_prompt_tokens_bucket{le="2"})"), "0");
+  EXPECT_EQ(server.metric(R"(request_generation_tokens_bucket{le="5"})"), "1");
+  EXPECT_EQ(server.metric("request_generation_tokens_sum"), "5");
+  EXPECT_EQ(server.metric("kv_cache_usage_perc"), server.metric("kv_cache_usage_ratio"));
+}
+
 // The imbalance of experts is that of the last thousand steps, not of all.
 TEST(ServeApi, ImbalanceForgets) {
   FakeServer server;

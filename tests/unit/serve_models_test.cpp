@@ -192,11 +192,12 @@ TEST(ServeModels, MetricsAndStateAreOfEach) {
   EXPECT_EQ(s.completion(R"("prompt":"x","max_tokens":3,"model":"b")").status, 200);
   const std::string text = s.ask(test::get("/metrics")).body;
   for (const char* line :
-       {"moebius_generation_tokens_total{model=\"a\"} 0\n",
-        "moebius_generation_tokens_total{model=\"b\"} 3\n",
-        "moebius_request_success_total{model=\"b\",finished_reason=\"length\"} 1\n",
-        "moebius_kv_blocks{model=\"a\",state=\"used\"} 0\n",
-        "moebius_time_to_first_token_seconds_count{model=\"b\"} 1\n"})
+       {"moebius_generation_tokens_total{model_name=\"a\",model=\"a\"} 0\n",
+        "moebius_generation_tokens_total{model_name=\"b\",model=\"b\"} 3\n",
+        "moebius_request_success_total{model_name=\"b\",model=\"b\",finished_reason=\"length\"} "
+        "1\n",
+        "moebius_kv_blocks{model_name=\"a\",model=\"a\",state=\"used\"} 0\n",
+        "moebius_time_to_first_token_seconds_count{model_name=\"b\",model=\"b\"} 1\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line;
   std::set<std::string> named_before;  // all lines of a name stand together, under one head
   for (size_t at = text.find("# TYPE "); at != std::string::npos; at = text.find("# TYPE ", at + 1))
@@ -300,10 +301,12 @@ TEST(ServeModels, SleepsAndWakes) {
     for (const auto& c : waiting) EXPECT_EQ(answer_model(c->read()), "b");
     EXPECT_EQ(b.loads, round);
     const std::string text = s.ask(test::get("/metrics")).body;  // counters go on
-    EXPECT_NE(text.find("generation_tokens_total{model=\"b\"} " + std::to_string(4 * round) + "\n"),
+    EXPECT_NE(text.find("generation_tokens_total{model_name=\"b\",model=\"b\"} " +
+                        std::to_string(4 * round) + "\n"),
               std::string::npos)
         << text.substr(text.find("generation_tokens_total"), 200);
-    EXPECT_NE(text.find("model_loads_total{model=\"b\"} " + std::to_string(round + 1) + "\n"),
+    EXPECT_NE(text.find("model_loads_total{model_name=\"b\",model=\"b\"} " +
+                        std::to_string(round + 1) + "\n"),
               std::string::npos);
   }
   s.server->stop();

@@ -82,10 +82,7 @@ Response FakeServer::completion(const std::string& fields) const {
 }
 
 std::string FakeServer::metric(const std::string& line) const {
-  const std::string text = ask(get("/metrics")).body, key = "\nmoebius_" + line + " ";
-  const size_t at = text.find(key);
-  if (at == std::string::npos) return "";
-  return text.substr(at + key.size(), text.find('\n', at + 1) - at - key.size());
+  return metric_of(ask(get("/metrics")).body, line);
 }
 
 LoadingServer::LoadingServer() {
