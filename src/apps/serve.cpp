@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ struct ServeOptions {
   double queue_timeout = 300, drain = 30, sse_ping = 15;
   std::vector<std::string> hosts, origins;
   bool no_auth = false, share_prefixes = false, open_metrics = false, expert_metrics = false,
-       log_json = false;
+       log_json = false, log_probes = false;
 };
 
 std::vector<ApiKey> keys_of(const ServeOptions& o) {
@@ -82,6 +83,14 @@ void write_log(std::string line) {
     fail("a line of the log cannot be written");
 }
 
+// The journal of systemd writes the time of each line itself.
+bool log_is_journal() {
+  const char* journal = std::getenv("JOURNAL_STREAM");  // as systemd says it: device:inode
+  struct stat log {};
+  return journal != nullptr && fstat(STDERR_FILENO, &log) == 0 &&
+         fmt::format("{}:{}", log.st_dev, log.st_ino) == journal;
+}
+
 ServerOptions server_options(const ServeOptions& o) {
   ServerOptions s;
   s.host = o.host;
@@ -110,6 +119,8 @@ ServerOptions server_options(const ServeOptions& o) {
   s.expert_metrics = o.expert_metrics;
   if (!manners().quiet) s.log = [](const std::string& line) { write_log(line); };
   s.log_json = o.log_json;
+  s.log_times = !log_is_journal();
+  s.log_probes = o.log_probes;
   return s;
 }
 
@@ -264,6 +275,8 @@ Command serve_command() {
       .range(0, 86400)
       .seldom();
   c.flag("--log-json", o->log_json, "write the log as JSON objects, one per line");
+  c.flag("--log-probes", o->log_probes, "log answers of /health, /live and /metrics as well")
+      .seldom();
   c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
   add_model_options(c, m.model);
   c.follow = [o] {

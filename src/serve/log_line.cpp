@@ -8,13 +8,16 @@
 namespace moebius {
 
 std::string log_text(const LogLine& line, std::string_view time) {
+  if (line.event != LogLine::kRequest)
+    return fmt::format("{}{}{}", time, time.empty() ? "" : " ", line.message);
   std::string out(time);
   for (const std::string* part : {&line.id, &line.client, &line.key, &line.method, &line.path})
     out += " " + (part->empty() ? "-" : *part);
   out += " " + (line.status == 0 ? "-" : std::to_string(line.status));
   if (!line.model.empty()) out += " model " + line.model;
   for (const LogLine::Figure& f : line.figures) out += fmt::format(" {} {}", f.word, f.number);
-  return line.message.empty() ? out : out + " " + line.message;
+  if (!line.message.empty()) out += " " + line.message;
+  return time.empty() ? out.substr(1) : out;
 }
 
 std::string log_json(const LogLine& line, std::string_view time) {
@@ -33,7 +36,7 @@ std::string log_json(const LogLine& line, std::string_view time) {
   if (line.status != 0) key("status"), out += std::to_string(line.status);
   text("model", line.model);
   for (const LogLine::Figure& f : line.figures) key(f.key), out += f.number;
-  text(line.event == "request" ? "end" : "message", line.message);
+  text(line.event == LogLine::kRequest ? "end" : "message", line.message);
   return out + "}";
 }
 

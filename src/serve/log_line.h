@@ -8,11 +8,12 @@
 namespace moebius {
 
 struct LogLine {
+  static constexpr const char* kRequest = "request";
   struct Figure {
     std::string_view word, key;  // its name in words, and in JSON
     std::string number;
   };
-  std::string event = "request";  // or listening, ready, draining, stopped, stuck, error
+  std::string event = kRequest;  // or listening, ready, draining, stopped, stuck, error
   // Of a request; what is not known is empty, or 0.
   std::string id, client, key, method, path;
   std::string model;  // where there are several
@@ -22,7 +23,7 @@ struct LogLine {
 };
 
 // "TIME ID CLIENT KEY METHOD PATH STATUS figures message", "-" for what is empty; a model stands
-// before the figures.
+// before the figures. Of events "TIME message". An empty time is left out.
 std::string log_text(const LogLine& line, std::string_view time);
 std::string log_json(const LogLine& line, std::string_view time);
 

@@ -276,7 +276,8 @@ void ApiServer::finish_reply(HttpReply& reply, const HttpRequest& request, const
 void ApiServer::log(const LogLine& line) noexcept {
   if (!options_.log) return;
   try {
-    options_.log(options_.log_json ? log_json(line, time_of_day()) : log_text(line, time_of_day()));
+    options_.log(options_.log_json ? log_json(line, time_of_day())
+                                   : log_text(line, options_.log_times ? time_of_day() : ""));
   } catch (...) {
     ++metrics_.lost_lines;
   }
@@ -395,7 +396,8 @@ void ApiServer::answer(const HttpExchangePtr& exchange, HttpReply reply) {
   const HttpRequest& request = exchange->request();
   const std::string id = request_id(request);
   finish_reply(reply, request, id);
-  note(request, id, access_.check_key(request), reply.status, "");
+  if (options_.log_probes || !vital(request))
+    note(request, id, access_.check_key(request), reply.status, "");
   exchange->reply(std::move(reply));
 }
 

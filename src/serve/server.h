@@ -41,7 +41,9 @@ struct ServerOptions {
   // One line per request, and for the start and the end of the server; empty: none. Where it throws
   // the line is lost, and counted.
   std::function<void(const std::string&)> log;
-  bool log_json = false;  // a JSON object each
+  bool log_json = false;    // a JSON object each
+  bool log_times = true;    // lines that are no JSON begin with the time
+  bool log_probes = false;  // answers of /health, /live and /metrics have lines, too
 };
 
 // A model to serve; both parts live longer than the server.

@@ -397,6 +397,29 @@ TEST(ServeCommand, ItsLogMayFail) {
   }
 }
 
+// The journal writes times; a file does not, whatever the variable says of another one.
+TEST(ServeCommand, ItsLinesInTheJournalHaveNoTime) {
+  const test::TempDir folder;
+  for (const bool journal : {true, false}) {
+    const std::string log = (folder / (journal ? "journal" : "file")).string();
+    test::write_file(log, "");
+    struct stat file {};
+    ASSERT_EQ(stat(log.c_str(), &file), 0);
+    Served server(
+        "--parallel 2 2>>" + log,
+        fmt::format("export JOURNAL_STREAM={}:{}; ", file.st_dev, file.st_ino + (journal ? 0 : 1)));
+    ASSERT_NE(server.port, 0);
+    server.signal(SIGTERM);
+    EXPECT_EQ(server.wait_end(), 0);
+    const std::string text = test::read_file(log);
+    EXPECT_EQ(
+        text.find("\nlistening on ") != std::string::npos || text.starts_with("listening on "),
+        journal)
+        << text;
+    EXPECT_EQ(text.find("Z listening on ") == std::string::npos, journal) << text;
+  }
+}
+
 // A log whose reader stands still holds up nobody.
 TEST(ServeCommand, ItsLogMayStandStill) {
   const test::TempDir folder;

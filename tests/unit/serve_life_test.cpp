@@ -140,10 +140,10 @@ TEST(ServeLife, Keys) {
   // Time of day, id, address, name of the key, and no more of the request than its path.
   const std::string form(
       R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [0-9a-f]{24} 127\.0\.0\.1 (-|ann|bob) .*)");
+  const std::string event(R"(\S+Z (listening on|ready after) .*)");  // the server's own
   EXPECT_GT(server.log.size(), 10u);
   for (const std::string& line : server.log) {
-    const bool event = line.find(" - - - - - - ") != std::string::npos;  // the server's own
-    EXPECT_TRUE(event || test::matches_regex(line, form)) << line;
+    EXPECT_TRUE(test::matches_regex(line, event) || test::matches_regex(line, form)) << line;
     EXPECT_EQ(line.find("secret"), std::string::npos);
     EXPECT_EQ(line.find("tangerine"), std::string::npos);
   }
@@ -187,14 +187,52 @@ TEST(ServeLife, LogInJson) {
 
 TEST(ServeLife, LogSaysStartAndEnd) {
   FakeServer server;
+  EXPECT_EQ(server.ask(test::get("/nothing")).status, 404);
   server.server->shut_down();
   server.join();
   std::string all;
   for (const std::string& line : server.log) all += line + "\n";
   for (const char* words :
-       {" - - - - - - listening on 127.0.0.1 port ", " - - - - - - ready after ",
-        " - - - - - - shutting down: 0 answers", " - - - - - - stopped, exit status 0"})
+       {"Z listening on 127.0.0.1 port ", "Z ready after ", "Z shutting down: 0 answers",
+        "Z stopped, exit status 0", " 127.0.0.1 - GET /nothing 404"})
     EXPECT_NE(all.find(words), std::string::npos) << words << "\n" << all;
+  EXPECT_EQ(all.find(" - - "), std::string::npos) << all;
+}
+
+// Answers of probes and scrapers have no lines unless asked for; refusals have.
+TEST(ServeLife, LogLeavesProbesOut) {
+  for (const bool probes : {false, true}) {
+    ServerOptions options;
+    options.log_probes = probes;
+    options.access.keys = {{"ann", "secret-1"}};
+    FakeServer server(options);
+    const std::string key = "Authorization: Bearer secret-1\r\n";
+    for (const char* path : {"/health", "/live", "/metrics", "/version"})
+      EXPECT_EQ(server.ask(test::get(path, key)).status, 200) << path;
+    EXPECT_EQ(server.ask(test::get("/metrics")).status, 401);
+    server.server->shut_down();
+    server.join();
+    std::string all;
+    for (const std::string& line : server.log) all += line + "\n";
+    for (const char* path : {" /health 200", " /live 200", " /metrics 200"})
+      EXPECT_EQ(all.find(path) != std::string::npos, probes) << path << "\n" << all;
+    for (const char* path : {" /version 200", " /metrics 401"})
+      EXPECT_NE(all.find(path), std::string::npos) << path << "\n" << all;
+  }
+}
+
+TEST(ServeLife, LogWithoutTimes) {
+  ServerOptions options;
+  options.log_times = false;
+  FakeServer server(options);
+  EXPECT_EQ(server.ask(test::get("/version", "x-request-id: one\r\n")).status, 200);
+  server.server->shut_down();
+  server.join();
+  ASSERT_GE(server.log.size(), 5u);
+  EXPECT_TRUE(server.log[0].starts_with("listening on 127.0.0.1 port ")) << server.log[0];
+  EXPECT_TRUE(std::find(server.log.begin(), server.log.end(), "one 127.0.0.1 - GET /version 200") !=
+              server.log.end());
+  EXPECT_EQ(server.log.back(), "stopped, exit status 0");
 }
 
 TEST(ServeLife, HostAndOrigin) {
