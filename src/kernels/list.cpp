@@ -21,8 +21,9 @@
   X(kArmNeonFloatKernels)        \
   X(kArmNeonF32Kernels)          \
   X(kX86AmxInt8Kernels)          \
-  X(kX86AmxFloatKernels)         \
   X(kX86Avx512Int8Kernels)       \
+  X(kX86AmxShortGroupKernels)    \
+  X(kX86AmxFloatKernels)         \
   X(kX86Avx512FloatKernels)      \
   X(kX86AvxVnniInt8Kernels)      \
   X(kX86Avx2Int8Kernels)         \

@@ -10,7 +10,7 @@ import unittest.mock
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "scripts")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "scripts"), str(HERE.parent.parent / "bench")]
 import check_acceptance
 import check_cold
 import check_includes
@@ -21,6 +21,7 @@ import check_symbols
 import check_tree
 import data
 import generate_docs
+import oracle_order
 import run_documents
 
 
@@ -273,6 +274,44 @@ class Documents(unittest.TestCase):
     def test_marks_that_fit_nothing(self):
         self.assertEqual(1, len(run_documents.items_of("<!-- not run: why -->\ntext\n", ("sh",))[1]))
         self.assertEqual(1, len(run_documents.items_of("<!-- not run, podman: why -->\n`podmin run x`\n", ("sh",))[1]))
+class OracleOrder(unittest.TestCase):
+    """bench/oracle_order.py with a tool that says how long a kernel takes."""
+    TOOL = """#!{python}
+import json, sys
+from pathlib import Path
+words = sys.argv
+value = lambda name: words[words.index(name) + 1] if name in words else None
+line = lambda kernel, ms: print(json.dumps(dict(kernel=kernel, tokens=8, ms=ms, numerics="{numerics}" if kernel == "b/x" else "exact")))
+if words[2] == "kernel":
+    for kernel in ("a/x", "b/x", "generic/x"):
+        line(kernel, 1)
+elif value("--kernel") == "b/x":
+    rounds = Path(__file__).with_name("rounds")
+    rounds.write_text(rounds.read_text() + "." if rounds.exists() else ".")
+    line("b/x", 9 if len(rounds.read_text()) <= {faster} else 9.9)
+else:
+    line("a/x", 10)
+"""
+
+    def status(self, faster, numerics="exact"):
+        with tempfile.TemporaryDirectory() as folder:
+            tool = Path(folder) / "tool"
+            tool.write_text(self.TOOL.replace("{python}", sys.executable).replace("{faster}", str(faster)).replace("{numerics}", numerics))
+            tool.chmod(0o755)
+            words = ["oracle_order.py", "--tool", str(tool), "--schemes", "nvfp4", "--rows", "8"]
+            with unittest.mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(io.StringIO()) as said:
+                return oracle_order.main(), said.getvalue()
+
+    def test_six_of_seven_rounds(self):
+        status, said = self.status(faster=6)
+        self.assertEqual(1, status)
+        self.assertRegex(said, r"nvfp4 +8 rows +chosen a/x +10 \(10-10\) +next b/x +9 \(9-9.9\) +BEHIND")
+        self.assertEqual(0, self.status(faster=5)[0])
+
+    def test_another_class_is_a_decision(self):
+        status, said = self.status(faster=7, numerics="reordered")
+        self.assertEqual(0, status)
+        self.assertIn("reordered, not exact", said)
 
 
 if __name__ == "__main__":

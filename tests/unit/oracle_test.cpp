@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <tuple>
 
 #include "base/error.h"
 #include "kernels/kernel_cases.h"
@@ -167,6 +169,24 @@ TEST(Oracle, ExactPolicySkipsReorderedKernels) {
   for (const Candidate& k : c.candidates)
     skipped |= k.verdict == Verdict::kSkipped && k.reason.find("exact") != std::string::npos;
   EXPECT_TRUE(skipped);
+}
+
+// Sums leave tiles after every group: with 16 inputs vectors are faster, and tiles are a fallback.
+TEST(Oracle, TilesComeFirstForGroupsThatPayForThem) {
+  const Cpu cpu = parse_cpu("amx_int8,amx_bf16,avx512_bf16");
+  for (const auto& [name, chosen, behind] :
+       {std::tuple{"nvfp4", "x86_avx512/fp4", "x86_amx/fp4_16"},
+        std::tuple{"mxfp4", "x86_amx/fp4", "x86_avx512/fp4"}}) {
+    const Problem p = problem_of(case_named(name));
+    const Choice c = choose_kernel(p, cpu, {});
+    EXPECT_EQ(title_of(*c.chosen), chosen) << name;
+    EXPECT_EQ(c.numerics, Numerics::kExact) << name;
+    const auto next = std::find_if(c.candidates.begin(), c.candidates.end(),
+                                   [](const auto& k) { return k.verdict == Verdict::kFallback; });
+    EXPECT_EQ(title_of(*next->kernel), behind) << name;
+    EXPECT_EQ(next->numerics, Numerics::kExact) << name;
+    EXPECT_STREQ(choose_kernel(p, cpu, {Accept::kDeclared, "x86_amx"}).chosen->name, "x86_amx");
+  }
 }
 
 TEST(Oracle, RequestedKernelIsTakenAndTheOthersSayWhyNot) {

@@ -8,6 +8,8 @@
 namespace moebius::x86_int8 {
 namespace {
 
+constexpr size_t kTileGroup = 32;
+
 size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -68,6 +70,15 @@ const char* supports_fp4(const Problem& p) {
   if (!is_fp4_pair(p)) return "fp4 weights and fp4 activations only";
   if (group_length(p) > 65536) return "a group is longer than the exact sum of fp4 products allows";
   return supports(p);
+}
+const char* supports_fp4_tiles(const Problem& p) {
+  if (const char* why = supports_fp4(p)) return why;
+  return group_length(p) < kTileGroup ? "groups of less than 32 have their own codec, fp4_16"
+                                      : nullptr;
+}
+const char* supports_fp4_short_groups(const Problem& p) {
+  if (const char* why = supports_fp4(p)) return why;
+  return group_length(p) < kTileGroup ? nullptr : "groups of 32 and more have their own codec, fp4";
 }
 Numerics numerics(const Problem&) { return Numerics::kExact; }
 

@@ -396,14 +396,28 @@ void gemm(const GemmArgs& args) {
 #define MOEBIUS_BODY(f) nullptr
 #endif
 
-constexpr X86Int8Kernels kKernels = x86_int8_kernels(
-    {"x86_amx", kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8,
-     x86_int8::panel_bytes_amx, x86_int8::scratch_bytes_amx, MOEBIUS_BODY(make_row_panel),
-     MOEBIUS_BODY(gemm), 2 * x86_int8::kOutputs, 32});
+constexpr x86_int8::Unit kUnit = {
+    "x86_amx",
+    kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8,
+    x86_int8::panel_bytes_amx,
+    x86_int8::scratch_bytes_amx,
+    MOEBIUS_BODY(make_row_panel),
+    MOEBIUS_BODY(gemm),
+    2 * x86_int8::kOutputs,
+    32};
+
+constexpr Kernel kKernels[] = {x86_int8_kernel(kUnit, "int4", x86_int8::supports_int4),
+                               x86_int8_kernel(kUnit, "int8", x86_int8::supports_int8),
+                               x86_int8_kernel(kUnit, "fp4", x86_int8::supports_fp4_tiles)};
+// Sums leave the tiles after every group, which takes longer than 16 inputs save: vectors come first.
+constexpr Kernel kShortGroups[] = {
+    x86_int8_kernel(kUnit, "fp4_16", x86_int8::supports_fp4_short_groups)};
 
 }  // namespace
 
 extern const KernelTable kX86AmxInt8Kernels;
-const KernelTable kX86AmxInt8Kernels = {kKernels.of, sizeof kKernels.of / sizeof kKernels.of[0]};
+const KernelTable kX86AmxInt8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+extern const KernelTable kX86AmxShortGroupKernels;
+const KernelTable kX86AmxShortGroupKernels = {kShortGroups, 1};
 
 }  // namespace moebius

@@ -63,6 +63,9 @@ Shape shape_of(const Problem& p);
 const char* supports_int4(const Problem& p);
 const char* supports_int8(const Problem& p);
 const char* supports_fp4(const Problem& p);
+// For tiles: groups of 32 inputs and more; shorter ones.
+const char* supports_fp4_tiles(const Problem& p);
+const char* supports_fp4_short_groups(const Problem& p);
 Numerics numerics(const Problem& p);
 size_t packed_bytes(const Problem& p);
 
