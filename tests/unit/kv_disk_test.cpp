@@ -2,6 +2,7 @@
 // The prompt cache on disk without an engine: files that are whole or not there, within their bytes,
 // the least recently used first out; other processes, killed ones, full disks, damaged and foreign
 // files, folders that others may write to.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -172,6 +173,40 @@ TEST(KvDisk, TheLeastRecentlyUsedGoesFirstWithinTheBytes) {
   }
   KvDisk disk(options_of(temp / "kv", 2000));  // less than there is
   EXPECT_EQ(kept(disk, 10), (std::set<size_t>{6, 7}));
+}
+
+// A file's time is that of its last use, whatever a clock said before: files of a time to come are older
+// than what is used now.
+TEST(KvDisk, FilesCarryTheTimeOfTheirUse) {
+  const test::TempDir temp;
+  const auto time_of = [&](size_t i) {
+    struct stat s {};
+    EXPECT_EQ(stat((temp / "kv" / name_of(i)).c_str(), &s), 0);
+    return s.st_mtim;
+  };
+  const time_t before = time(nullptr);
+  {
+    KvDisk disk(options_of(temp / "kv", 4000));
+    for (size_t i = 0; i < 3; ++i) put(disk, i);
+    disk.used({name_of(1), name_of(0)}, disk.next_orders(2));
+    disk.flush();
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_GE(time_of(i).tv_sec, before);
+      EXPECT_LE(time_of(i).tv_sec, time(nullptr) + 1);
+    }
+  }
+  const timespec ahead = {before + 100'000'000, 0}, times[2] = {ahead, ahead};
+  ASSERT_EQ(utimensat(AT_FDCWD, (temp / "kv" / name_of(2)).c_str(), times, 0), 0);
+  const timespec early = {5, 0}, counted[2] = {early, early};  // of a build that counted uses
+  ASSERT_EQ(utimensat(AT_FDCWD, (temp / "kv" / name_of(1)).c_str(), counted, 0), 0);
+  KvDisk disk(options_of(temp / "kv", 3000));
+  EXPECT_EQ(kept(disk, 3), numbers(0, 3));
+  put(disk, 3), put(disk, 4);
+  disk.flush();
+  EXPECT_EQ(kept(disk, 5), (std::set<size_t>{2, 3, 4}));
+  put(disk, 5);
+  disk.flush();
+  EXPECT_EQ(kept(disk, 6), (std::set<size_t>{3, 4, 5}));
 }
 
 // What was used later does not go for it.

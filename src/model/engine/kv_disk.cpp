@@ -245,8 +245,8 @@ void KvDisk::used(std::vector<std::string> names, uint64_t first) {
 
 uint64_t KvDisk::next_orders(size_t count) {
   const std::lock_guard guard(mutex_);
-  const uint64_t first = order_ + 1;
-  order_ += count;
+  const uint64_t first = std::max(order_ + 1, kv_order_now());
+  order_ = first + count - 1;
   return first;
 }
 
@@ -333,7 +333,7 @@ bool KvDisk::store(Job& job) {
     return false;
   }
   int code = write_all(fd, job.bytes);
-  const timespec times[2] = {{0, UTIME_OMIT}, {kv_time_of(job.order), 0}};
+  const timespec times[2] = {{0, UTIME_OMIT}, kv_time_of(job.order)};
   if (code == 0 && futimens(fd, times) != 0) code = errno;
   if (close(fd) != 0 && code == 0) code = errno;
   bool stored = false;
@@ -363,7 +363,7 @@ bool KvDisk::store(Job& job) {
 }
 
 void KvDisk::touch(const std::string& name, uint64_t order) {
-  const timespec times[2] = {{0, UTIME_OMIT}, {kv_time_of(order), 0}};
+  const timespec times[2] = {{0, UTIME_OMIT}, kv_time_of(order)};
   const bool there = utimensat(folder_, name.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0;
   const std::lock_guard guard(mutex_);
   const auto it = entries_.find(name);

@@ -5,8 +5,8 @@
 // is killed leaves nothing that could be taken for one. Several processes may share a folder. What
 // the bytes mean is not known here.
 //
-// The order of use is a count, kept as the time of modification: clocks do not matter, and it is
-// there again after a restart.
+// The order of use is kept as the time of modification: the time of the use, or where a clock went
+// back, a microsecond after the latest time in the folder. It is there again after a restart.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

@@ -24,6 +24,13 @@ constexpr std::string_view kTemporary = "writing-";
 constexpr int kLockTries = 2000;  // a millisecond apart
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH, kOthers = S_IRWXG | S_IRWXO;
 
+constexpr uint64_t kMicroseconds = 1'000'000;  // of a second
+
+uint64_t order_of(const timespec& time) {
+  const auto seconds = static_cast<uint64_t>(std::clamp<time_t>(time.tv_sec, 0, INT32_MAX));
+  return seconds * kMicroseconds + static_cast<uint64_t>(time.tv_nsec) / 1000;
+}
+
 // Names in a folder; those of the system left out.
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> out;
@@ -90,8 +97,7 @@ std::optional<KvFolderFile> stat_kv_file(int folder, const std::string& name) {
   struct stat s {};
   if (fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode))
     return std::nullopt;
-  return KvFolderFile{name, static_cast<uint64_t>(std::max<time_t>(0, s.st_mtime)),
-                      static_cast<uint64_t>(s.st_size)};
+  return KvFolderFile{name, order_of(s.st_mtim), static_cast<uint64_t>(s.st_size)};
 }
 
 std::vector<KvFolderFile> list_kv_folder(int folder) {
@@ -156,8 +162,15 @@ std::string kv_temporary_name(uint64_t number) {
   return fmt::format("{}{}-{}", kTemporary, getpid(), number);
 }
 
-time_t kv_time_of(uint64_t order) {
-  return static_cast<time_t>(std::min<uint64_t>(order, INT32_MAX));
+timespec kv_time_of(uint64_t order) {
+  const uint64_t seconds = std::min<uint64_t>(order / kMicroseconds, INT32_MAX);
+  return {static_cast<time_t>(seconds), static_cast<long>(order % kMicroseconds * 1000)};
+}
+
+uint64_t kv_order_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return order_of(now);
 }
 
 }  // namespace moebius

@@ -55,7 +55,9 @@ class KvFolderLock {
   int fd_;
 };
 std::string kv_temporary_name(uint64_t number);
-// An order of use as a time that every file system can keep.
-time_t kv_time_of(uint64_t order);
+// Orders of use are times in microseconds since 1970, which file systems keep: an order as a file's
+// time, and the order of something that is used now.
+timespec kv_time_of(uint64_t order);
+uint64_t kv_order_now();
 
 }  // namespace moebius
