@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -155,6 +156,9 @@ Command help_command() {
   c.examples = {"moebius help run", "moebius help bench moe", "moebius help architectures"};
   c.action = [o](const Command&) {
     if (o->command == kArchitecturesTopic) {
+      if (!o->subject.empty())
+        throw UsageError(fmt::format("help {} lists all of them; nothing may follow, found '{}'",
+                                     kArchitecturesTopic, printable(o->subject, 60)));
       std::cout << architectures_page();
       return kExitDone;
     }

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <utility>
 
+#include "apps/interrupt.h"
 #include "apps/manners.h"
 
 namespace moebius {
@@ -50,6 +52,7 @@ Progress::Progress(std::string what, uint64_t total, bool bytes, Last last)
       bytes_(bytes),
       terminal_(isatty(STDERR_FILENO) != 0),
       last_(last),
+      exceptions_(std::uncaught_exceptions()),
       start_(Clock::now()) {
   next_ = start_ + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
   if (terminal_ && last_ == Last::kErase && !manners().quiet) draw(false);
@@ -58,6 +61,8 @@ Progress::Progress(std::string what, uint64_t total, bool bytes, Last last)
 void Progress::finish() {
   const std::lock_guard lock(mutex_);
   if (std::exchange(finished_, true) || manners().quiet) return;
+  // Work that ended by itself was all of it, even where its parts were told rounded, or by another rank.
+  if (std::uncaught_exceptions() == exceptions_ && !interrupt_seen()) done_ = total_;
   const bool worth_it = seconds_since(start_) > 1.0;  // short work stays silent
   if (!terminal_) {
     if (worth_it) draw(true);

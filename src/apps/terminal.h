@@ -39,6 +39,7 @@ class Progress {
   uint64_t total_, done_ = 0;
   bool bytes_, terminal_, finished_ = false;
   Last last_;
+  int exceptions_;  // that were under way when the bar was made
   std::chrono::steady_clock::time_point start_, next_;
   size_t width_ = 0;
 };

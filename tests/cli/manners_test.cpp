@@ -242,6 +242,13 @@ TEST(Manners, AnArchitectureThatCannotRunIsOneLine) {
     EXPECT_NE(list.out.find(name), std::string::npos) << name;
 }
 
+TEST(Manners, HelpArchitecturesTakesNothingBehindIt) {
+  const CommandResult r = run_tool("help architectures qwen3_moe");
+  EXPECT_EQ(r.status, 2);
+  EXPECT_TRUE(says(r, "found 'qwen3_moe'")) << r.err;
+  EXPECT_EQ(r.out, "");
+}
+
 TEST(Manners, ServeSaysThatItNeedsATokenizer) {
   const TempDir dir;
   link_bundled(dir / "mute", {"tokenizer.json"});

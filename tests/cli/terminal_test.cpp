@@ -2,10 +2,15 @@
 // What happens on a terminal: bars that leave results alone, Ctrl-C as a real signal, conversations
 // with editing and history.
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "apps/terminal.h"
+#include "base/error.h"
 #include "base/json.h"
 #include "cli/pty_util.h"
 #include "unit/test_util.h"
@@ -96,6 +101,37 @@ TEST(Terminal, CtrlCEndsLoading) {
     }
     EXPECT_TRUE(in_time) << transcript;
   }
+}
+
+// What a bar of 1000 parts ends as, when 990 were told and the work ended, or failed.
+std::string last_bar(bool fails) {
+  int descriptor = -1;
+  const winsize size{24, 80, 0, 0};
+  const pid_t child = forkpty(&descriptor, nullptr, nullptr, &size);
+  if (child == 0) {
+    try {
+      Progress bar("parts", 1000, false);
+      usleep(120'000);
+      bar.advance(990);
+      if (fails) throw Error("no");
+      bar.finish();
+    } catch (const Error&) {
+    }
+    _exit(0);
+  }
+  std::string all;
+  char buffer[4096];
+  for (ssize_t n; (n = read(descriptor, buffer, sizeof(buffer))) > 0;)
+    all.append(buffer, static_cast<size_t>(n));
+  waitpid(child, nullptr, 0);
+  close(descriptor);
+  return all.substr(all.find_last_of('\r', all.size() - 3) + 1);
+}
+
+TEST(Terminal, ABarEndsFullWhereTheWorkIsDone) {
+  const std::string done = last_bar(false), failed = last_bar(true);
+  EXPECT_TRUE(done.starts_with("parts [========================] 1000 of 1000, ")) << done;
+  EXPECT_TRUE(failed.starts_with("parts [======================= ] 990 of 1000, ")) << failed;
 }
 
 TEST(Terminal, CtrlCStopsAnAnswer) {
