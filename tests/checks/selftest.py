@@ -274,6 +274,8 @@ class Documents(unittest.TestCase):
     def test_marks_that_fit_nothing(self):
         self.assertEqual(1, len(run_documents.items_of("<!-- not run: why -->\ntext\n", ("sh",))[1]))
         self.assertEqual(1, len(run_documents.items_of("<!-- not run, podman: why -->\n`podmin run x`\n", ("sh",))[1]))
+
+
 class OracleOrder(unittest.TestCase):
     """bench/oracle_order.py with a tool that says how long a kernel takes."""
     TOOL = """#!{python}
