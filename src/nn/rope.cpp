@@ -4,6 +4,7 @@
 #include "nn/rope.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 
@@ -74,6 +75,8 @@ std::vector<double> plain_frequencies(const RopeSpec& s, size_t length) {
   return f;
 }
 
+std::atomic<uint64_t> next_rope_id{1};
+
 }  // namespace
 
 std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
@@ -82,7 +85,7 @@ std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
   return f;
 }
 
-Rope::Rope(RopeSpec spec) : spec_(std::move(spec)) {
+Rope::Rope(RopeSpec spec) : spec_(std::move(spec)), id_(next_rope_id++) {
   table_ = make_table(0);
   if (spec_.scaling == RopeScaling::kLongRope)
     long_ = make_table(static_cast<size_t>(spec_.original_length) + 1);
@@ -120,18 +123,21 @@ void Rope::fill(Table& t, size_t n) const {
     }
 }
 
-Rope::Turn Rope::turn(size_t position, size_t length) const noexcept {
+Rope::Turn Rope::turn(size_t position, size_t length) const {
   const Table& t = spec_.scaling == RopeScaling::kLongRope && beyond(length) ? long_ : table_;
   const size_t half = t.frequencies.size();
   const float *cos = t.cos.data() + position * half, *sin = t.sin.data() + position * half;
   if (spec_.scaling == RopeScaling::kDynamic && beyond(length)) {
     // Every length has frequencies of its own: one row of them, made for the last length seen.
     thread_local size_t made_for = 0;
-    thread_local const Rope* made_by = nullptr;
+    thread_local uint64_t made_by = 0;
     thread_local std::vector<double> frequencies;
     thread_local std::vector<float> row;
-    if (made_for != length || made_by != this)
-      frequencies = rope_frequencies(spec_, length), made_for = length, made_by = this;
+    if (made_for != length || made_by != id_) {
+      frequencies = rope_frequencies(spec_, length);
+      made_for = length;
+      made_by = id_;
+    }
     row.resize(2 * half);
     for (size_t j = 0; j < half; ++j) {
       const float angle = static_cast<float>(position) * static_cast<float>(frequencies[j]);
@@ -143,13 +149,13 @@ Rope::Turn Rope::turn(size_t position, size_t length) const noexcept {
   return {cos, sin};
 }
 
-void Rope::rotate(float* x, size_t position, size_t length, XType type) const noexcept {
+void Rope::rotate(float* x, size_t position, size_t length, XType type) const {
   const Turn t = turn(position, length);
   row_functions().rotate(x, spec_.dims / 2, t.cos, t.sin, spec_.interleaved, type);
 }
 
 // (a, -b) turned forth is (a', -b'), where (a', b') is (a, b) turned back.
-void Rope::rotate_back(float* x, size_t position, size_t length, XType type) const noexcept {
+void Rope::rotate_back(float* x, size_t position, size_t length, XType type) const {
   const size_t half = spec_.dims / 2;
   const auto mirror = [&] {
     for (size_t j = 0; j < half; ++j) {

@@ -41,15 +41,16 @@ class Rope {
   size_t dims() const { return spec_.dims; }
   // Makes cos and sin for positions [0, n); call before rotate(), not concurrently with it.
   void reserve(size_t n);
-  // cos and sin of a token's pairs, [dims / 2] each; until the next call by this thread.
+  // cos and sin of a token's pairs, [dims / 2] each; until the next call by this thread. May throw
+  // std::bad_alloc where scaling is dynamic, as may the rotations.
   struct Turn {
     const float *cos, *sin;
   };
-  Turn turn(size_t position, size_t length) const noexcept;
+  Turn turn(size_t position, size_t length) const;
   // Rotates the first `dims` features of one head's row in place, for a token at `position` of a
   // sequence that is `length` long; the result is rounded to `type`.
-  void rotate(float* x, size_t position, size_t length, XType type) const noexcept;
-  void rotate_back(float* x, size_t position, size_t length, XType type) const noexcept;
+  void rotate(float* x, size_t position, size_t length, XType type) const;
+  void rotate_back(float* x, size_t position, size_t length, XType type) const;
 
  private:
   struct Table {
@@ -61,6 +62,7 @@ class Rope {
   void fill(Table& table, size_t n) const;
   bool beyond(size_t length) const;
   RopeSpec spec_;
+  uint64_t id_;         // of the spec in this process; copies share it
   Table table_, long_;  // long_: sequences beyond original_length (longrope)
 };
 

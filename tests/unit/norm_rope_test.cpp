@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "nn/norm.h"
 #include "nn/rope.h"
+#include "unit/allocations_util.h"
 
 namespace moebius {
 namespace {
@@ -71,6 +73,36 @@ TEST(Rope, RotatesPairs) {
   pairs.rotate(x, 3, 4, XType::kF32);
   EXPECT_NEAR(x[0], 1 * std::cos(angle0) - 2 * std::sin(angle0), 1e-6);
   EXPECT_NEAR(x[3], 4 * std::cos(angle1) + 3 * std::sin(angle1), 1e-6);
+}
+
+RopeSpec dynamic_spec(double base) {
+  RopeSpec spec;
+  spec.dims = 8, spec.base = base, spec.factor = 4, spec.original_length = 16;
+  spec.scaling = RopeScaling::kDynamic;
+  return spec;
+}
+
+// A second rotation at the address of the first, which this thread used for the same length.
+TEST(Rope, DynamicFrequenciesBelongToTheRotation) {
+  std::optional<Rope> place(dynamic_spec(100));
+  const Rope* before = &*place;
+  const float first = place->turn(20, 32).cos[1];
+  place.emplace(dynamic_spec(10000));
+  ASSERT_EQ(&*place, before);
+  const double own = rope_frequencies(dynamic_spec(10000), 32)[1];
+  EXPECT_NEAR(place->turn(20, 32).cos[1], std::cos(20 * own), 1e-5);
+  EXPECT_NE(place->turn(20, 32).cos[1], first);
+}
+
+TEST(Rope, DynamicRowsMayRunOutOfMemory) {
+  if (!test::allocations_can_fail()) GTEST_SKIP();
+  const Rope rope(dynamic_spec(1000));
+  {
+    const test::FailAllocation failing(0);
+    EXPECT_THROW(rope.turn(20, 48), std::bad_alloc);
+  }
+  const double own = rope_frequencies(dynamic_spec(1000), 48)[2];
+  EXPECT_NEAR(rope.turn(20, 48).cos[2], std::cos(20 * own), 1e-5);
 }
 
 TEST(Rope, ScaledFrequencies) {
