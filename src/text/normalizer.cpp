@@ -50,6 +50,7 @@ class Strip final : public Normalizer {
       if (!table.is_space(c.code)) break;
       end -= c.length;
     }
+    v.from_start = v.from_start && begin == 0;
     v.text = v.text.substr(begin, end - begin);
     if (!v.trusted.empty()) v.trusted = v.trusted.substr(begin, end - begin);
   }
@@ -66,6 +67,7 @@ class Replace final : public Normalizer {
     Matches matches(*pattern_, v.text);
     size_t done = 0, begin = 0, end = 0;
     if (!matches.next(begin, end)) return;
+    v.from_start = v.from_start && (begin > 0 || !content_.empty());
     NormalizedWriter out(v);
     do {
       out.copy(done, begin);
@@ -147,6 +149,9 @@ char32_t simple_lowercase(char32_t code);  // unicode_form.cpp
 
 void PerChar::apply(NormalizedText& v) const {
   const Table& table = Table::get();
+  const bool mark_first = what_ == What::kStripAccents && !v.text.empty() &&
+                          (table.mask(unicode::decode(v.text.data()).code) & unicode::kM) != 0;
+  v.from_start = v.from_start && !mark_first;
   NormalizedWriter out(v);
   std::string made;
   for (size_t i = 0; i < v.text.size();) {

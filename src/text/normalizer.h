@@ -18,6 +18,8 @@ using TrustFlags = std::string;
 struct NormalizedText {
   std::string text;    // valid UTF-8
   TrustFlags trusted;  // empty or as long as text
+  // False: a normalizer removed what the text began with. Set by normalizers.
+  bool from_start = true;
 };
 
 class Normalizer {
@@ -31,6 +33,7 @@ class NormalizedWriter {
  public:
   explicit NormalizedWriter(const NormalizedText& in) : in_(in), flags_(!in.trusted.empty()) {
     out_.text.reserve(in.text.size() + 16);
+    out_.from_start = in.from_start;
   }
   void copy(size_t begin, size_t end) {
     out_.text.append(in_.text, begin, end - begin);

@@ -48,7 +48,7 @@ bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_sta
         span.id >= 0 ? merger.token(span.id)
                      : p.pre_tokenizer.run(
                            std::string_view(value.text).substr(span.begin, span.end - span.begin),
-                           at_start && span.begin == 0, merger);
+                           at_start && value.from_start && span.begin == 0, merger);
     if (!more) return false;
   }
   return true;

@@ -146,6 +146,7 @@ void to_unicode_form(NormalizedText& value, UnicodeForm form) {
   size_t begin = 0, end = 0;
   if (!next_stretch(value.text, 0, form, begin, end)) return;
   NormalizedText out;
+  out.from_start = value.from_start;
   out.text.reserve(value.text.size());
   const bool flags = !value.trusted.empty();
   size_t done = 0;

@@ -310,6 +310,57 @@ TEST(Tokenizer, StreamsEqualBatches) {
   }
 }
 
+// As the tokenizers library (0.23) cuts them: "first" means the first bytes of the input, which
+// normalizers may remove.
+TEST(Tokenizer, MetaspaceFirstBehindNormalizers) {
+  const auto tokens = [](const std::string& normalizer, std::string_view text) {
+    const Tokenizer t = Tokenizer::from_json(
+        R"({"added_tokens":[{"id":9,"content":"<a>","normalized":true,"special":false}],"normalizer":)" +
+            normalizer +
+            R"(,"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
+              "model":{"type":"BPE","vocab":{"▁":0,"a":1,"b":2,"x":3},"merges":[]}})",
+        "tokenizer.json");
+    std::string out;
+    for (const int32_t id : t.encode(text, false)) out += t.id_to_token(id).value_or("?");
+    return out;
+  };
+  const std::string strip = R"({"type":"Strip"})",
+                    drop = R"({"type":"Replace","pattern":{"String":"x"},"content":""})",
+                    turn = R"({"type":"Replace","pattern":{"String":"x"},"content":"b"})",
+                    begin = R"({"type":"Prepend","prepend":"x"})";
+  const auto both = [](const std::string& a, const std::string& b) {
+    return R"({"type":"Sequence","normalizers":[)" + a + "," + b + "]}";
+  };
+  struct Case {
+    std::string normalizer, text, expected;
+  };
+  for (const Case& c : {Case{"null", " ab", "▁ab"},
+                        {strip, "ab", "▁ab"},
+                        {strip, " ab", "ab"},
+                        {strip, "  ab a", "ab▁a"},
+                        {strip, "ab  ", "▁ab"},
+                        {strip, "  <a>ab", "<a>ab"},
+                        {strip, " ab<a> ab", "ab<a>▁ab"},
+                        {both(strip, R"({"type":"NFKD"})"), " ab", "ab"},
+                        {both(strip, R"({"type":"Lowercase"})"), " AB", "ab"},
+                        {both(strip, turn), " xa", "ba"},
+                        {both(strip, begin), " ab", "xab"},
+                        {both(begin, strip), " ab", "▁x▁ab"},
+                        {turn, "xa", "▁ba"},
+                        {drop, "xxa", "a"},
+                        {drop, "axa", "▁aa"},
+                        {both(drop, strip), "x a", "a"},
+                        {R"({"type":"StripAccents"})",
+                         "\xcc\x81"
+                         "ab",
+                         "ab"},
+                        {R"({"type":"StripAccents"})",
+                         "a\xcc\x81"
+                         "b",
+                         "▁ab"}})
+    EXPECT_EQ(tokens(c.normalizer, c.text), c.expected) << c.normalizer << " of '" << c.text << "'";
+}
+
 TEST(Tokenizer, NeverGivesHalfACharacter) {
   const Tokenizer t = load_style("qwen2");
   const std::string text = "a \xf0\x9f\x98\x80 \xe4\xb8\x96 \xf0\x9d\x94\x98";
