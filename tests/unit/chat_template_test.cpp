@@ -156,6 +156,43 @@ TEST(ChatTemplate, EqualsJinjaOnRandomTemplates) {
   EXPECT_GT(compared, 1000u);
 }
 
+// What a dictionary gives is no list: it shows its type, is counted, and has neither indices nor methods.
+TEST(ChatTemplate, ViewsOfDictionaries) {
+  const std::string set = "{% set d = {'a': 1, 'b': 2} %}";
+  for (const auto& [source, expected] :
+       {std::pair{"{{ d.values() }}", "dict_values([1, 2])"},
+        {"{{ d.keys() }}", "dict_keys(['a', 'b'])"},
+        {"{{ d.items() }}", "dict_items([('a', 1), ('b', 2)])"},
+        {"{{ [d.values()] ~ '' }}", "[dict_values([1, 2])]"},
+        {"{{ d.values() | list }}", "[1, 2]"},
+        {"{{ d.values() | length }}", "2"},
+        {"{{ 2 in d.values() }}", "True"},
+        {"{{ d.values() | sum }}{{ d.keys() | last }}", "3b"},
+        {"{{ d.values()[0] }}", ""},
+        {"{{ d.values() is sequence }}", "False"},
+        {"{{ d.values() is iterable }}", "True"},
+        {"{{ 1 if {}.values() else 2 }}", "2"},
+        {"{{ d.values() == d.values() }}", "False"},
+        {"{{ d.keys() == {'b': 3, 'a': 4}.keys() }}", "True"},
+        {"{{ d.keys() == ['a', 'b'] }}", "False"},
+        {"{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %}", "a1b2"}})
+    EXPECT_EQ(text_of(set + source), expected) << source;
+  for (const char* source : {"{{ d.values() | tojson }}", "{{ d.values() + [1] }}",
+                             "{{ d.values()[0:1] }}", "{{ d.values().append(3) }}"})
+    EXPECT_TRUE(text_of(set + source).starts_with("error: ")) << source;
+}
+
+// Neither a boolean nor a key that Python could not look up.
+TEST(ChatTemplate, ContainmentThatPythonRefuses) {
+  for (const char* source :
+       {"{{ 'a' in true }}", "{{ 'a' not in (x is defined) }}", "{{ 1 is in false }}",
+        "{{ true in 'True' }}", "{{ [1] in {} }}", "{{ {} not in {'a': 1} }}",
+        "{{ (1, [2]) in {} }}", "{{ [1] in {}.keys() }}", "{{ {}.keys() in {} }}"})
+    EXPECT_TRUE(text_of(source).starts_with("error: ")) << source;
+  EXPECT_EQ(text_of("{{ true in {1: 2} }}{{ true in [1] }}{{ [1] in {}.values() }}"),
+            "TrueTrueFalse");
+}
+
 // As Python has it: a product or a remainder of zero keeps its sign, and so does its negation.
 TEST(ChatTemplate, SignOfZero) {
   const auto text = [](const char* expression) {

@@ -68,6 +68,7 @@ std::vector<Value> Runtime::elements(const Value& v) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
+    case Kind::kView:
       out = v.list().items;
       break;
     case Kind::kGenerator:
@@ -220,11 +221,14 @@ bool Runtime::contains(const Value& container, const Value& v) {
       spend(container.str().text.size() / 64);
       return container.str().text.find(v.str().text) != std::string::npos;
     case Kind::kDict:
+      check_hashable(v);
       return container.dict().find(v) != nullptr;
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
+    case Kind::kView:
     case Kind::kGenerator: {
+      if (container.is(Kind::kView) && container.list().view == "dict_keys") check_hashable(v);
       const std::vector<Value> all = elements(container);
       return std::any_of(all.begin(), all.end(), [&](const Value& x) { return equal(x, v); });
     }
@@ -379,8 +383,7 @@ Value Runtime::eval_simple(const Expr& e, Scope* scope) {
     case Expr::Kind::kDict: {
       Dict* d = heap_.dict();
       for (size_t i = 0; i + 1 < v.size(); i += 2) {
-        if (v[i].is(Kind::kList) || v[i].is(Kind::kDict))
-          fail("unhashable type: '{}'", type_name(v[i]));
+        check_hashable(v[i]);
         d->set(v[i], v[i + 1]);
       }
       heap_.charge(v.size() * sizeof(Value));

@@ -63,13 +63,6 @@ std::vector<Value> sorted(std::vector<Value> items, const std::function<Value(co
   return items;
 }
 
-void check_hashable(const Value& v, int depth = 0) {
-  if (v.is(Kind::kList) || v.is(Kind::kDict) || depth > 100)
-    fail("unhashable type: '{}'", type_name(v));
-  if (v.is(Kind::kTuple))
-    for (const Value& item : v.list().items) check_hashable(item, depth + 1);
-}
-
 Value end_of(Runtime& r, const Value& in, bool last) {
   static const std::string kEmpty = "an empty sequence";
   if (last && in.is(Kind::kGenerator)) fail("last: a generator cannot be reversed");
@@ -113,6 +106,7 @@ Value filter_length(Runtime&, const Value& in, const std::string&, const Argumen
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
+    case Kind::kView:
       return Value(static_cast<int64_t>(in.list().items.size()));
     case Kind::kDict:
       return Value(static_cast<int64_t>(in.dict().items.size()));

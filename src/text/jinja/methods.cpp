@@ -85,7 +85,9 @@ Value dict_view(Runtime& r, const Value& self, const std::string& name, const Ar
   std::vector<Value> out;
   for (const auto& [k, v] : self.dict().items)
     out.push_back(name == "items" ? r.heap().list({k, v}, Kind::kTuple) : name == "keys" ? k : v);
-  return r.heap().list(std::move(out));
+  const Value view = r.heap().list(std::move(out), Kind::kView);
+  view.list().view = name == "items" ? "dict_items" : name == "keys" ? "dict_keys" : "dict_values";
+  return view;
 }
 
 Value dict_lookup(Runtime& r, const Value& self, const std::string& name, const Arguments& args) {

@@ -20,7 +20,9 @@ bool is_mapping(const Value& v) { return v.is(Kind::kDict); }
 bool is_a_sequence(const Value& v) {
   return v.is_undefined() || v.is_string() || v.is_sequence() || v.is(Kind::kDict);
 }
-bool is_iterable(const Value& v) { return is_a_sequence(v) || v.is(Kind::kGenerator); }
+bool is_iterable(const Value& v) {
+  return is_a_sequence(v) || v.is(Kind::kGenerator) || v.is(Kind::kView);
+}
 bool is_boolean(const Value& v) { return v.is(Kind::kBool); }
 bool is_true(const Value& v) { return v.is(Kind::kBool) && v.integer() != 0; }
 bool is_false(const Value& v) { return v.is(Kind::kBool) && v.integer() == 0; }

@@ -226,6 +226,8 @@ std::string_view type_name(const Value& v) {
       return "range";
     case Kind::kGenerator:
       return "generator";
+    case Kind::kView:
+      return v.list().view;
     case Kind::kDict:
       return "dict";
     case Kind::kNamespace:
@@ -253,6 +255,7 @@ bool truth(const Value& v) {
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
+    case Kind::kView:
       return !v.list().items.empty();
     case Kind::kDict:
       return !v.dict().items.empty();
@@ -283,6 +286,15 @@ bool equal(const Value& a, const Value& b, int depth) {
              std::equal(x.begin(), x.end(), y.begin(),
                         [&](const Value& p, const Value& q) { return equal(p, q, depth + 1); });
     }
+    case Kind::kView: {  // sets, but for values
+      const List &x = a.list(), &y = b.list();
+      if (&x == &y || x.view == "dict_values") return &x == &y;
+      return x.view == y.view && x.items.size() == y.items.size() &&
+             std::all_of(x.items.begin(), x.items.end(), [&](const Value& p) {
+               return std::any_of(y.items.begin(), y.items.end(),
+                                  [&](const Value& q) { return equal(p, q, depth + 1); });
+             });
+    }
     case Kind::kDict: {
       if (a.dict().items.size() != b.dict().items.size()) return false;
       for (const auto& [k, v] : a.dict().items) {
@@ -294,6 +306,14 @@ bool equal(const Value& a, const Value& b, int depth) {
     default:
       return a.same(b);
   }
+}
+
+void check_hashable(const Value& v, int depth) {
+  const bool set = v.is(Kind::kView) && v.list().view != "dict_values";
+  if (v.is(Kind::kList) || v.is(Kind::kDict) || set || depth > kMaxNesting)
+    fail("unhashable type: '{}'", type_name(v));
+  if (v.is(Kind::kTuple))
+    for (const Value& item : v.list().items) check_hashable(item, depth + 1);
 }
 
 int compare(const Value& a, const Value& b, int depth) {

@@ -58,7 +58,8 @@ struct Loop;
 
 class Value {
  public:
-  // kGenerator: what lazy filters give; can be iterated once, has no length.
+  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: what a
+  // dictionary's keys(), values() and items() give; can be iterated and counted, not indexed.
   enum class Kind : uint8_t {
     kUndefined,
     kNone,
@@ -70,6 +71,7 @@ class Value {
     kTuple,
     kRange,
     kGenerator,
+    kView,
     kDict,
     kNamespace,
     kFunction,
@@ -147,6 +149,7 @@ constexpr bool Value::same(const Value& o) const {
     case Kind::kTuple:
     case Kind::kRange:
     case Kind::kGenerator:
+    case Kind::kView:
       return list_ == o.list_;
     case Kind::kDict:
     case Kind::kNamespace:
@@ -162,6 +165,7 @@ constexpr bool Value::same(const Value& o) const {
 struct List {
   std::vector<Value> items;
   int64_t start = 0, stop = 0, step = 1;  // of a range
+  std::string_view view;                  // of a view: Python's name of its type
 };
 
 // Keeps insertion order; string keys are found by hash once there are many.
@@ -247,6 +251,8 @@ void spend(uint64_t steps = 1);
 std::string_view type_name(const Value& v);  // Python's: "str", "int", "dict", ...
 bool truth(const Value& v);
 bool equal(const Value& a, const Value& b, int depth = 0);
+// Throws Error for what cannot be the key of a dictionary.
+void check_hashable(const Value& v, int depth = 0);
 // Less than zero, zero, more than zero; throws Error for types that have no order.
 int compare(const Value& a, const Value& b, int depth = 0);
 // str(v) appended; throws Error for nesting beyond a limit.

@@ -196,15 +196,18 @@ void write_repr(const Value& v, StrBuilder& out, int depth) {
       write_string_repr(v.str(), out);
       break;
     case Kind::kList:
+    case Kind::kView:
     case Kind::kTuple: {
-      const bool tuple = v.is(Kind::kTuple);
+      const bool tuple = v.is(Kind::kTuple), view = v.is(Kind::kView);
       const auto& items = v.list().items;
+      if (view) out.add(fmt::format("{}(", v.list().view));
       out.add(tuple ? "(" : "[");
       for (size_t i = 0; i < items.size(); ++i) {
         if (i > 0) out.add(", ");
         write_repr(items[i], out, depth + 1);
       }
       out.add(tuple ? (items.size() == 1 ? ",)" : ")") : "]");
+      if (view) out.add(")");
       break;
     }
     case Kind::kDict: {
