@@ -49,7 +49,10 @@ class Adapter final : public Events {
   bool boolean(bool v) override { return handler_.on_bool(v); }
   bool number_integer(number_integer_t v) override { return handler_.on_int(v); }
   bool number_unsigned(number_unsigned_t v) override { return handler_.on_uint(v); }
-  bool number_float(number_float_t v, const string_t&) override { return handler_.on_double(v); }
+  bool number_float(number_float_t v, const string_t& text) override {
+    if (text.find_first_of(".eE") != string_t::npos) return handler_.on_double(v);
+    return handler_.on_long_integer(v, text);
+  }
   bool string(string_t& v) override { return handler_.on_string(v); }
   bool binary(binary_t&) override { return false; }
   bool key(string_t& v) override { return handler_.on_key(v); }
@@ -91,6 +94,9 @@ class Builder final : public JsonHandler {
   bool on_int(int64_t v) override { return put(Json(v)); }
   bool on_uint(uint64_t v) override { return put(Json(v)); }
   bool on_double(double v) override { return put(Json(v)); }
+  bool on_long_integer(double v, const std::string& digits) override {
+    return put(Json(v, digits));
+  }
   bool on_string(std::string& v) override { return put(Json(std::move(v))); }
   bool on_key(std::string& v) override {
     if (tree.name(v)) return true;
@@ -179,7 +185,9 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
       out += fmt::format("{}", j.as_uint());
       break;
     case Json::Kind::kDouble:
-      out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null";
+      out += !j.digits().empty()            ? j.digits()
+             : std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double())
+                                            : "null";
       break;
     case Json::Kind::kString:
       append_json_string(out, j.as_string());

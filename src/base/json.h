@@ -25,6 +25,10 @@ class JsonHandler {
   virtual bool on_int(int64_t value) = 0;    // negative integers
   virtual bool on_uint(uint64_t value) = 0;  // non-negative integers that fit 64 bits
   virtual bool on_double(double value) = 0;  // everything else that is a number
+  // Integers that do not fit 64 bits, with their digits as they were written.
+  virtual bool on_long_integer(double value, const std::string& /*digits*/) {
+    return on_double(value);
+  }
   virtual bool on_string(std::string& value) = 0;
   virtual bool on_key(std::string& value) = 0;
   virtual bool on_object_begin() = 0;
@@ -51,6 +55,9 @@ class Json {
   Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
   Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
   Json(double v) : kind_(Kind::kDouble), double_(v) {}
+  // An integer that does not fit 64 bits: counts as this double, is written in its own digits.
+  Json(double v, std::string digits)
+      : kind_(Kind::kDouble), double_(v), string_(std::move(digits)) {}
   Json(const char* v) : kind_(Kind::kString), string_(v) {}
   Json(std::string v) : kind_(Kind::kString), string_(std::move(v)) {}
   Json(std::string_view v) : kind_(Kind::kString), string_(v) {}
@@ -85,6 +92,7 @@ class Json {
   uint64_t as_uint() const;  // of kind kUint only
   double as_double() const;
   const std::string& as_string() const { return string_; }
+  const std::string& digits() const { return string_; }  // of a long integer; else of no number
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
   const Json* find(

@@ -68,6 +68,17 @@ TEST(ServeBody, UnknownFieldsArePassedOver) {
             "none");
 }
 
+// A schema is answered in the digits that it names.
+TEST(ServeBody, LongIntegersKeepTheirDigits) {
+  const std::string digits = "123456789012345678901234567890";
+  const RequestBody body = parse_body(R"({"prompt":"a","guided_json":{"enum":[)" + digits + "]}}",
+                                      Endpoint::kCompletion, small_model());
+  EXPECT_EQ(body.fields.find("guided_json")->dump(), "{\"enum\": [" + digits + "]}");
+  size_t left = 10;
+  EXPECT_EQ(parse_inner_json("[-" + digits + ", 1e30]", "text", left).dump(),
+            "[-" + digits + ", 1e+30]");
+}
+
 TEST(ServeBody, TheNameOfTheModelIsReadAloneAndFirst) {
   const auto name = [](std::string_view text) { return model_of_body(text).value_or("none"); };
   EXPECT_EQ(name(R"({"n":{"model":"x"},"stop":["model","y"],"model":"a"})"), "a");

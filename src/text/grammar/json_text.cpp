@@ -330,8 +330,8 @@ std::string_view format_expression(std::string_view name) {
 
 Decimal decimal_of(const Json& number) {
   Decimal d;
-  std::string text =
-      number.kind() == Json::Kind::kDouble ? fmt::format("{}", number.as_double()) : number.dump();
+  const bool fraction = number.kind() == Json::Kind::kDouble && number.digits().empty();
+  std::string text = fraction ? fmt::format("{}", number.as_double()) : number.dump();
   if (text.starts_with('-')) d.negative = true, text.erase(0, 1);
   int exponent = 0;
   if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
