@@ -375,12 +375,15 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
   if (const auto name = f.string("model")) check_model_name(*name, model);
   std::vector<int32_t> ids;
   if (f.has("messages")) {
-    ApiRequest request;
+    ApiRequest request = read_common(body, model);
     request.add_special = f.boolean("add_special_tokens", false);
     read_messages(body.fields, request);
     ids = *encode_chat(request, model, SIZE_MAX).ids;
+    read_tools(f, request, model);
   } else {
     auto text = f.string("prompt");
+    if (f.has("tools"))
+      throw ApiError(400, "unsupported", "tools are counted beside messages only", "tools");
     if (!text) text = f.string("content");
     if (!text) throw ApiError(400, "missing", "prompt is missing", "prompt");
     ids = model.tokenizer->encode(*text, f.boolean("add_special_tokens", f.has("prompt")));

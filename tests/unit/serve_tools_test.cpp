@@ -96,6 +96,27 @@ TEST(ServeTools, ChoicesOfTools) {
   EXPECT_EQ(at(choice_of(body), "finish_reason").as_string(), "tool_calls");
 }
 
+TEST(ServeTools, TokenizeCountsThem) {
+  const AgentServer s("hermes", {"No."});
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"get_wind","description":"d","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}])";
+  size_t without = 0;
+  for (const std::string& more : {std::string(), tools, tools + R"(,"tool_choice":"required")",
+                                  tools + R"(,"tool_choice":"none")"}) {
+    const std::string body = R"({"messages":[{"role":"user","content":"Weather?"}])" +
+                             (more.empty() ? "" : "," + more) + "}";
+    ASSERT_EQ(s.server->ask(post("/v1/chat/completions", body)).status, 200);
+    const Response r = s.server->ask(post("/tokenize", body));
+    ASSERT_EQ(r.status, 200) << r.body;
+    const size_t count = at(r.json(), "count").as_uint();
+    EXPECT_EQ(count, s.last_prompt.size()) << more;
+    if (more.empty()) without = count;
+    EXPECT_EQ(count > without, more == tools || more.ends_with("\"required\"")) << more;
+  }
+  EXPECT_EQ(error_of(s.server->ask(post("/tokenize", "{\"prompt\":\"a\"," + tools + "}"))),
+            R"(400 "unsupported" "tools" "tools are counted beside messages only")");
+}
+
 // What the sampler may draw: calls alone, or any text with names of the tools.
 TEST(ServeTools, CallsThatAreAskedForAreMasked) {
   const AgentServer s("hermes", {kCall});
