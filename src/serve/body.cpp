@@ -311,10 +311,10 @@ class BodyReader final : public JsonHandler {
   bool on_int(int64_t v) override { return put(v); }
   bool on_uint(uint64_t v) override { return put(v); }
   bool on_double(double v) override { return put(v); }
-  // A copy of its own length: the parser's buffer is longer, and is used again.
   bool on_long_integer(double v, const std::string& digits) override {
     return put(Json(v, digits));
   }
+  // A copy of its own length: the parser's buffer is longer, and is used again.
   bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_key(std::string& v) override {
     if (depth_ > 1) {
@@ -424,10 +424,10 @@ class InnerReader final : public JsonHandler {
   bool on_int(int64_t v) override { return put(v); }
   bool on_uint(uint64_t v) override { return put(v); }
   bool on_double(double v) override { return put(v); }
-  bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_long_integer(double v, const std::string& digits) override {
     return put(Json(v, digits));
   }
+  bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_key(std::string& v) override {
     tree_.key(v);
     return true;

@@ -378,12 +378,12 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
     ApiRequest request = read_common(body, model);
     request.add_special = f.boolean("add_special_tokens", false);
     read_messages(body.fields, request);
-    ids = *encode_chat(request, model, SIZE_MAX).ids;
     read_tools(f, request, model);
+    ids = *encode_chat(request, model, SIZE_MAX).ids;
   } else {
-    auto text = f.string("prompt");
     if (f.has("tools"))
       throw ApiError(400, "unsupported", "tools are counted beside messages only", "tools");
+    auto text = f.string("prompt");
     if (!text) text = f.string("content");
     if (!text) throw ApiError(400, "missing", "prompt is missing", "prompt");
     ids = model.tokenizer->encode(*text, f.boolean("add_special_tokens", f.has("prompt")));
