@@ -50,7 +50,11 @@ struct ThreadHub {
   void end(const std::string& text, int rank) {
     const std::lock_guard lock(end_mutex);
     if (ended.load(std::memory_order_relaxed)) return;
-    end_text = text;
+    try {
+      end_text = text;
+    } catch (const std::bad_alloc&) {
+      end_text = "out of memory";
+    }
     end_rank = rank;
     ended.store(true, std::memory_order_release);
   }

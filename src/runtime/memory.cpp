@@ -54,6 +54,10 @@ uint64_t kb_field(const char* path, const std::string& name) {
   return 0;
 }
 
+[[noreturn]] void out_of_memory(size_t bytes) {
+  fail_at({"memory", "", "", "", ""}, "out of memory: cannot allocate {} bytes", bytes);
+}
+
 struct WorkspaceList {
   std::mutex mutex;
   std::vector<std::unique_ptr<Workspace>> all;
@@ -91,12 +95,12 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
     const MappingCut cut(bytes, page_bytes(), kHugePage);
     mapped_ = cut.used;
     data_ = map_huge(cut);
-    if (data_ == nullptr) fail("out of memory: cannot allocate {} bytes", bytes);
+    if (data_ == nullptr) out_of_memory(bytes);
     return;
   }
 #endif
   data_ = static_cast<uint8_t*>(std::aligned_alloc(kCacheLine, round_up(bytes, kCacheLine)));
-  if (data_ == nullptr) fail("out of memory: cannot allocate {} bytes", bytes);
+  if (data_ == nullptr) out_of_memory(bytes);
 }
 
 void AlignedBuffer::reset() noexcept {

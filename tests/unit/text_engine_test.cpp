@@ -220,6 +220,36 @@ TEST(TextEngine, GivesUpInWordsAfterFailuresInARow) {
   EXPECT_TRUE(talk.step().events.empty());
 }
 
+// The others' answers are those of an undisturbed engine, and the next request is served.
+TEST(TextEngine, WhereMemoryStaysShortTheYoungestEnds) {
+  const std::vector<Said> expected = undisturbed();
+  for (const long times : {5, 10}) {
+    Talk talk;
+    talk.backend.faults.collect = 6;
+    talk.backend.faults.times = times;
+    talk.backend.faults.no_memory = true;
+    for (uint64_t seed = 1; seed <= 3; ++seed) talk.ask(seed);
+    talk.run();
+    EXPECT_EQ(talk.failures.size(), static_cast<size_t>(times));
+    EXPECT_FALSE(talk.engine->dead());
+    const size_t ended = static_cast<size_t>(times) / TextEngine::kMostFailures;
+    for (size_t i = 0; i < 3; ++i) {
+      if (i + ended < 3) {
+        expect_same(talk, i + 1, expected[i]);
+      } else {
+        EXPECT_EQ(talk.of(i + 1).finish, Finish::kError);
+        EXPECT_EQ(talk.of(i + 1).error, "out of memory");
+        EXPECT_TRUE(expected[i].text.starts_with(talk.of(i + 1).text));
+      }
+    }
+    EXPECT_EQ(talk.engine->engine().snapshot().kv.blocks_used, 0u);
+    const uint64_t again = talk.ask(1);
+    talk.run();
+    expect_same(talk, again, expected[0]);
+    EXPECT_EQ(talk.backend.violations, std::vector<std::string>());
+  }
+}
+
 TEST(TextEngine, GivesUpAtOnceWhenTheBackendIsLost) {
   Talk talk;
   talk.backend.faults.collect = 3;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "base/random.h"
 #include "model/engine/engine_sequence.h"
 #include "model/engine/kv_archive.h"
@@ -128,6 +129,7 @@ uint64_t Engine::add(Request request) {
   }
   const std::lock_guard lock(inbox_mutex_);
   inbox_.reserve(inbox_.size() + answers);
+  cancels_.reserve(cancels_.size() + live_ + answers);  // so that cancel() cannot fail
   for (auto& s : made) {
     s->id = next_id_;
     inbox_.push_back(std::move(s));
@@ -137,9 +139,10 @@ uint64_t Engine::add(Request request) {
   return next_id_++;
 }
 
-void Engine::cancel(uint64_t id) {
+void Engine::cancel(uint64_t id) noexcept {
   const std::lock_guard lock(inbox_mutex_);
-  cancels_.push_back(id);
+  const bool known = std::find(cancels_.begin(), cancels_.end(), id) != cancels_.end();
+  if (!known && cancels_.size() < cancels_.capacity()) cancels_.push_back(id);
 }
 
 bool Engine::wait(std::chrono::nanoseconds most) {
@@ -263,10 +266,9 @@ StepReport Engine::step() {
     if (!pending_steps_.empty()) collect(report);
   } catch (const ItemError&) {
     blamed = true;
-  } catch (const std::bad_alloc&) {
-    report.failure = "out of memory";
   } catch (const std::exception& e) {
-    report.failure = e.what();
+    report.failure = words_of(e);
+    report.out_of_memory = is_out_of_memory(e);
   }
   if (blamed || !report.failure.empty()) {
     roll_back(landing);

@@ -120,6 +120,7 @@ struct StepReport {
   // Not empty: the step failed, in words; every sequence is as it was before, and the next step
   // tries again, unless the backend is lost.
   std::string failure;
+  bool out_of_memory = false;  // which is why it failed
   bool lost = false;
 };
 
@@ -134,7 +135,7 @@ class Engine {
   // From any thread. add throws Error in words when the prompt is empty, does not fit the context
   // or the memory, or holds an unknown token; cancel takes effect before the sequence's next step.
   uint64_t add(Request request);
-  void cancel(uint64_t id);
+  void cancel(uint64_t id) noexcept;
   bool idle() const { return live_.load() == 0; }
   std::string_view stage() const { return stage_.load(); }  // of the step that runs, in a word
   EngineSnapshot snapshot() const;                          // as of the last step
@@ -157,6 +158,7 @@ class Engine {
   void keep_cache() { kv_.keep_all(); }
 
   size_t context() const { return context_; }
+  size_t parallel() const { return options_.parallel; }
   size_t longest() const { return longest_; }  // sequence that context and memory allow
   uint64_t kv_bytes() const { return kv_.blocks().budget(); }
   size_t sequences() const;    // of longest() tokens that run at once in this memory; at least 1

@@ -5,20 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "model/engine/engine_sequence.h"
 #include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
 
-// Words that are there even when memory is not.
-std::string words_of(const std::exception& e) noexcept {
-  try {
-    if (dynamic_cast<const std::bad_alloc*>(&e) == nullptr) return e.what();
-  } catch (...) {
-  }
-  return "out of memory";
-}
 std::string copy_of(const std::string& words) noexcept {
   try {
     return words;

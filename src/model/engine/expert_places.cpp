@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "runtime/affinity.h"
 
 namespace moebius {
@@ -114,7 +115,7 @@ void ExpertPlaces::begin() {
     try {
       staged_ = l->experts->stage(std::move(places));
     } catch (const std::exception& e) {
-      trouble_ = e.what();
+      trouble_ = words_of(e);
     }
     ready_.store(true, std::memory_order_release);
   });
@@ -143,7 +144,10 @@ void ExpertPlaces::save() noexcept {
   try {
     save_loads(loads_file_, balance_.loads());
   } catch (const std::exception& e) {
-    if (warn_) warn_(fmt::format("loads of experts were not saved: {}", e.what()));
+    try {
+      if (warn_) warn_(fmt::format("loads of experts were not saved: {}", e.what()));
+    } catch (const std::exception&) {  // no memory for the words
+    }
   }
 }
 

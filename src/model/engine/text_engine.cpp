@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 
 namespace moebius {
 namespace {
@@ -184,11 +185,16 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
   const std::lock_guard lock(jobs_mutex_);  // a step may bring tokens before add returns
   if (dead_) fail_at({"state", "", "", "", ""}, "{}", why_dead_);
   const uint64_t id = engine_.add(std::move(request));
-  jobs_[id] = job;
+  try {
+    jobs_[id] = job;
+  } catch (...) {
+    engine_.cancel(id);
+    throw;
+  }
   return id;
 }
 
-void TextEngine::cancel(uint64_t id) { engine_.cancel(id); }
+void TextEngine::cancel(uint64_t id) noexcept { engine_.cancel(id); }
 
 bool TextEngine::waiting(uint64_t id) const {
   const std::lock_guard lock(jobs_mutex_);
@@ -208,17 +214,21 @@ TextStep TextEngine::step() {
     failures_ = 0;
   } else if (report.lost) {
     give_up(out, fmt::format("the model can run no more steps: {}", out.failure));
-  } else if (++failures_ == kMostFailures) {
-    give_up(out, fmt::format("{} steps in a row failed, the last one: {}", failures_, out.failure));
-  } else {
+  } else if (++failures_ < kMostFailures) {
     std::this_thread::sleep_for(kFirstPause * (1 << (failures_ - 1)));
+  } else if (report.out_of_memory) {
+    failures_ = 0;
+    end_youngest(out, out.failure);
+  } else {
+    give_up(out, fmt::format("{} steps in a row failed, the last one: {}", failures_, out.failure));
   }
   return out;
 }
 
 void TextEngine::take(StepReport& report, TextStep& out) {
+  // The tokens were taken: whatever it needs, they must be told.
+  patiently([&] { out.events.reserve(report.results.size()); });
   const std::lock_guard lock(jobs_mutex_);
-  out.events.reserve(report.results.size());
   for (StepResult& r : report.results) {
     const auto it = jobs_.find(r.id);
     if (it == jobs_.end()) continue;  // its text has failed
@@ -228,7 +238,7 @@ void TextEngine::take(StepReport& report, TextStep& out) {
       out.events.emplace_back().id = it->first;
       out.events.back().index = r.index;
       out.events.back().finish = Finish::kError;
-      out.events.back().error = e.what();
+      out.events.back().error = words_of(e);
       if (r.finish == Finish::kNo) engine_.cancel(it->first);
     }
     it->second->choices[r.index].ended = out.events.back().finish != Finish::kNo;
@@ -259,6 +269,28 @@ TextEvent TextEngine::event_of(Job& job, StepResult& result) {
   // The text that was held back for more bytes of a character can complete a stop string.
   if (e.finish == Finish::kLength || e.finish == Finish::kContext) e.finish = Finish::kStopText;
   return e;
+}
+
+// Ends the request that came last of those that run, or of all. What it had of memory serves the others.
+void TextEngine::end_youngest(TextStep& out, const std::string& why) {
+  patiently([&] { out.events.reserve(out.events.size() + engine_.parallel()); });
+  const std::lock_guard lock(jobs_mutex_);
+  auto victim = jobs_.end();
+  bool runs = false;
+  for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+    if (runs && it->second->queue_seconds < 0) continue;
+    victim = it;
+    runs = it->second->queue_seconds >= 0;
+  }
+  if (victim == jobs_.end()) return;
+  engine_.cancel(victim->first);
+  for (size_t i = 0; i < victim->second->choices.size(); ++i) {
+    if (victim->second->choices[i].ended) continue;
+    TextEvent& e = out.events.emplace_back();
+    e.id = victim->first, e.index = i, e.finish = Finish::kError;
+    patiently([&] { e.error = why; });
+  }
+  jobs_.erase(victim);
 }
 
 void TextEngine::give_up(TextStep& out, const std::string& why) {

@@ -3,8 +3,9 @@
 // because a stop string decides who goes on.
 //
 // A failed step harms nobody: the engine has rolled back, so the next step tries again. After some
-// failures in a row, or when the backend is lost, every request ends with the reason in words, and
-// no step runs any more (docs/engine.md).
+// failures in a row the youngest request ends with an error where memory was short, and the others go
+// on; else, or when the backend is lost, every request ends with the reason in words, and no step runs
+// any more (docs/engine.md).
 #pragma once
 #include <atomic>
 #include <map>
@@ -50,7 +51,7 @@ class TextEngine {
   // From any thread, as Engine's. The request's `watch` and `admitted` are used here, and
   // rules.min_new is the sampling's.
   uint64_t add(Request request, TextRules rules);
-  void cancel(uint64_t id);
+  void cancel(uint64_t id) noexcept;
   bool waiting(uint64_t id) const;  // has not run yet
   bool idle() const { return dead() || engine_.idle(); }
   bool dead() const { return dead_; }
@@ -67,6 +68,7 @@ class TextEngine {
   struct Job;
   static TextEvent event_of(Job& job, StepResult& result);
   void take(StepReport& report, TextStep& out);
+  void end_youngest(TextStep& out, const std::string& why);
   void give_up(TextStep& out, const std::string& why);
 
   const Tokenizer* tokenizer_;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "model/ranks.h"
 #include "runtime/affinity.h"
 
@@ -61,7 +62,7 @@ void ExpertReading::read(FunctionRef<void()> body) {
   try {
     body();
   } catch (const std::exception& e) {
-    trouble_ = e.what();
+    trouble_ = words_of(e);
   }
   done_.store(true, std::memory_order_release);
 }
@@ -134,7 +135,7 @@ void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
     else
       fail("experts of this scheme stay where they are");
   } catch (const std::exception& e) {  // no memory, no thread
-    trouble_ = e.what();
+    trouble_ = words_of(e);
   }
 }
 
@@ -358,7 +359,10 @@ void ExpertMoves::save_loads() noexcept {
   try {
     moebius::save_loads(loads_file_, balance_.loads());
   } catch (const std::exception& e) {
-    warn(fmt::format("loads of experts were not saved: {}", e.what()));
+    try {
+      warn(fmt::format("loads of experts were not saved: {}", e.what()));
+    } catch (const std::exception&) {  // no memory for the words
+    }
   }
 }
 

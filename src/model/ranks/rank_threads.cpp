@@ -2,6 +2,7 @@
 // Ranks as threads of one process.
 #include <thread>
 
+#include "base/out_of_memory.h"
 #include "model/ranks.h"
 #include "runtime/comm_threads.h"
 
@@ -18,28 +19,34 @@ RankThreads::RankThreads(const RankSplit& split, Follow follow) : state_(new Sta
   ThreadRanks options;
   options.ranks = static_cast<int>(split.ranks());
   state_->comms = make_thread_comms(options);
-  for (size_t r = 1; r < split.ranks(); ++r)
+  const auto run = [&](size_t r) {
     state_->threads.emplace_back([&comm = *state_->comms[r], split, follow] {
       try {
         Ranks ranks(comm, split);
         follow(ranks);
       } catch (const std::exception& e) {
         try {
-          comm.abort(e.what());
+          comm.abort(words_of(e));
         } catch (...) {
         }
       }
     });
+  };
   try {
+    for (size_t r = 1; r < split.ranks(); ++r) run(r);
     state_->leader = std::make_unique<Ranks>(*state_->comms[0], split);
   } catch (...) {
+    try {
+      state_->comms[0]->abort("rank 0 ended");
+    } catch (...) {  // the others have been told
+    }
     for (std::thread& t : state_->threads) t.join();
     throw;
   }
 }
 
 RankThreads::~RankThreads() {
-  state_->leader->abort("rank 0 has ended");
+  state_->leader->abort("rank 0 ended");
   for (std::thread& t : state_->threads) t.join();
 }
 
