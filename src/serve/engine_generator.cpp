@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/out_of_memory.h"
 #include "model/decoder.h"
 
 namespace moebius {
@@ -108,8 +109,10 @@ void EngineGenerator::run() {
       const TextStep step = engine_.step();
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
-      if (!step.failure.empty()) say(step.failure);
+      if (!step.failure.empty()) say(step.failure.c_str());
       report(step);
+    } catch (const std::bad_alloc& e) {  // nothing was brought; the next step tries again
+      say(e.what());
     } catch (const std::exception& e) {
       say(e.what());
       dead_ = true;
@@ -123,8 +126,8 @@ void EngineGenerator::run() {
 }
 
 // Nobody may be there to read it.
-void EngineGenerator::say(const std::string& failure) const noexcept {
-  std::fprintf(stderr, "moebius: a step failed: %s%s\n", failure.c_str(),
+void EngineGenerator::say(const char* failure) const noexcept {
+  std::fprintf(stderr, "moebius: a step failed: %s%s\n", failure,
                engine_.dead() ? "; the engine gives up" : "");
 }
 
@@ -141,9 +144,12 @@ bool EngineGenerator::wait() {
 }
 
 void EngineGenerator::report(const TextStep& step) {
-  std::vector<GenerationEvent> events;
-  events.reserve(step.events.size());
-  for (const TextEvent& e : step.events) events.push_back(event_of(e));
+  std::vector<GenerationEvent> events = patiently([&] {
+    std::vector<GenerationEvent> all;
+    all.reserve(step.events.size());
+    for (const TextEvent& e : step.events) all.push_back(event_of(e));
+    return all;
+  });
   StepSummary summary = summary_of(step.figures, options_.experts);
   summary.last = dead_ = engine_.dead();
   sink_(std::move(events), summary);

@@ -43,7 +43,7 @@ class EngineGenerator final : public Generator {
   using Clock = std::chrono::steady_clock;
   void run();
   bool wait();  // false: there is no step to run
-  void say(const std::string& failure) const noexcept;
+  void say(const char* failure) const noexcept;
   void report(const TextStep& step);
   GenerationEvent event_of(const TextEvent& event) const;
 

@@ -8,12 +8,15 @@
 
 #include "base/error.h"
 #include "base/human.h"
+#include "base/out_of_memory.h"
 #include "serve/any_request.h"
 #include "serve/pooled.h"
 #include "serve/server.h"
 
 namespace moebius {
 namespace {
+
+constexpr int kTellings = 16;  // tries to say what failed
 
 double seconds_between(std::chrono::steady_clock::time_point a,
                        std::chrono::steady_clock::time_point b) {
@@ -43,7 +46,9 @@ struct ApiServer::Generation {
   double queue_seconds = 0;
   std::vector<uint64_t> ids;
   std::string outbox;  // of this turn
-  std::string word;    // how it ended, for the log
+  bool touched = false;
+  GenerationPtr next_touched;  // this turn's events have something for both
+  std::string word;            // how it ended, for the log
 };
 
 // Until a place is free at the latest, if nobody else takes it: the prompts that wait, and the sequence
@@ -64,7 +69,10 @@ void ApiServer::guard(const GenerationPtr& g, Work&& work) {
   const auto tell = [&] {
     fail_generation(g, ApiError(500, "internal", "an unexpected error; the server's log has more"));
   };
-  if (!threw(*this, tell)) return;
+  for (int i = 0; i < kTellings; ++i) {
+    if (!threw(*this, tell)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   g->exchange->fail();
   threw(*this, [&] { end_generation(g, 500, "internal"); });
 }
@@ -115,8 +123,9 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   g->exchange = exchange;
   g->id = request_id(exchange->request());
   g->client = access_.check_key(exchange->request());
-  generations_.insert(g);
+  exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
   start_ticking();
+  generations_.insert(g);
   try {
     // Which model is asked is not known before the body was read: of several, any may have room.
     const auto full = [](const auto& h) { return h->sequences >= h->most(); };
@@ -124,7 +133,6 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   } catch (const ApiError& e) {
     return refuse_generation(g, e);
   }
-  exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
   const auto refused = [this, g](const ApiError& e) {
     http_->post([this, g, e] {
       guard(g, [&] {
@@ -175,6 +183,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
     g->called.resize(g->choices);
     for (const GenerationRequest& p : prompts) g->left.insert(g->left.end(), p.choices, p.max_new);
     g->submitted = Clock::now();
+    g->ids.reserve(prompts.size());
     host.sequences += g->choices;
     g->ran = true;
     for (size_t i = 0; i < prompts.size(); ++i) {
@@ -194,6 +203,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
   } catch (const ApiError& e) {
     refuse_generation(g, e);
   } catch (const Error& e) {  // the generator can never run it
+    if (is_out_of_memory(e)) throw;
     refuse_generation(g, ApiError(400, "invalid_request", e.what()));
   }
 }
@@ -231,25 +241,38 @@ void ApiServer::count_step(Host& host, const StepSummary& step) {
 }
 
 void ApiServer::fail_all(const ApiError& error, const Host* host) {
-  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+  each_generation([&](const GenerationPtr& g) {
     if (host == nullptr || g->host == host) guard(g, [&] { fail_generation(g, error); });
+  });
+}
+
+// `work` may end the generation that it is given, and no other.
+template <class Work>
+void ApiServer::each_generation(Work&& work) {
+  for (auto it = generations_.begin(); it != generations_.end();) {
+    const GenerationPtr g = *it++;
+    work(g);
+  }
 }
 
 void ApiServer::take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step) {
   threw(*this, [&] { count_step(host, step); });
-  std::vector<GenerationPtr> touched;
-  for (GenerationEvent& e : events) {
+  GenerationPtr touched;
+  for (GenerationPtr* last = &touched; GenerationEvent & e : events) {
     const auto it = host.running.find(e.id);
     if (it == host.running.end()) continue;
     const auto [g, prompt] = it->second;
-    if (touched.empty() || touched.back() != g) touched.push_back(g);
+    if (!std::exchange(g->touched, true)) last = &(*last = g)->next_touched;
     guard(g, [&, &owner = *g, at = prompt] { take_one(owner, at, e); });
   }
-  std::sort(touched.begin(), touched.end());
-  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-  for (const GenerationPtr& g : touched) guard(g, [&] { flush(g); });
+  while (const GenerationPtr g = std::move(touched)) {
+    touched = std::move(g->next_touched);
+    g->touched = false;
+    guard(g, [&] { flush(g); });
+  }
   if (!step.last) return;
-  const ApiError error(500, "engine_dead", "the engine failed");
+  const ApiError error =
+      patiently([] { return ApiError(500, "engine_dead", "the engine failed"); });
   host.died = true;
   if (std::all_of(hosts_.begin(), hosts_.end(), [](const auto& h) { return h->died; })) {
     died_ = true;
@@ -312,14 +335,17 @@ void ApiServer::flush(const GenerationPtr& g) {
   if (g->stream && !g->outbox.empty()) {
     begin_stream(*g);
     g->last_sent = Clock::now();
+    std::string events;
+    events.swap(g->outbox);  // so that none is sent twice
     // One event per chunk of the transfer coding.
-    std::string_view out = g->outbox;
+    std::string_view out = events;
     while (!out.empty()) {
       const size_t end = out.find("\n\n") + 2;
       g->exchange->send(out.substr(0, end));
       out.remove_prefix(end);
     }
-    g->outbox.clear();
+    events.clear();
+    g->outbox.swap(events);
   }
   if (!g->ended && g->answer->complete()) complete(g);
 }
@@ -353,16 +379,15 @@ void ApiServer::complete(const GenerationPtr& g) {
 // Once per request, however it ends. g is a copy: what the caller refers to is given up here.
 void ApiServer::end_generation(const GenerationPtr g, int status, std::string_view word) {
   if (g->ended.exchange(true)) return;
+  generations_.erase(g);
   g->exchange->on_gone = nullptr;
-  for (const uint64_t id : g->ids) {
-    if (g->open_choices > 0) g->host->generator.cancel(id);
-    g->host->running.erase(id);
-  }
+  for (const uint64_t id : g->ids) g->host->running.erase(id);
   if (g->ran) g->host->sequences -= g->open_choices;
+  if (g->ran) g->host->waiting_tokens -= std::exchange(g->waiting_tokens, 0);
+  if (g->open_choices > 0)
+    for (const uint64_t id : g->ids) g->host->generator.cancel(id);
   if (g->ran && word == "cancelled")
     for (size_t i = 0; i < g->open_choices; ++i) g->host->metrics.ended(EndReason::kCancelled);
-  if (g->ran) g->host->waiting_tokens -= std::exchange(g->waiting_tokens, 0);
-  generations_.erase(g);
   if (status != 0) {
     const Usage usage = g->answer ? g->answer->usage() : Usage{};
     const auto now = Clock::now();
@@ -389,11 +414,9 @@ void ApiServer::start_ticking() {
 // Silence is broken, waiting ends. Runs only while there is something to watch.
 void ApiServer::tick() {
   ticking_ = false;
-  if (events_lost_.exchange(false)) fail_all(ApiError(500, "internal", "out of memory"));
-  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-    guard(g, [&] { watch(g); });
+  each_generation([&](const GenerationPtr& g) { guard(g, [&] { watch(g); }); });
   for (const auto& h : hosts_) threw(*this, [&] { watch_step(*h); });
-  if (!generations_.empty()) start_ticking();
+  if (!generations_.empty()) patiently([&] { start_ticking(); });
 }
 
 void ApiServer::watch(const GenerationPtr& g) {
@@ -408,10 +431,11 @@ void ApiServer::watch(const GenerationPtr& g) {
 }
 
 void ApiServer::begin_stream(Generation& g) {
-  if (std::exchange(g.begun, true)) return;
+  if (g.begun) return;
   HttpReply head = stream_head();
   finish_reply(head, g.exchange->request(), g.id);
   g.exchange->begin(std::move(head));
+  g.begun = true;
 }
 
 void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
@@ -439,22 +463,28 @@ void ApiServer::drain() {
     at_once_ = true;
     return stop();
   }
-  log_event("draining", fmt::format("shutting down: {} to finish, for at most {:.3g} s",
-                                    counted(generations_.size(), "answer"),
-                                    std::chrono::duration<double>(options_.drain_time).count()));
-  http_->after(options_.drain_time, [this] {
-    http_->after(options_.end_time, [this] { stop(); });
-    drained_ = true;
-    cut_off_ = cut_off_ || !generations_.empty();
-    fail_all(draining_error());
+  threw(*this, [&] {
+    log_event("draining", fmt::format("shutting down: {} to finish, for at most {:.3g} s",
+                                      counted(generations_.size(), "answer"),
+                                      std::chrono::duration<double>(options_.drain_time).count()));
+  });
+  patiently([&] {
+    http_->after(options_.drain_time, [this] {
+      patiently([&] { http_->after(options_.end_time, [this] { stop(); }); });
+      drained_ = true;
+      cut_off_ = cut_off_ || !generations_.empty();
+      fail_all(patiently(draining_error));
+    });
   });
   drain_on();
 }
 
 // Until the last answer has left.
 void ApiServer::drain_on() {
-  if (http_->drain(drained_) && generations_.empty()) return stop();
-  http_->after(HttpTime(20), [this] { drain_on(); });
+  bool left = false;
+  threw(*this, [&] { left = http_->drain(drained_); });
+  if (left && generations_.empty()) return stop();
+  patiently([&] { http_->after(HttpTime(20), [this] { drain_on(); }); });
 }
 
 }  // namespace moebius

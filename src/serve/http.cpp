@@ -17,6 +17,8 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
+#include "serve/http_exchange.h"
 #include "serve/http_places.h"
 
 namespace moebius {
@@ -31,11 +33,11 @@ constexpr size_t kReadPiece = 16 << 10;  // per read
 constexpr size_t kLingerBytes = 64 << 20;
 constexpr size_t kTold = 64;  // connections beyond all places that are told so; a flood is not
 constexpr size_t kBacklog = 1024;
-constexpr const char* kFailed = "an unexpected error; the server's log has more";
 
 class HttpConnection;
 
 using Places = HttpPlaces<HttpConnection>;
+using Exchange = HttpExchangeOf<HttpConnection>;
 
 class AsioServer final : public HttpServer {
  public:
@@ -54,9 +56,8 @@ class AsioServer final : public HttpServer {
 
  private:
   friend class HttpConnection;
-  friend class Exchange;
   void accept();
-  void take(Tcp::socket socket);
+  void take(Tcp::socket& socket);
   Places* free_place();
   void close_listener();
   std::vector<std::shared_ptr<HttpConnection>> all() const {
@@ -73,24 +74,23 @@ class AsioServer final : public HttpServer {
   asio::steady_timer retry_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
   std::atomic<bool> stopped_{false};
-  bool draining_ = false, accepting_ = false;
+  bool draining_ = false;
   size_t body_bytes_ = 0;             // of all requests
   HttpConnection* exempt_ = nullptr;  // may read beyond the limit, so that reading never ends
   std::deque<std::weak_ptr<HttpConnection>> paused_;
 };
 
-class Exchange;
-
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(AsioServer& server, Tcp::socket socket, Places& place)
+  HttpConnection(AsioServer& server, Places& place)
       : server_(server),
         place_(place, *this),
         late_(server.draining_),
-        socket_(std::move(socket)),
+        socket_(server.io_),
         reader_(server.limits_),
         deadline_(server.io_),
         stall_(server.io_) {}
+  void adopt(Tcp::socket& socket) { socket_ = std::move(socket); }  // first
   void start();
   void refuse() { fail_with(503, "too many connections"); }
   void resume();
@@ -112,16 +112,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool overfull() const { return outbox_.size() + writing_.size() > server_.limits_.unsent; }
   bool may_stay() const;  // for another request
   void close() noexcept;
+  // Closes where an answer could not be made: in words, if nothing of one is on its way.
+  void give_up() noexcept;
+  void release_body();
+  HttpHandler& handler() const { return server_.handler_; }
 
  private:
-  friend class Exchange;
   void read();
   void on_read(error_code ec, size_t n);
   void process();
   bool head_done();
   void dispatch();
   void count_body();
-  void release_body();
   void fail_with(int status, const std::string& reason);
   void flush();
   void written(error_code ec);
@@ -154,86 +156,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool lingering_ = false, closed_ = false;
 };
 
-class Exchange final : public HttpExchange {
- public:
-  Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request)
-      : connection_(std::move(connection)), request_(std::move(request)) {}
-  HttpRequest& request() override { return request_; }
-  bool open() const override { return connection_ != nullptr; }
-  void drop_body() override {
-    std::string().swap(request_.body);
-    if (connection_) connection_->release_body();
-  }
-  void reply(HttpReply reply) override {
-    if (!connection_) return;
-    const bool keep = keeps(reply);
-    reply.close = !keep;
-    connection_->put(http_text(reply, request_.method == "HEAD"));
-    begun_ = true;
-    leave(keep);
-  }
-  void begin(HttpReply head) override {
-    if (!connection_) return;
-    chunked_ = request_.version == 11;
-    keep_ = chunked_ && keeps(head);
-    head.close = !keep_;
-    connection_->put(http_head(head, std::nullopt, chunked_));
-    begun_ = true;
-  }
-  void send(std::string_view piece) override {
-    if (!connection_ || piece.empty() || request_.method == "HEAD") return;
-    if (chunked_) connection_->put(fmt::format("{:x}\r\n", piece.size()));
-    connection_->put(piece);
-    if (chunked_) connection_->put("\r\n");
-    if (connection_->overfull()) std::shared_ptr(connection_)->close();
-  }
-  void end() override {
-    if (!connection_) return;
-    if (chunked_ && request_.method != "HEAD") connection_->put("0\r\n\r\n");
-    leave(keep_);
-  }
-  void fail() noexcept override {
-    const auto connection = connection_;
-    if (!connection) return;
-    AsioServer& server = connection->server_;
-    const auto gone = std::exchange(on_gone, nullptr);
-    if (begun_ || threw(server.handler_, [&] {
-          HttpReply sorry = server.handler_.broken(500, kFailed, request_);
-          sorry.close = true;
-          reply(std::move(sorry));
-        }))
-      connection->close();
-    if (gone) threw(server.handler_, gone);
-  }
-  void lost() noexcept {
-    const auto connection = std::exchange(connection_, nullptr);
-    const auto gone = std::exchange(on_gone, nullptr);
-    if (gone) threw(connection->server_.handler_, gone);
-  }
-  void forget() noexcept {
-    on_gone = nullptr;
-    connection_.reset();
-  }
-
- private:
-  bool keeps(const HttpReply& reply) const {
-    return request_.keep_alive && !reply.close && connection_->may_stay();
-  }
-  void leave(bool keep) {
-    on_gone = nullptr;
-    std::exchange(connection_, nullptr)->finish(keep);
-  }
-  std::shared_ptr<HttpConnection> connection_;
-  HttpRequest request_;
-  bool chunked_ = false, keep_ = false, begun_ = false;
-};
-
 template <class Work>
 void HttpConnection::guard(Work&& work) noexcept {
   const auto self = shared_from_this();
   if (server_.stopped_ || !threw(server_.handler_, work) || closed_) return;
   if (exchange_) return std::shared_ptr(exchange_)->fail();
-  if (finished_ || closing_ || threw(server_.handler_, [&] { fail_with(500, kFailed); })) close();
+  if (finished_ || closing_) return close();
+  if (threw(server_.handler_, [&] { fail_with(500, kHttpFailed); })) give_up();
 }
 
 bool HttpConnection::may_stay() const {
@@ -267,12 +196,12 @@ void HttpConnection::expired() {
 // While an answer is in the making a read stays pending: it notices a client that leaves.
 void HttpConnection::read() {
   if (reading_ || closed_ || paused_ || (exchange_ && pending_.size() >= kAhead)) return;
-  reading_ = true;
   socket_.async_read_some(asio::buffer(piece_),
                           guarded([](HttpConnection& c, error_code ec, size_t n) {
                             c.reading_ = false;
                             c.on_read(ec, n);
                           }));
+  reading_ = true;
 }
 
 void HttpConnection::on_read(error_code ec, size_t n) {
@@ -350,9 +279,11 @@ void HttpConnection::count_body() {
 void HttpConnection::release_body() {
   server_.body_bytes_ -= std::exchange(counted_, 0);
   if (server_.exempt_ == this) server_.exempt_ = nullptr;
-  for (auto waiting = std::exchange(server_.paused_, {}); auto& weak : waiting)
-    if (const auto c = weak.lock())
-      asio::post(server_.io_, c->guarded([](HttpConnection& paused) { paused.resume(); }));
+  for (; !server_.paused_.empty(); server_.paused_.pop_front())
+    if (const auto c = server_.paused_.front().lock())
+      patiently([&] {
+        asio::post(server_.io_, c->guarded([](HttpConnection& paused) { paused.resume(); }));
+      });
 }
 
 void HttpConnection::resume() {
@@ -377,15 +308,18 @@ void HttpConnection::fail_with(int status, const std::string& reason) {
   finish(false);
 }
 
-// Leaves at the end of this turn of the event loop, with everything else of the turn.
+// Leaves at the end of this turn of the event loop, with everything else of the turn. Where it throws,
+// nothing leaves.
 void HttpConnection::put(std::string_view bytes) {
   if (closed_) return;
   outbox_ += bytes;
   if (!writing_.empty() || flush_posted_) return;
-  asio::post(server_.io_, guarded([](HttpConnection& c) {
-               c.flush_posted_ = false;
-               c.flush();
-             }));
+  patiently([&] {
+    asio::post(server_.io_, guarded([](HttpConnection& c) {
+                 c.flush_posted_ = false;
+                 c.flush();
+               }));
+  });
   flush_posted_ = true;
 }
 
@@ -394,15 +328,19 @@ void HttpConnection::flush() {
   if (outbox_.empty()) return written({});
   writing_.swap(outbox_);
   stall_.expires_after(server_.limits_.write_time);
-  stall_.async_wait(guarded([](HttpConnection& c, error_code ec) {
-    if (!ec && !c.writing_.empty()) c.close();
-  }));
-  asio::async_write(socket_, asio::buffer(writing_),
-                    guarded([](HttpConnection& c, error_code ec, size_t) {
-                      c.writing_.clear();
-                      c.stall_.cancel();
-                      c.written(ec);
-                    }));
+  patiently([&] {
+    stall_.async_wait(guarded([](HttpConnection& c, error_code ec) {
+      if (!ec && !c.writing_.empty()) c.close();
+    }));
+  });
+  patiently([&] {
+    asio::async_write(socket_, asio::buffer(writing_),
+                      guarded([](HttpConnection& c, error_code ec, size_t) {
+                        c.writing_.clear();
+                        c.stall_.cancel();
+                        c.written(ec);
+                      }));
+  });
 }
 
 void HttpConnection::written(error_code ec) {
@@ -456,6 +394,11 @@ void HttpConnection::close() noexcept {
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->lost();
 }
 
+void HttpConnection::give_up() noexcept {
+  if (!closed_ && outbox_.empty() && writing_.empty()) say_last_words(socket_.native_handle());
+  close();
+}
+
 // The server ends: nothing of the handler is called any more.
 void HttpConnection::forget() noexcept {
   closed_ = true;
@@ -480,10 +423,15 @@ AsioServer::~AsioServer() {
   for (const auto& c : connections_) c->forget();
 }
 
-// Handlers guard themselves; what comes through here is Asio's own (no memory to wait with).
+// Handlers guard themselves; what comes through here is Asio's own (no memory to wait with). Whether the
+// listener still waits is not known then.
 void AsioServer::run() {
-  while (threw(handler_, [&] { io_.run(); }))
-    if (!accepting_ && acceptor_.is_open()) post([this] { accept(); });
+  while (threw(handler_, [&] { io_.run(); })) {
+    if (!acceptor_.is_open()) continue;
+    error_code ec;
+    acceptor_.cancel(ec);
+    patiently([&] { post([this] { accept(); }); });
+  }
 }
 
 void AsioServer::stop() {
@@ -493,8 +441,11 @@ void AsioServer::stop() {
 
 void AsioServer::post(std::function<void()> work) {
   if (stopped_) return;
-  asio::post(io_, [this, work = std::move(work)] {
-    if (!stopped_) threw(handler_, work);
+  const auto kept = std::make_shared<std::function<void()>>(std::move(work));
+  patiently([&] {
+    asio::post(io_, [this, kept] {
+      if (!stopped_) threw(handler_, *kept);
+    });
   });
 }
 
@@ -515,10 +466,10 @@ uint16_t AsioServer::listen(const std::string& host, uint16_t port) {
 
 void AsioServer::accept() {
   acceptor_.async_accept([this](error_code ec, Tcp::socket socket) {
-    accepting_ = false;
     if (stopped_ || ec == asio::error::operation_aborted || !acceptor_.is_open()) return;
     if (!ec) {
-      threw(handler_, [&] { take(std::move(socket)); });
+      if (threw(handler_, [&] { take(socket); }) && socket.is_open())
+        say_last_words(socket.native_handle());
       return accept();
     }
     retry_.expires_after(HttpTime(50));  // out of descriptors: try again
@@ -526,7 +477,6 @@ void AsioServer::accept() {
       if (!e && !stopped_ && acceptor_.is_open()) accept();
     });
   });
-  accepting_ = true;
 }
 
 // Where all are taken, one without a request under way makes room.
@@ -538,11 +488,15 @@ Places* AsioServer::free_place() {
   return told_.full() ? nullptr : &told_;
 }
 
-void AsioServer::take(Tcp::socket socket) {
+void AsioServer::take(Tcp::socket& socket) {
   Places* const place = free_place();
-  if (place == nullptr) return;
-  const auto c = std::make_shared<HttpConnection>(*this, std::move(socket), *place);
+  if (place == nullptr) {
+    socket.close();
+    return;
+  }
+  const auto c = std::make_shared<HttpConnection>(*this, *place);
   connections_.insert(c);
+  c->adopt(socket);
   c->guard([&] { place == &told_ ? c->refuse() : c->start(); });
 }
 
@@ -560,7 +514,7 @@ void AsioServer::on_signal(std::function<void()> work) {
   signals_.async_wait([this, work = std::move(work)](error_code e, int) {
     if (e || stopped_) return;
     threw(handler_, work);
-    on_signal(work);
+    patiently([&] { on_signal(work); });
   });
 }
 
@@ -580,7 +534,7 @@ void AsioServer::close_listener() {
   for (size_t i = 0; i < 2 * kBacklog && !ec; ++i) {
     Tcp::socket socket(io_);
     acceptor_.accept(socket, ec);
-    if (!ec) take(std::move(socket));
+    if (!ec) take(socket);
   }
   acceptor_.close(ec);
 }

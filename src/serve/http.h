@@ -72,6 +72,9 @@ std::string http_text(const HttpReply& reply, bool head_only);  // the whole, wi
 
 // What the system is to do for a client's socket: at once, and not for ever.
 void set_socket_limits(int socket, HttpTime write_time);
+// Answers 503 where there is no memory to say anything else: without a queue and without waiting, so that
+// a client that does not read misses it.
+void say_last_words(int socket) noexcept;
 
 // What reads heads and the framing of bodies; the reader decides what is put to it, and in which
 // pieces.

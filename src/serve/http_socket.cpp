@@ -8,6 +8,23 @@
 #include "serve/http.h"
 
 namespace moebius {
+namespace {
+
+constexpr std::string_view kLastWords =
+    "HTTP/1.1 503 Service Unavailable\r\n"
+    "Content-Type: application/json\r\n"
+    "Content-Length: 114\r\n"
+    "Retry-After: 1\r\n"
+    "Connection: close\r\n\r\n"
+    R"({"error":{"message":"the server is out of memory","type":"unavailable_error",)"
+    R"("param":null,"code":"out_of_memory"}})";
+static_assert(kLastWords.size() - kLastWords.find('{') == 114);
+
+}  // namespace
+
+void say_last_words(int socket) noexcept {
+  (void)!::send(socket, kLastWords.data(), kLastWords.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 void set_socket_limits(int socket, HttpTime write_time) {
   constexpr int kSendBuffer = 256 << 10;

@@ -53,9 +53,9 @@ uint64_t PoolingGenerator::submit(GenerationRequest request) {
 
 void PoolingGenerator::cancel(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  live_.erase(id);
+  auto known = live_.extract(id);
   if (std::erase_if(waiting_, [&](const Waiting& w) { return w.id == id; }) == 0)
-    cancelled_.insert(id);
+    cancelled_.insert(std::move(known));
 }
 
 bool PoolingGenerator::waiting(uint64_t id) const {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "base/json.h"
+#include "base/out_of_memory.h"
 #include "serve/documents.h"
 
 namespace moebius {
@@ -162,8 +163,7 @@ ApiServer::~ApiServer() {
   http_->stop();
   text_.reset();  // their jobs use the rest
   large_text_.reset();
-  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-    end_generation(g, 0, "");
+  while (!generations_.empty()) end_generation(*generations_.begin(), 0, "");
   http_.reset();
 }
 
@@ -177,8 +177,10 @@ uint16_t ApiServer::listen() {
 int ApiServer::run() {
   http_->run();
   const int status = died_ || (cut_off_ && options_.cut_off_fails) ? 3 : stopped_with_.load();
-  log_event("stopped", fmt::format("stopped, exit status {}{}", status,
-                                   cut_off_ ? "; some answers were cut off" : ""));
+  threw(*this, [&] {
+    log_event("stopped", fmt::format("stopped, exit status {}{}", status,
+                                     cut_off_ ? "; some answers were cut off" : ""));
+  });
   return status;
 }
 
@@ -191,13 +193,11 @@ void ApiServer::ready(std::vector<ModelOffer> models) {
       host.queue = std::max(host.queue, 2 * kMostTexts);
     host.generator.start(
         [this, &host](std::vector<GenerationEvent> events, const StepSummary& step) {
-          try {
-            auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
+          const auto shared = patiently(
+              [&] { return std::make_shared<std::vector<GenerationEvent>>(std::move(events)); });
+          patiently([&] {
             http_->post([this, &host, shared, step] { take(host, std::move(*shared), step); });
-          } catch (...) {
-            ++metrics_.internal_errors;
-            events_lost_ = true;
-          }
+          });
         });
   }
   http_->post([this, hosts] {
@@ -530,17 +530,8 @@ HttpReply ApiServer::page(const HttpRequest& request) {
 bool ApiServer::on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job) {
   const size_t bytes = exchange->request().body.size();
   auto guarded = [this, exchange, job = std::move(job)] {
-    std::string what = "not a std::exception";
-    try {
-      return job();
-    } catch (const std::exception& e) {
-      what = e.what();
-    } catch (...) {
-    }
-    http_->post([this, exchange, what] {
-      failed(what);
-      exchange->fail();
-    });
+    if (!threw(*this, job)) return;
+    patiently([&] { http_->post([exchange] { exchange->fail(); }); });
   };
   return (bytes > kLargeBody ? large_text_ : text_)
       ->put(std::move(guarded), bytes, access_.check_key(exchange->request()));
@@ -550,7 +541,7 @@ void ApiServer::drop_body(const HttpExchangePtr& exchange) {
   const size_t bytes = exchange->request().body.size();
   exchange->drop_body();
   // Where it cannot be queued a later one sees to it.
-  if (bytes > kTrimmedBody) large_text_->put([] { malloc_trim(0); }, 0);
+  if (bytes > kTrimmedBody) threw(*this, [&] { large_text_->put([] { malloc_trim(0); }, 0); });
 }
 
 void ApiServer::tokenize(HttpExchangePtr exchange) {

@@ -178,6 +178,8 @@ class ApiServer : private HttpHandler {
   static void check_capacity(const Host& host, size_t sequences);
   static void check_choices(const Host& host, size_t prompts, size_t choices);  // on a text thread
   static HttpReply stream_head();
+  template <class Work>
+  void each_generation(Work&& work);
   void fail_all(const ApiError& error, const Host* host = nullptr);  // null: of every model
   void tick();
   void watch(const GenerationPtr& g);
@@ -216,8 +218,7 @@ class ApiServer : private HttpHandler {
   std::atomic<bool> at_once_{false};
   std::atomic<int> stopped_with_ = 0;
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
-  std::atomic<bool> events_lost_{false};  // there was no memory to take them
-  size_t watchers_ = 0;                   // of /api/events
+  size_t watchers_ = 0;  // of /api/events
   std::atomic<double> loaded_share_{0};
   Clock::time_point started_ = Clock::now();
 };

@@ -37,16 +37,16 @@ class TextWorker {
     {
       const std::lock_guard lock(mutex_);
       if (jobs_.size() >= most_jobs_ || (bytes_ > 0 && bytes_ + bytes > most_bytes_)) return false;
-      if (!key.empty()) {
-        Share& share = shares_[key];
-        if (share.jobs >= (most_jobs_ + 1) / 2 ||
-            (share.bytes > 0 && share.bytes + bytes > most_bytes_ / 2))
-          return false;
-        ++share.jobs;
-        share.bytes += bytes;
-      }
+      Share* const share = key.empty() ? nullptr : &shares_[key];
+      if (share != nullptr && (share->jobs >= (most_jobs_ + 1) / 2 ||
+                               (share->bytes > 0 && share->bytes + bytes > most_bytes_ / 2)))
+        return false;
       jobs_.emplace(order_ == Order::kShortest ? bytes : 0, Job{std::move(job), bytes, key});
       bytes_ += bytes;
+      if (share != nullptr) {
+        ++share->jobs;
+        share->bytes += bytes;
+      }
     }
     wake_.notify_one();
     return true;

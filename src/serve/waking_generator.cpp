@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/out_of_memory.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -76,15 +77,21 @@ bool WakingGenerator::stop(std::chrono::milliseconds most) {
 uint64_t WakingGenerator::submit(GenerationRequest request) {
   const std::lock_guard lock(mutex_);
   const uint64_t id = next_++;
-  Job job;
+  const auto at = jobs_.try_emplace(id).first;
+  Job& job = at->second;
   job.open = request.choices;
-  if (awake_ != nullptr && !broken_) {
-    job.inner = awake_->submit(std::move(request));
-    by_inner_[job.inner] = id;
-  } else {
-    job.request = std::move(request);
+  try {
+    if (awake_ != nullptr && !broken_) {
+      job.inner = awake_->submit(std::move(request));
+      by_inner_[job.inner] = id;
+    } else {
+      job.request = std::move(request);
+    }
+  } catch (...) {
+    if (job.inner != 0) awake_->cancel(job.inner);
+    jobs_.erase(at);
+    throw;
   }
-  jobs_.emplace(id, std::move(job));
   changed_.notify_all();
   return id;
 }
@@ -125,18 +132,24 @@ void WakingGenerator::run() {
   pthread_setname_np(pthread_self(), "moebius-sleep");
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    if (awake_ == nullptr) {
-      changed_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
-      if (!ending_) wake_up(lock);
-    } else if (broken_) {
-      fall_asleep(lock);
-    } else if (!jobs_.empty()) {
-      changed_.wait(lock, [&] { return ending_ || broken_ || jobs_.empty(); });
-    } else if (Clock::now() - idle_since_ >= options_.sleep_after) {
-      fall_asleep(lock);
-    } else {
-      changed_.wait_until(lock, idle_since_ + options_.sleep_after,
-                          [&] { return ending_ || broken_ || !jobs_.empty(); });
+    try {
+      if (awake_ == nullptr) {
+        changed_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
+        if (!ending_) wake_up(lock);
+      } else if (broken_) {
+        fall_asleep(lock);
+      } else if (!jobs_.empty() || options_.sleep_after.count() == 0) {
+        const bool busy = !jobs_.empty();
+        changed_.wait(lock, [&] { return ending_ || broken_ || jobs_.empty() == busy; });
+      } else if (Clock::now() - idle_since_ >= options_.sleep_after) {
+        fall_asleep(lock);
+      } else {
+        changed_.wait_until(lock, idle_since_ + options_.sleep_after,
+                            [&] { return ending_ || broken_ || !jobs_.empty(); });
+      }
+    } catch (const std::bad_alloc&) {  // it is tried again
+      if (!lock.owns_lock()) lock.lock();
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
     }
   }
   ended_ = true;
@@ -145,10 +158,10 @@ void WakingGenerator::run() {
 
 void WakingGenerator::fall_asleep(std::unique_lock<std::mutex>& lock) {
   GeneratorStats last = awake_->stats();
+  add_counters(last, before_);
   std::unique_ptr<Generator> going = std::move(awake_);
   by_inner_.clear();
   const bool broken = std::exchange(broken_, false);
-  add_counters(last, before_);
   before_ = std::move(last);
   before_.running = before_.waiting = 0;
   before_.heartbeat_seconds = 0;
@@ -193,8 +206,9 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
         job.inner = awake_->submit(std::move(job.request));
         by_inner_[job.inner] = it->first;
         ++it;
-      } catch (const Error& e) {  // it can never run
-        fail(it->first, job, e.what(), failed);
+      } catch (const std::exception& e) {  // it can never run, or not now
+        if (job.inner != 0) awake_->cancel(job.inner);
+        fail(it->first, job, words_of(e), failed);
         it = jobs_.erase(it);
       }
     }
@@ -207,12 +221,15 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
 
 void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words,
                            std::vector<GenerationEvent>& events) {
-  for (size_t i = 0; i < job.open; ++i) {
-    GenerationEvent e;
-    e.id = id, e.choice = i;
-    e.end = EndReason::kError, e.error = words;
-    events.push_back(std::move(e));
-  }
+  const size_t before = events.size();
+  patiently([&] {
+    events.resize(before);
+    for (size_t i = 0; i < job.open; ++i) {
+      GenerationEvent& e = events.emplace_back();
+      e.id = id, e.choice = i;
+      e.end = EndReason::kError, e.error = words;
+    }
+  });
 }
 
 // On the generator's thread.

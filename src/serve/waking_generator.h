@@ -16,7 +16,7 @@
 namespace moebius {
 
 struct WakingOptions {
-  std::chrono::milliseconds sleep_after{0};
+  std::chrono::milliseconds sleep_after{0};                // 0: only where it died
   std::function<std::unique_ptr<Generator>()> load;        // throws Error
   std::function<void(std::unique_ptr<Generator>)> unload;  // gives all of it back
   std::function<void(const std::string& words)> say;       // for the log; from any thread
