@@ -118,6 +118,7 @@ void keep_last_error() noexcept {
     }
   } catch (...) {  // no memory for the words either; "out of memory" needs none
     last_error.text = "out of memory";
+    last_error.place = {"memory", "", "", "", ""};
   }
 }
 

@@ -25,6 +25,15 @@ void hold_standard_descriptors() {
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+// Words that are there when memory is not.
+void say_failure(const char* kind, const char* what) noexcept {
+  try {
+    moebius::put_on_stderr(fmt::format("moebius: {}{}{}\n", moebius::rank_label(), kind, what));
+  } catch (const std::exception&) {
+    std::fputs("moebius: out of memory\n", stderr);
+  }
+}
+
 void on_interrupt(int) { _exit(moebius::kExitInterrupted); }
 
 }  // namespace
@@ -42,13 +51,13 @@ int main(int argc, char** argv) {
     moebius::put_on_stderr("moebius: cannot write to standard output\n");
     return moebius::kExitFailed;
   } catch (const moebius::Error& e) {
-    moebius::put_on_stderr(fmt::format("moebius: {}{}\n", moebius::rank_label(), e.what()));
+    say_failure("", e.what());
     return moebius::kExitFailed;
   } catch (const std::bad_alloc&) {
-    moebius::put_on_stderr("moebius: out of memory\n");
+    say_failure("", "out of memory");
     return moebius::kExitFailed;
   } catch (const std::exception& e) {
-    moebius::put_on_stderr(fmt::format("moebius: unexpected error: {}\n", e.what()));
+    say_failure("unexpected error: ", e.what());
     return moebius::kExitDied;
   }
 }

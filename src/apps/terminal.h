@@ -4,6 +4,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -26,7 +27,12 @@ class Progress {
   // kErase: nothing of the bar stays on a terminal. Such a bar is drawn from the start.
   enum class Last : uint8_t { kKeep, kErase };
   Progress(std::string what, uint64_t total, bool bytes, Last last = Last::kKeep);
-  ~Progress() { finish(); }
+  ~Progress() {
+    try {
+      finish();
+    } catch (const std::exception&) {  // no memory for the last line
+    }
+  }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(uint64_t amount, std::string_view note = {});

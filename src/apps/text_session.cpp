@@ -94,7 +94,10 @@ TextSession::~TextSession() {
   try {
     keep_kv_dir(disk_.get(), engine_.engine());
   } catch (const std::exception& e) {
-    warning("--kv-dir: {}", e.what());
+    try {
+      warning("--kv-dir: {}", e.what());
+    } catch (const std::exception&) {  // no memory for the words
+    }
   }
 }
 

@@ -242,7 +242,10 @@ PackedStore::PackedStore(std::string path, PackRequest request)
     : path_(std::move(path)), request_(std::move(request)) {}
 
 PackedStore::~PackedStore() {
-  if (writes_) ::unlink((path_ + ".tmp").c_str());
+  try {
+    if (writes_) ::unlink((path_ + ".tmp").c_str());
+  } catch (const std::bad_alloc&) {  // the next start writes over it
+  }
 }
 
 PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request) {
