@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang fuzz asan tsan tidy ranks mpi python page cpus cross packages documents"
+all_stages="release narrow clang fuzz asan tsan tidy ranks malloc mpi python page cpus cross packages documents"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -81,6 +81,11 @@ stage_ranks() {
   one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
   one "20 kills of quantize, and a full disk at every write" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" \
     --gtest_filter='Quantize.Killed*:Quantize.AFullDisk*' --gtest_brief=1
+}
+
+# A malloc that fails at random: in the server, the tool and the Python package.
+stage_malloc() {
+  have_release && one "500 seeds of a malloc that fails" "$root/tests/checks/check_malloc.py" "$root/build/release" --seeds 500
 }
 
 # Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks. No result
