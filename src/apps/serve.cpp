@@ -158,7 +158,7 @@ int run_serve(const ServeOptions& o) {
   try {
     models.load([&](double share) { server.loading(share); });
     ready = true;
-    if (o.models.sleep_after > 0) manners().quiet = true;  // later loads have lines of the log
+    if (o.models.loads_again()) manners().quiet = true;  // later loads have lines of the log
     server.ready(models.offers());
   } catch (...) {
     ready = true;

@@ -83,6 +83,14 @@ bool has_ranks(const ModelRunOptions& run) {
   return r.ranks > 1 || r.pp > 1 || r.tp > 1 || r.ep > 1 || RankProcess::current() != nullptr;
 }
 
+}  // namespace
+
+bool ModelServing::loads_again() const {
+  return sleep_after > 0 || (!model.pack_dir.empty() && !has_ranks(model));
+}
+
+namespace {
+
 void check_together(const ModelServing& s) {
   const std::string_view what = s.named.size() > 1 ? "several models" : "--sleep-after";
   if (s.named.size() < 2 && s.sleep_after == 0) return;
@@ -247,7 +255,7 @@ void HostedModel::start(uint64_t kv_bytes) {
   weights_ = w;
   describe();
   generator_ = generator_of(w);
-  if (serving_.sleep_after == 0) return;
+  if (!serving_.loads_again()) return;
   WakingOptions o;
   o.sleep_after = std::chrono::milliseconds(std::llround(1000 * serving_.sleep_after));
   o.load = [this] { return load(); };
@@ -322,7 +330,7 @@ HostedModels::HostedModels(const ModelServing& serving, KvDisk* disk,
 }
 
 void HostedModels::load(const std::function<void(double share)>& loaded) {
-  if (models_.size() > 1 || serving_.sleep_after > 0)
+  if (models_.size() > 1 || serving_.loads_again())
     runtime_ = Runtime::shared(thread_count(serving_.model.run));
   const auto count = static_cast<double>(models_.size());
   for (size_t i = 0; i < models_.size(); ++i)

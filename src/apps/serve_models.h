@@ -25,6 +25,9 @@ struct ModelServing {
   size_t context = 0, parallel = 32, max_output = 0;
   double stretch = 3, sleep_after = 0;  // seconds; 0: never
   bool any_model = false, priorities = false;
+
+  // Weights go and come back: when nobody asks, or when the file of packed ones was cut under a server.
+  bool loads_again() const;
 };
 
 // One of them.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "cli/served_util.h"
 #include "unit/test_util.h"
 
 namespace moebius::test {
@@ -70,6 +71,35 @@ TEST(PackCommand, MakesChecksAndIsUsed) {
     r = run_tool(check);
     EXPECT_EQ(r.status, 1);
     EXPECT_NE(r.err.find("damaged"), std::string::npos) << r.err;
+  }
+}
+
+// A server whose file of packed weights is cut: requests that are under way end in words, and the next one has the weights made anew.
+TEST(PackCommand, AServerOutlivesACutFile) {
+  const TempDir dir;
+  const std::string ask = R"("prompt":"It was a dark","max_tokens":8,"temperature":0)";
+  const Served server("--threads 1 --ctx 512 --parallel 2 --pack-dir " + quoted_path(dir.path()) +
+                      " " + quoted_path(bundled_model_dir()));
+  const auto text_of = [](const Response& r) {
+    return r.status == 200 ? r.json().find("choices")->items()[0].find("text")->as_string()
+                           : r.body;
+  };
+  const std::string expected = text_of(server.completion(ask));
+  for (int round = 0; round < 2; ++round) {
+    fs::path file;
+    for (const auto& entry : fs::directory_iterator(dir.path()))
+      if (entry.path().string().ends_with(".packed")) file = entry.path();
+    fs::resize_file(file, 4096);
+    const Response failed = server.completion(ask);
+    EXPECT_EQ(failed.status, 500);
+    EXPECT_NE(failed.body.find("packed weights could not be read"), std::string::npos)
+        << failed.body;
+    EXPECT_EQ(server.ask(get("/health")).status, 200);
+    const Response after = server.completion(ask);
+    EXPECT_EQ(after.status, 200);
+    EXPECT_EQ(text_of(after), expected);
+    EXPECT_EQ(server.metric("num_requests_running"), "0");
+    EXPECT_EQ(count_of(dir.path(), ".packed"), 1u);
   }
 }
 
