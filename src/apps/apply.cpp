@@ -11,6 +11,7 @@
 #include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "device/cpu/layer_loader.h"
 #include "device/cuda/cuda_layers.h"
 #include "runtime/runtime.h"
@@ -195,6 +196,7 @@ void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
 }  // namespace
 
 int run_apply(const ApplyOptions& options) {
+  (void)output_target(options.out);
   const Checkpoint checkpoint = open_checkpoint(options.folder, options.stated);
   const TensorStore inputs = TensorStore::open_file(options.in);
   const Input x_input = read_input(inputs, "x");

@@ -11,6 +11,7 @@
 #include "apps/layout.h"
 #include "apps/manners.h"
 #include "base/error.h"
+#include "base/file.h"
 
 namespace moebius {
 namespace {
@@ -129,10 +130,8 @@ BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
 }
 
 void write_picture(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::trunc);
-  file << text;
-  file.flush();
-  if (!file) fail("{}: cannot be written", path);
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  write_output(path, {&bytes, 1});
 }
 
 void BenchReport::add(const BenchResult& r) {

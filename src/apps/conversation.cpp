@@ -90,7 +90,7 @@ void Conversation::load(const std::string& file) {
 void Conversation::save(const std::string& file) const {
   const std::string text = as_json().dump(1) + "\n";
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-  write_file_atomically(file, {&bytes, 1});
+  write_output(file, {&bytes, 1});
 }
 
 Json Conversation::as_json() const {

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -121,7 +122,10 @@ int gates(const EvalCommand& c, const EvalFigures& f) {
 }
 
 int run_eval(const EvalCommand& c, std::ostream& out) {
-  if (c.base.empty() && (c.cache.empty() || !path_exists(c.cache)))
+  std::error_code error;
+  const bool cached = std::filesystem::exists(c.cache, error);
+  if (cached) (void)ReadFile(c.cache);  // refuses what cannot be read again, such as a device
+  if (c.base.empty() && !cached)
     fail("no --base was given, and no --kl-cache that is there; expected one of them");
   const std::vector<int32_t> tokens = tokens_of(c);
   if (tokens.size() < 2)
@@ -142,7 +146,7 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
   RoutingTap ours, theirs;
   EvalFigures figures;
   if (!c.cache.empty()) {
-    if (!path_exists(c.cache)) {
+    if (!cached) {
       const auto base = opened(usable_folder(c.base), theirs);
       Progress progress("base", windows.inputs(), false);
       settings.advance = [&](size_t n) { progress.advance(n); };

@@ -251,6 +251,7 @@ int run_logits(const LogitsOptions& options) {
       {tokens.size(), model.vocab()},
       {reinterpret_cast<const uint8_t*>(all.data()), all.size() * sizeof(float)}};
   write_safetensors(options.out, {&tensor, 1});
+  (void)output_target(options.out);
   return 0;
 }
 

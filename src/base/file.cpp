@@ -4,13 +4,16 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <filesystem>
 #include <system_error>
 
 #include "base/error.h"
@@ -48,12 +51,18 @@ std::string read_stream(int fd, const std::string& name, uint64_t limit) {
   }
 }
 
-// Writes everything to a file that must not exist yet; removes it again if anything fails. Errors
-// name `shown`, the file that it will become.
-void write_new_file(const std::string& path, const std::string& shown,
-                    std::span<const std::span<const uint8_t>> parts) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) fail("{}: cannot create: {}", printable(shown), errno_text(errno));
+// All bytes of a regular file.
+std::string read_whole(const ReadFile& file, uint64_t limit) {
+  if (file.size() > limit)
+    fail("{}: file has {} bytes; at most {} are read for a file of this kind",
+         printable(file.path()), file.size(), limit);
+  std::string text(file.size(), '\0');
+  file.read_at(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+// Writes `parts` one after another and closes the descriptor. Returns 0 or the errno of the first failure.
+int write_and_close(int fd, std::span<const std::span<const uint8_t>> parts) {
   int code = 0;
   for (std::span<const uint8_t> rest : parts) {
     while (code == 0 && !rest.empty()) {
@@ -62,11 +71,39 @@ void write_new_file(const std::string& path, const std::string& shown,
       if (n > 0) rest = rest.subspan(static_cast<size_t>(n));
     }
   }
-  if (code == 0 && ::fsync(fd) != 0) code = errno;
+  if (code == 0 && ::fsync(fd) != 0 && errno != EINVAL) code = errno;  // EINVAL: a pipe or a device
   if (::close(fd) != 0 && code == 0) code = errno;
+  return code;
+}
+
+// Writes everything to a file that must not exist yet; removes it again if anything fails. Errors
+// name `shown`, the file that it will become.
+void write_new_file(const std::string& path, const std::string& shown,
+                    std::span<const std::span<const uint8_t>> parts) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) fail("{}: cannot create: {}", printable(shown), errno_text(errno));
+  const int code = write_and_close(fd, parts);
   if (code == 0) return;
   ::unlink(path.c_str());
   fail("{}: cannot write: {}", printable(shown), errno_text(code));
+}
+
+// Returns a connection to the process that listens on a socket of the file system, or -1 with errno set.
+int connect_socket(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  path.copy(address.sun_path, path.size());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    return fd;
+  const int code = errno;
+  ::close(fd);
+  errno = code;
+  return -1;
 }
 
 }  // namespace
@@ -124,13 +161,7 @@ void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
 }
 
 std::string read_text_file(const std::string& path, uint64_t limit) {
-  const ReadFile file(path);
-  if (file.size() > limit)
-    fail("{}: file has {} bytes; at most {} are read for a file of this kind", printable(path),
-         file.size(), limit);
-  std::string text(file.size(), '\0');
-  file.read_at(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
-  return text;
+  return read_whole(ReadFile(path), limit);
 }
 
 std::string read_input(const std::string& path, uint64_t limit) {
@@ -138,7 +169,7 @@ std::string read_input(const std::string& path, uint64_t limit) {
   struct stat st {};
   const bool streams =
       ::stat(path.c_str(), &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
-  if (!streams) return read_text_file(path, limit);
+  if (!streams) return read_whole(ReadFile(path), limit);
   const Descriptor input{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (input.fd < 0) fail("{}: {}", printable(path), open_failure(path, errno));
   return read_stream(input.fd, printable(path), limit);
@@ -153,6 +184,36 @@ void write_file_atomically(const std::string& path,
   const int code = errno;
   ::unlink(temporary.c_str());
   fail("{}: cannot replace: {}", printable(path), errno_text(code));
+}
+
+std::string output_target(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the kernel allows
+  std::error_code error;
+  std::filesystem::path target = path;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(target, error); ++i)
+    target = target.parent_path() / std::filesystem::read_symlink(target, error);
+  if (std::filesystem::is_directory(target, error))
+    fail("{}: is a folder; expected a file to write", printable(path));
+  if (error == std::errc::too_many_symbolic_link_levels)
+    fail("{}: cannot open: {}", printable(path), error.message());
+  return target.string();
+}
+
+void write_output(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+  const std::string target = output_target(path);
+  struct stat st {
+  }, found{};
+  // /dev/stdout leads to a file that may have lost its name: then it is written where it is.
+  if (::stat(path.c_str(), &st) != 0 ||
+      (S_ISREG(st.st_mode) && ::stat(target.c_str(), &found) == 0 && found.st_dev == st.st_dev &&
+       found.st_ino == st.st_ino))
+    return write_file_atomically(target, parts);
+  const int fd = S_ISSOCK(st.st_mode)
+                     ? connect_socket(path)
+                     : ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  if (const int code = write_and_close(fd, parts); code != 0)
+    fail("{}: cannot write: {}", printable(path), errno_text(code));
 }
 
 bool path_exists(const std::string& path) {

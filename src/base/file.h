@@ -56,6 +56,14 @@ bool path_exists(const std::string& path);  // without following a last symbolic
 // nowhere leads.
 std::string open_failure(const std::string& path, int code);
 std::string errno_text(int code);  // "No such file or directory"
+// Writes `parts` to a file that a user named. A symbolic link is followed, and the regular file behind
+// it is replaced atomically; a device, a pipe or a socket is opened and written. Throws Error for a
+// folder.
+void write_output(const std::string& path, std::span<const std::span<const uint8_t>> parts);
+// Returns the path behind the symbolic links of a file that a user names for output, whether it
+// exists or not. Throws Error for a folder.
+std::string output_target(const std::string& path);
+
 std::string join_path(const std::string& folder, std::string_view name);
 std::string_view base_name(std::string_view path);
 

@@ -77,7 +77,7 @@ void write_safetensors(const std::string& path, std::span<const TensorData> tens
   std::vector<std::span<const uint8_t>> parts = {
       {reinterpret_cast<const uint8_t*>(header.data()), header.size()}};
   for (const TensorData* t : sorted) parts.push_back(t->data);
-  write_file_atomically(path, parts);
+  write_output(path, parts);
 }
 
 }  // namespace moebius

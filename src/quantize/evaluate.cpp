@@ -297,8 +297,8 @@ void write_eval_cache(const std::string& path, const Windows& windows, EvalModel
                       const EvalSettings& settings) {
   EvalSteps::Reader theirs(base);
   const size_t vocab = base.model->vocab(), keep = std::min(kKept, vocab);
-  const std::string temporary = path + ".tmp";
-  OutputFile file(temporary, 0);
+  const std::string target = output_target(path);
+  OutputFile file(target + ".tmp", 0);
   uint64_t at = 0;
   const auto write = [&](const std::vector<uint8_t>& bytes) {
     file.write_at(at, bytes);
@@ -333,7 +333,7 @@ void write_eval_cache(const std::string& path, const Windows& windows, EvalModel
     }
     write(out);
   });
-  file.finish(path);
+  file.finish(target);
 }
 
 EvalFigures evaluate_cached(const std::string& path, const Windows& windows, EvalModel model,

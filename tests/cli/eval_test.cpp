@@ -85,9 +85,20 @@ TEST(Eval, FiguresGatesAndTheFileOfABase) {
   EXPECT_NEAR(number(j, "loss"), number(p, "loss"), 1e-9);
   EXPECT_EQ(top1, number(p, "top1_agreement"));
   // All tokens of this vocabulary are in the file, so the figures are those of both models.
+  fs::create_symlink("behind", dir / "kl");  // a link is followed
   const Json first = eval_json(folder + base + text + file),
              again = eval_json(folder + text + file);
   EXPECT_EQ(first.dump(), again.dump());
+  EXPECT_TRUE(fs::is_symlink(dir / "kl"));
+  EXPECT_TRUE(fs::is_regular_file(dir / "behind"));
+  for (const auto& [name, kind] :
+       {std::pair("/dev/null", "is a device"), {"/tmp", "is a folder"}}) {
+    const CommandResult refused =
+        run_tool("eval " + folder + " -q" + base + text + " --kl-cache " + name);
+    EXPECT_EQ(refused.status, 1);
+    EXPECT_EQ(refused.err, fmt::format("moebius: {}: {}; expected a regular file\n", name, kind));
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
   EXPECT_NEAR(number(*first.find("kl"), "mean"), kl, 1e-6);
   EXPECT_EQ(number(first, "routing"), number(j, "routing"));
   EXPECT_EQ(run_tool("eval " + folder + " -q" + base + text + " --max-kl 1 --min-top1 0").status,

@@ -298,6 +298,38 @@ TEST(Manners, ErrorsNameTheFileThatWasAskedFor) {
   EXPECT_FALSE(says(r, ".tmp")) << r.err;
 }
 
+TEST(Manners, OutputsMayBeLinksAndPipes) {
+  const TempDir dir;
+  const auto quoted = [&](const char* name) { return shell_quote((dir / name).string()); };
+  const std::string logits =
+      "logits " + shell_quote(test::bundled_model_dir().string()) + " --tokens 1 --out ";
+  ASSERT_EQ(run_tool(logits + quoted("plain")).status, 0);
+  const std::string bytes = test::read_file(dir / "plain");
+  fs::create_symlink("real", dir / "link");
+  EXPECT_EQ(run_tool(logits + quoted("link")).status, 0);
+  EXPECT_TRUE(fs::is_symlink(dir / "link"));
+  EXPECT_EQ(test::read_file(dir / "real"), bytes);
+  const CommandResult piped = run_tool(
+      logits + quoted("pipe") + " & cat " + quoted("pipe") + " > " + quoted("read") + "; wait $!",
+      "mkfifo " + quoted("pipe") + ";");
+  EXPECT_EQ(piped.status, 0) << piped.err;
+  EXPECT_TRUE(fs::is_fifo(dir / "pipe"));
+  EXPECT_EQ(test::read_file(dir / "read"), bytes);
+  fs::create_directory(dir / "folder");
+  const CommandResult folder = run_tool(logits + quoted("folder"));
+  EXPECT_EQ(folder.status, 1);
+  EXPECT_EQ(folder.err,
+            "moebius: " + (dir / "folder").string() + ": is a folder; expected a file to write\n");
+  test::write_file(dir / "talk", "/save " + (dir / "said").string() + "\n/save " +
+                                     (dir / "folder").string() + "\n");
+  fs::create_symlink("real", dir / "said");
+  const CommandResult talk = run_tool("run -i < " + quoted("talk"));
+  EXPECT_EQ(talk.status, 0) << talk.err;
+  EXPECT_TRUE(says(talk, "folder: is a folder; expected a file to write")) << talk.err;
+  EXPECT_TRUE(fs::is_symlink(dir / "said"));
+  EXPECT_EQ(test::read_file(dir / "real"), "[]\n");
+}
+
 TEST(Manners, OneOfAThingIsSingular) {
   EXPECT_EQ(counted(0, "token"), "0 tokens");
   EXPECT_EQ(counted(1, "token"), "1 token");

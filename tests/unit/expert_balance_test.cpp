@@ -43,6 +43,20 @@ TEST(ExpertBalance, AQuarterMoreSlotsEvenOutSkewedLoads) {
     }
 }
 
+// --expert-loads is a name that a user gives.
+TEST(ExpertBalance, AFileOfLoadsMayBeALinkAndADeviceHasNone) {
+  namespace fs = std::filesystem;
+  const test::TempDir dir;
+  fs::create_symlink("real", dir / "link");
+  const std::string link = (dir / "link").string();
+  EXPECT_TRUE(read_loads(link).empty());
+  save_loads(link, {{3, {1, 2}}});
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_regular_file(dir / "real"));
+  EXPECT_EQ(read_loads(link), (ExpertLoads{{3, {1, 2}}}));
+  EXPECT_TRUE(read_loads("/dev/null").empty());
+}
+
 TEST(ExpertBalance, TheWorstLayerMovesAndOnlyWhereItHelps) {
   BalanceSettings s;
   s.ranks = 2, s.spare = 4;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -63,14 +64,17 @@ ExpertLoads parse_loads(std::string_view text, std::string_view what) {
 }
 
 ExpertLoads read_loads(const std::string& file) {
-  if (file.empty() || !path_exists(file)) return {};
+  std::error_code error;
+  const auto status =
+      std::filesystem::status(file, error);  // a device or a pipe has none of earlier runs
+  if (!std::filesystem::exists(status) || std::filesystem::is_other(status)) return {};
   return parse_loads(read_text_file(file, kMostLoadsBytes), file);
 }
 
 void save_loads(const std::string& file, const ExpertLoads& loads) {
   const std::string text = write_loads(loads);
   const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-  write_file_atomically(file, {&bytes, 1});
+  write_output(file, {&bytes, 1});
 }
 
 void ExpertBalance::add_layer(size_t layer, size_t experts, const ExpertLoads& earlier) {
