@@ -78,17 +78,53 @@ std::vector<std::string> checkpoints_below(const std::string& folder) {
 }
 
 // A folder that is none of a model, but has some below it.
+// The first names of a list, and how many more it has.
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i == 0 ? "" : ", ") + printable(names[i]);
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
 void check_not_a_parent(const std::string& folder) {
   if (has_config(folder) || path_exists(join_path(folder, "tokenizer.json"))) return;
   const std::vector<std::string> below = checkpoints_below(folder);
   if (below.empty()) return;
-  constexpr size_t kShown = 8;
-  std::string names;
-  for (size_t i = 0; i < std::min(below.size(), kShown); ++i)
-    names += (i == 0 ? "" : ", ") + printable(below[i]);
-  if (below.size() > kShown) names += fmt::format(" and {} more", below.size() - kShown);
   fail("{}: has no config.json; {} below it: {}", printable(folder),
-       below.size() == 1 ? "there is a model" : "there are models", names);
+       below.size() == 1 ? "there is a model" : "there are models", first_of(below));
+}
+
+// Returns what the folder that a mistyped path leads through has: its models, else its folders.
+std::string what_is_beside(std::string path) {
+  while (path.ends_with('/')) path.pop_back();
+  const size_t slash = path.rfind('/');
+  const std::string parent =
+      path.substr(0, slash == std::string::npos ? 0 : std::max<size_t>(slash, 1));
+  if (parent.empty() || !folder_exists(parent)) return "";
+  std::vector<std::string> names = checkpoints_below(parent);
+  if (names.empty()) names = folders_in(parent);
+  return fmt::format("; {} has {}", printable(parent),
+                     names.empty() ? "no folder" : first_of(names));
+}
+
+// Returns the command that downloads what was typed, where that is a name of the hub (ORG/NAME,
+// hf://ORG/NAME, hf.co/ORG/NAME:Q4, its page) or of ollama's library (qwen3:30b); else "".
+std::string download_command(std::string typed) {
+  if (typed.find_first_of("./~") == 0 || typed.find(' ') != std::string::npos) return "";
+  bool foreign = false;
+  for (const std::string_view begin : {"https://", "hf://", "hf.co/", "huggingface.co/"})
+    if (typed.starts_with(begin)) typed.erase(0, begin.size()), foreign = true;
+  if (const size_t tag = typed.find(':'); tag != std::string::npos)
+    typed.erase(tag), foreign = true;
+  const size_t slash = typed.find('/');
+  if (foreign && slash != std::string::npos) typed = typed.substr(0, typed.find('/', slash + 1));
+  const bool repository = looks_like_repository(typed);
+  const std::string owner = typed.substr(0, slash);
+  if (!foreign && (!repository || owner == "models" || folder_exists(owner))) return "";
+  return fmt::format("`hf download {} --local-dir DIR`",
+                     repository ? printable(typed) : "ORG/NAME");
 }
 
 // The hub's cache keeps revisions of a repository in snapshots/<revision>, and the name of the
@@ -145,11 +181,10 @@ std::string usable_folder(const std::string& typed) {
   const int code = errno;
   if (const std::string near = code == ENOENT ? nearest_path(typed) : ""; !near.empty())
     fail("{}: there is no such folder; did you mean {}?", printable(typed), printable(near));
-  if (code == ENOENT && looks_like_repository(typed) &&
-      !folder_exists(typed.substr(0, typed.find('/'))))
-    fail("{0}: there is no such folder; download it with `hf download {0} --local-dir DIR`",
-         printable(typed));
-  if (code == ENOENT && !path_exists(typed)) fail("{}: there is no such folder", printable(typed));
+  if (const std::string get = code == ENOENT ? download_command(typed) : ""; !get.empty())
+    fail("{}: there is no such folder; download it with {}, then name DIR", printable(typed), get);
+  if (code == ENOENT && !path_exists(typed))
+    fail("{}: there is no such folder{}", printable(typed), what_is_beside(typed));
   fail("{}: {}", printable(typed), open_failure(typed, code));
 }
 

@@ -52,7 +52,15 @@ constexpr Foreign kForeignOptions[] = {
     {"-o", "--out"},
     {"--input", "--in"},
     {"--silent", "--quiet"},
+    {"--served-model-name", "--alias"},
+    {"-np", "--parallel"},
+    {"--max-num-seqs", "--parallel"},
 };
+constexpr std::string_view kDownloadNames[] = {"-hf",  "-hfr", "--hf-repo",
+                                               "--hf", "-mu",  "--model-url"};
+constexpr std::string_view kDownload =
+    "models are downloaded with `hf download ORG/NAME --local-dir DIR`, and then run with `run "
+    "DIR`";
 constexpr std::string_view kModelNames[] = {"-m", "--model", "--model-path", "--tokenizer"};
 constexpr std::string_view kGpuNames[] = {"-ngl", "--n-gpu-layers", "--gpu-layers", "--device",
                                           "--gpu-memory-utilization"};
@@ -112,6 +120,8 @@ std::string unknown_command(const Command& parent, std::string_view name) {
   const std::string shown = printable(name, 60);
   for (const Foreign& f : kForeignCommands)
     if (f.name == name) return fmt::format("there is no command `{}`; ours is `{}`", shown, f.ours);
+  if (name == "pull" || name == "download")
+    return fmt::format("there is no command `{}`; {}", shown, kDownload);
   if (is_folder(std::string(name)))
     return fmt::format("`{0}` is a folder, not a command; did you mean `run {0}`?", shown);
   std::vector<std::string> names;
@@ -130,6 +140,7 @@ bool is_foreign_option(std::string_view name) {
   return std::any_of(std::begin(kForeignOptions), std::end(kForeignOptions),
                      [&](const Foreign& f) { return f.name == name; }) ||
          std::any_of(std::begin(kModelNames), std::end(kModelNames), same) ||
+         std::any_of(std::begin(kDownloadNames), std::end(kDownloadNames), same) ||
          std::any_of(std::begin(kGpuNames), std::end(kGpuNames), same);
 }
 
@@ -146,10 +157,21 @@ std::string unknown_option(const Command& tool, const Command& command, std::str
                    : command.find("--gpu-memory") == nullptr
                        ? "; ours is `--device cuda`"
                        : "; ours are `--device cuda`, `--gpu-memory`");
-  for (const Foreign& f : kForeignOptions)
-    if (f.name == name && command.find(f.ours) != nullptr)
-      return fmt::format("{}; ours is `{}`", head, f.ours);
+  if (std::find(std::begin(kDownloadNames), std::end(kDownloadNames), name) !=
+      std::end(kDownloadNames))
+    return fmt::format("{}; {}", head, kDownload);
+  std::string_view ours;
+  for (const Foreign& f : kForeignOptions) {
+    if (f.name != name) continue;
+    if (command.find(f.ours) != nullptr) return fmt::format("{}; ours is `{}`", head, f.ours);
+    ours = f.ours;
+  }
+  constexpr size_t kFew = 3;  // commands that a sentence names
   std::vector<std::string> owners, names;
+  if (!ours.empty()) owners_of(tool, ours, owners);
+  if (!owners.empty() && owners.size() <= kFew)
+    return fmt::format("{}; ours is `{}` of {}", head, ours, fmt::join(owners, ", "));
+  owners.clear();
   owners_of(tool, name, owners);
   if (!owners.empty()) return fmt::format("{}; it belongs to {}", head, fmt::join(owners, ", "));
   for (const Option& o : command.options) names.insert(names.end(), o.names.begin(), o.names.end());
