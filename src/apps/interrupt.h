@@ -4,8 +4,9 @@
 
 namespace moebius {
 
-// From now on the first Ctrl-C ends the program at once with exit code 130, saying `word` (a string
-// literal) on stderr. For work that has no place to stop and nothing to lose, such as loading.
+// From now on the first Ctrl-C ends the program at once with exit code 130, saying `word` (which must
+// outlive the program's work) on stderr. For work that has no place to stop and nothing to lose, such
+// as loading.
 void interrupt_ends(const char* word);
 inline constexpr const char* kInterruptedLoading = "interrupted while loading";
 // From now on Ctrl-C is noted, and a waiting read ends. A second one before clear_interrupt() ends

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `quantize`: a folder of plain weights becomes a compressed-tensors folder.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <chrono>
@@ -9,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/folder.h"
+#include "apps/interrupt.h"
 #include "apps/layout.h"
 #include "apps/manners.h"
 #include "apps/options.h"
@@ -56,10 +57,15 @@ void check_scheme_name(const std::string& typed) {
   for (const char c : typed) upper += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   for (const SchemeName& s : scheme_names()) names.emplace_back(s.name);
   if (std::find(names.begin(), names.end(), upper) != names.end()) return;
-  const std::string near = nearest(upper, names);
-  throw UsageError(near.empty() ? fmt::format("there is no scheme '{}'", printable(typed, 40))
-                                : fmt::format("there is no scheme '{}'; did you mean {}?",
-                                              printable(typed, 40), near));
+  // llama.cpp's names, such as q4_k_m and IQ3_XS, begin with the bits.
+  std::string near;
+  const size_t bits = upper.find_first_not_of("IQ");
+  if (bits != std::string::npos && bits > 0) near = fmt::format("W{}A16", upper[bits]);
+  if (upper == "AWQ" || upper == "GPTQ" || upper == "INT4") near = "W4A16";
+  if (std::find(names.begin(), names.end(), near) == names.end()) near = nearest(upper, names);
+  throw UsageError(fmt::format("there is no scheme '{}'; {}there are {}", printable(typed, 40),
+                               near.empty() ? "" : fmt::format("did you mean {}? ", near),
+                               fmt::join(names, ", ")));
 }
 
 void take_method(QuantizeCommand& c) {
@@ -121,6 +127,10 @@ int run_quantize(QuantizeCommand& c) {
   print_forecast(job);
   double seconds = 0;
   if (!c.dry_run) {
+    static std::string interrupted;  // read by the signal handler
+    interrupted = fmt::format("interrupted; {}.partial is unfinished: continue with --resume",
+                              printable(job.options().target));
+    interrupt_ends(interrupted.c_str());
     const auto start = std::chrono::steady_clock::now();
     Progress progress("quantize", job.plan().source_bytes, true);
     std::atomic<uint64_t> before{0};
@@ -134,6 +144,7 @@ int run_quantize(QuantizeCommand& c) {
                          p.layer >= 0 ? fmt::format("layer {}/{}", p.layer + 1, layers) : "");
     });
     progress.finish();
+    interrupt_ends("interrupted");
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     size_t others = 0;
     const ModuleReport* first = nullptr;

@@ -213,6 +213,13 @@ TEST(Quantize, RefusesInWords) {
   const test::TempDir dir;
   const std::string src = golden("qwen3moe-dense"), to = " " + quoted(dir / "out") + " ";
   refused(src + to + "--scheme w4a61", "did you mean W4A16?", 2);
+  for (const auto& [typed, near] :
+       {std::pair("q4_k_m", "W4A16"), {"Q8_0", "W8A16"}, {"iq3_xs", "W3A16"}, {"int4", "W4A16"}})
+    refused(src + to + "--scheme " + typed,
+            fmt::format("there is no scheme '{}'; did you mean {}? there are W4A16, W4A16_ASYM, ",
+                        typed, near),
+            2);
+  refused(src + to + "--scheme zzzzzzzz", "no scheme 'zzzzzzzz'; there are W4A16, ", 2);
   refused(src + to, "--scheme", 2);
   refused(src + to + "--scheme NVFP4", "expected --calib with text");
   refused(src + to + "--scheme W4A16", "a group of 128 does not divide the inputs of");
@@ -386,6 +393,22 @@ TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
 #else
   GTEST_SKIP() << "no library can be loaded before this program";
 #endif
+}
+
+TEST(Quantize, CtrlCSaysHowToGoOn) {
+  const test::TempDir dir;
+  std::string tokens;  // so many that the calibration takes long
+  for (size_t i = 0; i < 400000; ++i) tokens += {static_cast<char>(i * i % 29 + 2), 0};
+  test::write_file(dir / "t.bin", tokens);
+  const std::string out = quoted(dir / "out"), begun = quoted(dir / "out.partial") + "/moebius-*";
+  const CommandResult r =
+      run_tool("quantize " + golden("qwen3moe-dense") + " " + out +
+               " -q --threads 1 --scheme W4A16 --group 32 --calib-tokens 400000 --calib " +
+               quoted(dir / "t.bin") + " & for i in $(seq 600); do ls " + begun +
+               " >/dev/null 2>&1 && break; sleep 0.1; done; kill -INT $!; wait $!");
+  EXPECT_EQ(r.status, 130) << r.err;
+  EXPECT_EQ(r.err, "moebius: interrupted; " + (dir / "out").string() +
+                       ".partial is unfinished: continue with --resume\n");
 }
 
 TEST(Quantize, ResumeGoesOnWithEqualBytesOrSaysWhatDiffers) {
