@@ -2,13 +2,16 @@
 // The bench command: its subjects, their options.
 #include "apps/bench.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
 #include "apps/bench_engine.h"
 #include "apps/bench_folder.h"
 #include "apps/commands.h"
+#include "apps/folder.h"
 #include "apps/rank_process.h"
+#include "base/error.h"
 
 namespace moebius {
 namespace {
@@ -18,8 +21,8 @@ using Action = int (*)(const BenchOptions&, std::ostream&);
 Command subject(std::string name, std::string what, const std::shared_ptr<BenchOptions>& o,
                 Action action) {
   Command c("bench " + name, std::move(what));
-  c.action = [o, action, models = name == "model"](const Command&) {
-    if (!models) require_cpu(o->run.device);
+  c.action = [o, action](const Command&) {
+    require_cpu(o->run.device);
     return action(*o, std::cout);
   };
   return c;
@@ -182,15 +185,26 @@ Command attention_subject() {
   return c;
 }
 
+// Settles what is measured: the folder, the bundled model where none is given, or --synthetic.
+void settle_model(BenchOptions& o) {
+  if (o.synthetic.empty()) {
+    if (o.folder.empty()) o.folder = bundled_folder();
+    return;
+  }
+  const RankOptions& r = o.ranks;
+  if (RankProcess::current() != nullptr || std::max({r.ranks, r.pp, r.tp, r.ep}) > 1)
+    fail("--synthetic is for one process; ranks read a folder that all of them see");
+}
+
 Command model_subject() {
   auto o = std::make_shared<BenchOptions>();
-  Command c = subject("model", "prefill and decode of a whole model with random tokens", o,
-                      run_bench_model);
-  c.folder(o->folder);
+  Command c("bench model", "prefill and decode of a whole model with random tokens");
+  c.folder(o->folder).bundled = false;  // not needed with --synthetic
   c.option("--synthetic", "NAME", &o->synthetic,
            "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder")
       .one_of(synthetic_folder_names())
       .by_default("none");
+  c.at_most_one({"DIR", "--synthetic"});
   c.option("--layers", "N", &o->layers, "layers of --synthetic").range(1, 256);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
@@ -211,14 +225,19 @@ Command model_subject() {
   add_kv_dtype_option(c, o->kv_dtype);
   add_pack_option(c, o->pack_dir);
   add_rank_options(c, o->ranks);
+  c.action = [o](const Command&) {
+    settle_model(*o);
+    return run_bench_model(*o, std::cout);
+  };
   c.follow = [o] {
+    settle_model(*o);
     RunOptions run = o->run;
     if (!o->threads.empty()) run.threads = static_cast<int>(o->threads.front());
     return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks, o->pack_dir});
   };
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
                 "moebius bench model DIR --batches 1 --depths 32,32768",
-                "moebius bench model --synthetic qwen3-30b --layers 6 --device cuda"};
+                "moebius bench model --synthetic qwen3-30b --layers 6"};
   return c;
 }
 

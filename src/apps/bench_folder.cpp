@@ -10,6 +10,7 @@
 #include <span>
 
 #include "apps/bench_synthetic.h"
+#include "apps/interrupt.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/folder_write.h"
@@ -26,10 +27,11 @@ struct Sizes {
   std::string_view name;
   size_t hidden, heads, kv_heads, head_dim, experts, top_k, width, shared, vocabulary;
   size_t query_latent, latent, nope, rope;  // of latent attention; 0: heads
+  size_t layers;                            // of the published model
 };
 constexpr Sizes kSizes[] = {
-    {"qwen3-30b", 2048, 32, 4, 128, 128, 8, 768, 0, 151936, 0, 0, 0, 0},
-    {"deepseek-v3", 7168, 128, 128, 128, 256, 8, 2048, 1, 129280, 1536, 512, 128, 64},
+    {"qwen3-30b", 2048, 32, 4, 128, 128, 8, 768, 0, 151936, 0, 0, 0, 0, 48},
+    {"deepseek-v3", 7168, 128, 128, 128, 256, 8, 2048, 1, 129280, 1536, 512, 128, 64, 61},
 };
 
 const Sizes& sizes_of(std::string_view name) {
@@ -218,6 +220,8 @@ std::vector<std::string> synthetic_folder_names() {
   return names;
 }
 
+size_t synthetic_layers(std::string_view name) { return sizes_of(name).layers; }
+
 SyntheticFolder::SyntheticFolder(std::string_view name, size_t layers, size_t vocabulary,
                                  size_t experts) {
   Sizes s = sizes_of(name);
@@ -231,7 +235,7 @@ SyntheticFolder::SyntheticFolder(std::string_view name, size_t layers, size_t vo
         t.numbers("lm_head", vocabulary, s.hidden);
     t.ones("model.norm", s.hidden);
     t.write(path_, "model-ends.safetensors");
-    for (size_t i = 0; i < layers; ++i) {
+    for (size_t i = 0; i < layers && !interrupt_seen(); ++i) {
       add_layer(t, s, i);
       t.write(path_, fmt::format("model-{}.safetensors", i));
     }

@@ -8,11 +8,13 @@
 namespace moebius {
 
 std::vector<std::string> synthetic_folder_names();  // "qwen3-30b", "deepseek-v3"
+size_t synthetic_layers(std::string_view name);     // of the published model
 
 // A folder, named by the model and its layers, that is gone with its owner; below $TMPDIR, or /tmp.
 class SyntheticFolder {
  public:
-  // vocabulary, experts 0: the model's own. Throws Error; what was written is gone then.
+  // vocabulary, experts 0: the model's own. Throws Error; what was written is gone then. Ctrl-C
+  // (apps/interrupt.h) leaves out the layers that are not yet written.
   SyntheticFolder(std::string_view name, size_t layers, size_t vocabulary = 0, size_t experts = 0);
   ~SyntheticFolder();
   SyntheticFolder(const SyntheticFolder&) = delete;

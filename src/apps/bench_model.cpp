@@ -464,6 +464,27 @@ class ModelRun {
     return j;
   }
 
+  // What all layers of a --synthetic model come to. Layers are alike; the embedding and the output
+  // projection are measured whole.
+  std::string whole_model(std::span<const ModelRow> rows) const {
+    const size_t all = synthetic_layers(options_.synthetic), here = bench_.model().layers();
+    const double times = static_cast<double>(all) / static_cast<double>(here);
+    double ends = 0;  // bytes of modules outside the layers
+    for (const Module& m : checkpoint_.modules())
+      if (m.layer < 0) ends += static_cast<double>(m.bytes);
+    const double bytes = ends + (static_cast<double>(bench_.model().packed_bytes()) - ends) * times;
+    std::string text = fmt::format("all {} layers: about {} of weights", all, human_bytes(bytes));
+    for (const ModelRow& r : rows) {
+      double outside = 0;  // seconds
+      for (const Phase phase : {Phase::kEmbedding, Phase::kOutput})
+        if (const Json* ms = r.profile.find(std::string(name_of(phase))))
+          outside += ms->as_double() * 1e-3;
+      const double seconds = outside + std::max(0.0, r.time.median - outside) * times;
+      text += fmt::format(", {} {:.3g} tokens/s", r.test, r.rate() * r.time.median / seconds);
+    }
+    return labelled("", text, 0, output_width());
+  }
+
   std::string footer(std::span<const ModelRow> rows) const {
     std::string text =
         fmt::format("{} thread{}: loaded in {}, peak memory {}; memory can be read at {:.3g} GB/s",
@@ -473,7 +494,9 @@ class ModelRun {
       if (r.key.starts_with("tg"))
         text += fmt::format(", {} reads at {:.0f} % of it", r.test, 100 * roof_share(r));
     const StepStats& last = bench_.model().last_step();
-    if (last.rank_imbalance == 0) return labelled("", text, 0, output_width());
+    if (last.rank_imbalance == 0)
+      return labelled("", text, 0, output_width()) +
+             (options_.synthetic.empty() ? "" : whole_model(rows));
     text += fmt::format("; busiest rank over the mean {:.2f}, layers whose experts moved: {}",
                         last.rank_imbalance, last.layers_moved);
     for (const ModelRow& r : rows)
@@ -526,13 +549,10 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
   BenchOptions options = asked;
   std::optional<SyntheticFolder> made;
   if (!options.synthetic.empty()) {
-    if (!options.folder.empty())
-      fail("--synthetic makes a folder of its own; leave out {}", printable(options.folder));
-    const RankOptions& r = options.ranks;
-    if (std::max({r.ranks, r.pp, r.tp, r.ep}) > 1)
-      fail("--synthetic is for one process; ranks read a folder that all of them see");
     note("writing {} random layers in the sizes of {}", options.layers, options.synthetic);
+    interrupt_is_noted();  // the folder must be removed
     options.folder = made.emplace(options.synthetic, options.layers).path();
+    if (interrupt_seen()) return kExitInterrupted;
   }
   const std::vector<size_t> threads =
       options.threads.empty() ? std::vector<size_t>{default_thread_count()} : thread_list(options);
@@ -543,7 +563,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
   std::string footer;
   double load_peak = 0;
   for (const size_t n : threads) {
-    interrupt_ends(kInterruptedLoading);
+    if (!made) interrupt_ends(kInterruptedLoading);
     ModelRun run(options, checkpoint, machine, n, load_peak);
     interrupt_is_noted();
     load_peak = run.load_peak();
@@ -564,7 +584,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
       if (bar) bar->advance(1);
     });
     bar.reset();
-    if (!finished) return 130;
+    if (!finished) return kExitInterrupted;
     const std::span<const ModelRow> these = std::span(rows).subspan(first);
     if (options.json)
       out << run.json(these).dump() << std::endl;

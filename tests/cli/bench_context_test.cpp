@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `bench model --invented`: a context that was never computed is read as a computed one is; and sparse
-// attention reads what it selects, in every family that has some.
+// attention reads what it selects, in every family that has some. `bench model --synthetic`: the
+// example of the help runs, and its folder is gone afterwards.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 
+#include "apps/commands.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "unit/test_util.h"
@@ -77,6 +80,50 @@ TEST(BenchContext, SparseAttentionReadsWhatItSelects) {
     EXPECT_LT(bytes[0], bytes[1]);
     printf("%s: %.0f bytes of keys, %.0f where most are selected\n", c.folder, bytes[0], bytes[1]);
   }
+}
+
+// As the help writes it, but for fewer layers and steps.
+std::string synthetic_example() {
+  Command tool = make_tool();
+  for (const Command& bench : tool.subjects)
+    for (const Command& subject : bench.subjects)
+      for (const std::string& example : subject.examples)
+        if (const size_t at = example.find(" --layers 6"); at != std::string::npos)
+          return example.substr(std::strlen("moebius "), at - std::strlen("moebius "));
+  return "";
+}
+
+bool is_empty_folder(const fs::path& folder) {
+  return fs::directory_iterator(folder) == fs::directory_iterator();
+}
+
+TEST(BenchSynthetic, TheExampleOfTheHelpRuns) {
+  const test::TempDir dir;
+  const std::string in = "TMPDIR=" + test::shell_quote(dir.path().string()),
+                    example = synthetic_example();
+  EXPECT_EQ(example, "bench model --synthetic qwen3-30b");
+  const test::CommandResult both = test::run_tool("bench model . --synthetic qwen3-30b");
+  EXPECT_EQ(both.status, 2);
+  EXPECT_NE(both.err.find("DIR and --synthetic exclude each other"), std::string::npos) << both.err;
+  EXPECT_NE(test::run_tool(example + " --pp 2").err.find("is for one process"), std::string::npos);
+  if (!test::plain_build()) GTEST_SKIP() << "a layer of this size takes minutes here";
+  const test::CommandResult r = test::run_tool(
+      example + " --layers 1 --prompts 4 --batches 1 --steps 1 --seconds 0 -t 1", in);
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("qwen3-30b-1"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("\nall 48 layers: about "), std::string::npos) << r.out;
+  EXPECT_TRUE(is_empty_folder(dir.path()));
+}
+
+TEST(BenchSynthetic, CtrlCRemovesTheFolder) {
+  const test::TempDir dir;
+  const std::string folder = test::shell_quote(dir.path().string());
+  const test::CommandResult r = test::run_tool(
+      "bench model --synthetic qwen3-30b --layers 256 & p=$!; until ls " + folder +
+          "/*/*/model-ends* >/dev/null 2>&1; do sleep 0.02; done; kill -INT $p; wait $p",
+      "TMPDIR=" + folder);
+  EXPECT_EQ(r.status, 130) << r.err;
+  EXPECT_TRUE(is_empty_folder(dir.path()));
 }
 
 }  // namespace
