@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The serve command: binds first, so that whoever waits can be told so, then loads. The event
 // thread answers from the start; the first line on stdout is the address.
+#include <arpa/inet.h>
 #include <fmt/core.h>
 #include <poll.h>
 #include <pthread.h>
@@ -91,7 +92,17 @@ bool log_is_journal() {
          fmt::format("{}:{}", log.st_dev, log.st_ino) == journal;
 }
 
+// Refuses what is no address before anything is asked about it.
+void check_address(const std::string& host) {
+  unsigned char bytes[sizeof(in6_addr)];
+  const std::string plain = host.substr(0, host.find('%'));  // without an IPv6 zone
+  if (host != "localhost" && inet_pton(AF_INET, host.c_str(), bytes) != 1 &&
+      inet_pton(AF_INET6, plain.c_str(), bytes) != 1)
+    fail("--host {}: is no address; expected one such as 127.0.0.1", printable(host));
+}
+
 ServerOptions server_options(const ServeOptions& o) {
+  check_address(o.host);
   ServerOptions s;
   s.host = o.host;
   s.port = static_cast<uint16_t>(o.port);

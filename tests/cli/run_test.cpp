@@ -77,6 +77,7 @@ TEST(Run, AConversationComputesOnlyWhatIsNew) {
   EXPECT_GT(first, 2u) << r.err;
   EXPECT_EQ(number_before(" cached)", 0), first + 12 - 1) << r.err;
   EXPECT_NE(r.err.find("KV cache: up to "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find(" for 1 sequence of "), std::string::npos) << r.err;
 }
 
 TEST(Run, MemoryForKeysAndValuesIsWhatIsAsked) {

@@ -351,6 +351,19 @@ TEST(ServeCommand, SignalsAndStatus) {
   const test::CommandResult open = test::run_tool("serve --host 0.0.0.0 --port 0");
   EXPECT_EQ(open.status, 2);
   EXPECT_NE(open.err.find("--api-key-file"), std::string::npos);
+  const test::CommandResult nowhere = test::run_tool("serve --host nohost --port 0");
+  EXPECT_EQ(nowhere.status, 1);
+  EXPECT_TRUE(nowhere.err.starts_with("moebius: --host nohost: ")) << nowhere.err;
+  EXPECT_EQ(nowhere.err.find("key"), std::string::npos) << nowhere.err;
+  // The memory of the KV cache is that of all sequences together.
+  const test::TempDir dir;
+  const std::string log = test::shell_quote((dir / "log").string());
+  const test::CommandResult budget = test::run_tool(
+      "serve --port 0 --parallel 3 -c 64 > " + log + " 2>&1 & p=$!; until grep -q 'KV cache' " +
+      log + " || ! kill -0 $p; do sleep 0.05; done; kill $p; wait $p");
+  EXPECT_EQ(budget.status, 0) << budget.err;
+  const std::string said = test::read_file(dir / "log");
+  EXPECT_NE(said.find(" for 3 sequences of 64 tokens"), std::string::npos) << said;
   const test::CommandResult broken = test::run_tool("serve /does/not/exist --port 0");
   EXPECT_EQ(broken.status, 1);
   Served killed("");
