@@ -477,8 +477,8 @@ TEST(LayerBuild, SectionsOfOtherMethodsAreCheckedInWords) {
             std::string::npos)
       << said({weight});
   EXPECT_NE(said({weight, scale, other})
-                .find("'0.qweight' has no meaning here; expected 0.weight, "
-                      "0.weight_scale_inv, "),
+                .find("'q.qweight' has no meaning here; expected q.weight, "
+                      "q.weight_scale_inv, "),
             std::string::npos)
       << said({weight, scale, other});
   EXPECT_NE(said({floats, scale}).find("is F32[32,32]; expected dtype F8_E4M3"), std::string::npos)

@@ -559,6 +559,27 @@ TEST(ModelApi, HandlesDoNotSurviveAFork) {
   moebius_folder_free(folder);
 }
 
+// A program has options with other names than the tool's.
+TEST(ModelApi, MessagesNameTheOptionsOfPrograms) {
+  moebius_model* model = moebius_model_load(test::bundled_model_dir().c_str(), nullptr);
+  ASSERT_NE(model, nullptr) << moebius_last_error();
+  const std::vector<int32_t> prompt(200, 1);
+  const moebius_request r = request_of(prompt);
+  moebius_engine_options options{};
+  options.size = sizeof options;
+  for (const char* words : {"; shorten it or raise context=", "; shorten it or raise kv_gib="}) {
+    options.context = options.context == 0 ? 200 : 4096;
+    options.kv_bytes = options.context == 200 ? 0 : 1 << 19;
+    moebius_engine* engine = moebius_engine_new(model, &options);
+    ASSERT_NE(engine, nullptr) << moebius_last_error();
+    EXPECT_NE(moebius_engine_add(engine, &r, nullptr), 0);
+    EXPECT_NE(std::string(moebius_last_error()).find(words), std::string::npos)
+        << moebius_last_error();
+    moebius_engine_free(engine);
+  }
+  moebius_model_free(model);
+}
+
 TEST(ModelApi, OpenRunDropLeaksNoHandles) {
   const std::string folder = golden("qwen3moe-w4a8-g32-pack");
   for (int i = 0; i < 20; ++i) {
