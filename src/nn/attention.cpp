@@ -16,21 +16,6 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kTaskRows = 128;  // scores, sums and panels of a task stay near
-constexpr size_t kManyTasks = 128;
-constexpr size_t kFewRows = 16;        // up to which reading counts more than multiplying
-constexpr size_t kTasksPerThread = 4;  // so that threads end together
-constexpr size_t kWhole = SIZE_MAX;
-
-// The oldest position that a query at `position` sees.
-size_t oldest_seen(const AttentionSpec& spec, size_t position) {
-  size_t from = 0;
-  if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
-  if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
-  from = std::max(from, std::min(spec.first, position));
-  return from;
-}
-
 Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   const size_t from = oldest_seen(spec, position), begin = block * kKeyBlock;
   const size_t first = from > begin ? std::min(from - begin, kKeyBlock) : 0;
@@ -88,98 +73,20 @@ void Attention::State::merge(const State& part, size_t m, size_t dv) const {
 
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
                      Segments segments, size_t threads)
-    : plan_(plan), sequences_(sequences), segments_(segments) {
-  const size_t tokens = std::max<size_t>(1, task_rows(threads) / heads_per_kv());
-  std::vector<Range> ranges;
-  for (uint32_t s = 0; s < sequences.size(); ++s)
-    for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
-      ranges.push_back({s, static_cast<uint32_t>(begin),
-                        static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
-  const size_t kv_heads = plan.spec.kv_heads;
-  const bool split =
-      ranges.size() * kv_heads < (plan.attend != nullptr && threads != 0
-                                      ? std::min(kManyTasks, threads * 4 * kTasksPerThread)
-                                      : kManyTasks);
-  const size_t few = ceil_div(kv_heads, parts_of_heads(ranges, threads, split));
-  for (const Range& range : ranges) {
-    const size_t together = (range.end - range.begin) * heads_per_kv() <= kFewRows ? few : 1;
-    for (size_t h = 0; h < kv_heads; h += together)
-      add_tasks(range, static_cast<uint32_t>(h),
-                static_cast<uint32_t>(std::min(together, kv_heads - h)), split);
-  }
-  // The last tokens of a prompt see the most keys: start with them.
-  std::reverse(tasks_.begin(), tasks_.end());
-  if (segments == Segments::kSequential)
-    std::stable_sort(tasks_.begin(), tasks_.end(),
-                     [](const Task& a, const Task& b) { return a.segment < b.segment; });
-}
-
-// Rows of a task. Where a call takes many, the more there are, the less often keys and values are read, as
-// long as every thread has its tasks.
-size_t Attention::task_rows(size_t threads) const {
-  const size_t m_tile = plan_.kv.keys().kernel->m_tile,
-               least = std::max(m_tile, kTaskRows / m_tile * m_tile);
-  size_t all = 0;
-  bool many = plan_.attend != nullptr && threads != 0;
-  for (const AttentionRows& r : sequences_) {
-    all += r.T * plan_.spec.heads;
-    many = many && r.selected == nullptr && r.relative == nullptr;
-  }
-  size_t rows = many ? plan_.attend->best_rows : least;
-  while (rows / 2 >= least && all / rows < threads * kTasksPerThread) rows /= 2;
-  return rows;
-}
-
-size_t Attention::first_segment(const AttentionRows& rows, size_t token) const {
-  return oldest_seen(plan_.spec, rows.position + token) / (kSegmentBlocks * kKeyBlock);
-}
-
-size_t Attention::segments_of(const Range& range) const {
-  const AttentionRows& rows = sequences_[range.sequence];
-  return (rows.position + range.end - 1) / (kSegmentBlocks * kKeyBlock) -
-         first_segment(rows, range.begin) + 1;
-}
-
-// How many parts the kv heads are cut into where rows are few.
-size_t Attention::parts_of_heads(std::span<const Range> ranges, size_t threads, bool split) const {
-  const size_t kv_heads = plan_.spec.kv_heads;
-  if (threads == 0) return kv_heads;
-  size_t pieces = 0;
-  for (const Range& r : ranges) pieces += split ? segments_of(r) + entry_segments(r) : 1;
-  const size_t tasks = threads == 1 ? 1 : threads * kTasksPerThread;
-  return std::min<size_t>(kv_heads, ceil_div(tasks, std::max<size_t>(1, pieces)));
-}
-
-void Attention::add_tasks(const Range& range, uint32_t head, uint32_t heads, bool split) {
-  const AttentionRows& rows = sequences_[range.sequence];
-  const auto first = static_cast<uint32_t>(first_segment(rows, range.begin)),
-             last = first + static_cast<uint32_t>(segments_of(range) + entry_segments(range)) - 1;
-  Task task{range.sequence, head, heads, range.begin, range.end, first, last + 1, kWhole};
-  const bool in_turn = segments_ == Segments::kSequential;
-  if (!in_turn && (!split || first == last)) {
-    tasks_.push_back(task);
-    return;
-  }
-  const size_t floats =
-                   heads * (range.end - range.begin) * heads_per_kv() * (plan_.spec.value_dim + 2),
-               stride = in_turn ? 0 : floats;
-  task.partial = partials_.size();
-  partials_.resize(partials_.size() + floats * (in_turn ? 1 : last + 1 - first));
-  merges_.push_back({task, stride});
-  for (uint32_t s = first; s <= last; ++s, task.partial += stride) {
-    task.segment = s, task.segments = s + 1;
-    tasks_.push_back(task);
-  }
-}
+    : plan_(plan),
+      sequences_(sequences),
+      segments_(segments),
+      work_(cut_attention(plan, sequences, segments, threads)),
+      partials_(std::make_unique_for_overwrite<float[]>(work_.partial_floats)) {}
 
 Attention::State Attention::partial_at(const Task& task, size_t at) const {
   const size_t M = task.heads * (task.end - task.begin) * heads_per_kv(), dv = plan_.spec.value_dim;
-  float* begin = partials_.data() + at;
+  float* begin = partials_.get() + at;
   return {begin, begin + M * dv, begin + M * (dv + 1)};
 }
 
 void Attention::run(size_t index, AttentionScratch& s) {
-  const Task task = tasks_[index];
+  const Task task = work_.tasks[index];
   const AttentionRows& rows = sequences_[task.sequence];
   const AttentionSpec& spec = plan_.spec;
   const KvMatrix& keys = plan_.kv.keys();
@@ -201,7 +108,7 @@ void Attention::run(size_t index, AttentionScratch& s) {
   }
   const State all{s.all_out, s.all_best, s.all_total}, one{s.out, s.best, s.total};
   const bool goes_on =
-      segments_ == Segments::kSequential && task.segment > first_segment(rows, task.begin);
+      segments_ == Segments::kSequential && task.segment > first_segment(spec, rows, task.begin);
   if (goes_on)
     all.copy_from(partial_at(task, task.partial), all_rows, dv);
   else
@@ -210,7 +117,7 @@ void Attention::run(size_t index, AttentionScratch& s) {
     run_segment(job, segment, s);
     for (size_t m = 0; m < all_rows; ++m) all.merge(one, m, dv);
   }
-  if (task.partial == kWhole) return finish(task, all.out, all.total);
+  if (task.partial == kNoPartial) return finish(task, all.out, all.total);
   partial_at(task, task.partial).copy_from(all, all_rows, dv);
 }
 
@@ -219,14 +126,14 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
   const size_t all_rows = job.task.heads * job.M;
   for (size_t i = 0; i < all_rows; ++i) {  // a sink stands before the first segment that a row sees
     const size_t head = job.task.head + i / job.M, m = i % job.M;
-    const bool sink =
-        !spec.sinks.empty() && first_segment(job.rows, job.task.begin + m / job.rep) == segment;
+    const bool sink = !spec.sinks.empty() &&
+                      first_segment(spec, job.rows, job.task.begin + m / job.rep) == segment;
     s.best[i] = sink ? spec.sinks[head * job.rep + m % job.rep] : kMasked;
     s.total[i] = sink ? 1.0f : 0.0f;
   }
   std::fill_n(s.out, all_rows * spec.value_dim, 0.0f);
-  const size_t behind = first_segment(job.rows, job.task.begin) +
-                        segments_of({job.task.sequence, job.task.begin, job.task.end});
+  const size_t behind = first_segment(spec, job.rows, job.task.begin) +
+                        key_segments(spec, job.rows, job.task.begin, job.task.end);
   if (segment >= behind) return run_entries(job, segment - behind, s);
   const size_t newest = (job.position + job.tokens - 1) / kKeyBlock,
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
@@ -357,12 +264,11 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
 }
 
 void Attention::merge(size_t index) {
-  const auto& [task, stride] = merges_[index];
+  const auto& [task, parts, stride] = work_.merges[index];
   const size_t dv = plan_.spec.value_dim, M = task.heads * (task.end - task.begin) * heads_per_kv();
   const State all = partial_at(task, task.partial);
-  if (segments_ == Segments::kParallel)
-    for (size_t i = 1; i < task.segments - task.segment; ++i)
-      for (size_t m = 0; m < M; ++m) all.merge(partial_at(task, task.partial + i * stride), m, dv);
+  for (size_t i = 1; i < parts; ++i)
+    for (size_t m = 0; m < M; ++m) all.merge(partial_at(task, task.partial + i * stride), m, dv);
   finish(task, all.out, all.total);
 }
 
@@ -394,7 +300,7 @@ void run_attention(Attention& attention, ThreadPool& pool, std::span<AttentionSc
 uint64_t Attention::bytes_read() const {
   const uint64_t head_bytes = plan_.kv.block_bytes() / plan_.spec.kv_heads;
   uint64_t bytes = 0;
-  for (const Task& t : tasks_) {
+  for (const Task& t : work_.tasks) {
     const AttentionRows& rows = sequences_[t.sequence];
     bytes += entry_bytes(t);
     const size_t first = std::max(oldest_seen(plan_.spec, rows.position + t.begin) / kKeyBlock,

@@ -16,6 +16,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -97,48 +98,58 @@ class AttentionScratch {
   Workspace memory_;
 };
 
-// Work is cut into tasks of one kv head and some tokens, and where that gives few tasks, of one
-// segment of keys. A few rows are bound by reading: then heads go together, whose keys and values
-// lie one behind the other, as far as `threads` (0: unknown) still have enough tasks. Tasks may run
-// on any thread; when all are done, so may the merges.
-//
 // In turn: every task has one segment, and segments are run in ascending order, all tasks of one
 // before any of the next. Then only the blocks of one segment have to be there at a time.
 enum class Segments : uint8_t { kParallel, kSequential };
 
+// Some tokens of a sequence, the rows of some kv heads, and some segments.
+struct AttentionTask {
+  uint32_t sequence, head, heads;  // kv heads [head, head + heads)
+  uint32_t begin, end;             // tokens
+  uint32_t segment, segments;      // [segment, segments)
+  size_t partial;                  // float at which its partial sums begin; kNoPartial: to `out`
+};
+inline constexpr size_t kNoPartial = SIZE_MAX;
+
+// Partial sums of the same rows: those of `task`, then of parts - 1 segments, each `stride` floats
+// behind the one before.
+struct AttentionMerge {
+  AttentionTask task;
+  size_t parts, stride;
+};
+
+struct AttentionWork {
+  std::vector<AttentionTask> tasks;
+  std::vector<AttentionMerge> merges;
+  size_t partial_floats = 0;
+};
+
+// Cuts the work of a call for `threads` threads (0: unknown). Rows are cut first. Keys are cut where
+// rows are few: the first task folds its segments, every other has one, and partial sums take at most
+// 16 MB, or what 8 rows of every thread take, whichever is more. A few rows are bound by reading:
+// then heads go together, whose keys and values lie one behind the other, as far as there are enough
+// tasks. The function reads positions, lengths and chosen entries, and no key.
+AttentionWork cut_attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
+                            Segments order, size_t threads);
+
+// Tasks may run on any thread; when all are done, so may the merges.
 class Attention {
  public:
   Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
             Segments segments = Segments::kParallel, size_t threads = 0);
-  size_t tasks() const { return tasks_.size(); }
-  size_t segment_of(size_t task) const { return tasks_[task].segment; }  // in turn: ascending
+  size_t tasks() const { return work_.tasks.size(); }
+  size_t segment_of(size_t task) const { return work_.tasks[task].segment; }  // in turn: ascending
   void run(size_t task, AttentionScratch& scratch);
-  size_t merges() const { return merges_.size(); }
+  size_t merges() const { return work_.merges.size(); }
   void merge(size_t index);
   uint64_t bytes_read() const;  // keys and values that the tasks read
 
  private:
-  struct Task {
-    uint32_t sequence, head, heads;  // kv heads [head, head + heads)
-    uint32_t begin, end;             // tokens
-    uint32_t segment, segments;      // [segment, segments)
-    size_t partial;                  // where in partials_ its result goes; kWhole: to `out`
-  };
-  struct Merge {
-    Task task;  // of the first segment; those of the others follow in partials_
-    size_t stride;
-  };
+  using Task = AttentionTask;
   struct Job;
   struct State;
-  struct Range;
-  size_t segments_of(const Range& range) const;
-  size_t parts_of_heads(std::span<const Range> ranges, size_t threads, bool split) const;
-  void add_tasks(const Range& range, uint32_t head, uint32_t heads, bool split);
   size_t heads_per_kv() const { return plan_.spec.heads / plan_.spec.kv_heads; }
   State partial_at(const Task& task, size_t at) const;
-  size_t first_segment(const AttentionRows& rows, size_t token) const;
-  size_t entries_seen(const AttentionRows& rows, size_t token) const;
-  size_t entry_segments(const Range& range) const;
   void run_entries(const Job& job, size_t segment, AttentionScratch& s) const;
   void run_gathered(const Job& job, size_t first_row, size_t M, size_t first_entry, size_t count,
                     AttentionScratch& s) const;
@@ -148,7 +159,6 @@ class Attention {
   static const uint64_t* selected_of(const Job& job, size_t token, size_t block, size_t head);
   const uint8_t* keys_after(const Job& job, size_t block, size_t index, size_t end) const;
   void add_relative(const Job& job, size_t block, size_t index, float* scores) const;
-  size_t task_rows(size_t threads) const;
   size_t columns_of(const Job& job, size_t block) const;
   bool attends(const Job& job) const;
   void attend_block(const Job& job, size_t block, size_t index, const uint8_t* next,
@@ -160,9 +170,8 @@ class Attention {
   const AttentionPlan& plan_;
   std::span<const AttentionRows> sequences_;
   Segments segments_;
-  std::vector<Task> tasks_;
-  std::vector<Merge> merges_;
-  mutable std::vector<float> partials_;
+  AttentionWork work_;
+  std::unique_ptr<float[]> partials_;  // written by tasks before merges read them
 };
 
 // All tasks, then all merges, on the pool's threads; scratch [threads].

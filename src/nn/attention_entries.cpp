@@ -31,22 +31,23 @@ void each_chosen(const uint64_t* bits, size_t words, size_t begin, size_t end, F
   }
 }
 
-}  // namespace
-
-size_t Attention::entries_seen(const AttentionRows& rows, size_t token) const {
+// Entries that the query of a token sees.
+size_t entries_seen(const AttentionSpec& spec, const AttentionRows& rows, size_t token) {
   if (rows.entries == nullptr) return 0;
-  if (rows.chosen == nullptr) return whole_entries(plan_.spec, rows.position + token);
+  if (rows.chosen == nullptr) return whole_entries(spec, rows.position + token);
   size_t n = 0;
   for (size_t i = 0; i < rows.entry_words; ++i)
     n += static_cast<size_t>(std::popcount(rows.chosen[token * rows.entry_words + i]));
   return n;
 }
 
-size_t Attention::entry_segments(const Range& range) const {
-  const AttentionRows& rows = sequences_[range.sequence];
+}  // namespace
+
+size_t entry_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
+                      size_t end) {
   if (rows.entries == nullptr) return 0;
   size_t most = 0;
-  for (size_t t = range.begin; t < range.end; ++t) most = std::max(most, entries_seen(rows, t));
+  for (size_t t = begin; t < end; ++t) most = std::max(most, entries_seen(spec, rows, t));
   return ceil_div(most, kEntrySegment);
 }
 
@@ -60,7 +61,7 @@ void Attention::run_entries(const Job& job, size_t segment, AttentionScratch& s)
   for (size_t begin = segment * kEntrySegment; begin < (segment + 1) * kEntrySegment;
        begin += kKeyBlock) {
     if (rows.chosen == nullptr) {
-      const size_t seen = entries_seen(rows, job.task.end - 1);
+      const size_t seen = entries_seen(plan_.spec, rows, job.task.end - 1);
       if (seen <= begin) return;
       const size_t count = std::min(seen - begin, kKeyBlock);
       for (size_t i = 0; i < count; ++i) gather(begin + i, i);
@@ -114,12 +115,12 @@ void Attention::run_gathered(const Job& job, size_t first_row, size_t M, size_t 
 uint64_t Attention::entry_bytes(const Task& task) const {
   const AttentionRows& rows = sequences_[task.sequence];
   if (rows.entries == nullptr) return 0;
-  const size_t behind =
-      first_segment(rows, task.begin) + segments_of({task.sequence, task.begin, task.end});
+  const size_t behind = first_segment(plan_.spec, rows, task.begin) +
+                        key_segments(plan_.spec, rows, task.begin, task.end);
   const size_t begin = (std::max<size_t>(task.segment, behind) - behind) * kEntrySegment,
                end = task.segments > behind ? (task.segments - behind) * kEntrySegment : 0;
   const auto within = [&](size_t token) {
-    const size_t seen = std::min(entries_seen(rows, token), end);
+    const size_t seen = std::min(entries_seen(plan_.spec, rows, token), end);
     return seen - std::min(seen, begin);
   };
   uint64_t read = 0;

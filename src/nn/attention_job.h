@@ -9,6 +9,7 @@
 
 namespace moebius {
 
+inline constexpr size_t kFewRows = 16;  // up to which reading counts more than multiplying
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 // Which keys of a block a query at `position` sees: [first, last).
@@ -30,10 +31,14 @@ inline float softmax_seen(const RowFunctions& f, float* s, float scale, Seen see
   return f.softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
-// Tokens of a sequence that go together.
-struct Attention::Range {
-  uint32_t sequence, begin, end;
-};
+// The oldest position that a query at `position` sees.
+size_t oldest_seen(const AttentionSpec& spec, size_t position);
+// The first segment that the query of a token sees.
+size_t first_segment(const AttentionSpec& spec, const AttentionRows& rows, size_t token);
+// How many segments of keys tokens [begin, end) see, and of entries behind them.
+size_t key_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin, size_t end);
+size_t entry_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
+                      size_t end);
 
 // What a task knows while it runs.
 struct Attention::Job {

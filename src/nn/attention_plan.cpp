@@ -1,14 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels and scratch memory of an attention layer (attention.h).
+// Kernels, tasks and scratch memory of an attention layer (attention.h).
 #include <algorithm>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "kernels/oracle.h"
-#include "nn/attention.h"
+#include "nn/attention_job.h"
 
 namespace moebius {
+namespace {
+
+constexpr size_t kTaskRows = 128;      // scores, sums and panels of a task stay near
+constexpr size_t kLeastRows = 32;      // fewer rows read the same keys too often
+constexpr size_t kTasksPerThread = 4;  // so that threads end together
+constexpr size_t kUnknownThreads = 32;
+constexpr size_t kPartialBytes = 16'000'000, kPartialRows = 8;  // of a call, of each thread
+
+// Cuts a call. Its cost is counted in rows of one kv head times segments.
+class WorkCutter {
+ public:
+  WorkCutter(const AttentionPlan& plan, std::span<const AttentionRows> sequences, Segments order,
+             size_t threads)
+      : plan_(plan),
+        sequences_(sequences),
+        in_turn_(order == Segments::kSequential),
+        threads_(threads == 0 ? kUnknownThreads : threads),
+        rep_(plan.spec.heads / plan.spec.kv_heads),
+        m_tile_(plan.kv.keys().kernel->m_tile) {
+    size_t rows = most_rows(threads != 0);
+    set_rows(rows);
+    if (in_turn_) return;
+    const size_t least = tiles_of(kLeastRows);
+    while (rows > least && (rows > most_ || partial_floats() > limit_))
+      set_rows(rows = std::max(least, rows / 2 / m_tile_ * m_tile_));
+    while (partial_floats() > limit_) most_ += most_ / 4 + 1;
+  }
+
+  AttentionWork work() const {
+    AttentionWork work;
+    for (const Piece& piece : pieces_)
+      for (size_t h = 0, n; h < plan_.spec.kv_heads; h += n) {
+        n = std::min(heads_together(piece), plan_.spec.kv_heads - h);
+        add(work, piece, h, n);
+      }
+    // The last tokens of a prompt see the most keys: start with them.
+    std::reverse(work.tasks.begin(), work.tasks.end());
+    std::stable_sort(work.tasks.begin(), work.tasks.end(), [&](const auto& a, const auto& b) {
+      return in_turn_ ? a.segment < b.segment : cost_of(a) > cost_of(b);
+    });
+    return work;
+  }
+
+ private:
+  // Tokens [begin, end) of a sequence, whose rows go together.
+  struct Piece {
+    size_t sequence, begin, end, rows, first, segments;
+  };
+
+  size_t tiles_of(size_t rows) const { return std::max(m_tile_, rows / m_tile_ * m_tile_); }
+
+  // Where a call takes many rows, the more a task has, the less often keys and values are read, as
+  // long as every thread has its tasks.
+  size_t most_rows(bool threads_known) const {
+    size_t all = 0, longest = 1;
+    bool many = plan_.attend != nullptr && threads_known;
+    for (const AttentionRows& r : sequences_) {
+      all += r.T * plan_.spec.heads, longest = std::max(longest, r.T * rep_);
+      many = many && r.selected == nullptr && r.relative == nullptr;
+    }
+    const size_t least = tiles_of(kTaskRows);
+    size_t rows = many ? plan_.attend->best_rows : least;
+    while (rows / 2 >= least && all / rows < threads_ * kTasksPerThread) rows /= 2;
+    return std::min(rows, longest);
+  }
+
+  void set_rows(size_t rows) {
+    const AttentionSpec& spec = plan_.spec;
+    const size_t tokens = std::max<size_t>(1, rows / rep_);
+    size_t cost = 0, longest = 1;
+    pieces_.clear();
+    for (size_t s = 0; s < sequences_.size(); ++s)
+      for (size_t begin = 0; begin < sequences_[s].T; begin += tokens) {
+        const AttentionRows& r = sequences_[s];
+        const size_t end = std::min(begin + tokens, r.T);
+        pieces_.push_back(
+            {s, begin, end, (end - begin) * rep_, first_segment(spec, r, begin),
+             key_segments(spec, r, begin, end) + entry_segments(spec, r, begin, end)});
+        cost += pieces_.back().rows * pieces_.back().segments * spec.kv_heads;
+        longest = std::max(longest, pieces_.back().segments);
+      }
+    most_ = threads_ == 1 ? cost : cost / (threads_ * kTasksPerThread / 2);
+    few_ = threads_ == 1 ? cost : cost / (threads_ * kTasksPerThread);
+    limit_ = std::max(kPartialBytes / sizeof(float),
+                      kPartialRows * threads_ * longest * (spec.value_dim + 2));
+  }
+
+  size_t heads_together(const Piece& p) const {
+    if (in_turn_ || p.rows > kFewRows) return 1;
+    return std::clamp<size_t>(few_ / p.rows, 1, plan_.spec.kv_heads);
+  }
+
+  // Partial sums of a row: the first task folds as many segments as it may.
+  size_t parts_of(const Piece& p) const {
+    const size_t first = most_ / (p.rows * heads_together(p));
+    return p.segments - std::clamp<size_t>(first, 1, p.segments) + 1;
+  }
+
+  size_t partial_floats() const {
+    size_t rows = 0;
+    for (const Piece& p : pieces_)
+      if (const size_t parts = parts_of(p); parts > 1) rows += p.rows * parts;
+    return rows * plan_.spec.kv_heads * (plan_.spec.value_dim + 2);
+  }
+
+  size_t cost_of(const AttentionTask& t) const {
+    return size_t{t.end - t.begin} * t.heads * (t.segments - t.segment);
+  }
+
+  void add(AttentionWork& work, const Piece& p, size_t head, size_t heads) const {
+    const size_t parts = in_turn_ ? p.segments : parts_of(p),
+                 floats = heads * p.rows * (plan_.spec.value_dim + 2);
+    AttentionTask task{};
+    task.sequence = static_cast<uint32_t>(p.sequence);
+    task.head = static_cast<uint32_t>(head);
+    task.heads = static_cast<uint32_t>(heads);
+    task.begin = static_cast<uint32_t>(p.begin);
+    task.end = static_cast<uint32_t>(p.end);
+    task.segment = static_cast<uint32_t>(p.first);
+    task.segments = static_cast<uint32_t>(p.first + p.segments - parts + 1);
+    task.partial = work.partial_floats;
+    if (!in_turn_ && parts == 1) {
+      task.partial = kNoPartial;
+      work.tasks.push_back(task);
+      return;
+    }
+    // In turn, the tasks of a row go on with the same partial sums.
+    const AttentionMerge merge{task, in_turn_ ? 1 : parts, in_turn_ ? 0 : floats};
+    work.merges.push_back(merge);
+    work.partial_floats += floats * merge.parts;
+    for (size_t i = 0; i < parts; ++i) {
+      work.tasks.push_back(task);
+      task.partial += merge.stride;
+      task.segment = task.segments++;
+    }
+  }
+
+  const AttentionPlan& plan_;
+  const std::span<const AttentionRows> sequences_;
+  const bool in_turn_;
+  const size_t threads_, rep_, m_tile_;
+  std::vector<Piece> pieces_;
+  // What a task may cost at most, what a segment of a task of few rows may, floats of partial sums.
+  size_t most_ = 0, few_ = 0, limit_ = 0;
+};
+
+}  // namespace
+
+size_t oldest_seen(const AttentionSpec& spec, size_t position) {
+  size_t from = 0;
+  if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
+  if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
+  from = std::max(from, std::min(spec.first, position));
+  return from;
+}
+
+size_t first_segment(const AttentionSpec& spec, const AttentionRows& rows, size_t token) {
+  return oldest_seen(spec, rows.position + token) / (kSegmentBlocks * kKeyBlock);
+}
+
+size_t key_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
+                    size_t end) {
+  return (rows.position + end - 1) / (kSegmentBlocks * kKeyBlock) -
+         first_segment(spec, rows, begin) + 1;
+}
+
+AttentionWork cut_attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
+                            Segments order, size_t threads) {
+  return WorkCutter(plan, sequences, order, threads).work();
+}
 
 AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
                              const Cpu& cpu, const Policy& policy) {

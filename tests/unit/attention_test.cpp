@@ -3,14 +3,17 @@
 // batch or tasks.
 #include "nn/attention.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iostream>
 #include <random>
 
 #include "base/numeric.h"
+#include "base/sha256.h"
 #include "kernels/list.h"
 #include "kernels/row_functions.h"
 #include "nn/ops.h"
@@ -308,9 +311,118 @@ TEST(Attention, OneThreadTakesAllHeadsOfANewToken) {
       plan_attention(spec, XType::kF32, KvStorage{KvType::kF32}, host_cpu(), Policy{});
   const AttentionRows token{nullptr, 5000, nullptr, nullptr, 1};  // five segments
   EXPECT_EQ(Attention(plan, {&token, 1}).tasks(), 20u);
-  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 1).tasks(), 5u);
-  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 2).tasks(), 10u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 1).tasks(), 1u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 2).tasks(), 8u);
   EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 64).tasks(), 20u);
+}
+
+// A plan that is the same on every CPU: 32 heads of 128 over 4, up to 512 rows in one call.
+AttentionPlan plan_of_any_cpu() {
+  static constexpr AttendKernel kMany = {"reference", "stored", nullptr, 0, 17, 512, nullptr};
+  AttentionPlan plan =
+      plan_attention({32, 4, 128, 128, 0.0883883f, 0, 0, 0, {}}, XType::kBf16,
+                     KvStorage{KvType::kBf16}, host_cpu(), {Accept::kDeclared, "reference"});
+  plan.attend = &kMany;
+  return plan;
+}
+
+size_t partial_limit(const AttentionPlan& plan, size_t segments, size_t threads) {
+  return std::max<size_t>(16'000'000, 8 * threads * segments * (plan.spec.value_dim + 2) * 4);
+}
+
+// Every row of every head meets each segment that it sees once, and none twice; what is folded later has its
+// place.
+void expect_covers(const AttentionWork& work, const AttentionPlan& plan,
+                   const AttentionRows& rows) {
+  const size_t kv_heads = plan.spec.kv_heads, keys = kSegmentBlocks * kKeyBlock,
+               segments = (rows.position + rows.T - 1) / keys + 1;
+  std::vector<uint8_t> met(rows.T * kv_heads * segments);
+  for (const AttentionTask& t : work.tasks)
+    for (size_t i = t.begin; i < t.end; ++i)
+      for (size_t h = t.head; h < t.head + t.heads; ++h)
+        for (size_t s = t.segment; s < t.segments; ++s) ++met[(i * kv_heads + h) * segments + s];
+  for (size_t i = 0; i < met.size(); ++i) {
+    const bool seen = i % segments * keys <= rows.position + i / segments / kv_heads;
+    ASSERT_LE(met[i], 1);
+    ASSERT_TRUE(met[i] == 1 || !seen);
+  }
+  size_t floats = 0, parts = 0;
+  for (const AttentionMerge& m : work.merges) {
+    EXPECT_EQ(m.task.partial, floats);
+    EXPECT_EQ(m.stride, (m.task.end - m.task.begin) * m.task.heads * 8 * (plan.spec.value_dim + 2));
+    floats += m.parts * m.stride, parts += m.parts;
+  }
+  EXPECT_EQ(floats, work.partial_floats);
+  for (const AttentionTask& t : work.tasks) parts -= t.partial != kNoPartial ? 1 : 0;
+  EXPECT_EQ(parts, 0u);
+}
+
+// Rows are cut first; keys where rows are few, and partial sums stay within their limit. Of each call:
+// tasks, segments of the longest task, kB of partial sums.
+TEST(Attention, RowsAreCutBeforeKeysAndPartialSumsAreBounded) {
+  const AttentionPlan plan = plan_of_any_cpu();
+  std::string table;
+  for (const size_t tokens : {1u, 8u, 64u, 512u})
+    for (const size_t keys : {2048u, 32768u, 131072u}) {
+      table += fmt::format("{:>3} {:>6}:", tokens, keys);
+      for (const size_t threads : {1u, 2u, 4u, 8u, 16u, 64u}) {
+        const AttentionRows rows{nullptr, keys, nullptr, nullptr, tokens};
+        const AttentionWork work = cut_attention(plan, {&rows, 1}, Segments::kParallel, threads);
+        const size_t segments = keys / (kSegmentBlocks * kKeyBlock) + 1,
+                     bytes = work.partial_floats * sizeof(float);
+        size_t longest = 0;
+        for (const AttentionTask& t : work.tasks)
+          longest = std::max<size_t>(longest, t.segments - t.segment);
+        table += fmt::format(" {}/{}/{}", work.tasks.size(), longest, bytes / 1000);
+        EXPECT_LE(bytes, partial_limit(plan, segments, threads)) << table;
+        expect_covers(work, plan, rows);
+      }
+      table += '\n';
+    }
+  std::cout << table;
+  EXPECT_EQ(table, R"(  1   2048: 1/3/0 4/3/0 12/1/49 12/1/49 12/1/49 12/1/49
+  1  32768: 1/33/0 26/8/432 30/4/499 32/2/532 64/2/532 132/1/549
+  1 131072: 1/129/0 98/32/1630 114/16/1896 122/8/2030 126/4/2096 256/2/2129
+  8   2048: 4/3/0 4/3/0 12/1/399 24/1/399 24/1/399 24/1/399
+  8  32768: 4/33/0 4/33/0 72/16/2396 104/8/3461 120/4/3993 132/1/4392
+  8 131072: 4/129/0 4/129/0 264/64/8785 392/32/13045 456/16/15175 504/4/16773
+ 64   2048: 4/3/0 8/3/0 16/3/0 16/3/0 48/1/3194 192/1/3194
+ 64  32768: 4/33/0 8/33/0 16/33/0 16/33/0 32/33/0 896/20/14909
+ 64 131072: 4/129/0 8/129/0 16/129/0 16/129/0 32/129/0 1920/100/31948
+512   2048: 32/3/0 32/3/0 32/3/0 32/3/0 64/3/0 128/3/0
+512  32768: 32/33/0 32/33/0 32/33/0 32/33/0 64/33/0 128/33/0
+512 131072: 32/129/0 32/129/0 32/129/0 32/129/0 64/129/0 128/129/0
+)");
+}
+
+// The same of other shapes: batches, windows, one kv head for all, more threads than rows.
+TEST(Attention, EveryCutCoversEveryRowWithinTheLimit) {
+  AttentionPlan plan = plan_of_any_cpu();
+  std::mt19937 rng(3);
+  for (int i = 0; i < 300; ++i) {
+    plan.spec.kv_heads = size_t{1} << rng() % 4;
+    plan.spec.heads = 8 * plan.spec.kv_heads;
+    plan.spec.window = rng() % 3 == 0 ? 1 + rng() % 5000 : 0;
+    const size_t threads = rng() % 3 == 0 ? 1 + rng() % 256 : 1 + rng() % 16;
+    std::vector<AttentionRows> batch;
+    size_t segments = 0;
+    for (size_t n = 1 + rng() % 4; n > 0; --n) {
+      const size_t T = rng() % 2 == 0 ? 1 + rng() % 4 : rng() % 700;
+      batch.push_back({nullptr, rng() % 200'000, nullptr, nullptr, T});
+      segments = std::max(segments, (batch.back().position + T) / 1024 + 1);
+    }
+    const AttentionWork all = cut_attention(plan, batch, Segments::kParallel, threads);
+    EXPECT_LE(all.partial_floats * sizeof(float), partial_limit(plan, segments, threads));
+    size_t cost = 0, most = 0;
+    for (const AttentionTask& t : all.tasks) {
+      const size_t here = size_t{8} * (t.end - t.begin) * t.heads * (t.segments - t.segment);
+      cost += here, most = std::max(most, here);
+    }
+    // No task keeps the others waiting, except a segment of the fewest rows that go together.
+    EXPECT_LE(most, std::max<size_t>(32, cost / threads * 5 / 4 + 1)) << i;
+    if (plan.spec.window == 0 && batch.size() == 1 && batch[0].T > 0)
+      expect_covers(all, plan, batch[0]);
+  }
 }
 
 TEST(Attention, FollowsThePolicy) {
@@ -355,6 +467,74 @@ TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
       for (size_t i = 0; i < whole.size(); ++i)
         ASSERT_NEAR(whole[i], expected[i], type == XType::kF32 ? 2e-5 : 3e-2) << i;
     }
+}
+
+// The bytes of a call for any number of threads, alone and in a batch, are the ordered fold of the segments,
+// which a run in turn is.
+TEST(Attention, BytesAreTheOrderedFoldOfSegmentsForEveryNumberOfThreads) {
+  const size_t T = 3 * kSegmentBlocks * kKeyBlock + 300;
+  for (const AttentionSpec& spec : {AttentionSpec{4, 2, 16, 8, 0.25f, 0, 0, 0, {}},
+                                    AttentionSpec{4, 1, 16, 8, 0.25f, 2500, 0, 0, {0.5f, -1, 2, 0}},
+                                    AttentionSpec{16, 2, 8, 8, 0.3f, 0, 2100, 0, {}}}) {
+    const AttentionPlan plan =
+        plan_attention(spec, XType::kBf16, KvStorage{KvType::kBf16}, host_cpu(), Policy{});
+    const Data d = random_data(spec, T, XType::kBf16, 31);
+    // A short sequence, a new token behind a long one, some tokens, a piece of a prompt.
+    const size_t lengths[] = {40, T - 299, T - 5, T}, tokens[] = {40, 1, 9, 70};
+    const size_t width = spec.heads * spec.value_dim;
+    std::vector<LayerCache> caches;
+    std::vector<AttentionRows> batch;
+    std::vector<float> out(120 * width), fold(out.size());
+    for (const size_t length : lengths) {
+      caches.emplace_back(plan);
+      caches.back().append(d.k.data(), d.v.data(), length);
+    }
+    for (size_t i = 0, at = 0; i < 4; at += tokens[i++]) {
+      const float* q = d.q.data() + (lengths[i] - tokens[i]) * spec.heads * spec.key_dim;
+      const AttentionRows rows = caches[i].rows(q, fold.data() + at * width, tokens[i]);
+      Attention in_turn(plan, {&rows, 1}, Segments::kSequential);
+      run_all(in_turn);
+      batch.push_back(caches[i].rows(q, out.data() + at * width, tokens[i]));
+    }
+    for (size_t threads = 0; threads <= 16; ++threads) {
+      std::fill(out.begin(), out.end(), 0.0f);
+      Attention together(plan, batch, Segments::kParallel, threads);
+      run_all(together);
+      ASSERT_EQ(std::memcmp(out.data(), fold.data(), out.size() * 4), 0) << threads;
+      std::fill(out.begin(), out.end(), 0.0f);
+      for (const AttentionRows& rows : batch) {
+        Attention alone(plan, {&rows, 1}, Segments::kParallel, threads);
+        run_all(alone);
+      }
+      ASSERT_EQ(std::memcmp(out.data(), fold.data(), out.size() * 4), 0) << threads;
+    }
+  }
+}
+
+// The bytes themselves, of the portable kernel and of numbers that no library decides: another fold of the
+// segments would be seen.
+TEST(Attention, BytesAreThoseOfTheGolden) {
+  const size_t T = 2 * kSegmentBlocks * kKeyBlock + 300;
+  const std::vector<size_t> pieces = {1500, 1, 700, 8, 1, T - 2210};
+  const std::pair<AttentionSpec, const char*> cases[] = {
+      {{4, 2, 16, 8, 0.25f, 0, 0, 0, {}},
+       "46313b0c06af75dbcaf93ce6136a4dd39a66a2fdf4cc7e4e458d0d7adf4a094e"},
+      {{4, 1, 16, 8, 0.25f, 1500, 0, 0, {0.5f, -1, 2, 0}},
+       "6f2e477a119a24f0d15bdbb266c93cdfd023eec6226957fbc149700df8c4232b"},
+      {{16, 2, 8, 8, 0.3f, 0, 1100, 0, {}},
+       "c3d6c8bbfed09b06423e584440e06134fbece80ec1318b87455c319f6ce39e23"}};
+  for (const auto& [spec, golden] : cases) {
+    Data d = random_data(spec, T, XType::kBf16, 31);
+    std::mt19937 rng(31);
+    for (auto* part : {&d.q, &d.k, &d.v})
+      for (float& x : *part) x = static_cast<float>(static_cast<int>(rng() >> 24) - 128) / 64;
+    const AttentionPlan plan = plan_attention(spec, XType::kBf16, KvStorage{KvType::kBf16},
+                                              host_cpu(), {Accept::kDeclared, "reference"});
+    const std::vector<float> y = run(plan, d, T, pieces, Segments::kParallel, 3);
+    Sha256 sum;
+    sum.add({reinterpret_cast<const uint8_t*>(y.data()), y.size() * sizeof(float)});
+    EXPECT_EQ(sum.hex(), golden);
+  }
 }
 
 // 8-bit keys and values: attention over what the codes mean, with scales of each token or given ones,
