@@ -45,7 +45,6 @@ SPAN = re.compile(r"`([^`]+)`")
 # Beginnings of examples of the help -> why they are not run.
 UNRUN = {
     "moebius bench attention --kernel arm_neon": "only on Arm",
-    "moebius bench model --synthetic qwen3-30b --layers 6 --device cuda": "needs a GPU",
 }
 # Parts of examples that take minutes -> what stands there in this test.
 SHORTER = {"--depths 32,32768": "--depths 32,512", "--synthetic qwen3-30b --layers 6": "--synthetic qwen3-30b --layers 1 --prompts 32"}
