@@ -5,7 +5,7 @@
     bench/rank_faults.py MPI [--kills 100] [--stops 20] [--seed 1] [--latest 2.5] [--within 5] [--build build/release]
 
 MPI: openmpi or mpich. Every job runs the bundled model on 2 to 4 ranks in a random form. Kills come from the start of the program on,
-stops once text comes (while loading silence may last half an hour). Demanded of each: all processes are gone within 5 s (--within: more on
+stops once text comes (bench/rank_stops.py stops ranks in every phase). Demanded of each: all processes are gone within 5 s (--within: more on
 a machine that does other work; a stop: so long behind --rank-timeout, 5 s here), the status is not 0, a sentence names the rank and its phase (no other rank is named where one was killed; where one
 stops, those that wait for one that waits are named too), and no process is left.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang fuzz asan tsan tidy ranks malloc mpi python page cpus cross packages documents"
+all_stages="release narrow clang fuzz asan tsan tidy ranks malloc mpi stops python page cpus cross packages hostile documents"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -110,6 +110,19 @@ stage_mpi() {
     one "mixed requests and clients that leave, on four ranks" env MOEBIUS_THREADS=1 "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes leave \
       --launch "mpirun.openmpi --oversubscribe --allow-run-as-root -n 4" --ranks "--pp 2 --tp 2 --rank-timeout 600"
   fi
+}
+
+# Ranks that stop, exit or sleep in every phase of run and serve.
+stage_stops() {
+  local mpi
+  have_release || return
+  for mpi in openmpi mpich; do
+    if command -v "mpirun.$mpi" >/dev/null && [ -e "$root/build/release/libmoebius_comm_$mpi.so" ]; then
+      one "stopped, exiting and sleeping ranks by $mpi" "$root/bench/rank_stops.py" "$mpi" --within 60
+    else
+      skip "stopped, exiting and sleeping ranks by $mpi: it is not installed"
+    fi
+  done
 }
 
 # The Python package: its types, every golden folder, with torch and vLLM where their environment was made, and installed from a wheel

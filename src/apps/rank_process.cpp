@@ -115,7 +115,7 @@ RankProcess::RankProcess(std::unique_ptr<Comm> comm, const Command& command, Wit
 }
 
 void RankProcess::leaving() {
-  if (witness_.rank() != nullptr) witness_.rank()->state = Whereabouts::kOver;
+  if (witness_.rank() != nullptr) witness_.rank()->state = Whereabouts::kSaid;
 }
 
 size_t RankProcess::ranks() const { return static_cast<size_t>(comm_->size()); }
@@ -233,7 +233,7 @@ int run_as_rank(const Command& command) {
   const Launcher launcher = find_launcher();
   if (launcher.size == 1) return command.action(command);
   end_with_parent();
-  Witness witness(launcher.rank, host_name());
+  Witness witness(launcher, host_name(), value_of<double>(command, "--rank-timeout"));
   RankProcess process(open_comm(launcher, plugin_places(program_folder(), kBuildPlaces)), command,
                       witness);
   Comm& comm = *process.comm_;

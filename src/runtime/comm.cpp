@@ -350,7 +350,12 @@ void Comm::set_step(uint64_t serial) {
   world_->step = serial;
   if (world_->seen != nullptr) world_->seen->step.store(serial, std::memory_order_relaxed);
 }
-void Comm::set_whereabouts(Whereabouts* seen) { world_->seen = seen; }
+void Comm::set_whereabouts(Whereabouts* seen) {
+  world_->seen = seen;
+  if (seen == nullptr) return;
+  int starts = Whereabouts::kStarts;  // not where it was told to end meanwhile
+  seen->state.compare_exchange_strong(starts, Whereabouts::kRuns);
+}
 void Comm::set_spin(bool spin) { world_->spin = spin; }
 const CommCounters& Comm::counters() const noexcept { return world_->counters; }
 

@@ -9,6 +9,10 @@
 // abort, and ranks that start abort or crash when one that they meet vanishes. So the witness stands
 // between: bytes pass through it, an abort and the end pass later than words need.
 //
+// A rank that is stopped is seen in /proc, and killed: launchers then end the others, wherever those
+// wait. Before the ranks have met, /proc also shows which ones of this host were started and have a
+// witness; those of other hosts are known by their absence alone.
+//
 // One witness of a job speaks per host: the first that binds a socket named after the launcher. It
 // keeps the name until the launcher is gone, since launchers kill the other ranks before they leave.
 #include "runtime/witness.h"
@@ -33,12 +37,18 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <new>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "runtime/loss_meter.h"
 #endif
 
 namespace moebius {
@@ -64,13 +74,53 @@ void end_quietly(int signal) {
   ::raise(signal);
 }
 
-// Whether the process runs: a zombie does not.
-bool runs(pid_t pid) {
+struct ProcessState {
+  char state = 'Z';  // also of one that is gone
+  pid_t parent = 0;
+};
+
+ProcessState state_of(pid_t pid) {
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
   std::string text;
   std::getline(in, text);
-  const size_t end = text.rfind(')');
-  return end != std::string::npos && text.size() > end + 2 && text[end + 2] != 'Z';
+  ProcessState s;
+  if (const size_t end = text.rfind(')'); end != std::string::npos)
+    std::istringstream(text.substr(end + 1)) >> s.state >> s.parent;
+  return s;
+}
+
+// Whether the process runs: a zombie does not.
+bool runs(pid_t pid) { return state_of(pid).state != 'Z'; }
+
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code none;  // it may be gone
+  for (const auto& task :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), none)) {
+    std::ifstream in(task.path() / "children");
+    children.insert(children.end(), std::istream_iterator<pid_t>(in), {});
+  }
+  return children;
+}
+
+// A variable of the environment that a process was started with; "" where it cannot be read.
+std::string started_with(pid_t pid, const std::string& name) {
+  std::ifstream in(fmt::format("/proc/{}/environ", pid));
+  for (std::string entry; std::getline(in, entry, '\0');)
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  return "";
+}
+
+// How the launcher tells its ranks apart, and how many it started on this host (0: nobody knows).
+std::string rank_variable() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+    if (std::getenv(name) != nullptr) return name;
+  return "PMIX_RANK";
+}
+int ranks_of_host() {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  return 0;
 }
 
 // Whether no other witness of this launcher's ranks has the word; keeps it until this process ends.
@@ -94,13 +144,11 @@ void hold_the_word(pid_t launcher) {
 class OrderOfEnds {
  public:
   explicit OrderOfEnds(pid_t launcher)
-      : children_(fmt::format("/proc/{0}/task/{0}/children", launcher)),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
+      : launcher_(launcher), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
   // Ranks are started one after the other: again, until all may be there.
   void look() {
-    std::ifstream in(children_);
-    for (pid_t pid = 0; in >> pid;) {
+    for (const pid_t pid : children_of(launcher_)) {
       if (!known_.insert(pid).second) continue;
       const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));  // of Linux 5.3
       epoll_event event{EPOLLIN, {.u64 = static_cast<uint64_t>(pid)}};
@@ -115,7 +163,7 @@ class OrderOfEnds {
   }
 
  private:
-  std::string children_;
+  pid_t launcher_;
   int epoll_;
   std::set<pid_t> known_;
 };
@@ -151,17 +199,141 @@ std::string read_some(int fd) {
   return {bytes, static_cast<size_t>(std::max<ssize_t>(n, 0))};
 }
 
+constexpr const char* kWitnessName = "moebius-witness";  // 15 bytes, as many as a name may have
+
+bool has_witness(pid_t pid) {
+  const std::vector<pid_t> children = children_of(pid);
+  return std::any_of(children.begin(), children.end(), [](pid_t child) {
+    std::string name;
+    std::getline(std::ifstream(fmt::format("/proc/{}/comm", child)) >> std::ws, name);
+    return name == kWitnessName || has_witness(child);
+  });
+}
+
+// What a witness knows of the job.
+struct Job {
+  const Whereabouts& rank;
+  pid_t process;   // of the rank
+  pid_t child;     // of the launcher: the rank, or a script that started it
+  pid_t launcher;  // of the ranks of this host
+  int number, size;
+  std::string host;
+  double timeout;  // seconds
+
+  std::string name() const { return fmt::format("rank {} ({})", number, host); }
+};
+
+// Finds that a rank will not come: it is stopped, or missing while others wait for it to start.
+class Watchdog {
+ public:
+  explicit Watchdog(const Job& job) : job_(job) {}
+
+  // ms until the next look.
+  int pause() const {
+    return starting_ ? kBetweenLooks
+                     : static_cast<int>(std::clamp(job_.timeout * 1000 / 20, 50.0, 250.0));
+  }
+
+  // A sentence where this rank is to be ended.
+  std::string look() {
+    const int64_t now = now_ns();
+    if (now - looked_ < int64_t{kBetweenLooks} * 1'000'000) return "";
+    // A witness that was stopped itself, or got no core, saw nothing meanwhile.
+    const double passed = std::min(static_cast<double>(now - looked_) * 1e-9,
+                                   std::max(pause() * 2e-3, job_.timeout / 4));
+    looked_ = now;
+    // Whoever stops the launcher too wants the job to pause.
+    const bool stopped =
+        state_of(job_.process).state == 'T' && state_of(job_.launcher).state != 'T';
+    silent_ = stopped ? silent_ + passed : 0;
+    // The others' patience began later: this is the first sentence, and names the right rank.
+    if (silent_ >= 0.9 * job_.timeout)
+      return fmt::format("{} was silent for {:.2g} s: {}; it is stopped", job_.name(), silent_,
+                         words_of(job_.rank.step, job_.rank.layer, job_.rank.phase));
+    starting_ = starting_ && job_.rank.state == Whereabouts::kStarts;
+    if (!starting_) return "";
+    find_missing();
+    waited_ += passed;
+    missing_ = gone_.empty() ? 0 : missing_ + std::min(passed, kShortestGap);
+    if (missing_ >= kLongestGap) return of_gone();
+    return waited_ >= job_.timeout ? of_late() : "";
+  }
+
+  // Of ranks that ended while this one started; "": none did, or not long ago.
+  std::string last_words() const { return starting_ && missing_ >= kShortestGap ? of_gone() : ""; }
+
+ private:
+  // Launchers start the ranks of a host in a moment, and end the others about a second after one
+  // has failed. Seconds.
+  static constexpr double kShortestGap = 0.4, kLongestGap = 1.5;
+
+  void find_missing() {
+    std::set<int> here;
+    late_.clear(), gone_.clear();
+    for (const pid_t child : children_of(job_.launcher)) {
+      const std::string number = started_with(child, variable_);
+      if (number.empty()) continue;
+      const int rank = std::atoi(number.c_str());
+      here.insert(rank);
+      if (!has_witness(child) || state_of(child).state == 'T') late_.push_back(rank);
+    }
+    if (!here.contains(job_.number)) return;  // a container hides the others
+    known_.insert(here.begin(), here.end());
+    for (int r = 0; r < job_.size; ++r)
+      if (!here.contains(r) && (known_.contains(r) || job_.size == of_host_)) gone_.push_back(r);
+  }
+
+  std::string names(const std::vector<int>& ranks) const {
+    std::string out;
+    for (const int r : ranks)
+      out += fmt::format("{}rank {} ({})", out.empty() ? "" : ", ", r, job_.host);
+    return out;
+  }
+  std::string of_gone() const {
+    return fmt::format("{} ended before the ranks had met", names(gone_));
+  }
+  std::string of_late() const {
+    std::string who = names(late_), others;
+    for (int r = 0; job_.size != of_host_ && r < job_.size; ++r)
+      if (!known_.contains(r)) others += fmt::format("{}rank {}", others.empty() ? "" : " or ", r);
+    if (who.empty() && !others.empty())
+      who = fmt::format("{} (another host than {})", others, job_.host);
+    if (who.empty())
+      return fmt::format("{} met no others within {:.3g} s", job_.name(), job_.timeout);
+    return fmt::format("{} did not start within {:.3g} s", who, job_.timeout);
+  }
+
+  const Job& job_;
+  const std::string variable_ = rank_variable();
+  const int of_host_ = ranks_of_host();
+  bool starting_ = true;
+  std::set<int> known_{job_.number};  // ranks that were seen on this host
+  std::vector<int> late_, gone_;  // those that have not started, and those that are there no more
+  int64_t looked_ = now_ns();
+  double silent_ = 0, waited_ = 0, missing_ = 0;  // seconds
+};
+
+void say(const std::string& sentence) {
+  write_all(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
+}
+
 // Passes bytes between launcher and rank until the rank is gone; -1: they have no such socket.
 // Gives what the rank said last and the launcher has not heard: an abort.
-std::string pass_until_gone(int pipe, int& launcher, int& rank, OrderOfEnds& order) {
+std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, OrderOfEnds& order,
+                            Watchdog& dog) {
   std::string held;
   for (int looks = 0;;) {
     pollfd ends[] = {{pipe, POLLIN, 0}, {launcher, POLLIN, 0}, {rank, POLLIN, 0}};
-    const int n = ::poll(ends, 3, !held.empty() ? kForward : looks < kLooks ? kBetweenLooks : -1);
+    const int pause = looks < kLooks ? kBetweenLooks : dog.pause();
+    const int n = ::poll(ends, 3, !held.empty() ? kForward : pause);
     if (n < 0 && errno != EINTR) return held;
     if (n < 0) continue;
     if (n == 0) write_all(launcher, std::exchange(held, {}));
     if (ends[0].revents == 0 && looks < kLooks) order.look(), ++looks;
+    if (const std::string why = ends[0].revents == 0 ? dog.look() : ""; !why.empty()) {
+      if (take_the_word(job.launcher) && job.rank.state <= Whereabouts::kRuns) say(why);
+      ::kill(job.process, SIGKILL);
+    }
     const auto close_both = [&] { ::close(launcher), ::close(rank), launcher = rank = -1; };
     if (ends[2].revents != 0) {
       const std::string bytes = read_some(rank);
@@ -181,47 +353,54 @@ std::string pass_until_gone(int pipe, int& launcher, int& rank, OrderOfEnds& ord
   }
 }
 
-[[noreturn]] void watch(const Whereabouts& rank, int pipe, int inner, const std::string& name,
-                        pid_t launcher, pid_t rank_process) {
+[[noreturn]] void watch(const Job& job, int pipe, int inner) {
   ::setsid();
-  (void)prctl(PR_SET_NAME, "moebius-witness");
+  (void)prctl(PR_SET_NAME, kWitnessName);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGQUIT}) ::signal(signal, SIG_IGN);
   int control = control_socket();
   close_all_but({pipe, control, inner});
-  OrderOfEnds order(launcher);
+  OrderOfEnds order(job.launcher);
   order.look();
-  const std::string last = pass_until_gone(pipe, control, inner, order);
-  const int state = rank.state;
+  Watchdog dog(job);
+  const std::string last = pass_until_gone(job, pipe, control, inner, order, dog);
+  const int state = job.rank.state;
   if (state == Whereabouts::kOver) ::_exit(0);
-  if (order.another_before(rank_process)) ::usleep(kAfterYou * 1000);
-  if (take_the_word(launcher) && state == Whereabouts::kRuns && runs(launcher))
-    write_all(STDERR_FILENO, fmt::format("moebius: {} is gone, killed or crashed: {}\n", name,
-                                         words_of(rank.step, rank.layer, rank.phase)));
+  if (order.another_before(job.child)) ::usleep(kAfterYou * 1000);
+  const bool word = take_the_word(job.launcher);
+  std::string words = dog.last_words();
+  if (words.empty() && state <= Whereabouts::kRuns)
+    words = fmt::format("{} is gone, killed or crashed: {}", job.name(),
+                        words_of(job.rank.step, job.rank.layer, job.rank.phase));
+  if (word && !words.empty() && runs(job.launcher)) say(words);
   if (control >= 0) {
     ::usleep(kForward * 1000);
     write_all(control, last);
     ::close(control);
   }
-  hold_the_word(launcher);
+  hold_the_word(job.launcher);
   ::_exit(0);
 }
 
 }  // namespace
 
-Witness::Witness(int rank, const std::string& host) {
+Witness::Witness(const Launcher& launcher, const std::string& host, double timeout) {
   void* page = ::mmap(nullptr, sizeof(Whereabouts), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return;
   auto* seen = new (page) Whereabouts;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  const pid_t launcher = getppid(), self = getpid();
-  const std::string name = fmt::format("rank {} ({})", rank, host);
+  // A script may stand between them.
+  const std::string variable = rank_variable(), number = started_with(getpid(), variable);
+  pid_t child = getpid(), parent = getppid();
+  while (parent > 1 && !number.empty() && started_with(parent, variable) == number)
+    child = parent, parent = state_of(parent).parent;
+  const Job job{*seen, getpid(), child, parent, launcher.rank, launcher.size, host, timeout};
   const int control = control_socket();
   int pair[2] = {-1, -1};  // of the rank, of the witness
   if (control >= 0 && ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
   child_ = ::fork();
-  if (child_ == 0) watch(*seen, ends[0], pair[1], name, launcher, self);
+  if (child_ == 0) watch(job, ends[0], pair[1]);
   ::close(ends[0]);
   if (child_ > 0 && control >= 0) ::dup2(pair[0], control);
   for (const int fd : pair)
@@ -245,7 +424,7 @@ Witness::~Witness() {
 
 #else
 
-Witness::Witness(int, const std::string&) {}
+Witness::Witness(const Launcher&, const std::string&, double) {}
 Witness::~Witness() = default;
 
 #endif

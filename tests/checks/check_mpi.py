@@ -363,7 +363,18 @@ class Checks:
 
     def stopped_while_running(self):
         job = self.signalled(signal.SIGSTOP)
-        expect(re.search(r"rank 1 \(.*\) was silent for 2 s: step \d+", job.err), job, "the silent rank is not named")
+        expect(re.search(r"rank 1 \(.*\) was silent for [12][.\d]* s: step \d+, .*; it is stopped", job.err), job, "the silent rank is not named")
+
+    def taken_away(self):
+        """A rank that is missing, or stopped where others wait inside the MPI: named with its host, and the job is over."""
+        import rank_stops  # which needs this file
+        cases = [("run", "stop", "start"), ("serve", "exit", "start"), ("run", "sleep", "start"), ("serve", "stop", "join"), ("run", "stop", "load"),
+                 ("serve", "stop", "drain")]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            jobs = [rank_stops.Job(self.mpi, self.build, *case, 3, random.Random(str(case))) for case in cases]
+            for job, (_, bad, words, _) in zip(jobs, pool.map(lambda job: job.judge(GONE_SECONDS), jobs)):
+                if bad:
+                    raise AssertionError(f"{job}: {'; '.join(bad)}\n{words}")
 
     def served(self):
         """The server on ranks answers as run does, and goes when the launcher is told to."""
@@ -501,7 +512,7 @@ class Checks:
         job.finish()
         expect(running, job, "idle ranks were given up")
         expect(job.status != 0, job, "a stopped rank must fail an idle job")
-        expect(re.search(r"rank 1 \(.*\) was silent for 1 s: step \d+, beat", job.err), job, "the silent rank is not named")
+        expect(re.search(r"rank 1 \(.*\) was silent for [01][.\d]* s: step \d+, .*; it is stopped", job.err), job, "the silent rank is not named")
         expect_gone(job.pids(), job)
 
     def no_mpi_in_the_tool(self):
@@ -510,7 +521,7 @@ class Checks:
             raise AssertionError(f"the tool is linked with an MPI:\n{job.stdout}")
 
 
-CASES = ["exchanges", "ends_over_tcp", "ends_by_agent", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "gpus", "refused", "killed_while_running", "stopped_while_running",
+CASES = ["exchanges", "ends_over_tcp", "ends_by_agent", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "gpus", "refused", "killed_while_running", "stopped_while_running", "taken_away",
          "served", "lost_while_serving", "mixed", "beats", "memory", "ends_while_experts_move", "no_mpi_in_the_tool"]
 
 

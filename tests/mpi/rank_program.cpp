@@ -69,7 +69,7 @@ int run(const std::vector<std::string>& args) {
   std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));
   end_with_parent();
   const Launcher launcher = find_launcher();
-  Witness witness(launcher.rank, host_name());
+  Witness witness(launcher, host_name(), 30);
   const std::unique_ptr<Comm> comm = open_comm(launcher, {program_folder()});
   comm->set_whereabouts(witness.rank());
   try {
