@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -77,7 +78,6 @@ std::vector<std::string> checkpoints_below(const std::string& folder) {
   return found;
 }
 
-// A folder that is none of a model, but has some below it.
 // The first names of a list, and how many more it has.
 std::string first_of(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
@@ -88,6 +88,7 @@ std::string first_of(const std::vector<std::string>& names) {
   return text;
 }
 
+// A folder that is none of a model, but has some below it.
 void check_not_a_parent(const std::string& folder) {
   if (has_config(folder) || path_exists(join_path(folder, "tokenizer.json"))) return;
   const std::vector<std::string> below = checkpoints_below(folder);
@@ -171,6 +172,8 @@ std::string usable_folder(const std::string& typed) {
   struct stat st {};
   if (::stat(typed.c_str(), &st) == 0) {
     if (S_ISDIR(st.st_mode)) {
+      if (::access(typed.c_str(), X_OK) != 0)
+        fail("{}: {}", printable(typed), open_failure(typed, errno));
       const std::string folder = current_snapshot(typed);
       check_not_a_parent(folder);
       if (manners().no_follow) refuse_links_out(folder);

@@ -229,12 +229,14 @@ std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& f
                                  bool add_special) {
   if (!source.list.empty()) return parse_token_lists(source.list);
   if (!source.file.empty()) return parse_file(source.file, source.type);
+  check_model_files(folder);
   const std::string text =
       source.text_file.empty() ? source.text : read_input(source.text_file, kMaxTokensFile);
   return Tokenizer::from_folder(folder).encode(text, add_special);
 }
 
 int run_logits(const LogitsOptions& options) {
+  (void)output_target(options.out);
   const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, true);
   if (tokens.empty()) fail("no tokens were given; expected at least one");
   OpenModel open(options.model, tokens.size());
@@ -251,7 +253,6 @@ int run_logits(const LogitsOptions& options) {
       {tokens.size(), model.vocab()},
       {reinterpret_cast<const uint8_t*>(all.data()), all.size() * sizeof(float)}};
   write_safetensors(options.out, {&tensor, 1});
-  (void)output_target(options.out);
   return 0;
 }
 

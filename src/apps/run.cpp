@@ -67,11 +67,16 @@ class RunInput {
     if (reads && typed && !options.json && !options.tools_file &&
         has_template(options.model.folder))
       options.interactive = true;
-    else if (typed)
+    else if (typed) {
+      check_model_files(options.model.folder);
       note("type the prompt, then end it with Ctrl-D at the start of a line");
+    }
     ids_ = parse_token_lists(options.tokens);
     if (named || (reads && !options.interactive)) text_ = read_text();
     if (!options.uses_template()) return;
+    // Where text cannot be had at all, the folder is at fault and not the option.
+    if (!path_exists(join_path(options.model.folder, "tokenizer.json")))
+      check_model_files(options.model.folder);
     as_usage([&] { chat_.emplace(options.model.folder); });
     if (options.messages_file) as_usage([&] { chat_->load(*options.messages_file); });
     if (!options.system.empty()) chat_->set_system(options.system);
@@ -150,6 +155,7 @@ int run_run(const RunCommandOptions& given) {
   const RunCommandOptions& options = input.options;
   check_kv_budget(options.engine);
   interrupt_ends(kInterruptedLoading);
+  check_model_files(options.model.folder);
   TextSession session(options, !input.ids());
   interrupt_is_noted();
   if (options.interactive) return converse(session, input.chat(), *make_line_reader());

@@ -156,6 +156,7 @@ HostedModel::HostedModel(const ModelServing& serving, std::string name, std::str
       disk_(disk),
       turns_(std::move(turns)),
       say_(std::move(say)) {
+  check_model_files(folder);
   check_tokenizer(folder);
   run_.folder = std::move(folder);
   if (const auto plan = read_pooling(open_checkpoint(run_.folder))) {

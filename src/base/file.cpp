@@ -160,8 +160,21 @@ void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
   }
 }
 
+void check_no_lfs_pointer(const ReadFile& file) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  constexpr uint64_t kMostBytes = 1024;  // as the format's specification says
+  if (file.size() < kBegin.size() || file.size() >= kMostBytes) return;
+  std::string begin(kBegin.size(), '\0');
+  file.read_at(0, {reinterpret_cast<uint8_t*>(begin.data()), begin.size()});
+  if (begin == kBegin)
+    fail("{}: is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder",
+         printable(file.path()));
+}
+
 std::string read_text_file(const std::string& path, uint64_t limit) {
-  return read_whole(ReadFile(path), limit);
+  const ReadFile file(path);
+  check_no_lfs_pointer(file);
+  return read_whole(file, limit);
 }
 
 std::string read_input(const std::string& path, uint64_t limit) {

@@ -39,7 +39,12 @@ class ReadFile {
   } identity_;
 };
 
-// A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes.
+// Throws Error where the file is the pointer that `git clone` without git-lfs leaves in place of a large
+// file.
+void check_no_lfs_pointer(const ReadFile& file);
+
+// A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes, or a git-lfs
+// pointer.
 std::string read_text_file(const std::string& path, uint64_t limit);
 
 // The same for a file that a user names: "-" is standard input, and pipes and terminals are read to
@@ -51,11 +56,6 @@ std::string read_input(const std::string& path, uint64_t limit);
 void write_file_atomically(const std::string& path,
                            std::span<const std::span<const uint8_t>> parts);
 
-bool path_exists(const std::string& path);  // without following a last symbolic link
-// Why a path could not be opened, in words: "cannot open: Permission denied", or where a link to
-// nowhere leads.
-std::string open_failure(const std::string& path, int code);
-std::string errno_text(int code);  // "No such file or directory"
 // Writes `parts` to a file that a user named. A symbolic link is followed, and the regular file behind
 // it is replaced atomically; a device, a pipe or a socket is opened and written. Throws Error for a
 // folder.
@@ -64,6 +64,11 @@ void write_output(const std::string& path, std::span<const std::span<const uint8
 // exists or not. Throws Error for a folder.
 std::string output_target(const std::string& path);
 
+bool path_exists(const std::string& path);  // without following a last symbolic link
+// Why a path could not be opened, in words: "cannot open: Permission denied", or where a link to
+// nowhere leads.
+std::string open_failure(const std::string& path, int code);
+std::string errno_text(int code);  // "No such file or directory"
 std::string join_path(const std::string& folder, std::string_view name);
 std::string_view base_name(std::string_view path);
 

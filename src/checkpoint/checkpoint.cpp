@@ -3,7 +3,10 @@
 // this order. Everything that can be wrong without reading payloads is found here.
 #include "checkpoint/checkpoint.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -29,7 +32,7 @@ std::string read_config(const std::string& path) {
   return text;
 }
 
-// Why a folder without config.json cannot be opened, where another form of it is recognised.
+// Returns why a folder without config.json cannot be opened: empty, or another form of a model.
 std::string without_config(const std::string& folder) {
   const auto has = [&](std::string_view name) { return path_exists(join_path(folder, name)); };
   if (has("params.json") || has("consolidated.safetensors") ||
@@ -38,10 +41,20 @@ std::string without_config(const std::string& folder) {
            "the Hugging Face form of the same model, which has config.json and "
            "model.safetensors";
   std::error_code error;
-  for (const fs::directory_entry& e : fs::directory_iterator(folder, error))
-    if (e.path().extension() == ".gguf")
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, error)) {
+    const std::string kind = e.path().extension();
+    if (kind == ".gguf")
       return "this folder holds GGUF files, llama.cpp's container, which is not read; take the "
              "safetensors form of the same model";
+    if (kind == ".bin" || kind == ".pt" || kind == ".pth")
+      return fmt::format(
+          "this folder holds PyTorch files ('{}'), which are not read; take the safetensors form "
+          "of "
+          "the same model",
+          printable(e.path().filename().string()));
+  }
+  if (fs::is_empty(folder, error))
+    return "the folder is empty; expected config.json and safetensors files";
   return "expected the model's config";
 }
 
@@ -138,6 +151,16 @@ bool stored_again(const ModuleTensors& head, const ModuleTensors& table, const T
   return true;
 }
 
+// Throws Error unless the folder can be entered and has config.json.
+void check_config_file(const std::string& folder) {
+  const std::string path = join_path(folder, "config.json");
+  if (::access(folder.c_str(), X_OK) != 0)
+    fail_at({"file", folder, "", "", ""}, "{}: {}", printable(folder), open_failure(folder, errno));
+  if (!path_exists(path))
+    fail_at({"config", path, "", "", ""}, "{}: no such file; {}", printable(path),
+            without_config(folder));
+}
+
 // Of a module: its name, and the file that its first tensor lies in.
 ErrorPlace place_of(const Module& module, const TensorStore& store) {
   ErrorPlace place{"file", "", "", module.name, ""};
@@ -148,6 +171,11 @@ ErrorPlace place_of(const Module& module, const TensorStore& store) {
 
 }  // namespace
 
+void check_model_files(const std::string& folder) {
+  check_config_file(folder);
+  check_weight_files(folder);
+}
+
 Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated& stated) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
@@ -157,9 +185,7 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
   Checkpoint c;
   c.folder_ = folder;
   const std::string config_path = join_path(folder, "config.json");
-  if (!path_exists(config_path))
-    fail_at({"config", config_path, "", "", ""}, "{}: no such file; {}", printable(config_path),
-            without_config(folder));
+  check_config_file(folder);
   placing_errors(
       [&] {
         return ErrorPlace{"config", config_path, "", "", ""};

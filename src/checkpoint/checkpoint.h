@@ -97,4 +97,8 @@ class Checkpoint {
   std::vector<std::string> warnings_;
 };
 
+// Throws Error unless the folder can be entered and has config.json and weights, both unread. Commands
+// that need text call it before they ask for a tokenizer.
+void check_model_files(const std::string& folder);
+
 }  // namespace moebius

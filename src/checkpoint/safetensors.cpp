@@ -19,6 +19,7 @@ std::string read_header(const ReadFile& file) {
   if (size < 8)
     fail("{}: file has {} bytes; a safetensors file begins with 8 bytes of header length",
          printable(path), size);
+  check_no_lfs_pointer(file);
   std::array<uint8_t, 8> raw{};
   file.read_at(0, raw);
   uint64_t length = 0;

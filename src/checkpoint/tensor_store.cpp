@@ -66,7 +66,8 @@ std::string other_single_file(const std::string& folder, std::vector<std::string
     if (name.ends_with(".safetensors") && !skipped) candidates.push_back(name);
     if (name.ends_with(".safetensors") && skipped)
       hint = fmt::format("; '{}' is not read as a model", printable(name));
-    if (name.starts_with("pytorch_model") || name.ends_with(".gguf"))
+    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth") ||
+        name.ends_with(".gguf"))
       hint = fmt::format("; found '{}', but only safetensors files are read", printable(name));
   }
   if (candidates.empty())
@@ -133,6 +134,12 @@ std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const Sh
 }
 
 }  // namespace
+
+void check_weight_files(const std::string& folder) {
+  std::vector<std::string> unsaid;
+  if (!path_exists(join_path(folder, kSingleName)) && !path_exists(join_path(folder, kIndexName)))
+    (void)other_single_file(folder, unsaid);
+}
 
 std::string file_in_folder(const std::string& folder, std::string_view name, Links links) {
   if (!is_plain_file_name(name))

@@ -18,6 +18,9 @@ struct ShardIndex;
 // that the user named and answers for.
 enum class Links : uint8_t { kInside, kAnywhere };
 
+// Throws Error unless the folder has safetensors files of a model; the message names what it has instead.
+void check_weight_files(const std::string& folder);
+
 // The path of a file of a model folder; `name` must be a plain file name. Throws Error.
 std::string file_in_folder(const std::string& folder, std::string_view name,
                            Links links = Links::kInside);

@@ -2,9 +2,11 @@
 // Whole models given something wrong: a sentence on stderr that names it, exit code 1 (2 for the
 // command line itself), nothing on stdout, no output file.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -75,6 +77,83 @@ TEST(BadText, Tokenizers) {
   refuses("perplexity " + f.quoted() + " -f " + shell_quote(f.path("README.md").string()),
           "text needs tokenizer.json");
   refuses("tokenize " + f.quoted() + " -p hi", "text needs tokenizer.json");
+}
+
+// Runs a command as somebody to whom files of mode 0700 are closed; nothing where no such user can be
+// had. Their owner loses access by mode 0.
+std::optional<std::string> stranger() {
+  if (geteuid() != 0) return "";
+  const std::string prefix = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+  return run_tool("--version", prefix).status == 0 ? std::optional(prefix) : std::nullopt;
+}
+
+// What is wrong with a folder as a whole is said before text asks for its tokenizer.
+TEST(BadText, FoldersThatHoldNoModel) {
+  const test::TempDir dir;
+  const std::string config = test::read_file(bundled() / "config.json");
+  const auto refuses_all = [&](const char* name, const char* words) {
+    const std::string folder = shell_quote((dir / name).string());
+    const std::string text = shell_quote((bundled() / "README.md").string());
+    for (const std::string& command :
+         {"run " + folder + " -p hi", "run " + folder + " --chat -p hi", "serve --port 0 " + folder,
+          "serve --port 0 --model m=" + folder, "perplexity " + folder + " -f " + text,
+          "eval " + folder + " --base " + folder + " -f " + text,
+          "logits " + folder + " --text hi --out " + shell_quote((dir / "l").string())})
+      refuses(command, words);
+  };
+  test::write_file(dir / "gguf/model-Q4_K_M.gguf", "GGUF");
+  refuses_all("gguf", "this folder holds GGUF files");
+  test::write_file(dir / "gguf/config.json", config);
+  refuses_all("gguf", "found 'model-Q4_K_M.gguf', but only safetensors files are read");
+  test::write_file(dir / "bin/model-00001-of-00002.bin", "PK");
+  refuses_all("bin", "this folder holds PyTorch files ('model-00001-of-00002.bin')");
+  test::write_file(dir / "bin/config.json", config);
+  refuses_all("bin", "found 'model-00001-of-00002.bin', but only safetensors files are read");
+  test::write_file(dir / "config/config.json", config);
+  refuses_all("config", "holds neither model.safetensors nor model.safetensors.index.json");
+  fs::create_directory(dir / "empty");
+  refuses_all("empty", "empty/config.json: no such file; the folder is empty");
+  refuses("inspect " + shell_quote((dir / "empty").string()), "the folder is empty");
+}
+
+TEST(BadText, FoldersOfOtherUsers) {
+  const std::optional<std::string> prefix = stranger();
+  if (!prefix) GTEST_SKIP() << "no other user can be had (setpriv)";
+  const test::TempDir dir;
+  fs::permissions(dir.path(), fs::perms(0755));
+  fs::create_directory(dir / "locked");
+  for (const auto& entry : fs::directory_iterator(bundled()))
+    fs::copy_file(entry.path(), dir / "locked" / entry.path().filename());
+  fs::permissions(dir / "locked", prefix->empty() ? fs::perms::none : fs::perms::owner_all);
+  const std::string folder = (dir / "locked").string(), quoted = shell_quote(folder);
+  for (const char* command : {"run -p hi ", "inspect ", "serve --port 0 ", "tokenize -p hi "}) {
+    const CommandResult r = run_tool(command + quoted, *prefix);
+    EXPECT_EQ(r.status, 1) << command;
+    EXPECT_EQ(r.err, "moebius: " + folder + ": cannot open: Permission denied\n") << command;
+  }
+  const CommandResult pack = run_tool("run -p hi -n 1 --pack-dir " + quoted + "/packs", *prefix);
+  EXPECT_EQ(pack.status, 1) << pack.err;
+  EXPECT_EQ(pack.err, "moebius: --pack-dir " + folder + "/packs: Permission denied\n");
+  EXPECT_EQ(run_tool("run -q -p hi -n 1 --pack-dir " + quoted, *prefix).status, 0)
+      << "a folder that cannot be written is no reason to stop";
+  fs::permissions(dir / "locked", fs::perms::owner_all);
+}
+
+TEST(BadText, PointersOfGitLfs) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\n"
+      "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+  const Folder f;
+  const std::string run = "run " + f.quoted() + " -p hi -n 2";
+  f.write("model.safetensors", pointer);
+  refuses(run, "model.safetensors: is a git-lfs pointer, not the file itself; run `git lfs pull`");
+  refuses("inspect " + f.quoted(), "model.safetensors: is a git-lfs pointer");
+  f.write("tokenizer.json", pointer);
+  refuses(run, "tokenizer.json: is a git-lfs pointer");
+  f.write("config.json", pointer);
+  refuses("inspect " + f.quoted(), "config.json: is a git-lfs pointer");
+  EXPECT_EQ(run_tool("tokenize -f " + shell_quote(f.path("config.json").string())).status, 0)
+      << "a user's text may be one";
 }
 
 TEST(BadText, TokenIds) {

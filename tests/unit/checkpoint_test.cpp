@@ -373,7 +373,8 @@ TEST(Checkpoint, FormsWithoutAConfigAreNamed) {
   EXPECT_TRUE(contains(said(mistral), "Mistral's own form")) << said(mistral);
   EXPECT_TRUE(contains(said(mistral), "take the Hugging Face form")) << said(mistral);
   EXPECT_TRUE(contains(said(gguf), "GGUF files, llama.cpp's container")) << said(gguf);
-  EXPECT_TRUE(contains(said(empty), "config.json: no such file; expected the model's config"));
+  EXPECT_TRUE(contains(said(empty),
+                       "config.json: no such file; the folder is empty; expected config.json"));
 }
 
 }  // namespace

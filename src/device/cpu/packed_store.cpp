@@ -266,7 +266,7 @@ PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request) {
 std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, PackRequest request) {
   std::error_code error;
   std::filesystem::create_directories(request.folder, error);
-  if (!std::filesystem::is_directory(request.folder))
+  if (std::error_code unseen; !std::filesystem::is_directory(request.folder, unseen))
     fail("--pack-dir {}: {}", printable(request.folder), error ? error.message() : "is no folder");
   const auto [model, path, fingerprint] = pack_place(checkpoint, request);
   std::shared_ptr<PackedStore> packed(new PackedStore(path, std::move(request)));
