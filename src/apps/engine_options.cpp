@@ -40,10 +40,14 @@ void settle_speculation(const EngineRunOptions& o, ModelRunOptions& model) {
   model.predictor = o.speculate == "mtp";
 }
 
+size_t context_of(size_t asked, const ModelConfig& config) {
+  if (asked != 0) return asked;
+  return config.max_positions > 0 ? static_cast<size_t>(config.max_positions) : kUsualContext;
+}
+
 EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t context) {
   EngineOptions e;
-  const int64_t trained = open.checkpoint.config().max_positions;
-  e.context = context != 0 ? context : static_cast<size_t>(std::max<int64_t>(0, trained));
+  e.context = context_of(context, open.checkpoint.config());
   e.kv_bytes = static_cast<uint64_t>(o.kv_gib * 0x1p30);
   e.max_step = o.max_step;
   if (o.speculate != "off") e.drafts = kMostDrafts;

@@ -15,7 +15,8 @@ struct EngineRunOptions {
 void add_engine_options(Command& command, EngineRunOptions& options);
 // What of the model is loaded for --speculate. Throws Error where it cannot be had with these ranks.
 void settle_speculation(const EngineRunOptions& options, ModelRunOptions& model);
-// context: 0: what the model was trained for.
+// Returns the context length in tokens that an engine gets; `asked` 0: what the model was trained for.
+size_t context_of(size_t asked, const ModelConfig& config);
 EngineOptions engine_options(const EngineRunOptions& options, OpenModel& open, size_t context);
 // Throws Error where --kv-gib is more than the machine has free; asked before weights are loaded.
 void check_kv_budget(const EngineRunOptions& options);

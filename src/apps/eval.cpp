@@ -138,8 +138,9 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
     ModelRunOptions options = c.model;
     options.folder = folder;
     options.tap = &tap;
-    auto model = std::make_unique<OpenModel>(options, longest);
-    check_tokens(std::span(tokens).first(windows.inputs() + 1), model->model->vocab());
+    auto model =
+        std::make_unique<OpenModel>(options, longest, std::function<void(double)>(),
+                                    known_tokens(std::span(tokens).first(windows.inputs() + 1)));
     settings.pool = &model->pool;
     return model;
   };

@@ -65,6 +65,15 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
                            : all[0].split;  // which is then refused, with both numbers
 }
 
+// An architecture that cannot run and what `check` refuses are said before anything else is.
+Checkpoint opened_and_checked(const std::string& folder,
+                              const std::function<void(const ModelConfig&)>& check) {
+  Checkpoint checkpoint = open_checkpoint(folder);
+  (void)decoder_spec(checkpoint.config());
+  if (check) check(checkpoint.config());
+  return checkpoint;
+}
+
 }  // namespace
 
 RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
@@ -195,13 +204,13 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
 }
 
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
-                     const std::function<void(double share)>& loaded)
-    : checkpoint(open_checkpoint(options.folder)),
+                     const std::function<void(double share)>& loaded,
+                     const std::function<void(const ModelConfig&)>& check)
+    : checkpoint(opened_and_checked(options.folder, check)),
       split(split_of(options.ranks, thread_count(options.run), checkpoint,
                      [&](ThreadPool& p) { return model_options_of(options, checkpoint, p); })),
       runtime(runtime_of(split, thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
-  (void)decoder_spec(checkpoint.config());  // an architecture that cannot run: that one line alone
   for (const std::string& w : checkpoint.warnings()) warning("{}", w);
   ModelOptions model_options = model_options_of(options, checkpoint, pool);
   note_request(checkpoint, model_options.act);
@@ -225,6 +234,12 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
   load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+std::function<void(const ModelConfig&)> known_tokens(std::span<const int32_t> tokens) {
+  return [tokens](const ModelConfig& config) {
+    check_tokens(tokens, static_cast<size_t>(config.vocab));
+  };
+}
+
 std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
                                  bool add_special) {
   if (!source.list.empty()) return parse_token_lists(source.list);
@@ -239,7 +254,7 @@ int run_logits(const LogitsOptions& options) {
   (void)output_target(options.out);
   const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, true);
   if (tokens.empty()) fail("no tokens were given; expected at least one");
-  OpenModel open(options.model, tokens.size());
+  OpenModel open(options.model, tokens.size(), {}, known_tokens(tokens));
   DecoderModel& model = *open.model;
   std::vector<float> all;
   Progress progress("logits", tokens.size(), false);

@@ -48,9 +48,11 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
 // A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
 // the config allows).
 struct OpenModel {
-  // `loaded`, where given, is told the share of the bytes that were read, from any thread.
+  // `loaded`, where given, is told the share of the bytes that were read, from any thread. `check`, where
+  // given, sees the config before a weight is read, and throws Error for input that does not fit it.
   OpenModel(const ModelRunOptions& options, size_t context,
-            const std::function<void(double share)>& loaded = {});
+            const std::function<void(double share)>& loaded = {},
+            const std::function<void(const ModelConfig&)>& check = {});
   Checkpoint checkpoint;
   RankSplit split;
   std::shared_ptr<Runtime> runtime;
@@ -59,6 +61,9 @@ struct OpenModel {
   std::unique_ptr<DecoderModel> model;
   double load_seconds = 0;
 };
+
+// Returns a check for OpenModel: every token is in the vocabulary. The tokens outlive it.
+std::function<void(const ModelConfig&)> known_tokens(std::span<const int32_t> tokens);
 
 struct TokenSource {
   std::vector<std::string> list;  // "1,2,3"

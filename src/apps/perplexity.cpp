@@ -70,17 +70,17 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
   const Windows windows(tokens, options.context, options.windows);
   if (!options.base.empty()) check_same_tokens(options.model.folder, options.base);
   const size_t longest = windows.length(0);
-  OpenModel open(options.model, longest);
+  const auto known = known_tokens(std::span(tokens).first(windows.inputs() + 1));
+  OpenModel open(options.model, longest, {}, known);
   std::optional<OpenModel> base;
   if (!options.base.empty()) {
     ModelRunOptions other = options.model;
     other.folder = options.base;
-    base.emplace(other, longest);
+    base.emplace(other, longest, std::function<void(double)>(), known);
     if (base->model->vocab() != open.model->vocab())
       fail("{} has {} tokens and {} has {}: --kl needs two models with the same tokenizer",
            options.model.folder, open.model->vocab(), options.base, base->model->vocab());
   }
-  check_tokens(std::span(tokens).first(windows.inputs() + 1), open.model->vocab());
   Progress progress("perplexity", windows.inputs(), false);
   const Scores scores = score(windows, *open.model, base ? base->model.get() : nullptr, open.pool,
                               [&](size_t n) { progress.advance(n); });

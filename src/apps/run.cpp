@@ -51,6 +51,17 @@ bool has_template(const std::string& folder) {
   }
 }
 
+// Returns nothing where the folder has no tokenizer and none is needed; then `why` says so.
+std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, std::string& why) {
+  try {
+    return Tokenizer::from_folder(folder);
+  } catch (const Error& e) {
+    if (needed) throw;
+    why = e.what();
+    return std::nullopt;
+  }
+}
+
 // What a run starts from: read and checked before any weight is loaded.
 class RunInput {
  public:
@@ -86,11 +97,11 @@ class RunInput {
 
   bool ids() const { return !options.tokens.empty(); }
   Conversation& chat() { return *chat_; }
-  std::vector<int32_t> prompt(const TextSession& session) const {
+  std::vector<int32_t> prompt(const Tokenizer* tokenizer) const {
     if (ids()) return ids_;
-    if (chat_) return chat_->prompt(*session.tokenizer());
-    return session.tokenizer()->encode(
-        options.system.empty() ? *text_ : options.system + "\n" + *text_, true);
+    if (chat_) return chat_->prompt(*tokenizer);
+    return tokenizer->encode(options.system.empty() ? *text_ : options.system + "\n" + *text_,
+                             true);
   }
 
   RunCommandOptions options;
@@ -156,10 +167,19 @@ int run_run(const RunCommandOptions& given) {
   check_kv_budget(options.engine);
   interrupt_ends(kInterruptedLoading);
   check_model_files(options.model.folder);
-  TextSession session(options, !input.ids());
+  std::string no_tokenizer;
+  std::optional<Tokenizer> tokenizer =
+      tokenizer_of(options.model.folder, !input.ids(), no_tokenizer);
+  std::vector<int32_t> prompt;
+  if (!options.interactive) prompt = input.prompt(tokenizer ? &*tokenizer : nullptr);
+  TextSession session(options, std::move(tokenizer), [&](const ModelConfig& config) {
+    if (!options.interactive)
+      check_prompt(prompt, context_of(options.context, config), static_cast<size_t>(config.vocab));
+  });
+  if (!no_tokenizer.empty()) note("{}; the answer is printed as token ids", no_tokenizer);
   interrupt_is_noted();
   if (options.interactive) return converse(session, input.chat(), *make_line_reader());
-  const Answer a = session.answer(input.prompt(session), [&](std::string_view part) {
+  const Answer a = session.answer(std::move(prompt), [&](std::string_view part) {
     if (!options.json) std::cout << part << std::flush;
   });
   const bool shown = options.tools_file ? !a.text.empty() : !a.tokens.empty();

@@ -22,17 +22,6 @@ namespace moebius {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Nothing where there is none and none is needed; then `why` says so.
-std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, std::string& why) {
-  try {
-    return Tokenizer::from_folder(folder);
-  } catch (const Error& e) {
-    if (needed) throw;
-    why = e.what();
-    return std::nullopt;
-  }
-}
-
 EngineOptions session_engine_options(const RunCommandOptions& o, OpenModel& open, KvDisk* disk) {
   EngineOptions e = engine_options(o.engine, open, o.context);
   use_kv_dir(disk, o.model, open, e);
@@ -72,13 +61,18 @@ std::optional<TextSession::Tools> TextSession::tools_of(const RunCommandOptions&
   return out;
 }
 
-TextSession::TextSession(const RunCommandOptions& options, bool text)
+TextSession::TextSession(const RunCommandOptions& options, std::optional<Tokenizer> given,
+                         const std::function<void(const ModelConfig&)>& check)
     : options_(options),
-      tokenizer_(tokenizer_of(options.model.folder, text, no_tokenizer_)),
+      tokenizer_(std::move(given)),
       tools_(tools_of(options, tokenizer())),
       disk_(open_kv_dir(options.kv_dir, options.model,
                         [](const std::string& words) { warning("{}", words); })),
-      open_(options.model, options.context),
+      open_(options.model, options.context, {},
+            [&](const ModelConfig& config) {
+              if (tokenizer_) tokenizer_->check_fits(static_cast<size_t>(config.vocab));
+              check(config);
+            }),
       defaults_(read_generation_defaults(
           options.model.folder,
           [&](std::string_view t) -> std::optional<int32_t> {
@@ -86,7 +80,6 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
           },
           open_.model->vocab())),
       engine_(*open_.model, tokenizer(), session_engine_options(options, open_, disk_.get())) {
-  if (!tokenizer_) note("{}; the answer is printed as token ids", no_tokenizer_);
   say_budget(engine_.engine(), open_.checkpoint, options.context);
 }
 

@@ -46,9 +46,9 @@ struct Statistics {
 class TextSession {
  public:
   ~TextSession();  // what was said goes to --kv-dir
-  // Reads the tokenizer and loads the model. Without `text` a folder needs no tokenizer: where there
-  // is none, answers are ids.
-  TextSession(const RunCommandOptions& options, bool text);
+  // Loads the model after `check` has accepted its config. Without a tokenizer answers are ids.
+  TextSession(const RunCommandOptions& options, std::optional<Tokenizer> given,
+              const std::function<void(const ModelConfig&)>& check);
 
   // Null: the folder has none.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
@@ -68,7 +68,6 @@ class TextSession {
  private:
   class Run;
   RunCommandOptions options_;
-  std::string no_tokenizer_;  // why there is none
   std::optional<Tokenizer> tokenizer_;
   struct Tools {
     std::shared_ptr<const ToolSet> set;

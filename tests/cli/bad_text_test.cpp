@@ -156,6 +156,32 @@ TEST(BadText, PointersOfGitLfs) {
       << "a user's text may be one";
 }
 
+// Input that does not fit is refused before weights are read: nothing is packed.
+TEST(BadText, InputIsJudgedBeforeTheWeightsAreRead) {
+  const test::TempDir dir;
+  const std::string packs = " --pack-dir " + shell_quote((dir / "packs").string());
+  const std::string out = " --out " + shell_quote((dir / "l").string());
+  const std::string model = shell_quote(bundled().string());
+  const auto refuses_early = [&](const std::string& command, const char* words) {
+    refuses(command + packs, words);
+    EXPECT_FALSE(fs::exists(dir / "packs")) << command;
+    fs::remove_all(dir / "packs");
+  };
+  refuses_early("run -p '' -n 2", "the prompt is empty");
+  refuses_early("run --tokens '' -n 2", "the prompt is empty");
+  refuses_early("run -p 'one two three four five six' -c 3",
+                "tokens, but the context holds 3; shorten it or raise --ctx");
+  refuses_early("run --chat -p 'one two three four five six' -c 3", "but the context holds 3");
+  refuses_early("run --tokens 1,4096 -n 2", "token 4096, which is not in the vocabulary of 4096");
+  refuses_early("logits " + model + " --tokens 1,4096" + out,
+                "token 4096 is not in the vocabulary of 4096");
+  test::write_file(dir / "t", std::string("\x01\x00\xff\xff", 4));
+  const std::string file = " --ctx 1 --tokens-file " + shell_quote((dir / "t").string());
+  refuses_early("perplexity" + file, "token 65535 is not in the vocabulary");
+  refuses_early("eval " + model + " --base " + model + file,
+                "token 65535 is not in the vocabulary");
+}
+
 TEST(BadText, TokenIds) {
   const test::TempDir dir;
   const std::string model = shell_quote(bundled().string()),

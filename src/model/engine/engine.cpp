@@ -20,7 +20,7 @@ uint64_t steady_nanoseconds() {
 }
 
 EngineOptions with_defaults(Backend& backend, EngineOptions o) {
-  if (o.context == 0) o.context = 4096;
+  if (o.context == 0) o.context = kUsualContext;
   if (o.parallel == 0) fail("an engine that runs 0 sequences at once does nothing; expected 1");
   if (!o.clock) o.clock = steady_nanoseconds;
   const auto kinds = backend.kv_kinds();
@@ -94,12 +94,21 @@ size_t Engine::sequences() const {
   return std::clamp<size_t>(kv_bytes() / one, 1, options_.parallel);
 }
 
+void check_prompt(std::span<const int32_t> prompt, size_t context, size_t vocab,
+                  const char* context_name) {
+  const size_t n = prompt.size();
+  if (n == 0) fail("the prompt is empty: there is no token to start from");
+  if (n >= context)
+    fail("the prompt has {} tokens, but the context holds {}; shorten it or raise {}", n, context,
+         context_name);
+  for (const int32_t t : prompt)
+    if (t < 0 || static_cast<size_t>(t) >= vocab)
+      fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t, vocab);
+}
+
 uint64_t Engine::add(Request request) {
   const size_t n = request.prompt.size(), answers = request.n;
-  if (n == 0) fail("the prompt is empty: there is no token to start from");
-  if (n >= context_)
-    fail("the prompt has {} tokens, but the context holds {}; shorten it or raise {}", n, context_,
-         options_.context_name);
+  check_prompt(request.prompt, context_, backend_.vocab(), options_.context_name);
   if (n >= longest_)
     fail(
         "the prompt has {} tokens, but the {} bytes for keys and values hold {}; shorten it or "
@@ -108,10 +117,6 @@ uint64_t Engine::add(Request request) {
   if (answers == 0 || answers > options_.parallel)
     fail("{} answers are asked for; expected 1 to {}, what runs at once", answers,
          options_.parallel);
-  for (const int32_t t : request.prompt)
-    if (t < 0 || static_cast<size_t>(t) >= backend_.vocab())
-      fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
-           backend_.vocab());
   for (const int32_t t : request.prediction)
     if (t < 0 || static_cast<size_t>(t) >= backend_.vocab())
       fail("the prediction holds token {}, which is not in the vocabulary of {} tokens", t,

@@ -124,6 +124,13 @@ struct StepReport {
   bool lost = false;
 };
 
+inline constexpr size_t kUsualContext =
+    4096;  // tokens, where neither the options nor the model say
+
+// Throws Error where a prompt is empty, leaves no room in the context or holds an unknown token.
+void check_prompt(std::span<const int32_t> prompt, size_t context, size_t vocab,
+                  const char* context_name = "--ctx");
+
 class Engine {
  public:
   // Throws Error where the memory for keys and values holds not even a block.

@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_choice.h"
 #include "model/decoder.h"
+#include "model/engine/engine.h"
 #include "model/ranks.h"
 
 namespace moebius {
@@ -30,7 +31,6 @@ uint64_t device_bytes(const CudaBytes& bytes);
 bool can_divide(const MoeBlock& block);
 // What rows between the parts of divided layers take, of two batches in flight.
 uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda);
-inline constexpr size_t kUsualContext = 4096;  // tokens, where nobody says how many
 inline constexpr uint64_t kReservedBytes = uint64_t{1}
                                            << 30;  // of a device, for others and the driver
 // What a rank has of a model: some layers, with token table and logits where the first is among them; of several ranks
