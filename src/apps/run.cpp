@@ -84,6 +84,11 @@ class RunInput {
     }
     ids_ = parse_token_lists(options.tokens);
     if (named || (reads && !options.interactive)) text_ = read_text();
+    if (text_ && !options.system.empty() && !options.uses_template() &&
+        has_template(options.model.folder)) {
+      options.chat = true;
+      note("--system: the folder has a chat template, so the prompt is answered as by --chat");
+    }
     if (!options.uses_template()) return;
     // Where text cannot be had at all, the folder is at fault and not the option.
     if (!path_exists(join_path(options.model.folder, "tokenizer.json")))

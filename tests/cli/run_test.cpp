@@ -199,6 +199,14 @@ TEST(Run, PromptsFromStandardInputAndMessages) {
   EXPECT_NE(ids("--messages " + messages), ids("--chat -p Hi"));
   EXPECT_EQ(ids("--system S --messages " + file("m1", R"([{"role": "user", "content": "Hi"}])")),
             ids("--system S --chat -p Hi"));
+  // A system message means a chat, where the folder has a template.
+  EXPECT_EQ(ids("--system S -p Hi"), ids("--system S --chat -p Hi"));
+  EXPECT_EQ(ids("--system S -f " + file("hi", "Hi")), ids("--system S --chat -p Hi"));
+  fs::create_directory(dir / "plain");
+  for (const auto& entry : fs::directory_iterator(test::bundled_model_dir()))
+    if (entry.path().filename() != "tokenizer_config.json")
+      fs::copy(entry.path(), dir / "plain" / entry.path().filename());
+  EXPECT_EQ(ids(shell_quote((dir / "plain").string()) + " --system S -p Hi"), ids("-p 'S\nHi'"));
   const auto refuses = [&](const char* name, const char* text, const char* words) {
     const CommandResult r = run_tool("run -n 1 --messages " + file(name, text));
     EXPECT_EQ(r.status, 2);
