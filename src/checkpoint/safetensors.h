@@ -75,7 +75,7 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64
 // __metadata__, as JSON text without braces; "" : none.
 std::string safetensors_header(std::span<const TensorInfo> tensors, std::string_view metadata = "");
 
-// Writes tensors to a file (atomically: temporary name, then rename), in the order and with the
+// Writes tensors to a file that a user named (write_output of base/file.h), in the order and with the
 // padding of the format's own writer. Data must match dtype and shape; names must be different.
 void write_safetensors(const std::string& path, std::span<const TensorData> tensors);
 
