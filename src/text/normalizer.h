@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/oniguruma.h"
 
 namespace moebius {
 
@@ -36,10 +37,12 @@ class NormalizedWriter {
     out_.from_start = in.from_start;
   }
   void copy(size_t begin, size_t end) {
+    TextBudget::spend_bytes(end - begin);
     out_.text.append(in_.text, begin, end - begin);
     if (flags_) out_.trusted.append(in_.trusted, begin, end - begin);
   }
   void replace(size_t begin, size_t end, std::string_view with) {
+    TextBudget::spend_bytes(with.size());
     out_.text += with;
     if (!flags_) return;
     const std::string_view flags = std::string_view(in_.trusted).substr(begin, end - begin);

@@ -6,9 +6,15 @@
 #include <oniguruma.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <climits>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
+#include "text/unicode.h"
 
 namespace moebius {
 namespace {
@@ -16,6 +22,156 @@ namespace {
 constexpr size_t kMaxPattern = 64 * 1024;
 // A greedy loop keeps one stack entry per repetition; a 4 MB run of one class still fits.
 constexpr unsigned kMaxStackEntries = 8u << 20;
+
+// What a text may take: a fixed part, and a part for each of its bytes. Published patterns take less
+// than 20 steps for a byte.
+constexpr uint64_t kSteps = 100'000'000, kStepsPerByte = 64;
+constexpr uint64_t kWritten = uint64_t{64} << 20, kWrittenPerByte = 64;
+// Retries that a search may take without being charged one by one: the engine does not tell their
+// number, so a search that needs more is repeated with a higher limit.
+constexpr uint64_t kFirstRetries = 64, kRetriesGrow = 64, kStepsOfSearch = 4;
+
+// What the text of this thread has left.
+struct Work {
+  bool counting = false;
+  size_t text_bytes = 0;
+  uint64_t steps = 0, written = 0;
+  const OnigUChar* end = nullptr;  // of the text that is searched
+};
+thread_local Work work;
+
+// The engine asks for the length of every character that a class or a dot matches, and of every
+// character at which it tries anew: those are the steps. Once they are used up a character reaches
+// to the end of the text, so that every loop ends and the search with it.
+int counted_length(const OnigUChar* p) {
+  Work& w = work;
+  if (w.end == nullptr) return ONIG_ENCODING_UTF8->mbc_enc_len(p);
+  if (w.steps == 0) return static_cast<int>(std::clamp<ptrdiff_t>(w.end - p, 1, INT_MAX));
+  --w.steps;
+  return ONIG_ENCODING_UTF8->mbc_enc_len(p);
+}
+
+OnigEncoding counted_utf8() {
+  static OnigEncodingType encoding = [] {
+    OnigEncodingType e = *ONIG_ENCODING_UTF8;
+    e.mbc_enc_len = counted_length;
+    return e;
+  }();
+  return &encoding;
+}
+
+// Literals are compared without asking for lengths, so that a loop over them would go uncounted.
+// Returns the pattern with every literal that repeats ("a*", "(?:ab){2,}") spelled as the class of
+// that one character: [^\x{0}-\x{60}\x{62}-\x{10ffff}].
+std::string with_counted_loops(std::string_view p) {
+  struct Literal {
+    size_t begin, end;
+    uint32_t code;
+    bool loops;
+  };
+  struct Group {
+    size_t first;  // the first literal inside
+    bool any_case, extended;
+  };
+  std::vector<Literal> literals;
+  std::vector<Group> groups = {{0, false, false}};
+  size_t atom = 0;  // the first literal of what a quantifier would repeat
+  const auto at = [&](size_t i) { return i < p.size() ? p[i] : '\0'; };
+  const auto past = [&](char what, size_t from) {
+    return std::min(p.find(what, from), p.size() - 1) + 1;
+  };
+  for (size_t i = 0, end; i < p.size(); i = std::min(end, p.size())) {
+    const char c = p[i], next = at(i + 1);
+    end = i + 1;
+    if (groups.back().extended && (c == '#' || std::isspace(static_cast<unsigned char>(c)) != 0)) {
+      if (c == '#') end = past('\n', i);
+      continue;
+    }
+    std::optional<uint32_t> code;
+    const size_t digits = c == '{' ? p.find_first_not_of("0123456789,", i + 1) : 0;
+    const bool interval = digits > i + 1 && at(digits) == '}';
+    if (c == '*' || c == '+' || c == '?' || interval) {
+      for (size_t l = atom; c != '?' && l < literals.size(); ++l) literals[l].loops = true;
+      if (interval) end = digits + 1;
+      continue;
+    }
+    if (c == ')') {
+      atom = groups.back().first;
+      if (groups.size() > 1) groups.pop_back();
+      continue;
+    }
+    atom = literals.size();
+    if (c == '\\') {
+      constexpr std::string_view kNames = "ntrfvae", kCodes = "\n\t\r\f\v\a\x1b";
+      end = i + 2;
+      if (next == 'x' || next == 'u') {
+        const bool braces = at(end) == '{';
+        const size_t first = end + braces, most = braces ? 8 : next == 'x' ? 2 : 4;
+        const auto hex =
+            std::from_chars(p.data() + std::min(first, p.size()),
+                            p.data() + std::min(first + most, p.size()), code.emplace(0), 16);
+        const auto stop = static_cast<size_t>(hex.ptr - p.data());
+        if (braces && at(stop) != '}') code.reset();  // several characters
+        end = braces ? past('}', end) : stop;
+      } else if (const size_t k = kNames.find(next); k != std::string_view::npos) {
+        code = static_cast<uint32_t>(kCodes[k]);
+      } else if (std::isalpha(static_cast<unsigned char>(next)) != 0) {
+        if (at(end) == '{' || at(end) == '<') end = past(at(end) == '{' ? '}' : '>', end);
+      } else if (std::ispunct(static_cast<unsigned char>(next)) != 0 || next == ' ') {
+        code = static_cast<uint32_t>(next);
+      }
+    } else if (c == '[') {
+      end += next == '^';
+      end += at(end) == ']';  // a member
+      for (size_t depth = 1; end < p.size() && depth > 0; ++end) {
+        if (p[end] == '\\')
+          ++end;
+        else if (p[end] == '[')
+          ++depth;
+        else if (p[end] == ']')
+          --depth;
+      }
+    } else if (c == '(') {
+      groups.push_back(groups.back());
+      groups.back().first = literals.size();
+      if (next != '?') continue;
+      const size_t flags = std::min(p.find_first_not_of("imxWDSPy-", i + 2), p.size());
+      if (at(i + 2) == '#' || (at(flags) == ')' && flags > i + 2)) groups.pop_back();
+      if (at(i + 2) == '#') {
+        end = past(')', end);
+      } else if (at(flags) == ')' || at(flags) == ':') {
+        const std::string_view set = p.substr(i + 2, flags - i - 2);
+        const auto given = [&](char flag, bool before) {
+          return set.find(flag) == std::string_view::npos ? before : set.find(flag) < set.find('-');
+        };
+        groups.back().any_case = given('i', groups.back().any_case);
+        groups.back().extended = given('x', groups.back().extended);
+        end = flags + 1;
+      } else {
+        const bool named = at(i + 2) == '<' && at(i + 3) != '=' && at(i + 3) != '!';
+        end = named ? past('>', i) : i + (at(i + 2) == '<' ? 4 : 3);
+      }
+    } else if (std::string_view(".|^$").find(c) == std::string_view::npos) {
+      const auto character = unicode::decode(p.data() + i);
+      code = character.code;
+      end = i + character.length;
+    }
+    // A letter of any case is a class in the engine, too. No range can end at a surrogate.
+    const bool letter = code && (*code >= 128 || (*code | 32) - 'a' < 26);
+    if (code && !(letter && groups.back().any_case) && *code > 0 && *code < 0x10ffff &&
+        *code != 0xd7ff && *code != 0xe000)
+      literals.push_back({i, end, *code, false});
+  }
+  std::string out;
+  size_t done = 0;
+  for (const Literal& l : literals) {
+    if (!l.loops) continue;
+    out += p.substr(done, l.begin - done);
+    out += fmt::format("[^\\x{{0}}-\\x{{{:x}}}\\x{{{:x}}}-\\x{{10ffff}}]", l.code - 1, l.code + 1);
+    done = l.end;
+  }
+  return out += p.substr(done);
+}
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
@@ -33,8 +189,8 @@ std::string onig_message(int code, OnigErrorInfo info = {}) {
 void initialize_once() {
   static std::once_flag once;
   std::call_once(once, [] {
-    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
-    onig_initialize(encodings, 1);
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8, counted_utf8()};
+    onig_initialize(encodings, 2);
     onig_set_parse_depth_limit(256);
     onig_set_warn_func(onig_null_warn);
     onig_set_verb_warn_func(onig_null_warn);
@@ -53,8 +209,14 @@ struct ParamDeleter {
 struct OnigPattern::Impl {
   regex_t* regex = nullptr;
   std::string where;
+  uint64_t retry_steps = 1;  // a retry compares literals: the longer the pattern, the more
+  bool refers = false;       // and with a back reference text, up to all of it
   ~Impl() {
     if (regex) onig_free(regex);
+  }
+  int compile(std::string_view pattern, regex_t*& out, OnigErrorInfo& info) const {
+    return onig_new(&out, bytes(pattern.data()), bytes(pattern.data() + pattern.size()),
+                    ONIG_OPTION_NONE, counted_utf8(), ONIG_SYNTAX_DEFAULT, &info);
   }
 };
 
@@ -64,15 +226,21 @@ OnigPattern::OnigPattern(std::string_view pattern, std::string_view where)
   impl_->where = where;
   if (pattern.size() > kMaxPattern)
     fail("{}: regular expression of {} bytes (limit {})", where, pattern.size(), kMaxPattern);
+  impl_->retry_steps += pattern.size() / 256;
+  for (size_t i = 0; i + 1 < pattern.size(); i += pattern[i] == '\\' ? 2 : 1)
+    if (pattern[i] == '\\' && std::string_view("123456789k").find(pattern[i + 1]) < 10)
+      impl_->refers = true;
   OnigErrorInfo info{};
-  const int code =
-      onig_new(&impl_->regex, bytes(pattern.data()), bytes(pattern.data() + pattern.size()),
-               ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+  const int code = impl_->compile(pattern, impl_->regex, info);
   if (code != ONIG_NORMAL) {
     impl_->regex = nullptr;
     fail("{}: regular expression '{}' is not understood: {}", where, printable(pattern),
          onig_message(code, info));
   }
+  const std::string counted = with_counted_loops(pattern);
+  regex_t* spelled = nullptr;
+  if (counted == pattern || impl_->compile(counted, spelled, info) != ONIG_NORMAL) return;
+  onig_free(std::exchange(impl_->regex, spelled));
 }
 
 OnigPattern::~OnigPattern() = default;
@@ -87,23 +255,59 @@ bool OnigPattern::search(std::string_view text, size_t from, size_t& begin, size
     return p;
   }());
   if (!region || !param) fail("{}: out of memory", impl_->where);
-  // One failed repetition costs one retry per character; twenty times the text is far above what
-  // published patterns need.
-  const auto retries =
-      static_cast<unsigned long>(10'000'000 + 20 * static_cast<uint64_t>(text.size()));
-  onig_set_match_stack_limit_size_of_match_param(param.get(), kMaxStackEntries);
-  onig_set_retry_limit_in_match_of_match_param(param.get(), retries);
-  onig_set_retry_limit_in_search_of_match_param(param.get(), retries);
+  const TextBudget budget(text.size());  // where the caller has none
+  Work& w = work;
   const OnigUChar* const start = bytes(text.data());
   const OnigUChar* const stop = start + text.size();
-  const int at = onig_search_with_param(impl_->regex, start, stop, start + from, stop, region.get(),
-                                        ONIG_OPTION_NONE, param.get());
+  onig_set_match_stack_limit_size_of_match_param(param.get(), kMaxStackEntries);
+  const uint64_t cost = impl_->retry_steps + (impl_->refers ? text.size() / 8 : 0);
+  int at = ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+  for (uint64_t retries = kFirstRetries; w.steps > 0; retries *= kRetriesGrow) {
+    retries = std::min(retries, w.steps / cost + 1);
+    onig_set_retry_limit_in_match_of_match_param(param.get(), retries);
+    onig_set_retry_limit_in_search_of_match_param(param.get(), retries);
+    w.end = stop;
+    at = onig_search_with_param(impl_->regex, start, stop, start + from, stop, region.get(),
+                                ONIG_OPTION_NONE, param.get());
+    w.end = nullptr;
+    const bool more =
+        at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+    const uint64_t charged =
+        more || retries > kFirstRetries || impl_->refers ? retries : kStepsOfSearch;
+    w.steps -= std::min(w.steps, charged * cost);
+    if (!more) break;
+  }
+  if (w.steps == 0)
+    fail(
+        "{}: the regular expression takes more than {} steps on a text of {} bytes (limit: {} and "
+        "{} for each byte)",
+        impl_->where, kSteps + kStepsPerByte * w.text_bytes, w.text_bytes, kSteps, kStepsPerByte);
   if (at == ONIG_MISMATCH) return false;
   if (at < 0)
     fail("{}: the regular expression gave up on this text: {}", impl_->where, onig_message(at));
   begin = static_cast<size_t>(region->beg[0]);
   end = static_cast<size_t>(region->end[0]);
   return true;
+}
+
+TextBudget::TextBudget(size_t text_bytes) : outermost_(!work.counting) {
+  if (!outermost_) return;
+  work = {true, text_bytes, kSteps + kStepsPerByte * text_bytes,
+          kWritten + kWrittenPerByte * text_bytes, nullptr};
+}
+
+TextBudget::~TextBudget() {
+  if (outermost_) work.counting = false;
+}
+
+void TextBudget::spend_bytes(size_t bytes) {
+  if (!work.counting) return;
+  if (bytes > work.written)
+    fail(
+        "the normalizer writes more than {} bytes for a text of {} bytes (limit: {} and {} for "
+        "each byte)",
+        kWritten + kWrittenPerByte * work.text_bytes, work.text_bytes, kWritten, kWrittenPerByte);
+  work.written -= bytes;
 }
 
 std::vector<std::pair<uint32_t, uint32_t>> unicode_property_ranges(std::string_view property) {

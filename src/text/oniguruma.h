@@ -2,7 +2,7 @@
 // Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the
 // published tokenizers), and the Unicode property tables that engine uses. oniguruma.cpp is the
 // only unit that includes the library. Patterns and texts come from strangers: pattern length,
-// backtracking and stack are bounded; every failure is an Error.
+// stack, and the steps of all searches on one text are bounded; every failure is an Error.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +29,21 @@ class OnigPattern {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+// Bounds what one text may take on this thread while the object lives: steps of all searches, and
+// bytes that normalizers write. The outermost object counts; objects inside it change nothing.
+class TextBudget {
+ public:
+  explicit TextBudget(size_t text_bytes);
+  ~TextBudget();
+  TextBudget(const TextBudget&) = delete;
+  TextBudget& operator=(const TextBudget&) = delete;
+  // Counts bytes written; throws Error beyond the limit. Does nothing where no object lives.
+  static void spend_bytes(size_t bytes);
+
+ private:
+  bool outermost_;
 };
 
 // Inclusive ranges of code points with a property ("Lu", "Alphabetic", "Space").

@@ -3,7 +3,6 @@
 #include "text/pattern.h"
 
 #include "text/json_fields.h"
-#include "text/oniguruma.h"
 #include "text/unicode.h"
 
 namespace moebius {

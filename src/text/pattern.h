@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "text/oniguruma.h"
 
 namespace moebius {
 
@@ -36,12 +37,14 @@ extern const std::string_view kByteLevelRegex;
 // All matches in turn. An empty match right after the previous match is skipped.
 class Matches {
  public:
-  Matches(const Pattern& pattern, std::string_view text) : pattern_(pattern), text_(text) {}
+  Matches(const Pattern& pattern, std::string_view text)
+      : pattern_(pattern), text_(text), budget_(text.size()) {}
   bool next(size_t& begin, size_t& end);
 
  private:
   const Pattern& pattern_;
   std::string_view text_;
+  TextBudget budget_;  // of all searches together
   size_t from_ = 0;
   std::optional<size_t> last_end_;
 };

@@ -58,6 +58,7 @@ bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_sta
 std::optional<std::vector<int32_t>> encode_text(const Tokenizer::Parts& p, std::string_view text,
                                                 const TrustFlags& trusted, bool add_special,
                                                 size_t most) {
+  const TextBudget budget(text.size());
   std::vector<int32_t> out;
   out.reserve(std::min(text.size() / 3, most) + 16);
   if (add_special) out = p.post.before;

@@ -4,6 +4,8 @@
 // (scripts/make_test_bundle.sh) gives them in environment variables of these names.
 #include "unit/test_util.h"
 
+#include <time.h>
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -126,6 +128,12 @@ CommandResult run_tool(const std::string& args, const std::string& environment) 
       environment.find("MOEBIUS_CPU=") == std::string::npos)
     result.err = without_note_on_cpu(result.err);
   return result;
+}
+
+double thread_cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 }  // namespace moebius::test

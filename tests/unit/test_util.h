@@ -63,6 +63,9 @@ inline unsigned thinning() { return plain_build() ? 1 : 10; }
 // test program itself always looks).
 CommandResult run_tool(const std::string& args, const std::string& environment = "");
 
+// Seconds of CPU that this thread took so far: other work on the machine does not count.
+double thread_cpu_seconds();
+
 }  // namespace moebius::test
 
 namespace moebius {

@@ -677,5 +677,70 @@ TEST(Tokenizer, HostileExpressionsAreStopped) {
   EXPECT_EQ(encode("(?=a)", "aaa").size(), 3u);
 }
 
+// All matches on a text share its limit; loops over literals, however they are spelled, count.
+TEST(Tokenizer, ATextHasOneLimitOfSteps) {
+  const std::string text(20'000, 'a');
+  for (const char* regex :
+       {"a*a*c|a", "(?:aa)*(?:aa)*c|aa", "\\x61*\\x{61}*c|a", "(?>a{0,60})(?>a*)c|a", "(?:a|a)*c|a",
+        "(?i:A*A*c)|a", "(?i)(?-i:a*a*c)|a", "(?x) a* a * c | a", "(a*)\\1*c|a", "\\w*\\w*c|a",
+        ".*.*c|a"}) {
+    const auto pattern = make_regex_pattern(regex, "field");
+    const double before = test::thread_cpu_seconds();
+    std::string error;
+    try {
+      Matches matches(*pattern, text);
+      for (size_t begin = 0, end = 0; matches.next(begin, end);) continue;
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    EXPECT_EQ(error.find("field: the regular expression takes more than 101280000 steps on a text "
+                         "of 20000 bytes (limit: 100000000 and 64 for each byte)"),
+              0u)
+        << regex << ": " << error;
+    if (test::plain_build()) {
+      EXPECT_LT(test::thread_cpu_seconds() - before, 2) << regex;
+    }
+  }
+  size_t begin = 0, end = 0;  // text for which the limit is not in the way
+  const OnigPattern spaces("\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", "field");
+  const std::string blank(size_t{4} << 20, ' ');
+  ASSERT_TRUE(spaces.search(blank, 0, begin, end));
+  EXPECT_EQ(end, blank.size());
+}
+
+// Loops over literals have another spelling inside, which finds the same.
+TEST(Tokenizer, LoopsOverLiteralsFindWhatTheyAreWrittenFor) {
+  const auto found = [](const char* regex, const char* text) {
+    size_t begin = 0, end = 0;
+    const bool any = OnigPattern(regex, "field").search(text, 0, begin, end);
+    return any ? std::string(text).substr(begin, end - begin) : "-";
+  };
+  EXPECT_EQ(found("x*\\-+y{2}", "aaxx--yyb"), "xx--yy");
+  EXPECT_EQ(found("(?:ab|\\n)+c", "abxab\nabcd"), "ab\nabc");
+  EXPECT_EQ(found("(?i)a+(?-i:b+)", "xAaBaAbbB"), "aAbb");
+  EXPECT_EQ(found("(?x) a + # one\n b {2}", "caabb"), "aabb");
+  EXPECT_EQ(found("(?<n>a+)[]a]+\\k<n>", "ba]aa"), "a]aa");
+  EXPECT_EQ(found("[^]b[c]]+d*", "bxyddb"), "xydd");
+  EXPECT_EQ(found("é*\\x{20ac}+\\u4e00{1,}", "ééé€€一一x"), "ééé€€一一");
+  EXPECT_EQ(found("a{,2}b{x}+", "aaab{x}}"), "aab{x}}");
+  EXPECT_EQ(found("(?=a*b)\\p{L}+(?#no (a*)c", "xabc-"), "abc");
+}
+
+TEST(Tokenizer, ANormalizerWritesNoMoreThanItsLimit) {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": "Replace",)"
+      R"( "pattern": {"String": "b"}, "content": ")" +
+      std::string(100'000, 'c') + R"("}})");
+  EXPECT_EQ(tokenizer.encode("aaa", false).size(), 3u);
+  try {
+    tokenizer.encode(std::string(100'000, 'b'), false);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "the normalizer writes more than 73508864 bytes for a text of 100000 bytes "
+                 "(limit: 67108864 and 64 for each byte)");
+  }
+}
+
 }  // namespace
 }  // namespace moebius
