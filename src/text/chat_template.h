@@ -29,7 +29,7 @@ struct ChatInput {
   // What rendering may take, beside what grows with the input.
   uint64_t steps = 20'000'000;
   size_t memory = size_t{256} << 20;
-  std::chrono::nanoseconds time{0};  // of this thread's CPU; 0: not looked at
+  std::chrono::nanoseconds time = std::chrono::seconds(2);  // of this thread's CPU; 0: no limit
 };
 
 class ChatTemplate {

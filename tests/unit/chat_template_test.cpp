@@ -362,6 +362,49 @@ TEST(ChatTemplate, TimeIsBounded) {
   }
 }
 
+// Bytes that are copied, compared and searched are steps, so that no template takes long.
+TEST(ChatTemplate, BytesAreSteps) {
+  const std::string big =
+      "{% set big = 'x' * 1000000 %}{% for i in range(100000) %}{% for j in range(1000) %}";
+  const std::string end = "{% endfor %}{% endfor %}";
+  std::vector<std::string> sources = {
+      "{% for i in range(100000) %}{% set big = 'x' * 1000000 %}{% endfor %}",
+      "{% set d = dict() %}{% for i in range(60000) %}{% set _ = d.setdefault('k' ~ i, i) %}{% "
+      "endfor %}"
+      "{% for i in range(60000) %}{% set _ = d.pop('k' ~ i) %}{% set _ = d.get('x') %}{% endfor %}",
+      "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}{{ b in a }}",
+      "{% set l = [0] * 65536 %}{% for i in range(100000) %}{% set _ = l.reverse() %}{% endfor %}"};
+  for (const char* what :
+       {"{% set x = big | int(0) %}", "{% set x = big | float %}", "{% set x = big | length %}",
+        "{% if big ~ i == big ~ j %}{% endif %}", "{% if big < big %}{% endif %}",
+        "{% if big.isdigit() %}{% endif %}", "{% set x = big.find('y') %}",
+        "{% set x = big.rfind('xy') %}", "{% set x = {big: 1}[big] %}",
+        "{% set x = big.replace('x', 'y') %}", "{% set x = big.split('x') %}"})
+    sources.push_back(big + what + end);
+  const std::string name(1'000'000, 'n');
+  sources.push_back("{% set " + name + " = 1 %}" + big + "{{ " + name + " }}" + end);
+  const Json messages = Json::array();
+  ChatInput in;
+  in.messages = &messages;
+  in.steps = 5'000'000;  // of 20 million
+  for (const std::string& source : sources) {
+    const double before = test::thread_cpu_seconds();
+    std::string error;
+    try {
+      ChatTemplate(source, "t").render(in);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    EXPECT_TRUE(error.find("the template takes too many steps (limit: 50000") !=
+                    std::string::npos ||
+                error.ends_with("the template needs more than 256 MB"))
+        << printable(source, 200) << ": " << error;
+    if (test::plain_build()) {
+      EXPECT_LT(test::thread_cpu_seconds() - before, 1) << printable(source, 200);
+    }
+  }
+}
+
 TEST(ChatTemplate, TemplatesOfAFolder) {
   const test::TempDir folder;
   Json messages = Json::array(), tools = Json::array();

@@ -41,7 +41,7 @@ std::vector<Value> bind(std::string_view function, const Arguments& args,
 }
 
 Value Runtime::lookup(const std::string& name, Scope* scope) {
-  for (; scope != nullptr; scope = scope->parent)
+  for (; scope != nullptr; scope = scope->parent, spend_bytes(name.size() + 16))
     if (const auto it = scope->names.find(name); it != scope->names.end()) return it->second;
   return Value::undefined(&name);
 }
@@ -218,7 +218,7 @@ bool Runtime::contains(const Value& container, const Value& v) {
     case Kind::kString:
       if (!v.is_string())
         fail("'in <string>' requires a string on the left, not '{}'", type_name(v));
-      spend(container.str().text.size() / 64);
+      spend_search(container.str().text, v.str().text);
       return container.str().text.find(v.str().text) != std::string::npos;
     case Kind::kDict:
       check_hashable(v);

@@ -102,6 +102,7 @@ Value filter_length(Runtime&, const Value& in, const std::string&, const Argumen
     case Kind::kUndefined:
       return Value(int64_t{0});
     case Kind::kString:
+      spend_bytes(in.str().text.size());
       return Value(static_cast<int64_t>(count_chars(in.str().text)));
     case Kind::kList:
     case Kind::kTuple:
@@ -280,6 +281,7 @@ Value filter_int(Runtime&, const Value& in, const std::string&, const Arguments&
   if (in.is(Kind::kFloat)) d = in.number();
   if (in.is_string()) {
     std::string text = in.str().text;
+    spend_bytes(text.size());
     text.erase(0, text.find_first_not_of(" \t\r\n"));
     text.erase(text.find_last_not_of(" \t\r\n") + 1);
     const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
@@ -301,6 +303,7 @@ Value filter_float(Runtime&, const Value& in, const std::string&, const Argument
   if (in.is_number()) return Value(in.number());
   if (in.is_string()) {
     std::string text = in.str().text;
+    spend_bytes(text.size());
     text.erase(0, text.find_first_not_of(" \t\r\n"));
     text.erase(text.find_last_not_of(" \t\r\n") + 1);
     double d = 0;

@@ -60,6 +60,7 @@ Value list_copy(Runtime& r, const Value& self, const std::string&, const Argumen
 }
 
 Value list_reverse(Runtime&, const Value& self, const std::string&, const Arguments&) {
+  spend(self.list().items.size() / 16);
   std::reverse(self.list().items.begin(), self.list().items.end());
   return Value::none();
 }
@@ -96,7 +97,10 @@ Value dict_lookup(Runtime& r, const Value& self, const std::string& name, const 
   const Value* found = dict.find(a[0]);
   const bool no_default = a[1].is_undefined() && a[1].undefined_name() == nullptr;
   const Value v = found != nullptr ? *found : no_default ? Value::none() : a[1];
-  if (name == "pop") dict.erase(a[0]);
+  if (name == "pop") {
+    spend(dict.items.size() / 16);
+    dict.erase(a[0]);
+  }
   if (name == "setdefault" && found == nullptr) dict.set(a[0], v);
   r.heap().charge(2 * sizeof(Value));
   return v;

@@ -27,6 +27,7 @@ Runtime::Runtime(std::string name, const Limits& limits, std::optional<int64_t> 
       heap_(limits.memory),
       globals_(heap_.scope(nullptr)),
       now_(now) {
+  set_budget(limits_.steps, limits_.time);
   for (const NamedBuiltin& b : builtin_names()) {
     if (b.kind != Named::kFunction) continue;
     Function f;
@@ -40,7 +41,6 @@ void Runtime::define(const std::string& name, Value value) {
 }
 
 Str Runtime::render(const Block& block, size_t expected_bytes) {
-  set_budget(limits_.steps, limits_.time);
   StrBuilder out;
   out.reserve(expected_bytes + expected_bytes / 8);  // a long text is not moved
   try {

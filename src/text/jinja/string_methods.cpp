@@ -71,6 +71,7 @@ Value StringMethods::remove_affix() {
 Value StringMethods::count() {
   const Str& what = need_string(bind(name_, args_, {"text"})[0], name_);
   if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(self_.text)) + 1);
+  spend_search(self_.text, what.text);
   int64_t n = 0;
   for (size_t i = 0; (i = self_.text.find(what.text, i)) != std::string::npos;
        i += what.text.size())
@@ -100,6 +101,7 @@ Value StringMethods::is_lower() {
 }
 
 Value StringMethods::all(bool (*predicate)(uint32_t mask, char32_t c)) {
+  spend(self_.text.size() / 16);
   for (size_t i = 0; i < self_.text.size();) {
     const auto c = unicode::decode(self_.text.data() + i);
     if (!predicate(unicode::Table::get().mask(c.code), c.code)) return Value(false);
@@ -109,6 +111,7 @@ Value StringMethods::all(bool (*predicate)(uint32_t mask, char32_t c)) {
 }
 
 Value StringMethods::has_case(uint32_t want, uint32_t other) {
+  spend(self_.text.size() / 16);
   bool seen = false;
   for (size_t i = 0; i < self_.text.size();) {
     const auto c = unicode::decode(self_.text.data() + i);
@@ -121,6 +124,7 @@ Value StringMethods::has_case(uint32_t want, uint32_t other) {
 }
 
 Value StringMethods::split_spaces(int64_t limit, bool from_right) {
+  spend(self_.text.size() / 16);
   std::vector<std::pair<size_t, size_t>> words;
   const std::string& text = self_.text;
   for (size_t i = 0; i < text.size();) {
@@ -158,6 +162,7 @@ Value StringMethods::split() {
   if (a[0].is_undefined() || a[0].is_none()) return split_spaces(limit, from_right);
   const std::string& sep = need_string(a[0], name_).text;
   if (sep.empty()) fail("empty separator");
+  spend_search(self_.text, sep);
   std::vector<size_t> cuts;
   if (from_right) {
     for (size_t end = self_.text.size(); limit < 0 || cuts.size() < static_cast<size_t>(limit);) {
@@ -189,6 +194,7 @@ Value StringMethods::split() {
 Value StringMethods::splitlines() {
   const auto a = bind(name_, args_, {"keepends"});
   const bool keep = truth(a[0]);
+  spend(self_.text.size() / 16);
   std::vector<Value> out;
   const std::string& text = self_.text;
   size_t begin = 0;
@@ -223,6 +229,7 @@ Value StringMethods::replace() {
   const auto a = bind(name_, args_, {"old", "new", "count"});
   const Str &old = need_string(a[0], name_), &fresh = need_string(a[1], name_);
   int64_t left = integer_or(a[2], -1, name_);
+  spend_search(self_.text, old.text);
   StrBuilder out;
   size_t done = 0;
   const size_t n = self_.text.size();
@@ -248,6 +255,7 @@ Value StringMethods::replace() {
 Value StringMethods::find() {
   const bool from_right = name_ == "rfind", must = name_ == "index";
   const std::string& what = need_string(bind(name_, args_, {"text"})[0], name_).text;
+  spend_search(self_.text, what);
   const size_t at = from_right ? self_.text.rfind(what) : self_.text.find(what);
   if (at == std::string::npos && must) fail("substring not found");
   return Value(at == std::string::npos
@@ -270,6 +278,7 @@ Value StringMethods::partition() {
   const bool from_right = name_ == "rpartition";
   const std::string& sep = need_string(bind(name_, args_, {"sep"})[0], name_).text;
   if (sep.empty()) fail("empty separator");
+  spend_search(self_.text, sep);
   const size_t at = from_right ? self_.text.rfind(sep) : self_.text.find(sep),
                n = self_.text.size();
   if (at == std::string::npos) {

@@ -20,9 +20,12 @@ void check_nesting(int depth) {
 }
 
 constexpr uint64_t kStepsPerLook = 1024;  // at the clock
+constexpr size_t kBytesPerStep = 64;
+constexpr size_t kBytesOfAdding = 16;  // what adding to a text takes beside its bytes
 
-thread_local uint64_t budget = 0, next_look = 0;
-thread_local std::chrono::nanoseconds deadline{0};
+thread_local uint64_t allowed = 0, budget = 0, next_look = 0;
+thread_local size_t bytes_spent = 0;  // less than a step
+thread_local std::chrono::nanoseconds allowed_time{0}, deadline{0};
 
 // Time that others take on a busy machine does not count.
 std::chrono::nanoseconds cpu_time() {
@@ -34,18 +37,33 @@ std::chrono::nanoseconds cpu_time() {
 }  // namespace
 
 void set_budget(uint64_t steps, std::chrono::nanoseconds time) {
-  budget = steps;
+  allowed = budget = steps;
   const bool timed = time.count() > 0;
+  allowed_time = time;
   deadline = timed ? cpu_time() + time : time;
   next_look = timed ? budget : 0;
 }
 
 void spend(uint64_t steps) {
-  if (steps > budget) fail("the template takes too many steps");
+  if (steps > budget) fail("the template takes too many steps (limit: {})", allowed);
   budget -= steps;
   if (budget >= next_look) return;
   next_look = budget - std::min(budget, kStepsPerLook);
-  if (cpu_time() > deadline) fail("the template takes too long");
+  if (cpu_time() > deadline)
+    fail("the template takes too long (limit: {} ms of CPU time)",
+         allowed_time.count() / 1'000'000);
+}
+
+void spend_bytes(size_t bytes) {
+  bytes_spent += bytes;
+  if (bytes_spent < kBytesPerStep) return;
+  spend(bytes_spent / kBytesPerStep);
+  bytes_spent %= kBytesPerStep;
+}
+
+void spend_search(std::string_view text, std::string_view what) {
+  if (what.size() <= text.size())
+    spend(text.size() / 16 + (text.size() - what.size()) / 64 * what.size() / 64);
 }
 
 // --- heap ----------------------------------------------------------------------------------------
@@ -61,6 +79,7 @@ Value Heap::string(Str s) {
 }
 
 Value Heap::append(const Value& own, const Str& more) {
+  spend_bytes(more.text.size() + kBytesOfAdding);
   charge(more.text.size() + more.trust.stretches().size() * sizeof(Trust::Stretch));
   auto& s = const_cast<Str&>(own.str());
   s.trust.add(s.text.size(), more.trust, 0, more.text.size());
@@ -126,16 +145,19 @@ void Trust::add(size_t at, const Trust& other, size_t begin, size_t end) {
 }
 
 void StrBuilder::add(const Str& s, size_t begin, size_t end) {
+  spend_bytes(end - begin + kBytesOfAdding);
   str_.trust.add(str_.text.size(), s.trust, begin, end);
   str_.text.append(s.text, begin, end - begin);
 }
 
 void StrBuilder::add(std::string_view text, bool trusted) {
+  spend_bytes(text.size() + kBytesOfAdding);
   str_.trust.add(str_.text.size(), text.size(), trusted);
   str_.text += text;
 }
 
 Str substr(const Str& s, size_t begin, size_t end) {
+  spend_bytes(end - begin + kBytesOfAdding);
   Str out{s.text.substr(begin, end - begin)};
   out.trust.add(0, s.trust, begin, end);
   return out;
@@ -161,6 +183,7 @@ size_t char_offset(std::string_view text, size_t index) {
 // --- dictionaries --------------------------------------------------------------------------------
 
 void Dict::index_all() {
+  spend(6 * items.size());
   index_.clear();
   for (size_t i = 0; i < items.size(); ++i)
     if (items[i].first.is_string()) index_.emplace(items[i].first.str().text, i);
@@ -168,6 +191,7 @@ void Dict::index_all() {
 }
 
 Value* Dict::find(std::string_view key) {
+  spend_bytes(key.size());
   if (items.size() > 16) {
     if (!indexed_) index_all();
     const auto it = index_.find(key);
@@ -277,6 +301,7 @@ bool equal(const Value& a, const Value& b, int depth) {
     case Kind::kNone:
       return true;
     case Kind::kString:
+      spend_bytes(a.str().text.size() == b.str().text.size() ? a.str().text.size() : 0);
       return a.str().text == b.str().text;
     case Kind::kList:
     case Kind::kTuple:
@@ -323,7 +348,10 @@ int compare(const Value& a, const Value& b, int depth) {
     return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
   if (a.is_number() && b.is_number())
     return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
-  if (a.is_string() && b.is_string()) return a.str().text.compare(b.str().text);
+  if (a.is_string() && b.is_string()) {
+    spend_bytes(std::min(a.str().text.size(), b.str().text.size()));
+    return a.str().text.compare(b.str().text);
+  }
   if (a.kind() == b.kind() && a.is_sequence() && !a.is(Kind::kRange)) {
     const auto &x = a.list().items, &y = b.list().items;
     for (size_t i = 0; i < x.size() && i < y.size(); ++i)

@@ -247,6 +247,10 @@ Str substr(const Str& s, size_t begin, size_t end);
 // it is spent, Error.
 void set_budget(uint64_t steps, std::chrono::nanoseconds time);
 void spend(uint64_t steps = 1);
+// Steps for bytes that are copied or compared.
+void spend_bytes(size_t bytes);
+// Steps for the search of `what` in `text`, which at worst compares all of it at every byte.
+void spend_search(std::string_view text, std::string_view what);
 
 std::string_view type_name(const Value& v);  // Python's: "str", "int", "dict", ...
 bool truth(const Value& v);
