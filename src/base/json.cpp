@@ -108,13 +108,16 @@ class Builder final : public JsonHandler {
   bool on_object_end() override { return close(); }
   bool on_array_end() override { return close(); }
   JsonTree tree;
+  size_t most_values = SIZE_MAX;
   std::map<size_t, double> not_finite;  // nulls that stand for a number, by their place among nulls
 
  private:
   size_t nulls = 0;
   bool put(Json v) {
     tree.put(std::move(v));
-    return true;
+    if (tree.values() <= most_values) return true;
+    error = fmt::format("more than {} values", most_values);
+    return false;
   }
   bool open(Json empty) {
     tree.open(std::move(empty));
@@ -234,6 +237,7 @@ void parse_json_events(std::string_view text, JsonHandler& handler, std::string_
 
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth) {
   Builder builder;
+  builder.most_values = kJsonMaxValues;
   std::string cleaned;
   if (text.find("NaN") != std::string_view::npos ||
       text.find("Infinity") != std::string_view::npos) {

@@ -10,6 +10,10 @@
 
 namespace moebius {
 
+// Most values (numbers, strings, lists, ...) of a configuration file; each takes some 150 bytes of
+// memory. A tokenizer file may have twice as many beside its vocabulary and merges.
+inline constexpr size_t kJsonMaxValues = 1'000'000;
+
 class JsonTree {
  public:
   void open(Json empty) { stack_.push_back({std::move(empty), {}, {}}); }
@@ -26,6 +30,7 @@ class JsonTree {
     return true;
   }
   void put(Json v) {
+    ++values_;
     if (stack_.empty()) {
       root_ = std::move(v);
     } else if (Frame& frame = stack_.back(); frame.value.is_array()) {
@@ -39,6 +44,7 @@ class JsonTree {
   bool object_at(size_t level) const { return stack_[level].value.is_object(); }
   // The key last named in the open object of a level, until its value is put.
   const std::string& key_at(size_t level) const { return stack_[level].key; }
+  size_t values() const { return values_; }  // that were put
   Json take() { return std::move(root_); }
 
  private:
@@ -48,6 +54,7 @@ class JsonTree {
     std::set<std::string, std::less<>> keys;
   };
   Json root_;
+  size_t values_ = 0;
   std::vector<Frame> stack_;
 };
 

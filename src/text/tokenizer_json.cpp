@@ -176,7 +176,9 @@ class Reader final : public JsonHandler {
   bool value(Json v) {
     if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
     tree.put(std::move(v));
-    return true;
+    if (tree.values() <= 2 * kJsonMaxValues) return true;
+    return stop(
+        fmt::format("more than {} values beside vocabulary and merges", 2 * kJsonMaxValues));
   }
   bool close() {
     tree.close();

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_shown.h"
+#include "base/json_tree.h"
 #include "base/utf8.h"
 
 namespace moebius {
@@ -103,6 +104,19 @@ TEST(Json, BoundsDepth) {
   expect_error(nested(kJsonMaxDepth + 1), "nested deeper than 128");
   expect_error(std::string(1'000'000, '['), "nested deeper than 128");
   expect_error(std::string(1'000'000, '{'), "malformed JSON");
+}
+
+// Lists and objects of a configuration take memory for each of their values; text that a caller
+// gives has a limit of its own.
+TEST(Json, BoundsValues) {
+  const auto list = [](size_t n) {
+    std::string text = "[0";
+    for (size_t i = 2; i < n; ++i) text += ",0";  // the list is a value, too
+    return text + "]";
+  };
+  EXPECT_EQ(error_of(list(kJsonMaxValues)), "");
+  expect_error(list(10 * kJsonMaxValues), "more than 1000000 values");
+  EXPECT_EQ(parse_json_strictly(list(kJsonMaxValues + 1), "f").items().size(), kJsonMaxValues);
 }
 
 // They are numbers that no accessor takes for finite, and not nulls, which mean absent.
