@@ -27,6 +27,12 @@ stage_narrow() {
   [ "$any" = 1 ] || skip "narrowed: this CPU is of the smallest class"
 }
 
+# Folders that a stranger may have made, through inspect, explain and run.
+stage_hostile() {
+  have_release moebius_cli || return
+  one "1,200 hostile folders" "$root/tests/checks/check_hostile.py" "$root/build/release/moebius" --cases 1200
+}
+
 # Label "once": answers that do not depend on the build. "narrow": tests that run anyway. Kernels under sanitizers are not instrumented
 # (cmake/kernel_flags.cmake), and clang has judged all their shapes: few are enough there. Each stage builds the tests that it runs
 # (MOEBIUS_TEST_LABEL in CMakePresets.json).

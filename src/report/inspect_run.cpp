@@ -2,9 +2,9 @@
 // Whether `run` will work and what it will take, from headers and small files alone: the same
 // questions that loading asks, in the same order, without reading a weight.
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/human.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
@@ -71,10 +71,9 @@ std::string refusal(const Checkpoint& c) {
 }
 
 void look_at_text(const Checkpoint& c, RunFacts& f) {
-  const std::filesystem::path folder = c.folder();
   const char* file = nullptr;
   for (const char* name : {"tokenizer.json", "tiktoken.model"})
-    if (file == nullptr && std::filesystem::exists(folder / name)) file = name;
+    if (file == nullptr && path_exists(join_path(c.folder(), name))) file = name;
   if (file == nullptr) {
     f.notes.emplace_back("no tokenizer.json: token ids only");
     return;
@@ -97,7 +96,7 @@ void look_at_text(const Checkpoint& c, RunFacts& f) {
     ChatInput input;
     input.messages = &messages;
     templates.render(input);
-    f.chat_template = std::filesystem::exists(folder / "chat_template.jinja")
+    f.chat_template = path_exists(join_path(c.folder(), "chat_template.jinja"))
                           ? "chat_template.jinja"
                           : "tokenizer_config.json";
   } catch (const Error& e) {

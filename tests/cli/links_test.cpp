@@ -139,6 +139,9 @@ TEST(Links, LeadingNowhere) {
       EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
       EXPECT_NE(r.err.find(name), std::string::npos) << r.err;
       EXPECT_TRUE(r.out.empty());
+      const CommandResult looked = run_tool("inspect " + folder);  // may go on without a tokenizer
+      EXPECT_LE(looked.status, 1) << name << " " << target << looked.err;
+      EXPECT_EQ(looked.err.find("unexpected"), std::string::npos) << looked.err;
     }
     fs::remove(dir / name);
   }
