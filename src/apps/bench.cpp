@@ -191,6 +191,7 @@ void settle_model(BenchOptions& o) {
     if (o.folder.empty()) o.folder = bundled_folder();
     return;
   }
+  if (!o.folder.empty()) throw UsageError("--synthetic makes a folder of its own; leave out DIR");
   const RankOptions& r = o.ranks;
   if (RankProcess::current() != nullptr || std::max({r.ranks, r.pp, r.tp, r.ep}) > 1)
     fail("--synthetic is for one process; ranks read a folder that all of them see");
@@ -204,7 +205,6 @@ Command model_subject() {
            "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder")
       .one_of(synthetic_folder_names())
       .by_default("none");
-  c.at_most_one({"DIR", "--synthetic"});
   c.option("--layers", "N", &o->layers, "layers of --synthetic").range(1, 256);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
