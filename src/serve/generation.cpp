@@ -133,40 +133,49 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   } catch (const ApiError& e) {
     return refuse_generation(g, e);
   }
-  const auto refused = [this, g](const ApiError& e) {
-    http_->post([this, g, e] {
+  const bool taken = on_text_thread(
+      exchange, [this, g, endpoint] { read_request(g, endpoint, GrammarLimits::quick()); });
+  if (!taken) refuse_generation(g, text_full());
+}
+
+void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
+                             const GrammarLimits& limits) {
+  const bool quick = limits.work < GrammarLimits().work;
+  if (g->ended) {  // the client left meanwhile
+    http_->post([this, g] { drop_body(g->exchange); });
+    return;
+  }
+  try {
+    const std::string& body = g->exchange->request().body;
+    Host& host = host_of_body(body);
+    auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
+    request->grammar_limits = limits;
+    // Its texts are in the request now: a large one is not kept beside what becomes of them, unless
+    // it may have to be read again.
+    if (!quick || (!request->format.given() && request->tool_set == nullptr))
+      http_->post([this, g] { drop_body(g->exchange); });
+    check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
+    auto prompts =
+        std::make_shared<std::vector<GenerationRequest>>(prepare_request(*request, host.served));
+    http_->post([this, g, &host, request, prompts] {
       guard(g, [&] {
         drop_body(g->exchange);
-        refuse_generation(g, e);
+        g->host = &host;
+        prepared(g, std::move(*request), std::move(*prompts));
       });
     });
-  };
-  const bool taken = on_text_thread(exchange, [this, g, exchange, endpoint, refused] {
-    if (g->ended) {  // the client left meanwhile
-      http_->post([this, g] { drop_body(g->exchange); });
+  } catch (const ApiError& e) {
+    const bool again = quick && e.code == "schema_too_complex";
+    if (again && on_thread(*grammars_, g->exchange,
+                           [this, g, endpoint] { read_request(g, endpoint, GrammarLimits()); }))
       return;
-    }
-    try {
-      const std::string& body = exchange->request().body;
-      Host& host = host_of_body(body);
-      auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
-      // Its texts are in the request now: a large one is not kept beside what becomes of them.
-      http_->post([this, g] { drop_body(g->exchange); });
-      check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
-      auto prompts =
-          std::make_shared<std::vector<GenerationRequest>>(prepare_request(*request, host.served));
-      http_->post([this, g, &host, request, prompts] {
-        guard(g, [&] {
-          drop_body(g->exchange);
-          g->host = &host;
-          prepared(g, std::move(*request), std::move(*prompts));
-        });
+    http_->post([this, g, again, e] {
+      guard(g, [&] {
+        drop_body(g->exchange);
+        refuse_generation(g, again ? text_full() : e);
       });
-    } catch (const ApiError& e) {
-      refused(e);
-    }
-  });
-  if (!taken) refuse_generation(g, text_full());
+    });
+  }
 }
 
 void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,

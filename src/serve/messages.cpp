@@ -331,7 +331,8 @@ ApiError prompt_too_long(size_t tokens, size_t context) {
 std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model) {
   std::vector<GenerationRequest> out;
   if (request.format.given())
-    request.generation.grammar = compile_format(request.format, *model.grammars);
+    request.generation.grammar =
+        compile_format(request.format, request.grammar_limits, *model.grammars);
   for (const std::string& word : request.bad_words)
     add_bad_word(*model.tokenizer, word, request.generation);
   if (request.prediction)
@@ -351,8 +352,8 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     add(std::move(chat.ids), param);
     set_answer(out.back(), request, model, chat.end);
     if (request.format.given() && out.back().answer != nullptr)
-      out.back().grammar =
-          compile_format(request.format, *out.back().answer, *model.tokenizer, *model.grammars);
+      out.back().grammar = compile_format(request.format, request.grammar_limits,
+                                          *out.back().answer, *model.tokenizer, *model.grammars);
     if (!request.format.given()) mask_calls(out.back(), request, model);
     request.tools = Json();
     return out;

@@ -88,7 +88,8 @@ struct ApiRequest {
   bool echo = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool return_token_ids = false;
-  AnswerFormat format;  // that its answers have to have
+  AnswerFormat format;           // that its answers have to have
+  GrammarLimits grammar_limits;  // of compiling the format, or the grammar of calls
   std::optional<size_t> max_tokens;
   std::optional<int> prompt_logprobs;     // asked for by that name
   std::shared_ptr<PooledRequest> pooled;  // of kPooled

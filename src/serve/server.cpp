@@ -155,7 +155,9 @@ ApiServer::ApiServer(ServerOptions options)
       http_(HttpServer::make(options_.limits, *this)),
       text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits))),
       large_text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits),
-                                               TextWorker::Order::kShortest)) {
+                                               TextWorker::Order::kShortest)),
+      grammars_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits),
+                                             TextWorker::Order::kShortest)) {
   bound_heaps();
 }
 
@@ -163,6 +165,7 @@ ApiServer::~ApiServer() {
   http_->stop();
   text_.reset();  // their jobs use the rest
   large_text_.reset();
+  grammars_.reset();  // behind those that put jobs there
   while (!generations_.empty()) end_generation(*generations_.begin(), 0, "");
   http_.reset();
 }
@@ -528,13 +531,18 @@ HttpReply ApiServer::page(const HttpRequest& request) {
 
 // A short request does not wait behind a long one's text.
 bool ApiServer::on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job) {
+  const bool large = exchange->request().body.size() > kLargeBody;
+  return on_thread(large ? *large_text_ : *text_, exchange, std::move(job));
+}
+
+bool ApiServer::on_thread(TextWorker& worker, const HttpExchangePtr& exchange,
+                          std::function<void()> job) {
   const size_t bytes = exchange->request().body.size();
   auto guarded = [this, exchange, job = std::move(job)] {
     if (!threw(*this, job)) return;
     patiently([&] { http_->post([exchange] { exchange->fail(); }); });
   };
-  return (bytes > kLargeBody ? large_text_ : text_)
-      ->put(std::move(guarded), bytes, access_.check_key(exchange->request()));
+  return worker.put(std::move(guarded), bytes, access_.check_key(exchange->request()));
 }
 
 void ApiServer::drop_body(const HttpExchangePtr& exchange) {

@@ -158,6 +158,7 @@ class ApiServer : private HttpHandler {
   static double longest_step(const GeneratorStats& stats);  // seconds; what takes more is stuck
   // False: too much waits there already.
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
+  bool on_thread(TextWorker& worker, const HttpExchangePtr& exchange, std::function<void()> job);
   // On the event thread, when a text thread is done with it.
   void drop_body(const HttpExchangePtr& exchange);
   double load_share() const { return hosts_.empty() ? loaded_share_.load() : 1; }
@@ -165,6 +166,9 @@ class ApiServer : private HttpHandler {
 
   // Generating (generation.cpp).
   void generate(HttpExchangePtr exchange, Endpoint endpoint);
+  // On a text thread. A grammar that takes more work than `limits` allow is compiled on the thread
+  // for these, for which no other request waits.
+  void read_request(const GenerationPtr& g, Endpoint endpoint, const GrammarLimits& limits);
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
   void take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step);
@@ -213,6 +217,7 @@ class ApiServer : private HttpHandler {
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<TextWorker> text_, large_text_;
+  std::unique_ptr<TextWorker> grammars_;      // requests whose grammars take long
   std::vector<std::unique_ptr<Host>> hosts_;  // empty: they are being loaded
   std::set<GenerationPtr> generations_;
   std::atomic<bool> at_once_{false};

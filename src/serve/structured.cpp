@@ -158,15 +158,16 @@ ApiError api_error(const GrammarError& error, const std::string& path) {
   return {400, error.code, named || where.empty() ? what : printable(where) + ": " + what, where};
 }
 
-GrammarPtr compile_format(const AnswerFormat& format, const AnswerRules& rules,
-                          const Tokenizer& tokenizer, GrammarCache& cache) {
+GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
+                          const AnswerRules& rules, const Tokenizer& tokenizer,
+                          GrammarCache& cache) {
   if (rules.reasoning == nullptr || rules.start == AnswerStart::kContent)
-    return compile_format(format, cache);
+    return compile_format(format, limits, cache);
   const std::string key =
       fmt::format("{} {} {}", rules.reasoning->name, static_cast<int>(rules.start), format.key());
   try {
     return cache.get(key, [&] {
-      GrammarBuilder b(&tokenizer);
+      GrammarBuilder b(&tokenizer, limits);
       const auto inner = format.add_to(b);
       return b.build(content_rule(b, rules, inner));
     });
@@ -175,9 +176,10 @@ GrammarPtr compile_format(const AnswerFormat& format, const AnswerRules& rules,
   }
 }
 
-GrammarPtr compile_format(const AnswerFormat& format, GrammarCache& cache) {
+GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
+                          GrammarCache& cache) {
   try {
-    return cache.get(format);
+    return cache.get(format, limits);
   } catch (const GrammarError& e) {
     throw api_error(e, format.path);
   }

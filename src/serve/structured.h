@@ -20,10 +20,12 @@ AnswerFormat format_of_schema(const Json& value, const std::string& path);
 // 400 with the path as its parameter.
 ApiError api_error(const GrammarError& error, const std::string& path);
 // Throws ApiError.
-GrammarPtr compile_format(const AnswerFormat& format, GrammarCache& cache);
+GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
+                          GrammarCache& cache);
 // The same behind reasoning, where an answer by these rules begins with it or may: the form is that
 // of the content. Throws ApiError.
-GrammarPtr compile_format(const AnswerFormat& format, const AnswerRules& rules,
-                          const Tokenizer& tokenizer, GrammarCache& cache);
+GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
+                          const AnswerRules& rules, const Tokenizer& tokenizer,
+                          GrammarCache& cache);
 
 }  // namespace moebius

@@ -96,7 +96,7 @@ void mask_calls(GenerationRequest& g, const ApiRequest& r, const ServedModel& mo
   demand.required = asks_for_call(r);
   if (r.tool_choice == ToolChoice::kNamed) demand.only = g.answer->tools->find(r.tool_name);
   try {
-    g.grammar = call_grammar(*g.answer, demand, *model.tokenizer);
+    g.grammar = call_grammar(*g.answer, demand, *model.tokenizer, r.grammar_limits);
   } catch (const GrammarError& e) {
     throw api_error(e, "tools");
   }

@@ -189,7 +189,37 @@ const std::vector<SchemaAttack>& schema_attacks() {
     for (int i = 0; i < 40; ++i) deep += R"({"properties":{"a":)", arrays += R"({"items":)";
     for (int i = 0; i < 24; ++i) arrays += R"({"items":)";
     deep += "{}" + std::string(80, '}'), arrays += "{}" + std::string(64, '}');
+    // Many values under many bounds, values that are long to compare, keywords that say nothing.
+    std::string bounds = R"({"allOf":[{"enum":[0)", floats = R"({"allOf":[)",
+                branches = R"({"oneOf":[)", nothing = R"({"oneOf":[)";
+    for (int i = 1; i < 5000; ++i) bounds += fmt::format(",{}", i);
+    bounds += "]}";
+    for (int i = 0; i < 1200; ++i) bounds += R"(,{"minimum":-1e300})";
+    bounds += "]}";
+    for (const char* sign : {"", "-"}) {
+      floats += *sign != 0 ? R"(,{"enum":[0.5)" : R"({"enum":[1.5)";
+      for (int i = 0; i < 1200; ++i) floats += fmt::format(",{}1.{:04}e300", sign, i);
+      floats += "]}";
+    }
+    floats += "]}";
+    for (int i = 0; i < 60; ++i) {
+      branches += fmt::format(R"({}{{"enum":[{}.5)", i > 0 ? "," : "", i);
+      for (int k = 0; k < 40; ++k) branches += fmt::format(",2.{:04}e299", 40 * i + k);
+      branches += "]}";
+    }
+    branches += "]}";
+    for (int i = 0; i < 300; ++i)
+      nothing += fmt::format(
+          R"({}{{"allOf":[{{"$ref":"#/$defs/j"}},{{"type":"integer","minimum":{},"maximum":{}}}]}})",
+          i > 0 ? "," : "", 2 * i, 2 * i + 1);
+    nothing += R"(],"$defs":{"j":{"x":0)";
+    for (int i = 0; i < 4000; ++i) nothing += fmt::format(R"(,"x{:x}":0)", i);
+    nothing += "}}}";
     return std::vector<SchemaAttack>{
+        {bounds, complex, ""},
+        {floats, complex, ""},
+        {branches, complex, ""},
+        {nothing, complex, ""},
         {chain, complex, "$defs.a16.anyOf"},
         {within, complex, "$defs.a16.anyOf"},
         {pairs, complex, "allOf"},

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
+#include <thread>
 
 #include "text/grammar/matcher.h"
 #include "unit/serve_util.h"
@@ -286,6 +288,27 @@ TEST(ServeFields, AnAnswerCanHaveAForm) {
     }
   EXPECT_EQ(w.server.chat(R"("response_format":{"type":"text"},"max_tokens":1)").status, 200);
   EXPECT_EQ(w.request().grammar, nullptr);
+}
+
+// Those whose forms take long to compile wait for each other alone.
+TEST(ServeFields, FormsThatTakeLongHoldUpNobodyElse) {
+  const FakeServer server;
+  constexpr size_t kHard = 16;
+  std::atomic<size_t> refused{0};
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < kHard; ++i)
+    clients.emplace_back([&] {
+      const Response r = server.chat(R"("guided_regex":"(a|b)*a(a|b){24}")");
+      EXPECT_EQ(error_of(r).substr(0, 18), "schema_too_complex");
+      ++refused;
+    });
+  while (refused == 0) std::this_thread::yield();
+  EXPECT_EQ(server.chat(R"("max_tokens":1)").status, 200);
+  EXPECT_EQ(server.chat(R"("guided_regex":"a","max_tokens":1)").status, 200);
+  EXPECT_LT(refused, kHard);
+  for (std::thread& t : clients) t.join();
+  EXPECT_EQ(refused, kHard);
+  EXPECT_EQ(server.chat(R"("guided_regex":"(.{0,30}\\n){1,30}","max_tokens":1)").status, 200);
 }
 
 TEST(ServeFields, AFormIsKeptWholeOrRefused) {

@@ -36,8 +36,8 @@ Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
 // Parts of one format's calls.
 class CallRules {
  public:
-  CallRules(const AnswerRules& rules, const Tokenizer& tokenizer)
-      : f_(*rules.format), rules_(rules), b_(&tokenizer) {}
+  CallRules(const AnswerRules& rules, const Tokenizer& tokenizer, const GrammarLimits& limits)
+      : f_(*rules.format), rules_(rules), b_(&tokenizer, limits) {}
 
   GrammarPtr required(const Tool* only) {
     std::vector<const Tool*> tools;
@@ -436,9 +436,9 @@ CallDemand call_demand(const ToolSet& tools, std::string_view choice) {
 }
 
 GrammarPtr call_grammar(const AnswerRules& rules, const CallDemand& demand,
-                        const Tokenizer& tokenizer) {
+                        const Tokenizer& tokenizer, const GrammarLimits& limits) {
   if (rules.format == nullptr || !rules.tools) return nullptr;
-  CallRules calls(rules, tokenizer);
+  CallRules calls(rules, tokenizer, limits);
   return demand.required ? calls.required(demand.only) : calls.free();
 }
 

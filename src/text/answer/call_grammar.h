@@ -23,6 +23,6 @@ GrammarBuilder::Rule content_rule(GrammarBuilder& builder, const AnswerRules& ru
 
 // Null: nothing is to be masked (the format has no marker that tells a call). Throws GrammarError.
 GrammarPtr call_grammar(const AnswerRules& rules, const CallDemand& demand,
-                        const Tokenizer& tokenizer);
+                        const Tokenizer& tokenizer, const GrammarLimits& limits = {});
 
 }  // namespace moebius

@@ -63,14 +63,14 @@ AnswerFormat format_of_texts(const std::string& json_schema, const std::string& 
   return f;
 }
 
-GrammarPtr compile(const AnswerFormat& format) {
+GrammarPtr compile(const AnswerFormat& format, const GrammarLimits& limits) {
   if (format.kind == AnswerFormat::Kind::kObject) return grammar_from_json_object();
-  GrammarBuilder builder;
+  GrammarBuilder builder(nullptr, limits);
   return builder.build(format.add_to(builder));
 }
 
-GrammarPtr GrammarCache::get(const AnswerFormat& format) {
-  return get(format.key(), [&] { return compile(format); });
+GrammarPtr GrammarCache::get(const AnswerFormat& format, const GrammarLimits& limits) {
+  return get(format.key(), [&] { return compile(format, limits); });
 }
 
 GrammarPtr GrammarCache::get(const std::string& key, const std::function<GrammarPtr()>& make) {

@@ -29,13 +29,13 @@ struct AnswerFormat {
 AnswerFormat format_of_texts(const std::string& json_schema, const std::string& regex,
                              std::vector<std::string> choice);
 // Throws GrammarError.
-GrammarPtr compile(const AnswerFormat& format);
+GrammarPtr compile(const AnswerFormat& format, const GrammarLimits& limits = {});
 
 // Grammars that were compiled lately; the least used go first. Safe to use from several threads.
 class GrammarCache {
  public:
   explicit GrammarCache(size_t most_bytes = size_t{64} << 20) : most_bytes_(most_bytes) {}
-  GrammarPtr get(const AnswerFormat& format);
+  GrammarPtr get(const AnswerFormat& format, const GrammarLimits& limits = {});
   // Of another kind: `make` is called where there is none under this key.
   GrammarPtr get(const std::string& key, const std::function<GrammarPtr()>& make);
 

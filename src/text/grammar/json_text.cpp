@@ -269,20 +269,35 @@ std::string quoted_plainly(std::string_view text) {
   return out + '"';
 }
 
-std::string compact_json(const Json& value) {
-  if (value.is_string()) return quoted_plainly(value.as_string());
+namespace {
+
+void append_compact(std::string& out, const Json& value) {
   if (value.is_array()) {
-    std::string out = "[";
-    for (const Json& v : value.items()) out += (out.size() > 1 ? "," : "") + compact_json(v);
-    return out + "]";
+    out += '[';
+    for (const Json& v : value.items()) {
+      if (&v != value.items().data()) out += ',';
+      append_compact(out, v);
+    }
+    out += ']';
+  } else if (value.is_object()) {
+    out += '{';
+    for (const Json::Member& m : value.members()) {
+      if (&m != value.members().data()) out += ',';
+      out += quoted_plainly(m.first) + ':';
+      append_compact(out, m.second);
+    }
+    out += '}';
+  } else {
+    out += value.is_string() ? quoted_plainly(value.as_string()) : value.dump();
   }
-  if (value.is_object()) {
-    std::string out = "{";
-    for (const auto& [k, v] : value.members())
-      out += (out.size() > 1 ? "," : "") + quoted_plainly(k) + ":" + compact_json(v);
-    return out + "}";
-  }
-  return value.dump();
+}
+
+}  // namespace
+
+std::string compact_json(const Json& value) {
+  std::string out;
+  append_compact(out, value);
+  return out;
 }
 
 DfaPtr any_json_string() {

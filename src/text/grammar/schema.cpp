@@ -38,7 +38,9 @@ GrammarBuilder::Rule SchemaCompiler::rule_of(Parts parts) {
   budget.work(32 + 16 * key.size());
   const auto it = rules_.find(key);
   if (it != rules_.end()) return it->second;
-  const Rule rule = builder_.declare(parts.empty() ? "" : document_.path(*parts.back().json));
+  const std::string path = parts.empty() ? "" : document_.path(*parts.back().json);
+  budget.work(path.size() / 8);
+  const Rule rule = builder_.declare(path);
   rules_.emplace(std::move(key), rule);
   waiting_.emplace_back(rule, std::move(parts));
   return rule;
@@ -50,7 +52,7 @@ GrammarBuilder::Rule SchemaCompiler::value_rule(const Parts& parts) {
 
 // A value that has to satisfy p has to satisfy q: q is a branch of p's choices, or what p refers to.
 bool SchemaCompiler::leads_to(const Json& p, const Json& q) {
-  builder_.budget().work(8);
+  builder_.budget().work(8 + lookups(p, 4));
   for (const char* name : {"anyOf", "oneOf", "allOf"})
     if (const Json* list = p.find(name); list != nullptr && list->is_array() &&
                                          !list->items().empty() && &list->items().front() <= &q &&
@@ -73,7 +75,7 @@ void SchemaCompiler::check_ways(const Json& schema) {
   while (!work.empty()) {
     const Json& s = *work.back();
     document_.check(s);
-    builder_.budget().work(16);
+    builder_.budget().work(16 + lookups(s, 4));
     const bool fresh = ways_.try_emplace(&s, 0).second;  // 0: still open
     if (!fresh && ways_[&s] != 0) {
       work.pop_back();
@@ -145,7 +147,7 @@ SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
       const Step step = work.back();
       work.pop_back();
       const Json& s = *step.schema;
-      builder_.budget().work(16);
+      builder_.budget().work(16 + lookups(s, 4));
       if (step.leave) {
         seen[&s] = false;
         continue;
@@ -206,7 +208,7 @@ void SchemaCompiler::build(Rule rule, const Parts& parts) {
 }
 
 GrammarBuilder::Node SchemaCompiler::value_node(const std::vector<const Json*>& plain) {
-  builder_.budget().work(16 * plain.size() + 16);
+  builder_.budget().work(16 + lookups(plain, 12));
   uint32_t types = kAllTypes;
   bool asks = false;  // anything at all
   for (const Json* s : plain) {
@@ -233,6 +235,7 @@ GrammarBuilder::Node SchemaCompiler::value_node(const std::vector<const Json*>& 
 }
 
 GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& plain) {
+  builder_.budget().work(lookups(plain, 5));
   size_t least = 0, prefix = 0;
   std::optional<size_t> most;
   for (const Json* s : plain) {
@@ -246,6 +249,7 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
   if (most && *most < least) return never();
   if (prefix > kMostItems) builder_.budget().too_complex("has too many prefixItems");
   const auto item = [&](size_t index) {
+    builder_.budget().work(lookups(plain, 2));
     Parts parts;
     for (const Json* s : plain) {
       const Json* list = s->find("prefixItems");
@@ -288,13 +292,14 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
 
 std::vector<SchemaCompiler::Property> SchemaCompiler::listed(
     const std::vector<const Json*>& plain) {
+  builder_.budget().work(lookups(plain, 2));
   std::vector<Property> out;
   std::map<std::string, size_t, std::less<>> index;
   const auto add = [&](const std::string& name, bool required) {
     const auto [it, fresh] = index.try_emplace(name, out.size());
     if (fresh) out.push_back({name, false});
     out[it->second].required = out[it->second].required || required;
-    builder_.budget().work(16);
+    builder_.budget().work(16 + name.size() / 8);
   };
   for (const Json* s : plain)
     if (const Json* properties = s->find("properties"))
@@ -331,11 +336,12 @@ SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json
       add(*s, "properties." + name, *v);
       named = true;
     }
-    builder_.budget().work(8 + (properties != nullptr ? properties->members().size() : 0));
+    builder_.budget().work(lookups(*s, 3) +
+                           (properties != nullptr ? properties->members().size() : 0));
     if (const Json* patterns = s->find("patternProperties")) {
       const std::string quoted = quoted_plainly(name);
       for (const auto& [pattern, v] : patterns->members()) {
-        builder_.budget().work(quoted.size());
+        builder_.budget().work(16 + quoted.size() + pattern.size() / 8);
         const DfaPtr dfa = pattern_dfa(*s, "patternProperties", pattern);
         if (!dfa->matches(std::string_view(quoted).substr(1, quoted.size() - 2))) continue;
         add(*s, "patternProperties." + pattern, v);
@@ -365,6 +371,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
     if (const Json* list = s->find("patternProperties"))
       for (const auto& member : list->members()) {
         const std::string& text = member.first;
+        budget.work(16 + patterns.size() + text.size() / 8);
         if (std::none_of(patterns.begin(), patterns.end(),
                          [&](const Pattern& p) { return p.text == text; }))
           patterns.push_back({s, text, pattern_dfa(*s, "patternProperties", text)});
@@ -384,6 +391,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
     c.names = dfa_between(*p.dfa, '"', budget);
     others = dfa_without(others, *c.names, budget);
     if (taken) c.names = dfa_without(c.names, *taken, budget);
+    budget.work(lookups(plain, 2) + plain.size() * patterns.size());
     for (const Json* s : plain) {
       const Json* list = s->find("patternProperties");
       const Json* v = list != nullptr ? list->find(p.text) : nullptr;
@@ -410,6 +418,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
 
 GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>& plain) {
   constexpr Node kEnd = GrammarBuilder::kEnd;
+  builder_.budget().work(lookups(plain, 6));
   const std::vector<Property> names = listed(plain);
   // Closed objects need no automaton of other names.
   const bool closed = std::any_of(plain.begin(), plain.end(), [](const Json* s) {

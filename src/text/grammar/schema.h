@@ -32,6 +32,14 @@ enum JsonTypes : uint32_t {
 };
 
 bool json_equal(const Json& a, const Json& b);
+// Steps of comparing a value with another, at most.
+size_t weight_of(const Json& value);
+size_t weight_of(const std::vector<Json>& values);
+// Steps of looking up some keywords in each of these schemas.
+size_t lookups(const std::vector<const Json*>& schemas, size_t keywords);
+inline size_t lookups(const Json& schema, size_t keywords) {
+  return keywords * (4 + schema.members().size()) / 8;
+}
 uint32_t json_type(const Json& value);
 
 // A schema document: its parts by name and path, checked as they are asked for.

@@ -11,6 +11,16 @@ namespace {
 
 constexpr size_t kMostFollowed = 64;  // schemas that a branch is made of
 
+// Steps of the two functions below.
+size_t steps_of_name(const std::vector<const Json*>& plain) {
+  size_t steps = lookups(plain, 3);
+  for (const Json* s : plain)
+    for (const char* name : {"required", "properties"})
+      if (const Json* list = s->find(name))
+        steps += (list->items().size() + list->members().size()) / 4;
+  return steps;
+}
+
 bool requires_name(const std::vector<const Json*>& plain, std::string_view name) {
   return std::any_of(plain.begin(), plain.end(), [&](const Json* s) {
     const Json* list = s->find("required");
@@ -47,6 +57,7 @@ SchemaCompiler::Summary SchemaCompiler::summary(const Json& schema) {
   for (size_t i = 0; i < work.size() && i < kMostFollowed; ++i) {
     const Json& s = *work[i];
     document_.check(s);
+    builder_.budget().work(lookups(s, 5) + out.plain.size());
     if (s.is_bool()) {
       if (!s.as_bool()) out.types = 0;
       continue;
@@ -82,16 +93,19 @@ SchemaCompiler::Summary SchemaCompiler::summary(const Json& schema) {
 
 bool SchemaCompiler::objects_apart(const Summary& a, const Summary& b) {
   // A name that both must have, with values that are not shared.
+  const size_t steps = steps_of_name(b.plain);
+  builder_.budget().work(steps + lookups(a.plain, 1));
   for (const Json* s : a.plain) {
     const Json* required = s->find("required");
     if (required == nullptr) continue;
     for (const Json& name : required->items()) {
-      builder_.budget().work(32);
+      builder_.budget().work(8 + steps);
       const std::string& n = name.as_string();
       if (forbids_name(b.plain, n)) return true;
       if (!requires_name(b.plain, n)) continue;
       const auto of = [&](const Summary& side) {
         Summary out;
+        builder_.budget().work(steps_of_name(side.plain));
         for (const Json* plain : side.plain) {
           const Json* properties = plain->find("properties");
           const Json* own = properties != nullptr ? properties->find(n) : nullptr;
@@ -104,7 +118,10 @@ bool SchemaCompiler::objects_apart(const Summary& a, const Summary& b) {
       };
       const Summary left = of(a), right = of(b);
       if ((left.types & right.types) == 0) return true;
-      if (left.values && right.values && none_equal(*left.values, *right.values)) return true;
+      if (left.values && right.values) {
+        builder_.budget().work(left.values->size() * weight_of(*right.values));
+        if (none_equal(*left.values, *right.values)) return true;
+      }
     }
   }
   return false;
@@ -114,7 +131,7 @@ bool SchemaCompiler::apart(const Summary& a, const Summary& b) {
   const uint32_t both = a.types & b.types;
   if (both == 0) return true;
   if (a.values && b.values) {
-    builder_.budget().work(4 * a.values->size() * b.values->size());
+    builder_.budget().work(a.values->size() * weight_of(*b.values));
     return none_equal(*a.values, *b.values);
   }
   const auto none_fits = [&](const Summary& named, const Summary& other) {

@@ -146,6 +146,8 @@ uint32_t json_type(const Json& v) {
 
 // Depth is that of the document, which is bounded.
 bool json_equal(const Json& a, const Json& b) {
+  if (a.kind() == Json::Kind::kUint && b.kind() == Json::Kind::kUint)
+    return a.as_uint() == b.as_uint();
   if (a.is_number() && b.is_number()) return equal_numbers(a, b);
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -167,6 +169,28 @@ bool json_equal(const Json& a, const Json& b) {
   }
 }
 
+// Depth is that of the document, which is bounded.
+size_t weight_of(const Json& value) {
+  if (value.is_string()) return 2 + value.as_string().size() / 16;
+  if (value.kind() == Json::Kind::kDouble) return 128;  // as many digits
+  size_t weight = 2 + weight_of(value.items());
+  for (const Json::Member& m : value.members())
+    weight += 2 + m.first.size() / 16 + value.members().size() / 2 + weight_of(m.second);
+  return weight;
+}
+
+size_t weight_of(const std::vector<Json>& values) {
+  size_t weight = 0;
+  for (const Json& v : values) weight += weight_of(v);
+  return weight;
+}
+
+size_t lookups(const std::vector<const Json*>& schemas, size_t keywords) {
+  size_t steps = 0;
+  for (const Json* s : schemas) steps += lookups(*s, keywords);
+  return steps;
+}
+
 uint32_t types_of(const Json& schema) {
   const Json* type = schema.find("type");
   if (type == nullptr) return kAllTypes;
@@ -186,13 +210,17 @@ SchemaDocument::SchemaDocument(const Json& root, std::string path, GrammarBudget
     : root_(root), budget_(budget) {
   budget_.at(path);
   std::vector<std::pair<const Json*, size_t>> work = {{&root, 1}};
+  size_t least = 0;  // bytes of its text
   while (!work.empty()) {
     const auto [at, depth] = work.back();
     work.pop_back();
     budget_.work(2);
     if (depth > kMostDepth) budget_.too_complex("is nested too deep");
+    least += 1 + at->items().size() + (at->is_string() ? at->as_string().size() : 0);
+    if (least > kMostGrammarBytes) budget_.too_complex("is longer than 64 KiB");
     for (const Json& v : at->items()) work.emplace_back(&v, depth + 1);
     for (const auto& [name, v] : at->members()) {
+      least += 3 + name.size();
       work.emplace_back(&v, depth + 1);
       nested_ids_ = nested_ids_ || (at != &root && name == "$id" && v.is_string());
     }
@@ -214,6 +242,7 @@ std::string SchemaDocument::keyword_path(const Json& schema, std::string_view ke
 }
 
 const Json& SchemaDocument::child(const Json& schema, const std::string& step, const Json& value) {
+  budget_.work(8 + step.size() / 16);
   if (!paths_.contains(&value)) paths_.emplace(&value, step_path(path(schema), step));
   return value;
 }
@@ -228,6 +257,7 @@ const Json& SchemaDocument::target(const Json& schema, const Json& reference) {
   const std::string& ref = reference.as_string();
   if (!ref.empty() && (ref[0] != '#' || (ref.size() > 1 && ref[1] != '/')))
     refuse(schema, "$ref", "leads elsewhere; only references to # and #/... are kept");
+  budget_.work(ref.size() / 2);
   if (nested_ids_) refuse(schema, "$ref", "is not kept where the schema has an $id within");
   const Json* at = &root_;
   std::string where = path(root_);

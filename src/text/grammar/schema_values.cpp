@@ -58,6 +58,7 @@ std::optional<uint32_t> decimal_places(const Decimal& d) {
 }  // namespace
 
 GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>& plain) {
+  builder_.budget().work(lookups(plain, 4));
   size_t least = 0, most = UINT32_MAX;
   std::set<std::string> patterns, formats;
   const Json *owner = nullptr, *bounded = nullptr;
@@ -68,7 +69,11 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
     least = std::max(least, low.value_or(0));
     most = std::min(most, high.value_or(UINT32_MAX));
     if (low || high) bounded = s;
-    if (const Json* p = s->find("pattern")) patterns.insert(p->as_string()), owner = s;
+    if (const Json* p = s->find("pattern")) {
+      builder_.budget().work(p->as_string().size() / 4);
+      patterns.insert(p->as_string());
+      owner = s;
+    }
     if (const Json* f = s->find("format")) formats.insert(f->as_string());
   }
   if (least > most) return never();
@@ -88,6 +93,7 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
   };
   bool implied = false;
   for (const std::string& p : patterns) {
+    budget.work(lookups(plain, 1));
     for (const Json* s : plain)
       if (const Json* own = s->find("pattern"); own != nullptr && own->as_string() == p) owner = s;
     meet(pattern_dfa(*owner, "pattern", p));
@@ -114,11 +120,13 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
 }
 
 NumberRules SchemaCompiler::number_rules(const std::vector<const Json*>& plain, bool integer) {
+  builder_.budget().work(lookups(plain, 5));
   NumberRules rules;
   rules.integer = integer;
   const auto bound = [&](const Json& s, std::string_view name, bool low, bool exclusive) {
     const Json* v = s.find(name);
     if (v == nullptr) return;
+    builder_.budget().work(32 + weight_of(*v));
     const Decimal d = decimal_of(*v);
     auto& now = low ? rules.low : rules.high;
     const int order = now ? compare(d, now->value) : (low ? 1 : -1);
@@ -134,6 +142,7 @@ NumberRules SchemaCompiler::number_rules(const std::vector<const Json*>& plain, 
     bound(*s, "exclusiveMaximum", false, true);
     const Json* multiple = s->find("multipleOf");
     if (multiple == nullptr) continue;
+    builder_.budget().work(32);
     const Decimal d = decimal_of(*multiple);
     if (const auto places = decimal_places(d)) {
       rules.fraction_digits = std::min(rules.fraction_digits.value_or(UINT32_MAX), *places);
@@ -173,13 +182,16 @@ GrammarBuilder::Node SchemaCompiler::number_node(const std::vector<const Json*>&
 std::optional<std::vector<Json>> SchemaCompiler::values_of(const std::vector<const Json*>& plain) {
   GrammarBudget& budget = builder_.budget();
   std::optional<std::vector<Json>> out;
+  budget.work(lookups(plain, 2));
   const auto meet = [&](const std::vector<Json>& values) {
+    budget.work(8 * weight_of(values));
     if (!out) {
       out = values;
       return;
     }
-    budget.work(out->size() * values.size() * 4);
+    const size_t weight = weight_of(values);
     std::erase_if(*out, [&](const Json& v) {
+      budget.work(weight);
       return std::none_of(values.begin(), values.end(),
                           [&](const Json& w) { return json_equal(v, w); });
     });
@@ -256,6 +268,7 @@ void SchemaCompiler::refuse_container(const Json& value, const Json& schema) {
 }
 
 bool SchemaCompiler::fits(const Json& value, const Json& schema) {
+  builder_.budget().work(16 + lookups(schema, 6) + weight_of(value));
   if ((types_of(schema) & json_type(value)) == 0) return false;
   refuse_container(value, schema);
   const auto within = [&](size_t count, std::string_view low, std::string_view high) {
@@ -292,8 +305,10 @@ bool SchemaCompiler::fits(const Json& value, const Json& schema) {
   if (value.is_array()) return within(value.items().size(), "minItems", "maxItems");
   if (value.is_object()) {
     if (const Json* required = schema.find("required"))
-      for (const Json& name : required->items())
+      for (const Json& name : required->items()) {
+        builder_.budget().work(2 + value.members().size() / 2);
         if (value.find(name.as_string()) == nullptr) return false;
+      }
     return within(value.members().size(), "minProperties", "maxProperties");
   }
   return true;
