@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models/moebius-tiny-w4a8"
-SOURCE = ROOT / "tests/golden/qwen3moe-dense"
+SOURCE = ROOT / "build/data/golden/qwen3moe-dense"
 RATES = (40, 200, 1000, 4000, 20000)  # one allocation in so many fails: in the server
 ROUNDS = 4  # seeds that a server serves before it ends
 PATIENCE = 120
