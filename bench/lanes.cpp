@@ -11,7 +11,7 @@
 #include "device/placement.h"
 #include "model/decoder.h"
 #include "runtime/thread_pool.h"
-#include "unit/guarded_util.h"
+#include "unit/device/guarded_util.h"
 
 namespace moebius {
 namespace {

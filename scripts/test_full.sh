@@ -39,7 +39,7 @@ stage_hostile() {
 stage_clang() { # the build without bundles: every file by itself; tests whose numbers a compiler could change
   built clang moebius_tests moebius_cli && run_ctest clang clang -L 'unit|kernels|golden' -LE 'once|narrow'
 }
-# On the library of stage fuzz, whose sanitizers are these two (preset dev: the same by g++, for people). tests/unit/load_memory_test.cpp
+# On the library of stage fuzz, whose sanitizers are these two (preset dev: the same by g++, for people). tests/unit/model/load_memory_test.cpp
 # measures the memory of the process and is left out; the other thinning is in test_util.h. The corpora are run by stage fuzz.
 stage_asan() {
   built fuzz moebius_tests examples || return

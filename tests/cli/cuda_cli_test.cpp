@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "unit/cuda_util.h"
+#include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {

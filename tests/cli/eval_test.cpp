@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "checkpoint/tensor_store.h"
-#include "unit/checkpoint_util.h"
+#include "unit/checkpoint/checkpoint_util.h"
 
 namespace moebius {
 namespace {

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "base/json.h"
-#include "unit/regex_util.h"
 #include "unit/test_util.h"
+#include "unit/text/regex_util.h"
 
 namespace moebius {
 namespace {

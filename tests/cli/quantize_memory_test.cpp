@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "checkpoint/safetensors.h"
-#include "unit/checkpoint_util.h"
+#include "unit/checkpoint/checkpoint_util.h"
 
 namespace moebius {
 namespace {

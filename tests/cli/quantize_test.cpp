@@ -14,7 +14,7 @@
 #include "base/sha256.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_store.h"
-#include "unit/checkpoint_util.h"
+#include "unit/checkpoint/checkpoint_util.h"
 
 namespace moebius {
 namespace {

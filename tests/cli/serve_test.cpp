@@ -16,8 +16,8 @@
 
 #include "cli/pty_util.h"
 #include "cli/served_util.h"
-#include "unit/cuda_util.h"
-#include "unit/serve_util.h"
+#include "unit/device/cuda_util.h"
+#include "unit/serve/serve_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {

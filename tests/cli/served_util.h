@@ -11,7 +11,7 @@
 #include <string>
 
 #include "cli/pty_util.h"
-#include "unit/http_client_util.h"
+#include "unit/serve/http_client_util.h"
 #include "unit/test_util.h"
 
 namespace moebius::test {

@@ -15,8 +15,8 @@
 
 #include "fuzz/byte_tokenizer.h"
 #include "serve/server.h"
-#include "unit/fake_generator_util.h"
-#include "unit/http_client_util.h"
+#include "unit/serve/fake_generator_util.h"
+#include "unit/serve/http_client_util.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA plugin without CUDA: memory of the host, layers by quant/reference, and the plugin's own definitions of routing, row operations and
 // attention by one lane. With it layers and whole models on a device are tested where there is none (tests/python_api/test_cuda.py,
-// tests/unit/cuda_device_test.cpp).
+// tests/unit/device/cuda_device_test.cpp).
 #include <unistd.h>
 
 #include <algorithm>

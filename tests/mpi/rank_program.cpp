@@ -23,7 +23,7 @@
 #include "runtime/process_life.h"
 #include "runtime/program_folder.h"
 #include "runtime/witness.h"
-#include "unit/comm_cases.h"
+#include "unit/runtime/comm_cases.h"
 
 namespace moebius {
 namespace {

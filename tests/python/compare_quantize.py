@@ -6,7 +6,7 @@
     compare_quantize.py --tool build/release/moebius --calibrated [--as-shipped] [--model BF16_FOLDER]
 
 Without --model: the tiny sources of build/data/golden (and, from them, a folder in f16, one in f32, and one with groups of
-zeros and with -0); --write also writes build/data/golden/quantize.json, a hash per case, for unit/quantize_golden_test.cpp.
+zeros and with -0); --write also writes build/data/golden/quantize.json, a hash per case, for unit/quantize/quantize_golden_test.cpp.
 --calibrated: FP8 and NVFP4, whose input scales come from a calibration: weights equal, scales within 1 % (or by how much they are
 not), both from 24 windows of 64 random tokens; with --write these become build/data/golden/calibration.jsonl, and llmcompressor's scales
 of the tiny sources build/data/golden/input_scales.json. llmcompressor loses its causal mask in calibration (causal_llmcompressor.py); it is

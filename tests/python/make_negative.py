@@ -2,7 +2,7 @@
 """Makes the broken safetensors files of build/data/negative/safetensors and the seeds of build/data/fuzz/corpus/safetensors.
 
 Standard library only; the output depends on nothing but this file, so a second run changes nothing. What each file is
-refused for is stated in tests/unit/safetensors_negative_test.cpp. Cases that need a large file are made by the tests themselves.
+refused for is stated in tests/unit/checkpoint/safetensors_negative_test.cpp. Cases that need a large file are made by the tests themselves.
 
     make_negative.py [DATA]          default: build/data
 """

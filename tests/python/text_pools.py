@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragments from which the mixed test text is composed, and the generator itself.
 
-The same generator stands in tests/unit/mixed_text_util.cpp; both must give the same bytes for (seed, index).
+The same generator stands in tests/unit/text/mixed_text_util.cpp; both must give the same bytes for (seed, index).
 """
 import unicodedata
 

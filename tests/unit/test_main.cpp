@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test program's main. Besides GoogleTest's own options it understands
-//   --only-file=TIER/NAME_test.cpp   run exactly the tests defined in that source file
+//   --only-file=TIER/.../NAME_test.cpp   run exactly the tests defined in that source file
 //   --only-tier=TIER                 run the tests of all files in tests/TIER
 //   --only-list=FILE                 run the tests that FILE names: one GoogleTest pattern a line, # for comments
 //   --list-classes                   print "NAME FEATURES" of each smaller class of CPU that this one can play

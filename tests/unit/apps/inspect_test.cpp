@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inspect command: keys of the JSON contract, numbers that can be computed by hand, every
+// tensor listed, text on one screen.
+#include "apps/inspect.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "model/decoder.h"
+#include "unit/checkpoint/checkpoint_util.h"
+
+namespace moebius::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code = 0;
+  std::string text;
+};
+
+Result run(InspectOptions options) {
+  if (options.folder.empty()) options.folder = bundled_model_dir().string();
+  std::ostringstream out;
+  Result r;
+  r.code = run_inspect(options, out);
+  r.text = std::move(out).str();
+  return r;
+}
+
+Json run_json(InspectOptions options) {
+  options.json = true;
+  return parse_json(run(options).text, "output");
+}
+
+int64_t number(const Json& j, std::string_view key) { return j.find(key)->as_int().value(); }
+
+TEST(Inspect, KeysOfTheContract) {
+  const Json j = run_json({});
+  for (const char* key : {"architecture", "model_type", "layers", "experts", "top_k", "hidden",
+                          "intermediate", "vocab", "params_total", "params_active", "bytes_total",
+                          "bits_per_weight", "modules", "unused", "warnings", "memory"})
+    EXPECT_NE(j.find(key), nullptr) << key;
+  ASSERT_FALSE(j.find("modules")->items().empty());
+  for (const Json& m : j.find("modules")->items())
+    for (const char* key : {"name", "kind", "scheme", "format", "rule", "shape", "bytes", "count",
+                            "supported", "reason"})
+      EXPECT_NE(m.find(key), nullptr) << key;
+  EXPECT_NE(j.find("memory")->find("weights"), nullptr);
+  EXPECT_NE(j.find("memory")->find("kv_per_1k_tokens"), nullptr);
+}
+
+TEST(Inspect, NumbersOfTheBundledModel) {
+  const Json j = run_json({});
+  EXPECT_EQ(j.find("architecture")->as_string(), "Qwen3MoeForCausalLM");
+  EXPECT_EQ(number(j, "layers"), 6);
+  EXPECT_EQ(number(j, "experts"), 8);
+  EXPECT_EQ(number(j, "top_k"), 2);
+  EXPECT_EQ(number(j, "hidden"), 384);
+  EXPECT_EQ(number(j, "intermediate"), 256);
+  EXPECT_EQ(number(j, "vocab"), 4096);
+  const int64_t attention = 2 * 384 * 384 + 2 * 128 * 384 + 2 * 384 + 2 * 64, router = 8 * 384,
+                expert = 3 * 256 * 384;
+  const int64_t outside = 4096 * 384 + 384;  // the head is tied
+  EXPECT_EQ(number(j, "params_total"), outside + 6 * (attention + router + 8 * expert));
+  EXPECT_EQ(number(j, "params_active"), outside + 6 * (attention + router + 2 * expert));
+  EXPECT_EQ(number(*j.find("memory"), "kv_per_1k_tokens"), 1000 * 6 * 2 * 2 * 64 * 2);
+  int64_t count = 0, bytes = 0;
+  for (const Json& m : j.find("modules")->items()) {
+    count += number(m, "count");
+    bytes += number(m, "bytes");
+    if (m.find("name")->as_string() == "model.layers.*.mlp.experts.*.gate_proj") {
+      EXPECT_EQ(number(m, "count"), 48);
+      EXPECT_EQ(m.find("scheme")->as_string(), "w4a8");
+      EXPECT_EQ(m.find("format")->as_string(), "pack-quantized");
+      EXPECT_EQ(m.find("shape")->dump(), "[256, 384]");
+      EXPECT_TRUE(contains(m.find("rule")->as_string(), "group_0"));
+    }
+  }
+  EXPECT_EQ(count, 1 + 1 + 6 * (4 + 4 + 1 + 24));
+  EXPECT_EQ(bytes, number(j, "bytes_total"));
+}
+
+TEST(Inspect, EveryTensorIsListed) {
+  InspectOptions o;
+  o.tensors = true;
+  const Json j = run_json(o);
+  EXPECT_EQ(j.find("tensors")->items().size(), 536u);
+  for (const Json& t : j.find("tensors")->items())
+    EXPECT_TRUE(t.find("module")->is_string()) << t.dump();
+  o.folder = (test_data_dir() / "golden" / "gptoss-mxfp4-native").string();
+  const Json fused = run_json(o);
+  bool found = false;
+  for (const Json& t : fused.find("tensors")->items()) {
+    if (!contains(t.find("name")->as_string(), "layers.0.mlp.experts.gate_up_proj_blocks"))
+      continue;
+    found = true;
+    const std::string module = t.find("module")->as_string();
+    EXPECT_TRUE(contains(module, "experts.*.gate_proj") && contains(module, "experts.*.up_proj"))
+        << module;
+    EXPECT_EQ(t.find("role")->as_string(), "weight_packed");
+  }
+  EXPECT_TRUE(found);
+}
+
+// Half of the experts fit beside the rest: half of a token's experts come from the disk.
+TEST(Inspect, ForecastFromDisk) {
+  const DiskForecast half = forecast_from_disk(100, 1000, 80, 600, 400.0);
+  EXPECT_EQ(half.bytes_per_token, 40u);
+  EXPECT_DOUBLE_EQ(half.tokens_per_second, 10.0);
+  EXPECT_EQ(forecast_from_disk(100, 1000, 80, 50, 360.0).tokens_per_second, 2.0);  // 100 and 80
+  EXPECT_EQ(forecast_from_disk(100, 0, 0, 200, 1.0).bytes_per_token, 0u);
+}
+
+TEST(Inspect, OneLayer) {
+  InspectOptions o;
+  o.layer = 2;
+  const Json j = run_json(o);
+  EXPECT_EQ(j.find("modules")->items().size(), 33u);
+  for (const Json& m : j.find("modules")->items())
+    EXPECT_TRUE(contains(m.find("name")->as_string(), "model.layers.2."));
+  o.layer = 6;
+  EXPECT_TRUE(contains(error_of([&] { run(o); }), "no layer 6; the model has layers 0 to 5"));
+}
+
+TEST(Inspect, DeepFindsWhatHeadersHide) {
+  InspectOptions o;
+  o.deep = true;
+  EXPECT_EQ(run(o).code, 0);
+  o.folder = (test_data_dir() / "negative" / "folders" / "nan-scale").string();
+  const Result r = run(o);
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(contains(r.text, "weight_scale[5,0] is nan")) << r.text;
+  EXPECT_EQ(run_json(o).find("problems")->items().size(), 1u);
+  o.deep = false;
+  EXPECT_EQ(run(o).code, 0) << "payloads are not read without --deep";
+}
+
+TEST(Inspect, RanksAndUnsupportedModules) {
+  InspectOptions o;
+  o.ep = 4;
+  EXPECT_EQ(run_json(o).find("ranks")->items().size(), 4u);
+  InspectOptions u;
+  u.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
+  EXPECT_TRUE(contains(run(u).text, "UNSUPPORTED"));
+  bool refused = false;
+  const Json unsupported = run_json(u);
+  for (const Json& m : unsupported.find("modules")->items())
+    if (!m.find("supported")->as_bool()) refused = !m.find("reason")->as_string().empty();
+  EXPECT_TRUE(refused);
+}
+
+TEST(Inspect, GroupsOfOneLayerAreNamed) {
+  InspectOptions o;
+  o.folder = (test_data_dir() / "golden" / "qwen3moe-mixed-layers").string();
+  std::map<std::string, std::string> schemes;
+  const Json j = run_json(o);
+  for (const Json& m : j.find("modules")->items()) {
+    EXPECT_TRUE(schemes.emplace(m.find("name")->as_string(), m.find("scheme")->as_string()).second)
+        << m.dump();
+  }
+  EXPECT_EQ(schemes["model.layers.0.mlp.experts.*.up_proj"], "w4a16");
+  EXPECT_EQ(schemes["model.layers.1.mlp.experts.*.up_proj"], "fp8");
+  EXPECT_EQ(schemes["model.layers.*.mlp.gate"], "bf16");
+}
+
+// The parameters of the model that transformers builds: what its folder stores, less buffers; and a
+// quantized folder has as many as the dense one it was made from.
+TEST(Inspect, ParametersAreTransformersCount) {
+  const auto counted = [](const fs::path& folder) {
+    InspectOptions o;
+    o.folder = folder.string();
+    return number(run_json(o), "params_total");
+  };
+  std::map<std::string, int64_t> dense;
+  for (const auto& entry : fs::directory_iterator(test_data_dir() / "golden")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with("-dense")) continue;
+    const TensorStore store = TensorStore::open_file((entry.path() / "model.safetensors").string());
+    int64_t stored = 0;
+    for (const TensorInfo& t : store.tensors()) {
+      // The correction bias is a parameter in some models of transformers, a buffer in most.
+      const bool correction = t.name.ends_with("e_score_correction_bias") ||
+                              t.name.ends_with("expert_bias") || t.name.ends_with("router_bias") ||
+                              (name.starts_with("inkling") && t.name.ends_with("mlp.gate.bias")) ||
+                              (name.starts_with("deepseekv4") && t.name.ends_with("ffn.gate.bias"));
+      const bool counts =
+          name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
+      const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
+                          t.name.ends_with("_decay") || t.name.ends_with("lerope.alpha") ||
+                          t.name.ends_with("tid2eid") ||
+                          t.name.find(".ple_embedding.layer_multipliers") != std::string::npos ||
+                          t.name.find(".ple_embedding.ngram_heads_") != std::string::npos;
+      if ((correction && !counts) || buffer) continue;
+      uint64_t elements = 1;
+      for (const uint64_t d : t.shape) elements *= d;
+      stored += static_cast<int64_t>(elements);
+    }
+    EXPECT_EQ(counted(entry.path()), stored) << name;
+    dense[name.substr(0, name.size() - 5)] = stored;
+  }
+  EXPECT_GT(dense.size(), 10u);
+  for (const char* name : {"deepseekv3-w4a8-g32", "glm4moe-nvfp4", "gptoss-mxfp4-native",
+                           "minimaxm2-mixed-fp8-int4", "qwen3moe-mixed-layers", "llama-w8a8"}) {
+    const std::string family = std::string(name).substr(0, std::string(name).find('-') + 1);
+    EXPECT_EQ(counted(test_data_dir() / "golden" / name), dense[family]) << name;
+  }
+}
+
+// Tensors of heads that predict further tokens: by name and bytes, and the model loads beside them.
+TEST(Inspect, HeadsThatPredictAreAccountedFor) {
+  const fs::path folder = test_data_dir() / "golden" / "deepseekv3-dense";
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  std::deque<std::vector<uint8_t>> memory;
+  std::vector<TensorData> tensors;
+  for (const TensorInfo& t : store.tensors()) {
+    store.read(t, 0, memory.emplace_back(t.bytes));
+    tensors.push_back({t.name, t.dtype, t.shape, memory.back()});
+  }
+  const size_t K = 128, N = 64;
+  tensors.push_back(
+      {"model.layers.2.eh_proj.weight", DType::kBf16, {N, K}, memory.emplace_back(2 * N * K)});
+  tensors.push_back({"model.layers.2.enorm.weight", DType::kBf16, {N}, memory.emplace_back(2 * N)});
+  const TempDir dir;
+  write_safetensors((dir / "model.safetensors").string(), tensors);
+  fs::copy_file(folder / "config.json", dir.path() / "config.json");
+  InspectOptions o;
+  o.folder = dir.path().string();
+  const Json j = run_json(o);
+  EXPECT_EQ(number(*j.find("prediction_heads"), "tensors"), 2);
+  EXPECT_EQ(number(*j.find("prediction_heads"), "bytes"), static_cast<int64_t>(2 * N * (K + 1)));
+  std::set<std::string> names;
+  for (const Json& u : j.find("unused")->items()) names.insert(u.find("name")->as_string());
+  EXPECT_TRUE(names.contains("model.layers.2.eh_proj.weight"));
+  EXPECT_TRUE(names.contains("model.layers.2.enorm.weight"));
+  EXPECT_EQ(number(*run_json({}).find("prediction_heads"), "tensors"), 0);
+  ThreadPool pool(1);
+  ModelOptions mo;
+  mo.pool = &pool;
+  EXPECT_GT(DecoderModel::load(Checkpoint::open(o.folder), mo)->packed_bytes(), 0u);
+}
+
+// What inspect promises from headers is what a loaded model has.
+TEST(Inspect, PackedWeightsAndCacheAreWhatALoadedModelHolds) {
+  ThreadPool pool(1);
+  for (const char* name : {"", "deepseekv3-w4a8-g32", "gptoss-mxfp4-native", "qwen2moe-w4a16-g32",
+                           "qwen3moe-w8a16-embeddings", "llama-w8a8", "granitemoe-dense"}) {
+    SCOPED_TRACE(name);
+    InspectOptions o;
+    o.folder = (*name == '\0' ? bundled_model_dir() : test_data_dir() / "golden" / name).string();
+    const Json j = run_json(o);
+    ASSERT_TRUE(j.find("runs")->as_bool()) << j.find("runs_reason")->as_string();
+    const Checkpoint checkpoint = Checkpoint::open(o.folder);
+    ModelOptions mo;
+    mo.pool = &pool;
+    mo.type = activation_type("auto", checkpoint.config().dtype);
+    const auto model = DecoderModel::load(checkpoint, mo);
+    const auto held = static_cast<double>(model->packed_bytes());
+    EXPECT_NEAR(static_cast<double>(number(j, "packed_bytes")), held, 0.02 * held);
+    const int64_t per_token = number(j, "kv_bytes_per_token");
+    EXPECT_EQ(per_token, static_cast<int64_t>(model->kv_plan().bytes_per_token()));
+    SequenceState state = model->new_sequence();
+    const size_t before = state.kv_bytes();
+    const std::vector<int32_t> tokens(256, 1);
+    std::vector<float> logits;
+    const StepItem item{&state, tokens, false};
+    model->forward({&item, 1}, logits);
+    EXPECT_EQ(static_cast<int64_t>(state.kv_bytes() - before), 256 * per_token) << "as allocated";
+  }
+}
+
+TEST(Inspect, SaysWhetherRunWorks) {
+  const Json bundled = run_json({});
+  EXPECT_TRUE(bundled.find("runs")->as_bool());
+  EXPECT_TRUE(contains(bundled.find("tokenizer")->as_string(), "tokenizer.json, 4096 tokens"));
+  EXPECT_TRUE(bundled.find("chat_template")->is_string());
+  EXPECT_GT(number(bundled, "context"), 0);
+  InspectOptions o;
+  o.context = 300;
+  const Json sized = run_json(o);
+  const Json& need = sized.find("run_memory")->items().at(0);
+  EXPECT_EQ(number(need, "bytes"),
+            number(sized, "packed_bytes") + 384 * number(sized, "kv_bytes_per_token"));
+  EXPECT_TRUE(contains(run(o).text, "300\n"));  // "... for -c 300", wherever the line was wrapped
+  InspectOptions ids;
+  ids.folder = (test_data_dir() / "golden" / "llama-dense").string();
+  EXPECT_TRUE(contains(run(ids).text, "yes; context"));
+  EXPECT_TRUE(contains(run(ids).text, "no tokenizer.json: token ids only"));
+  InspectOptions no;
+  no.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
+  EXPECT_FALSE(run_json(no).find("runs")->as_bool());
+  // The reason names a file; a long path goes to a line of its own.
+  EXPECT_TRUE(contains(run(no).text, "run       no:"));
+}
+
+// Folding numbers must not turn entries of the config into patterns that other lines contradict.
+TEST(Inspect, RulesOfFoldedModulesAreSaidInWords) {
+  const Json j = run_json({});
+  for (const Json& m : j.find("modules")->items()) {
+    EXPECT_FALSE(contains(m.find("rule")->as_string(), ".*.")) << m.dump();
+    if (m.find("name")->as_string() == "model.layers.*.mlp.gate") {
+      EXPECT_EQ(m.find("rule")->as_string(), "ignore each by its own name");
+    }
+  }
+}
+
+TEST(Inspect, TextFitsOneScreenWithoutColour) {
+  const std::string text = run({}).text;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  InspectOptions o;
+  o.colour = true;
+  EXPECT_NE(run(o).text.find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moebius::test

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices of tensor parallelism, placement of experts, load balancing: known vectors and the laws
+// they obey.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "checkpoint/eplb.h"
+#include "checkpoint/parallel.h"
+#include "unit/checkpoint/checkpoint_util.h"
+
+namespace moebius::test {
+namespace {
+
+TEST(ExpertPlacement, Vectors) {
+  std::vector<uint64_t> counts;
+  for (uint64_t r = 0; r < 4; ++r) counts.push_back(expert_count(10, 4, r));
+  EXPECT_EQ(counts, (std::vector<uint64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(expert_map(10, 4, 1, Placement::kLinear),
+            (std::vector<int32_t>{-1, -1, -1, 0, 1, 2, -1, -1, -1, -1}));
+  EXPECT_EQ(expert_map(9, 2, 0, Placement::kRoundRobin),
+            (std::vector<int32_t>{0, -1, 1, -1, 2, -1, 3, -1, 4}));
+}
+
+TEST(ExpertPlacement, EveryExpertHasOnePlace) {
+  for (const Placement p : {Placement::kLinear, Placement::kRoundRobin})
+    for (uint64_t E = 1; E <= 20; ++E)
+      for (uint64_t ep = 1; ep <= E; ++ep) {
+        std::vector<int> owners(E, 0);
+        uint64_t position = 0;
+        for (uint64_t r = 0; r < ep; ++r) {
+          const std::vector<int32_t> map = expert_map(E, ep, r, p);
+          for (uint64_t e = 0; e < E; ++e) {
+            if (map[e] < 0) continue;
+            ++owners[e];
+            if (p == Placement::kRoundRobin) {
+              EXPECT_EQ(round_robin_physical(e, E, ep), position + static_cast<uint64_t>(map[e]));
+              EXPECT_EQ(round_robin_expert(round_robin_physical(e, E, ep), E, ep), e);
+            }
+          }
+          position += expert_count(E, ep, r);
+        }
+        EXPECT_EQ(owners, std::vector<int>(E, 1));
+      }
+  EXPECT_TRUE(contains(error_of([] { expert_count(4, 2, 2); }), "rank 2 of 2"));
+}
+
+// A planned int4 matrix of 64 x 128 with groups of 32, as tp_slice sees it.
+struct Planned {
+  TensorInfo packed, scale, zero;
+  MatrixPlan plan;
+  Planned() {
+    packed.dtype = DType::kI32;
+    zero.dtype = DType::kI32;
+    plan.tensors.name = "m";
+    plan.tensors[Role::kWeightPacked].info = &packed;
+    plan.tensors[Role::kWeightScale].info = &scale;
+    plan.tensors[Role::kWeightZeroPoint].info = &zero;
+    QuantArgs args;
+    args.bits = 4;
+    args.strategy = Strategy::kGroup;
+    args.group_size = 32;
+    plan.scheme.weights = args;
+    plan.N = 64;
+    plan.K = 128;
+    plan.block_n = 1;
+    plan.block_k = 32;
+    plan.groups = 4;
+  }
+};
+
+TEST(TensorParallel, Slices) {
+  const Planned p;
+  const auto slice = [&](Role role, Cut cut, uint64_t rank) {
+    return tp_slice(p.plan, role, cut, 2, rank);
+  };
+  EXPECT_EQ(slice(Role::kWeightPacked, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kWeightPacked, Cut::kInputs, 1), (TensorSlice{1, 8, 8}))
+      << "words of eight codes";
+  EXPECT_EQ(slice(Role::kWeightScale, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kWeightScale, Cut::kInputs, 1), (TensorSlice{1, 2, 2}));
+  EXPECT_EQ(slice(Role::kWeightZeroPoint, Cut::kOutputs, 1), (TensorSlice{0, 4, 4}))
+      << "zero points packed along outputs";
+  EXPECT_EQ(slice(Role::kWeightZeroPoint, Cut::kInputs, 0), (TensorSlice{1, 0, 2}));
+  EXPECT_EQ(slice(Role::kWeightGIdx, Cut::kOutputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kWeightGIdx, Cut::kInputs, 1), (TensorSlice{0, 64, 64}));
+  EXPECT_EQ(slice(Role::kBias, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kBias, Cut::kInputs, 1), TensorSlice{}) << "whole: one rank adds it";
+  EXPECT_EQ(slice(Role::kWeightGlobalScale, Cut::kInputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kInputScale, Cut::kOutputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kWeightShape, Cut::kOutputs, 1), TensorSlice{});
+}
+
+TEST(TensorParallel, SlicesOfColumns) {
+  Planned p;
+  const auto slice = [&](Format format, Role role, Cut cut) {
+    p.plan.scheme.format = format;
+    return tp_slice(p.plan, role, cut, 2, 1);
+  };
+  const Role codes = Role::kWeightPacked, scale = Role::kWeightScale, zero = Role::kWeightZeroPoint;
+  for (const Format f : {Format::kGptq, Format::kGptqV2, Format::kGptqPlanar}) {
+    EXPECT_EQ(slice(f, codes, Cut::kOutputs), (TensorSlice{1, 32, 32}));
+    EXPECT_EQ(slice(f, codes, Cut::kInputs), (TensorSlice{0, 8, 8}));
+    EXPECT_EQ(slice(f, scale, Cut::kOutputs), (TensorSlice{1, 32, 32}));
+    EXPECT_EQ(slice(f, scale, Cut::kInputs), (TensorSlice{0, 2, 2}));
+    EXPECT_EQ(slice(f, zero, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+    EXPECT_EQ(slice(f, zero, Cut::kInputs), (TensorSlice{0, 2, 2}));
+    EXPECT_EQ(slice(f, Role::kWeightGIdx, Cut::kInputs), (TensorSlice{0, 64, 64}));
+  }
+  EXPECT_EQ(slice(Format::kAwq, codes, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+  EXPECT_EQ(slice(Format::kAwq, codes, Cut::kInputs), (TensorSlice{0, 64, 64}));
+  EXPECT_EQ(slice(Format::kAwq, zero, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+  EXPECT_EQ(slice(Format::kAwqGemv, codes, Cut::kOutputs), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Format::kAwqGemv, codes, Cut::kInputs), (TensorSlice{1, 8, 8}));
+  EXPECT_EQ(slice(Format::kAwqGemv, zero, Cut::kOutputs), (TensorSlice{0, 32, 32}));
+  EXPECT_TRUE(contains(error_of([&] { slice(Format::kAwqGemv, scale, Cut::kInputs); }),
+                       "2 groups per rank do not fill whole words of eight"));
+  p.plan.scheme.weights->bits = 3;
+  EXPECT_EQ(slice(Format::kGptq, codes, Cut::kInputs), (TensorSlice{0, 6, 6}));
+  p.plan.K = 96;
+  EXPECT_TRUE(contains(error_of([&] { slice(Format::kGptq, codes, Cut::kInputs); }),
+                       "48 codes of 3 bits per rank do not fill whole 32-bit words"));
+}
+
+TEST(TensorParallel, ScalesCoverWhatTheSliceTouches) {
+  Planned p;
+  p.plan.K = 96;
+  p.plan.groups = 3;
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 0), (TensorSlice{1, 0, 2}))
+      << "columns 0 to 47: groups 0 and 1";
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 1), (TensorSlice{1, 1, 2}))
+      << "columns 48 to 95: groups 1 and 2";
+  p.plan.act_order = true;
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 1), TensorSlice{})
+      << "act-order: columns of all groups";
+}
+
+TEST(TensorParallel, NumbersThatDoNotDivideAreNamed) {
+  Planned p;
+  EXPECT_TRUE(
+      contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Cut::kOutputs, 3, 0); }),
+               "m: 64 outputs cannot be cut into 3 equal parts"));
+  p.plan.K = 120;
+  EXPECT_TRUE(contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Cut::kInputs, 2, 1); }),
+                       "60 inputs of 4 bits per rank do not fill whole 32-bit words"));
+}
+
+TEST(Ranks, SizesAddUp) {
+  const Checkpoint c = Checkpoint::open(bundled_model_dir().string());
+  uint64_t all = 0, experts = 0, cut = 0;
+  for (const Module& m : c.modules()) {
+    all += m.bytes;
+    if (m.expert >= 0) experts += m.bytes;
+    if (cut_of(m) == Cut::kWhole) cut += m.bytes;
+  }
+  const auto one = rank_sizes(c, 1, 1);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].bytes, all);
+  const auto ep = rank_sizes(c, 1, 3);
+  ASSERT_EQ(ep.size(), 3u);
+  EXPECT_EQ(ep[0].experts + ep[1].experts + ep[2].experts, 8u);
+  EXPECT_EQ(ep[0].bytes + ep[1].bytes + ep[2].bytes, 3 * (all - experts) + experts);
+  const auto tp = rank_sizes(c, 2, 1);
+  ASSERT_EQ(tp.size(), 2u);
+  EXPECT_LT(tp[0].bytes, all);
+  EXPECT_GE(tp[0].bytes + tp[1].bytes, all + cut) << "what is not cut is on both";
+  EXPECT_TRUE(contains(error_of([&] { rank_sizes(c, 4, 1); }),
+                       "6 attention heads cannot be cut into 4 equal parts"));
+  EXPECT_TRUE(contains(error_of([&] { rank_sizes(c, 1, 9); }), "expert parallel 9 for 8 experts"));
+  EXPECT_TRUE(contains(error_of([&] { rank_sizes(c, 0, 1); }), "tensor parallel 0"));
+}
+
+TEST(Eplb, InitialMap) {
+  EXPECT_EQ(initial_physical_map(4, 3), (std::vector<uint32_t>{0, 1, 2, 3, 0, 1, 2}));
+  const auto copies = logical_to_physical(initial_physical_map(4, 3), 4);
+  EXPECT_EQ(copies[1], (std::vector<uint32_t>{1, 5}));
+  EXPECT_EQ(copies[3], (std::vector<uint32_t>{3}));
+}
+
+// Expert 0 is at places 0 and 3, on ranks 0 and 1; 1 and 2 are at rank 0 alone, 3 at rank 1.
+TEST(Eplb, TheCopyOfTheIdlerRankServes) {
+  const std::vector<uint32_t> first = {0, 2, 3, 4, 5}, copies = {0, 3, 1, 2, 4},
+                              rank_of = {0, 0, 0, 1, 1};
+  const auto places = [&](std::vector<int32_t> ids) {
+    std::vector<int32_t> out(ids.size());
+    choose_copies(ids, {first, copies, rank_of, 2}, out);
+    return out;
+  };
+  EXPECT_EQ(places({0, 1}), (std::vector<int32_t>{3, 1})) << "of one token too";
+  EXPECT_EQ(places({3, 0}), (std::vector<int32_t>{4, 0}));
+  EXPECT_EQ(places({-1, 2, 0}), (std::vector<int32_t>{-1, 2, 3}));
+  EXPECT_EQ(places({0, 0, 0, 1}), (std::vector<int32_t>{3, 3, 3, 1})) << "read once where few rows";
+  std::vector<int32_t> many(200, 0), served(5, 0);
+  for (const int32_t p : places(many)) ++served[static_cast<size_t>(p)];
+  EXPECT_EQ(served, (std::vector<int32_t>{100, 0, 0, 100, 0})) << "and shared by many";
+  const std::vector<int32_t> turns = places({0}), again = places({-1, 0});
+  EXPECT_NE(turns.back(), again.back()) << "equals take turns";
+}
+
+TEST(Eplb, CopiesGoToTheBusiest) {
+  const std::vector<double> load = {90, 10, 40, 20};
+  // 90 -> 45 + 45; then 45 is still the largest load per copy.
+  EXPECT_EQ(replicate_experts(load, 6), (std::vector<uint32_t>{0, 1, 2, 3, 0, 0}));
+  EXPECT_EQ(pack_balanced(std::vector<double>{5, 4, 3, 2}, 2), (std::vector<uint32_t>{0, 1, 1, 0}));
+  EXPECT_EQ(pack_balanced(std::vector<double>{9, 1, 1, 1}, 2), (std::vector<uint32_t>{0, 1, 1, 0}))
+      << "room before weight";
+}
+
+TEST(Eplb, RebalancePlacesEveryExpert) {
+  std::vector<double> load(16);
+  for (size_t i = 0; i < load.size(); ++i) load[i] = static_cast<double>((i * 37) % 23 + 1);
+  for (const EplbSettings& s : {EplbSettings{16, 8, 4, 1, 1}, EplbSettings{16, 8, 4, 4, 2}}) {
+    const std::vector<uint32_t> plan = rebalance(load, s);
+    ASSERT_EQ(plan.size(), 24u);
+    EXPECT_EQ(std::set<uint32_t>(plan.begin(), plan.end()).size(), 16u);
+    std::vector<double> copies(16, 0), rank(4, 0);
+    for (const uint32_t e : plan) copies[e] += 1;
+    for (size_t i = 0; i < plan.size(); ++i) rank[i / 6] += load[plan[i]] / copies[plan[i]];
+    const double mean = std::accumulate(load.begin(), load.end(), 0.0) / 4;
+    for (const double r : rank) EXPECT_LT(r, 1.35 * mean) << "groups " << s.groups;
+    if (s.nodes != 2) continue;  // a group's experts and copies stay on one node
+    for (size_t i = 0; i < plan.size(); ++i)
+      for (size_t j = 0; j < plan.size(); ++j)
+        if (plan[i] / 4 == plan[j] / 4) {
+          EXPECT_EQ(i / 12, j / 12);
+        }
+  }
+}
+
+TEST(Eplb, ExpertsThatStayKeepTheirSlot) {
+  const std::vector<uint32_t> before = {0, 1, 2, 3, 4, 5}, after = {2, 0, 7, 5, 4, 3};
+  EXPECT_EQ(keep_slots(before, after, 2), (std::vector<uint32_t>{0, 7, 2, 3, 4, 5}));
+}
+
+TEST(Eplb, ConstraintsNameTheNumbers) {
+  EXPECT_TRUE(contains(error_of([] {
+                         check_eplb({8, 1, 4, 1, 1});
+                       }),
+                       "9 physical experts (8 + 1 copies) are not divisible by 4 ranks"));
+  EXPECT_TRUE(contains(error_of([] { check_eplb({8, 0, 1, 1, 1}); }), "at least 2 ranks; found 1"));
+  EXPECT_TRUE(contains(error_of([] {
+                         replicate_experts(std::vector<double>{1, 2}, 1);
+                       }),
+                       "1 physical experts for 2 logical"));
+}
+
+}  // namespace
+}  // namespace moebius::test

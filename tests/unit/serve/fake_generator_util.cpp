@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unit/serve/fake_generator_util.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+namespace moebius::test {
+
+FakeGenerator::FakeGenerator(const Tokenizer& tokenizer, size_t slots, Script script)
+    : tokenizer_(tokenizer), slots_(slots), script_(std::move(script)) {}
+
+FakeGenerator::~FakeGenerator() { halt(); }
+
+void FakeGenerator::halt() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void FakeGenerator::start(Sink sink) {
+  sink_ = std::move(sink);
+  thread_ = std::thread([this] { run(); });
+}
+
+uint64_t FakeGenerator::submit(GenerationRequest request) {
+  if (throws) throw std::runtime_error("submit");
+  const std::lock_guard lock(mutex_);
+  auto job = std::make_unique<Job>(Job{next_++, std::move(request), {}});
+  for (size_t i = 0; i < job->request.choices; ++i) {
+    std::vector<int32_t> tokens;
+    if (script_) {
+      tokens = script_(job->request, i);
+    } else {
+      for (size_t k = 0; k < job->request.max_new; ++k)
+        tokens.push_back(job->request.prompt[k % job->request.prompt.size()]);
+    }
+    job->choices.push_back({i, std::move(tokens), choice_text(tokenizer_, job->request)});
+  }
+  jobs_.push_back(std::move(job));
+  wake_.notify_all();
+  return jobs_.back()->id;
+}
+
+void FakeGenerator::cancel(uint64_t id) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(cancel_ms));
+  const std::lock_guard lock(mutex_);
+  cancelled += std::erase_if(jobs_, [&](const auto& job) { return job->id == id; });
+}
+
+bool FakeGenerator::waiting(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  size_t before = 0;
+  for (const auto& job : jobs_) {
+    if (job->id == id) return before >= slots_ && job->choices[0].produced == 0;
+    before += job->choices.size();
+  }
+  return false;
+}
+
+GeneratorStats FakeGenerator::stats() const {
+  if (throws) throw std::runtime_error("stats");
+  const std::lock_guard lock(mutex_);
+  GeneratorStats s;
+  s.slots = slots_;
+  size_t sequences = 0;
+  for (const auto& job : jobs_) sequences += job->choices.size();
+  s.running = std::min(sequences, slots_);
+  s.waiting = sequences - s.running;
+  s.new_tokens = tokens_made;
+  s.kv_blocks_used = s.running;
+  s.expert_layers = 2;
+  s.expert_rows = {1, 2, 3, busy_rows};
+  s.heartbeat_seconds = heartbeat;
+  if (heartbeat > 0) s.phase = "pass";
+  s.phase_seconds = {{"moe", 1.5}, {"sampling", 0.25}, {"idle", 7}};
+  return s;
+}
+
+void FakeGenerator::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait_for(lock, std::chrono::milliseconds(5),
+                   [&] { return ending_ || (!jobs_.empty() && !held); });
+    if (ending_) return;
+    if (held || jobs_.empty()) continue;
+    std::vector<GenerationEvent> events;
+    step(events);
+    const StepSummary summary{0, events.size(), events.size(), 0.001, 0.001, 0.5, dead_};
+    lock.unlock();
+    sink_(std::move(events), summary);
+    if (pace_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(pace_us));
+    lock.lock();
+  }
+}
+
+void FakeGenerator::step(std::vector<GenerationEvent>& events) {
+  if (dies) {
+    dead_ = true;
+    jobs_.clear();
+    return;
+  }
+  size_t running = 0;
+  for (const auto& job : jobs_)
+    for (Choice& c : job->choices)
+      if (!c.ended && running < slots_) {
+        ++running;
+        events.push_back(advance(*job, c));
+      }
+  most_running = std::max<size_t>(most_running, running);
+  std::erase_if(jobs_, [](const auto& job) {
+    return std::all_of(job->choices.begin(), job->choices.end(),
+                       [](const Choice& c) { return c.ended; });
+  });
+}
+
+GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
+  const GenerationRequest& r = job.request;
+  GenerationEvent e;
+  e.id = job.id;
+  e.choice = c.index;
+  e.cached_tokens = r.prompt.size() / 2;
+  const auto made = [&](int32_t token, int alternatives) {
+    GeneratedToken t{token, -0.25f, {}, 1};
+    for (int k = 0; k < alternatives; ++k)
+      t.top.emplace_back(k == 0 ? token : token + k, -0.25f - static_cast<float>(k));
+    return t;
+  };
+  if (r.prompt_logprobs >= 0 && c.index == 0 && c.produced == 0)
+    for (size_t i = 1; i < r.prompt.size(); ++i)
+      e.prompt.push_back(made(r.prompt[i], r.prompt_logprobs));
+  const auto end = [&](EndReason reason) {
+    c.ended = true;
+    e.end = reason;
+    e.text += c.text.finish(reason != EndReason::kStop);
+    e.parts = c.text.take_events();
+    e.reasoning_tokens = c.text.reasoning_tokens();
+    return e;
+  };
+  if (fail_at > 0 && c.produced + 1 == fail_at) {
+    e.error = failure;
+    return end(EndReason::kError);
+  }
+  if (c.produced >= std::min(r.max_new, c.tokens.size())) return end(EndReason::kLength);
+  const int32_t token = c.tokens[c.produced++];
+  ++tokens_made;
+  e.tokens.push_back(made(token, r.logprobs));
+  const bool stop =
+      std::find(r.stop_tokens.begin(), r.stop_tokens.end(), token) != r.stop_tokens.end();
+  if (stop) return end(EndReason::kStop);
+  e.text = c.text.push(token);
+  if (c.text.stopped()) {
+    if (!c.text.stop().empty()) e.stop_string = c.text.stop();
+    return end(EndReason::kStop);
+  }
+  if (c.produced >= r.max_new) return end(EndReason::kLength);
+  e.parts = c.text.take_events();
+  e.reasoning_tokens = c.text.reasoning_tokens();
+  return e;
+}
+
+}  // namespace moebius::test
