@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/cpu/layer_loader.h"

@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "apps/options.h"
+#include "apps/cli/options.h"
 #include "checkpoint/model_config.h"
 
 namespace moebius {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "apps/manners.h"
-#include "apps/suggest.h"
+#include "apps/cli/manners.h"
+#include "apps/cli/suggest.h"
 #include "device/cuda/cuda_module.h"
 #include "runtime/launcher.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/command.h"
+#include "apps/cli/command.h"
 
 namespace moebius {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "apps/manners.h"
+#include "apps/cli/manners.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "model/engine/draft.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of the commands that generate: memory of the KV cache, length of steps.
 #pragma once
-#include "apps/command.h"
+#include "apps/cli/command.h"
 #include "apps/model_commands.h"
 #include "model/engine/engine.h"
 

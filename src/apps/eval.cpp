@@ -7,13 +7,13 @@
 #include <iostream>
 #include <memory>
 
-#include "apps/bench_report.h"
+#include "apps/bench/bench_report.h"
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/layout.h"
+#include "apps/cli/manners.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/layout.h"
-#include "apps/manners.h"
 #include "apps/model_commands.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"

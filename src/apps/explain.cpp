@@ -14,9 +14,9 @@
 #include <optional>
 #include <ostream>
 
+#include "apps/cli/folder.h"
+#include "apps/cli/layout.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/layout.h"
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
 #include "model/ranks/cuda_prompt_forecast.h"

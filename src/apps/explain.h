@@ -5,7 +5,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "apps/options.h"
+#include "apps/cli/options.h"
 
 namespace moebius {
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <ostream>
 
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/options.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/options.h"
-#include "apps/terminal.h"
 
 namespace moebius {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/cli/layout.h"
 #include "apps/inspect.h"
-#include "apps/layout.h"
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "apps/bench_timing.h"
-#include "apps/manners.h"
+#include "apps/bench/bench_timing.h"
+#include "apps/cli/manners.h"
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "apps/command.h"
+#include "apps/cli/command.h"
 #include "apps/model_commands.h"
 #include "model/engine/engine.h"
 #include "model/engine/kv_disk.h"

@@ -11,8 +11,8 @@
 #include <new>
 #include <vector>
 
-#include "apps/command_line.h"
-#include "apps/manners.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/manners.h"
 #include "apps/rank_process.h"
 #include "moebius/error.h"
 

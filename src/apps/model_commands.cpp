@@ -10,11 +10,11 @@
 #include <cstring>
 #include <memory>
 
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/manners.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/manners.h"
 #include "apps/rank_process.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/options.h"
+#include "apps/cli/options.h"
 #include "model/ranks/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "runtime/runtime.h"

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <iostream>
 
+#include "apps/cli/folder.h"
+#include "apps/cli/manners.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/manners.h"
 #include "apps/model_commands.h"
 #include "base/error.h"
 #include "base/human.h"

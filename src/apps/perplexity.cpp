@@ -8,8 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "apps/chat/terminal.h"
 #include "apps/commands.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "text/tokenizer.h"

@@ -7,14 +7,14 @@
 #include <iostream>
 #include <map>
 
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/layout.h"
+#include "apps/cli/manners.h"
+#include "apps/cli/options.h"
+#include "apps/cli/suggest.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/interrupt.h"
-#include "apps/layout.h"
-#include "apps/manners.h"
-#include "apps/options.h"
-#include "apps/suggest.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "device/load_options.h"
 #include "quantize/quantize_json.h"

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <iostream>
 
-#include "apps/bench_timing.h"
-#include "apps/folder.h"
-#include "apps/manners.h"
-#include "apps/places.h"
+#include "apps/bench/bench_timing.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/manners.h"
+#include "apps/cli/places.h"
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
 #include "model/ranks/cuda_memory.h"

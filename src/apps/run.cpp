@@ -9,11 +9,11 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/chat/conversation.h"
+#include "apps/chat/text_session.h"
+#include "apps/cli/interrupt.h"
+#include "apps/cli/manners.h"
 #include "apps/commands.h"
-#include "apps/conversation.h"
-#include "apps/interrupt.h"
-#include "apps/manners.h"
-#include "apps/text_session.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "text/answer/answer_message.h"

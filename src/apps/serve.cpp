@@ -19,13 +19,13 @@
 #include <memory>
 #include <thread>
 
-#include "apps/bench_timing.h"
+#include "apps/bench/bench_timing.h"
+#include "apps/chat/terminal.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/manners.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/manners.h"
 #include "apps/rank_process.h"
 #include "apps/serve_models.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "serve/server.h"

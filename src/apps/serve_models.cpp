@@ -8,9 +8,9 @@
 #include <ctime>
 #include <numeric>
 
-#include "apps/bench_timing.h"
-#include "apps/folder.h"
-#include "apps/manners.h"
+#include "apps/bench/bench_timing.h"
+#include "apps/cli/folder.h"
+#include "apps/cli/manners.h"
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"

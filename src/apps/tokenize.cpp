@@ -10,9 +10,9 @@
 #include <memory>
 #include <ostream>
 
+#include "apps/chat/terminal.h"
+#include "apps/cli/options.h"
 #include "apps/commands.h"
-#include "apps/options.h"
-#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"

@@ -17,9 +17,9 @@
 #include <ostream>
 #include <set>
 
+#include "apps/cli/folder.h"
+#include "apps/cli/layout.h"
 #include "apps/commands.h"
-#include "apps/folder.h"
-#include "apps/layout.h"
 #include "apps/verify_report.h"
 #include "base/error.h"
 #include "base/numeric.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "apps/layout.h"
+#include "apps/cli/layout.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/module_scheme.h"

@@ -9,11 +9,11 @@
 #include <random>
 #include <sstream>
 
-#include "apps/command_line.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/help.h"
+#include "apps/cli/manners.h"
+#include "apps/cli/suggest.h"
 #include "apps/commands.h"
-#include "apps/help.h"
-#include "apps/manners.h"
-#include "apps/suggest.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "runtime/cpu.h"

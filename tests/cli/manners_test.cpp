@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "apps/options.h"
+#include "apps/cli/options.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"

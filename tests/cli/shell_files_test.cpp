@@ -6,9 +6,9 @@
 #include <set>
 #include <sstream>
 
+#include "apps/cli/completion.h"
+#include "apps/cli/manual.h"
 #include "apps/commands.h"
-#include "apps/completion.h"
-#include "apps/manual.h"
 #include "unit/test_util.h"
 
 namespace moebius {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "apps/terminal.h"
+#include "apps/chat/terminal.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/pty_util.h"

@@ -15,7 +15,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/layout.h"
+#include "apps/cli/layout.h"
 #include "base/json.h"
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"

@@ -10,9 +10,9 @@
 #include <set>
 #include <sstream>
 
-#include "apps/bench_report.h"
-#include "apps/bench_synthetic.h"
-#include "apps/interrupt.h"
+#include "apps/bench/bench_report.h"
+#include "apps/bench/bench_synthetic.h"
+#include "apps/cli/interrupt.h"
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
 #include "quant/reference.h"

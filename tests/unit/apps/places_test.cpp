@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What belongs to the tool is found from where the tool lies, in a build folder and in an installed tree.
-#include "apps/places.h"
+#include "apps/cli/places.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "apps/folder.h"
+#include "apps/cli/folder.h"
 #include "unit/test_util.h"
 
 namespace moebius {

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/bench/bench_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <cmath>
+#include <fstream>
+#include <ostream>
+
+#include "apps/cli/layout.h"
+#include "apps/cli/manners.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace moebius {
+namespace {
+
+// What makes two cases the same one. The kernel is not part of it: comparing kernels is a use of
+// --compare.
+std::string identity(std::string_view bench, std::string_view scheme, int64_t group,
+                     std::string_view shape, uint64_t tokens, uint64_t threads,
+                     std::string_view note) {
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}", bench, scheme, group, shape, tokens, threads, note);
+}
+
+std::string shape_text(const BenchResult& r) {
+  std::string s;
+  for (const auto& [name, value] : r.shape) s += fmt::format("{}={} ", name, value);
+  return s;
+}
+
+std::string identity_of(const BenchResult& r) {
+  return identity(r.bench, r.scheme, r.group, shape_text(r), r.tokens, r.threads, r.note);
+}
+
+bool same_but_threads(BenchResult a, const BenchResult& b) {
+  a.threads = b.threads;
+  return identity_of(a) == identity_of(b) && a.kernel == b.kernel;
+}
+
+uint64_t number(const Json& line, std::string_view key) {
+  const Json* v = line.find(key);
+  return v != nullptr && v->is_number() ? static_cast<uint64_t>(v->as_double()) : 0;
+}
+std::string text(const Json& line, std::string_view key) {
+  const Json* v = line.find(key);
+  return v != nullptr && v->is_string() ? v->as_string() : std::string();
+}
+
+std::vector<std::pair<std::string, double>> read_cases(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail("{}: cannot be read", path);
+  std::vector<std::pair<std::string, double>> cases;
+  std::string line;
+  for (size_t n = 1; std::getline(in, line); ++n) {
+    if (line.empty()) continue;
+    const Json j = parse_json(line, fmt::format("{} line {}", path, n));
+    const Json* ms = j.find("ms");
+    if (ms == nullptr || !ms->is_number()) continue;
+    const Json* group = j.find("group");
+    std::string shape;
+    for (const char* key : {"experts", "top_k", "hidden", "intermediate", "n", "k", "heads",
+                            "kv_heads", "head_dim", "depth"})
+      if (j.find(key) != nullptr) shape += fmt::format("{}={} ", key, number(j, key));
+    const int64_t g = group != nullptr && group->is_integer() ? group->as_int().value_or(-1) : -1;
+    cases.emplace_back(identity(text(j, "bench"), text(j, "scheme"), g, shape, number(j, "tokens"),
+                                number(j, "threads"), text(j, "note")),
+                       ms->as_double());
+  }
+  if (cases.empty()) fail("{}: holds no line of `moebius bench --json`", path);
+  return cases;
+}
+
+double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
+
+// A number for a column: `digits` significant ones, but no exponent where it is large.
+std::string figure(double value, int digits) {
+  return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.{}g}", value, digits);
+}
+
+Json result_json(const BenchResult& r, double before_ms, double speedup) {
+  Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
+  for (const auto& [name, value] : r.shape) j.set(name, value);
+  j.set("tokens", static_cast<uint64_t>(r.tokens)),
+      j.set("threads", static_cast<uint64_t>(r.threads));
+  if (!r.note.empty()) j.set("note", r.note);
+  j.set("kernel", r.kernel), j.set("numerics", r.numerics);
+  j.set("ms", rounded(r.time.median * 1e3, 5)), j.set("best_ms", rounded(r.time.best * 1e3, 5));
+  j.set("spread_percent", rounded(r.time.spread * 100, 3)),
+      j.set("repetitions", static_cast<uint64_t>(r.time.repetitions));
+  j.set("gops", rounded(r.gops(), 5)), j.set("gbs", rounded(r.gbs(), 5)),
+      j.set("gbs_read", rounded(r.gbs_read(), 5));
+  j.set("gbs_packed", rounded(r.packed_bytes / r.time.median * 1e-9, 5));
+  j.set("roof_gops", rounded(r.roof_gops, 5)), j.set("roof_gbs", rounded(r.roof_gbs, 5)),
+      j.set("roof", r.roof);
+  j.set("percent_gops", percent(r.gops(), r.roof_gops)),
+      j.set("percent_gbs", percent(r.gbs(), r.roof_gbs));
+  j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs));
+  if (speedup > 0) j.set("speedup", rounded(speedup, 4));
+  if (before_ms > 0)
+    j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
+  add_machine(j);
+  return j;
+}
+
+}  // namespace
+
+double rounded(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  const double unit =
+      std::pow(10.0, digits - 1 - static_cast<int>(std::floor(std::log10(std::fabs(value)))));
+  return std::round(value * unit) / unit;
+}
+
+std::string with_spread(double value, double spread) {
+  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
+}
+
+void add_machine(Json& line) {
+  line.set("cpu", cpu_model_name());
+  line.set("features", describe(host_cpu()));
+  line.set("commit", kBuildCommit);
+}
+
+BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
+    : options_(options), out_(out) {
+  if (!options.compare.empty()) before_ = read_cases(options.compare);
+}
+
+void write_picture(const std::string& path, const std::string& text) {
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  write_output(path, {&bytes, 1});
+}
+
+void BenchReport::add(const BenchResult& r) {
+  if (r.time.repetitions == 0) return;
+  // Over the first number of threads that this case was run with.
+  double speedup = 0;
+  for (const BenchResult& earlier : results_)
+    if (speedup == 0 && earlier.threads != r.threads && same_but_threads(earlier, r))
+      speedup = earlier.time.median / r.time.median;
+  results_.push_back(r);
+  double before_ms = 0;
+  const std::string id = identity_of(r);
+  for (const auto& [name, ms] : before_)
+    if (name == id) before_ms = ms;
+  if (options_.json)
+    out_ << result_json(r, before_ms, speedup).dump() << std::endl;
+  else
+    print_line(r, before_ms, speedup);
+}
+
+void BenchReport::print_line(const BenchResult& r, double before_ms, double speedup) {
+  const std::string title = fmt::format("{} {}", r.bench, shape_text(r));
+  if (title != title_) {
+    title_ = title;
+    out_ << labelled("", title, 0, output_width())
+         << labelled("", fmt::format("{}, built from {}", cpu_model_name(), kBuildCommit), 0,
+                     output_width());
+    fmt::print(out_, "{:>7} {:>3} {:>9} {:>5} {:>8} {:>5} {:>7} {:>5} {:>8}{}\n", "tokens", "thr",
+               "ms", "±", "GOP/s", "%", "GB/s", "%", "speedup", before_.empty() ? "" : "   ratio");
+  }
+  std::string subject = r.scheme;
+  if (r.group > 0) subject += fmt::format(", groups of {}", r.group);
+  subject += fmt::format(": {}, {}", r.kernel, r.numerics);
+  if (subject != subject_) out_ << labelled("", subject_ = subject, 0, output_width());
+  const std::string faster = speedup > 0 ? fmt::format("{:.2f}", speedup) : "";
+  const std::string ratio = before_ms > 0
+                                ? fmt::format(" {:7.3f}", before_ms / (r.time.median * 1e3))
+                                : std::string(before_.empty() ? 0 : 8, ' ');
+  // A number that is wider than its column pushes the others on; a space always parts them.
+  std::string line =
+      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5.1f} {:>7} {:>5.1f} {:>8}{} {}", r.tokens,
+                  r.threads, figure(r.time.median * 1e3, 4), r.time.spread * 100,
+                  figure(r.gops(), 4), percent(r.gops(), r.roof_gops), figure(r.gbs(), 3),
+                  percent(r.gbs(), r.roof_gbs), faster, ratio, r.note);
+  line.erase(line.find_last_not_of(' ') + 1);
+  out_ << line << std::endl;
+}
+
+void BenchReport::finish() {
+  if (results_.empty()) return;
+  if (!options_.svg.empty()) write_picture(options_.svg, roofline_svg(results_));
+  if (options_.plot) {
+    if (options_.json)
+      put_on_stderr(roofline_text(results_));
+    else
+      out_ << roofline_text(results_);
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the words of the command line to a command whose targets are filled.
+#pragma once
+#include <span>
+#include <string>
+
+#include "apps/cli/command.h"
+
+namespace moebius {
+
+// Fills the targets of the command that `args` name, and returns it; stops at --help, --help-all and
+// --version.
+// Throws UsageError for wrong usage, and Error for a folder that is none.
+//
+// An option takes exactly one value, the next word or what follows '=': a list never eats a
+// positional argument. After "--" every word is positional.
+Command& parse_command_line(Command& tool, std::span<const std::string> args);
+
+// What the words mean, done: returns the exit code.
+int run_command_line(std::span<const std::string> args);
+
+}  // namespace moebius
