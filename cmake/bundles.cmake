@@ -9,7 +9,7 @@
 set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|text|quantize|report|serve|apps)/")
 set(MOEBIUS_UNBUNDLED_FILES
 )
-set(MOEBIUS_BUNDLE_FILES 10)  # at most; more would leave cores idle at the end
+set(MOEBIUS_BUNDLE_FILES 30)  # at most: no bundle takes more than 30 s of one core
 
 function(moebius_bundle out sources)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MOEBIUS_FUZZ)

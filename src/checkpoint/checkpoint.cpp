@@ -234,9 +234,12 @@ void Checkpoint::understand(std::span<const TensorInfo> tensors) {
     config_.layers = std::min<int64_t>(config_.layers, 10000);
     config_.moe_layer.assign(static_cast<size_t>(config_.layers), false);
   }
+  const std::optional<QuantArgs>& cache = quant().kv_cache();
+  const bool cache_scales = cache && cache->bits == 8 && cache->symmetric &&
+                            cache->dynamic == Dynamic::kStatic && config_.kv_lora_rank == 0;
   ModuleMap map = map_modules(
       tensors, config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
-      quant().aliases());
+      quant().aliases(), cache_scales);
   if (!map.reshaped->empty()) {  // they live as long as the store
     const auto kept =
         std::make_shared<std::pair<decltype(store_), decltype(map.reshaped)>>(store_, map.reshaped);

@@ -55,8 +55,12 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
 class Mapper {
  public:
   Mapper(const ModelConfig& config, const std::string& folder, TensorLabel where,
-         std::span<const RoleAlias> aliases)
-      : config_(config), folder_(folder), family_(family_by_key(config.family)), aliases_(aliases) {
+         std::span<const RoleAlias> aliases, bool cache_scales)
+      : config_(config),
+        folder_(folder),
+        family_(family_by_key(config.family)),
+        aliases_(aliases),
+        cache_scales_(cache_scales) {
     map_.where = std::move(where);
   }
 
@@ -80,7 +84,7 @@ class Mapper {
 
  private:
   void place(const TensorInfo& t) {
-    TensorName n = parse_tensor_name(t.name, config_, family_, aliases_);
+    TensorName n = parse_tensor_name(t.name, config_, family_, aliases_, cache_scales_);
     if (n.part == Part::kUnknown) {
       if (unknown_count_++ == 0) {
         first_unknown_tensor_ = t.name;
@@ -365,6 +369,7 @@ class Mapper {
   const std::string& folder_;
   const Family* family_;
   std::span<const RoleAlias> aliases_;
+  bool cache_scales_;
   ModuleMap map_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys live in the tensors' names
   std::unordered_map<std::string, size_t> fused_by_key_;
@@ -395,8 +400,8 @@ bool has_matrix(const Module& module) {
 
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
                       const std::string& folder, TensorLabel where,
-                      std::span<const RoleAlias> aliases) {
-  return Mapper(config, folder, std::move(where), aliases).run(tensors);
+                      std::span<const RoleAlias> aliases, bool cache_scales) {
+  return Mapper(config, folder, std::move(where), aliases, cache_scales).run(tensors);
 }
 
 }  // namespace moebius

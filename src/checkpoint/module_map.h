@@ -84,10 +84,11 @@ struct ModuleMap {
 };
 
 // Throws Error for tensors that cannot be placed and for modules a known family must have; `folder`
-// and `where` name things; `aliases` are the method's own suffixes.
+// and `where` name things; `aliases` are the method's own suffixes; `cache_scales` as in
+// parse_tensor_name.
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
                       const std::string& folder, TensorLabel where,
-                      std::span<const RoleAlias> aliases = {});
+                      std::span<const RoleAlias> aliases = {}, bool cache_scales = false);
 
 // Dimensions that the architecture gives a module ({N, K}, {N, 0} for vectors, zeros where
 // unknown).

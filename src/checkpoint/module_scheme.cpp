@@ -135,7 +135,7 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
     TensorRef& ref = tensors[role];
     if (!ref) continue;
     unused.push_back(
-        {ref.info->name, "scale of a quantized KV cache; the cache keeps a higher precision"});
+        {ref.info->name, "scale of an older exporter for a quantized KV cache; no cache reads it"});
     ref = {};
   }
 }

@@ -45,7 +45,7 @@ std::string rule_of_many(const ModuleGroup& g) {
 bool is_buffer(std::string_view name, bool correction_counts) {
   constexpr std::string_view kBuffers =
       "layer_scalar tid2eid slope_rate query_decay key_decay diagonal_decay balancing_biases "
-      "layer_multipliers ngram_heads_vocab_sizes ngram_heads_offsets";
+      "layer_multipliers ngram_heads_vocab_sizes ngram_heads_offsets k_scale v_scale";
   constexpr std::string_view kCorrections = "e_score_correction_bias expert_bias router_bias";
   const std::string_view last = name.substr(name.rfind('.') + 1);
   if (in_list(kCorrections, last) || name.ends_with(".gate.bias")) return !correction_counts;

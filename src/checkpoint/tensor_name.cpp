@@ -85,11 +85,12 @@ std::optional<int> expert_index(std::string_view word) {
 class Parser {
  public:
   Parser(std::string_view name, const ModelConfig& config, const Family* family,
-         std::span<const RoleAlias> aliases)
+         std::span<const RoleAlias> aliases, bool cache_scales)
       : name_(name),
         config_(config),
         family_(family),
         aliases_(aliases),
+        cache_scales_(cache_scales),
         lenient_(lenient(family)) {}
 
   TensorName run() {
@@ -275,8 +276,15 @@ class Parser {
     const std::string_view stem = name_.substr(0, name_.size() - rest.size());
     const bool attention =
         first.head == "self_attn" || first.head == "attn" || first.head == "attention";
-    if (attention && in_list(kCacheScales, cut_last(rest).tail))
-      return unused("scale of a quantized KV cache; the cache keeps a higher precision");
+    if (attention && in_list(kCacheScales, cut_last(rest).tail)) {
+      if (!cache_scales_ || !in_list("k_scale v_scale", first.tail))
+        return unused("scale of a quantized KV cache; config.json declares no cache that reads it");
+      out_.parameter = true;
+      out_.module = name_;
+      out_.path = rest;
+      out_.part = Part::kLayer;
+      return;
+    }
     if (in_list(lenient_ ? kOpenBlockNames : kBlockNames, first.head) && !first.tail.empty()) {
       out_.block = name_.substr(0, stem.size() + first.head.size());
       return in_block(first.tail);
@@ -481,6 +489,7 @@ class Parser {
   const ModelConfig& config_;
   const Family* family_;
   std::span<const RoleAlias> aliases_;
+  bool cache_scales_;
   bool lenient_;
   TensorName out_;
 };
@@ -507,8 +516,8 @@ std::optional<int> parse_index(std::string_view digits) {
 }
 
 TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, const Family* family,
-                             std::span<const RoleAlias> aliases) {
-  return Parser(name, config, family, aliases).run();
+                             std::span<const RoleAlias> aliases, bool cache_scales) {
+  return Parser(name, config, family, aliases, cache_scales).run();
 }
 
 std::string_view before_layers(std::string_view name) {

@@ -54,8 +54,9 @@ struct TensorName {
   std::string reason;
 };
 
+// `cache_scales`: the configuration declares a KV cache that reads k_scale and v_scale.
 TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, const Family* family,
-                             std::span<const RoleAlias> aliases = {});
+                             std::span<const RoleAlias> aliases = {}, bool cache_scales = false);
 
 // The role that a tensor's last name component spells, if it is one.
 std::optional<Role> role_from_suffix(std::string_view suffix,

@@ -134,8 +134,12 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   f.reason = refusal(c);
   f.works = f.reason.empty();
   XType type = XType::kBf16;
+  KvPlan kv;
   try {
     type = activation_type("auto", config.dtype);
+    ModelOptions options;
+    options.type = type;
+    if (f.works) kv = plan_kv(c, options);
   } catch (const Error& e) {
     if (f.works) f.reason = e.what(), f.works = false;
   }
@@ -149,9 +153,6 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
         fmt::format("{} of n-gram tables stay in their files, which must not change while it runs",
                     human_bytes(static_cast<double>(tables))));
   look_at_text(c, f);
-  ModelOptions options;
-  options.type = type;
-  const KvPlan kv = plan_kv(c, options);
   f.kv_bytes_per_token = kv.bytes_per_token();
   const std::vector<uint64_t> lengths =
       context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);

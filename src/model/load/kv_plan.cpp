@@ -262,6 +262,13 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
        {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
     const std::string name = attention_name(spec, member);
     if (!parts.has(name)) continue;  // not calibrated: a scale per token
+    const std::vector<uint64_t>& shape = checkpoint.store().require(parts.full(name)).shape;
+    const bool several = std::any_of(shape.begin(), shape.end(), [](uint64_t d) { return d != 1; });
+    if (several && declared->strategy != Strategy::kTensor)
+      fail(
+          "{}: quantization_config.kv_cache_scheme.strategy is {}, and {} has several scales; only "
+          "strategy tensor runs (--kv-dtype states another type)",
+          checkpoint.folder(), name_of(declared->strategy), parts.full(name));
     *to = parts.values(name, 1)[0];
     if (!(*to >= 0) || !std::isfinite(*to))
       fail("{}: {} of layer {} is {}; expected a scale", checkpoint.folder(), name, layer, *to);

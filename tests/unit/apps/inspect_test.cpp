@@ -298,6 +298,66 @@ TEST(Inspect, SaysWhetherRunWorks) {
   EXPECT_TRUE(contains(run(no).text, "run       no:"));
 }
 
+// A copy of a golden folder, whose configuration says `to` wherever it said `from`.
+Json inspected_with(const std::string& name, std::string_view from, std::string_view to) {
+  const TempDir dir;
+  fs::copy(test_data_dir() / "golden" / name, dir.path());
+  std::string text = read_file(dir / "config.json");
+  EXPECT_TRUE(contains(text, std::string(from)));
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  write_file(dir / "config.json", text);
+  InspectOptions o;
+  o.folder = dir.path().string();
+  o.tensors = true;
+  return run_json(o);
+}
+
+const std::string kStaticCache = "qwen3moe-fp8-static-kv";
+
+TEST(Inspect, ScalesOfTheCacheThatIsDeclaredAreUsed) {
+  const Json j = inspected_with(kStaticCache, "kv_cache_scheme", "kv_cache_scheme");
+  EXPECT_TRUE(j.find("unused")->items().empty()) << j.find("unused")->dump();
+  const Json none = inspected_with(kStaticCache, "\"kv_cache_scheme\"", "\"version_of\"");
+  ASSERT_FALSE(none.find("unused")->items().empty());
+  EXPECT_EQ(none.find("unused")->items()[0].find("reason")->as_string(),
+            "scale of a quantized KV cache; config.json declares no cache that reads it");
+  EXPECT_EQ(number(j, "params_total"), number(none, "params_total"));
+}
+
+TEST(Inspect, ScalesOfOlderExportersSayNothingOfTheCache) {
+  TinyModel m(
+      R"("architectures": ["LlamaForCausalLM"], "model_type": "llama", "intermediate_size": 48)");
+  m.skeleton().dense_mlp("model.layers.0.mlp");
+  m.add("model.layers.0.self_attn.k_proj.output_scale", {1});
+  const TempDir dir;
+  InspectOptions o;
+  o.folder = m.write(dir);
+  const Json j = run_json(o);
+  ASSERT_EQ(j.find("unused")->items().size(), 1u);
+  EXPECT_EQ(j.find("unused")->items()[0].find("reason")->as_string(),
+            "scale of an older exporter for a quantized KV cache; no cache reads it");
+}
+
+TEST(Inspect, ScalesPerHeadAreRefusedByStrategyAndModule) {
+  TinyModel m(
+      R"("architectures": ["LlamaForCausalLM"], "model_type": "llama", "intermediate_size": 48, "quantization_config":
+         {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme":
+          {"num_bits": 8, "type": "float", "strategy": "attn_head"}})");
+  m.skeleton().dense_mlp("model.layers.0.mlp");
+  for (const char* side : {"k_scale", "v_scale"})
+    m.add(std::string("model.layers.0.self_attn.") + side, {2, 1, 1});
+  const TempDir dir;
+  InspectOptions o;
+  o.folder = m.write(dir);
+  const Json j = run_json(o);
+  EXPECT_FALSE(j.find("runs")->as_bool());
+  const std::string reason = j.find("runs_reason")->as_string();
+  for (const char* part :
+       {"kv_cache_scheme.strategy is attn_head", "model.layers.0.self_attn.k_scale", "--kv-dtype"})
+    EXPECT_TRUE(contains(reason, part)) << reason;
+}
+
 // Folding numbers must not turn entries of the config into patterns that other lines contradict.
 TEST(Inspect, RulesOfFoldedModulesAreSaidInWords) {
   const Json j = run_json({});
