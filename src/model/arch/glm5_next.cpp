@@ -69,7 +69,8 @@ DecoderSpec glm5_next_spec(const ModelConfig& config) {
 
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = i % 4 != 3;
   if (!config.layer_types.empty())
-    set_recurrent(config, s, "linear_attention", "indexed_attention full_attention");
+    set_recurrent(config, s, "linear_attention",
+                  "indexed_attention full_attention deepseek_sparse_attention");
   set_indexers(config, s);
   for (LayerSpec& layer : s.layers) {
     layer.no_rotated_part = true;

@@ -29,7 +29,8 @@ DecoderSpec qwen3_next_spec(const ModelConfig& config) {
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = (i + 1) % every != 0;
   if (!config.layer_types.empty())
     set_recurrent(config, s, "linear_attention",
-                  four ? "indexed_attention full_attention" : "full_attention attention");
+                  four ? "indexed_attention full_attention qwen_sparse_attention"
+                       : "full_attention attention");
   return s;
 }
 

@@ -313,6 +313,16 @@ Json inspected_with(const std::string& name, std::string_view from, std::string_
   return run_json(o);
 }
 
+TEST(Inspect, LayerTypesOfNewerExportersRun) {
+  for (const auto& [name, word] : {std::pair{"glm5next-dense", "deepseek_sparse_attention"},
+                                   std::pair{"qwen4exp-dense", "qwen_sparse_attention"}}) {
+    const Json old = inspected_with(name, "indexed_attention", "indexed_attention");
+    const Json now = inspected_with(name, "indexed_attention", word);
+    EXPECT_TRUE(now.find("runs")->as_bool()) << now.find("runs_reason")->as_string();
+    EXPECT_EQ(number(now, "kv_bytes_per_token"), number(old, "kv_bytes_per_token")) << name;
+  }
+}
+
 const std::string kStaticCache = "qwen3moe-fp8-static-kv";
 
 TEST(Inspect, ScalesOfTheCacheThatIsDeclaredAreUsed) {
