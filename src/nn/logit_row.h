@@ -58,7 +58,7 @@ struct TokenHead {
   std::vector<int32_t> ids;
   std::vector<float> logits;
   size_t size() const { return ids.size(); }
-  void resize(size_t n) { ids.resize(n), logits.resize(n); }
+  void resize(size_t n) { logits.resize(n), ids.resize(n); }  // size() last
 };
 // Those with logit >= least; blocks whose maximum is lower are not looked at.
 void gather_head(const LogitRow& row, std::span<const float> maxima, float least, TokenHead& head);

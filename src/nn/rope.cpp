@@ -113,8 +113,8 @@ void Rope::fill(Table& t, size_t n) const {
   const size_t half = t.frequencies.size();
   if (half == 0 || t.cos.size() >= n * half) return;
   size_t position = t.cos.size() / half;
-  t.cos.resize(n * half);
   t.sin.resize(n * half);
+  t.cos.resize(n * half);  // last: its size says how much is there
   for (; position < n; ++position)
     for (size_t j = 0; j < half; ++j) {
       const float angle = static_cast<float>(position) * static_cast<float>(t.frequencies[j]);

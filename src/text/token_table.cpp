@@ -104,10 +104,11 @@ void PieceCache::store(std::string_view piece, uint64_t hash, std::span<const in
   if (slots_.empty()) slots_.assign(kSlots, Slot{0, 0, 0, 0, 0});
   size_t i = hash & (kSlots - 1);
   while (slots_[i].key_length != 0) i = (i + 1) & (kSlots - 1);
-  slots_[i] = {hash, static_cast<uint32_t>(keys_.size()), static_cast<uint32_t>(ids_.size()),
-               static_cast<uint16_t>(piece.size()), static_cast<uint16_t>(ids.size())};
-  keys_ += piece;
+  const Slot slot{hash, static_cast<uint32_t>(keys_.size()), static_cast<uint32_t>(ids_.size()),
+                  static_cast<uint16_t>(piece.size()), static_cast<uint16_t>(ids.size())};
   ids_.insert(ids_.end(), ids.begin(), ids.end());
+  keys_ += piece;
+  slots_[i] = slot;  // when what it names is there
   ++used_;
 }
 

@@ -160,8 +160,7 @@ void CpuLatentAttention::expand(const uint8_t* from, size_t tokens, uint8_t* to)
 void CpuLatentAttention::attend_sequence(Step& step, size_t i, const float* q, float* out) const {
   const StepSequence& s = step.sequences[i];
   const size_t total = s.position + s.tokens, blocks = (total + kBlockTokens - 1) / kBlockTokens;
-  if (expanded_.empty())
-    for (size_t b = 0; b < kSegmentBlocks; ++b) expanded_.emplace_back(plan_.kv.block_bytes());
+  while (expanded_.size() < kSegmentBlocks) expanded_.emplace_back(plan_.kv.block_bytes());
   expanded_at_.resize(blocks);
   for (size_t b = 0; b < blocks; ++b) expanded_at_[b] = expanded_[b % kSegmentBlocks].data();
   AttentionRows rows = rows_of(step, i, q, out);

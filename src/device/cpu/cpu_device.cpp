@@ -55,6 +55,7 @@ RowSet CpuDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XTyp
   }
   if (const size_t n = rows * cols; queue.floats[slot] < n) {
     const size_t room = std::max(n, queue.floats[slot] + queue.floats[slot] / 2);
+    queue.floats[slot] = 0;  // what was there is gone where allocating fails
     run(step, [this, &queue, slot, room] {
       DeviceMemory& m = queue.slots[slot];
       if (m.size() >= room * sizeof(float)) return;

@@ -102,7 +102,7 @@ class CpuExperts final : public ExpertsOp {
  private:
   void run_dense(const Step& step, const RowSet& x, const RowSet& y) const {
     if (tap_ != nullptr) tap_->block(*block_, tapped(step, x), {}, 0);
-    if (weights_.size() < x.rows) weights_.assign(x.rows, 1.0f), ids_.assign(x.rows, 0);
+    if (weights_.size() < x.rows) ids_.assign(x.rows, 0), weights_.assign(x.rows, 1.0f);
     MoeOptions options;
     options.exchange = exchange_;
     layer_.experts->forward_ids(device_.view(step, x), {ids_.data(), x.rows},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading when memory runs out: the n-th allocation of opening a folder and loading its model fails, for every n, with one thread and
-// with two. Each try is a process of its own: it must end in an exception, not in a signal, and afterwards, with memory again, the
-// same process must load the model and compute the same logits.
+// Loading and running when memory runs out: the n-th allocation fails, for every n. Loading with one thread and with two: each try is a
+// process of its own; it must end in an exception, not in a signal, and afterwards, with memory again, the same process must load the model
+// and compute the same logits. So must a model one of whose steps failed.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,6 +110,48 @@ TEST(AllocationFailure, LoadingThrowsAndCanBeRepeated) {
     GTEST_SKIP() << "sanitizers bring an allocator of their own";
   fail_every_allocation("qwen3moe-w4a8-g32-pack", 1);
   fail_every_allocation("qwen3moe-w4a16-actorder-group", 2);
+}
+
+// Steps whose n-th allocation fails leave nothing half made behind: a later step computes the same logits.
+void fail_every_step(const std::string& name) {
+  const Checkpoint checkpoint = Checkpoint::open((test_data_dir() / "golden" / name).string());
+  ThreadPool pool(1);
+  ModelOptions options;
+  options.pool = &pool;
+  const auto run = [](DecoderModel& model, size_t count) {
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(1 + i % 7));
+    SequenceState state = model.new_sequence();
+    std::vector<float> logits;
+    const StepItem item{&state, tokens, false};
+    model.forward({&item, 1}, logits);
+    return logits;
+  };
+  const std::vector<float> expected = run(*DecoderModel::load(checkpoint, options), 5);
+  long failed = 0;
+  for (long n = 0, left = -1; left < 0; ++n) {
+    const auto model = DecoderModel::load(checkpoint, options);
+    {
+      const test::FailAllocation failing(n);
+      for (const size_t count : {1, 40}) {
+        try {
+          (void)run(*model, count);
+        } catch (const std::exception&) {
+          ++failed;
+        }
+      }
+      left = test::allocations_left();
+    }
+    ASSERT_EQ(run(*model, 5), expected) << name << ": allocation " << n << " failed before";
+  }
+  EXPECT_GT(failed, 50) << name;
+}
+
+TEST(AllocationFailure, AStepThatFailsChangesNoLaterOne) {
+  if (!test::allocations_can_fail() || !test::plain_build())
+    GTEST_SKIP() << "sanitizers bring an allocator of their own";
+  fail_every_step("qwen3moe-w4a8-g32-pack");
+  fail_every_step("deepseekv2-w8a8");
 }
 
 }  // namespace
