@@ -10,6 +10,7 @@
 #include <set>
 
 #include "api/api.h"
+#include "base/once.h"
 #include "device/cuda/cuda_device.h"
 #include "model/engine/draft.h"
 #include "model/engine/sampling_choices.h"
@@ -40,7 +41,7 @@ struct Tokenizer::Impl {
 
   // How answers are read, by the templates.
   const AnswerMarkup& markup() const {
-    std::call_once(markup_once, [&] { known_markup = choose_answer_markup(templates, tokenizer); });
+    markup_once.call([&] { known_markup = choose_answer_markup(templates, tokenizer); });
     return known_markup;
   }
 
@@ -65,7 +66,7 @@ struct Tokenizer::Impl {
     return render_filled(templates, input);
   }
 
-  mutable std::once_flag markup_once;
+  mutable Once markup_once;
   mutable AnswerMarkup known_markup;
 };
 

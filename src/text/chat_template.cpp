@@ -142,8 +142,7 @@ std::vector<TextSegment> ChatTemplates::render(const ChatInput& input) const {
   if (it == sources_.end())
     fail("{}: chat_template names several templates but none is \"default\"", folder_);
   const Source& source = it->second;
-  std::call_once(source.lazy->once,
-                 [&] { source.lazy->parsed.emplace(source.text, source.where); });
+  source.lazy->once.call([&] { source.lazy->parsed.emplace(source.text, source.where); });
   return source.lazy->parsed->render(input, tokens_);
 }
 

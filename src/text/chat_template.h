@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
+#include "base/once.h"
 #include "text/segment.h"
 
 namespace moebius {
@@ -67,7 +67,7 @@ class ChatTemplates {
 
  private:
   struct Lazy {
-    std::once_flag once;
+    Once once;
     std::optional<ChatTemplate> parsed;
   };
   struct Source {

@@ -9,11 +9,12 @@
 #include <cctype>
 #include <charconv>
 #include <climits>
-#include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/once.h"
 #include "text/unicode.h"
 
 namespace moebius {
@@ -187,8 +188,8 @@ std::string onig_message(int code, OnigErrorInfo info = {}) {
 }
 
 void initialize_once() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static Once once;
+  once.call([] {
     OnigEncoding encodings[] = {ONIG_ENCODING_UTF8, counted_utf8()};
     onig_initialize(encodings, 2);
     onig_set_parse_depth_limit(256);
@@ -248,13 +249,14 @@ OnigPattern::OnigPattern(OnigPattern&&) noexcept = default;
 OnigPattern& OnigPattern::operator=(OnigPattern&&) noexcept = default;
 
 bool OnigPattern::search(std::string_view text, size_t from, size_t& begin, size_t& end) const {
-  thread_local std::unique_ptr<OnigRegion, RegionDeleter> region(onig_region_new());
-  thread_local std::unique_ptr<OnigMatchParam, ParamDeleter> param([] {
-    OnigMatchParam* p = onig_new_match_param();
-    if (p) onig_initialize_match_param(p);
-    return p;
-  }());
-  if (!region || !param) fail("{}: out of memory", impl_->where);
+  thread_local std::unique_ptr<OnigRegion, RegionDeleter> region;
+  thread_local std::unique_ptr<OnigMatchParam, ParamDeleter> param;
+  if (!region) region.reset(onig_region_new());
+  if (!param) {
+    param.reset(onig_new_match_param());
+    if (param) onig_initialize_match_param(param.get());
+  }
+  if (!region || !param) throw std::bad_alloc();
   const TextBudget budget(text.size());  // where the caller has none
   Work& w = work;
   const OnigUChar* const start = bytes(text.data());

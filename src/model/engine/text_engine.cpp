@@ -151,7 +151,7 @@ TextEngine::TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptio
 
 const std::shared_ptr<TokenMasks>& TextEngine::masks() {
   if (tokenizer_ == nullptr) fail("an answer in a format needs the model's tokenizer");
-  std::call_once(masks_once_, [&] { masks_ = std::make_shared<TokenMasks>(*tokenizer_); });
+  masks_once_.call([&] { masks_ = std::make_shared<TokenMasks>(*tokenizer_); });
   return masks_;
 }
 

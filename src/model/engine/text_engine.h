@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/once.h"
 #include "model/engine/engine.h"
 #include "text/choice_text.h"
 #include "text/grammar/masks.h"
@@ -73,7 +74,7 @@ class TextEngine {
 
   const Tokenizer* tokenizer_;
   Engine engine_;
-  std::once_flag masks_once_;
+  Once masks_once_;
   std::shared_ptr<TokenMasks> masks_;
   std::mutex step_mutex_;
   size_t failures_ = 0;            // in a row; the step's

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <bit>
 
+#include "base/once.h"
+
 namespace moebius {
 namespace {
 
@@ -46,7 +48,7 @@ struct TokenMasks::Entry {
     uint32_t node;
     uint16_t count;
   };
-  std::once_flag leaves_once;
+  Once leaves_once;
   std::vector<Leave> leaves;
   TrieNodes own;
   std::vector<uint32_t> own_leaf;  // of own.ids: which of `leaves`
@@ -257,8 +259,7 @@ TokenMasks::EntryPtr TokenMasks::narrowed(const Dfa& dfa, uint32_t state) {
 void TokenMasks::find_leaves(const Dfa& dfa, uint32_t state, Entry& e) const {
   if (e.wider == nullptr) return join_leaves(e);
   const Entry& wider = *e.wider;
-  std::call_once(e.wider->leaves_once,
-                 [&] { find_leaves(*dfa.base(), dfa.base_state(state), *e.wider); });
+  e.wider->leaves_once.call([&] { find_leaves(*dfa.base(), dfa.base_state(state), *e.wider); });
   const TrieNodes& trie = trie_.trie();
   e.kept.resize(wider.leaves.size());
   for (size_t k = 0; k < wider.leaves.size(); ++k) {
@@ -354,7 +355,7 @@ void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
         return m.terminal_at(q).kind != GrammarTerminal::Kind::kToken;
       }))
     return;
-  std::call_once(e->leaves_once, [&] { find_leaves(*t.dfa, p.state, *e); });
+  e->leaves_once.call([&] { find_leaves(*t.dfa, p.state, *e); });
   const TrieNodes& trie = trie_.trie();
   const Entry& from = e->wider != nullptr ? *e->wider : *e;
   const auto leaves_at = [&](uint32_t k) {
