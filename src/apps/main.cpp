@@ -9,6 +9,7 @@
 #include <csignal>
 #include <iostream>
 #include <new>
+#include <system_error>
 #include <vector>
 
 #include "apps/cli/command_line.h"
@@ -56,6 +57,11 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     say_failure("", "out of memory");
     return moebius::kExitFailed;
+  } catch (const std::system_error& e) {
+    const bool full = e.code() == std::errc::resource_unavailable_try_again ||
+                      e.code() == std::errc::not_enough_memory;  // no thread, no page
+    say_failure(full ? "out of memory: " : "unexpected error: ", e.what());
+    return full ? moebius::kExitFailed : moebius::kExitDied;
   } catch (const std::exception& e) {
     say_failure("unexpected error: ", e.what());
     return moebius::kExitDied;
