@@ -2,6 +2,9 @@
 // Asio does sockets and timers.
 #include "serve/http.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -57,7 +60,8 @@ class AsioServer final : public HttpServer {
  private:
   friend class HttpConnection;
   void accept();
-  void take(Tcp::socket& socket);
+  int next_client();
+  void take(int client);
   Places* free_place();
   void close_listener();
   std::vector<std::shared_ptr<HttpConnection>> all() const {
@@ -70,6 +74,7 @@ class AsioServer final : public HttpServer {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   Tcp::acceptor acceptor_;
+  Tcp protocol_ = Tcp::v4();  // of the address
   asio::signal_set signals_;
   asio::steady_timer retry_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
@@ -90,7 +95,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         reader_(server.limits_),
         deadline_(server.io_),
         stall_(server.io_) {}
-  void adopt(Tcp::socket& socket) { socket_ = std::move(socket); }  // first
+  void adopt(const Tcp& protocol, int socket) { socket_.assign(protocol, socket); }  // first
   void start();
   void refuse() { fail_with(503, "too many connections"); }
   void resume();
@@ -161,7 +166,11 @@ void HttpConnection::guard(Work&& work) noexcept {
   const auto self = shared_from_this();
   if (server_.stopped_ || !threw(server_.handler_, work) || closed_) return;
   if (exchange_) return std::shared_ptr(exchange_)->fail();
-  if (finished_ || closing_) return close();
+  if (finished_ || closing_) {  // what was answered still leaves
+    closing_ = true;
+    if (outbox_.empty() && writing_.empty()) close();
+    return;
+  }
   if (threw(server_.handler_, [&] { fail_with(500, kHttpFailed); })) give_up();
 }
 
@@ -455,23 +464,28 @@ uint16_t AsioServer::listen(const std::string& host, uint16_t port) {
   if (ec)
     fail("--host {}: {}; expected an address such as 127.0.0.1", printable(host), ec.message());
   const Tcp::endpoint endpoint(address, port);
-  acceptor_.open(endpoint.protocol(), ec);
+  protocol_ = endpoint.protocol();
+  acceptor_.open(protocol_, ec);
   if (!ec) acceptor_.set_option(asio::socket_base::reuse_address(true), ec);
   if (!ec) acceptor_.bind(endpoint, ec);
   if (!ec) acceptor_.listen(kBacklog, ec);
+  if (!ec) acceptor_.non_blocking(true, ec);
   if (ec) fail("cannot listen on {} port {}: {}", printable(host), port, ec.message());
   accept();
   return acceptor_.local_endpoint().port();
 }
 
+// A descriptor; -1 and errno. Asio's own accept closes it where memory is short, without a word.
+int AsioServer::next_client() {
+  return ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
 void AsioServer::accept() {
-  acceptor_.async_accept([this](error_code ec, Tcp::socket socket) {
+  acceptor_.async_wait(Tcp::acceptor::wait_read, [this](error_code ec) {
     if (stopped_ || ec == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (!ec) {
-      if (threw(handler_, [&] { take(socket); }) && socket.is_open())
-        say_last_words(socket.native_handle());
-      return accept();
-    }
+    const int client = next_client();
+    if (client >= 0) take(client);
+    if (client >= 0 || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return accept();
     retry_.expires_after(HttpTime(50));  // out of descriptors: try again
     retry_.async_wait([this](error_code e) {
       if (!e && !stopped_ && acceptor_.is_open()) accept();
@@ -488,16 +502,21 @@ Places* AsioServer::free_place() {
   return told_.full() ? nullptr : &told_;
 }
 
-void AsioServer::take(Tcp::socket& socket) {
-  Places* const place = free_place();
-  if (place == nullptr) {
-    socket.close();
-    return;
-  }
-  const auto c = std::make_shared<HttpConnection>(*this, *place);
-  connections_.insert(c);
-  c->adopt(socket);
-  c->guard([&] { place == &told_ ? c->refuse() : c->start(); });
+void AsioServer::take(int client) {
+  Places* place = nullptr;
+  std::shared_ptr<HttpConnection> c;
+  const bool failed = threw(handler_, [&] {
+    place = free_place();
+    if (place == nullptr) return;
+    c = std::make_shared<HttpConnection>(*this, *place);
+    connections_.insert(c);
+    c->adopt(protocol_, client);
+  });
+  if (place != nullptr && !failed)
+    return c->guard([&] { place == &told_ ? c->refuse() : c->start(); });
+  if (failed) say_last_words(client);
+  ::close(client);
+  if (c != nullptr) c->close();
 }
 
 void AsioServer::after(HttpTime time, std::function<void()> work) {
@@ -529,13 +548,12 @@ bool AsioServer::drain(bool last) {
 
 void AsioServer::close_listener() {
   if (!acceptor_.is_open()) return;
-  error_code ec;
-  acceptor_.non_blocking(true, ec);
-  for (size_t i = 0; i < 2 * kBacklog && !ec; ++i) {
-    Tcp::socket socket(io_);
-    acceptor_.accept(socket, ec);
-    if (!ec) take(socket);
+  for (size_t i = 0; i < 2 * kBacklog; ++i) {
+    const int client = next_client();
+    if (client < 0) break;
+    take(client);
   }
+  error_code ec;
   acceptor_.close(ec);
 }
 

@@ -96,9 +96,12 @@ TEST(ServeFaults, WhatThrowsEndsOneExchange) {
   failures += 2;
   EXPECT_TRUE(eventually([&] { return handler.failures == failures; }));
   EXPECT_EQ(handler.gone, 2);
-  // There is not even an answer: the connection is closed.
+  // Not even an answer can be made: constant words, then the connection is closed.
   handler.broken_throws = true;
-  EXPECT_EQ(server.ask("/serve").status, 0);
+  const Response last = server.ask("/serve");
+  EXPECT_EQ(last.status, 503);
+  EXPECT_TRUE(last.closed);
+  EXPECT_EQ(code_of(last), "out_of_memory");
   EXPECT_EQ(handler.failures, failures += 2);
   Client malformed(server.port);
   malformed.send("GET\r\n\r\n");
