@@ -6,6 +6,13 @@
 #include <cstdint>
 #include <ctime>
 
+#if defined(__linux__)
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#endif
+
 #include "runtime/roster.h"
 
 namespace moebius {
@@ -25,23 +32,45 @@ inline int64_t thread_cpu_ns() noexcept {
   return 0;
 }
 
-// What a thread lost to others: time that passed and was neither worked nor slept. Summed up over
-// windows, so that the clock of the thread (a system call) is read rarely.
+// How long the calling thread was ready to run and had no core; -1 where the system does not say.
+inline int64_t thread_waited_ns() noexcept {
+#if defined(__linux__)
+  const int fd = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  char text[96];  // worked, waited, times
+  const ssize_t n = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  text[std::max<ssize_t>(n, 0)] = 0;
+  char* end = text;
+  (void)std::strtoll(text, &end, 10);
+  if (*end == ' ') return std::strtoll(end, nullptr, 10);
+#endif
+  return -1;
+}
+
+// What a thread lost to others: time that it waited for a core, also after somebody had woken it.
+// Where the system does not say: time that passed and was neither worked nor slept. Summed up over
+// windows, so that the system is asked rarely.
 class LossMeter {
  public:
-  void restart(int64_t now) noexcept { start_ = now, cpu_ = thread_cpu_ns(), away_ = 0; }
+  void restart(int64_t now) noexcept {
+    start_ = now, cpu_ = thread_cpu_ns(), waited_ = thread_waited_ns(), away_ = 0;
+  }
   void away(int64_t ns) noexcept { away_ += ns; }  // asleep, or not ours to judge
   // After a region; a negative number unless a window is full.
   double close(int64_t now) noexcept {
     if (static_cast<double>(now - start_) < Roster::kWindow * 1e9) return -1;
     const int64_t wall = now - start_, worked = thread_cpu_ns() - cpu_;
-    const double lost = worked == 0 ? 0 : static_cast<double>(wall - worked - away_);
+    const int64_t waited = thread_waited_ns();
+    const double lost = waited >= 0 && waited_ >= 0 ? static_cast<double>(waited - waited_)
+                        : worked == 0               ? 0
+                                                    : static_cast<double>(wall - worked - away_);
     restart(now);
     return std::max(0.0, lost / static_cast<double>(wall));
   }
 
  private:
-  int64_t start_ = 0, cpu_ = 0, away_ = 0;
+  int64_t start_ = 0, cpu_ = 0, waited_ = -1, away_ = 0;
 };
 
 }  // namespace moebius

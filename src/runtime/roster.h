@@ -31,7 +31,9 @@ class Roster {
   int cpu(size_t member) const { return members_[member].cpu; }
 
   static constexpr double kWindow = 0.006;  // seconds over which a member sums up what it lost
-  static constexpr double kShortest = 0.020, kLongest = 0.320;  // seconds of sitting out
+  // Seconds of sitting out. To look again costs some slices of time; two seconds after the other
+  // program has ended everybody is back.
+  static constexpr double kShortest = 0.020, kLongest = 1.6;
 
  private:
   struct Place {

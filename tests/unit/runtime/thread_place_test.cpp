@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "runtime/affinity.h"
+#include "runtime/loss_meter.h"
 #include "runtime/roster.h"
 #include "runtime/thread_pool.h"
 #include "runtime/topology.h"
@@ -192,6 +193,55 @@ TEST(Roster, AHinderedWorkerSitsOutLongerEachTime) {
   EXPECT_TRUE(r.update(now, {0.0, 0.5}));
   EXPECT_TRUE(r.update(now + Roster::kShortest * 1.01, {-1, -1}));
   EXPECT_EQ(r.active(), 2u);
+}
+
+TEST(Roster, EverybodyIsBackWithinTwoSecondsAfterTheOtherProgramHasEnded) {
+  Roster r({0, 1}, 7);
+  double now = 10;
+  for (int i = 0; i < 2000; ++i) {  // 20 seconds during which the core is taken
+    now += 0.010;
+    r.update(now, {0.0, r.sits_out(1) ? -1 : 0.5});
+  }
+  size_t looks = 0;
+  for (const double end = now + 60; now < end;) {
+    now += 0.010;
+    const bool was_out = r.sits_out(1);
+    r.update(now, {0.0, was_out ? -1 : 0.5});
+    looks += was_out && !r.sits_out(1);
+  }
+  EXPECT_LE(looks, 60u);  // each costs slices of time
+  const double end = now + 2;
+  while (now < end) r.update(now += 0.010, {0.0, r.sits_out(1) ? -1 : 0.0});
+  EXPECT_EQ(r.active(), 2u);
+}
+
+// A thread that is woken on a core that others keep has lost the time until it runs, though it
+// counts it as slept.
+TEST(LossMeter, WaitingForACoreIsLostAlsoAfterWakingUp) {
+  if (thread_waited_ns() < 0) GTEST_SKIP() << "the system does not say how long threads wait";
+  const int cpu = mask_here()[0];
+  std::atomic<bool> over{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i)
+    others.emplace_back([&] {
+      (void)AffinityMask::of(cpu).apply();
+      while (!over) {
+      }
+    });
+  double lost = -1;
+  std::thread([&] {
+    (void)AffinityMask::of(cpu).apply();
+    LossMeter meter;
+    meter.restart(now_ns());
+    const int64_t begin = now_ns(), worked = thread_cpu_ns();
+    while (thread_cpu_ns() - worked < 30'000'000) {
+    }
+    meter.away(now_ns() - begin);
+    lost = meter.close(now_ns());
+  }).join();
+  over = true;
+  for (std::thread& t : others) t.join();
+  EXPECT_GT(lost, 0.1);
 }
 
 TEST(Roster, AHinderedCallerChangesPlacesWithAWorker) {
