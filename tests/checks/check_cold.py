@@ -35,7 +35,7 @@ ROOTS = [
     r"moebius::EngineGenerator::run\b",
     r"moebius::ApiServer::(take|flush)\b",
     r"moebius::.*Answer::(take|stream_end)\b",
-    r"moebius::.*Exchange::(send|end)\b",
+    r"moebius::HttpExchangeOf<.*>::(send|end)\b",
 ]
 # Reached, but no part of a step: not followed, and why.
 ASIDE = {
