@@ -114,16 +114,16 @@ TEST(Views, WhyShowsKernelsOfTheArchitecture) {
 TEST(Views, BenchFitsEightyColumns) {
   const std::string small = " --threads 1,2 --seconds 0 --tokens 1,3 ";
   for (const std::string& command :
-       {"bench moe --experts 4 --top-k 2 --hidden 256 --intermediate 128 --plot --scheme "
+       {"bench moe --experts 4 --top-k 2 --hidden 256 --intermediate 128 --scheme "
         "w4a8,fp8,nvfp4,mxfp4a16,bf16" +
             small,
-        "bench linear --n 256 --k 256 --scheme w4a8,fp8_block,f32 --plot" + small,
+        "bench linear --n 256 --k 256 --scheme w4a8,fp8_block,f32" + small,
         std::string("bench kernel --n 128 --k 128 --tokens 1 --seconds 0 --scheme w4a8,fp8"),
         std::string("bench kernel --pack --n 128 --k 128 --seconds 0"),
         std::string("bench roof --threads 1"),
         "bench attention --heads 4 --kv-heads 2 --head-dim 32 --depths 130" + small,
         std::string("bench sampler --vocab 1000 --batches 2 --seconds 0"),
-        std::string("bench model --prompts 4 --batches 1,2 --seconds 0 --threads 1,2 --plot")}) {
+        std::string("bench model --prompts 4 --batches 1,2 --seconds 0 --threads 1,2")}) {
     const CommandResult r = run_tool(command, "COLUMNS=80");
     ASSERT_EQ(r.status, 0) << command << ": " << r.err;
     EXPECT_GE(lines_of(r.out).size(), 3u) << command;

@@ -41,8 +41,6 @@ void add_report_options(Command& c, BenchOptions& o) {
   c.option("--compare", "FILE", &o.compare, "earlier --json output to compare with")
       .file()
       .by_default("none");
-  c.option("--svg", "FILE", &o.svg, "write a roofline plot").file().by_default("none");
-  c.flag("--plot", o.plot, "draw a roofline in the terminal");
   c.option("--seconds", "X", &o.seconds, "time to spend on each case").range(0, 3600);
 }
 
@@ -98,8 +96,7 @@ Command kernel_subject() {
   add_case_options(c, *o);
   c.find("--scheme")->by_default("all");
   add_report_options(c, *o);
-  for (const char* other : {"--tokens", "--compare", "--svg", "--plot"})
-    c.at_most_one({"--pack", other});
+  for (const char* other : {"--tokens", "--compare"}) c.at_most_one({"--pack", other});
   c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
                 "moebius bench kernel --pack"};
   c.action = [o](const Command&) {
@@ -216,8 +213,6 @@ Command model_subject() {
       .by_default("48 to 128");
   c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
   c.flag("--json", o->json, "print one JSON object per number of threads");
-  c.option("--svg", "FILE", &o->svg, "write a plot of tokens per second").file().by_default("none");
-  c.flag("--plot", o->plot, "draw tokens per second in the terminal");
   add_machine_options(c, *o);
   c.find("--threads")->by_default("all cores");
   add_place_options(c, o->run);

@@ -37,8 +37,8 @@ struct BenchOptions {
   RunOptions run;        // kernel, policy, int8 activations
   RankOptions ranks;     // model
   std::string pack_dir;  // model: of weights that were packed before
-  bool json = false, plot = false;
-  std::string svg, compare;
+  bool json = false;
+  std::string compare;
 };
 
 std::vector<std::string> bench_scheme_names();  // all that --scheme takes

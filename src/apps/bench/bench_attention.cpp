@@ -128,7 +128,6 @@ int run_bench_attention(const BenchOptions& options, std::ostream& out) {
         if (!interrupt_seen())
           report.add(measure(plan, sequences, said, depth, tokens, threads, machine));
   }
-  report.finish();
   return interrupt_seen() ? 130 : 0;
 }
 

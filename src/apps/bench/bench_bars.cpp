@@ -19,6 +19,13 @@ double largest_of_group(const std::vector<Bar>& bars, const std::string& group) 
   return most;
 }
 
+std::string xml_escaped(const std::string& text) {
+  std::string s;
+  for (const char c : text)
+    s += c == '<' ? "&lt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
+  return s;
+}
+
 // In order of first appearance.
 std::vector<std::string> groups_of(const std::vector<Bar>& bars) {
   std::vector<std::string> groups;

@@ -214,7 +214,6 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
     for (const SyntheticScheme& scheme : linear_schemes(options))
       if (!interrupt_seen())
         measure_all(synthetic_subject(options, scheme, lo), options, machine, report);
-  report.finish();
   return interrupt_seen() ? 130 : 0;
 }
 
@@ -234,7 +233,6 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
       else if (!interrupt_seen())
         measure_kernel(*kernel, scheme, options, machine, report);
   }
-  report.finish();
   return interrupt_seen() ? 130 : 0;
 }
 

@@ -521,20 +521,6 @@ size_t longest_test(const BenchOptions& options) {
   return longest;
 }
 
-void draw(const std::vector<ModelRow>& rows, const BenchOptions& options, std::ostream& out) {
-  std::vector<Bar> bars;
-  for (const ModelRow& r : rows)
-    bars.push_back({r.key.starts_with("pp") ? "prompt, tokens/s" : "decode, tokens/s",
-                    fmt::format("{}, {} thread{}", r.test, r.threads, r.threads == 1 ? "" : "s"),
-                    r.rate(), r.rate() * r.time.spread});
-  if (!options.svg.empty()) write_picture(options.svg, bars_svg("moebius bench model", bars));
-  if (!options.plot) return;
-  if (options.json)
-    put_on_stderr(bars_text(bars, output_width()));
-  else
-    out << bars_text(bars, output_width());
-}
-
 void check_lists(const BenchOptions& options) {
   for (const size_t n : options.prompts)
     if (n == 0) fail("--prompts holds 0; expected lengths of at least 1");
@@ -593,7 +579,6 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
   }
   if (table)
     out << profile_text(rows) << operations_text(rows) << ranks_text(rows) << '\n' << footer;
-  draw(rows, options, out);
   return 0;
 }
 

@@ -225,7 +225,6 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
       }
     }
   }
-  report.finish();
   return interrupt_seen() ? 130 : 0;
 }
 

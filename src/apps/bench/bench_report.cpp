@@ -180,15 +180,4 @@ void BenchReport::print_line(const BenchResult& r, double before_ms, double spee
   out_ << line << std::endl;
 }
 
-void BenchReport::finish() {
-  if (results_.empty()) return;
-  if (!options_.svg.empty()) write_picture(options_.svg, roofline_svg(results_));
-  if (options_.plot) {
-    if (options_.json)
-      put_on_stderr(roofline_text(results_));
-    else
-      out_ << roofline_text(results_);
-  }
-}
-
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One measured case, and where it goes: a line for people or a JSON object, beside an earlier run's
-// figure when there is one, and at the end a roofline picture.
+// figure when there is one.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -38,7 +38,6 @@ class BenchReport {
   BenchReport(const BenchOptions& options,
               std::ostream& out);  // reads the file to compare with; throws Error
   void add(const BenchResult& result);
-  void finish();  // pictures
 
  private:
   void print_line(const BenchResult& r, double before_ms, double speedup);
@@ -54,7 +53,6 @@ void add_machine(Json& line);
 double rounded(double value, int digits);              // to so many significant digits
 std::string with_spread(double value, double spread);  // "123.4 ± 5.6", equal decimals
 
-std::string xml_escaped(const std::string& text);
 void write_picture(const std::string& path, const std::string& text);  // throws Error
 
 // --- bars, a group per unit (bench_bars.cpp) ---
@@ -64,9 +62,5 @@ struct Bar {
 };
 std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
 std::string bars_text(const std::vector<Bar>& bars, size_t width);
-
-// --- pictures: performance over operations per byte, below min(roof_gops, intensity * roof_gbs) (bench_plot.cpp) ---
-std::string roofline_svg(const std::vector<BenchResult>& results);
-std::string roofline_text(const std::vector<BenchResult>& results);
 
 }  // namespace moebius
