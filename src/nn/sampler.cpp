@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/token_mask.h"
+#include "nn/schedule.h"
 #include "nn/token_draw.h"
 
 namespace moebius {
@@ -164,7 +165,8 @@ TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenM
   const std::span<const float> logits = row.first(std::min(row.size(), limit));
   if (highest_ >= 0 && static_cast<size_t>(highest_) >= logits.size())
     check(params_, logits.size());
-  SamplerScratch& s = sampler_scratch();
+  const Borrowed<SamplerScratch> scratch;
+  SamplerScratch& s = *scratch;
   changes(logits, s.changes);
   std::optional<std::span<const int32_t>> allowed;
   std::span<const float> choosable = logits;
@@ -221,9 +223,9 @@ std::optional<CandidateNeed> Sampler::need(size_t limit) const {
 TokenChoice Sampler::next(const Candidates& candidates, size_t limit) {
   if (candidates.top == kNever) fail_without_logit(limit);
   TokenChoice choice;
-  choice.token = params_.temperature == 0.0f
-                     ? candidates.ids.at(0)
-                     : draw(params_, candidates, limit, random_.uniform(), sampler_scratch());
+  choice.token = params_.temperature == 0.0f ? candidates.ids.at(0)
+                                             : draw(params_, candidates, limit, random_.uniform(),
+                                                    *Borrowed<SamplerScratch>());
   see_answer(choice.token);
   return choice;
 }
@@ -234,7 +236,8 @@ TokenChoice token_logprobs(std::span<const float> row, size_t limit, int32_t tok
   in_range("logprobs", alternatives, 0, 1000);
   if (token < 0 || static_cast<size_t>(token) >= logits.size())
     fail("token {} has no logit: the row has {}, counted from 0", token, logits.size());
-  SamplerScratch& s = sampler_scratch();
+  const Borrowed<SamplerScratch> scratch;
+  SamplerScratch& s = *scratch;
   s.changes.clear();
   const ScannedRow scanned = scan_row(logits, s);
   if (scanned.top == kNever) fail_without_logit(logits.size());

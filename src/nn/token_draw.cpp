@@ -24,15 +24,6 @@ bool better(const RankedToken& a, const RankedToken& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-}  // namespace
-
-SamplerScratch& sampler_scratch() {
-  thread_local SamplerScratch scratch;
-  return scratch;
-}
-
-namespace {
-
 // +infinity is the one number that the passes would take for a logit: it becomes a change.
 void ban_infinities(std::span<const float> logits, SamplerScratch& s) {
   s.merged.clear();

@@ -21,7 +21,8 @@ struct RankedToken {
   float weight;
 };
 
-// What a call needs for the time it runs, kept by the thread so that the next allocates nothing.
+// What a call needs for the time it runs. Calls borrow it (Borrowed in schedule.h), so that the next one allocates nothing: an object of
+// the thread would be registered with the C library, which ends the process where it has no memory for that.
 struct SamplerScratch {
   std::vector<LogitChange> changes, merged;
   std::vector<float> allowed;  // logits of the tokens that are allowed
@@ -32,7 +33,6 @@ struct SamplerScratch {
   TokenHead head;
   std::vector<RankedToken> ranked;
 };
-SamplerScratch& sampler_scratch();
 
 struct ScannedRow {
   LogitRow row;
