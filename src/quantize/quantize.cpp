@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_names.h"
 #include "base/human.h"
 #include "checkpoint/folder_write.h"
 #include "checkpoint/shard_index.h"
@@ -432,9 +433,10 @@ Json QuantizeJob::index_json() const {
 // Checked before the work: a file that cannot be read is not found at its end.
 void QuantizeJob::find_others() {
   std::error_code error;
-  for (const fs::directory_entry& e : fs::directory_iterator(options_.source, error)) {
-    const std::string name = e.path().filename().string();
-    if (!is_copied(name) || (e.exists(error) && !e.is_regular_file(error))) continue;
+  for (const std::string& name : folder_names(options_.source)) {
+    const fs::path place = join_path(options_.source, name);
+    if (!is_copied(name) || (fs::exists(place, error) && !fs::is_regular_file(place, error)))
+      continue;
     const std::string path = file_in_folder(options_.source, name, options_.links);
     if (::access(path.c_str(), R_OK) != 0) fail("{}: {}", path, open_failure(path, errno));
     others_.emplace_back(path, copied_name(name));
@@ -448,10 +450,8 @@ void QuantizeJob::finish() {
   if (!difference.empty())
     fail("{}: the source was changed during the run: {}", options_.source, difference);
   std::error_code error;
-  std::vector<fs::path> left;  // of a run that was stopped
-  for (const fs::directory_entry& e : fs::directory_iterator(partial_, error))
-    if (e.path().extension() == ".tmp") left.push_back(e.path());
-  for (const fs::path& path : left) fs::remove(path, error);
+  for (const std::string& name : folder_names(partial_))  // of a run that was stopped
+    if (name.ends_with(".tmp")) fs::remove(join_path(partial_, name), error);
   for (const auto& [from, name] : others_) copy_file_bytes(from, join_path(partial_, name));
   if (plan_.index) write_text_file(join_path(partial_, kIndexName), index_json().dump(2) + "\n");
   write_text_file(join_path(partial_, "config.json"), config_text());

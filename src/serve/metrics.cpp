@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
+#include "base/folder_names.h"
 #include "base/json.h"
 #include "runtime/memory.h"
 
@@ -149,12 +149,7 @@ void write_process(MetricsText& out, std::span<const ModelMoment> models) {
   out.simple("process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
   out.simple("process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
              status_bytes("RssAnon") + status_bytes("VmSwap"));
-  size_t descriptors = 0;
-  std::error_code ec;
-  for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end;
-       it.increment(ec))
-    ++descriptors;
-  out.simple("process_open_fds", "gauge", "open descriptors", descriptors);
+  out.simple("process_open_fds", "gauge", "open descriptors", folder_names("/proc/self/fd").size());
   for (const ModelMoment& m : models) {
     if (m.model == nullptr) continue;
     out.head("build_info", "gauge", "what runs");
