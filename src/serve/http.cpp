@@ -439,7 +439,7 @@ void AsioServer::run() {
     if (!acceptor_.is_open()) continue;
     error_code ec;
     acceptor_.cancel(ec);
-    patiently([&] { post([this] { accept(); }); });
+    patiently([&] { accept(); });
   }
 }
 
