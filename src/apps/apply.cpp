@@ -26,7 +26,7 @@ struct Input {
   explicit operator bool() const { return info != nullptr; }
 };
 
-Input read_input(const TensorStore& store, const char* name) {
+Input input_of(const TensorStore& store, const char* name) {
   Input in;
   in.info = store.find(name);
   if (in.info == nullptr) return in;
@@ -109,8 +109,8 @@ struct RoutingInput {
 
 RoutingInput routing_input(const TensorStore& store, size_t T) {
   RoutingInput in;
-  in.logits = read_input(store, "router_logits"), in.ids = read_input(store, "topk_ids");
-  const Input weights = read_input(store, "topk_weights");
+  in.logits = input_of(store, "router_logits"), in.ids = input_of(store, "topk_ids");
+  const Input weights = input_of(store, "topk_weights");
   if (in.logits && (in.ids || weights))
     fail("{}: holds router_logits and topk_ids or topk_weights; expected one or the other",
          store.files()[0].path());
@@ -199,7 +199,7 @@ int run_apply(const ApplyOptions& options) {
   (void)output_target(options.out);
   const Checkpoint checkpoint = open_checkpoint(options.folder, options.stated);
   const TensorStore inputs = TensorStore::open_file(options.in);
-  const Input x_input = read_input(inputs, "x");
+  const Input x_input = input_of(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
   const ConstRows x = rows_of(inputs, x_input, "x [T, features]");
   Outputs out;

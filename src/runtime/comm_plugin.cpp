@@ -23,7 +23,7 @@ constexpr int kStatusOfAbort = 3;
 constexpr size_t kHostBytes = 64;
 constexpr useconds_t kForwardMicroseconds = 200'000;  // launchers that abort forward no more words
 
-std::string words_of(const MoebiusCommTable& table, int code) {
+std::string words_of_code(const MoebiusCommTable& table, int code) {
   std::array<char, 512> text{};
   table.describe(code, text.data(), text.size());
   return printable(text.data());
@@ -48,7 +48,7 @@ class PluginTransfer : public Transfer {
     request_ = nullptr;
     state_.broken = true;
     throw CommError(fmt::format("{} bytes {} rank {}: {}", bytes_, receives_ ? "from" : "to", peer_,
-                                words_of(*state_.table, code)),
+                                words_of_code(*state_.table, code)),
                     peer_);
   }
   bool test() override {
@@ -77,7 +77,7 @@ class PluginTransport : public Transport {
  public:
   explicit PluginTransport(const MoebiusCommTable& table) : state_{&table} {
     if (const int code = table.start(&rank_, &size_); code != 0)
-      fail("{} did not start: {}", table.name, words_of(table, code));
+      fail("{} did not start: {}", table.name, words_of_code(table, code));
   }
   ~PluginTransport() override {
     if (!state_.broken) state_.table->stop();
