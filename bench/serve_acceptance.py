@@ -118,9 +118,12 @@ class Server:
         return out
 
     def metric(self, name):
+        """A figure by its name and those of its labels that matter: 'kv_blocks{state="used"}'."""
+        name, _, labels = name.rstrip("}").partition("{")
         for line in self.get("/metrics")[1].splitlines():
-            if re.match(rf'moebius_{name}({{model_name="[^"]*"}})? ', line):
-                return float(line.rsplit(" ", 1)[1])
+            found = re.fullmatch(rf"moebius_{name}(?:{{(.*)}})? (\S+)", line)
+            if found and (not labels or labels in (found[1] or "")):
+                return float(found[2])
         raise KeyError(name)
 
 

@@ -9,7 +9,7 @@ import struct
 import unittest
 
 import moebius
-from common import GOLDEN, module
+from common import GOLDEN, ROOT, module
 from moebius import Error, Folder, Linear, MoeBuilder, MoeSpec, Part, RawTensor, Scheme
 
 torch, numpy = module("torch"), module("numpy")

@@ -190,7 +190,7 @@ TEST(Ranks, EachLoadsItsLayersAndSaysSo) {
   });
   ASSERT_EQ(lines.size(), 2u);
   for (const std::string& line : lines)
-    EXPECT_NE(line.find(" bytes of weights, "), std::string::npos) << line;
+    EXPECT_NE(line.find("B of weights, "), std::string::npos) << line;
   EXPECT_LT(ranked.model().loaded_bytes(), whole);
 }
 
