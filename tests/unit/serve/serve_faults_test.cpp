@@ -300,7 +300,7 @@ TEST(ServeFaults, DrainTellsTheQueue) {
   FakeServer server(options);
   Client first(server.port);
   hold = true;
-  first.send(test::get("/health"));
+  first.send(test::get("/v1/models"));
   held.get_future().wait();  // the event thread stands still
   server.server->shut_down();
   std::vector<std::unique_ptr<Client>> queued;
