@@ -124,7 +124,7 @@ def write_base(folder):
     shutil.copytree(ROOT / TINY, folder)
     config = json.loads((folder / "config.json").read_text())
     del config["quantization_config"]
-    config["num_hidden_layers"] = 2
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}  # for four ranks
     (folder / "config.json").write_text(json.dumps(config))
     hidden, vocab, inner, head = config["hidden_size"], config["vocab_size"], config["moe_intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
@@ -183,7 +183,7 @@ def write_inputs(folder, tool):
 def prepare(folder, command):
     """DIR is a folder that the command can use; what a command writes is not there yet."""
     wanted = ROOT / TINY
-    if " quantize DIR" in command:
+    if " quantize DIR" in command or " --tp " in command:
         wanted = folder / "BF16"
     elif " --base BASE" in command or " --kl BASE" in command:
         wanted = folder / "BF16-W8A16"
@@ -196,6 +196,8 @@ def prepare(folder, command):
         elif path.is_dir():
             shutil.rmtree(path)
     (folder / "DIR").symlink_to(wanted)
+    if "packed/FILE" in command:
+        (folder / "packed/FILE").symlink_to(next(path for path in (folder / "packed").iterdir() if path.is_file()))
 
 
 def serve(command, options):
