@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which form of attention runs (attention.cuh), and with how much shared memory: a pure function of a step and of what the device lets a
+// The choice of a form of attention (attention.cuh) and of its shared memory: a pure function of a step and of what the device lets a
 // block have. Cards of compute capability 8.6, 8.9 and 12.0 give 101,376 bytes, 8.0 gives 166,912, 9.0 and 10.0 give 232,448.
 #pragma once
 #include "device/cuda/device_attention.h"
@@ -39,8 +39,8 @@ struct AttentionPlan {
   size_t bytes;  // of shared memory
 };
 
-// What a block of keys brings to shared memory serves a group of tiles of one sequence: half of the groups, at the least. A form for
-// which `limit` is too small gives way to the next; the whole form needs least.
+// Few tiles are split; the staged form, whose block of keys in shared memory serves a group of tiles of one sequence, needs two groups
+// a sequence. A form for which `limit` is too small gives way to the next; the whole form needs least.
 constexpr AttentionPlan plan_attention(const AttentionStep& s, size_t limit,
                                        AttentionForm wanted = AttentionForm::kByRule) {
   const bool one = split_bytes(s.queries, s.D, 1) <= limit || s.D < 128;

@@ -19,7 +19,7 @@ struct DeviceLimits {
   size_t multiprocessors;
 };
 
-// Of the device that this thread uses.
+// Returns the limits of the device that this thread uses.
 inline DeviceLimits device_limits() {
   thread_local int known = -1;
   thread_local DeviceLimits limits{};

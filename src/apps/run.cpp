@@ -90,7 +90,7 @@ class RunInput {
       note("--system: the folder has a chat template, so the prompt is answered as by --chat");
     }
     if (!options.uses_template()) return;
-    // Where text cannot be had at all, the folder is at fault and not the option.
+    // A folder without a tokenizer is at fault itself, not the option that asks for text.
     if (!path_exists(join_path(options.model.folder, "tokenizer.json")))
       check_model_files(options.model.folder);
     as_usage([&] { chat_.emplace(options.model.folder); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to do where an allocation failed: tell it from other failures, find words that need no memory,
-// and wait where a result that is there must not be lost.
+// Functions for failed allocations: they tell them from other failures, find words without memory,
+// and try again where a result must not be lost.
 #pragma once
 #include <chrono>
 #include <new>

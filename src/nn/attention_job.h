@@ -35,7 +35,7 @@ inline float softmax_seen(const RowFunctions& f, float* s, float scale, Seen see
 size_t oldest_seen(const AttentionSpec& spec, size_t position);
 // The first segment that the query of a token sees.
 size_t first_segment(const AttentionSpec& spec, const AttentionRows& rows, size_t token);
-// How many segments of keys tokens [begin, end) see, and of entries behind them.
+// These count the segments of keys, and of entries behind the keys, that tokens [begin, end) see.
 size_t key_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin, size_t end);
 size_t entry_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
                       size_t end);

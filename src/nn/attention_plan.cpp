@@ -60,8 +60,8 @@ class WorkCutter {
 
   size_t tiles_of(size_t rows) const { return std::max(m_tile_, rows / m_tile_ * m_tile_); }
 
-  // Where a call takes many rows, the more a task has, the less often keys and values are read, as
-  // long as every thread has its tasks.
+  // A larger task reads keys and values less often; tasks grow as long as every thread has some, in
+  // a call of many rows.
   size_t most_rows(bool threads_known) const {
     size_t all = 0, longest = 1;
     bool many = plan_.attend != nullptr && threads_known;
@@ -151,7 +151,7 @@ class WorkCutter {
   const bool in_turn_;
   const size_t threads_, rep_, m_tile_;
   std::vector<Piece> pieces_;
-  // What a task may cost at most, what a segment of a task of few rows may, floats of partial sums.
+  // The most that a task may cost; that a segment of a task of few rows may; floats of partial sums.
   size_t most_ = 0, few_ = 0, limit_ = 0;
 };
 

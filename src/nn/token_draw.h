@@ -21,7 +21,7 @@ struct RankedToken {
   float weight;
 };
 
-// What a call needs for the time it runs. Calls borrow it (Borrowed in schedule.h), so that the next one allocates nothing: an object of
+// The memory that a call needs while it runs. Calls borrow it (Borrowed in schedule.h), so that the next one allocates nothing: an object of
 // the thread would be registered with the C library, which ends the process where it has no memory for that.
 struct SamplerScratch {
   std::vector<LogitChange> changes, merged;

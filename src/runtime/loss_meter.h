@@ -32,7 +32,7 @@ inline int64_t thread_cpu_ns() noexcept {
   return 0;
 }
 
-// How long the calling thread was ready to run and had no core; -1 where the system does not say.
+// Returns how long the calling thread was ready to run and had no core; -1: the system does not say.
 inline int64_t thread_waited_ns() noexcept {
 #if defined(__linux__)
   const int fd = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -48,9 +48,9 @@ inline int64_t thread_waited_ns() noexcept {
   return -1;
 }
 
-// What a thread lost to others: time that it waited for a core, also after somebody had woken it.
-// Where the system does not say: time that passed and was neither worked nor slept. Summed up over
-// windows, so that the system is asked rarely.
+// Measures the time that a thread waited for a core, also after somebody had woken it. Where the
+// system does not say it, that is the time that passed and was neither worked nor slept. The sum is
+// taken over windows, so that the system is asked rarely.
 class LossMeter {
  public:
   void restart(int64_t now) noexcept {

@@ -89,7 +89,7 @@ ProcessState state_of(pid_t pid) {
   return s;
 }
 
-// Whether the process runs: a zombie does not.
+// Returns whether the process runs: a zombie does not.
 bool runs(pid_t pid) { return state_of(pid).state != 'Z'; }
 
 std::vector<pid_t> children_of(pid_t pid) {
@@ -111,7 +111,7 @@ std::string started_with(pid_t pid, const std::string& name) {
   return "";
 }
 
-// How the launcher tells its ranks apart, and how many it started on this host (0: nobody knows).
+// The launcher's variable for a rank, and the number of ranks on this host (0: nobody knows).
 std::string rank_variable() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
     if (std::getenv(name) != nullptr) return name;
@@ -123,7 +123,7 @@ int ranks_of_host() {
   return 0;
 }
 
-// Whether no other witness of this launcher's ranks has the word; keeps it until this process ends.
+// Takes the word for this launcher's ranks until this process ends; false: another witness has it.
 bool take_the_word(pid_t launcher) {
   const int fd = ::socket(AF_UNIX, SOCK_DGRAM, 0);
   if (fd < 0) return true;
@@ -210,7 +210,7 @@ bool has_witness(pid_t pid) {
   });
 }
 
-// What a witness knows of the job.
+// The job as its witness knows it.
 struct Job {
   const Whereabouts& rank;
   pid_t process;   // of the rank
@@ -259,7 +259,7 @@ class Watchdog {
     return waited_ >= job_.timeout ? of_late() : "";
   }
 
-  // Of ranks that ended while this one started; "": none did, or not long ago.
+  // Returns the words on ranks that ended while this one started; "": none did, or not long ago.
   std::string last_words() const { return starting_ && missing_ >= kShortestGap ? of_gone() : ""; }
 
  private:

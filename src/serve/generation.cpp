@@ -150,8 +150,8 @@ void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
     Host& host = host_of_body(body);
     auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
     request->grammar_limits = limits;
-    // Its texts are in the request now: a large one is not kept beside what becomes of them, unless
-    // it may have to be read again.
+    // The request has the body's texts now: a large body is not kept beside what becomes of them,
+    // unless it may have to be read again.
     if (!quick || (!request->format.given() && request->tool_set == nullptr))
       http_->post([this, g] { drop_body(g->exchange); });
     check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);

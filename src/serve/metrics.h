@@ -47,7 +47,7 @@ class Recent {
 // again, for another model, adds to it.
 class MetricsText {
  public:
-  // What every line carries from here on, as in `model_name="a"`; empty: nothing.
+  // Sets the labels of every later line, as in `model_name="a"`; empty: nothing.
   void set_common(std::string labels) { common_ = std::move(labels); }
   void head(std::string_view name, std::string_view kind, std::string_view help);
   // Of the metric that was named last; `labels` as in `kind="prompt"`, or empty.

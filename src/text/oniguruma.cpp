@@ -24,7 +24,7 @@ constexpr size_t kMaxPattern = 64 * 1024;
 // A greedy loop keeps one stack entry per repetition; a 4 MB run of one class still fits.
 constexpr unsigned kMaxStackEntries = 8u << 20;
 
-// What a text may take: a fixed part, and a part for each of its bytes. Published patterns take less
+// A text may take a fixed part and a part for each of its bytes. Published patterns take less
 // than 20 steps for a byte.
 constexpr uint64_t kSteps = 100'000'000, kStepsPerByte = 64;
 constexpr uint64_t kWritten = uint64_t{64} << 20, kWrittenPerByte = 64;
@@ -32,7 +32,7 @@ constexpr uint64_t kWritten = uint64_t{64} << 20, kWrittenPerByte = 64;
 // number, so a search that needs more is repeated with a higher limit.
 constexpr uint64_t kFirstRetries = 64, kRetriesGrow = 64, kStepsOfSearch = 4;
 
-// What the text of this thread has left.
+// The steps that the text of this thread has left.
 struct Work {
   bool counting = false;
   size_t text_bytes = 0;

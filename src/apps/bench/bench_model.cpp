@@ -464,7 +464,7 @@ class ModelRun {
     return j;
   }
 
-  // What all layers of a --synthetic model come to. Layers are alike; the embedding and the output
+  // Returns the estimate for all layers of a --synthetic model. Layers are alike; the embedding and the output
   // projection are measured whole.
   std::string whole_model(std::span<const ModelRow> rows) const {
     const size_t all = synthetic_layers(options_.synthetic), here = bench_.model().layers();

@@ -4,7 +4,7 @@
 
 namespace moebius {
 
-// From now on the first Ctrl-C ends the program at once with exit code 130, saying `word` (which must
+// Lets the first Ctrl-C end the program at once with exit code 130, saying `word` (which must
 // outlive the program's work) on stderr. For work that has no place to stop and nothing to lose, such
 // as loading.
 void interrupt_ends(const char* word);

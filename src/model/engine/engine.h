@@ -53,7 +53,7 @@ struct EngineOptions {
   KvDisk* disk = nullptr;   // keeps what leaves memory and reads it again; outlives the engine
   std::string fingerprint;  // with a disk: of the model and its options (kv_archive.h)
   StepCost cost;  // what steps of the same model took before; then there is no need to calibrate
-  // How the caller spells `context` and `kv_bytes`, for messages.
+  // The caller's names of `context` and `kv_bytes`, for messages.
   const char *context_name = "--ctx", *kv_name = "--kv-gib";
 };
 

@@ -24,7 +24,7 @@ struct GrammarLimits {
   size_t states = 20000;    // of all automata
   size_t nodes = 200000;    // of all rules
   size_t work = 6'000'000;  // steps of a few nanoseconds
-  // What is compiled beside the requests of others: ten milliseconds. More is compiled apart.
+  // The limit for compiling beside other requests: ten milliseconds. More is compiled apart.
   static GrammarLimits quick() { return {.work = 500'000}; }
 };
 
