@@ -6,7 +6,7 @@
 # A bundle is a generated file of #include lines; its files come from one folder and have the same flags. Where a name in
 # a file's unnamed namespace is one of another file of the folder, or of a header that it does not include, the file is
 # listed here and compiled by itself (check_names.py finds the first kind; it reads both lists).
-set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|text|quantize|report|serve|apps)/")
+set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|engine|text|quantize|report|serve|apps)/")
 set(MOEBIUS_UNBUNDLED_FILES
 )
 set(MOEBIUS_BUNDLE_FILES 30)  # at most: no bundle takes more than 30 s of one core

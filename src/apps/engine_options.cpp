@@ -6,7 +6,7 @@
 #include "apps/cli/manners.h"
 #include "base/error.h"
 #include "base/human.h"
-#include "model/engine/draft.h"
+#include "engine/draft.h"
 #include "runtime/memory.h"
 
 namespace moebius {

@@ -3,7 +3,7 @@
 #pragma once
 #include "apps/cli/command.h"
 #include "apps/model_commands.h"
-#include "model/engine/engine.h"
+#include "engine/engine.h"
 
 namespace moebius {
 

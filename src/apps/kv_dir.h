@@ -7,8 +7,8 @@
 
 #include "apps/cli/command.h"
 #include "apps/model_commands.h"
-#include "model/engine/engine.h"
-#include "model/engine/kv_disk.h"
+#include "engine/engine.h"
+#include "engine/kv_disk.h"
 
 namespace moebius {
 

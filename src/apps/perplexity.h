@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/model_commands.h"
-#include "model/engine/scoring.h"
+#include "model/run/scoring.h"
 
 namespace moebius {
 

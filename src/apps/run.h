@@ -9,7 +9,7 @@
 #include "apps/kv_dir.h"
 #include "apps/model_commands.h"
 #include "base/json.h"
-#include "model/engine/sampling_choices.h"
+#include "engine/sampling_choices.h"
 #include "text/grammar/grammar.h"
 
 namespace moebius {

@@ -21,6 +21,9 @@
 
 namespace moebius {
 
+// The longest sequence, in tokens, that is planned for where neither the caller nor the config names one.
+inline constexpr size_t kUsualContext = 4096;
+
 // One item of a batch is to blame: without it the others run.
 class ItemError : public Error {
  public:

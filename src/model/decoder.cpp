@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "model/arch/arch.h"
-#include "model/engine/step_runner.h"
 #include "model/load/placement_plan.h"
 #include "model/load/predictor_plan.h"
 #include "model/ranks/cuda_memory.h"
 #include "model/ranks/ranked_backend.h"
+#include "model/run/step_runner.h"
 
 namespace moebius {
 

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "checkpoint/formats/format.h"
 #include "model/arch/arch.h"
-#include "model/engine/step_runner.h"
+#include "model/run/step_runner.h"
 
 namespace moebius {
 namespace {

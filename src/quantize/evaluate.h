@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/tap.h"
-#include "model/engine/scoring.h"
+#include "model/run/scoring.h"
 
 namespace moebius {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/engine/layer_stages.h"
+#include "model/run/layer_stages.h"
 #include "quantize/row_store.h"
 
 namespace moebius {

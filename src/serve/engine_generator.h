@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "model/engine/text_engine.h"
+#include "engine/text_engine.h"
 #include "model/ranks.h"
 #include "serve/generator.h"
 #include "serve/step_turns.h"

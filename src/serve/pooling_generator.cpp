@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/engine/kv_store.h"
-#include "model/engine/scoring.h"
+#include "engine/kv_store.h"
+#include "model/run/scoring.h"
 
 namespace moebius {
 

@@ -26,22 +26,27 @@ ALLOWED = {
     "device": {"nn", "kernels", "quant", "checkpoint", "runtime"},
     # model/ knows devices by their waist: no kernel, and besides (WAIST) no thread pool and no address of a row.
     "model": {"device", "nn", "quant", "checkpoint", "text", "runtime"},
+    # engine/ batches requests and keeps prompts: of a model it knows the backend alone (ENGINE_SEES).
+    "engine": {"model", "device", "nn", "text", "runtime"},
     # quantize/ makes folders: it writes what checkpoint/ reads.
-    "quantize": {"model", "device", "nn", "kernels", "quant", "checkpoint", "text", "runtime"},
-    "report": {"device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "quantize": {"engine", "model", "device", "nn", "kernels", "quant", "checkpoint", "text", "runtime"},
+    "report": {"device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     # api/ implements the public headers (include/moebius).
-    "api": {"quantize", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
-    "serve": {"model", "text", "runtime"},
-    "apps": {"quantize", "serve", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "api": {"quantize", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "serve": {"engine", "model", "text", "runtime"},
+    "apps": {"quantize", "serve", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 
 # Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder (its waist) see all of
 # them and are seen by all.
 INNER = {
     "kernels": {"generic": set(), "arm": set(), "x86": set()},
-    "model": {"arch": set(), "graph": set(), "load": {"arch", "graph"}, "engine": {"graph", "load"},
-              "ranks": {"arch", "graph", "load", "engine"}},
+    "model": {"arch": set(), "graph": set(), "load": {"arch", "graph"}, "run": {"graph", "load"},
+              "ranks": {"arch", "graph", "load", "run"}},
 }
+
+# What the engine knows of model/.
+ENGINE_SEES = {"model/backend.h"}
 
 # Units compiled with instruction-set flags. What they include must define no function that could be
 # merged with a copy from a unit compiled for every CPU.
@@ -101,6 +106,8 @@ def check_source(rel, line, name, src):
         return None
     if target in (folder, "base"):
         return None
+    if folder == "engine" and target == "model" and name not in ENGINE_SEES:
+        return f'"{name}": of model/ the engine knows {", ".join(sorted(ENGINE_SEES))} only'
     if target not in ALLOWED.get(folder, ()):
         return f'"{name}": {folder or "src"}/ may not include {target}/'
     if target == "kernels" and ISA_FILE.match(Path(name).name):

@@ -4,7 +4,7 @@
 // reached.
 #include <cstdlib>
 
-#include "model/engine/kv_file.h"
+#include "engine/kv_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace moebius;

@@ -23,8 +23,8 @@
 #include "apps/cli/layout.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "model/engine/draft.h"
-#include "model/engine/text_engine.h"
+#include "engine/draft.h"
+#include "engine/text_engine.h"
 #include "text/grammar/masks.h"
 #include "text/tokenizer.h"
 

@@ -8,7 +8,7 @@
 
 #include "apps/kv_dir.h"
 #include "apps/run.h"
-#include "model/engine/text_engine.h"
+#include "engine/text_engine.h"
 #include "text/answer/answer_markup.h"
 #include "text/answer/call_grammar.h"
 #include "text/generation_config.h"

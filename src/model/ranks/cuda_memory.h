@@ -5,7 +5,6 @@
 
 #include "device/cuda/cuda_choice.h"
 #include "model/decoder.h"
-#include "model/engine/engine.h"
 #include "model/ranks.h"
 
 namespace moebius {

@@ -14,11 +14,11 @@
 
 #include "device/cpu/layer_loader.h"
 #include "model/decoder.h"
-#include "model/engine/step_plan.h"
 #include "model/graph/layer_set.h"
 #include "model/ranks.h"
 #include "model/ranks/expert_balance.h"
 #include "model/ranks/rank_reports.h"
+#include "model/ranks/step_plan.h"
 
 namespace moebius {
 

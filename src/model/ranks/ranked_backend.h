@@ -7,10 +7,10 @@
 #include <deque>
 #include <map>
 
-#include "model/engine/step_plan.h"
-#include "model/engine/step_runner.h"
 #include "model/ranks.h"
 #include "model/ranks/expert_moves.h"
+#include "model/ranks/step_plan.h"
+#include "model/run/step_runner.h"
 
 namespace moebius {
 

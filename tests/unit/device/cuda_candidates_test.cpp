@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "device/cuda/cuda_device.h"
+#include "engine/engine.h"
 #include "model/decoder.h"
-#include "model/engine/engine.h"
 #include "unit/device/cuda_util.h"
-#include "unit/model/engine_util.h"
+#include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {

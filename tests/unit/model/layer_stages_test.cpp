@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models whose layers come and go (model/engine/layer_stages.h): modules read the rows that they read
+// Models whose layers come and go (model/run/layer_stages.h): modules read the rows that they read
 // in a model that is loaded whole, to the byte, in every family.
-#include "model/engine/layer_stages.h"
+#include "model/run/layer_stages.h"
 
 #include <gtest/gtest.h>
 

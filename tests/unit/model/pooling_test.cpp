@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/decoder.h"
-#include "model/engine/scoring.h"
+#include "model/run/scoring.h"
 #include "runtime/thread_pool.h"
 #include "serve/pooling_generator.h"
 #include "text/tokenizer.h"

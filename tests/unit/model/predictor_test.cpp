@@ -12,11 +12,11 @@
 
 #include "checkpoint/families.h"
 #include "checkpoint/safetensors.h"
+#include "engine/engine.h"
 #include "model/arch/arch.h"
-#include "model/engine/engine.h"
-#include "model/engine/step_runner.h"
+#include "model/run/step_runner.h"
 #include "moebius/error.h"
-#include "unit/model/engine_util.h"
+#include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
 namespace moebius::test {

@@ -9,12 +9,12 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "engine/engine.h"
 #include "model/arch/arch.h"
-#include "model/engine/engine.h"
-#include "model/engine/scoring.h"
-#include "model/engine/step_plan.h"
 #include "model/ranks/rank_plan.h"
 #include "model/ranks/ranked_model.h"
+#include "model/ranks/step_plan.h"
+#include "model/run/scoring.h"
 #include "unit/test_util.h"
 
 namespace moebius {

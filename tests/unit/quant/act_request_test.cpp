@@ -13,7 +13,7 @@
 #include "checkpoint/formats/format.h"
 #include "device/cpu/layer_loader.h"
 #include "model/decoder.h"
-#include "model/engine/scoring.h"
+#include "model/run/scoring.h"
 #include "quant/reference.h"
 #include "report/explain.h"
 #include "unit/checkpoint/checkpoint_util.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "serve/engine_generator.h"
-#include "unit/model/engine_util.h"
+#include "unit/engine/engine_util.h"
 #include "unit/serve/agent_util.h"
 #include "unit/text/grammar_util.h"
 

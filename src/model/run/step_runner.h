@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model in this process: takes batches, runs them through the graph, keeps its blocks. A rank's
+// model is one too, for its part (ranked_backend.h).
+#pragma once
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <future>
+#include <mutex>
+
+#include "model/decoder.h"
+#include "model/graph/graph.h"
+#include "model/load/layer_set_loader.h"
+#include "model/load/packed_weights.h"
+#include "model/run/expert_places.h"
+#include "model/run/predictor.h"
+
+namespace moebius {
+
+// A sequence's tokens, block by block: f(block, first position, behind the last).
+template <class F>
+void each_block(const BatchItem& item, F f) {
+  const size_t end = item.position + item.tokens.size() + item.drafts;
+  for (size_t at = item.position; at < end;) {
+    const size_t block = at / kBlockTokens, until = std::min(end, (block + 1) * kBlockTokens);
+    f(block, at, until);
+    at = until;
+  }
+}
+
+class StepRunner final : public DecoderModel {
+ public:
+  StepRunner(const Checkpoint& checkpoint, const ModelOptions& options, ModelPart part,
+             LayerSetLoader::ExpertsOf experts_of);
+  ~StepRunner() override;
+
+  void follow() override {}
+  std::vector<RankFigures> rank_figures(bool now) override;
+  uint64_t loaded_bytes() const override;
+  size_t layers() const override { return layers_.layers.size(); }
+  XType type() const override { return options_.type; }
+  uint64_t packed_bytes() const override;
+  uint64_t embedding_bytes() const override;
+  const KvPlan& kv_plan() const override { return kv_plan_; }
+  uint64_t weight_bytes_per_token() const override { return layers_.bytes_per_token(); }
+  SequenceState new_sequence() const override { return sequence(nullptr); }
+  void forward(std::span<const StepItem> items, std::vector<float>& logits) override;
+  const Profile& profile() const override { return profile_; }
+  void clear_profile() override { profile_ = {}; }
+  const StepStats& last_step() const override { return last_step_; }
+
+  bool keys_depend_on_length() const override;
+  size_t keys_change_beyond() const override;
+  size_t vocab() const override { return layers_.vocab; }
+  std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
+  uint64_t memory_left() const override { return options_.memory_left; }
+  bool drafts() const override { return predictor_ != nullptr && queues_ == 1; }
+  size_t batches_in_flight() const override { return queues_; }
+  Ticket submit(std::span<const BatchItem> items) override;
+  void collect(Ticket ticket, StepOutput& out) override;
+  bool lost() const override;
+  void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
+  void cut_block(size_t kind, BlockId id, size_t tokens) override;
+  size_t stored_bytes(size_t kind) const override;
+  void read_block(size_t kind, BlockId id, size_t length, std::span<uint8_t> out) override;
+  bool write_block(size_t kind, BlockId id, size_t length, Fill fill) override;
+  void commit_blocks(size_t kind, size_t count) override;
+  void trim_blocks(size_t kind, size_t count) override;
+
+  // --- parts of a step, for ranks ---
+
+  // An item and the memory that its blocks are numbers of.
+  struct Work {
+    BatchItem item;
+    KvPool* pool;
+    uint64_t sequence = 0;  // whose memory it is; 0: the engine's
+  };
+  // Rows on their way through the layers that are here.
+  struct Pass {
+    Step step;
+    std::vector<Work> work;
+    std::vector<uint32_t> counts;  // rows of every expert, layer by layer
+    bool projected = false;        // logits were asked for
+    uint64_t unread = 0;           // pages of packed weights that could not be read when it began
+  };
+  using RunStep = FunctionRef<void(std::span<const Work>, std::vector<float>&, StepStats&)>;
+
+  const ModelPart& part() const { return part_; }
+  LayerSet& layer_set() { return layers_; }
+  const Graph& graph() const { return graph_; }
+  std::mutex& mutex() { return mutex_; }
+  KvPool& engine_pool() { return pool_; }
+  const Predictor* predictor() const { return predictor_.get(); }
+  SequenceState sequence(std::shared_ptr<const uint64_t> id) const;
+  // Throws Error for an item that cannot run.
+  void check(const BatchItem& item) const;
+  void check(std::span<const BatchItem> items) const;  // throws ItemError
+  std::vector<Work> work_of(std::span<const BatchItem> items);
+  void make_room(const Work& work);  // memory for the blocks that it writes
+  // forward() with a step of the caller's.
+  void forward_by(std::span<const StepItem> items, std::vector<float>& logits, RunStep run);
+  // Throws where a state that is to be read is not there.
+  std::unique_ptr<Pass> begin(std::vector<Work> work, size_t queue = 0);
+  // Behind everything that was asked of it: counts and times become part of the statistics, states
+  // are kept. Throws what an operation threw.
+  void end(Pass& pass, StepStats& stats);
+  // After a failure: until no operation needs the pass.
+  void abandon(Pass& pass) noexcept;
+  // The rows of a pass once more, behind layers that other ranks ran: for their logits.
+  std::unique_ptr<Pass> begin_behind(const Pass& pass);
+  void end_behind(Pass& pass, StepStats& stats);
+  void logits(Pass& pass, const RowSet& h, std::vector<float>& out);
+  // Runs fn, whose time becomes part of `stats`.
+  void measured(StepStats& stats, FunctionRef<void()> fn);
+  static size_t rows_of(std::span<const Work> work);
+
+ private:
+  struct Batch {
+    Ticket ticket;
+    std::vector<BatchItem> items;
+    std::deque<BlockTables> tables;  // with several queues, theirs as they were submitted
+    size_t queue = 0;
+    std::unique_ptr<Pass> pass;  // under way
+    std::future<void> done;
+    bool complete = false;
+    std::exception_ptr error;
+    StepOutput out;
+  };
+  void step(std::vector<Work> work, size_t queue, StepOutput& out);
+  // Drafts that items ask for become tokens of theirs, which `rows` keeps.
+  void draft(std::span<Work> work, size_t queue, std::vector<Predictor::Sequence>& rows,
+             StepOutput& out) const;
+  void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
+  void run(Pass& pass, StepOutput& out);
+  std::vector<uint32_t> rows_for_logits(Pass& pass) const;
+  bool needs(std::span<const BatchItem> items, std::span<const BatchItem> writers) const;
+  bool may_launch(const Batch& batch) const;
+  void launch(Batch& batch);
+  void complete(Batch& batch) noexcept;
+  // Behind a step: experts of divided layers that are ready change places, when no step is under way.
+  void look_after_places();
+  void complete_all() noexcept;  // what is done to blocks comes behind what was submitted
+  size_t versions(size_t kind) const { return kind == state_kind_ ? 2 : 1; }
+  std::vector<StateRun> states_of(const Work& work, size_t kind) const;
+  void keep_states(const Pass& pass) noexcept;
+  void add_times(const Pass& pass, StepStats& stats);
+  void wait(Pass& pass);  // for all devices; throws Error where weights could not be read
+
+  ModelOptions options_;
+  ModelPart part_;
+  std::shared_ptr<PackedStore> packed_;  // null: weights lie in memory
+  LayerSet layers_;
+  KvPlan kv_plan_;
+  std::unique_ptr<PredictorPlan> predictor_plan_;  // until it is loaded
+  Graph graph_;
+  std::unique_ptr<Predictor> predictor_;  // null: none
+  std::unique_ptr<ExpertPlaces> places_;  // null: nobody asks how busy experts are
+  size_t queues_ = 1;
+  size_t state_kind_ = SIZE_MAX;
+  KvPool pool_;                                  // an engine's
+  std::vector<std::unique_ptr<Batch>> batches_;  // submitted, in order
+  Ticket next_ticket_ = 1;
+  std::mutex mutex_;
+  StepStats last_step_;
+  Profile profile_{};
+};
+
+}  // namespace moebius
