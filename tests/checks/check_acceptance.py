@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every filter that docs/acceptance.md names runs at least one test.
+"""Every filter that tests/acceptance.md names runs at least one test.
 
     check_acceptance.py ROOT TESTS      TESTS: the built moebius_tests
 """
@@ -35,7 +35,7 @@ def empty_filters(text, names):
 
 def main():
     root, tests = Path(sys.argv[1]), sys.argv[2]
-    text = (root / "docs/acceptance.md").read_text(encoding="utf-8")
+    text = (root / "tests/acceptance.md").read_text(encoding="utf-8")
     run = subprocess.run([tests, "--gtest_list_tests"], capture_output=True, text=True, check=True)
     names = listed(run.stdout)
     if not filters(text) or not names:
@@ -43,7 +43,7 @@ def main():
         return 1
     empty = empty_filters(text, names)
     for f in empty:
-        print(f"docs/acceptance.md: {f} runs 0 tests")
+        print(f"tests/acceptance.md: {f} runs 0 tests")
     print(f"{len(filters(text))} filters, {len(names)} tests, {len(empty)} empty")
     return 1 if empty else 0
 

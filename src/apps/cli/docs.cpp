@@ -21,7 +21,6 @@
 #include "checkpoint/formats/format.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/quant_args_parse.h"
-#include "kernels/list.h"
 #include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
 #include "model/arch/arch.h"
@@ -109,19 +108,6 @@ void schemes(std::ostream& out) {
   }
 }
 
-void kernels(std::ostream& out) {
-  out << "| kernel | needs |\n|---|---|\n";
-  for (const Kernel* k : kernel_list()) {
-    const Cpu cpu{k->arch, k->needs};
-    out << fmt::format("| {} | {} |\n", title_of(*k),
-                       k->arch == Arch::kOther ? "any CPU" : describe(cpu));
-  }
-}
-
-void architecture_table(std::ostream& out) {
-  for (const Architecture& a : architectures()) out << fmt::format("- {}\n", a.title);
-}
-
 // The scheme of a folder, several joined by "+"; dense modules beside quantized ones go without
 // saying.
 std::string schemes_of(const Checkpoint& checkpoint) {
@@ -191,20 +177,12 @@ void quantize_schemes(std::ostream& out) {
 int run_docs(const std::string& table, std::ostream& out) {
   if (table == "schemes")
     schemes(out);
-  else if (table == "kernels")
-    kernels(out);
-  else if (table == "architectures")
-    architecture_table(out);
   else if (table == "formats")
     format_table(out);
   else if (table == "models")
     model_table(out);
   else if (table == "quantize-schemes")
     quantize_schemes(out);
-  else if (table == "commands")
-    out << markdown_commands(make_tool());
-  else if (table == "options")
-    out << markdown_options(make_tool());
   else if (table == "environment")
     out << markdown_environment(make_tool());
   else if (table == "exit-codes")
@@ -213,8 +191,8 @@ int run_docs(const std::string& table, std::ostream& out) {
     out << man_page(make_tool());
   else
     fail(
-        "no table '{}'; there are schemes, kernels, architectures, formats, models, "
-        "quantize-schemes, commands, options, environment, exit-codes and man",
+        "no table '{}'; there are schemes, formats, models, quantize-schemes, environment, "
+        "exit-codes and man",
         printable(table));
   return 0;
 }
@@ -224,7 +202,7 @@ Command docs_command() {
   Command c("docs", "prints tables for the documents");
   c.hidden = true;
   c.argument("TABLE", *table, "which table").must();
-  c.examples = {"moebius docs kernels"};
+  c.examples = {"moebius docs schemes"};
   c.action = [table](const Command&) { return run_docs(*table, std::cout); };
   return c;
 }

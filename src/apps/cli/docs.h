@@ -6,7 +6,8 @@
 
 namespace moebius {
 
-int run_docs(const std::string& table,
-             std::ostream& out);  // "schemes", "commands" ...; man: the man page
+// Writes the table of that name ("schemes", "formats", ..., or "man" for the man page) to `out`, and
+// returns the exit code 0. Fails, with the names that exist, where there is no such table.
+int run_docs(const std::string& table, std::ostream& out);
 
 }  // namespace moebius

@@ -64,24 +64,6 @@ std::string cell(std::string_view text) {  // of a table in Markdown
   return out;
 }
 
-void manual_options(const Command& c, std::string& out) {
-  if (!c.subjects.empty()) {
-    for (const Command& s : c.subjects)
-      if (!s.hidden) manual_options(s, out);
-    return;
-  }
-  out += fmt::format("\n### `moebius {} {}`\n\n{}\n\n| | |\n|---|---|\n", c.name, usage_of(c),
-                     sentence_of(c));
-  const auto row = [&](const Option& o) {
-    out += fmt::format("| `{}` | {} |\n", bare_left(o), cell(description_of(o)));
-  };
-  for (const Option& o : c.positional) row(o);
-  for (const Option& o : c.options)
-    if (o.section != kCommon) row(o);
-  out += "\n";
-  for (const std::string& e : c.examples) out += "    " + e + "\n";
-}
-
 }  // namespace
 
 std::string man_page(const Command& tool) {
@@ -110,33 +92,6 @@ std::string man_page(const Command& tool) {
   out += ".SH \"EXIT STATUS\"\n";
   for (const NamedText& v : exit_codes())
     out += fmt::format(".TP\n\\fB{}\\fR\n{}\n", v.name, roff(v.what));
-  return out;
-}
-
-std::string markdown_commands(const Command& tool) {
-  std::string out = "| command | does |\n|---|---|\n";
-  for (const Command& c : tool.subjects) {
-    if (c.hidden) continue;
-    std::string usage = usage_of(c);
-    if (!c.subjects.empty()) {
-      usage.clear();
-      for (const Command& s : c.subjects)
-        if (!s.hidden) usage += (usage.empty() ? "" : "\\|") + last_word(s.name);
-      usage += " [OPTIONS]";
-    }
-    out += fmt::format("| `./moebius {} {}` | {} |\n", c.name, usage, cell(c.what));
-  }
-  return out;
-}
-
-std::string markdown_options(const Command& tool) {
-  std::string out = "### Options of every command\n\n| | |\n|---|---|\n";
-  for (const Option& o : tool.subjects.front().options) {
-    if (o.section != kCommon) continue;
-    out += fmt::format("| `{}` | {} |\n", bare_left(o), cell(description_of(o)));
-  }
-  for (const Command& c : tool.subjects)
-    if (!c.hidden) manual_options(c, out);
   return out;
 }
 

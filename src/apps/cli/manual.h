@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of commands as documents: the man page and the generated parts of the Markdown files.
+// Writes the man page and parts of docs/environment.md from the table of commands.
 #pragma once
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace moebius {
 
-std::string man_page(const Command& tool);  // moebius.1, for man
-
-std::string markdown_commands(const Command& tool);     // one line per command
-std::string markdown_options(const Command& tool);      // every option of every command
-std::string markdown_environment(const Command& tool);  // variables
+// Returns the text of moebius.1 in roff: every command with every option.
+std::string man_page(const Command& tool);
+// Returns a Markdown table of the environment variables that the options of `tool` read.
+std::string markdown_environment(const Command& tool);
+// Returns a Markdown table of the exit codes.
 std::string markdown_exit_codes();
 
 }  // namespace moebius
