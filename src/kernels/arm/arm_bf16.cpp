@@ -289,7 +289,7 @@ struct Gemm : Product<kGrouped> {
 // One of many small dense matrices, as keys and values are: what is known of them is little, and
 // memory is asked for the one that comes next while the first tile of rows is multiplied. Panels
 // one after the other: more streams, of loads or of prefetches, are slower here
-// (docs/kernels_tried.md).
+// (docs/kernels.md, "Attention").
 struct InTurn {
   const GemmArgs& a;
   const size_t K, stride;  // inputs with their padding; bytes of a panel
