@@ -2,7 +2,7 @@
 // A block of 128 keys and values for many rows, on CPUs with AMX (kernels/attend.h). 32 rows at a time:
 // their scores leave the tiles, a softmax of 16 rows at once makes bf16 probabilities in the order that
 // tiles want, and the products with values are added to the sums of the rows one panel late. Codes of 8
-// bits become bf16 once for all rows. What bounds it: docs/kernels_x86_float.md, "Attention".
+// bits become bf16 once for all rows. What bounds it: docs/kernels_x86.md, "Attention".
 #include <type_traits>
 
 #include "base/math_functions.h"
