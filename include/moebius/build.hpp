@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers from tensors that the caller has in memory, as another loader hands them over: whole, with the bytes of the file.
+// Builds layers from tensors that the caller already has in memory, as another loader hands them
+// over: every tensor whole, with the bytes of its file.
 //
 //   using namespace moebius::build;
-//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone, {{"weight_packed", data, TensorType::kI32, {4096, 256}}, ...}};
+//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone,
+//          {{"weight_packed", data, TensorType::kI32, {4096, 256}}, ...}};
 //   moebius::Linear layer = linear({q});
 //
-// The same bytes give the same packed weights as a folder that holds them. Everything throws moebius::Error. Part of the static
-// library; the shared one shows moebius.h alone.
+// Equal bytes give the same packed weights as loading a folder that holds them. Every function may
+// throw moebius::Error. These functions are in the static library only; the shared library exports
+// moebius.h alone.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,31 +21,36 @@ namespace moebius::build {
 
 enum class TensorType { kF32, kBf16, kF16, kI8, kU8, kI32, kI64, kF8E4M3, kU32 };
 
-// Memory of the caller, read during the call it is given to.
+// One tensor in memory of the caller, who keeps it alive until the call that receives it returns.
 struct Tensor {
   std::string name;
   const void* data = nullptr;
   TensorType type = TensorType::kF32;
   std::vector<uint64_t> shape;
-  std::vector<int64_t> strides = {};  // in elements; empty: contiguous
+  // elements between neighbours of each dimension; empty: contiguous
+  std::vector<int64_t> strides = {};
 };
 
 struct TensorNeed {
-  std::string suffix;     // weight_packed, weight_scale, ...
-  bool required = false;  // else: taken when there
+  std::string suffix;     // name of a tensor behind its module's: weight_packed, weight_scale, ...
+  bool required = false;  // true: building fails without this tensor; false: it is used if given
 };
 
-// How matrices are stored: one group of a quantization_config, or the quantization_config of another method.
+// Describes how matrices are stored: one group of a compressed-tensors quantization_config, or the
+// quantization_config of another method.
 class Scheme {
  public:
-  Scheme();  // dense
-  // The group as JSON (weights, input_activations, ...), with the config's format and version in it. Of another method than
-  // compressed-tensors (gptq, awq, fp8, modelopt, ...): its whole section, with the module's name as "module" where rules go
-  // by name. Tensors then have the method's names too, and what they are decides, as in a folder.
+  Scheme();  // dense: f32, bf16 or f16 weights without scales
+  // Parses the JSON of one group (weights, input_activations, ...), to which the caller adds the
+  // config's format and version. For a method other than compressed-tensors (gptq, awq, fp8,
+  // modelopt, ...) the JSON is the method's whole section, with the module's name as "module" if
+  // its rules go by name; tensors then have the method's names, and their types and shapes complete
+  // the scheme as they do in a folder. Throws Error for what is not understood.
   static Scheme parse(const std::string& json);
-  std::string family() const;    // w4a8, fp8, nvfp4, ...
-  std::string describe() const;  // one line for people
-  // Why it cannot run, "" when it can; experts know fewer schemes than linears.
+  std::string family() const;    // name of the scheme's family: w4a8, fp8, nvfp4, ...
+  std::string describe() const;  // describes the scheme in one line of text
+  // Returns why no layer can be built with this scheme, or "" when one can. Routed experts
+  // (`expert`) support fewer schemes than linear layers.
   std::string problem(bool expert) const;
   std::vector<TensorNeed> tensors() const;
 
@@ -52,39 +60,46 @@ class Scheme {
   std::shared_ptr<const Impl> impl_;
 };
 
-// What tensor parallelism cuts: nothing, outputs (ranks put theirs side by side) or inputs (ranks add theirs up; the first one
-// has the bias).
+// Selects how tensor parallelism divides a matrix over ranks. kNone: every rank has all of it. kOutputs:
+// each rank computes some outputs, and the caller concatenates them. kInputs: each rank reads some
+// inputs, and the caller adds the results up; only rank 0 adds the bias.
 enum class Split { kNone, kOutputs, kInputs };
 
 struct Part {
   std::string name;
   Scheme scheme;
-  size_t outputs = 0, inputs = 0;  // whole, before any cut
+  size_t outputs = 0, inputs = 0;  // of the whole matrix, before it is split over ranks
   Split split = Split::kNone;
-  std::vector<Tensor> tensors;  // named by their suffixes; "bias" too
-  size_t tp = 0, tp_rank = 0;   // 0: those of the options
+  // Tensor::name is the suffix (weight_packed, weight_scale, ...), or "bias"
+  std::vector<Tensor> tensors;
+  size_t tp = 0, tp_rank = 0;  // 0: take Options::tp and Options::tp_rank
 };
-// Parts lie side by side in the outputs (q, k, v).
+// Builds one linear layer whose outputs are those of all parts in order (q, k, v). The tensors may
+// be freed afterwards.
 Linear linear(const std::vector<Part>& parts, const Options& options = {});
 
 struct MoeSpec {
-  std::string name = "experts";                             // for messages
-  size_t hidden = 0, intermediate = 0, experts = 0, slots = 0;  // whole, before any cut
-  std::string activation = "silu";                          // as config.json spells it
-  float limit = 0;                                          // of swiglu; 0: none
-  float alpha = 1.702f, beta = 1.0f;                        // of swigluoai
-  std::vector<int32_t> expert_map;  // [experts] local number, -1 elsewhere; empty: by options.ep
-  size_t gate_up_step = 1;          // 2: rows of gate_up alternate
-  // For run_logits.
-  std::string scoring = "softmax";  // sigmoid
+  std::string name = "experts";  // only used in error messages
+  // of the whole layer, before it is split over ranks
+  size_t hidden = 0, intermediate = 0, experts = 0, slots = 0;
+  std::string activation = "silu";    // name of the function as config.json spells it
+  float limit = 0;                    // swiglu: values are clamped to [-limit, limit]; 0: no limit
+  float alpha = 1.702f, beta = 1.0f;  // constants of the activation "swigluoai"
+  // [experts] number of each expert on this rank, -1: not here; empty: decided by Options::ep
+  std::vector<int32_t> expert_map;
+  size_t gate_up_step = 1;  // 1: gate_up holds all gate rows, then all up rows; 2: they alternate
+  // The fields below are read by Moe::run_logits only: they say how logits become expert choices.
+  std::string scoring = "softmax";  // softmax or sigmoid
   bool renormalize = false;
-  size_t groups = 0, group_slots = 0;  // 0: no groups
+  // experts are chosen within the best `group_slots` of `groups` groups; 0: no groups
+  size_t groups = 0, group_slots = 0;
   float scaling = 1;
-  std::vector<float> correction_bias;  // [experts], for the choice alone; empty: none
+  // [experts] added to the scores for the choice, not for the weights; empty: none
+  std::vector<float> correction_bias;
 };
 
-// Experts one by one, in any order and from any thread. Tensors are named gate.weight_packed, up.weight_scale, down.bias, ...;
-// gate_up.* where both are one matrix.
+// Builds a mixture of experts from tensors that arrive expert by expert. Tensors are named
+// gate.weight_packed, up.weight_scale, down.bias, ...; gate_up.* if gate and up are one matrix.
 class MoeBuilder {
  public:
   MoeBuilder(const MoeSpec& spec, const Scheme& gate, const Scheme& up, const Scheme& down,
@@ -92,8 +107,12 @@ class MoeBuilder {
   ~MoeBuilder();
   MoeBuilder(MoeBuilder&&) noexcept;
   MoeBuilder& operator=(MoeBuilder&&) noexcept;
-  void set_expert(size_t id, const std::vector<Tensor>& tensors);  // id: of the whole layer
-  Moe finish();  // once; throws naming what is missing
+  // Packs the tensors of one expert; `id` counts the experts of the whole layer, not of this rank.
+  // Thread-safe: experts may come in any order and from any thread. Throws Error for tensors that
+  // do not fit the scheme.
+  void set_expert(size_t id, const std::vector<Tensor>& tensors);
+  // Returns the layer. Throws Error that names the experts that are missing, or when called twice.
+  Moe finish();
 
  private:
   struct Impl;

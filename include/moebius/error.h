@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception type of the library. The message names the file, the tensor, what was found,
-// what was expected; place() has the names one by one, as far as they are known.
+// The one exception type of the library. what() names the file, the tensor, what was found and what
+// was expected; place() returns these names one by one, as far as they are known.
 #pragma once
 #include <memory>
 #include <stdexcept>
@@ -8,9 +8,9 @@
 
 namespace moebius {
 
-// Empty: not known.
+// Names what an Error is about. An empty field is not known.
 struct ErrorPlace {
-  std::string kind;  // file, config, unsupported, argument, memory, state
+  std::string kind;  // file, config, unsupported, argument, memory or state
   std::string file, tensor, module, field;
 };
 
@@ -23,7 +23,8 @@ class Error : public std::runtime_error {
     static const ErrorPlace kNowhere;
     return place_ == nullptr ? kNowhere : *place_;
   }
-  // A frame that knows more; what is already known stays.
+  // Fills fields of place() that are still empty from `more`. Frames of the call stack that know
+  // more call it while the exception passes.
   void add(const ErrorPlace& more) {
     auto all = std::make_shared<ErrorPlace>(place());
     for (std::string ErrorPlace::*name : {&ErrorPlace::kind, &ErrorPlace::file, &ErrorPlace::tensor,
@@ -33,7 +34,7 @@ class Error : public std::runtime_error {
   }
 
  private:
-  std::shared_ptr<const ErrorPlace> place_;  // shared: copies of exceptions must not throw
+  std::shared_ptr<const ErrorPlace> place_;  // shared, because copying an exception must not throw
 };
 
 }  // namespace moebius

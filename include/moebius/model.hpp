@@ -7,8 +7,10 @@
 //   while (!engine.idle())
 //     for (const moebius::llm::Event& e : engine.step()) std::cout << e.text << std::flush;
 //
-// Everything throws moebius::Error and nothing else of its own. Objects are movable handles that share what they stand for: an
-// engine keeps its model. Part of the static library; the shared one shows moebius.h alone.
+// Every function may throw moebius::Error and throws nothing else of its own. Objects are movable
+// handles to shared state: an
+// engine keeps its model alive. These classes are in the static library only; the shared library
+// exports moebius.h alone.
 #pragma once
 #include <optional>
 #include <span>
@@ -18,32 +20,36 @@
 
 namespace moebius::llm {
 
-// Messages of a chat, as JSON text. What is empty was not given.
+// A chat as JSON texts, the input of the folder's chat template. An empty string means "not given".
 struct Chat {
   std::string messages;   // array of objects with role, content, ...
-  std::string tools;      // array
-  std::string documents;  // array
-  std::string extra;      // object: further names that the template knows (enable_thinking, ...)
+  std::string tools;      // array of tool definitions as in OpenAI's API
+  std::string documents;  // array of objects for templates that know documents
+  std::string extra;      // object of further template variables (enable_thinking, ...)
   bool add_generation_prompt = true;
 };
 
 class Tokenizer {
  public:
   static Tokenizer open(const std::string& folder);
-  // `add_special`: what the folder's post-processor adds (a BOS token, usually).
+  // Returns the token ids of a text. `add_special` adds what the folder's post-processor adds,
+  // usually a BOS token.
   std::vector<int32_t> encode(const std::string& text, bool add_special = true) const;
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   size_t vocab() const;  // one past the highest id that has a token
   std::optional<std::string> token(int32_t id) const;
   std::optional<int32_t> id(const std::string& token) const;
   bool is_special(int32_t id) const;
-  // What the folder's chat template makes of a chat: for people, and as a prompt. Text of a message never becomes a special
-  // token of the prompt.
+  // Apply the folder's chat template to a chat: chat_text() returns text for people, chat_tokens()
+  // the prompt. Text inside a message never becomes a special token of the prompt. Both throw Error
+  // if the folder has no template (has_template()).
   bool has_template() const;
   std::string chat_text(const Chat& chat) const;
   std::vector<int32_t> chat_tokens(const Chat& chat) const;
-  // The answer to a chat as its next message, in JSON: "content", "reasoning_content", and "tool_calls" where the chat has
-  // tools; as the folder's template lets the model write them. `ended`: by itself, not by a length.
+  // Parses the tokens that a model answered to a chat and returns the next message as JSON:
+  // "content", "reasoning_content", and "tool_calls" if the chat has tools, in the form that the
+  // folder's template makes the model write. `ended`: true if the model ended the answer itself,
+  // false if a length limit did.
   std::string chat_answer(const Chat& chat, std::span<const int32_t> tokens,
                           bool ended = true) const;
 
@@ -56,7 +62,8 @@ class Tokenizer {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Text of tokens as they come, in whole characters; together what decode() gives.
+// Turns tokens into text as they arrive, in whole characters. All texts of push() and finish()
+// together equal Tokenizer::decode(). One object serves one sequence and is not thread-safe.
 class Stream {
  public:
   Stream(const Tokenizer& tokenizer, bool skip_special);
@@ -73,45 +80,53 @@ class Stream {
 };
 
 struct LoadOptions {
-  int threads = 0;                   // 0: all cores, or those of `runtime`
-  std::shared_ptr<Runtime> runtime;  // null: the one that layers of so many threads share
-  std::string kernel;                // "": the best for this CPU
+  int threads = 0;  // 0: all cores, or as many as `runtime` has
+  // null: a runtime shared by all layers and models with the same number of threads
+  std::shared_ptr<Runtime> runtime;
+  std::string kernel;  // name of a kernel to use everywhere; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
-  std::string dtype = "auto";     // of activations: auto (as the folder declares), bf16, f16, f32
-  std::string kv_dtype = "auto";  // of keys and values: auto, bf16, f16, f32, int8, fp8
-  size_t context = 0;             // longest sequence that will be run; 0: what the config allows
+  // number type of activations: auto (as the folder declares), bf16, f16, f32
+  std::string dtype = "auto";
+  // number type of cached keys and values: auto, bf16, f16, f32, int8, fp8
+  std::string kv_dtype = "auto";
+  size_t context = 0;  // longest sequence in tokens that will be run; 0: what the config allows
   Progress progress;
   ActivationRows rows = ActivationRows::kDeclared;
-  // Folder of packed weights: the first load writes them there, later ones map them; "": every load
-  // packs into memory. What cannot be kept there is packed into memory too.
+  // Folder that caches packed weights: the first load writes them, later loads map them into
+  // memory. "": no cache, every load packs. Weights that cannot be written there are packed in
+  // memory.
   std::string pack_dir;
-  // Tokens that run ahead where that is faster; answers stay the same. lookup: those that followed the
-  // same text before; mtp: those that the folder's layer for multi-token prediction expects; off.
+  // Speculative decoding, which changes the speed and not the answers. lookup: proposes tokens that
+  // followed the same text earlier; mtp: proposes tokens of the folder's multi-token prediction
+  // layer; off.
   std::string speculate = "lookup";
-  // cpu, or cuda or cuda:N: the model on a GPU. Then `experts` = cpu leaves experts on the CPU, auto those that do not
-  // fit; gpu_memory: bytes that may be used there, 0: what is free less 1 GiB.
+  // The device that runs the model: cpu, cuda or cuda:N. With a GPU, `experts` = cpu keeps all experts on the
+  // CPU, auto those that do not fit into GPU memory, "" none. `gpu_memory` limits the bytes used
+  // there; 0: all free bytes but 1 GiB.
   std::string device = "cpu", experts;
   uint64_t gpu_memory = 0;
 };
 
 struct Perplexity {
-  double loss = 0, error = 0;  // mean of -log p, and its standard error
+  // mean of -log p over the tokens, and the standard error of that mean
+  double loss = 0, error = 0;
   double perplexity = 0;
-  size_t tokens = 0;  // that were predicted
+  size_t tokens = 0;  // number of predicted tokens
 };
 
 class Model {
  public:
   static Model load(const std::string& folder, const LoadOptions& options = {});
-  size_t vocab() const;    // width of a row of logits
-  size_t context() const;  // tokens that the model was made for; 0: not said
+  size_t vocab() const;  // number of logits per position
+  // longest sequence that the model was trained for, in tokens; 0: the config does not say
+  size_t context() const;
   std::string info_json() const;
   bool has_tokenizer() const;
-  Tokenizer tokenizer() const;  // throws where the folder has none, in words
-  // Logits of every position, [tokens, vocab].
+  Tokenizer tokenizer() const;  // throws Error if the folder has no tokenizer
+  // Computes the logits of every position into `to`, [tokens, vocab].
   void logits(std::span<const int32_t> tokens, std::span<float> to) const;
-  // How well the tokens are predicted, in windows of `context` inputs.
+  // Measures how well the model predicts the tokens, in windows of `context` tokens.
   Perplexity perplexity(std::span<const int32_t> tokens, size_t context = 512) const;
 
  private:
@@ -122,30 +137,35 @@ class Model {
   std::shared_ptr<Impl> impl_;
 };
 
-// None: what the folder's generation_config.json says, else greedy.
+// Controls how tokens of an answer are drawn. A field without a value is taken from the folder's
+// generation_config.json, and means greedy decoding if that has none.
 struct Sampling {
   std::optional<float> temperature;  // 0: greedy
-  std::optional<int> top_k;          // 0: all
+  std::optional<int> top_k;          // 0: no limit
   std::optional<float> top_p, min_p, repetition_penalty;
   std::optional<float> presence_penalty, frequency_penalty;
   uint64_t seed = 0;
-  std::optional<int> logprobs;         // alternatives per token
+  // number of alternatives reported per token, Event::top; none: no probabilities
+  std::optional<int> logprobs;
   std::optional<uint64_t> max_tokens;  // none: the folder's max_new_tokens, else 256
   uint64_t min_tokens = 0;
-  std::vector<std::string> stop;  // texts that end the answer, beside the folder's own
+  std::vector<std::string> stop;  // texts that end the answer, in addition to the folder's own
   std::vector<int32_t> stop_tokens;
-  bool ignore_eos = false;    // go on after end-of-text tokens
-  bool include_stop = false;  // the stop text is part of the answer
-  bool skip_special = true;   // special tokens are no text
-  size_t n = 1;               // answers
-  // The form of the answer, one of them at most; empty: any text.
-  std::string json_schema;  // as JSON; which keywords are kept is in docs/structured.md
-  std::string regex;        // that all of the answer matches
+  bool ignore_eos = false;    // true: an end-of-text token does not end the answer
+  bool include_stop = false;  // true: the stop text is part of the answer
+  bool skip_special = true;   // true: special tokens do not appear in the text
+  size_t n = 1;               // number of independent answers
+  // The answer is constrained to one form; at most one of these three is given. All empty: any
+  // text.
+  // JSON schema that the answer is valid for; docs/structured.md lists the keywords
+  std::string json_schema;
+  std::string regex;  // regular expression that the whole answer matches
   std::vector<std::string> choice;
-  // An answer to a chat may call these: names are always those of the tools, arguments follow their schemas where a call is
-  // asked for, or the tool says strict. Tokenizer::chat_answer reads the calls.
-  std::string tools;                 // as Chat::tools; empty: none
-  std::string tool_choice = "auto";  // or required, or the name of a tool
+  // Tools that an answer to a chat may call. The names called are always names of these tools;
+  // arguments are constrained to the tool's schema if a call is required or the tool is "strict".
+  // Tokenizer::chat_answer parses the calls.
+  std::string tools;                 // JSON as in Chat::tools; empty: none
+  std::string tool_choice = "auto";  // auto, required, or the name of a tool
 };
 
 struct Request {
@@ -155,50 +175,56 @@ struct Request {
 
 enum class Finish {
   kNone,
-  kStop,     // a stop token or text
-  kLength,   // max_tokens
-  kContext,  // no room for another token
+  kStop,     // a stop token or a stop text
+  kLength,   // Sampling::max_tokens
+  kContext,  // the sequence is as long as context and memory allow
   kCancelled,
   kError,
 };
 
-// What a step brought for one answer: a token, text, the end.
+// One result of a step for one answer: a token, new text, the end, or several of them.
 struct Event {
   uint64_t id = 0;
-  size_t choice = 0;   // of the request's n
-  int32_t token = -1;  // -1: none. The token that ends an answer is stop_token instead
+  size_t choice = 0;   // which of the request's Sampling::n answers, from 0
+  int32_t token = -1;  // -1: none; the token that ended the answer is in stop_token instead
   float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top;  // alternatives, best first
-  std::string text;                            // that can no longer change, in whole characters
+  // the most likely tokens with their log-probabilities, best first
+  std::vector<std::pair<int32_t, float>> top;
+  std::string text;  // new text, in whole characters, that later tokens cannot change
   Finish finish = Finish::kNone;
   int32_t stop_token = -1;
   std::string stop_text;
-  std::string error;         // of kError
-  size_t cached_tokens = 0;  // of the prompt
+  std::string error;  // why the answer failed, if finish is kError
+  // tokens of the prompt that were not computed again, because the prompt cache had them
+  size_t cached_tokens = 0;
 };
 
 struct EngineOptions {
-  size_t context = 0;     // most tokens of a sequence; 0: what the model allows
-  size_t parallel = 1;    // sequences that run at once
-  uint64_t kv_bytes = 0;  // for keys and values; 0: chosen
-  double max_step = 1;    // longest step of a prompt, in seconds
+  size_t context = 0;   // most tokens of a sequence; 0: what the model allows
+  size_t parallel = 1;  // number of sequences that run at once
+  // memory for cached keys and values in bytes; 0: chosen from the free memory
+  uint64_t kv_bytes = 0;
+  double max_step = 1;  // target for the time of one step that reads a prompt, in seconds
 };
 
-// Any number of requests share every step. A model has one engine at a time.
+// Runs any number of requests together, one batch per step. A model has one engine at a time.
 class Engine {
  public:
   explicit Engine(const Model& model, const EngineOptions& options = {});
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
-  uint64_t add(const Request& request);  // from any thread; throws when it can never run
-  void cancel(uint64_t id);              // from any thread; its event comes with a later step
+  // Queues a request and returns its id. Thread-safe. Throws Error if the request can never run.
+  uint64_t add(const Request& request);
+  // Thread-safe. The last event of the request follows with a later step; an unknown id is ignored.
+  void cancel(uint64_t id);
   bool idle() const;
-  // One pass through the model; calls take turns. A pass that fails leaves every request as it was,
-  // and the next one tries again; after some failures in a row every request ends with kError, its
-  // event says what failed, and add() throws the same.
+  // Runs one batch through the model and returns what it brought. Calls from several threads take
+  // turns. A step that fails leaves all requests as they were, and the next call tries again; after
+  // several failures in a row every request ends with kError and the reason, and add() throws that
+  // reason from then on.
   std::vector<Event> step();
-  size_t context() const;  // longest sequence that context and memory allow
+  size_t context() const;  // longest sequence in tokens that context and memory allow
 
  private:
   struct Impl;

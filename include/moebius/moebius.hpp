@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ interface: open a compressed-tensors folder, look at its modules, build a linear or mixture-of-experts layer, run it.
+// The C++ interface: open a compressed-tensors folder, look at its modules, build a linear or
+// mixture-of-experts layer, run it.
 //
 //   moebius::Folder folder = moebius::Folder::open("path/to/checkpoint");
 //   moebius::Moe block = folder.moe("model.layers.0.mlp");
-//   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16, T, block.hidden()});
+//   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16,
+//   T, block.hidden()});
 //
-// Everything throws moebius::Error (moebius/error.h) and nothing else of its own; no third-party type appears here. Objects are
-// movable handles; one that was moved from throws whatever is asked of it. Layers may be run from several threads at once; calls that share a Runtime take turns.
+// Every function may throw moebius::Error (moebius/error.h) and throws nothing else of its own; no
+// third-party type appears here. Objects are
+// movable handles; every call on one that was moved from throws. Layers may be run from several
+// threads at once; calls that share a Runtime take turns.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +25,8 @@ namespace moebius {
 
 enum class ElementType { kF32, kBf16, kF16 };
 
-// rows x cols elements; row r starts `stride` elements after row r - 1 (0: cols).
+// A matrix in memory of the caller: rows x cols elements, row r starts `stride` elements after row
+// r - 1 (0: cols).
 struct InputMatrix {
   const void* data = nullptr;
   ElementType type = ElementType::kF32;
@@ -34,65 +39,73 @@ struct OutputMatrix {
 };
 
 enum class Arithmetic {
-  kDeclared,     // what the checkpoint declares, any fixed order of summation
-  kExact,        // bytes equal to the reference
-  kApproximate,  // faster substitutes allowed
+  kDeclared,     // the types that the checkpoint declares, summed in any fixed order
+  kExact,        // results are byte for byte those of the reference kernel
+  kApproximate,  // faster types than declared are allowed
 };
 enum class Int8Rows {
   kDeclared,
   kCompressedTensors,
   kVllm
-};  // how dynamic int8 activations are scaled
+};  // selects how dynamic int8 activations are scaled
 enum class ActivationRows {
   kDeclared,
-  kInt8,  // integer weights without a scheme for activations meet dynamic int8 rows: faster, approximate
+  // weights in integers whose checkpoint declares no quantization of activations are multiplied
+  // with dynamic int8 rows: faster, approximate
+  kInt8,
 };
 
-// The threads that layers compute with. Every layer of a process that names none shares one, per number of threads, for as long
-// as one of them lives.
+// The threads that layers compute with. Layers that are given none share one runtime per number of
+// threads; it ends with the last of them.
 class Runtime;
-std::shared_ptr<Runtime> make_runtime(int threads = 0);  // of its own; 0: all cores
+std::shared_ptr<Runtime> make_runtime(int threads = 0);  // a new one, not shared; 0: all cores
 size_t threads_of(const Runtime& runtime);
 
 struct RuntimeOptions {
-  int threads = 0;        // 0: as many as `cpus`, else all cores
-  std::vector<int> cpus;  // one per thread, the caller's first; empty: chosen
-  // Run on the OpenMP team that the process already has (torch's), not on threads of the library's own.
+  int threads = 0;  // 0: one per entry of `cpus`, or all cores
+  // one CPU per thread, the calling thread's first; empty: chosen by the library
+  std::vector<int> cpus;
+  // true: computes on the OpenMP team that the process already has (torch's) instead of on threads
+  // of the library.
   bool openmp = false;
 };
 std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& options);
 
-// Bytes that are done; false stops loading, which then throws (kind "state"). One call at a time, from any thread, at most ten a
-// second and one at the end.
+// Receives the bytes that are loaded so far. Returning false cancels loading, which then throws
+// Error of kind "state". Called by one thread at a time, from any thread, at most ten times a
+// second and once at the end.
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 
 struct Options {
-  int threads = 0;     // 0: all cores, or those of `runtime`
-  std::string kernel;  // "": the best for this CPU; else a name that `moebius explain` prints
+  int threads = 0;     // 0: all cores, or as many as `runtime` has
+  std::string kernel;  // a kernel's name as `moebius explain` prints it; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
-  ElementType activations = ElementType::kBf16;  // type of the rows the layer will be given
-  std::shared_ptr<Runtime> runtime;              // null: the one that layers of so many threads share
-  // One rank of a run over several: matrices are cut tp ways, experts shared out ep ways. The caller puts outputs side by side or
-  // adds them up; where a matrix is cut by inputs, dynamic rows are scaled by the rank's own.
+  ElementType activations = ElementType::kBf16;  // type of the rows that the layer will be given
+  // null: a runtime shared by all layers with the same number of threads
+  std::shared_ptr<Runtime> runtime;
+  // This rank of a run over several: matrices are split over tp ranks (tensor parallelism), experts
+  // over ep ranks (expert parallelism). The caller concatenates or adds the ranks' outputs. If a
+  // matrix is split by inputs, dynamic activation scales are computed from this rank's inputs.
   size_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
-  bool round_robin = false;  // experts in turn, not in ranges
+  // true: expert e is on rank e % ep; false: ranks have ranges of experts
+  bool round_robin = false;
   ActivationRows rows = ActivationRows::kDeclared;
-  Progress progress;  // not for build::MoeBuilder, whose caller knows how far it is
-  // "" or "cpu"; "cuda": layers of a folder on a GPU (docs/gpu.md), where threads do not matter and the
-  // kernels are those of the device.
+  Progress progress;  // ignored by build::MoeBuilder, whose caller knows the progress
+  // "" or "cpu"; "cuda": layers of a folder run on a GPU (docs/gpu.md), with the GPU's kernels;
+  // `threads` and `kernel` then have no effect.
   std::string device;
 };
 
 struct ModuleInfo {
   std::string name;
   std::string kind;    // "linear", "expert", "router", ...
-  std::string scheme;  // one line for people
-  std::string rule;    // which rule of the config decided it
+  std::string scheme;  // describes the scheme in one line
+  std::string rule;    // the rule of the config that gave the module this scheme
   size_t outputs = 0, inputs = 0;
   uint64_t bytes = 0;
   bool supported = true;
-  std::string reason;  // why not
+  std::string reason;  // why the module is not supported; "" if it is
 };
 
 class Linear {
@@ -106,8 +119,9 @@ class Linear {
   uint64_t packed_bytes() const;
   std::string device() const;                                   // "cpu" or "cuda"
   void run(const InputMatrix& x, const OutputMatrix& y) const;  // x [T, inputs], y [T, outputs]
-  // Of a layer on a GPU: x and y are its memory, the work is queued on `stream` (a cudaStream_t; null: the default stream), and
-  // nothing waits for it. A CUDA graph may capture the call.
+  // Runs a layer that is on a GPU: data of x and y are device addresses, the work is queued on
+  // `stream` (a cudaStream_t; null: the default stream), and the call does not wait for it. A CUDA
+  // graph may capture the call.
   void launch(const InputMatrix& x, const OutputMatrix& y, void* stream) const;
 
  private:
@@ -126,22 +140,24 @@ class Moe {
   Moe& operator=(Moe&&) noexcept;
   size_t hidden() const;
   size_t experts() const;
-  size_t slots() const;  // expert slots per token
+  size_t slots() const;  // number of experts per token
   std::string kernel() const;
-  uint64_t packed_bytes() const;  // of the experts, shared ones included
+  uint64_t packed_bytes() const;  // bytes of the packed experts, shared experts included
   std::string device() const;     // "cpu" or "cuda"
 
-  // The whole block: router, experts, shared experts. ids and weights [T, slots] may be null.
+  // Runs router, experts and shared experts. ids and weights [T, slots] receive the router's
+  // choice; null: not wanted.
   void run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids = nullptr,
            float* weights = nullptr) const;
-  // Router logits of the caller [T, experts].
+  // Runs the block with router logits [T, experts] of the caller.
   void run_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
                   int32_t* ids = nullptr, float* weights = nullptr) const;
-  // Experts of the caller: ids and weights [T, k]; -1 skips a slot.
+  // Runs experts that the caller chose: ids and weights [T, k]; an id of -1 skips the slot.
   void run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                const OutputMatrix& y) const;
 
-  // The same for a layer on a GPU with its memory, as Linear::launch. Ids outside the layer count as -1.
+  // Run a layer that is on a GPU, as run(), run_logits() and run_ids() do on the CPU: all addresses
+  // are device addresses, as for Linear::launch. An id outside the layer counts as -1.
   void launch(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights,
               void* stream) const;
   void launch_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
@@ -159,7 +175,7 @@ class Moe {
 };
 
 enum class MoeScope {
-  kBlock,    // router and shared experts included
+  kBlock,    // router, experts and shared experts
   kExperts,  // the routed experts alone
 };
 
@@ -171,10 +187,11 @@ class Folder {
   Folder& operator=(Folder&&) noexcept;
   std::string architecture() const;
   std::vector<ModuleInfo> modules() const;
-  std::vector<std::string> moe_blocks() const;  // their names
+  std::vector<std::string> moe_blocks() const;  // names that moe() accepts
   std::vector<std::string> warnings() const;
-  // What `moebius inspect --json` and `moebius explain --json` print, word for word. `deep` reads every payload; `cpu`: a list
-  // of features, empty: this machine.
+  // Return exactly what `moebius inspect --json` and `moebius explain --json` print. `deep` reads
+  // the bytes of every tensor. `cpu` lists the CPU features to plan for ("neon,dotprod"); "": this
+  // machine.
   std::string inspect_json(bool deep = false) const;
   std::string explain_json(const std::string& cpu = "") const;
   Linear linear(const std::string& module, const Options& options = {}) const;
@@ -189,11 +206,11 @@ class Folder {
 };
 
 std::string version();
-std::string cpu_name();                   // of this machine: features that count, in words
-std::string cpu_model();                  // its name
-// From now on only these features count ("neon,dotprod"); before anything else is asked of the
-// library.
+std::string cpu_name();   // architecture and features that the library uses
+std::string cpu_model();  // name of the CPU's model
+// Makes the library use only these CPU features ("neon,dotprod"). Must be the first call of the
+// library in the process.
 void narrow_cpu(const std::string& features);
-std::vector<std::string> kernel_titles(); // in the order of preference
+std::vector<std::string> kernel_titles();  // best first
 
 }  // namespace moebius

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making quantized folders, and measuring what they lost: what the commands `quantize` and `eval` do. Options and answers are
-// JSON, by the names of the commands' options and as --json prints them (docs/quantize.md).
+// Quantizes folders and measures what quantization lost, as the commands `quantize` and `eval` do.
+// Options and results are JSON: options by the names of the commands' options, results as --json
+// prints them (docs/quantize.md).
 #pragma once
 #include "moebius/moebius.hpp"
 
 namespace moebius {
 
-// A folder of plain weights becomes a compressed-tensors folder. Options: source, target, scheme, ... The progress function is
-// told bytes of the source; where it returns false the run stops, and one with "resume": true goes on with it.
+// Writes a compressed-tensors folder from a folder of unquantized weights and returns the summary.
+// Options: source, target, scheme, ... `progress` is given bytes of the source; if it returns false
+// the run stops, and a later run with "resume": true continues it.
 std::string quantize(const std::string& options, const Progress& progress = {});
-// What a folder lost against its base, on text. Options: folder, base, one of text, tokens, file and chat, ... The progress
-// function is told positions.
+// Compares a quantized folder with its base on text. Options: folder, base, one of text, tokens,
+// file and chat, ... `progress` is given positions.
 std::string evaluate(const std::string& options, const Progress& progress = {});
 
 }  // namespace moebius

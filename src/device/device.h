@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 3: what runs the layers of a model. Above it a model is a graph of operations on rows that
-// have names (model/graph); below it a device has memory for rows and blocks, chooses kernels, packs
-// weights, and runs operations in the order of a queue. The CPU is one; a model may have its
-// attention on one device and its experts on another.
+// WAIST 3: the interface of what runs the layers of a model. Above it a model is a graph of
+// operations on named rows (model/graph). Below it a device allocates memory for rows and KV
+// blocks, chooses kernels, packs weights, and runs operations in the order of a queue. The CPU is a
+// device, each GPU is another; a model may have its attention on one device and its experts on
+// another.
 #pragma once
 #include <functional>
 #include <memory>
@@ -28,52 +29,63 @@
 
 namespace moebius {
 
-// Rows as the host sees them: what ranks exchange.
+// Rows of activations in host memory, in f32: the form in which ranks exchange them.
 struct HostRows {
-  std::span<float> data;  // rows * cols, one behind the other
+  std::span<float> data;  // [rows, cols], contiguous
 };
 
-// Some outputs of dense matrices per head (HeadLinear).
+// One dense matrix per attention head (nn/head_linear.h), stored as a whole: what HeadLinear is
+// built from.
 struct HeadMatrices {
   size_t heads, outputs, inputs;
-  CodeType code;                   // holds all weights exactly
-  size_t input_step, output_step;  // columns from head to head
+  CodeType code;                   // the narrowest type that holds every weight exactly
+  size_t input_step, output_step;  // columns between the inputs (outputs) of neighbouring heads
   FunctionRef<float(size_t h, size_t n, size_t k)> weight;
   std::string name =
-      {};  // that tells them from all others of the model; "": they are always made anew
+      // a name that no other matrices of the model have, for the cache of packed weights; "": never
+      // cached
+      {};
 };
 
-// Attention of a layer, and where it keeps keys and values.
+// Describes one attention layer, and where the layer keeps its keys and values.
 struct AttentionRequest {
   AttentionSpec spec;
   KvStorage storage;
   KvPlace place;
-  bool sparse = false;       // rows see what an indexer chose; of entries, where there are any
-  size_t first_kv_head = 0;  // of all ranks'; an indexer may choose for each
-  // Latents that are kept as rows, and made into keys and values of all heads at each use by `up`;
-  // null: keys and values are kept as they are attended to.
+  // true: a row attends only to the keys that an indexer selected (of the entries, if there are
+  // any)
+  bool sparse = false;
+  // number of this rank's first KV head among those of all ranks; an indexer may select per head
+  size_t first_kv_head = 0;
+  // Multi-head latent attention: the cache holds one latent row per token, and `up` computes keys
+  // and values of all heads from it at each use. Null: the cache holds keys and values themselves.
   struct Latents {
-    size_t width = 0;  // of the latent proper, without its rotated part
+    size_t width = 0;  // columns of the latent without its rotated part
     size_t nope = 0, rope = 0;
     std::unique_ptr<LinearOp> up;
   };
   std::unique_ptr<Latents> latents = nullptr;
-  KvPlace entries = {};  // where spec.ratio is not 0
+  // where compressed keys and values (entries) are kept; unused if spec.ratio is 0
+  KvPlace entries = {};
 };
 
-// Compressed keys of a layer: what makes them, and where they and their sources are kept.
+// Describes the operation that compresses keys of several tokens into one
+// (nn/compressor.h).
 struct CompressorRequest {
   CompressorSpec spec;
   std::vector<float> bias;
   Norm norm;
-  size_t rope = 0;                     // which of the device's rotations ...
-  size_t rotated_at = 0, rotated = 0;  // ... turns these features of a key
+  size_t rope = 0;  // index into the rotations given to set_ropes(), which rotates ...
+  // ... columns [rotated_at, rotated_at + rotated) of a compressed key
+  size_t rotated_at = 0, rotated = 0;
   KvType storage = KvType::kF32;
-  bool packed = false;  // as keys of an indexer; else rows, as entries of attention
+  // true: stored as an indexer's packed keys; false: as rows, which attention reads as entries
+  bool packed = false;
   KvPlace keys, sources;
 };
 
-// Rows by hashed n-grams; `place` has the tokens before a sequence's next one.
+// Describes a lookup of table rows by hashes of the last tokens. `place` keeps the tokens
+// of each sequence that the hash of its next token needs.
 struct NGramRequest {
   NGramHash hash;
   int64_t eos = 0;
@@ -84,9 +96,10 @@ struct NGramRequest {
 struct MoeRequest {
   const MoeBlock* block;
   MoePart part = MoePart::kBlock;
-  MoeExchange* exchange = nullptr;  // of ranks that run it together
-  // A divided layer: `other` has some of its experts. expert_of: what every place for one holds, the first
-  // `here` of them on this device; empty: all are here.
+  // null, or what exchanges rows with the other ranks that run the layer together
+  MoeExchange* exchange = nullptr;
+  // A layer divided over two devices: `other` runs some of the experts. expert_of[p] is the expert
+  // in place p; the first `here` places are on this device. Empty: all experts are here.
   Device* other = nullptr;
   std::vector<uint32_t> expert_of = {};
   size_t here = 0;
@@ -99,13 +112,13 @@ struct MoeOps {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const = 0;  // "cpu"
+  virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
 
-  // --- planning: what layers would take ---
+  // --- planning: bytes that layers would take, before anything is allocated ---
   virtual size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const = 0;
   virtual size_t index_bytes(const IndexerSpec& spec, KvType storage) const = 0;
 
-  // --- layers; throw Error naming the module ---
+  // --- making layers: each call throws Error that names the module ---
   virtual std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
                                            const std::vector<ModuleOutputs>& modules,
                                            const LoadOptions& options) = 0;
@@ -119,44 +132,50 @@ class Device {
   virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) = 0;
   virtual std::unique_ptr<NGramOp> ngrams(NGramRequest request) = 0;
   virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
-  // Rows of a token table times `multiplier`. `output`: the projection to logits if it is the same
-  // weights and all of them are here, so that rows may be read back from it; else null.
+  // Makes the lookup of token embeddings, times `multiplier`. `output` is the projection to logits
+  // if it shares its weights with the table and holds all of them: rows are then read back from its
+  // packed form. Null: the table is loaded.
   virtual std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                                  float multiplier, const LinearOp* output) = 0;
   virtual std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) = 0;
-  virtual void set_ropes(std::span<const RopeSpec> ropes) = 0;  // that row operations name
+  // sets the rotations that operations name by index; before any layer
+  virtual void set_ropes(std::span<const RopeSpec> ropes) = 0;
 
   // --- memory ---
   virtual std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
                                                size_t slab_bytes) = 0;
-  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) {  // one per row of the step
+  // one row for each row of the step
+  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) {
     return rows(step, slot, step.rows, cols, numbers);
   }
   virtual RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) = 0;
 
-  // --- of a step ---
+  // --- operations of a step, queued in the order of the calls ---
   virtual void begin(Step& step) = 0;
   virtual void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                          const RowSet& y) = 0;
-  // Runs fn here with the numbers of x, and with room for those of y, which become y's. Either may
-  // have no rows. Waits for what was given before where it reads.
+  // Calls fn on the host with the numbers of x; what it writes into its y becomes the rows of y. x
+  // or y may have no rows. Waits for all earlier operations of the queue if x has rows.
   virtual void on_host(Step& step, const RowSet& x, const RowSet& y,
                        FunctionRef<void(HostRows x, HostRows y)> fn) = 0;
-  // What draws need of rows of logits, where the device finds it; none: the row has too many candidates,
-  // or nothing was asked of it. Waits. False: this device does not, and the rows are asked for instead.
+  // Finds the likeliest tokens of each row of logits on the device, as far as the draw needs them:
+  // out[i] for needs[i]. out[i] stays empty if nothing was asked or the row has too many
+  // candidates. Waits for the result. Returns false if this device cannot; the caller then reads
+  // the whole rows.
   virtual bool candidates(Step& step, const RowSet& x, std::span<const CandidateNeed> needs,
                           std::span<std::optional<Candidates>> out) {
     (void)step, (void)x, (void)needs, (void)out;
     return false;
   }
-  // Until all operations of the step's queue are done; throws what the first that failed threw, and
-  // none behind it has run.
+  // Waits until all queued operations of the step are done. Throws what the first failed operation
+  // threw; no operation after it has run.
   virtual void wait(Step& step) = 0;
-  virtual bool lost() const { return false; }  // after a failure: nothing will run any more
-  // Keeps what makes many short operations cheap for as long as the result lives.
+  // true after a failure that nothing can follow: every later step would fail
+  virtual bool lost() const { return false; }
+  // Keeps worker threads ready for many short operations until the result is destroyed.
   virtual std::shared_ptr<void> stay() { return nullptr; }
 
-  // Rows of one device become those of another, by the host.
+  // Copies rows from the device of `from` to the device of `to`, through host memory.
   static void copy(Step& step, const RowSet& from, const RowSet& to);
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers that a device makes. Operations of a queue run in the order in which they are given; a
-// call may return before its work is done (Device::wait).
+// The operations that a device makes (device/device.h) and a graph calls. Operations of one queue
+// run in the order of the calls; a call may return before its work is done, and Device::wait waits
+// for it. Operations are made at load and run by the thread of the step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,30 +25,35 @@ class LinearOp {
   virtual void forward(Step& step, const RowSet& x, const RowSet& y) const = 0;
 };
 
-// What a step reads of a mixture of experts.
+// Sizes of a mixture of experts that a step's statistics and the planner read. Set at load.
 struct ExpertsFacts {
-  size_t experts = 0;              // routed ones, of all ranks; 0: a dense MLP
-  size_t outputs = 0;              // columns of y
-  uint64_t packed_bytes = 0;       // all that is here
-  uint64_t expert_bytes = 0;       // of one expert
-  uint64_t every_token_bytes = 0;  // shared experts and gates, or the dense MLP
+  size_t experts = 0;         // routed experts of all ranks; 0: a dense MLP
+  size_t outputs = 0;         // columns of y
+  uint64_t packed_bytes = 0;  // bytes of all packed weights in this process
+  uint64_t expert_bytes = 0;  // bytes of one packed expert
+  // bytes read for any row: shared experts and gates, or the dense MLP
+  uint64_t every_token_bytes = 0;
   size_t top_k = 0;
 };
 
-// The places of experts that lie on several devices: on this one and then another, or rank by rank.
+// Says which expert lies in which place of a layer whose experts are divided over two devices or
+// several ranks, and moves experts between places. A place is room for one packed expert.
 class DividedExperts {
  public:
   virtual ~DividedExperts() = default;
-  virtual std::span<const uint32_t> expert_of() const = 0;  // [places]
-  virtual size_t places_here() const = 0;                   // of the layer's device
-  virtual bool may_move() const = 0;  // an expert gives the same bytes on both devices
-  // What places are to hold instead: read from any thread, while steps run; throws Error.
+  virtual std::span<const uint32_t> expert_of() const = 0;  // [places] the expert in each place
+  virtual size_t places_here() const = 0;  // the first places are on the layer's own device
+  // true if an expert computes the same bytes on both devices, so that moving it changes no answer
+  virtual bool may_move() const = 0;
+  // Experts that are read and packed for new places, but not in use yet. stage() may be called from
+  // any thread while steps run; it throws Error if the weights cannot be read.
   class Staged {
    public:
     virtual ~Staged() = default;
   };
   virtual std::unique_ptr<Staged> stage(std::vector<uint32_t> expert_of) const = 0;
-  // Between steps. After a failure the layer is not to be run any more.
+  // Makes the staged places current. Call between steps. If it throws, the layer must not be run
+  // again.
   virtual void change(std::unique_ptr<Staged> staged) = 0;
 };
 
@@ -55,58 +61,62 @@ class ExpertsOp {
  public:
   virtual ~ExpertsOp() = default;
   virtual const ExpertsFacts& facts() const = 0;
-  // logits: [rows, experts], of the router; unused by a dense MLP. counts: [experts] gets the rows of
-  // each (added), once the step was waited for; empty: not wanted.
+  // Runs router choice and experts for each row of x into y. logits: [rows, experts] of the router;
+  // a dense MLP ignores it. counts: [experts], to which the number of rows of each expert is added
+  // once the step has been waited for; empty: not counted.
   virtual void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                        std::span<uint32_t> counts) const = 0;
-  // The layer in this process, where its experts can move between ranks; else null.
+  // Returns the layer in this process if its experts can be moved between ranks; else null.
   virtual MoeBlockLayer* movable() { return nullptr; }
-  // Where its experts lie on several devices; else null.
+  // Returns the places of the experts if several devices or ranks divide them; else null.
   virtual DividedExperts* divided() { return nullptr; }
 };
 
-// Keys and values of the step's rows go into the blocks; the rows see all of these that they may.
+// Attention of one layer: stores keys and values of the step's rows in the KV blocks, and lets each
+// row attend to the tokens before it.
 class AttentionOp {
  public:
   virtual ~AttentionOp() = default;
-  // k and v without rows: they are another layer's, and in the blocks already.
-  // relative: [rows, heads * relative_dims], where logits depend on distances; else no rows.
-  // out without rows: keys and values are kept, nothing is attended to.
+  // Computes `out` from queries q, keys k and values v. k and v without rows: the blocks already
+  // hold them, written by another layer. relative: [rows, heads * relative_dims] if logits depend
+  // on distances; else without rows. out without rows: keys and values are stored only.
   virtual void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
                        const RowSet& relative, const RowSet& out) const = 0;
-  // Forgets what a block holds behind its first tokens.
+  // Marks all tokens of a block from number `tokens` on as unwritten.
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
 };
 
-// Which keys rows will see, for the sparse attention of this layer and of those behind it that have
-// no indexer of their own.
+// Indexer of sparse attention: selects the keys that each row attends to, in this layer and in the
+// following layers that have no indexer of their own.
 class IndexerOp {
  public:
   virtual ~IndexerOp() = default;
-  // kw: [rows, head_dim + heads], a key and the weights of the heads; q: [rows, heads * head_dim]. Where
-  // keys are compressed ones, which are in the blocks already, kw has the weights alone.
+  // Stores the rows' keys and selects for each row. kw: [rows, head_dim + heads], a key and a
+  // weight per head; q: [rows, heads * head_dim]. If keys are compressed, a CompressorOp has stored
+  // them already and kw holds the weights alone.
   virtual void select(Step& step, const RowSet& q, const RowSet& kw) const = 0;
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
 };
 
-// Keys that stand for several tokens (nn/compressor.h): those that become whole in a step go into the
-// blocks, and what is needed for the next one.
+// Compresses the keys of several tokens into one (nn/compressor.h): each step stores the compressed
+// keys that became complete, and the sources of the next one.
 class CompressorOp {
  public:
   virtual ~CompressorOp() = default;
   virtual void forward(Step& step, const RowSet& sources) const = 0;
 };
 
-// Rows of tokens that are kept for the token behind them.
+// Stores one row per token and gives it to the sequence's next token.
 class RowStoreOp {
  public:
   virtual ~RowStoreOp() = default;
   virtual void write(Step& step, const RowSet& x) const = 0;
-  // y: for each row of the step what was written for the token before it; zeros for the first.
+  // Writes into row i of y the row that was stored for the token before row i's token; zeros for a
+  // sequence's first token.
   virtual void read_before(Step& step, const RowSet& y) const = 0;
 };
 
-// A layer that reads its sequences through a state.
+// A recurrent layer: each sequence has a state of constant size instead of keys and values.
 class RecurrentOp {
  public:
   virtual ~RecurrentOp() = default;
@@ -114,20 +124,23 @@ class RecurrentOp {
   virtual void forward(Step& step, const RowSet& in, const RowSet& out) const = 0;
 };
 
-// Rows of a table that the tokens before a row choose with it (nn/ngram_hash.h).
+// Looks up table rows by a hash of a token and the tokens before it (nn/ngram_hash.h).
 class NGramOp {
  public:
   virtual ~NGramOp() = default;
-  virtual void prefetch(Step& step) const = 0;  // of a table that is not in memory
-  // Throws where the table's file was changed since it was opened.
+  // starts reading the rows of a table that is on disk
+  virtual void prefetch(Step& step) const = 0;
+  // Throws Error if the table's file was changed since it was opened.
   virtual void forward(Step& step, const RowSet& y) const = 0;
 };
 
 class EmbeddingOp {
  public:
   virtual ~EmbeddingOp() = default;
-  virtual uint64_t table_bytes() const = 0;  // beside the weights of other layers
-  virtual void forward(Step& step, const RowSet& y) const = 0;  // of the step's tokens
+  // memory of the table itself; 0 if it shares the weights of another layer
+  virtual uint64_t table_bytes() const = 0;
+  // writes the embedding of each of the step's tokens into y
+  virtual void forward(Step& step, const RowSet& y) const = 0;
 };
 
 }  // namespace moebius

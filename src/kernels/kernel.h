@@ -34,8 +34,8 @@ enum class Numerics : uint8_t {
   kApproximate,  // other arithmetic than declared: only on request
 };
 
-// What is computed, free of pointers: all that `supports` and the oracle may look at. Made by
-// make_problem (packed_matrix.h) and nowhere else.
+// Says what is computed, without pointers: `supports`, `numerics`, the sizes and the choice of a
+// kernel depend on nothing else. Made by make_problem (packed_matrix.h) only.
 struct Problem {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
@@ -43,10 +43,11 @@ struct Problem {
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
   bool zero_points = false;
-  bool offsets = false;  // a float per group beside the scales
-  // Columns are permuted so that groups become contiguous: `columns` is given.
+  bool offsets = false;  // each group has a float offset in addition to its scale
+  // true: columns are permuted so that groups become contiguous, and `columns` is given
   bool act_order = false;
-  // Groups are not the regular blocks of block_k columns (slices of K): `group_ends` is given.
+  // true: groups are slices of K of any length and `group_ends` is given; false: blocks of block_k
+  // columns
   bool ragged = false;
   ActSpec act;
   XType x_type = XType::kF32;
@@ -55,30 +56,32 @@ struct Problem {
 
 struct PackArgs {
   const Problem* problem;
-  const QuantMatrix* w;  // its codes and scales: any alignment
-  size_t n0, n1;         // rows of w to pack; n0 is a multiple of Kernel::n_step
-  uint8_t* packed;       // 64; the whole matrix: the call fills what belongs to its rows
-  // 4; act-order: packed column i is column columns[i] of w; null: identity
+  const QuantMatrix* w;  // codes and scales of any alignment
+  size_t n0, n1;         // rows of w to pack, [n0, n1); n0 is a multiple of Kernel::n_step
+  // aligned to 64; buffer of the whole matrix, of which the call writes the part of its rows
+  uint8_t* packed;
+  // aligned to 4; act-order: packed column i is column columns[i] of w; null: identity
   const int32_t* columns = nullptr;
-  const int32_t* group_ends = nullptr;  // 4; as in PackedMatrix
-  // Row of the whole matrix at which w begins, when w is a block of its rows; a multiple of n_step.
+  const int32_t* group_ends = nullptr;  // aligned to 4; as in PackedMatrix
+  // Row of the whole matrix at which w begins, if w is a block of its rows; a multiple of n_step.
   size_t row0 = 0;
 };
 
-// A packed matrix with the values that are not part of the tiles.
+// A packed matrix: the kernel's bytes, and the values that stay outside of them. Filled at load.
 struct PackedMatrix {
   const Problem* problem = nullptr;
-  const uint8_t* data = nullptr;  // 64
-  GlobalScale global_scale;       // of the weights
-  ActParams act;                  // of the input
-  // 4; act-order: panel column i is column columns[i] of x; null: identity
+  const uint8_t* data = nullptr;  // aligned to 64
+  GlobalScale global_scale;       // second-level scale of the weights
+  ActParams act;                  // static scales of the activations, if the checkpoint has them
+  // aligned to 4; act-order: panel column i is column columns[i] of x; null: identity
   const int32_t* columns = nullptr;
-  // 4; ragged: end of group g in (permuted) column order [groups], groups may be empty; null:
-  // regular
+  // aligned to 4; ragged groups: end of group g in (permuted) column order, [groups]; groups may be
+  // empty; null: regular groups
   const int32_t* group_ends = nullptr;
 };
 
-// The global scale that finishes the sums of a matrix: its own, with the input's where that has one.
+// Returns the global scale to apply to sums of the matrix: that of the weights, times that of the
+// activations if both have one.
 MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
   const ActSpec& act = w.problem->act;
   const bool two_level = act.code == ActCode::kFp4 && act.scale == ActScale::kFp8;
@@ -88,62 +91,67 @@ MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
-  // 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type here
+  // aligned to 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type
   const float* x;
   size_t ldx, M;
-  uint8_t* rows;  // [M] at a stride of row_bytes; a multiple of row_bytes behind a multiple of 64
+  // [M] rows at a stride of row_bytes; address: a multiple of 64, plus a multiple of row_bytes
+  uint8_t* rows;
 };
 
 struct RowPanelArgs {
   const Problem* problem;
-  const PackedMatrix* w;  // for its column order
-  const uint8_t* rows;    // 64; row 0
-  const int32_t* ids;     // 4; [M] indices of prepared rows; null: 0..M-1
+  const PackedMatrix* w;  // read for its column order
+  const uint8_t* rows;    // aligned to 64; prepared row 0
+  const int32_t* ids;     // aligned to 4; [M] indices of prepared rows; null: 0..M-1
   size_t M;
-  uint8_t* panel;  // 64; row_panel_bytes(problem, M)
+  uint8_t* panel;  // aligned to 64; receives row_panel_bytes(problem, M) bytes
 };
 
 struct GemmArgs {
   const PackedMatrix* w;
-  const uint8_t* panel;  // 64
-  size_t M, n0, n1;      // n0 a multiple of n_step; n1 too, or N
-  float* y;              // 4; [M, n1 - n0], row stride ldy; without bias
+  const uint8_t* panel;  // aligned to 64
+  size_t M, n0, n1;      // outputs [n0, n1); n0 is a multiple of n_step, n1 is one or N
+  float* y;              // aligned to 4; [M, n1 - n0], row stride ldy; without bias
   size_t ldy;
-  uint8_t* scratch;  // 64; scratch_bytes(problem, M), private to the caller
-  // A hint: the caller reads this one next, from n0 on too, by the same kernel.
+  uint8_t* scratch;  // aligned to 64; scratch_bytes(problem, M), of this call alone
+  // null, or the matrix of the caller's next call to this kernel, from n0 on: a hint for
+  // prefetching
   const PackedMatrix* next = nullptr;
 };
 
 struct Kernel {
-  const char* name;                         // "arm_i8mm"
-  const char* codec;                        // how weights are held: "int4", "int8", "bf16" ...
-  Arch arch;                                // kOther: runs everywhere
-  uint32_t needs;                           // CpuFeature bits
-  size_t n_step;                            // output columns per tile
-  const char* (*supports)(const Problem&);  // null, or the reason why not
+  const char* name;   // "arm_i8mm"
+  const char* codec;  // how packed weights are stored: "int4", "int8", "bf16", ...
+  Arch arch;          // kOther: runs everywhere
+  uint32_t needs;     // CpuFeature bits that the CPU must have
+  size_t n_step;      // output columns per tile
+  // returns null, or why the kernel cannot compute the problem
+  const char* (*supports)(const Problem&);
   Numerics (*numerics)(const Problem&);
-  size_t (*packed_bytes)(const Problem&);  // sizes: of no outputs (N) and no rows (M) too
+  // size functions also accept 0 outputs (N) and 0 rows (M)
+  size_t (*packed_bytes)(const Problem&);
   void (*pack)(const PackArgs&);
   size_t (*row_bytes)(const Problem&);
   void (*prepare_rows)(const PrepareArgs&);
   size_t (*row_panel_bytes)(const Problem&, size_t M);
   void (*make_row_panel)(const RowPanelArgs&);
   size_t (*scratch_bytes)(const Problem&,
-                          size_t M);  // enough for fewer rows too; so row_panel_bytes
+                          size_t M);  // enough for fewer rows too; so is row_panel_bytes
   void (*gemm)(const GemmArgs&);
-  // What a call does best with; callers follow it where they have so many, and must not rely on it.
-  // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
-  // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.
+  // Preferred sizes of a call; callers use them if they have that many outputs or rows, and no
+  // result depends on them. n_tile: outputs, a multiple of n_step and of every tile width, so that
+  // no call ends with a narrower tile (0: n_step). m_tile: M should be a multiple of it when rows
+  // are cut into batches.
   size_t n_tile = 0, m_tile = 8;
-  // Where the code of element (n, k) lies in packed, in bytes: of dense weights, as it was given; of
-  // 8-bit codes with one scale per row, as some byte that is a function of the code. No column
-  // order. The sum of something that depends on n and something that depends on k, so that callers
-  // keep two tables: how blocks of keys and values grow a token at a time. Null: it takes no such
-  // weights with activations that are not quantized.
+  // Returns the offset in bytes of the code of element (n, k) in packed. For dense weights the
+  // bytes there are the given ones; for 8-bit codes with one scale per row, a byte that is a
+  // function of the code. Column order is not applied. The result is a sum of a function of n and a
+  // function of k, so that callers keep two tables: KV blocks use it to add one token at a time.
+  // Null: the kernel does not take such weights with activations that are not quantized.
   size_t (*code_at)(const Problem&, size_t n, size_t k) = nullptr;
 };
 
-// What a kernel file exports: one constant table (kernels/list.h says how).
+// The kernels that one file exports, as a constant table (kernels/list.h).
 struct KernelTable {
   const Kernel* kernels;
   size_t count;

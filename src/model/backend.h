@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine needs of a model, and all it knows of one: rows of sequences go in, logits come
-// out, and keys and values lie in blocks that the engine names by number. A model in this process
-// stands behind it today; a GPU or the ranks of several machines can, without a change above.
+// The interface between an engine, which schedules requests, and a model: rows of sequences go in,
+// logits come out, and keys and values lie in blocks that the engine names by number. An
+// implementation may run in this process, on GPUs, or on the ranks of several machines.
 //
 // Block numbers belong to the engine, memory belongs to the backend. A backend keeps, for every
 // kind of layer, blocks of kBlockTokens tokens (all layers of the kind together). What it computes
@@ -24,11 +24,11 @@ namespace moebius {
 // The longest sequence, in tokens, that is planned for where neither the caller nor the config names one.
 inline constexpr size_t kUsualContext = 4096;
 
-// One item of a batch is to blame: without it the others run.
+// Thrown if one item of a batch is the reason of the failure: the batch without this item can run.
 class ItemError : public Error {
  public:
   ItemError(const std::string& what, size_t item) : Error(what), item_(item) {}
-  size_t item() const noexcept { return item_; }  // of the batch
+  size_t item() const noexcept { return item_; }  // index of the item in the batch
 
  private:
   size_t item_;
@@ -37,42 +37,47 @@ class ItemError : public Error {
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
 struct BatchItem {
-  const BlockTables* tables = nullptr;  // with blocks for all its tokens; lives until collect
-  size_t position = 0;                  // of the first token: how many are in the blocks already
-  std::span<const int32_t> tokens;      // at least one; lives until collect
+  // with blocks for all tokens of the item; must live until collect()
+  const BlockTables* tables = nullptr;
+  // of the first token: the number of the sequence's tokens that the blocks already hold
+  size_t position = 0;
+  std::span<const int32_t> tokens;  // at least one; must live until collect()
   LogitsOf logits = LogitsOf::kLast;
-  // Tokens of the sequence as far as they are known, where rotation depends on it (longrope, dynamic
-  // scaling): the whole prompt while it is read in parts. 0: up to the end of this step.
+  // Length of the sequence in tokens, as far as it is known, for rotations that depend on it
+  // (longrope, dynamic scaling): the whole prompt while its pieces are read. 0: up to the end of
+  // this step.
   size_t length = 0;
-  // Tokens behind these that the backend drafts itself and runs, too (Backend::drafts): then there is one
-  // token, and logits count for all rows.
+  // Number of further tokens that the backend shall draft and run itself (Backend::drafts). Then
+  // `tokens` has one token, and `logits` is taken as kAll.
   size_t drafts = 0;
-  // Where the draw from the last row's logits needs less than all of them.
+  // If set, candidates for drawing from the last row may replace that row's logits.
   std::optional<CandidateNeed> need = std::nullopt;
 };
 
-// What one step did, for the scheduler and for people.
+// Measurements of one step, filled by collect(): for the scheduler and for the log.
 struct StepStats {
   size_t rows = 0, items = 0;
   uint64_t nanoseconds = 0;
-  uint64_t draft_nanoseconds = 0;  // of these
+  uint64_t draft_nanoseconds = 0;  // the part of `nanoseconds` spent on drafting
   Profile phases{};
-  uint64_t weight_bytes = 0;  // read: dense parts once, every expert that had a row once
-  uint64_t kv_bytes = 0;      // of the blocks that attention read
-  // Rows of every expert: [layers with experts][experts], as one list; empty when not counted.
+  uint64_t weight_bytes = 0;  // bytes read: dense parts once, each expert that had a row once
+  uint64_t kv_bytes = 0;      // bytes of the blocks that attention read
+  // Rows of each expert, [layers with experts][experts] as one list; empty: not counted.
   std::vector<uint32_t> expert_rows;
-  // Ranks that have some of the experts each: rows of the busiest rank over the mean, mean over layers
-  // (0: not counted); layers whose experts moved, and that could not, since the start.
+  // Expert parallelism. rank_imbalance: rows of the busiest rank over the mean, averaged over
+  // layers (0: not counted). layers_moved, moves_given_up: layers whose experts were moved, and
+  // whose move failed, since the start.
   double rank_imbalance = 0;
   uint64_t layers_moved = 0, moves_given_up = 0;
 };
 
 struct StepOutput {
   std::vector<float>
-      logits;  // [rows asked for, vocab], items in order, but for rows that have candidates
-  // By row asked for, where items needed no more; empty: all rows are in `logits`.
+      logits;  // [rows asked for, vocab], items in order, without rows that have candidates
+  // One entry per row asked for, without a value if `logits` has the row. Empty: `logits` has all
+  // rows.
   std::vector<std::optional<Candidates>> candidates;
-  std::vector<int32_t> drafts;  // what was drafted, items in order
+  std::vector<int32_t> drafts;  // tokens that the backend drafted, items in order
   StepStats stats;
 };
 
@@ -83,43 +88,46 @@ class Backend {
 
   virtual size_t vocab() const = 0;
   virtual std::span<const KvKind> kv_kinds() const = 0;
-  // Bytes that blocks could take; 0: not known, what is free here.
+  // Returns the bytes that blocks could still take; 0: not known, for example if memory is
+  // elsewhere.
   virtual uint64_t memory_left() const { return 0; }
-  // Whether keys depend on how long their sequence is (longrope, dynamic scaling): then those of one
-  // sequence are of no use to another.
+  // Returns true if keys depend on the length of their sequence (longrope, dynamic scaling): keys
+  // of one sequence can then not be shared with another.
   virtual bool keys_depend_on_length() const { return false; }
-  // Sequences of more tokens than this have other keys from the first one on (longrope): those of a
-  // sequence that grows beyond it are made anew. SIZE_MAX: never.
+  // Returns the length in tokens beyond which all keys of a sequence change (longrope): a sequence
+  // that grows beyond it has to compute its keys again. SIZE_MAX: never.
   virtual size_t keys_change_beyond() const { return SIZE_MAX; }
 
-  // Whether items may ask for drafts (BatchItem::drafts).
+  // Returns true if items may ask for drafts (BatchItem::drafts).
   virtual bool drafts() const { return false; }
-  // How many batches may be under way, submitted and not collected: where parts of the model run one
-  // behind the other, all have work only with as many.
+  // Returns how many batches may be submitted and not collected at the same time. With pipeline
+  // stages, all stages have work only with that many.
   virtual size_t batches_in_flight() const { return 1; }
-  // Takes a batch; steps run in the order they were submitted. Batches that are under way share no
-  // sequence, but for a prompt whose pieces follow each other. Throws ItemError in words for an
-  // item that can never run (no token, a token out of range, a table too short); when it throws,
-  // nothing was taken. No two items of one batch may write the same block.
+  // Queues a batch and returns its ticket; steps run in the order of submission. Batches in flight
+  // share no sequence, except that pieces of one prompt may follow each other. No two items of a
+  // batch may write the same block. Throws ItemError for an item that can never run (no token, a
+  // token out of range, a table too short); when it throws, nothing was queued.
   virtual Ticket submit(std::span<const BatchItem> items) = 0;
-  // Waits for a batch and takes its results. Throws when the step failed: then blocks hold for
-  // every item what they held before at positions below item.position, and anything behind (see
-  // cut()).
+  // Waits for a batch and moves its results to `out`. If it throws, the step failed: blocks then
+  // hold for every item what they held before at positions below item.position, and undefined
+  // values from there on (see cut_block()).
   virtual void collect(Ticket ticket, StepOutput& out) = 0;
-  // After a failure: no step can run any more (a rank is gone).
+  // Returns true after a failure that no step can follow, such as the loss of a rank.
   virtual bool lost() const { return false; }
 
-  // Takes effect before the next batch that is submitted. copy: block `to` becomes block `from`,
-  // its first `tokens` tokens, the rest empty. cut: what block `id` holds behind its first `tokens`
-  // tokens is forgotten (after a failed step, or to go on from a shorter prefix). Of a kind that cannot
-  // be cut: at the end of the step that wrote it last, or where that one began.
+  // Take effect before the next batch that is submitted. copy_block copies the first `tokens`
+  // tokens of block `from` to block `to`; the rest of `to` is empty. cut_block discards the tokens
+  // of block `id` from number `tokens` on, after a failed step or to continue from a shorter
+  // prefix. A block of a kind with state (recurrent layers) can only be cut at the end of the step
+  // that wrote it last, or where that step began.
   virtual void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) = 0;
   virtual void cut_block(size_t kind, BlockId id, size_t tokens) = 0;
-  // A block's bytes, to be kept elsewhere: full, or as it was when its sequence ended. `length`: tokens
-  // of the sequence up to there. Only while no batch under way writes it. What they mean is the
-  // backend's business; they fit another backend of the same model and options. 0 bytes: they cannot
-  // be had. A block that is written was committed (below), and nobody uses it; calls may come from
-  // several threads. `fill` puts the bytes there; where it says false the block is as good as new.
+  // The next three functions save a block and restore it, maybe in another backend of the same
+  // model and options. The block is full, or is the last one of a sequence of `length` tokens. Call
+  // them only while no batch in flight writes the block; calls from several threads are allowed.
+  // The format of the bytes is the backend's own; stored_bytes 0: saving is not supported.
+  // write_block needs a committed block that no sequence uses; `fill` writes the bytes, and if it
+  // returns false the block counts as empty.
   virtual size_t stored_bytes(size_t kind) const {
     (void)kind;
     return 0;
@@ -133,10 +141,10 @@ class Backend {
     (void)kind, (void)id, (void)length, (void)fill;
     throw Error("blocks of this backend cannot be written");
   }
-  // Makes blocks [0, count) of a kind usable now, or throws Error; without it memory comes as
-  // blocks are written.
+  // Allocates memory for blocks [0, count) of a kind, or throws Error. Blocks that are not
+  // committed get memory when they are first written.
   virtual void commit_blocks(size_t kind, size_t count) = 0;
-  // Gives memory of blocks >= count back where that is possible.
+  // Releases memory of blocks >= count, where that is possible.
   virtual void trim_blocks(size_t kind, size_t count) = 0;
 };
 

@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "scripts"), str(HERE.parent.parent / "bench")]
 import check_acceptance
 import check_cold
+import check_comments
 import check_includes
 import check_links
 import check_names
@@ -191,6 +192,24 @@ class Docs(unittest.TestCase):
     def test_fill(self):
         text = "a\n<!-- generated:x -->\nold\n<!-- end -->\nb\n"
         self.assertEqual(text.replace("old", "new x"), generate_docs.fill(text, lambda name: f"new {name}\n"))
+
+
+class Comments(unittest.TestCase):
+    def test_blocks(self):
+        text = ('// SPDX-License-Identifier: x\n// Head of\n// a file.\nint a;  // trailing\n        // and more\n'
+                'int b;\n// lone\nconst char* c = "// no"; /* Of\n * two */\nauto d = R"(// no)"; int e = 1\'000;  // e\n'
+                '// clang-format off\n// drawn\n')
+        self.assertEqual([(2, "Head of a file."), (4, "trailing and more"), (7, "lone"), (8, "Of two"), (10, "e"),
+                          (12, "drawn")], check_comments.blocks(text))
+
+    def test_rule(self):
+        self.assertEqual(2, len(check_comments.without_noun("// Of these.\n\n// Often.\n\nint a;  // The other way\n")))
+        lost = "// What it does.\n"
+        self.assertEqual([], check_comments.check({"src/a.h": lost}, 1)[0])
+        self.assertEqual(1, len(check_comments.check({"src/a.h": lost}, 0)[0]))
+        for name in ("include/a.h", check_comments.WAISTS[0]):
+            self.assertEqual(1, len(check_comments.check({name: lost}, 1)[0]), name)
+            self.assertEqual([], check_comments.check({name: "// Names it.\n"}, 0)[0], name)
 
 
 class Sentences(unittest.TestCase):

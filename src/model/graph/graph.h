@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of a model: which operations its rows go through, and in which order.
+// Runs the forward pass of a model: calls the operations of its layers in order, on rows that
+// devices keep by name.
 #pragma once
 #include <functional>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace moebius {
 
-// Names of rows on a device.
+// Names of row buffers; each device has at most one buffer per name.
 enum RowName : uint32_t {
   kHidden,
   kInput,
@@ -34,21 +35,21 @@ enum RowName : uint32_t {
   kDense,
   kLater,
   kStreamMix,
-  kGateLatents,  // of rows that are gated by themselves
+  kGateLatents,  // for RowGate, which gates rows by themselves
   kRowGates,
-  kNormalized,  // streams
-  kNGrams,      // rows of a table
-  kKeysValue,   // of these
+  kNormalized,  // hidden streams after normalization
+  kNGrams,      // rows that an NGramOp looked up
+  kKeysValue,   // keys and values computed from kNGrams
   kStreamQueries,
   kStreamValues,
-  kMoved,  // on the device they were brought to
+  kMoved,  // rows after they were copied to another device
   kReturned,
   kOutputRows,
   kLogits,
-  kGathered,  // of all ranks
-  kPart,      // of this rank
-  kBefore,    // of a predictor: what was made of the token before
-  kJoined,    // and that beside the token's row
+  kGathered,  // rows of all ranks
+  kPart,      // rows of this rank
+  kBefore,    // predictor: the hidden row of the token before
+  kJoined,    // predictor: kBefore beside the token's embedding
 };
 
 class Graph {
@@ -56,30 +57,32 @@ class Graph {
   explicit Graph(const LayerSet& layers) : l_(layers) {}
 
   RowSet hidden(Step& step, Device& device) const;
-  // Rows of the first layer from tokens; of a predictor, from these and before().
+  // Writes the first layer's input: embeddings of the step's tokens; for a predictor, joined with
+  // before().
   void embed(Step& step) const;
   RowSet before(Step& step) const;
-  // The layers that are here. counts: rows of every expert, layer by layer (added). `between` is
-  // called behind each layer; null: nobody asks.
+  // Runs the layers of this process. counts: rows of each expert, layer by layer, to which the
+  // step's are added. `between`, if not null, is called after each layer.
   void run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between) const;
-  // The keys of the first layer alone, of rows that embed() made.
+  // Computes and stores only the keys of the first layer, for rows that embed() wrote.
   void keep_keys(Step& step) const;
-  // All rows behind the final norm, once logits() was called.
+  // Returns all rows after the final norm. Call after logits().
   RowSet normalized(Step& step) const { return rows(step, l_.devices.ends(), kInput, l_.hidden); }
-  // Logits of some rows of h, [rows, vocab].
+  // Computes logits of rows `which` of h into out, [which.size(), vocab].
   void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const {
     std::vector<std::optional<Candidates>> none;
     logits(step, h, std::move(which), {}, out, none);
   }
-  // The same, where draws need less of rows (`needs`, by row; empty: of none) and the device can find it: such
-  // rows have candidates in `found` and no logits in `out`. Empty: all rows are in `out`.
+  // Computes logits of rows `which` of h, or candidates if `needs` (one per row; empty: none) asks
+  // for them and the device can find them: such rows have an entry in `found` and no logits in
+  // `out`. An empty `found` means that all rows are in `out`.
   void logits(Step& step, RowSet h, std::vector<uint32_t> which,
               std::span<const CandidateNeed> needs, std::vector<float>& out,
               std::vector<std::optional<Candidates>>& found) const;
 
   Device& first_device() const { return *l_.layers[l_.own.begin]->device; }
   Device& last_device() const { return *l_.layers[l_.own.end - 1]->device; }
-  size_t counted_experts() const;  // of all layers here
+  size_t counted_experts() const;  // sum over the layers of this process
 
  private:
   RowSet rows(Step& step, Device& device, RowName name, size_t cols) const {
@@ -101,8 +104,9 @@ class Graph {
            std::span<uint32_t> counts) const;
   void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,
                const RowSet& y, std::span<uint32_t> counts) const;
-  RowSet gates(Step& step, Device& device) const;  // of streams; none: no rows
-  // What a branch reads of h, in a.
+  // of hidden streams; without rows if the model has no streams
+  RowSet gates(Step& step, Device& device) const;
+  // Writes the input of a branch (attention or MLP) into a: norm and stream mixing of h.
   void enter(Step& step, const GraphLayer& layer, bool attention, const RowSet& h,
              const RowSet& a) const;
   void mix_streams(Step& step, Device& device, const StreamMixer& mixer, const RowSet& h,
