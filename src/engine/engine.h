@@ -35,144 +35,159 @@ class ThreadPool;
 
 struct EngineOptions {
   size_t context = 4096;  // most tokens of one sequence, prompt included
-  size_t parallel = 1;    // sequences that run at once
-  size_t vocab = 0;       // tokens that may be produced; 0: all of the model's
-  // For keys and values. 0: what `parallel` sequences of `context` need, at most half of the memory
-  // that is free.
+  size_t parallel = 1;    // number of sequences that run at once
+  size_t vocab = 0;       // token ids below this may be produced; 0: all of the model's
+  // Memory for keys and values, in bytes. 0: what `parallel` sequences of `context` tokens need, at
+  // most half of the free memory.
   uint64_t kv_bytes = 0;
-  size_t drafts = 0;                // most drafted tokens of a sequence and step (draft.h); 0: none
-  bool every_draft = false;         // that is found runs, whatever it costs
-  bool backend_drafts = false;      // drafts are those of the backend, or a prediction's
-  double stretch = 3;               // longest step with prompt tokens, times the step without them
-  double max_step = 1;              // seconds of a step with prompt tokens, as predicted
+  size_t drafts = 0;         // most drafted tokens of a sequence per step (draft.h); 0: none
+  bool every_draft = false;  // true: every draft that is found runs, whatever it costs
+  // true: drafts come from the backend, or from a request's prediction
+  bool backend_drafts = false;
+  double stretch = 3;   // longest step with prompt tokens, as a multiple of the step without them
+  double max_step = 1;  // longest predicted step with prompt tokens, in seconds
   size_t prompt_rows = 512;         // most prompt tokens of a step
-  ThreadPool* pool = nullptr;       // for sampling; null: the calling thread
-  std::function<uint64_t()> clock;  // nanoseconds; empty: the system's
-  uint64_t hash_seed = 0;           // of the prefix tree
-  KvBlocks::Freed freed;            // told of every block that nobody owns any more
-  KvDisk* disk = nullptr;   // keeps what leaves memory and reads it again; outlives the engine
-  std::string fingerprint;  // with a disk: of the model and its options (kv_archive.h)
-  StepCost cost;  // what steps of the same model took before; then there is no need to calibrate
-  // The caller's names of `context` and `kv_bytes`, for messages.
+  ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
+  std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
+  uint64_t hash_seed = 0;           // seed of the prefix tree's hash
+  KvBlocks::Freed freed;            // called for each block that lost its last owner
+  KvDisk* disk = nullptr;           // prompt cache on disk; null: none. Must outlive the engine
+  std::string fingerprint;  // with `disk`: identifies the model and its options (kv_archive.h)
+  StepCost cost;  // measured by an engine of the same model before; calibrate() is then not needed
+  // Names that messages use for `context` and `kv_bytes`: the caller's options.
   const char *context_name = "--ctx", *kv_name = "--kv-gib";
 };
 
-// Bytes of keys and values that `parallel` sequences of `context` tokens take.
+// Returns the bytes of keys and values of `parallel` sequences of `context` tokens.
 uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context);
 
-// kContext: no room for another token, in the context or in the memory for keys and values.
+// Reason for which an answer ended. kContext: the context, or the memory for keys and values, has no room for
+// another token.
 enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
 
-// What one answer may be, token by token. Used by one thread at a time.
+// Restricts one answer to a form (a grammar), token by token. Used by one thread at a time.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  virtual const TokenMask& mask() = 0;  // of the next token
-  virtual bool complete() const = 0;    // it may end here
-  // Throws Error where the token does not fit. Not called with the token that ends the answer.
+  virtual const TokenMask& mask() = 0;  // tokens that may come next
+  virtual bool complete() const = 0;    // true: the answer may end here
+  // Appends a token to the answer. Throws Error if the mask excludes the token. Not called for the
+  // token that ends the answer.
   virtual void accept(int32_t token) = 0;
-  // Tokens that the form all but dictates behind this place, at most so many: drafts.
+  // Returns tokens, at most as many as the argument says, that the form almost certainly requires next: drafts.
   virtual std::vector<int32_t> forced(size_t) { return {}; }
 };
 
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  size_t max_new = SIZE_MAX;         // 0: none at all; also bounded by the context
-  std::vector<int32_t> stop_tokens;  // end the sequence; reported, not to be shown
+  size_t max_new = SIZE_MAX;  // most tokens of the answer; 0: none are produced
+  // end the sequence; reported as StepResult tokens but not part of the text
+  std::vector<int32_t> stop_tokens;
   bool ignore_stop = false;
-  size_t n = 1;              // answers; choice 0 draws from the seed itself, i from mix(seed, i)
-  int prompt_logprobs = -1;  // alternatives per prompt token; -1: none
-  int priority = 0;          // lower first; a level is gained per 30 s of waiting
-  std::string client;        // who asks: clients take turns by prompt tokens
-  std::string salt;          // prefixes are shared only between requests of one salt
-  size_t drafts = SIZE_MAX;  // at most; the engine's own limit holds too
-  std::vector<int32_t> prediction;  // what the answer may be like: drafts come from it first
-  // Sees every token of choice `index` while its sequence is sampled, on some thread of the pool,
-  // calls of one choice in order. False ends the sequence (kStopText); what it throws, too (kError).
+  size_t n = 1;  // number of answers; choice 0 draws with the seed itself, i with mix(seed, i)
+  int prompt_logprobs = -1;  // alternatives reported per prompt token; -1: no probabilities
+  int priority = 0;          // lower runs first; 30 s of waiting count as one level
+  std::string client;        // name of who asks: clients take turns, by prompt tokens
+  std::string salt;          // cached prefixes are shared only between requests of the same salt
+  // most drafts of this request per step; the engine's own limit holds too
+  size_t drafts = SIZE_MAX;
+  // text that the answer may resemble: drafts are looked up in it first
+  std::vector<int32_t> prediction;
+  // Receives every token of choice `index` as soon as it is sampled, on some thread of the pool;
+  // calls of one choice are in order. Returning false ends the sequence (kStopText), throwing ends
+  // it with kError.
   std::function<bool(size_t index, const TokenChoice& choice)> watch;
-  // Makes the constraint of each choice; empty: there is none.
+  // Makes the constraint of one choice; called once per choice. Empty: no constraint.
   std::function<std::unique_ptr<TokenConstraint>()> constraint;
-  // Told once, on the engine's thread, when the request leaves the queue. Must not throw.
+  // Called once, on the engine's thread, when the request leaves the queue. Must not throw.
   std::function<void()> admitted;
 };
 
-// Seed of one of several answers.
+// Returns the sampling seed of answer `index` of a request.
 uint64_t seed_of_choice(uint64_t seed, size_t index);
 
-// What a step brought for one sequence: a token, the end, or both. Where drafts were right a sequence
-// has several results in a step, in their order.
+// One result of a step for one sequence: a token, the end, or both. If drafts were right, a
+// sequence has several results in a step, in order.
 struct StepResult {
   uint64_t id = 0;
   size_t index = 0;                   // of the answer, below Request::n
-  std::optional<TokenChoice> choice;  // with the last token, finish is set too
+  std::optional<TokenChoice> choice;  // the token; with the last token, `finish` is set as well
   Finish finish = Finish::kNo;
-  std::string error;                          // of kError, in words
-  size_t cached_tokens = 0;                   // of the prompt that needed no computing
-  size_t drafts_right = 0, drafts_wrong = 0;  // so far
-  size_t prompt_position = 0;                 // prompt_choices: of the first one's token
-  std::vector<TokenChoice> prompt_choices;    // prompt tokens as they were given
+  std::string error;  // the reason, if `finish` is kError
+  // tokens of the prompt that the cache had, so that they were not computed
+  size_t cached_tokens = 0;
+  size_t drafts_right = 0, drafts_wrong = 0;  // since the sequence began
+  size_t prompt_position = 0;                 // position of the first token of prompt_choices
+  std::vector<TokenChoice> prompt_choices;    // log-probabilities of prompt tokens
 };
 
 struct StepReport {
   std::vector<StepResult> results;
   StepFigures figures;
-  // Not empty: the step failed, in words; every sequence is as it was before, and the next step
-  // tries again, unless the backend is lost.
+  // If not empty, the step failed for this reason. Every sequence is as it was before, and the next
+  // step tries again, unless the backend is lost.
   std::string failure;
-  bool out_of_memory = false;  // which is why it failed
+  bool out_of_memory = false;  // the reason is a lack of memory
   bool lost = false;
 };
 
-// Throws Error where a prompt is empty, leaves no room in the context or holds an unknown token.
+// Throws Error if a prompt is empty, leaves no room in the context or holds an unknown token.
 void check_prompt(std::span<const int32_t> prompt, size_t context, size_t vocab,
                   const char* context_name = "--ctx");
 
 class Engine {
  public:
-  // Throws Error where the memory for keys and values holds not even a block.
+  // Throws Error if the memory for keys and values does not hold one block.
   Engine(Backend& backend, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // From any thread. add throws Error in words when the prompt is empty, does not fit the context
-  // or the memory, or holds an unknown token; cancel takes effect before the sequence's next step.
+  // Thread-safe. add() queues a request and returns its id; throws Error if the prompt is empty,
+  // holds an unknown token, or does not fit the context or the memory. cancel() takes effect before
+  // the sequence's next step; unknown ids are ignored.
   uint64_t add(Request request);
   void cancel(uint64_t id) noexcept;
   bool idle() const { return live_.load() == 0; }
-  std::string_view stage() const { return stage_.load(); }  // of the step that runs, in a word
-  EngineSnapshot snapshot() const;                          // as of the last step
-  // Waits until there is something to do, at most so long; wake() ends it.
+  // thread-safe: one word for what the running step does
+  std::string_view stage() const { return stage_.load(); }
+  EngineSnapshot snapshot() const;  // thread-safe: figures as of the end of the last step
+  // Waits until there is a request to run, at most `most`, and returns whether there is one. wake() ends the
+  // wait early. Both are thread-safe.
   bool wait(std::chrono::nanoseconds most);
   void wake();
 
-  // The rest is for one thread at a time.
+  // --- The functions below must be called by one thread at a time. ---
 
-  // One pass through the model: a token for every running sequence (of a batch, where there are
-  // several), and pieces of prompts.
+  // Runs one batch through the model: one token for every running sequence (of one batch, if the
+  // backend takes several), and pieces of prompts.
   StepReport step();
-  // Measures steps of 1, 8, 32 and 128 rows (also warms up). Without it the engine learns as it goes.
+  // Measures steps of 1, 8, 32 and 128 rows, which also warms up caches. Optional: without it the
+  // engine learns costs from its steps.
   void calibrate();
-  // Makes the whole memory for keys and values usable now, instead of block by block.
+  // Allocates all memory for keys and values now, instead of block by block. Throws Error if there
+  // is too little.
   void commit_memory();
-  // Forgets what no running sequence uses.
+  // Evicts all cached blocks that no running sequence uses.
   void clear_cache() { kv_.tree().clear(); }
-  // Writes what the cache holds to disk, where there is one, and waits for it.
+  // Writes the cached blocks to the disk cache, if there is one, and waits for it.
   void keep_cache() { kv_.keep_all(); }
 
   size_t context() const { return context_; }
   size_t parallel() const { return options_.parallel; }
-  size_t longest() const { return longest_; }  // sequence that context and memory allow
+  // longest sequence, in tokens, that context and memory allow
+  size_t longest() const { return longest_; }
   uint64_t kv_bytes() const { return kv_.blocks().budget(); }
-  size_t sequences() const;    // of longest() tokens that run at once in this memory; at least 1
-  size_t prompt_left() const;  // tokens of prompts that no step has run yet
+  // number of sequences of longest() tokens that fit into the memory; at least 1
+  size_t sequences() const;
+  size_t prompt_left() const;  // prompt tokens that no step has run yet
   const KvStore& kv() const { return kv_; }
   const StepCost& cost() const { return cost_; }
 
  private:
   struct Client {
-    uint64_t tokens = 0;  // of its prompts that were admitted
+    uint64_t tokens = 0;  // prompt tokens of this client that were admitted
     size_t sequences = 0;
   };
   struct Sequence;
@@ -224,17 +239,19 @@ class Engine {
   EngineOptions options_;
   Backend& backend_;
   size_t context_, longest_ = 0, vocab_;
-  bool cuttable_ = true;  // what all kinds hold of a sequence can be cut at any token
+  bool cuttable_ = true;  // true: sequences can be cut at any token in every kind of block
   KvStore kv_;
   StepCost cost_;
-  double draft_pass_ = 0;  // nanoseconds in which the backend makes a draft for each that wants one
+  // nanoseconds in which the backend makes one draft for each sequence that asks
+  double draft_pass_ = 0;
   size_t draft_passes_seen_ = 0;
   Sequences sequences_;  // in order of arrival
   std::unordered_map<std::string, Client> clients_;
-  // Where admission stopped last: nothing is tried again before something became free.
+  // Memory and sequences when admission last stopped: nothing is tried again before memory or a
+  // place became free.
   uint64_t stopped_at_available_ = 0;
   size_t stopped_at_running_ = SIZE_MAX;
-  // Batches that the backend has, the oldest first, and the one whose results are taken.
+  // Batches that the backend works on, oldest first, and the batch whose results are being read.
   std::deque<std::unique_ptr<PendingStep>> pending_steps_;
   std::unique_ptr<PendingStep> collected_;
   StepOutput output_;

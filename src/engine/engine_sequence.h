@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One answer in the making, as the engine's files see it.
+// State of one answer that is being generated; private to the engine's files.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -14,7 +14,7 @@ namespace moebius {
 
 struct Engine::Sequence {
   enum class State : uint8_t {
-    kFollows,  // waits for the prompt that choice 0 runs for it
+    kFollows,  // waits for choice 0 of its request, which runs the prompt for it
     kWaiting,
     kRunning,
     kEnded,
@@ -36,35 +36,37 @@ struct Engine::Sequence {
   std::shared_ptr<const Request> request;
   Sampler sampler;
   std::unique_ptr<TokenConstraint> constraint;
-  std::vector<int32_t> tokens;  // prompt and answer; the blocks hold kv.length of them
+  std::vector<int32_t> tokens;  // prompt and answer; the blocks hold the first kv.length of them
   SequenceKv kv;
   State state = State::kWaiting;
   bool cancelled = false;
-  bool blamed = false;  // the backend cannot run it; `error` says why
+  bool blamed = false;  // the backend cannot run this sequence; `error` says why
   size_t max_new = 0, produced = 0;
-  Finish limit = Finish::kLength;  // what reaching max_new means
-  size_t reported = 0;             // rows of the prompt whose log-probabilities were reported
-  size_t cached = 0;               // tokens that the cache had when it came
-  bool admitted = false;           // at some time
-  int preempted = 0;               // times
-  size_t keyed_for = 0;            // tokens there were when its first key was made
-  KvRestore restore;               // what it reads from disk before it runs
+  Finish limit = Finish::kLength;  // the Finish to report when max_new is reached
+  size_t reported = 0;             // prompt rows whose log-probabilities were reported
+  size_t cached = 0;               // tokens that the cache had when the sequence arrived
+  bool admitted = false;           // true once the sequence has run
+  int preempted = 0;               // number of preemptions
+  size_t keyed_for = 0;            // number of tokens when its first disk key was made
+  KvRestore restore;               // what it still reads from disk before it runs
   uint64_t waiting_since = 0;
   Client* client = nullptr;
-  std::vector<Sequence*> followers;  // of choice 0, until its prompt is done
+  std::vector<Sequence*> followers;  // other choices that wait for the prompt of choice 0
 
-  size_t steps_under_way = 0;  // batches under way that it takes part in
-  size_t ahead = 0;            // tokens behind kv.length that these run
+  size_t steps_under_way = 0;  // batches in flight that contain this sequence
+  size_t ahead = 0;            // tokens after kv.length that these batches run
 
-  PromptLookup lookup, predicted;  // in its tokens; in what was predicted
+  // `lookup` over its own tokens, `predicted` over Request::prediction
+  PromptLookup lookup, predicted;
   DraftRecord found_record, forced_record{DraftRecord::kForced};
   bool draft_due = false, draft_forced = false;
   size_t drafts_right = 0, drafts_wrong = 0;
 
-  // Of the step that is made.
-  size_t piece = 0;                 // tokens it runs, without drafts
-  std::vector<int32_t> draft_rows;  // its last token and drafts; empty: none
-  bool backend_drafts = false;      // which the backend makes in the step
+  // The fields below describe the step that is being made.
+  size_t piece = 0;                 // tokens that the step runs, without drafts
+  std::vector<int32_t> draft_rows;  // its last token and its drafts; empty: no drafts
+  // true: the backend makes the drafts in the step
+  bool backend_drafts = false;
   std::vector<TokenChoice> choices;
   std::vector<TokenChoice> prompt_choices;
   size_t prompt_position = 0;
@@ -73,17 +75,19 @@ struct Engine::Sequence {
 
   size_t prompt() const { return request->prompt.size(); }
   size_t final_length() const { return prompt() + max_new; }
-  size_t next() const { return kv.length + ahead; }  // first token that nobody has run or runs
+  // first token that no batch has run or is running
+  size_t next() const { return kv.length + ahead; }
   size_t pending() const { return tokens.size() - next(); }
   bool running() const { return state == State::kRunning; }
-  bool safe() const { return preempted >= 3; }  // is not preempted again
+  // was preempted so often that it is not preempted again
+  bool safe() const { return preempted >= 3; }
   bool completes() const { return piece == pending(); }
   DraftRecord& draft_record() { return draft_forced ? forced_record : found_record; }
   size_t drafts() const { return draft_rows.empty() ? 0 : draft_rows.size() - 1; }
   bool wants_prompt_rows() const {
     return request->prompt_logprobs >= 0 && reported + 1 < prompt();
   }
-  // Who comes first when there is not enough for all.
+  // Sort key: the smaller one comes first if there is not enough memory or room for all.
   auto rank() const { return std::tuple(request->priority, id, index); }
 
  private:
@@ -94,16 +98,17 @@ struct Engine::Sequence {
   }
 };
 
-// A row of logits that a sequence takes its next token from, and rows of its prompt.
+// Rows of logits from which a sequence draws its next token, and which log-probabilities of its
+// prompt are read from.
 struct Engine::Task {
   Sequence* sequence = nullptr;
   std::span<const float> logits;           // [rows, vocab]
   size_t position = 0;                     // of the first row's token
-  bool completes = false;                  // the last row brings a token
-  const Candidates* candidates = nullptr;  // of one row, instead of its logits
+  bool completes = false;                  // true: a token is drawn from the last row
+  const Candidates* candidates = nullptr;  // instead of logits, for one row
 };
 
-// A batch that the backend has.
+// A batch that was submitted to the backend, with the sequences it runs.
 struct Engine::PendingStep {
   struct Part {
     Sequence* sequence;
@@ -117,7 +122,7 @@ struct Engine::PendingStep {
   StepFigures figures;
   uint64_t start = 0;
 
-  size_t passes() const {  // in which the backend drafts
+  size_t passes() const {  // number of passes in which the backend drafts
     size_t most = 0;
     for (const BatchItem& item : items) most = std::max(most, item.drafts);
     return most;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of the prefix tree on disk. A block's name is a hash of the model, the salt and all token
-// ids up to its end; its file says them again, and is read only where they are equal. Unfinished
-// blocks of ended sequences have the name of their first tokens: the last one wins.
+// Stores blocks of the prefix tree on disk. The name of a block's file is a hash of the model, the
+// salt and all token ids up to the block's end; the file repeats them, and is used only if they are
+// equal. An unfinished block of an ended sequence is named after its first tokens: the last one
+// written wins.
 //
-// States are large, and of use only exactly where they were taken: they go to disk at the ends of
-// sequences, where prompts part, and every fourth block.
+// States of recurrent layers are large and can be used only at the position where they were saved:
+// they go to disk at the ends of sequences, where prompts part, and every fourth block.
 #pragma once
 #include <memory>
 #include <span>
@@ -22,32 +23,35 @@ namespace moebius {
 
 class KvArchive {
  public:
-  // `fingerprint`: of all that decides which bytes a block has; 64 hexadecimal digits.
+  // `fingerprint`: hash of everything that decides which bytes a block has; 64 hexadecimal digits.
   KvArchive(Backend& backend, const KvBlocks& blocks, KvDisk& disk, std::string fingerprint);
 
   KvDisk& disk() const { return disk_; }
-  // Writes a block that will leave memory; never waits.
+  // Queues a block that is about to leave memory for writing. Never waits; the block is dropped if
+  // too much is queued.
   void keep(PrefixNode& node, size_t kind) noexcept;
-  // Writes all that the disk does not have yet, and waits for it.
+  // Writes all blocks that the disk does not have yet, and waits for the writes.
   void keep_all(const PrefixTree& tree);
 
-  // What there is of tokens[0, limit) on disk beyond what memory serves.
+  // Returns what the disk has of tokens[0, limit) beyond what memory has.
   KvRestore plan(const PrefixTree& tree, PrefixNode* root, std::span<const int32_t> tokens,
                  size_t limit) const;
-  // Whether a block must be read for the plan, given what memory has of it.
+  // Returns true if a block must be read for the plan, given what memory has of it.
   bool wanted(const KvRestore& restore, size_t depth, size_t kind) const;
-  // Reads one block of a kind (depth counts from 1) into memory that has a number; false: it is not
-  // there, or is not what was asked for. From any thread.
+  // Reads one block of a kind (depth counts from 1) into block `id` of the backend. Returns false
+  // if the file is missing or is not the block that was asked for. Thread-safe.
   bool read(const KvRestore& restore, size_t depth, size_t kind, std::span<const int32_t> tokens,
             BlockId id) const noexcept;
-  // The same for the unfinished block below; `found` are all its tokens.
+  // Reads the unfinished block after the last whole one into block `id`, as read() does; `found`
+  // receives all its tokens.
   bool read_tail(const KvRestore& restore, size_t kind, std::span<const int32_t> rest, BlockId id,
                  std::vector<int32_t>& found) const noexcept;
-  // Runs `reading`, which reads so many of the files that are left.
+  // Runs `reading`, which reads `files` of the remaining files, and learns the speed of the disk
+  // from its time.
   void measure(KvRestore& restore, size_t files, FunctionRef<void()> reading) const;
-  // The system may fetch some blocks behind it: they are next.
+  // Tells the system to read ahead some blocks after `depth`, which are needed next.
   void expect(const KvRestore& restore, size_t depth) const;
-  void used(const KvRestore& restore) const;  // has been read
+  void used(const KvRestore& restore) const;  // records that its files were used last
 
  private:
   static std::string child_key(const std::string& parent, std::span<const int32_t> tokens);

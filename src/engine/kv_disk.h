@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files by name in a folder of our own, within a number of bytes; what was used least recently goes
-// first. A thread of its own writes, so that nobody waits for a disk; what it cannot keep up with is
-// dropped. Files appear whole or not at all (a temporary name, then a rename), so that a process that
-// is killed leaves nothing that could be taken for one. Several processes may share a folder. What
-// the bytes mean is not known here.
+// A cache of named files in a folder, bounded in bytes; the least recently used file is removed
+// first. A thread of its own writes, so that callers never wait for the disk; files that the thread
+// cannot keep up with are dropped. Files appear whole or not at all (a temporary name, then a
+// rename), so a killed process leaves no file that looks complete. Several processes may share a
+// folder. The meaning of the bytes is the caller's (kv_file.h).
 //
-// The order of use is kept as the time of modification: the time of the use, or where a clock went
-// back, a microsecond after the latest time in the folder. It is there again after a restart.
+// The modification time of a file is the order of its use: the time of the last use, or one
+// microsecond after the latest time in the folder if the clock went back. So the order survives
+// restarts.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -29,48 +30,57 @@
 namespace moebius {
 
 struct KvDiskOptions {
-  std::string folder;                      // made where it is missing, for this user alone
-  uint64_t bytes = 0;                      // of all files, those of earlier runs included
-  size_t queue_bytes = size_t{256} << 20;  // that may wait to be written
-  std::function<void(const std::string& words)> say;  // of a disk that fails, once
-  std::function<uint64_t()> clock;                    // nanoseconds; empty: the system's
-  std::function<int(int fd, std::span<const uint8_t> bytes)> write;  // for tests; 0 or an errno
+  std::string folder;  // created if missing, readable for this user alone
+  uint64_t bytes = 0;  // limit of all files in the folder, including those of earlier runs
+  size_t queue_bytes = size_t{256} << 20;             // limit of bytes that wait to be written
+  std::function<void(const std::string& words)> say;  // receives one message when the disk fails
+  std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
+  // replaces write(2) in tests; returns 0 or an errno
+  std::function<int(int fd, std::span<const uint8_t> bytes)> write;
 };
 
 class KvDisk {
  public:
-  // Throws Error in words: a folder that others may write to or own, or that cannot be used.
+  // Throws Error if the folder cannot be used, or if other users own it or may write to it.
   explicit KvDisk(KvDiskOptions options);
-  ~KvDisk();  // what waits is written
+  ~KvDisk();  // writes what is queued, then returns
   KvDisk(const KvDisk&) = delete;
   KvDisk& operator=(const KvDisk&) = delete;
 
-  // Is or will be there, as far as this process knows.
+  // Returns true if the file exists or is queued, as far as this process knows. Thread-safe.
   bool holds(const std::string& name) const;
-  // Asks the system: another process may have written or removed it.
+  // Returns true if the file exists now, by asking the system: another process may have written or
+  // removed it.
   bool find(const std::string& name) const noexcept;
-  void expect(const std::string& name) const noexcept;  // it will be read soon
+  void expect(const std::string& name) const noexcept;  // hints that the file will be read soon
   KvFileReader open(const std::string& name) const { return {folder_, name}; }
-  bool read(const std::string& name, std::vector<uint8_t>& out);  // all of it
-  // Files were read. Reading so many bytes takes so long, by what was measured.
+  // reads a whole file; false if it is missing
+  bool read(const std::string& name, std::vector<uint8_t>& out);
+  // has_read() records the time of a read; read_nanoseconds() predicts the time of a read from
+  // these records.
   void has_read(uint64_t bytes, size_t files, uint64_t nanoseconds);
   double read_nanoseconds(uint64_t bytes, size_t files) const;
-  void pass_over();  // it was found too slow: that is believed a little less each time
-  void discard(const std::string& name);  // it is damaged
+  // records that reading was predicted to be too slow and skipped: the prediction is lowered a
+  // little each time, so that the disk is tried again
+  void pass_over();
+  void discard(const std::string& name);  // removes a damaged file
 
-  // Room for a file that will be put; none: too much waits already (then it counts as dropped),
-  // unless `wait`.
+  // Returns a buffer for a file that will be given to put(). Without a value, too much is queued
+  // and the file counts as dropped; `wait` waits for room instead.
   std::optional<std::vector<uint8_t>> take(size_t bytes, bool wait);
-  void give_back(std::vector<uint8_t> bytes) noexcept;  // taken, and not put
-  // Writes a file. `seal` runs on the writer's thread before. A file of that name is replaced where
-  // `replace` is true, else left. `order`: of its use; others that were used later do not go for it.
+  // returns a buffer of take() that is not put
+  void give_back(std::vector<uint8_t> bytes) noexcept;
+  // Queues a file for writing. `seal` is called on the writer's thread before the write. An
+  // existing file of this name is replaced if `replace` is true, else kept. `order`: order of its
+  // last use; files that were used later are not evicted for it.
   using Seal = void (*)(std::span<uint8_t> bytes);
   void put(const std::string& name, std::vector<uint8_t> bytes, Seal seal, uint64_t order,
            bool replace);
-  // In this order of use, from `first` on.
+  // Records that the files were used, in this order from `first` on.
   void used(std::vector<std::string> names, uint64_t first);
-  uint64_t next_orders(size_t count);  // the first of so many that are later than all before
-  void flush();                        // until nothing waits
+  // returns the first of `count` consecutive orders that are later than all before
+  uint64_t next_orders(size_t count);
+  void flush();  // waits until nothing is queued
 
   const std::string& folder() const { return options_.folder; }
   KvDiskFigures figures() const;
@@ -82,12 +92,12 @@ class KvDisk {
   };
   struct Job {
     std::vector<std::string> names;
-    std::vector<uint8_t> bytes;  // empty: the names were used
+    std::vector<uint8_t> bytes;  // empty: this job only records a use of `names`
     Seal seal = nullptr;
     uint64_t order = 0;
     bool replace = false;
   };
-  void scan();  // under mutex_
+  void scan();  // Requires mutex_.
   void see_others_changes();
   void make_room(uint64_t bytes, uint64_t order, const std::string& name);
   void set_entry(const std::string& name, Entry entry);
@@ -96,14 +106,15 @@ class KvDisk {
   void run(Job& job);
   bool store(Job& job);
   int create_temporary(std::string& name);
-  bool fits(const std::string& name, uint64_t bytes) const;  // under mutex_
+  bool fits(const std::string& name, uint64_t bytes) const;  // requires mutex_
   int write_all(int fd, std::span<const uint8_t> bytes) const;
   void touch(const std::string& name, uint64_t order);
   void complain(std::string_view what, int code);
 
   KvDiskOptions options_;
   int folder_ = -1, lock_ = -1;
-  uint64_t generation_ = UINT64_MAX;  // of changes by all processes, as last seen; the writer's
+  // counter of changes by all processes, as last seen; used by the writer's thread alone
+  uint64_t generation_ = UINT64_MAX;
   uint64_t temporaries_ = 0;
   bool complained_ = false;
 
@@ -111,11 +122,11 @@ class KvDisk {
   std::unordered_map<std::string, Entry> entries_;
   std::set<std::pair<uint64_t, std::string>> by_order_;
   std::unordered_set<std::string> queued_;
-  uint64_t order_ = 0;  // the last that was given
+  uint64_t order_ = 0;  // the latest order that was given out
   KvDiskFigures figures_;
-  double per_byte_ = 1;  // nanoseconds
+  double per_byte_ = 1;  // nanoseconds to read one byte, a running mean
   std::deque<Job> jobs_;
-  std::vector<std::vector<uint8_t>> spare_;  // buffers to use again
+  std::vector<std::vector<uint8_t>> spare_;  // buffers for reuse
   size_t waiting_bytes_ = 0;
   bool busy_ = false, over_ = false;
   std::condition_variable changed_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of keys and values as a file: what it was computed from, its bytes, and checksums of
+// One block of keys and values as a file: the tokens it was computed from, its bytes, and checksums
+// of
 // both. Numbers are little-endian.
 //
 //   0  "MOEBKV2\n"                24  kind     32  length of the sequence
@@ -17,30 +18,32 @@
 
 namespace moebius {
 
-inline constexpr size_t kKvKeyChars = 64;  // a SHA-256 in hexadecimal
+inline constexpr size_t kKvKeyChars = 64;  // length of a SHA-256 in hexadecimal
 inline constexpr size_t kMostFileTokens = 128;
 
 struct KvFile {
-  std::string fingerprint, parent;  // of the model; of the tokens before
+  // key of the model (KvArchive); key of the block before this one
+  std::string fingerprint, parent;
   uint32_t kind = 0;
   uint64_t length = 0;          // tokens of the sequence up to the end of the block
-  std::vector<int32_t> tokens;  // of the block: 128, fewer of an unfinished one
+  std::vector<int32_t> tokens;  // of this block: 128, or fewer if it is unfinished
   uint64_t block_bytes = 0, block_sum = 0;
 };
 
-// Where the block lies in a file.
+// Returns the offset of the block's bytes in its file.
 constexpr size_t kv_file_block_at(size_t tokens) { return 48 + 2 * kKvKeyChars + 4 * tokens; }
 constexpr size_t kv_file_bytes(size_t tokens, size_t block_bytes) {
   return kv_file_block_at(tokens) + block_bytes;
 }
 
-// Fills everything before the block but the checksums; `bytes` is the whole file, whose block is or
-// will be there.
+// Writes all of a file that stands before the block, except the checksums. `bytes` is the whole
+// file; its block may be filled in before or after.
 void write_kv_file_head(const KvFile& file, std::span<uint8_t> bytes);
-void seal_kv_file(std::span<uint8_t> bytes);  // the checksums
-// What a file of `size` bytes says that begins with `head`: all before the block, at least. Returns
-// why it is none, or "".
+void seal_kv_file(std::span<uint8_t> bytes);  // computes and writes both checksums
+// Parses the head of a file of `size` bytes; `head` holds at least everything before the block.
+// Returns "" or why it is no valid file.
 std::string read_kv_file_head(std::span<const uint8_t> head, uint64_t size, KvFile& out);
-std::string read_kv_file(std::span<const uint8_t> bytes, KvFile& out);  // and its block is whole
+// the same for a whole file, whose block checksum is verified too
+std::string read_kv_file(std::span<const uint8_t> bytes, KvFile& out);
 
 }  // namespace moebius

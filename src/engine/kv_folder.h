@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of a KvDisk as the system sees it: who may use it, which of its files are ours, and what
-// a killed process left.
+// File system calls of a KvDisk: access rights of its folder, its list of files, and cleaning up
+// after killed processes.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -19,13 +19,14 @@ struct KvFolderFile {
   uint64_t order = 0, bytes = 0;
 };
 
-// Opens the folder, or makes it for this user alone, and locks it as one of those who use it. Who
-// comes first removes what others left half written. Throws Error in words where somebody else owns
-// it or may write to it.
+// Opens the folder, creating it for this user alone, and takes a shared lock on it; the first user
+// removes half-written files. Returns its file descriptor. Throws Error if somebody else owns the
+// folder or may write to it.
 int open_kv_folder(const std::string& folder);
 std::vector<KvFolderFile> list_kv_folder(int folder);
 std::optional<KvFolderFile> stat_kv_file(int folder, const std::string& name);
-// A file that is held open while it is read, at positions: what happens to its name does not matter.
+// Reads one file at given positions through an open descriptor, so that renaming or removing the
+// file does not matter.
 class KvFileReader {
  public:
   KvFileReader(int folder, const std::string& name);
@@ -34,15 +35,15 @@ class KvFileReader {
   KvFileReader& operator=(const KvFileReader&) = delete;
   bool there() const { return fd_ >= 0; }
   uint64_t size() const { return size_; }
-  bool read(uint64_t at, std::span<uint8_t> out) const;  // all of it
+  bool read(uint64_t at, std::span<uint8_t> out) const;  // fills `out`, or returns false
 
  private:
   int fd_ = -1;
   uint64_t size_ = 0;
 };
-int write_kv_folder(int fd, std::span<const uint8_t> bytes);  // all of them; 0 or an errno
-// The right to change names, of one process at a time. `held` is false where another has it for
-// seconds.
+int write_kv_folder(int fd, std::span<const uint8_t> bytes);  // writes all bytes; 0 or an errno
+// Lock for changing names in the folder, exclusive among processes. `held` is false if another
+// process kept the lock for seconds.
 class KvFolderLock {
  public:
   explicit KvFolderLock(int fd);
@@ -55,8 +56,8 @@ class KvFolderLock {
   int fd_;
 };
 std::string kv_temporary_name(uint64_t number);
-// Orders of use are times in microseconds since 1970, which file systems keep: an order as a file's
-// time, and the order of something that is used now.
+// Convert between a file's time and the order of its last use, which is a time in microseconds
+// since 1970; kv_order_now() is the order of a use now.
 timespec kv_time_of(uint64_t order);
 uint64_t kv_order_now();
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys and values of running sequences: block tables that grow, share, fork and end, over the
+// Keys and values of running sequences: grows, shares, forks and ends block tables, on top of block
 // numbers (kv_blocks.h), the cache (prefix_tree.h) and a backend's memory. Full blocks are shared
-// and never written again; the unfinished block has one owner. Whatever throws leaves the sequence
-// as it was.
+// and never written again; the unfinished block has one owner. A function that throws leaves the
+// sequence as it was. Used by the engine's thread alone.
 #pragma once
 #include <span>
 #include <string_view>
@@ -21,26 +21,28 @@ class KvDisk;
 class ThreadPool;
 
 struct SequenceKv {
-  BlockTables tables;          // all kinds the same number of entries
-  size_t length = 0;           // tokens in the blocks; more blocks may be there for the next step
-  PrefixNode* node = nullptr;  // of its last block in the tree, or the root; pinned
-  std::vector<size_t> first;   // of every kind, the first block that is still held
+  BlockTables tables;  // of each kind; all have the same number of entries
+  // tokens whose keys and values are in the blocks; the tables may have more blocks, for the next
+  // step
+  size_t length = 0;
+  PrefixNode* node = nullptr;  // tree node of the last whole block, or the root; pinned
+  std::vector<size_t> first;   // for each kind, the first block that is still held
   bool empty() const { return node == nullptr; }
   size_t blocks() const { return tables.empty() ? 0 : tables[0].size(); }
 };
 
-// Blocks and bytes of one sequence of `length` tokens that shares nothing, while it runs.
+// Return blocks and bytes of one running sequence of `length` tokens that shares nothing.
 size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept;
 uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept;
 
 struct KvOptions {
   uint64_t budget = 0;  // bytes of all blocks
-  size_t tails = 1;     // unfinished blocks of ended sequences that are kept
+  size_t tails = 1;     // most unfinished blocks of ended sequences that are cached
   uint64_t hash_seed = 0, hash_mask = UINT64_MAX;
-  KvBlocks::Freed freed;         // told of every block that nobody owns any more
-  KvDisk* disk = nullptr;        // keeps what leaves memory; null: nothing does
-  std::string fingerprint = {};  // of the model (kv_archive.h)
-  ThreadPool* pool = nullptr;    // to read with; null: the calling thread
+  KvBlocks::Freed freed;         // called for each block that lost its last owner
+  KvDisk* disk = nullptr;        // receives blocks that leave memory; null: they are lost
+  std::string fingerprint = {};  // identifies the model (kv_archive.h)
+  ThreadPool* pool = nullptr;    // threads that read files; null: the calling thread
 };
 
 class KvStore {
@@ -48,47 +50,54 @@ class KvStore {
   KvStore(Backend& backend, const KvOptions& options);
   ~KvStore();
 
-  // Bytes that a sequence still has to get until it is `length` long.
+  // Returns the bytes of blocks that a sequence still needs until it is `length` tokens long.
   uint64_t bytes_until(const SequenceKv& kv, size_t length) const noexcept;
-  // Bytes of one block of every kind.
+  // Returns the bytes of one block of every kind together.
   uint64_t row_bytes() const noexcept { return row_bytes_; }
-  // Free, or owned by the cache alone.
+  // Returns the bytes that are free or owned by the cache alone.
   uint64_t available() const noexcept { return blocks_.free_bytes() + blocks_.evictable_bytes(); }
 
-  // Starts an empty sequence with what the cache has of tokens[0, limit): kv.length says how much.
+  // Starts an empty sequence with the cached prefix of tokens[0, limit); sets kv.length to its
+  // tokens.
   void attach(SequenceKv& kv, std::string_view salt, std::span<const int32_t> tokens, size_t limit);
-  // Gives it blocks up to `length` tokens and returns how far they reach: less where there is no
-  // memory that leaves `keep` bytes available.
+  // Adds blocks for up to `length` tokens and returns the number of tokens that they hold: less if
+  // memory ends or fewer than `keep` bytes would stay available.
   size_t grow(SequenceKv& kv, size_t length, uint64_t keep = 0);
-  // Takes back blocks that no token reached; after a failed step also what it left in the last one.
+  // shrink() releases blocks that hold no token. cut() also discards what a failed step wrote into
+  // the last block.
   void shrink(SequenceKv& kv) noexcept;
   void cut(SequenceKv& kv);
-  // A step brought the sequence to `length`: full blocks go to the tree, those out of reach go.
+  // Records that a step extended the sequence to `length` tokens: full blocks enter the tree, and
+  // blocks out of reach of attention windows are released.
   void advance(SequenceKv& kv, std::span<const int32_t> tokens, size_t length) noexcept;
-  // `to`, empty, becomes the same sequence. False: no memory for its unfinished block.
+  // Makes `to`, which must be empty, a copy of `from` that shares its full blocks. Returns false if
+  // there is no memory for the unfinished block.
   bool fork(const SequenceKv& from, SequenceKv& to, uint64_t keep = 0);
-  // The sequence is over or has to wait: what it had becomes cache.
+  // Ends the sequence, or preempts it: its blocks become cache.
   void end(SequenceKv& kv, std::span<const int32_t> tokens) noexcept;
-  void clear(SequenceKv& kv) noexcept;  // the same without its unfinished block
+  void clear(SequenceKv& kv) noexcept;  // as end(), but the unfinished block is not cached
 
-  // What there is on disk of tokens[0, limit) beyond what the cache has; then reads it into the cache
-  // until it is all there or `goes_on` says no, and leaves `keep` bytes available. Whatever goes wrong,
-  // less is found.
+  // plan_restore() finds what the disk has of tokens[0, limit) beyond the cache. restore() reads it
+  // into the cache until it is complete or `goes_on` returns false, leaving `keep` bytes available.
+  // Errors only make the found prefix shorter.
   KvRestore plan_restore(std::string_view salt, std::span<const int32_t> tokens,
                          size_t limit) noexcept;
   void restore(KvRestore& restore, std::string_view salt, std::span<const int32_t> tokens,
                uint64_t keep, FunctionRef<bool()> goes_on) noexcept;
   const KvArchive* archive() const noexcept { return archive_.get(); }
-  // Writes the whole cache to disk, where there is one.
+  // Writes the whole cache to disk, if there is one, and waits.
   void keep_all();
 
-  // One block of every kind that belongs to nobody's sequence; empty: no memory.
+  // Returns one block of every kind for measurements, to be returned with give_back(); empty: no
+  // memory.
   BlockTables scratch();
   void give_back(BlockTables& tables) noexcept;
 
-  // Memory of numbers that are not used goes back where numbers have outgrown the budget.
+  // Lets the backend release the memory of free block numbers, if there are more numbers than the
+  // budget holds.
   void tidy();
-  // Makes the whole budget usable now, shared between kinds as sequences of `length` tokens do.
+  // Allocates the whole budget now, divided between kinds as sequences of `length` tokens need it.
+  // Throws Error.
   void commit(size_t length);
 
   const KvBlocks& blocks() const noexcept { return blocks_; }
@@ -109,10 +118,10 @@ class KvStore {
   Backend& backend_;
   KvBlocks blocks_;
   PrefixTree tree_;
-  std::unique_ptr<KvArchive> archive_;  // null: there is no disk
+  std::unique_ptr<KvArchive> archive_;  // null: no disk cache
   ThreadPool* pool_;
   uint64_t row_bytes_ = 0;
-  std::vector<BlockId> row_;  // of every kind
+  std::vector<BlockId> row_;  // scratch block numbers, one per kind
 };
 
 }  // namespace moebius

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cache of keys and values: what was computed for a prefix serves every sequence that begins
-// with the same tokens. A node is one block of 128 tokens below the node of the tokens before it
-// (or, as a leaf, the unfinished block of a sequence that ended); a seeded hash finds candidates,
-// token ids decide. Prefixes of different salts never meet.
+// The prefix cache: keys and values computed for a prefix serve every sequence that begins with the
+// same tokens. A node is one block of 128 tokens below the node of the tokens before it (or, as a
+// leaf, the unfinished block of an ended sequence, a "tail"). A seeded hash finds candidates, and
+// token ids are compared. Prefixes of different salts are never shared. Used by the engine's thread
+// alone.
 //
-// A node holds a block of every kind. Blocks of kinds with a finite reach (windows, states) may be
-// gone while the node stays: they serve only prefixes that end nearby. What nobody else owns is
-// evicted least recently used first, leaves before what they hang from.
+// A node holds one block of every kind. Blocks of kinds with a finite reach (attention windows,
+// recurrent states) may be evicted while the node stays: they serve only prefixes that end nearby.
+// Nodes that only the cache owns are evicted least recently used first, children before parents.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,66 +24,72 @@ namespace moebius {
 
 struct PrefixNode {
   PrefixNode* parent = nullptr;  // null: a root, which has no tokens
-  size_t depth = 0;              // blocks from the root, this one included
+  size_t depth = 0;              // number of blocks from the root to here, this one included
   std::vector<int32_t> tokens;   // 128; fewer in a tail
-  std::vector<BlockId> blocks;   // of every kind
+  std::vector<BlockId> blocks;   // one per kind; kNoBlock: evicted
   uint64_t hash = 0;
-  uint32_t pins = 0;  // sequences that will add their next block below it
+  uint32_t pins = 0;  // running sequences that will add their next block below this node
   PrefixNode *same_hash = nullptr, *child = nullptr, *sibling = nullptr, *sibling_before = nullptr;
-  // Two orders of use: of the node, and of its blocks of finite reach.
+  // Links of two lists in order of use: of nodes, and of nodes with blocks of finite reach.
   struct Order {
     PrefixNode *before = nullptr, *after = nullptr;
     uint64_t stamp = 0;
   };
   Order used, used_near;
-  std::string salt;  // of a root
-  std::string key;   // on disk (kv_archive.h); empty: not asked for yet
+  std::string salt;  // only in a root
+  std::string key;   // name on disk (kv_archive.h); empty: not computed yet
   bool tail() const { return parent != nullptr && tokens.size() < kBlockTokens; }
 };
 
 class PrefixTree {
  public:
-  // Keeps at most `tails` tails. `hash_mask`: bits of the hash that count (for tests).
+  // Keeps at most `tails` unfinished blocks. `hash_mask`: bits of the hash that are used; tests
+  // force collisions with it.
   PrefixTree(KvBlocks& blocks, size_t tails, uint64_t seed, uint64_t hash_mask = UINT64_MAX);
   ~PrefixTree();
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // The node that all prefixes of a salt hang from; lives as long as it is pinned or has children.
+  // Returns the root of a salt's prefixes, created on first use; it lives while it is pinned or has
+  // children.
   PrefixNode* root(std::string_view salt);
 
   struct Hit {
-    size_t length = 0;                // tokens that need not be computed
-    PrefixNode* node = nullptr;       // of the last whole block, or the root
-    const PrefixNode* cut = nullptr;  // child of it whose first tokens go on, by a copy
+    size_t length = 0;           // tokens that need not be computed
+    PrefixNode* node = nullptr;  // node of the last whole block, or the root
+    // child of `node` of which the first cut_tokens tokens match; null: none. Its block has to be
+    // copied
+    const PrefixNode* cut = nullptr;
     size_t cut_tokens = 0;
   };
-  // The longest prefix of tokens[0, limit) that every kind can serve. Counts as a use.
+  // Return the longest prefix of tokens[0, limit) that all kinds can serve. find() counts as a use,
+  // look() does not.
   Hit find(PrefixNode* root, std::span<const int32_t> tokens, size_t limit) noexcept;
   Hit look(PrefixNode* root, std::span<const int32_t> tokens, size_t limit) const noexcept;
-  // The whole blocks of tokens[0, limit) that have nodes, whatever blocks these have; the root first.
+  // Returns the nodes of the whole blocks of tokens[0, limit), the root first, even if some of
+  // their blocks were evicted.
   std::vector<PrefixNode*> path(PrefixNode* root, std::span<const int32_t> tokens,
                                 size_t limit) const;
 
-  // Null: there is none.
+  // Returns the child that holds exactly these tokens, or null.
   PrefixNode* child_with(const PrefixNode* parent, std::span<const int32_t> tokens) const noexcept;
-  // The node of a whole block below `parent`. `own` (of every kind, kNoBlock where there is none)
-  // are owned by the caller; where the node has one already, the caller's is exchanged for it.
+  // Adds a whole block below `parent` and returns its node. `own` are blocks that the caller owns,
+  // one per kind (kNoBlock: none); if the node exists, they are exchanged for the node's blocks.
   PrefixNode* insert(PrefixNode* parent, std::span<const int32_t> tokens, std::span<BlockId> own);
-  // Keeps an unfinished block of a sequence that ended; the caller still owns its blocks.
+  // Caches the unfinished block of an ended sequence; the caller still owns its blocks.
   void insert_tail(PrefixNode* parent, std::span<const int32_t> tokens,
                    std::span<const BlockId> own);
 
   void pin(PrefixNode* node) noexcept { ++node->pins; }
   void unpin(PrefixNode* node) noexcept;
 
-  // Frees what was used least recently; false: nothing can be freed.
+  // Evicts the least recently used block or node; false if nothing can be evicted.
   bool evict() noexcept;
-  void clear() noexcept;  // evicts all that can be
-  // Told of a block before it is evicted; must not throw, nor change the tree.
+  void clear() noexcept;  // evicts everything that no sequence uses
+  // Called for each block before it is evicted. Must not throw, nor change the tree.
   using Leaving = std::function<void(PrefixNode& node, size_t kind)>;
   void set_leaving(Leaving leaving) { leaving_ = std::move(leaving); }
-  // Every node, the most recently used first: parents before what hangs from them.
+  // Calls f for each node, the most recently used first: parents before their children.
   template <class F>
   void each(F f) const {
     for (PrefixNode* n = used_.last(); n != nullptr; n = used_.before(n)) f(*n);
@@ -92,7 +99,7 @@ class PrefixTree {
   uint64_t evictions() const noexcept { return evictions_; }
 
  private:
-  class List {  // of nodes, least recent first
+  class List {  // list of nodes, least recently used first
    public:
     explicit List(PrefixNode::Order PrefixNode::*order) : order_(order) {}
     PrefixNode* first() const noexcept { return first_; }
@@ -123,9 +130,11 @@ class PrefixTree {
   KvBlocks& blocks_;
   size_t most_tails_;
   uint64_t seed_, mask_;
-  bool finite_ = false, cuttable_ = true;  // some kind has a finite reach; all can be cut
+  // finite_: some kind has a finite reach; cuttable_: blocks of all kinds can be cut
+  bool finite_ = false, cuttable_ = true;
   std::unordered_map<std::string, std::unique_ptr<PrefixNode>> roots_;
-  std::unordered_map<uint64_t, PrefixNode*> found_;  // by hash, then along same_hash
+  // first node of each hash; further ones follow in same_hash
+  std::unordered_map<uint64_t, PrefixNode*> found_;
   List used_{&PrefixNode::used}, near_{&PrefixNode::used_near};
   uint64_t stamp_ = 0, evictions_ = 0;
   size_t nodes_ = 0, tails_ = 0;

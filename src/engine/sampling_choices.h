@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user says of sampling, and what the folder says where the user says nothing.
+// Merges sampling options of a user with the defaults of a model's folder: an option without a
+// value takes the folder's.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +14,7 @@ struct SamplingChoices {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
       frequency_penalty;
   std::optional<int> top_k;
-  std::optional<int> logprobs;  // alternatives per token
+  std::optional<int> logprobs;  // alternatives reported per token
   uint64_t seed = 0;
 };
 SamplingParams sampling_params(const SamplingChoices& choices, const GenerationDefaults& defaults);

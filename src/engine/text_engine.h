@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine with text, for whoever talks to people. Tokens become text where they are sampled,
-// because a stop string decides who goes on.
+// An Engine whose results are text. Tokens become text where they are sampled, because a stop
+// string ends its sequence at once.
 //
-// A failed step harms nobody: the engine has rolled back, so the next step tries again. After some
-// failures in a row the youngest request ends with an error where memory was short, and the others go
-// on; else, or when the backend is lost, every request ends with the reason in words, and no step runs
-// any more (docs/engine.md).
+// A failed step is rolled back, and the next step tries again. After several failures in a row, the
+// youngest request ends with an error if memory was short, and the others go on; otherwise, or if
+// the backend is lost, every request ends with the reason and no step runs any more
+// (docs/engine.md).
 #pragma once
 #include <atomic>
 #include <map>
@@ -21,45 +21,47 @@
 
 namespace moebius {
 
-// What a step brought for one answer.
+// One result of a step for one answer, with its text.
 struct TextEvent : StepResult {
-  std::string text;             // content that can no longer change, in whole characters
-  AnswerEvents parts;           // the same and all else, where the rules say how to split it
-  size_t reasoning_tokens = 0;  // so far
-  std::string stop_text;        // that ended it
-  double queue_seconds = 0;     // from add until it ran
+  std::string text;  // new content, in whole characters, that later tokens cannot change
+  // the same content and all other parts, if the rules say how to split an answer
+  AnswerEvents parts;
+  size_t reasoning_tokens = 0;  // since the answer began
+  std::string stop_text;        // text that ended the answer
+  double queue_seconds = 0;     // from add() until the request first ran
 };
 
 struct TextStep {
   std::vector<TextEvent> events;
   StepFigures figures;
-  std::string failure;  // not empty: the step failed, in words
+  std::string failure;  // not empty: the step failed for this reason
 };
 
-// Holds one answer to its grammar; end tokens may come exactly where it may end.
+// Makes the constraint that holds an answer to a grammar; an end token may come exactly where the
+// grammar may end.
 std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<TokenMasks> masks,
                                                          GrammarPtr grammar,
                                                          std::vector<int32_t> end_tokens);
 
 class TextEngine {
  public:
-  static constexpr size_t kMostFailures = 5;  // in a row
+  static constexpr size_t kMostFailures = 5;  // failed steps in a row until requests end
 
-  // Both must live longer. Without a tokenizer (null) there are tokens and no text; with one, only
-  // its tokens are produced.
+  // Backend and tokenizer must outlive the engine. A null tokenizer gives tokens and no text;
+  // otherwise only the tokenizer's tokens are produced.
   TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options);
 
-  // From any thread, as Engine's. The request's `watch` and `admitted` are used here, and
-  // rules.min_new is the sampling's.
+  // Thread-safe, as in Engine. TextEngine sets the request's `watch` and `admitted` itself, and
+  // takes rules.min_new from the sampling parameters.
   uint64_t add(Request request, TextRules rules);
   void cancel(uint64_t id) noexcept;
-  bool waiting(uint64_t id) const;  // has not run yet
+  bool waiting(uint64_t id) const;  // thread-safe: the request has not run yet
   bool idle() const { return dead() || engine_.idle(); }
   bool dead() const { return dead_; }
 
-  TextStep step();  // calls take turns
+  TextStep step();  // runs one step; callers take turns
 
-  // The vocabulary as grammars see it: made when it is first asked for, which takes a while.
+  // Returns the vocabulary for grammars. The first call builds it, which takes a while.
   const std::shared_ptr<TokenMasks>& masks();
 
   Engine& engine() { return engine_; }
@@ -77,8 +79,8 @@ class TextEngine {
   Once masks_once_;
   std::shared_ptr<TokenMasks> masks_;
   std::mutex step_mutex_;
-  size_t failures_ = 0;            // in a row; the step's
-  mutable std::mutex jobs_mutex_;  // of what follows
+  size_t failures_ = 0;            // failed steps in a row; used by step() alone
+  mutable std::mutex jobs_mutex_;  // guards the fields below
   std::map<uint64_t, std::shared_ptr<Job>> jobs_;
   std::string why_dead_;
   std::atomic<bool> dead_{false};
