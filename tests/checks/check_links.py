@@ -6,7 +6,7 @@
 
  - a relative link of README.md, ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md or docs/*.md leads to a file, and what follows # to a heading of it
  - docs/README.md links every page of docs/
- - README.md has at most 1000 words, comments aside
+ - README.md has at most 700 words, comments aside
  - lines have at most 120 characters; tables, generated blocks and indented commands may have longer ones
  - no document uses the words of WORDS, for which the field has better ones
 """
@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-MAX_WORDS = 1000
+MAX_WORDS = 700
 MAX_COLUMNS = 120
 # Words that readers stumbled over, and what to write instead.
 WORDS = {
