@@ -60,9 +60,9 @@ class Scheme {
   std::shared_ptr<const Impl> impl_;
 };
 
-// Selects how tensor parallelism divides a matrix over ranks. kNone: every rank has all of it. kOutputs:
-// each rank computes some outputs, and the caller concatenates them. kInputs: each rank reads some
-// inputs, and the caller adds the results up; only rank 0 adds the bias.
+// Selects how tensor parallelism divides a matrix over ranks. kNone: every rank has all of it.
+// kOutputs: each rank computes some outputs, and the caller concatenates them. kInputs: each rank
+// reads some inputs, and the caller adds the results up; only rank 0 adds the bias.
 enum class Split { kNone, kOutputs, kInputs };
 
 struct Part {

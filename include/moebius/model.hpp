@@ -101,9 +101,9 @@ struct LoadOptions {
   // followed the same text earlier; mtp: proposes tokens of the folder's multi-token prediction
   // layer; off.
   std::string speculate = "lookup";
-  // The device that runs the model: cpu, cuda or cuda:N. With a GPU, `experts` = cpu keeps all experts on the
-  // CPU, auto those that do not fit into GPU memory, "" none. `gpu_memory` limits the bytes used
-  // there; 0: all free bytes but 1 GiB.
+  // The device that runs the model: cpu, cuda or cuda:N. With a GPU, `experts` = cpu keeps all
+  // experts on the CPU, auto those that do not fit into GPU memory, "" none. `gpu_memory` limits
+  // the bytes used there; 0: all free bytes but 1 GiB.
   std::string device = "cpu", experts;
   uint64_t gpu_memory = 0;
 };

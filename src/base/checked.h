@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unsigned 64-bit arithmetic that says when it overflows: sizes in files come from strangers.
+// Unsigned 64-bit arithmetic that reports overflow, for sizes read from untrusted files.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -36,7 +36,7 @@ enum class DType : uint8_t {
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // spelling in a safetensors header
+  std::string_view name;  // as a safetensors header spells it
   unsigned bits;
 };
 
@@ -75,7 +75,7 @@ inline constexpr std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-// The three types that activations may have.
+// Returns true for the three types that activations may have.
 inline constexpr bool is_activation_type(DType t) {
   return t == DType::kF32 || t == DType::kBf16 || t == DType::kF16;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fail() throws the library's one exception type with a formatted message; printable() makes
-// strings from strangers safe to show.
+// Throwing errors: fail() throws the library's one exception type with a formatted message;
+// printable() makes untrusted strings safe to show.
 #pragma once
 #include <fmt/core.h>
 
@@ -17,14 +17,15 @@ template <class... Args>
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Like fail(), where the place is known.
+// Throws Error like fail(), with the place that the error is about.
 template <class... Args>
 [[noreturn]] void fail_at(const ErrorPlace& place, fmt::format_string<Args...> format,
                           Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...), place);
 }
 
-// Runs fn; errors that leave it learn their place: what place() knows and they do not say.
+// Runs fn and returns its result. An Error that leaves fn gets the fields of place() that it does
+// not have yet; place() is called only then.
 template <class Place, class F>
 decltype(auto) placing_errors(Place&& place, F&& fn) {
   try {
@@ -35,7 +36,8 @@ decltype(auto) placing_errors(Place&& place, F&& fn) {
   }
 }
 
-// Control characters and invalid UTF-8 become \xNN, long strings are shortened in the middle.
+// Returns `text` with control characters and invalid UTF-8 as \xNN, and with its middle left out if
+// it is longer than `limit`.
 std::string printable(std::string_view text, size_t limit = 200);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of what a folder holds. std::filesystem's iterator ends the process where it has no memory for
+// Lists folders with opendir: std::filesystem's iterator ends the process if there is no memory for
 // the next path.
 #pragma once
 #include <dirent.h>
@@ -11,7 +11,8 @@
 
 namespace moebius {
 
-// In the system's order, without "." and ".."; none where the folder cannot be read.
+// Returns the names of a folder's entries without "." and "..", in the system's order; empty if the
+// folder cannot be read.
 inline std::vector<std::string> folder_names(const std::string& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(folder.c_str()), ::closedir);
   std::vector<std::string> names;

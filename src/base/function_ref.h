@@ -4,8 +4,8 @@
 
 namespace moebius {
 
-// A reference to a callable that outlives the call it is passed to. Costs two words and no
-// allocation.
+// A reference to a callable, as a parameter type: the callable must outlive the FunctionRef. Two
+// words in size, never allocates.
 template <class Signature>
 class FunctionRef;
 template <class R, class... Args>

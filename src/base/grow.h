@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers that steps use again: they only grow, and what lies behind the asked size is of an earlier
-// step.
+// Buffers that one step after another uses: they only grow. Elements beyond the requested size may
+// be leftovers of an earlier step.
 #pragma once
 #include <cstddef>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes, counts and durations as people read them.
+// Formats sizes, counts and durations for people.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON in and out, without exposing the library that parses it (json.cpp is the only unit that
-// includes it). Two readers: events (JsonHandler) for files whose size a stranger decides, and a
-// small value tree (Json) for configs. Objects keep their order. Duplicate keys are an error. Depth
-// is bounded. Text must be valid UTF-8.
+// Reads and writes JSON without exposing the library that parses it (json.cpp is the only unit that
+// includes it). parse_json_events calls a JsonHandler, for untrusted files of any size; parse_json
+// returns a tree of Json values, for configs. Objects keep their order, duplicate keys are an
+// error, depth is bounded, and text must be valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -16,7 +16,8 @@ namespace moebius {
 
 inline constexpr size_t kJsonMaxDepth = 128;
 
-// Events of one document. Return false to stop: parse_json then throws `error` (set it first).
+// Receives the events of one document. A handler returns false to stop; parse_json_events then
+// throws Error with `error`, which the handler sets before.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
@@ -24,8 +25,8 @@ class JsonHandler {
   virtual bool on_bool(bool value) = 0;
   virtual bool on_int(int64_t value) = 0;    // negative integers
   virtual bool on_uint(uint64_t value) = 0;  // non-negative integers that fit 64 bits
-  virtual bool on_double(double value) = 0;  // everything else that is a number
-  // Integers that do not fit 64 bits, with their digits as they were written.
+  virtual bool on_double(double value) = 0;  // all other numbers
+  // Integers that do not fit 64 bits; `digits` as they are in the file.
   virtual bool on_long_integer(double value, const std::string& /*digits*/) {
     return on_double(value);
   }
@@ -38,8 +39,8 @@ class JsonHandler {
   std::string error;
 };
 
-// Throws Error("<what>: ...") on malformed text, invalid UTF-8, depth over max_depth or when the
-// handler stops.
+// Parses `text` and calls the handler. Throws Error("<what>: ...") for malformed text, invalid
+// UTF-8, depth over max_depth, or when the handler stops.
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth = kJsonMaxDepth);
 
@@ -55,7 +56,8 @@ class Json {
   Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
   Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
   Json(double v) : kind_(Kind::kDouble), double_(v) {}
-  // An integer that does not fit 64 bits: counts as this double, is written in its own digits.
+  // An integer that does not fit 64 bits: as_double() returns this double, dump() writes the
+  // digits.
   Json(double v, std::string digits)
       : kind_(Kind::kDouble), double_(v), string_(std::move(digits)) {}
   Json(const char* v) : kind_(Kind::kString), string_(v) {}
@@ -86,39 +88,42 @@ class Json {
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
-  // Readers: call after the kind was tested. as_int gives nothing for a value outside int64.
+  // Readers: call the one that fits kind(). as_int returns no value outside of int64.
   bool as_bool() const { return bool_; }
   std::optional<int64_t> as_int() const;
-  uint64_t as_uint() const;  // of kind kUint only
+  uint64_t as_uint() const;  // for kind kUint only
   double as_double() const;
   const std::string& as_string() const { return string_; }
-  const std::string& digits() const { return string_; }  // of a long integer; else of no number
+  // digits of an integer that does not fit 64 bits; else empty
+  const std::string& digits() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
   const Json* find(
-      std::string_view key) const;  // member of an object, or null (also for other kinds)
+      // member of an object; null if there is none, or if this is no object
+      std::string_view key) const;
 
   // Writers.
   void push(Json value) { items_.push_back(std::move(value)); }
   void set(std::string key, Json value) { members_.emplace_back(std::move(key), std::move(value)); }
-  std::string dump(int indent = -1) const;  // indent < 0: one line
+  std::string dump(int indent = -1) const;  // indent < 0: on one line
 
  private:
   Kind kind_ = Kind::kNull;
   bool bool_ = false;
-  int64_t int_ = 0;  // kUint: the bits of an unsigned number
+  int64_t int_ = 0;  // kUint: the bits of the unsigned number
   double double_ = 0;
   std::string string_;
   std::vector<Json> items_;
   std::vector<Member> members_;
 };
 
-// Accepts Python's NaN and Infinity, as numbers that are not finite.
+// Parses `text`, accepting Python's NaN and Infinity. Throws Error that begins with `what`.
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth = kJsonMaxDepth);
-// Only what RFC 8259 allows: for text from strangers.
+// Parses only what RFC 8259 allows, for untrusted text. Throws Error that begins with `what`.
 Json parse_json_strictly(std::string_view text, std::string_view what,
                          size_t max_depth = kJsonMaxDepth);
-void append_json_string(std::string& out, std::string_view text);  // with its quotes
-std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ... for messages
+// appends a JSON string with its quotes
+void append_json_string(std::string& out, std::string_view text);
+std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ...
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages show a value of a config: as it was written, NaN and Infinity too, which dump() has no
-// word for.
+// Formats a config's value for messages, as it was written, including NaN and Infinity, which
+// Json::dump() cannot write.
 #pragma once
 #include <cmath>
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace moebius {
 
-// A string has quotes, lists and objects are named by their kind, anything is cut at `most` bytes.
+// Returns the value as text: strings in quotes, lists and objects by the name of their kind, cut at
+// `most` bytes.
 inline std::string shown(const Json& value, size_t most = 60) {
   if (value.is_array() || value.is_object()) return std::string(kind_name(value.kind()));
   if (value.kind() == Json::Kind::kDouble && !std::isfinite(value.as_double()))

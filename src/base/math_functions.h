@@ -15,23 +15,23 @@
 
 namespace moebius {
 
-// One rounding, always; an instruction where the target has it, a (slow, exact) call where it has
-// not.
+// Returns a * b + c with one rounding: one instruction where the target has it, otherwise a slow
+// but exact library call.
 MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 namespace numeric_detail {
 
-// The numbers of e^x, also for forms over many lanes (kernels/arm/arm_neon_rows.cpp).
+// Coefficients of e^x, which vector versions use too (kernels/arm/arm_neon_rows.cpp).
 inline constexpr float kLog2E = 1.44269504f, kMinusLn2High = -0.693145752f,
                        kMinusLn2Low = -1.42860677e-6f;
 inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0.041668389f,
                        kExp3 = 0.166665211f, kExp2 = 0.49999994f;
 // t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; 2^-64 takes the 64 out again.
 inline constexpr float kExpMagic64 = 12582912.0f + 64.0f, kExpMinus64 = 5.42101086e-20f;
-// Of the coarse form: t = x * log2 e + kExpMagic127 holds n + 127 in its low bits, the exponent field
-// of 2^n.
+// Constants of exp_coarse_f32: t = x * log2 e + kExpMagic127 holds n + 127 in its low bits, which
+// is the exponent field of 2^n.
 inline constexpr float kExpMagic = 12582912.0f, kExpMagic127 = 12582912.0f + 127.0f;
-inline constexpr float kExpCoarseLeast = -88.0f;  // n = -127
+inline constexpr float kExpCoarseLeast = -88.0f;  // gives n = -127
 inline constexpr float kExpCoarse4 = 0.009782912553481137f, kExpCoarse3 = 0.05597688362709463f,
                        kExpCoarse2 = 0.24020711078853463f, kExpCoarse1 = 0.693113604403908f;
 
@@ -46,7 +46,8 @@ MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
 
 }  // namespace numeric_detail
 
-// e^x within 0.9 ulp. Overflow gives infinity (x > 88.72284), underflow is gradual and ends in 0 (x
+// Returns e^x within 0.9 ulp. Overflow gives infinity (x > 88.72284), underflow is gradual and ends
+// in 0 (x
 // < -103.97).
 //  1. clamp to [-104, 89]: both ends already give 0 and infinity, and every exponent below stays in
 //  range
@@ -70,9 +71,9 @@ MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
   return (p * f32_from_bits(first_bits << 23)) * f32_from_bits(second_bits << 23);
 }
 
-// exp_f32 for x <= 0: the same bits in half the work behind the polynomial. t holds n + 64, so p *
-// 2^(n + 64) is an addition to p's exponent that never leaves the normal numbers, and the product
-// with 2^-64 is the only rounding. NaN gives anything.
+// Returns exp_f32(x) for x <= 0, the same bits with less work after the polynomial: t holds n + 64,
+// so p * 2^(n + 64) is an addition to p's exponent that never leaves the normal numbers, and the
+// product with 2^-64 is the only rounding. The result for NaN is unspecified.
 MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
   using namespace numeric_detail;
   const float c = select_f32(x < -104.0f, -104.0f, x);
@@ -82,15 +83,15 @@ MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
   return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) * kExpMinus64;
 }
 
-// e^(x - top) where no x is above top, for softmax; NaN gives NaN.
+// Returns e^(x - top) for x <= top, for softmax; NaN gives NaN.
 MOEBIUS_ALWAYS_INLINE float exp_minus(float x, float top) {
   const float d = x - top;
   return select_f32(d <= 0.0f, exp_nonpositive_f32(d), d);
 }
 
-// A second, coarser e^x for x <= 0, for what is rounded to bf16 next (the probabilities of bf16
-// attention): 2^n (1 + f q(f)), q of degree 3, within 6e-6. 2^n is not made below -126: 0 for x <
-// -87.7 (8e-39).
+// Returns a coarser e^x for x <= 0, whose result is rounded to bf16 next (the probabilities of bf16
+// attention): 2^n (1 + f q(f)), q of degree 3, within 6e-6. Results below 2^-126 become 0: for x <
+// -87.7.
 MOEBIUS_ALWAYS_INLINE float exp_coarse_f32(float x) {
   using namespace numeric_detail;
   const float c = select_f32(x < kExpCoarseLeast, kExpCoarseLeast, x);
@@ -103,10 +104,10 @@ MOEBIUS_ALWAYS_INLINE float exp_coarse_f32(float x) {
   return fma_f32(q * f, power, power);
 }
 
-// The weight of a token in a draw (docs/numerics.md, "Sampling"): 2^((x - top) * rate), no x above
-// top, within 3e-7, rounded to a multiple of 2^-23 * grid; 0 for NaN and below 2^-64. With grid =
-// 2^-11 the f64 sum of 2^19 weights is exact in any order. No fma, which is a library call on the
-// baseline x86-64 CPU: a draw must not be slow there either.
+// Returns the weight of a token in a random draw (docs/numerics.md, "Sampling"): 2^((x - top) *
+// rate) for x <= top, within 3e-7, rounded to a multiple of 2^-23 * grid; 0 for NaN and below
+// 2^-64. With grid = 2^-11 the f64 sum of 2^19 weights is exact in any order. Uses no fma, which is
+// a slow library call on the baseline x86-64 CPU.
 MOEBIUS_ALWAYS_INLINE float token_weight_f32(float x, float top, float rate, float grid) {
   using namespace numeric_detail;
   const float e = (x - top) * rate;
@@ -121,7 +122,8 @@ MOEBIUS_ALWAYS_INLINE float token_weight_f32(float x, float top, float rate, flo
   return (f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) + grid) - grid;
 }
 
-// Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
+// Returns the natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals
+// are exact
 // inputs.
 //  x = m * 2^e with m in [sqrt(1/2), sqrt(2)), f = m - 1; log x = e ln2_hi + (f + (f^3 P(f) + e
 //  ln2_lo - f^2 / 2))
@@ -151,25 +153,26 @@ MOEBIUS_ALWAYS_INLINE float log_f32(float x) {
   return f32_from_bits(select_bits(nan, numeric_detail::kQuietNan, f32_bits(y)));
 }
 
-// 1 / (1 + e^-x), as (x < 0 ? e : 1) / (1 + e) with e = e^-|x|: no overflow and both tails
-// accurate. Relative error 1.7e-7, also where the result is about to become subnormal.
+// Returns 1 / (1 + e^-x), computed as (x < 0 ? e : 1) / (1 + e) with e = e^-|x|: no overflow, and
+// both tails are accurate. Relative error 1.7e-7, also where the result is almost subnormal.
 MOEBIUS_ALWAYS_INLINE float sigmoid_f32(float x) {
   const float e = exp_f32(-abs_f32(x));
   return select_f32(x < 0.0f, e, 1.0f) / (1.0f + e);
 }
 
-// The same without the promise for NaN: for what is multiplied by x afterwards.
+// Returns sigmoid_f32(x), but an unspecified number for NaN: for products with x, which are NaN
+// anyway.
 MOEBIUS_ALWAYS_INLINE float sigmoid_factor_f32(float x) {
   const float e = exp_nonpositive_f32(f32_from_bits(f32_bits(x) | 0x80000000u));
   return select_f32(x < 0.0f, e, 1.0f) / (1.0f + e);
 }
 
-// x * sigmoid(x). Relative error 2.1e-7 for x > -87, absolute error 2e-43 below. -infinity gives
-// NaN.
+// Returns x * sigmoid(x). Relative error 2.1e-7 for x > -87, absolute error 2e-43 below. -infinity
+// gives NaN.
 MOEBIUS_ALWAYS_INLINE float silu_f32(float x) { return x * sigmoid_factor_f32(x); }
 
-// With a = |x|, a <= 0.625: a + a * (P(z) * z), z = a^2; beyond: 1 - 2 / (1 + e^(2a)); then the
-// sign of x. Relative error 1.4e-7.
+// Returns tanh(x), relative error 1.4e-7. With a = |x|: for a <= 0.625, a + a * (P(z) * z) with z =
+// a^2; beyond, 1 - 2 / (1 + e^(2a)); then the sign of x.
 MOEBIUS_ALWAYS_INLINE float tanh_f32(float x) {
   const float a = abs_f32(x);
   const float z = a * a;
@@ -184,14 +187,14 @@ MOEBIUS_ALWAYS_INLINE float tanh_f32(float x) {
   return f32_from_bits(select_bits(a <= 0.625f, f32_bits(small), f32_bits(large)) | sign);
 }
 
-// limit * tanh(x / limit): near x, and never beyond the limit.
+// Returns limit * tanh(x / limit), a soft cap: close to x for small x, never beyond the limit.
 MOEBIUS_ALWAYS_INLINE float cap_f32(float x, float limit) { return limit * tanh_f32(x / limit); }
 
 namespace numeric_detail {
 
-// erfc(a) = e^(-a^2) * t * S(t) with t = 1 / (1 + 0.4 a), a >= 0. The caller gives t and a^2 as the
-// unevaluated sum square + rest (rest from fma), because the exponential magnifies a relative error
-// of its argument a^2 times.
+// Returns erfc(a) = e^(-a^2) * t * S(t) for a >= 0, with t = 1 / (1 + 0.4 a). The caller passes t,
+// and a^2 as the unevaluated sum square + rest (rest from fma), because the exponential magnifies a
+// relative error of its argument a^2 times.
 MOEBIUS_ALWAYS_INLINE float erfc_from(float t, float square, float rest) {
   float s = -0.0292062666f;
   s = fma_f32(s, t, 0.195905417f);
@@ -209,8 +212,8 @@ MOEBIUS_ALWAYS_INLINE float erfc_from(float t, float square, float rest) {
 
 }  // namespace numeric_detail
 
-// |x| <= 1: x + x * P(x^2); beyond: 1 - erfc(|x|) with the sign of x.
-// Absolute error 8e-8, relative 1e-7.
+// Returns erf(x): |x| <= 1: x + x * P(x^2); beyond: 1 - erfc(|x|) with the sign of x. Absolute
+// error 8e-8, relative 1e-7.
 MOEBIUS_ALWAYS_INLINE float erf_f32(float x) {
   const float a = min_f32(abs_f32(x), 16.0f);
   const float z = a * a;
@@ -228,8 +231,9 @@ MOEBIUS_ALWAYS_INLINE float erf_f32(float x) {
   return f32_from_bits(select_bits(a <= 1.0f, f32_bits(small), f32_bits(large)) | sign);
 }
 
-// 0.5 * x * (1 + erf(x / sqrt 2)) as x * Phi(x), Phi(-a) = erfc(a / sqrt 2) / 2 without
-// cancellation, Phi(a) = 1 - Phi(-a). Relative error 4.5e-7 for x > -13. -infinity gives NaN.
+// Returns 0.5 * x * (1 + erf(x / sqrt 2)), computed as x * Phi(x) with Phi(-a) = erfc(a / sqrt 2) /
+// 2 without cancellation and Phi(a) = 1 - Phi(-a). Relative error 4.5e-7 for x > -13. -infinity
+// gives NaN.
 MOEBIUS_ALWAYS_INLINE float gelu_f32(float x) {
   const float a = min_f32(abs_f32(x), 20.0f);
   const float half = 0.5f * a;
@@ -239,17 +243,17 @@ MOEBIUS_ALWAYS_INLINE float gelu_f32(float x) {
   return x * select_f32(x < 0.0f, tail, 1.0f - tail);
 }
 
-// 0.5 * x * (1 + tanh(v)), v = 0.7978845608 * (x + 0.044715 x^3), as x * sigmoid(2 v): the same
-// function without the cancellation for negative x. Order: cube = (x * x) * x; inner =
+// Returns 0.5 * x * (1 + tanh(v)), v = 0.7978845608 * (x + 0.044715 x^3), computed as x * sigmoid(2
+// v): the same function without the cancellation for negative x. Order: cube = (x * x) * x; inner =
 // fma(0.044715, cube, x); x * sigmoid(1.5957691216 * inner). Relative error 1.2e-6 for x > -4;
-// below, absolute error 1e-9 (the f32 argument of the exponential limits it).
+// below, absolute error 1e-9 (limited by the f32 argument of the exponential).
 MOEBIUS_ALWAYS_INLINE float gelu_tanh_f32(float x) {
   const float cube = (x * x) * x;
   return x * sigmoid_factor_f32(1.59576912f * fma_f32(0.044715f, cube, x));
 }
 
-// log(1 + e^x), x itself above 20. log(1 + e) = log(u) + (rest / u) where u + rest = 1 + e exactly.
-// Relative error 1.7e-7.
+// Returns log(1 + e^x), and x itself above 20. Computed as log(u) + rest / u, where u + rest = 1 +
+// e exactly and e = e^x. Relative error 1.7e-7.
 MOEBIUS_ALWAYS_INLINE float softplus_f32(float x) {
   const float e = exp_f32(min_f32(x, 20.0f));
   const float u = 1.0f + e;
@@ -258,7 +262,8 @@ MOEBIUS_ALWAYS_INLINE float softplus_f32(float x) {
   return select_f32(x > 20.0f, x, log_f32(u) + rest / u);
 }
 
-// The router score sqrt(softplus(x)); the square root is correctly rounded everywhere.
+// Returns the router score sqrt(softplus(x)); the square root is correctly rounded on every
+// machine.
 MOEBIUS_ALWAYS_INLINE float sqrtsoftplus_f32(float x) { return __builtin_sqrtf(softplus_f32(x)); }
 
 // max(x, 0)^2
@@ -267,14 +272,14 @@ MOEBIUS_ALWAYS_INLINE float relu2_f32(float x) {
   return v * v;
 }
 
-// ---- gated activations: g = gate value, u = up value. f(g) is finished first, then multiplied by
-// the up factor ----
+// ---- gated activations: f(g) * u for gate value g and up value u; f(g) is rounded before the
+// product ----
 
 MOEBIUS_ALWAYS_INLINE float silu_and_mul(float g, float u) { return silu_f32(g) * u; }
 MOEBIUS_ALWAYS_INLINE float gelu_and_mul(float g, float u) { return gelu_f32(g) * u; }
 MOEBIUS_ALWAYS_INLINE float gelu_tanh_and_mul(float g, float u) { return gelu_tanh_f32(g) * u; }
 
-// silu with a limit: the gate is cut from above, the up value on both sides.
+// Gated silu with a limit: the gate is clamped from above, the up value on both sides.
 MOEBIUS_ALWAYS_INLINE float silu_limit_and_mul(float g, float u, float limit) {
   return silu_f32(min_f32(g, limit)) * clamp_f32(u, -limit, limit);
 }
@@ -297,7 +302,7 @@ MOEBIUS_ALWAYS_INLINE float swiglustep(float g, float u, float limit = 7.0f) {
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b) {
   return (cap_f32(g, b) * sigmoid_f32(g)) * u;
 }
-// the same with the up value replaced by lb * tanh(u / lb)
+// Gated activation like situ() above, with the up value replaced by lb * tanh(u / lb).
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b, float lb) {
   return situ(g, cap_f32(u, lb), b);
 }

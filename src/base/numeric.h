@@ -10,15 +10,15 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)  // a GPU's plugin compiles the same functions for both sides
+#if defined(__CUDACC__)  // the GPU's plugin compiles these functions for CPU and GPU
 #define MOEBIUS_ALWAYS_INLINE __host__ __device__ __forceinline__
 #else
 #define MOEBIUS_ALWAYS_INLINE [[gnu::always_inline]] inline
 #endif
 
-// Stands before a loop with independent iterations, so that g++ vectorises it without overlap
-// checks; equal input and output pointers are fine. clang does well without (its pragma warns when
-// it cannot).
+// Placed before a loop with independent iterations: g++ vectorises it without overlap checks; equal
+// input and output pointers are allowed. clang needs no such mark, and would warn where it cannot
+// vectorise.
 #if defined(__clang__)
 #define MOEBIUS_INDEPENDENT_LOOP
 #else
@@ -34,7 +34,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float f32_from_bits(uint32_t u) {
   return __builtin_bit_cast(float, u);
 }
 
-// `c ? a : b` without a branch: compilers refuse to if-convert float work that may trap.
+// Returns `c ? a : b` without a branch: compilers do not if-convert float operations that may trap.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t select_bits(bool c, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(c);
   return (a & mask) | (b & ~mask);
@@ -62,8 +62,8 @@ namespace numeric_detail {
 
 constexpr uint32_t kQuietNan = 0x7FC00000u;
 
-// Magnitude bits of a small float (kMantissa mantissa bits, exponent bias kBias, no special codes)
-// to f32 bits.
+// Returns the f32 bits of a small float's magnitude bits. The small float has kMantissa mantissa
+// bits, exponent bias kBias and no special codes.
 template <int kMantissa, int kBias>
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t decode_magnitude(uint32_t m) {
   constexpr uint32_t kUnit = static_cast<uint32_t>(128 - kBias - kMantissa)
@@ -73,9 +73,10 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t decode_magnitude(uint32_t m) {
   return select_bits(m < (1u << kMantissa), f32_bits(subnormal), normal);
 }
 
-// f32 magnitude bits to magnitude bits of a small float, RNE, the exponent continuing past its top.
-// Results in the normal range add "half minus one plus the last kept bit"; smaller ones let the f32
-// adder round: in |x| + 2^23 * unit the last mantissa bit weighs exactly one unit.
+// Returns the magnitude bits of a small float for f32 magnitude bits, RNE; the exponent continues
+// beyond the small float's largest. Results in the normal range add "half minus one plus the last
+// kept bit"; for smaller ones the f32 adder rounds: in |x| + 2^23 * unit the last mantissa bit
+// weighs exactly one unit.
 template <int kMantissa, int kBias>
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t encode_magnitude(uint32_t a) {
   constexpr int kShift = 23 - kMantissa;
@@ -95,7 +96,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float bf16_to_f32(uint16_t h) {
   return f32_from_bits(static_cast<uint32_t>(h) << 16);
 }
 
-// Overflow rounds to infinity. NaN keeps its sign and upper payload and becomes quiet.
+// Encodes RNE. Overflow rounds to infinity; NaN keeps its sign and upper payload and becomes quiet.
 MOEBIUS_ALWAYS_INLINE constexpr uint16_t f32_to_bf16(float x) {
   const uint32_t u = f32_bits(x);
   const uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
@@ -105,7 +106,7 @@ MOEBIUS_ALWAYS_INLINE constexpr uint16_t f32_to_bf16(float x) {
 
 // ---- f16: IEEE binary16 ----
 
-// NaN keeps sign and payload (a signalling NaN is not made quiet).
+// Decodes exactly. NaN keeps sign and payload (a signalling NaN is not made quiet).
 MOEBIUS_ALWAYS_INLINE constexpr float f16_to_f32(uint16_t h) {
   const uint32_t m = h & 0x7FFFu;
   const uint32_t sign = (static_cast<uint32_t>(h) & 0x8000u) << 16;
@@ -114,7 +115,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float f16_to_f32(uint16_t h) {
   return f32_from_bits(sign | select_bits(m >= 0x7C00u, special, finite));
 }
 
-// |x| >= 65520 gives infinity. NaN keeps its sign and upper payload and becomes quiet.
+// Encodes RNE. |x| >= 65520 gives infinity; NaN keeps its sign and upper payload and becomes quiet.
 MOEBIUS_ALWAYS_INLINE constexpr uint16_t f32_to_f16(float x) {
   const uint32_t u = f32_bits(x);
   const uint32_t a = u & 0x7FFFFFFFu;
@@ -134,8 +135,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float e4m3_to_f32(uint8_t c) {
   return f32_from_bits(sign | select_bits(m == 0x7Fu, numeric_detail::kQuietNan, finite));
 }
 
-// Values beyond +-448, infinities included, saturate: the code equals that of the clamped value.
-// NaN gives 0x7F | sign.
+// Encodes RNE. Values beyond +-448, infinities included, saturate; NaN gives 0x7F | sign.
 MOEBIUS_ALWAYS_INLINE constexpr uint8_t f32_to_e4m3(float x) {
   const uint32_t u = f32_bits(x);
   const uint32_t a = u & 0x7FFFFFFFu;
@@ -149,7 +149,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float e5m2_to_f32(uint8_t c) {
   return f16_to_f32(static_cast<uint16_t>(static_cast<uint32_t>(c) << 8));
 }
 
-// fnuz forms: 0x80 is the only NaN, there is no -0 and no infinity.
+// The fnuz forms of e4m3 and e5m2: 0x80 is the only NaN, there is no -0 and no infinity.
 MOEBIUS_ALWAYS_INLINE constexpr float e4m3fnuz_to_f32(uint8_t c) {
   const uint32_t sign = (static_cast<uint32_t>(c) & 0x80u) << 24;
   const uint32_t finite = numeric_detail::decode_magnitude<3, 8>(c & 0x7Fu);
@@ -168,8 +168,8 @@ MOEBIUS_ALWAYS_INLINE constexpr float e2m1_to_f32(unsigned code) {
   return f32_from_bits(((code & 8u) << 28) | numeric_detail::decode_magnitude<1, 1>(code & 7u));
 }
 
-// Ties to the even code, saturating at 6, -0 and small negatives keep their sign (code 8). NaN
-// gives code 0: the scale of its granule is NaN and carries it.
+// Encodes with ties to the even code, saturating at 6; -0 and small negatives keep their sign (code
+// 8). NaN gives code 0, because the scale of its group is NaN as well.
 MOEBIUS_ALWAYS_INLINE constexpr unsigned f32_to_e2m1(float x) {
   const uint32_t u = f32_bits(x);
   const uint32_t a = u & 0x7FFFFFFFu;
@@ -178,7 +178,8 @@ MOEBIUS_ALWAYS_INLINE constexpr unsigned f32_to_e2m1(float x) {
   return select_bits(a > 0x7F800000u, 0u, ((u >> 28) & 8u) | magnitude);
 }
 
-// Twice the value, an exact small integer: 0 1 2 3 4 6 8 12 and their negatives.
+// Returns twice the value of a code, which is a small integer: 0 1 2 3 4 6 8 12 and their
+// negatives.
 MOEBIUS_ALWAYS_INLINE constexpr int8_t e2m1_twice(unsigned code) {
   const uint32_t magnitude = (0xC8643210u >> (4u * (code & 7u))) & 15u;
   const uint32_t negative = (code >> 3) & 1u;
@@ -187,7 +188,7 @@ MOEBIUS_ALWAYS_INLINE constexpr int8_t e2m1_twice(unsigned code) {
 
 // ---- e8m0 scales and the MX exponent ----
 
-// 2^(b - 127); 0 is the f32 subnormal 2^-127, 255 is NaN.
+// Returns 2^(b - 127); 0 is the f32 subnormal 2^-127, 255 is NaN.
 MOEBIUS_ALWAYS_INLINE constexpr float e8m0_to_f32(uint8_t b) {
   const uint32_t normal = static_cast<uint32_t>(b) << 23;
   const uint32_t finite = select_bits(b == 0u, 0x00400000u, normal);
@@ -197,10 +198,10 @@ MOEBIUS_ALWAYS_INLINE constexpr float e8m0_to_f32(uint8_t b) {
 constexpr int kMxEmaxE2m1 = 2;  // exponent of the largest fp4 value, 6 = 1.5 * 2^2
 constexpr int kMxEmaxE4m3 = 8;  // exponent of the largest fp8 value, 448 = 1.75 * 2^8
 
-// The e8m0 byte of a block whose largest magnitude is `amax`: amax counts as the power of two below
-// it, or as the next one if its mantissa is at least 1.75 (adding a quarter of the mantissa range
-// carries exactly then); minus the exponent of the largest element, within 0..254. amax 0 gives 0;
-// NaN or infinity gives 255, the NaN scale.
+// Returns the e8m0 scale of a block whose largest magnitude is `amax`: amax is rounded down to a
+// power of two, or up if its mantissa is at least 1.75 (adding a quarter of the mantissa range
+// carries exactly then); then the exponent of the element type's largest value is subtracted, and
+// the result is clamped to 0..254. amax 0 gives 0; NaN or infinity gives 255, the NaN scale.
 MOEBIUS_ALWAYS_INLINE constexpr uint8_t mx_exponent(float amax, int emax_elem) {
   const uint32_t a = f32_bits(amax) & 0x7FFFFFFFu;
   const int32_t e = static_cast<int32_t>((a + 0x200000u) >> 23) - emax_elem;
@@ -209,35 +210,35 @@ MOEBIUS_ALWAYS_INLINE constexpr uint8_t mx_exponent(float amax, int emax_elem) {
   return static_cast<uint8_t>(select_bits(a >= 0x7F800000u, 255u, finite));
 }
 
-// The smallest power of two that is not below s; s finite and not negative, 0 stays 0. Below the
-// normal numbers it is the smallest normal one.
+// Returns the smallest power of two >= s, for s finite and not negative; 0 stays 0, and subnormal s
+// gives the smallest normal number.
 MOEBIUS_ALWAYS_INLINE constexpr float power_of_two_above(float s) {
   return f32_from_bits((f32_bits(s) + 0x7FFFFFu) & 0x7F800000u);
 }
 
 // ---- rounding to integers ----
 
-// Nearest integer as an f32, ties to even; -0 and NaN are kept.
+// Returns the nearest integer as an f32, ties to even; -0 and NaN are kept.
 MOEBIUS_ALWAYS_INLINE float rne(float x) {
 #if defined(__aarch64__) || defined(__SSE4_1__)
-  return __builtin_rintf(x);  // one instruction there; elsewhere it would be a call
+  return __builtin_rintf(x);  // one instruction on these targets; elsewhere it would be a call
 #else
   const uint32_t a = f32_bits(x) & 0x7FFFFFFFu;
   const float rounded =
-      (f32_from_bits(a) + 8388608.0f) - 8388608.0f;  // 2^23: the adder drops the fraction
+      (f32_from_bits(a) + 8388608.0f) - 8388608.0f;  // 2^23: the addition drops the fraction
   const uint32_t sign = f32_bits(x) & 0x80000000u;
   return f32_from_bits(select_bits(a < 0x4B000000u, f32_bits(rounded) | sign, f32_bits(x)));
 #endif
 }
 
-// Nearest integer as an f32, ties away from zero; NaN is kept.
+// Returns the nearest integer as an f32, ties away from zero; NaN is kept.
 MOEBIUS_ALWAYS_INLINE float round_away(float x) {
-  const float even = rne(x), rest = x - even;  // exact; where there is no fraction 0 (or NaN)
+  const float even = rne(x), rest = x - even;  // `rest` is exact: 0 (or NaN) if x has no fraction
   const bool up = (x > 0.0f) & (rest == 0.5f), down = (x < 0.0f) & (rest == -0.5f);
   return even + (select_f32(up, 1.0f, 0.0f) - select_f32(down, 1.0f, 0.0f));
 }
 
-// The same as an integer, ties to even. Out of range saturates, NaN gives 0.
+// Returns the nearest integer, ties to even. Out of range saturates, NaN gives 0.
 MOEBIUS_ALWAYS_INLINE int32_t rne_int(float x) {
   const float number = select_f32(x == x, x, 0.0f);
   const float inside =

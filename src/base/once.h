@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that is done once, by the first thread that needs it. Unlike std::call_once it lets exceptions
-// pass no frame of the C library, which would load its unwinder then, and end the process where there
-// is no memory to load it.
+// Runs work once, by the first thread that needs it. Unlike std::call_once, exceptions cross no
+// frame of the C library, which would have to load its unwinder then, and would end the process if
+// there is no memory for that.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -10,7 +10,8 @@ namespace moebius {
 
 class Once {
  public:
-  // Runs `work` unless it has been done; where it throws, the next call tries again. Thread-safe.
+  // Runs `work` unless an earlier call completed it; other callers wait meanwhile. If `work`
+  // throws, the next call runs it again. Thread-safe.
   template <class Work>
   void call(Work&& work) {
     if (done_.load(std::memory_order_acquire)) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions for failed allocations: they tell them from other failures, find words without memory,
-// and try again where a result must not be lost.
+// Handles failed allocations: builds messages without allocating, and repeats work whose result
+// must not be lost.
 #pragma once
 #include <chrono>
 #include <new>
@@ -17,7 +17,7 @@ inline bool is_out_of_memory(const std::exception& e) noexcept {
   return error != nullptr && error->place().kind == "memory";
 }
 
-// Returns e.what(), or short words where memory does not suffice for it.
+// Returns e.what(), or "out of memory" if there is no memory for it.
 inline std::string words_of(const std::exception& e) noexcept {
   try {
     if (dynamic_cast<const std::bad_alloc*>(&e) == nullptr) return e.what();
@@ -26,7 +26,8 @@ inline std::string words_of(const std::exception& e) noexcept {
   return "out of memory";
 }
 
-// Runs `work`, again and again where it throws std::bad_alloc: other threads give memory back.
+// Runs `work` and returns its result; repeats it while it throws std::bad_alloc, because other
+// threads will release memory.
 template <class Work>
 auto patiently(Work&& work) {
   for (;;) {

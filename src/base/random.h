@@ -17,7 +17,8 @@ class SplitMix64 {
     return z ^ (z >> 31);
   }
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
-  // [0, n) by the high half of a product: no division, and every n is as good.
+  // Returns a number in [0, n), as the high half of a product: no division, equally good for every
+  // n.
   constexpr size_t below(size_t n) {
     return static_cast<size_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions from configs, with the meaning of Python's re.match: anchored at the start,
-// free at the end. Patterns come from strangers: length, steps, depth and memory are bounded, and
+// Matches regular expressions from configs with the semantics of Python's re.match: anchored at the
+// start, free at the end. Patterns are untrusted: length, steps, depth and memory are bounded, and
 // every failure is an Error that names the pattern.
 #pragma once
 #include <memory>
@@ -11,7 +11,8 @@ namespace moebius {
 
 class Regex {
  public:
-  // `where` names the field in messages: "quantization_config.ignore[3]".
+  // Compiles the pattern. `where` names the config's field in messages:
+  // "quantization_config.ignore[3]". Throws Error.
   Regex(std::string_view pattern, std::string_view where);
   ~Regex();
   Regex(Regex&&) noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256 (FIPS 180-4): whether two machines hold the same file.
+// SHA-256 (FIPS 180-4), for comparing files between machines.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace moebius {
 class Sha256 {
  public:
   void add(std::span<const uint8_t> bytes);
-  std::string hex();  // of all that was added; ends it
+  std::string hex();  // digest of all added bytes; nothing may be added afterwards
 
  private:
   void take_block(const uint8_t* block);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens that may come next: a short list, or a bit for each of the vocabulary.
+// The set of tokens that may come next in an answer: a short list, or one bit per token of the
+// vocabulary.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +10,9 @@ namespace moebius {
 
 struct TokenMask {
   bool listed = true;
-  std::vector<int32_t> ids;    // listed: ascending
-  std::vector<uint64_t> bits;  // else: of all tokens, from the lowest bit on
-  size_t count = 0;            // of tokens that may come
+  std::vector<int32_t> ids;    // if listed: ascending
+  std::vector<uint64_t> bits;  // else: bit t % 64 of word t / 64 for token t
+  size_t count = 0;            // number of tokens in the set
 
   bool has(int32_t token) const {
     if (!listed) {

@@ -8,7 +8,7 @@
 
 namespace moebius {
 
-// Length in bytes of the valid character at the start of `text`, or 0 if there is none.
+// Returns the length in bytes of the valid character at the start of `text`, or 0 if there is none.
 inline size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   const auto at = [&](size_t i) {
@@ -31,7 +31,7 @@ inline size_t utf8_length(std::string_view text) {
 
 inline bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    // Headers and configs are almost all ASCII: eight characters at a time.
+    // Almost all text is ASCII: skip eight characters at a time.
     uint64_t eight = 0;
     while (text.size() >= sizeof eight) {
       std::memcpy(&eight, text.data(), sizeof eight);

@@ -61,8 +61,8 @@ struct EngineOptions {
 // Returns the bytes of keys and values of `parallel` sequences of `context` tokens.
 uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context);
 
-// Reason for which an answer ended. kContext: the context, or the memory for keys and values, has no room for
-// another token.
+// Reason for which an answer ended. kContext: the context, or the memory for keys and values, has
+// no room for another token.
 enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
 
 // Restricts one answer to a form (a grammar), token by token. Used by one thread at a time.
@@ -74,7 +74,8 @@ class TokenConstraint {
   // Appends a token to the answer. Throws Error if the mask excludes the token. Not called for the
   // token that ends the answer.
   virtual void accept(int32_t token) = 0;
-  // Returns tokens, at most as many as the argument says, that the form almost certainly requires next: drafts.
+  // Returns tokens, at most as many as the argument says, that the form almost certainly requires
+  // next: drafts.
   virtual std::vector<int32_t> forced(size_t) { return {}; }
 };
 
@@ -153,8 +154,8 @@ class Engine {
   // thread-safe: one word for what the running step does
   std::string_view stage() const { return stage_.load(); }
   EngineSnapshot snapshot() const;  // thread-safe: figures as of the end of the last step
-  // Waits until there is a request to run, at most `most`, and returns whether there is one. wake() ends the
-  // wait early. Both are thread-safe.
+  // Waits until there is a request to run, at most `most`, and returns whether there is one. wake()
+  // ends the wait early. Both are thread-safe.
   bool wait(std::chrono::nanoseconds most);
   void wake();
 

@@ -21,7 +21,8 @@
 
 namespace moebius {
 
-// The longest sequence, in tokens, that is planned for where neither the caller nor the config names one.
+// The longest sequence, in tokens, that is planned for where neither the caller nor the config
+// names one.
 inline constexpr size_t kUsualContext = 4096;
 
 // Thrown if one item of a batch is the reason of the failure: the batch without this item can run.

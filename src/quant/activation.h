@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of x are quantized before a product, and the canonical form of quantized rows. Plain
-// data, no functions.
+// Describes how rows of x are quantized before a product, and holds quantized rows in one canonical
+// form. Plain data, no functions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,10 @@ enum class ActGranule : uint8_t {
   kStatic,
   kRow,
   kGroup
-};  // one stored scale; one per row; one per `group` features
+};  // one stored scale; one scale per row; one per `group` features
 enum class ActScale : uint8_t {
   kF32,
-  kFp8,     // NVFP4 block scales under a stored global scale
+  kFp8,     // NVFP4: block scales in e4m3, below a stored global scale
   kE8m0,    // powers of two, rounded as MX does
   kE8m0Up,  // powers of two, rounded up: no input is clamped (DeepSeek's ue8m0)
 };
@@ -25,46 +25,48 @@ enum class Int8Mode : uint8_t {
   kDeclared,
   kCompressedTensors,
   kVllm
-};  // how dynamic INT8 is read: rules.md
+};  // how dynamic INT8 is computed (docs/numerics.md)
 
 enum class XType : uint8_t {
   kF32,
   kBf16,
   kF16
-};  // type of the layer's activations (weight-only schemes, rounding of mode vllm)
+};  // type of the layer's activations; read for weight-only schemes and for rounding in mode vllm
 
 struct ActSpec {
   ActCode code = ActCode::kAsIs;
-  uint8_t bits = 8;       // of kInt
-  bool symmetric = true;  // of kInt
+  uint8_t bits = 8;       // width of kInt codes
+  bool symmetric = true;  // false: kInt codes with zero points
   ActGranule granule = ActGranule::kRow;
   uint32_t group = 0;  // features per scale for kGroup; the last group of a row may be shorter
   ActScale scale = ActScale::kF32;
   Int8Mode mode = Int8Mode::kDeclared;
-  // Dynamic f32 scales of kFp8 count magnitudes up to this, and larger inputs are clamped; 0: none.
+  // kFp8 with dynamic f32 scales: the largest magnitude that enters a scale; larger inputs are
+  // clamped. 0: no bound.
   float bound = 0.0f;
   bool operator==(const ActSpec&) const = default;
 };
 
-// Values stored in the file for the input of one matrix (static schemes and NVFP4).
+// Values that the checkpoint stores for the input of one matrix, for static schemes and NVFP4. Set
+// at load.
 struct ActParams {
-  float scale = 1.0f;        // static scale
-  int32_t zero_point = 0;    // static zero point
+  float scale = 1.0f;        // static schemes
+  int32_t zero_point = 0;    // static schemes
   GlobalScale global_scale;  // NVFP4
   bool operator==(const ActParams&) const = default;
 };
 
-// M quantized rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4 one E2M1 code per byte
-// [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) * scale(m, k/granule), under
-// the global scale for kFp4 with ActScale::kFp8.
+// M quantized rows, written by quantize_rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4
+// one E2M1 code per byte [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) *
+// scale(m, k/granule), before the global scale for kFp4 with ActScale::kFp8.
 struct QuantRows {
   size_t M = 0, K = 0;
   ActSpec spec;
   ActParams params;
   const void* codes = nullptr;
-  const float* scales = nullptr;  // [M, groups]; kStatic: the stored scale; NaN where the granule
-                                  // held NaN or infinity
-  size_t groups = 1;              // scales per row; 0 for kAsIs
+  // [M, groups]; kStatic: the stored scale; NaN if the group held NaN or infinity
+  const float* scales = nullptr;
+  size_t groups = 1;                     // scales per row; 0 for kAsIs
   const int32_t* zero_points = nullptr;  // [M, groups] for dynamic asymmetric rows, else null
 };
 

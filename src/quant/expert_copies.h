@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of busy experts: which one serves a token. Every rank finds the same without asking, because
-// only the routes of the step and the places of experts decide.
+// Chooses which copy of a busy expert serves a token. Every rank computes the same choice without
+// communication, because it depends only on the routes of the step and the places of the experts.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace moebius {
 
-// Experts that have copies, as places: those of expert e are copies[first[e]] up to first[e + 1].
+// The copies of each expert: expert e is in the places copies[first[e]] to copies[first[e + 1] -
+// 1].
 struct ExpertCopies {
   std::span<const uint32_t> first, copies;
-  std::span<const uint32_t> rank_of;  // [places]
+  std::span<const uint32_t> rank_of;  // [places] the rank of each place
   size_t ranks = 1;
 };
 
-// Reading an expert's weights costs about as much as so many rows.
+// Cost of reading one expert's weights, in rows computed.
 constexpr uint64_t kRowsOfReading = 8;
 
-// places[i] serves the route ids[i] (-1: none). Experts with one place first; then each route takes
-// the copy with which the busiest moment of its rank ends soonest, with
-// the reading of an expert that nothing of this step has used there.
+// Sets places[i] to the place that serves route ids[i] (-1: none). Experts with one place are
+// assigned first; then each route takes the copy whose rank would finish soonest, including the
+// reading of an expert that nothing has used there in this step.
 inline void choose_copies(std::span<const int32_t> ids, const ExpertCopies& c,
                           std::span<int32_t> places) {
   std::vector<uint64_t> busy(c.ranks, 0);
@@ -43,7 +44,8 @@ inline void choose_copies(std::span<const int32_t> ids, const ExpertCopies& c,
     const uint32_t n = count(ids[i]);
     if (n < 2) continue;
     const std::span<const uint32_t> all = c.copies.subspan(c.first[static_cast<size_t>(ids[i])], n);
-    const size_t turn = i + static_cast<size_t>(ids[i]);  // among equals
+    // breaks ties differently from route to route
+    const size_t turn = i + static_cast<size_t>(ids[i]);
     uint32_t best = all[turn % n];
     const auto end = [&](uint32_t place) { return busy[c.rank_of[place]] + cost(place); };
     for (size_t k = 1; k < n; ++k)

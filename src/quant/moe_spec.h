@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mixture-of-experts block computes, as parameters and never as model names: the checkpoint
-// side fills it from a config, the layers run it. Methods and formulas are those of
-// docs/numerics.md.
+// Parameters of a mixture-of-experts block. Checkpoint readers fill them from a config, layers
+// compute them; nothing depends on model names. docs/numerics.md has the formulas.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,26 +17,26 @@ enum class ActivationKind : uint8_t {
   kGeluTanh,
   kSwigluOai,
   kSwigluStep,
-  kSitu,  // gated: two inputs
+  kSitu,  // the kinds up to here are gated: they read gate and up values
   kSiluNoMul,
   kGeluNoMul,
   kGeluTanhNoMul,
-  kRelu2NoMul,  // not gated
+  kRelu2NoMul,  // the kinds after kSitu read one value
 };
 
 struct ActivationSpec {
   ActivationKind kind = ActivationKind::kSilu;
   std::optional<float>
-      limit;  // silu with limit, swigluoai, swiglustep (7 when absent for the last two)
-  float alpha = 1.702f, beta = 1.0f;  // swigluoai
+      limit;  // of silu with limit, swigluoai and swiglustep (the last two: 7 if absent)
+  float alpha = 1.702f, beta = 1.0f;  // of swigluoai
   float situ_b = 1.0f;
   std::optional<float> situ_lb;
   bool operator==(const ActivationSpec&) const = default;
 };
 bool is_gated(ActivationKind kind);
 std::string_view name_of(ActivationKind kind);
-// Accepts the spellings of config.json ("silu", "gelu_pytorch_tanh", ...); throws Error listing the
-// legal names.
+// Returns the kind for a name as config.json spells it ("silu", "gelu_pytorch_tanh", ...). Throws
+// Error that lists the accepted names.
 ActivationKind activation_from_name(std::string_view name);
 
 enum class Scoring : uint8_t {
@@ -45,14 +44,16 @@ enum class Scoring : uint8_t {
   kSigmoid,
   kSqrtSoftplus,
   kNone
-};  // kNone: weights are the logits themselves
+};  // function that turns router logits into scores; kNone: logits are the scores
 
 enum class RouterMethod : uint8_t {
-  kTopK,  // scores -> (bias) -> (groups) -> top k -> (renormalize) -> scale: every published method but the next two
+  // scores -> (bias) -> (groups) -> top k -> (renormalize) -> scale: all published methods but the
+  // next two
+  kTopK,
   kSparseMixer,  // Phi-MoE
-  kTable,        // ids from a table indexed by token id
-  kGroupEqual,   // best k / groups of each group (InternS1-Pro)
-  kSimulated,    // seeded random ids, for benchmarks
+  kTable,        // expert ids are read from a table, indexed by token id
+  kGroupEqual,   // the best k / groups of each group (InternS1-Pro)
+  kSimulated,    // seeded random expert ids, for benchmarks
 };
 
 struct RouterSpec {
@@ -60,22 +61,25 @@ struct RouterSpec {
   Scoring scoring = Scoring::kSoftmax;
   size_t experts = 0, top_k = 0;
   bool select_on_logits =
-      false;  // top k of the logits themselves, weights from the scores (Llama-4, Gemma-4)
+      false;  // top k is chosen by logits, weights are scores (Llama-4, Gemma-4)
   bool softmax_after_topk =
-      false;  // softmax over the k selected logits (GPT-OSS, Granite, Renormalize)
+      false;  // scores are the softmax over the k chosen logits (GPT-OSS, Granite, Renormalize)
   bool renormalize = false;
-  float renormalize_epsilon = 0.0f;   // added to the sum (1e-20 for DeepSeek-V3)
+  // added to the sum that weights are divided by (1e-20 for DeepSeek-V3)
+  float renormalize_epsilon = 0.0f;
   size_t groups = 0, topk_group = 0;  // 0: no groups
-  bool group_score_top2 = false;      // group score: sum of the two best (with bias), else the best
-  bool has_bias = false;              // correction bias, used for selection only
-  float scaling = 1.0f;               // routed_scaling_factor
-  float logit_cap = 0.0f;             // logits are cap * tanh(logit / cap) first; 0: as they are
-  bool weight_on_input = false;       // Llama-4
-  bool per_expert_scale = false;      // Gemma-4
-  float jitter_epsilon = 0.01f;       // sparse mixer
-  size_t zero_experts = 0;            // identity experts behind the real ones
-  size_t shared_slots = 0;            // fused shared experts appended with weight 1 (or 1/scaling)
-  uint64_t seed = 0;                  // simulated
+  // a group's score is the sum of its two best scores (with bias); false: its best score
+  bool group_score_top2 = false;
+  bool has_bias = false;          // true: a correction bias is added to scores for the choice only
+  float scaling = 1.0f;           // routed_scaling_factor
+  float logit_cap = 0.0f;         // logits become cap * tanh(logit / cap); 0: no cap
+  bool weight_on_input = false;   // weights scale the experts' inputs instead of outputs (Llama-4)
+  bool per_expert_scale = false;  // a stored factor per expert (Gemma-4)
+  float jitter_epsilon = 0.01f;   // of the sparse mixer
+  size_t zero_experts = 0;        // identity experts, numbered after the real ones
+  // fused shared experts, appended to each token's experts with weight 1 (or 1/scaling)
+  size_t shared_slots = 0;
+  uint64_t seed = 0;  // of kSimulated
   bool operator==(const RouterSpec&) const = default;
 };
 
@@ -83,7 +87,7 @@ enum class SharedKind : uint8_t {
   kNone,
   kPlain,
   kGated
-};  // kGated: times sigmoid(x . shared_expert_gate)
+};  // kGated: the shared expert's output times sigmoid(x . shared_expert_gate)
 
 struct MoeSpec {
   size_t hidden = 0, intermediate = 0, experts = 0;
@@ -92,7 +96,7 @@ struct MoeSpec {
   bool has_expert_bias = false;
   SharedKind shared = SharedKind::kNone;
   size_t shared_intermediate = 0;
-  std::optional<ActivationSpec> shared_activation;  // where it is not that of the others
+  std::optional<ActivationSpec> shared_activation;  // absent: as that of the routed experts
 };
 
 }  // namespace moebius

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element access to a QuantMatrix in plain scalar code: code, group, scale, zero point, decoded
-// weight. This is the meaning of the view (quant_matrix.h) written out; units compiled for the
-// baseline use it, kernels for an instruction set do not. Nothing is checked here: r < N and c < K,
-// and the format reader proved that every index lies inside its table.
+// weight. These functions define what a QuantMatrix means. Units compiled for the baseline use
+// them, kernels for an instruction set do not. Nothing is checked: r < N and c < K, and the format
+// reader proved that every index lies inside its table.
 #pragma once
 #include <cstring>
 
@@ -17,7 +17,7 @@ inline constexpr bool is_integer_code(CodeType t) {
 inline constexpr bool is_dense_code(CodeType t) {
   return t == CodeType::kBf16 || t == CodeType::kF16 || t == CodeType::kF32;
 }
-inline constexpr size_t code_bits(CodeType t) {  // stored bits per element of the view
+inline constexpr size_t code_bits(CodeType t) {  // returns the stored bits per element
   switch (t) {
     case CodeType::kInt4Offset:
     case CodeType::kFp4:
@@ -34,7 +34,7 @@ inline constexpr size_t code_bits(CodeType t) {  // stored bits per element of t
   }
   return 0;
 }
-inline constexpr size_t scale_bytes(ScaleType t) {  // bytes of one stored scale
+inline constexpr size_t scale_bytes(ScaleType t) {  // returns the bytes of one stored scale
   switch (t) {
     case ScaleType::kNone:
       return 0;
@@ -50,7 +50,7 @@ inline constexpr size_t scale_bytes(ScaleType t) {  // bytes of one stored scale
   return 0;
 }
 
-// Loads that promise no alignment.
+// Unaligned loads.
 inline uint16_t load_u16(const uint8_t* p) {
   uint16_t v;
   std::memcpy(&v, p, sizeof v);
@@ -66,12 +66,12 @@ inline size_t group_of(const QuantMatrix& w, size_t c) {
   return w.g_idx != nullptr ? static_cast<size_t>(w.g_idx[c]) : (c + w.k_phase) / w.block_k;
 }
 
-// Index into scales (in elements) and zero_points.
+// Returns the index of an element's scale and zero point (in elements of their tables).
 inline size_t scale_index(const QuantMatrix& w, size_t r, size_t c) {
   return (r + w.n_phase) / w.block_n * w.scale_stride + group_of(w, c);
 }
 
-// Number `index` of a table of scales or offsets.
+// Returns entry `index` of a table of scales or offsets, as f32.
 inline float table_at(const uint8_t* table, ScaleType type, size_t index) {
   const uint8_t* p = table + index * scale_bytes(type);
   switch (type) {
@@ -95,7 +95,7 @@ inline float scale_at(const QuantMatrix& w, size_t index) {
   return table_at(w.scales, w.scale_type, index);
 }
 
-// The stored scale of an element, without the global scale; 1 for dense matrices.
+// Returns the stored scale of an element, without the global scale; 1 for dense matrices.
 inline float scale_of(const QuantMatrix& w, size_t r, size_t c) {
   return w.scale_type == ScaleType::kNone ? 1.0f : scale_at(w, scale_index(w, r, c));
 }
@@ -104,7 +104,7 @@ inline int zero_point_of(const QuantMatrix& w, size_t r, size_t c) {
   return w.zero_points != nullptr ? w.zero_points[scale_index(w, r, c)] : 0;
 }
 
-// Signed value of an integer code (offset removed, zero point not subtracted). Only for
+// Returns the signed value of an integer code: offset removed, zero point not subtracted. Requires
 // is_integer_code.
 inline int int_code(const QuantMatrix& w, size_t r, size_t c) {
   const uint8_t* row = w.codes + r * w.row_bytes;
@@ -120,7 +120,7 @@ inline int int_code(const QuantMatrix& w, size_t r, size_t c) {
   }
 }
 
-// The number a code stands for, before zero point and scale.
+// Returns the number that a code represents, before zero point and scale.
 inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   const uint8_t* row = w.codes + r * w.row_bytes;
   switch (w.code) {
@@ -142,8 +142,8 @@ inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   return 0.0f;
 }
 
-// The decoded weight in f32: q * s, (q - zp) * s, for NVFP4 q * (s / G) or q * (s * g), with an offset q * s + b; each
-// operation rounded once.
+// Returns the decoded weight in f32: q * s, (q - zp) * s, for NVFP4 q * (s / G) or q * (s * g),
+// with an offset q * s + b; each operation is rounded once.
 inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const float value = code_value(w, r, c);
   if (w.scale_type == ScaleType::kNone) return value;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint declares about a module, as plain values. Nothing here is inferred from
-// anything else: number type, width, granularity, scale type and storage format are separate facts.
+// Plain values for what a checkpoint declares about a module. No fact is inferred from another one:
+// number type, width, granularity, scale type and storage format are separate fields.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -41,17 +41,19 @@ enum class Format : uint8_t {
   kGptOssMxfp4,
   kNativeFp8,
   kModeloptNvfp4,
-  // Codes in 32-bit words, outputs side by side ("turned"): see formats/gptq.cpp and formats/awq.cpp.
-  kGptq,        // zero points stored less 1
-  kGptqV2,      // zero points as they are
-  kGptqPlanar,  // the same, codes in bit planes
+  // Formats with codes in 32-bit words and outputs side by side ("turned"): see formats/gptq.cpp
+  // and formats/awq.cpp.
+  kGptq,        // stores zero points less 1
+  kGptqV2,      // stores zero points as they are
+  kGptqPlanar,  // as kGptqV2, codes in bit planes
   kAwq,
   kQuarkInt4,  // AWQ's order, codes in two's complement
   kAwqGemv,
   kMlx,  // rows of words: integers with a float offset per group, or MX and NVFP4 codes
 };
 
-// One set of QuantizationArgs, validated and with defaults filled in.
+// Describes one quantized operand: a QuantizationArgs of the config, validated, with defaults
+// filled in.
 struct QuantArgs {
   NumberKind kind = NumberKind::kInt;
   int bits = 8;
@@ -61,22 +63,23 @@ struct QuantArgs {
   int64_t block_n = 0, block_k = 0;  // > 0 for kBlock
   Dynamic dynamic = Dynamic::kStatic;
   ActOrder act_order = ActOrder::kNone;
-  // Integer weights whose codes count from 0, with a float per group: w = code * scale + offset
-  // (MLX). symmetric is false then, and there are no zero points.
+  // true: integer weights whose codes count from 0, with a float per group: w = code * scale +
+  // offset (MLX). `symmetric` is then false, and there are no zero points.
   bool offsets = false;
-  // Dynamic inputs: a scale counts magnitudes up to this, larger ones are clamped (FBGEMM). 0: none.
+  // Dynamic inputs: the largest magnitude that enters a scale; larger ones are clamped (FBGEMM). 0:
+  // no bound.
   float bound = 0.0f;
-  // As declared, without "torch.". Where a file does not say it but its number system has one only
-  // (MXFP4, MXFP8, NVFP4), the config parser states it; else empty.
+  // Type name of scales as declared, without "torch.". The config parser fills it in for number
+  // systems with only one (MXFP4, MXFP8, NVFP4); else empty if not declared.
   std::string scale_dtype;
   bool operator==(const QuantArgs&) const = default;
 };
 
-// scale_dtype of FP8 inputs whose dynamic scales are powers of two, rounded up (ue8m0).
+// scale_dtype of FP8 inputs whose dynamic scales are powers of two, rounded up.
 inline constexpr std::string_view kPowerOfTwoScales = "ue8m0";
 
 struct Scheme {
-  std::optional<QuantArgs> weights;  // none: dense
+  std::optional<QuantArgs> weights;  // none: a dense module
   std::optional<QuantArgs> input;
   std::optional<QuantArgs> output;  // WNA8O8
   Format format = Format::kDense;
@@ -84,30 +87,31 @@ struct Scheme {
   bool is_dense() const { return !weights.has_value(); }
 };
 
-// Predicates of the declared number systems (type-tested, null-safe).
+// Tests for the declared number systems. Each tests all fields, so that any QuantArgs may be
+// passed.
 bool is_nvfp4(const QuantArgs& a);         // float 4 bit, tensor_group 16, symmetric
 bool is_mxfp4(const QuantArgs& a);         // float 4 bit, group 32, symmetric, scales E8M0
 bool is_mxfp8(const QuantArgs& a);         // float 8 bit, group 32, symmetric, scales E8M0
 bool has_e8m0_scales(const QuantArgs& a);  // scale_dtype is uint8 or float8_e8m0fnu
 
-bool is_turned(Format format);  // GPTQ, AWQ and Quark's int4: kGptq ... kAwqGemv
+bool is_turned(Format format);  // true for GPTQ, AWQ and Quark's int4: kGptq ... kAwqGemv
 
 std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);
 std::string_view name_of(Strategy strategy);
 
-// The family of a scheme: "dense"; integer weights w4a16, w4a8, w8a8, w8a8_static, w4a4, w4afp8,
-// w4a8o8 (any width); fp8, fp8_static, fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16, mxfp4,
-// mxfp4a16, w4a8_mxfp4, mxfp8, mxfp8a16. Never throws; what has no name of its own gets one by the
-// same pattern.
+// Returns the family name of a scheme: "dense"; integer weights w4a16, w4a8, w8a8, w8a8_static,
+// w4a4, w4afp8, w4a8o8 (any width); fp8, fp8_static, fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16,
+// mxfp4, mxfp4a16, w4a8_mxfp4, mxfp8, mxfp8a16. Never throws; other schemes get a name by the same
+// pattern.
 std::string family_of(const Scheme& scheme);
-// One line for people: "w4a8 int4 g128 sym, int8 per token dynamic, pack-quantized".
+// Returns one line of text: "w4a8 int4 g128 sym, int8 per token dynamic, pack-quantized".
 std::string describe(const Scheme& scheme);
 std::string describe(const QuantArgs& args);
 
-// Nothing if the engine can run the scheme, else one sentence that names the field that is in the
-// way. routed_expert: the module is an expert of a MoE layer, where FP8 knows fewer pairs of
-// strategies than in a plain linear.
+// Returns nothing if the scheme can be run, else one sentence that names the field which prevents
+// it. routed_expert: the module is an expert of a MoE layer, for which FP8 has fewer pairs of
+// strategies than for a plain linear layer.
 std::optional<std::string> unsupported_reason(const Scheme& scheme, bool routed_expert = true);
 
 }  // namespace moebius

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-parallel slices of a matrix: rows [r0, r1) (column-parallel layers), columns [c0, c1)
-// (row-parallel layers), or both. A slice is a view of the same bytes wherever a byte boundary
-// allows; only nibbles that start at an odd column are copied. Scales follow through n_phase and
-// k_phase, so a slice need not start at a group or block boundary. With an act-order index a slice
-// of columns keeps the scales of all groups: its columns find them through their part of g_idx.
-// A view without codes and scales (facts alone) is cut the same way.
+// Cuts slices of a matrix for tensor parallelism: rows [r0, r1) (column-parallel layers), columns
+// [c0, c1) (row-parallel layers), or both. A slice is a view of the same bytes if it starts at a
+// byte boundary; only nibbles that start at an odd column are copied. n_phase and k_phase keep the
+// scales aligned, so a slice need not start at a group or block boundary. With an act-order index a
+// slice of columns keeps the scales of all groups and its part of g_idx. A view without codes and
+// scales is cut the same way.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -15,7 +15,7 @@
 
 namespace moebius {
 
-// Owns what slices had to copy; must outlive them.
+// Owns the bytes that slices had to copy; must outlive them.
 class SliceMemory {
  public:
   uint8_t* allocate(size_t bytes);
@@ -26,27 +26,27 @@ class SliceMemory {
   size_t bytes_ = 0;
 };
 
-// Throws Error unless r0 < r1 <= N and c0 < c1 <= K.
+// Returns a slice. Throws Error unless r0 < r1 <= N and c0 < c1 <= K.
 QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t c1,
                   SliceMemory& memory);
 QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1);
 QuantMatrix slice_columns(const QuantMatrix& w, size_t c0, size_t c1, SliceMemory& memory);
 
-// Consecutive outputs, heads or layers: [begin, end).
+// A range of outputs, heads or layers: [begin, end).
 struct Range {
   size_t begin = 0, end = 0;
   size_t size() const { return end - begin; }
   bool operator==(const Range&) const = default;
 };
 
-// For ranks whose outputs are put side by side, parts need not be equal. The outputs of a matrix with
-// N of them on rank `rank` of `ranks`: multiples of 16 where that leaves none without, and at least
-// one. Throws Error naming `what` where there are fewer outputs than ranks.
+// Returns the outputs of rank `rank` of `ranks` for a matrix with N outputs, for ranks whose
+// outputs are concatenated. Ranges are multiples of 16 if every rank then has some, and never
+// empty. Throws Error naming `what` if there are fewer outputs than ranks.
 Range output_range(size_t N, size_t ranks, size_t rank, std::string_view what);
 std::vector<Range> output_ranges(size_t N, size_t ranks, std::string_view what);
 
-// Part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what` when
-// the parts are not equal.
+// Returns part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what`
+// if `size` is not divisible.
 std::pair<size_t, size_t> parallel_range(size_t size, size_t rank, size_t ranks, const char* what);
 
 }  // namespace moebius

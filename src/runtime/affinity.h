@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On which CPUs a thread may run. Nothing here allocates but cpus(), so that a region can pin its
-// caller and put it back.
+// Reads and sets the CPUs on which a thread may run. Only cpus() allocates, so that a region can
+// pin its caller and restore it.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -10,23 +10,24 @@ namespace moebius {
 
 class AffinityMask {
  public:
-  AffinityMask() = default;                  // unknown: applying it does nothing
-  static AffinityMask current() noexcept;    // of the calling thread
-  static AffinityMask of(int cpu) noexcept;  // that CPU alone
+  AffinityMask() = default;                  // an unknown mask, whose apply() does nothing
+  static AffinityMask current() noexcept;    // mask of the calling thread
+  static AffinityMask of(int cpu) noexcept;  // only that CPU
   static AffinityMask of(
-      const std::vector<int>& cpus) noexcept;  // these; unknown ones are left out
-  static AffinityMask all() noexcept;  // every CPU there may be; the system takes what it grants
-  bool apply() const noexcept;         // to the calling thread; false when unknown or refused
-  std::vector<int> cpus() const;       // ascending; {} when unknown
+      // only these CPUs; numbers that the machine does not have are ignored
+      const std::vector<int>& cpus) noexcept;
+  static AffinityMask all() noexcept;  // every possible CPU; the system grants what it allows
+  // sets the calling thread's mask; false if the mask is unknown or refused
+  bool apply() const noexcept;
+  std::vector<int> cpus() const;  // ascending; {} if the mask is unknown
 
  private:
-  static constexpr size_t kBytes =
-      1024;  // 8192 CPUs; a shorter mask would be refused by some kernels
+  static constexpr size_t kBytes = 1024;  // 8192 CPUs; some kernels refuse a shorter mask
   alignas(8) std::array<unsigned char, kBytes> bits_{};
-  size_t bytes_ = 0;  // as the kernel has it
+  size_t bytes_ = 0;  // size of the mask as the kernel reported it
 };
 
-// The calling thread gives way to all others; does nothing where the system has no such thing.
+// Gives the calling thread the lowest scheduling priority; no effect where the system has none.
 void lower_thread_priority() noexcept;
 
 }  // namespace moebius

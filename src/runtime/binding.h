@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CPUs each rank of a host computes on. Launchers have their own ideas: Open MPI binds each of
-// two ranks to one core, MPICH binds to none, so that cores stay idle or are fought over. Ranks of a
-// host tell each other their masks; where these leave CPUs unused or overlap, every rank takes an
-// equal part of the cores, node by node.
+// Chooses the CPUs that each rank of a host computes on. Launchers differ: Open MPI binds each of
+// two ranks to one core, MPICH binds to none, so that cores are idle or contended. Ranks of a host
+// exchange their affinity masks; if these leave CPUs unused or overlap, every rank takes an equal
+// share of the cores, NUMA node by NUMA node.
 #pragma once
 #include <span>
 #include <string>
@@ -16,18 +16,21 @@ class Comm;
 
 struct RankBinding {
   std::vector<int> cpus;  // of this rank, ascending
-  size_t ranks = 1;       // on this host
-  bool changed = false;   // other CPUs than the launcher gave
-  bool crowded = false;   // ranks outnumber cores: they share all, and must not spin
-  std::string note;       // where it changed: "CPUs 0-3 instead of 0 (2 ranks on this host ...)"
+  size_t ranks = 1;       // number of ranks on this host
+  bool changed = false;   // true: other CPUs than the launcher chose
+  // true: more ranks than cores; they share all cores, and must yield instead of spinning
+  bool crowded = false;
+  std::string note;  // if changed: "CPUs 0-3 instead of 0 (2 ranks on this host ...)"
 };
 
-// Rank `rank` of those whose masks are given, on a machine whose CPUs all may be used. Pure.
+// Returns the binding of rank `rank` of masks.size() ranks on a machine whose CPUs they may all
+// use. Pure function of its arguments.
 RankBinding plan_binding(const Topology& machine, std::span<const std::vector<int>> masks,
                          size_t rank);
 
-// Called by all ranks, before threads are started: binds the calling thread and what it will start.
-// `keep`: the launcher's masks stay. `own_only`: CPUs that no rank was given belong to others.
+// Binds the calling thread, and the threads that it starts later, to this rank's CPUs. All ranks
+// call it, before they start threads. `keep`: the launcher's masks are kept. `own_only`: CPUs
+// outside of all ranks' masks are left to other programs.
 RankBinding bind_rank(Comm& comm, bool keep, bool own_only);
 
 }  // namespace moebius

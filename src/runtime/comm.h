@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that run one model together, as one of them sees them. Bytes are copied, gathered and
-// sent; the only arithmetic is a maximum, because sums over ranks would change results.
+// Communication between the ranks that run one model together. Bytes are copied, gathered and sent;
+// the only arithmetic is a maximum, because sums over ranks would depend on the number of ranks.
 //
-// Every exchange is started, then waited for; starting never blocks. Exchanges of all ranks
-// (broadcast, all_gather, all_to_all, max, split) are started by every rank of the communicator in
-// the same order. Buffers stay until the request is done. A communicator and its parts serve one
-// thread at a time.
+// Every exchange is started, then waited for; starting never blocks. Collective exchanges
+// (broadcast, all_gather, all_to_all, max, split) must be started by every rank of the communicator
+// in the same order. Buffers must live until the request is done. A communicator and those split
+// from it are used by one thread at a time.
 //
-// Waiting has a deadline: a rank that is silent for longer ends it with a CommError that names the
-// rank, the step and the phase. After an error the communicator is good for abort() only; requests
-// that are dropped leave their buffers alone.
+// Waiting has a deadline: if a rank is silent for longer, wait() throws a CommError that names the
+// rank, the step and the phase. After an error only abort() may be called; requests that are
+// destroyed leave their buffers alone.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,21 +27,22 @@ class Transfer;
 class Transport;
 struct Whereabouts;
 
-// A rank is silent, gone, or out of step with the others.
+// Thrown if a rank is silent, gone, or executes another exchange than the others.
 class CommError : public Error {
  public:
   CommError(const std::string& what, int rank) : Error(what), rank_(rank) {}
-  int rank() const noexcept { return rank_; }  // of the world; -1 when nobody knows
+  int rank() const noexcept { return rank_; }  // number in the whole run; -1: unknown
 
  private:
   int rank_;
 };
 
-// Where a rank waits, for the sentence it says when nobody answers.
+// Names what a rank waits for, for error messages and for the times in CommCounters.
 struct CommPhase {
   CommPhase(const char* name, int of_layer = -1)  // NOLINT: implicit on purpose
       : what(name), layer(of_layer) {}
-  CommPhase asleep() && {  // nobody knows how long it takes: the core goes back early
+  // marks a wait of unknown length: the thread sleeps early instead of spinning
+  CommPhase asleep() && {
     idle = true;
     return *this;
   }
@@ -53,13 +54,13 @@ struct CommPhase {
 struct CommCounters {
   uint64_t exchanges = 0;
   double wait_seconds = 0;
-  std::vector<std::pair<const char*, double>> phase_seconds;  // the same, by CommPhase::what
-  std::vector<uint64_t> received;                             // bytes, by rank of the world
+  std::vector<std::pair<const char*, double>> phase_seconds;  // wait_seconds by CommPhase::what
+  std::vector<uint64_t> received;                             // bytes, by world rank of the sender
 };
 
 class CommRequest {
  public:
-  CommRequest() noexcept;  // done
+  CommRequest() noexcept;  // a request that is done
   ~CommRequest();
   CommRequest(CommRequest&&) noexcept;
   CommRequest& operator=(CommRequest&&) noexcept;
@@ -75,7 +76,7 @@ class Comm {
  public:
   static constexpr int kUserTags = 256;
 
-  explicit Comm(std::unique_ptr<Transport> transport);  // all its ranks
+  explicit Comm(std::unique_ptr<Transport> transport);  // a communicator of all ranks
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -83,21 +84,24 @@ class Comm {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return static_cast<int>(members_.size()); }
   const std::string& host(int rank) const;
-  int world_rank(int rank) const;  // its number among all ranks
+  int world_rank(int rank) const;  // number of a rank of this communicator in the whole run
 
-  // The ranks that name the same color, in order of key, then of rank. All ranks call it and wait
-  // here. Parts share deadline, step and counters with the communicator they come from.
+  // Divides the communicator: returns that of the ranks which pass the same color, ordered by key,
+  // then rank. All ranks must call it; it waits for them. The parts share deadline, step and
+  // counters with this communicator.
   std::unique_ptr<Comm> split(int color, int key);
 
   [[nodiscard]] CommRequest start_broadcast(void* p, size_t bytes, int root);
-  // all: what every rank gave, in order of rank; `mine` may be this rank's place in it.
+  // `all` receives what every rank gave, in rank order; `mine` may be this rank's part of `all`.
   [[nodiscard]] CommRequest start_all_gather(const void* mine, void* all,
                                              std::span<const size_t> bytes_of_rank);
   [[nodiscard]] CommRequest start_all_to_all(const void* send, std::span<const size_t> send_bytes,
                                              void* receive, std::span<const size_t> receive_bytes);
-  // Of values without sign, as abs_max gives them: infinity where any rank has a NaN.
+  // Replaces each value by its maximum over all ranks. Values must not be negative; the result is
+  // infinity if any rank has NaN.
   [[nodiscard]] CommRequest start_max(float* values, size_t count);
-  // Between two ranks; tags are 0 to kUserTags - 1. Both sides know the length.
+  // Sends to, and receives from, one other rank; tags are 0 to kUserTags - 1. Both sides must pass
+  // the same length.
   [[nodiscard]] CommRequest start_send(int to, int tag, const void* p, size_t bytes);
   [[nodiscard]] CommRequest start_receive(int from, int tag, void* p, size_t bytes);
 
@@ -105,17 +109,19 @@ class Comm {
   void wait(CommRequest& request, CommPhase phase);
   void wait(CommRequest&& request, CommPhase phase) { wait(request, phase); }
   void barrier(CommPhase phase);
-  void poll();  // lets what is under way proceed; cheap, for whoever computes meanwhile
+  void poll();  // lets started exchanges proceed; cheap, called by ranks that compute meanwhile
 
-  // Ends all ranks, does not return where they are processes; where they are threads it throws.
+  // Ends all ranks with this text. If ranks are processes it does not return, if they are threads
+  // it throws.
   [[noreturn]] void abort(const std::string& text);
 
-  // For all parts at once.
-  void set_timeout(double seconds);  // how long a wait may take
+  // These settings are shared by all communicators that were split from one another.
+  void set_timeout(double seconds);  // how long a wait may take before it throws
   double timeout() const noexcept;
-  void set_step(uint64_t serial);           // which step this is, for messages
-  void set_spin(bool spin);                 // false where ranks outnumber CPUs: yield at once
-  void set_whereabouts(Whereabouts* seen);  // where waits are noted; null: nowhere
+  void set_step(uint64_t serial);  // number of the current step, for messages
+  void set_spin(bool spin);        // false: waits yield at once, for more ranks than CPUs
+  // receives what this rank waits for (witness.h); null: nowhere
+  void set_whereabouts(Whereabouts* seen);
   const CommCounters& counters() const noexcept;
 
  private:
@@ -132,13 +138,13 @@ class Comm {
   [[noreturn]] void give_up(const CommRequest& request, const CommPhase& phase) const;
 
   std::shared_ptr<World> world_;
-  std::vector<int> members_;  // ranks of the world
+  std::vector<int> members_;  // world rank of each member
   int rank_;
-  int context_;       // keeps messages of different communicators apart
-  int sequence_ = 0;  // and those of successive exchanges
+  int context_;       // identifies this communicator in message tags
+  int sequence_ = 0;  // identifies the exchange in message tags
 };
 
-// Waits are as long as `seconds` while it lives.
+// Sets the deadline of waits to `seconds` until it is destroyed.
 class Patience {
  public:
   Patience(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
@@ -152,9 +158,10 @@ class Patience {
   Comm& comm_;
   double before_;
 };
-inline constexpr double kLoadingSeconds = 30 * 60;  // while others may be loading
+// deadline while other ranks may be loading weights
+inline constexpr double kLoadingSeconds = 30 * 60;
 
-// One rank: every exchange is a copy or nothing.
+// Returns the communicator of a run with one rank: every exchange is a copy or does nothing.
 std::unique_ptr<Comm> make_comm_none();
 
 }  // namespace moebius

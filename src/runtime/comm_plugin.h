@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes that a launcher has started: messages go through a plugin that is opened when it
-// is needed (comm_table.h), so that nobody else needs an MPI.
+// Communication between processes that a launcher started. Messages go through a plugin
+// (comm_table.h) that is opened at run time, so that the program itself does not depend on an MPI.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,12 +11,14 @@
 
 namespace moebius {
 
-// Opens the launcher's plugin, the first in `folders`, and meets the other ranks. Throws Error in one sentence where there is
-// none (it names the package), where it belongs to another program or version, and where it sees
-// other ranks than the launcher announced. Once per process.
+// Opens the launcher's plugin, the first one found in `folders`, and waits for the other ranks.
+// Throws Error if no plugin is found (the message names the package), if the plugin belongs to
+// another program or version, or if the number of ranks is not what the launcher announced. Once
+// per process.
 std::unique_ptr<Comm> open_comm(const Launcher& launcher, const std::vector<std::string>& folders);
 
-// The package of the distribution that brings a plugin's MPI: "libopenmpi-dev openmpi-bin".
+// Returns the distribution's packages that contain the MPI of a plugin: "libopenmpi-dev
+// openmpi-bin".
 std::string package_of(const std::string& plugin);
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: for the sockets of a machine, one rank per NUMA node, and for
-// tests, which ask for slow, stalled and dying ranks.
+// Ranks as threads of one process: one rank per NUMA node, and in tests, which make ranks slow,
+// stall or die.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +12,15 @@
 
 namespace moebius {
 
-// Happens to a rank when it starts its message number `at` (from 0).
+// A fault that tests inject when a rank starts its message number `at` (from 0).
 struct RankFault {
   enum class Kind { kDelay, kStall, kDie };
   int rank = 0;
   uint64_t at = 0;
   Kind kind = Kind::kDelay;
-  int microseconds = 0;  // kDelay; every message from `at` on. kStall: until another rank gives up
+  // kDelay: every message from `at` on takes so much longer. kStall: the rank stops until another
+  // one gives up
+  int microseconds = 0;
 };
 
 struct ThreadRanks {
@@ -28,11 +30,11 @@ struct ThreadRanks {
   std::vector<RankFault> faults = {};
 };
 
-// One communicator per rank, each for a thread of its own.
+// Returns one communicator per rank; each must be used by a thread of its own.
 std::vector<std::unique_ptr<Comm>> make_thread_comms(const ThreadRanks& options);
 
-// Runs fn(comm) on every rank at once, rank 0 on the calling thread, and returns when all are done.
-// A rank that throws ends the others; what it threw first is thrown here.
+// Runs fn(comm) for every rank at once, rank 0 on the calling thread, and returns when all are
+// done. A rank that throws ends the others; the first exception is rethrown here.
 void run_thread_ranks(const ThreadRanks& options, FunctionRef<void(Comm&)> fn);
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU features as a plain bit set; which of them this machine has (kernel and operating system
-// asked, never executed to find out).
+// CPU features as a set of bits, and which of them this machine has, as the kernel and the
+// operating system report it; no instruction is tried out.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ enum CpuFeature : uint32_t {
   kSve = 1u << 5,
   kSve2 = 1u << 6,
   kSme = 1u << 7,
-  kFhm = 1u << 8,  // products of f16 added to f32
+  kFhm = 1u << 8,  // products of f16 numbers added to f32
   kAvx2 = 1u << 16,
   kFma = 1u << 17,
   kF16c = 1u << 18,
@@ -42,10 +42,10 @@ enum CpuFeature : uint32_t {
   kAvx512vbmi = 1u << 26,
 };
 
-// What one core can count on, in bytes.
+// Cache sizes that one core can count on, in bytes.
 struct Caches {
   size_t l1d = size_t{32} << 10;
-  size_t l2 = size_t{512} << 10;  // of a cache that several cores share: one core's part of it
+  size_t l2 = size_t{512} << 10;  // if several cores share it: one core's share
   size_t l3 = size_t{16} << 20;   // all of it, however many cores share it
   size_t line = 64;
 
@@ -55,31 +55,35 @@ struct Caches {
 struct Cpu {
   Arch arch = Arch::kOther;
   uint32_t features = 0;
-  Caches caches = {};  // measured by the system, or typical of such a CPU when only named
+  // as the system reports them, or typical_caches() if only the features were named
+  Caches caches = {};
   bool has(uint32_t needed) const { return (features & needed) == needed; }
 };
 
-Cpu detect_cpu();  // what this machine has
-Cpu host_cpu();    // detect_cpu, once; less what narrow_host_cpu took away
-// From now on the host has only these features. For programs that read a setting when they start,
-// before anything asks for the host's CPU. Throws Error on an unknown word.
+Cpu detect_cpu();  // asks the system every time
+// detect_cpu() of the first call, without the features that narrow_host_cpu removed
+Cpu host_cpu();
+// Limits the features of host_cpu() to `list`. Call before anything asks for the host's CPU, when a
+// program starts. Throws Error for an unknown word.
 void narrow_host_cpu(std::string_view list);
 Cpu parse_cpu(
-    std::string_view list);  // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference" ...; throws Error
+    std::string_view list);  // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference", ...; throws Error
 std::string describe(const Cpu& cpu);  // "aarch64: neon dotprod i8mm bf16"
 std::string missing_features(
     const Cpu& cpu, Arch arch,
-    uint32_t needed);  // "" or "needs i8mm, which this CPU lacks" / "needs aarch64"
+    uint32_t needed);  // "", or "needs i8mm, which this CPU lacks" / "needs aarch64"
 std::string cpu_model_name();
-// Of a CPU with these features of which no more is known.
+// Returns cache sizes to assume for a CPU that reports its features but not its caches.
 Caches typical_caches(Arch arch, uint32_t features);
-// First and second level of an Arm core by the words of /proc/cpuinfo ("0x41", "0xd0c"); zeros when
-// unknown.
+// Returns the sizes of first and second level cache of an Arm core, identified by the words of
+// /proc/cpuinfo ("0x41", "0xd0c"); zeros for unknown cores.
 Caches arm_core_caches(std::string_view implementer, std::string_view part);
-// At how many places at once a thread should read memory so that it comes fastest. A Neoverse-N1
-// reads 20.1, 19.5 and 13.5 GB/s at 1, 2 and 4 places, a Neoverse-V1 28.5, 35 and 35.
-size_t arm_core_streams(std::string_view implementer, std::string_view part);  // 2 when unknown
-size_t memory_streams();                                                       // of this machine
-void set_memory_streams(size_t count);  // for tests, while no other thread multiplies
+// Returns the number of memory streams that one thread should read at once to get the highest
+// bandwidth. A Neoverse-N1 reads 20.1, 19.5 and 13.5 GB/s with 1, 2 and 4 streams, a Neoverse-V1
+// 28.5, 35 and 35.
+// 2 for unknown cores
+size_t arm_core_streams(std::string_view implementer, std::string_view part);
+size_t memory_streams();                // of this machine
+void set_memory_streams(size_t count);  // for tests; not while other threads run kernels
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classes of CPUs that kernels were written for, largest first. A larger CPU plays a smaller
-// one by leaving features out (MOEBIUS_CPU), which is how one machine tests several.
+// Lists the classes of CPUs that kernels were written for, largest first. A larger CPU can act as a
+// smaller one by leaving features out (MOEBIUS_CPU), so that one machine tests several classes.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -14,7 +14,7 @@ struct CpuClass {
   std::string_view features;  // a list for parse_cpu
 };
 
-// The classes that `cpu` can play; never its own.
+// Returns the smaller classes that `cpu` can act as, without its own.
 std::vector<CpuClass> smaller_cpu_classes(const Cpu& cpu);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name of this machine, for messages.
+// Returns the name of this machine, for messages.
 #pragma once
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who started this process: mpirun, srun, or a person. Known from the environment, before any MPI is
-// opened.
+// Finds out what started this process, mpirun, srun or a person, from environment variables, before
+// any MPI is opened.
 #pragma once
 #include <functional>
 #include <string>
@@ -14,14 +14,14 @@ struct Launcher {
   int size = 1;
 };
 
-// Overrides the choice of plugin.
+// Environment variable that overrides the choice of the plugin.
 inline constexpr const char* kCommVariable = "MOEBIUS_COMM";
 
-// The value of a variable of the environment, null when it is not there.
+// Returns the value of an environment variable, or null.
 using Environment = std::function<const char*(const char* name)>;
 
-// Throws Error for numbers that are none, and where ranks were started without an MPI.
+// Throws Error for numbers that cannot be parsed, and if ranks were started without an MPI.
 Launcher find_launcher(const Environment& environment);
-Launcher find_launcher();  // of this process
+Launcher find_launcher();  // for the environment of this process
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of its core a thread lost to other programs.
+// Measures how much time of its core a thread lost to other programs.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -32,12 +32,13 @@ inline int64_t thread_cpu_ns() noexcept {
   return 0;
 }
 
-// Returns how long the calling thread was ready to run and had no core; -1: the system does not say.
+// Returns how many nanoseconds the calling thread was ready to run but had no core; -1 if the
+// system does not tell.
 inline int64_t thread_waited_ns() noexcept {
 #if defined(__linux__)
   const int fd = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
-  char text[96];  // worked, waited, times
+  char text[96];  // time run, time waited, number of slices
   const ssize_t n = ::read(fd, text, sizeof text - 1);
   ::close(fd);
   text[std::max<ssize_t>(n, 0)] = 0;
@@ -48,16 +49,18 @@ inline int64_t thread_waited_ns() noexcept {
   return -1;
 }
 
-// Measures the time that a thread waited for a core, also after somebody had woken it. Where the
-// system does not say it, that is the time that passed and was neither worked nor slept. The sum is
-// taken over windows, so that the system is asked rarely.
+// Sums up the time that a thread waited for a core, also after being woken. If the system does not
+// report it, the time counts that passed while the thread neither worked nor slept. Sums are taken
+// over windows, so that the system is asked rarely. Used by its thread alone.
 class LossMeter {
  public:
   void restart(int64_t now) noexcept {
     start_ = now, cpu_ = thread_cpu_ns(), waited_ = thread_waited_ns(), away_ = 0;
   }
-  void away(int64_t ns) noexcept { away_ += ns; }  // asleep, or not ours to judge
-  // After a region; a negative number unless a window is full.
+  // excludes time that the thread slept or spent elsewhere
+  void away(int64_t ns) noexcept { away_ += ns; }
+  // Call after a region: returns the lost share of a full window, or a negative number until the
+  // window is full.
   double close(int64_t now) noexcept {
     if (static_cast<double>(now - start_) < Roster::kWindow * 1e9) return -1;
     const int64_t wall = now - start_, worked = thread_cpu_ns() - cpu_;

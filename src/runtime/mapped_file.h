@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of our own making, mapped for reading and shared by all processes that map it. A page that
-// cannot be read (the file was cut, the disk failed) is read as zeros and counted instead of ending
-// the process: who computes with the bytes compares the count before and after, and throws its
-// result away where it changed.
+// Maps a file that this program wrote, for reading, shared by all processes that map it. A page
+// that cannot be read (the file was cut, the disk failed) reads as zeros and is counted instead of
+// ending the process: callers that compute with the bytes compare faults() before and after, and
+// discard their result if it grew.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace moebius {
 
 class MappedFile {
  public:
-  // Takes over the descriptor, also when it throws. The file may be shorter now: bytes that it grows
-  // by are seen. Large ones begin at a multiple of 2 MiB and ask for huge pages, which not every file
-  // system has. Throws Error.
+  // Takes ownership of the descriptor, also if it throws. The file may still be shorter than
+  // `bytes`: bytes appended later are seen. Large files are mapped at a multiple of 2 MiB and ask
+  // for huge pages, which some file systems do not have. Throws Error.
   MappedFile(int descriptor, std::string path, size_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -27,10 +27,10 @@ class MappedFile {
   const std::string& path() const noexcept { return path_; }
   int descriptor() const noexcept { return descriptor_; }
 
-  // Pages that could not be read so far.
+  // Returns the number of failed page reads so far. Thread-safe.
   uint64_t faults() const noexcept;
-  // Such pages are tried again when they are read next. Whoever reads meanwhile sees their count grow,
-  // or the file's bytes.
+  // Lets failed pages be read again at their next use. Threads that read meanwhile either see
+  // faults() grow or get the file's bytes.
   void retry() noexcept;
 
  private:
@@ -38,14 +38,14 @@ class MappedFile {
   std::string path_;
   uint8_t* data_ = nullptr;
   size_t size_ = 0, mapped_ = 0, region_ = 0;
-  std::atomic<uint64_t> mended_{0};  // of the faults
+  std::atomic<uint64_t> mended_{0};  // failed pages that retry() has reset
 };
 
-// The system may begin to read these bytes of a mapping now: somebody will.
+// Hints that these bytes of a mapping are read soon, so that the system reads ahead.
 void read_ahead(std::span<const uint8_t> bytes) noexcept;
 
-// Bytes per second at which pieces of a few MB come from the disk, past the page cache; 0: not known.
-// Takes some tens of milliseconds.
+// Measures how many bytes per second come from the disk in pieces of a few MB, bypassing the page
+// cache; 0: not measurable. Takes some tens of milliseconds.
 double disk_read_rate(const std::string& path);
 
 }  // namespace moebius

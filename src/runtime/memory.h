@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for weights (AlignedBuffer) and for the scratch of running layers (Workspace), and what
-// the system says about memory.
+// Memory for weights (AlignedBuffer), scratch memory of running layers (Workspace), and the
+// system's memory figures.
 //
 // Workspaces are shared by all layers of a process: a call leases one, lays out everything it needs
 // in one block, and gives it back. The block grows and is kept, so a call of a size seen before
@@ -16,12 +16,12 @@ namespace moebius {
 
 inline constexpr size_t kCacheLine = 64;
 
-// Uninitialised bytes, aligned to 64 (2 MiB with huge-page advice when large: fewer TLB misses
-// while weights stream).
+// Uninitialised bytes, aligned to 64, or to 2 MiB with huge-page advice if large, which reduces TLB
+// misses while weights stream.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(size_t bytes);  // throws Error when the system has not that much
+  explicit AlignedBuffer(size_t bytes);  // throws Error if the system has not enough memory
   ~AlignedBuffer() { reset(); }
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
@@ -32,7 +32,8 @@ class AlignedBuffer {
   uint8_t* data() noexcept { return data_; }
   const uint8_t* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
-  bool zeroed() const noexcept { return mapped_ > 0; }  // when it was made
+  // true: the bytes were zero when the buffer was made
+  bool zeroed() const noexcept { return mapped_ > 0; }
   void reset() noexcept;
   void swap(AlignedBuffer& other) noexcept {
     std::swap(data_, other.data_);
@@ -43,23 +44,24 @@ class AlignedBuffer {
  private:
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
-  size_t mapped_ = 0;  // bytes of the mapping, 0 when from the heap
+  size_t mapped_ = 0;  // bytes of the mapping; 0: memory of the heap
 };
 
-// Bytes of packed weights: memory of their own, filled once, or bytes that somebody else holds and
-// that are only read (a mapped file).
+// Bytes of packed weights: either own memory that packing fills once, or read-only memory that
+// another object holds, such as a mapped file.
 class WeightMemory {
  public:
   WeightMemory() = default;
-  explicit WeightMemory(size_t bytes);  // zeros: what packing leaves out is the same every time
+  // zeros, so that bytes that packing skips are the same every time
+  explicit WeightMemory(size_t bytes);
   WeightMemory(std::shared_ptr<const void> holder, std::span<const uint8_t> bytes)
       : holder_(std::move(holder)), held_(bytes) {}
 
   const uint8_t* data() const noexcept { return held() ? held_.data() : own_.data(); }
   size_t size() const noexcept { return held() ? held_.size() : own_.size(); }
   std::span<const uint8_t> bytes() const noexcept { return {data(), size()}; }
-  bool held() const noexcept { return holder_ != nullptr; }  // by somebody else
-  uint8_t* own() noexcept { return own_.data(); }            // null: held
+  bool held() const noexcept { return holder_ != nullptr; }  // true: another object holds the bytes
+  uint8_t* own() noexcept { return own_.data(); }            // null if held()
 
  private:
   AlignedBuffer own_;
@@ -67,27 +69,27 @@ class WeightMemory {
   std::span<const uint8_t> held_;
 };
 
-size_t page_bytes();  // of this system: 4, 16 or 64 KiB
+size_t page_bytes();  // 4, 16 or 64 KiB
 
-// How a mapping with an aligned start is cut out of a longer one. The system maps and unmaps whole
-// pages only, so every number is a multiple of the page.
+// Computes how to cut a mapping with an aligned start out of a longer one. The system maps and
+// unmaps whole pages only, so every number is a multiple of the page.
 struct MappingCut {
-  size_t used = 0;   // bytes kept
-  size_t whole = 0;  // bytes to ask for
+  size_t used = 0;   // bytes to keep
+  size_t whole = 0;  // bytes to map
   size_t page = 0, alignment = 0;
 
-  MappingCut(size_t bytes, size_t page, size_t alignment);  // powers of two
-  size_t head(uintptr_t start) const;                       // to be given back before the start ...
+  MappingCut(size_t bytes, size_t page, size_t alignment);  // all powers of two but `bytes`
+  size_t head(uintptr_t start) const;  // bytes to unmap before the aligned start ...
   size_t tail(uintptr_t start) const {
     return whole - head(start) - used;
-  }  // ... and behind the end
+  }  // ... and after the end
 };
 
-// Collects the sizes of a call's scratch areas, each on its own cache line, and says where each one
-// starts.
+// Computes offsets of a call's scratch areas within one block; each area starts on its own cache
+// line.
 class ScratchLayout {
  public:
-  size_t add(size_t bytes);  // offset of the area; throws Error on overflow
+  size_t add(size_t bytes);  // returns the offset of a new area; throws Error on overflow
   template <class T>
   size_t add_array(size_t count) {
     return add_items(count, sizeof(T));
@@ -101,8 +103,8 @@ class ScratchLayout {
 
 class Workspace {
  public:
-  // A block of at least `bytes`, 64-byte aligned, content undefined. Earlier blocks of this
-  // workspace die.
+  // Returns a block of at least `bytes` bytes, aligned to 64, with undefined content. Pointers of
+  // earlier calls become invalid.
   uint8_t* reserve(size_t bytes);
   size_t capacity() const { return buffer_.size(); }
 
@@ -123,12 +125,13 @@ class WorkspaceLease {
   Workspace* workspace_;
 };
 
-// Frees the blocks of all workspaces that nobody leases. Returns the bytes freed.
+// Frees the blocks of all workspaces that are not leased, and returns their bytes.
 size_t release_workspaces();
 
-// Of this process and machine, in bytes; 0 when the system does not say.
-uint64_t peak_resident_bytes();     // VmHWM
-uint64_t resident_bytes();          // VmRSS
-uint64_t available_memory_bytes();  // free for this process now: the smallest of memory_limits()
+// Memory of this process and machine in bytes; 0 if the system does not tell.
+uint64_t peak_resident_bytes();  // VmHWM
+uint64_t resident_bytes();       // VmRSS
+// what this process can still allocate: the smallest of memory_limits()
+uint64_t available_memory_bytes();
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bounds the memory of this process, and who shares each bound: the machine, the control groups
-// on the way up, and the process's own limits (ulimit -v, -d). Ranks of a host that have the same
-// bound share what is free of it.
+// Lists what limits the memory of this process: the machine, the control groups on the way up, and
+// the process's own limits (ulimit -v, -d). Ranks of a host that have a limit in common share its
+// free bytes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,8 @@ struct MemoryLimit {
   bool operator==(const MemoryLimit&) const = default;
 };
 
-// `root` stands before /proc and /sys. Page cache counts as free. Bounds that cannot be read are left out.
+// Returns all limits that can be read. `root` is prefixed to /proc and /sys, for tests. Page cache
+// counts as free.
 std::vector<MemoryLimit> memory_limits(const std::string& root = "");
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions on the OpenMP team that the process already has (torch's, for one), instead of threads of
-// our own: two pools that both spin on the same cores would only wait for each other. Nothing is
-// linked: the runtime is found among the loaded libraries.
+// Runs regions on the OpenMP team that the process already has (torch's, for example) instead of
+// own threads: two pools that spin on the same cores would slow each other down. Nothing is linked:
+// the OpenMP runtime is found among the loaded libraries.
 #pragma once
 #include <cstddef>
 
@@ -9,16 +9,18 @@
 
 namespace moebius {
 
-// The place of a member that is a thread of the OpenMP team (CpuList::cpus); -1 is any CPU.
+// Entry of CpuList::cpus for a member that is a thread of the OpenMP team; -1 is any CPU.
 inline constexpr int kOpenMpPlace = -2;
 
 class OpenMp {
  public:
-  // The first OpenMP runtime that was loaded (GNU, LLVM or Intel), null when there is none.
+  // Returns the first OpenMP runtime that was loaded (GNU, LLVM or Intel), or null.
   static const OpenMp* loaded();
-  // Runs fn(index, count) on a team of at most `threads`; count is what the runtime granted.
+  // Runs fn(index, count) on a team of at most `threads`; count is the size that the runtime
+  // granted.
   void run(size_t threads, FunctionRef<void(size_t, size_t)> fn) const;
-  // Is the calling thread inside a parallel region (so that run() would get one thread)?
+  // Returns true if the calling thread is inside a parallel region, where run() would get one
+  // thread.
   bool inside() const { return in_parallel_() != 0; }
   size_t most_threads() const;
 
@@ -29,8 +31,8 @@ class OpenMp {
   Number thread_ = nullptr, count_ = nullptr, in_parallel_ = nullptr, most_ = nullptr;
 };
 
-// A pool of it: `threads` members, 0: as many as the runtime would take. Throws Error when no
-// OpenMP runtime is loaded.
+// Returns the places of a pool with `threads` members, 0: as many as the runtime would use. Throws
+// Error if no OpenMP runtime is loaded.
 CpuList openmp_places(size_t threads);
 
 }  // namespace moebius

@@ -8,7 +8,8 @@ namespace moebius {
 
 class ThreadPool;
 
-// fn(i) for i in [0, count), each i once, on the threads of a pool; null: on the calling thread.
+// Runs fn(i) once for each i in [0, count) on the threads of a pool; on the calling thread if
+// `pool` is null.
 void parallel_for(ThreadPool* pool, size_t count, FunctionRef<void(size_t)> fn);
 
 }  // namespace moebius

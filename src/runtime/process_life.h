@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank must not outlive the job it belongs to.
+// Ends ranks with their job.
 #pragma once
 
 namespace moebius {
 
-// From now on this process is killed when its parent, the launcher, is gone. Call it early: from the
-// thread that was started with the process.
+// Asks the system to kill this process when its parent, the launcher, ends. Call early, from the
+// process's first thread.
 void end_with_parent();
 
 }  // namespace moebius

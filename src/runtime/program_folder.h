@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of the program that runs, links resolved: what belongs to it is found from there, wherever it was moved.
+// Returns the folder of the running program with links resolved. Files that belong to the program
+// are found from there, wherever it was moved.
 #pragma once
 #include <filesystem>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// While one lives, threads of pools that have nothing to do stay awake longer: their caller waits for another device, and will be back
-// with work sooner than a thread wakes up.
+// While an object lives, idle pool threads spin longer before they sleep: their caller waits for
+// another device and will have work sooner than a thread can be woken.
 #pragma once
 #include <atomic>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small files in which Linux describes a machine (sysfs, procfs, control groups). A file that
-// is missing or malformed says nothing: containers hide many of them.
+// Reads the small files in which Linux describes a machine (sysfs, procfs, control groups). A
+// missing or malformed file counts as "unknown": containers hide many of them.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -9,18 +9,19 @@
 
 namespace moebius {
 
-std::string first_line(const std::string& path);  // "" when it cannot be read
-// "0-3,8" is 0 1 2 3 8: ascending, each once; {} when malformed.
+std::string first_line(const std::string& path);  // "" if it cannot be read
+// Returns the numbers of a list such as "0-3,8", ascending, each once; {} if malformed.
 std::vector<int> parse_cpu_list(std::string_view text);
-size_t parse_cache_size(std::string_view text);  // "48K", "32M"; 0 when malformed
-// CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 when unlimited
-// or unreadable.
+size_t parse_cache_size(std::string_view text);  // "48K", "32M"; 0 if malformed
+// Returns the CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 if
+// unlimited or malformed.
 double parse_cpu_max(std::string_view text);
-// The folders of this process's control groups that have this controller ("memory"), from its own up
-// to the root, of version 1 and 2; some may not be there. `root` stands before /proc and /sys.
+// Returns the folders of this process's control groups that have the controller ("memory"), from
+// its own up to the root, of version 1 and 2; a folder may be missing. `root` is prefixed to /proc
+// and /sys.
 std::vector<std::string> cgroup_folders(const std::string& root, std::string_view controller);
-// Smallest quota on the way from this process's control group to the root, version 1 or 2; 0 when
-// there is none.
+// Returns the smallest CPU quota from this process's control group up to the root, version 1 or 2;
+// 0 if there is none.
 double cgroup_cpus(const std::string& root);
 
 }  // namespace moebius

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that is killed says nothing, and not every launcher names it. So each rank process has a
-// witness: a small process, started before anything else, that sees the rank's end and says where it
-// was. It leaves with the rank, and says nothing where the rank said why itself, was told to end, or
-// another rank of this host was gone before.
+// Reports where a killed rank was. A killed rank says nothing, and not every launcher names it; so
+// each rank process starts a witness first: a small process that notices the rank's end and reports
+// the rank's last step and phase. The witness ends with the rank, and says nothing if the rank
+// reported an error itself, was told to end, or another rank of this host ended before.
 //
-// It also ends a rank that a signal has stopped, and one that waits too long for others to start: in
-// both cases nobody else could, since the stopped one runs no code and the others may wait inside an
-// MPI that knows no deadline.
+// The witness also kills a rank that a signal has stopped, or that waits too long for others to
+// start: a stopped rank runs no code, and the others may wait inside an MPI without deadlines.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,28 +16,31 @@
 
 namespace moebius {
 
-// Where a rank is, in memory that its witness sees. Written by whoever waits (comm.cpp).
+// Position of a rank, in memory shared with its witness. Written by comm.cpp at every wait.
 struct Whereabouts {
-  enum State : int { kStarts, kRuns, kSaid, kOver };  // kStarts: the ranks have not met yet
+  // kStarts: the ranks have not met yet; kSaid: the rank reported an error; kOver: it ended
+  // properly
+  enum State : int { kStarts, kRuns, kSaid, kOver };
   std::atomic<uint64_t> step{0};
-  std::atomic<const char*> phase{"starting"};  // a string literal of the program
+  std::atomic<const char*> phase{"starting"};  // always a string literal of this program
   std::atomic<int> layer{-1};
   std::atomic<int> state{kStarts};
 };
 
-// "step 812, layer 7, output of experts"
+// Returns "step 812, layer 7, output of experts".
 std::string words_of(uint64_t step, int layer, const char* phase);
 
 class Witness {
  public:
-  // Before threads are started, and before the MPI is. Where the system refuses there is none, and
-  // only the sentence is missing. SIGTERM then counts as told to end, whoever handles it. `timeout`:
-  // seconds after which a rank that is stopped, or missing at the start, is given up.
+  // Starts the witness. Call before threads are started and before the MPI is opened. If the system
+  // refuses, there is no witness and only its message is missing. SIGTERM counts as "told to end"
+  // from then on, whoever handles it. `timeout`: seconds after which a rank that is stopped, or
+  // missing at the start, is killed.
   Witness(const Launcher& launcher, const std::string& host, double timeout);
-  ~Witness();  // the rank ends as it should
+  ~Witness();  // tells the witness that the rank ends properly
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
-  Whereabouts* rank() { return seen_; }  // null: nobody looks
+  Whereabouts* rank() { return seen_; }  // null if there is no witness
 
  private:
   Whereabouts* seen_ = nullptr;
