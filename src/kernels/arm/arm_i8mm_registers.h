@@ -3,7 +3,7 @@
 // registers, in assembly. SMMLA keeps its 4 per cycle although its operands come from an ALU, if
 // they are made a half step (8 inputs) before they are used and spread between products: 8 rows run
 // at 79 % of its speed (the unpacking is the other 20 %), with no scratch. Made right before their
-// use they halve it. The text of the loops is written by scripts/generate_i8mm.py, which has their
+// use they halve it. The text of the loops is written by cmake/i8mm_assembly.cpp, which has their
 // register maps. Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.
 #pragma once
 #ifdef __aarch64__
@@ -12,10 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/arm/arm_i8mm_asm_codes.h"
-#include "kernels/arm/arm_i8mm_asm_grouped_streams.h"
-#include "kernels/arm/arm_i8mm_asm_narrow.h"
-#include "kernels/arm/arm_i8mm_asm_streams.h"
+#include "kernels/arm/arm_i8mm_asm.h"
 #include "kernels/arm/arm_i8mm_tiles.h"
 
 namespace moebius {

@@ -2,7 +2,7 @@
 // The tiles in which a prefill spends its time, in assembly: operands from the first-level cache,
 // sums in registers. The compilers order the loads so that SMMLA runs at three quarters of its
 // speed; this order reaches 97 % (channel). The text of the loops is written by
-// scripts/generate_i8mm.py, which has their register maps. Layouts: arm_int8.h. Internal linkage;
+// cmake/i8mm_assembly.cpp, which has their register maps. Layouts: arm_int8.h. Internal linkage;
 // only for units compiled with I8MM.
 #pragma once
 #ifdef __aarch64__
@@ -11,9 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/arm/arm_i8mm_asm_channel.h"
-#include "kernels/arm/arm_i8mm_asm_grouped.h"
-#include "kernels/arm/arm_i8mm_asm_twelve.h"
+#include "kernels/arm/arm_i8mm_asm.h"
 
 // What the loops overwrite besides their operands; those with groups keep f in v12-v23.
 #define MOEBIUS_SUM_VECTORS                                                                      \
