@@ -9,6 +9,9 @@
  - no single file of more than 12 MB; at most 1,500 files below tests/, and 47 MB in all
  - src/ prints nothing with a function that throws when nobody reads
  - plugins/cuda launches kernels, and asks for shared memory, in launch.h alone
+ - folders of src and plugins, and the C++ of bench, have at most the code lines of line_budget.txt
+
+    check_tree.py ROOT --lines     prints the code lines of these folders as line_budget.txt has them
 """
 import re
 import subprocess
@@ -30,6 +33,10 @@ THROWING_PRINT = re.compile(r"print\((stderr|stdout)\b")
 # What plugins/cuda/launch.h does for all kernels.
 LAUNCH = re.compile(r"<<<|\bcudaLaunch|\bcudaFuncSetAttribute\b")
 GENERATED = re.compile(r"^(models/|tests/golden|LICENSE$)")
+# Languages whose lines are budgeted, in these folders; bench counts as one.
+BUDGETED = re.compile(r"^(src/[^/]+|plugins/cuda|plugins|bench)(?=/).*\.(cpp|h|c|cu|cuh|S|inc|js|css|html)$")
+# A literal, which may hold the signs of a comment, or (the named group) a comment.
+COMMENT = re.compile(r"""R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|(?P<comment>//[^\n]*|/\*.*?\*/|<!--.*?-->)""", re.S)
 SKIPPED_FOLDERS = {"build", "out", ".git", ".cache", "__pycache__"}
 
 
@@ -74,10 +81,43 @@ def check_size(sizes, most_files=MAX_TEST_FILES, most_bytes=MAX_TREE_BYTES):
     return complaints + ([f"the tree: {total} bytes, at most {most_bytes}"] if total > most_bytes else [])
 
 
+def code_lines(text):
+    """Lines of a source file that are neither blank nor comment alone."""
+    code = COMMENT.sub(lambda m: "\n" * m[0].count("\n") if m["comment"] else m[0], text)
+    return sum(1 for line in code.split("\n") if line.strip())
+
+
+def count_lines(root, files):
+    """{folder: code lines} of what is budgeted."""
+    counts = {}
+    for path in files:
+        if found := BUDGETED.match(path.relative_to(root).as_posix()):
+            counts[found[1]] = counts.get(found[1], 0) + code_lines(path.read_text(encoding="utf-8"))
+    return counts
+
+
+def check_lines(counts, budget):
+    """Complaints about {folder: code lines}; budget is the text of line_budget.txt."""
+    most = {}
+    for line in budget.splitlines():
+        if line and not line.startswith("#"):
+            folder, lines = line.split()
+            most[folder] = int(lines)
+    complaints = [f"{folder}: {lines} code lines, at most {most.get(folder, 0)} (tests/checks/line_budget.txt; more needs a reason)"
+                  for folder, lines in sorted(counts.items()) if lines > most.get(folder, 0)]
+    return complaints + [f"tests/checks/line_budget.txt: there is no {folder}" for folder in most if folder not in counts]
+
+
 def main():
     root = Path(sys.argv[1])
     files = tracked_files(root)
+    counts = count_lines(root, files)
+    if "--lines" in sys.argv[2:]:
+        for folder, lines in sorted(counts.items()):
+            print(folder, lines)
+        return 0
     complaints = check_size({path.relative_to(root).as_posix(): path.stat().st_size for path in files})
+    complaints += check_lines(counts, (root / "tests/checks/line_budget.txt").read_text(encoding="utf-8"))
     for path in files:
         name = path.relative_to(root).as_posix()
         if path.stat().st_size > MAX_BYTES:

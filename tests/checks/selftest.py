@@ -179,6 +179,21 @@ class Tree(unittest.TestCase):
         self.assertEqual(1, len(check_tree.check_text("README.md", "see " + "/ho" + "me/me/model\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "// TO" + "DO later\n")))
 
+    def test_code_lines(self):
+        text = '// a\n\nint x; // b\n/* c\n   d */\nconst char* glob = "src/*";\nauto u = R"(// e\n*/)"; /* f */ int y;\n'
+        self.assertEqual(4, check_tree.code_lines(text))
+        self.assertEqual(2, check_tree.code_lines("<!-- a\n b -->\n<p>\n</p>\n"))
+        found = [name for name in ("src/base/a.cpp", "src/model/plan/a.h", "plugins/cuda/a.cu", "bench/a.cpp", "bench/a.py", "plugins/a.c", "tests/a.cpp")
+                 if check_tree.BUDGETED.match(name)]
+        self.assertEqual(5, len(found))
+
+    def test_line_budget(self):
+        budget = "# folder lines\nsrc/base 10\nbench 5\n"
+        self.assertEqual([], check_tree.check_lines({"src/base": 10, "bench": 5}, budget))
+        self.assertEqual(1, len(check_tree.check_lines({"src/base": 11, "bench": 5}, budget)))
+        self.assertEqual(1, len(check_tree.check_lines({"src/base": 10, "bench": 5, "src/new": 1}, budget)))
+        self.assertEqual(1, len(check_tree.check_lines({"src/base": 10}, budget)))
+
 
 class Acceptance(unittest.TestCase):
     def test_rule(self):
