@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The documents hang together, and the first page stays short.
+"""The documents hang together and stay short.
 
     check_links.py ROOT     exit status 1 on any violation
 
  - a relative link of README.md, ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md or docs/*.md leads to a file, and what follows # to a heading of it
  - docs/README.md links every page of docs/
- - README.md has at most 700 words, comments aside
+ - README.md has at most 700 words, all documents together at most 50,000, comments aside
  - lines have at most 120 characters; tables, generated blocks and indented commands may have longer ones
  - no document uses the words of WORDS, for which the field has better ones
 """
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 MAX_WORDS = 700
+MAX_ALL_WORDS = 50_000
 MAX_COLUMNS = 120
 # Words that readers stumbled over, and what to write instead.
 WORDS = {
@@ -73,12 +74,23 @@ def check_contents(root):
     return [f"docs/README.md: does not link {p}" for p in pages if p != "README.md" and p not in linked]
 
 
+def count_words(text):
+    """Words of a page, comments aside; marks of tables count."""
+    return len(COMMENT.sub("", text).split())
+
+
+def check_total(texts, most=MAX_ALL_WORDS):
+    """Complaints about the words of all pages together."""
+    count = sum(map(count_words, texts))
+    return [f"all documents: {count} words, at most {most}"] if count > most else []
+
+
 def check_size(name, text, words=None):
     """Complaints about the length of a page and of its lines."""
     complaints = [f"{name}:{number}: {len(line)} characters, at most {MAX_COLUMNS}"
                   for number, line in enumerate(without(GENERATED, text).split("\n"), 1)
                   if len(line) > MAX_COLUMNS and not line.startswith(("|", "    "))]
-    count = len(COMMENT.sub("", text).split())
+    count = count_words(text)
     if words is not None and count > words:
         complaints.append(f"{name}: {count} words, at most {words}")
     return complaints
@@ -95,9 +107,11 @@ def main():
     root = Path(sys.argv[1])
     names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
     names += sorted(p.relative_to(root).as_posix() for p in (root / "docs").glob("*.md"))
-    complaints = [c for name in names for c in check_page(root, name)] + check_contents(root)
-    for name in (n for n in names if n not in FREE):
-        text = (root / name).read_text(encoding="utf-8")
+    texts = {name: (root / name).read_text(encoding="utf-8") for name in names}
+    complaints = [c for name in names for c in check_page(root, name)] + check_contents(root) + check_total(texts.values())
+    for name, text in texts.items():
+        if name in FREE:
+            continue
         complaints += check_size(name, text, MAX_WORDS if name == "README.md" else None) + check_words(name, text)
     for complaint in complaints:
         print(complaint)

@@ -257,6 +257,11 @@ class Links(unittest.TestCase):
         self.assertEqual([], check_links.check_size("a.md", "one <!-- two\nthree --> four\n", 2))
         self.assertEqual(1, len(check_links.check_size("a.md", "one two three\n", 2)))
 
+    def test_size_of_all(self):
+        pages = ["one two\n", "three <!-- four -->\n"]
+        self.assertEqual([], check_links.check_total(pages, 3))
+        self.assertEqual(1, len(check_links.check_total(pages, 2)))
+
     def test_words(self):
         found = check_links.check_words("a.md", "fine\n\nsome weights\nalone\n`weights alone`\n")
         self.assertEqual(["a.md:3: 'weights alone', better: weight-only"], found)
