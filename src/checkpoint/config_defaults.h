@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a field means that config.json leaves out: the defaults of transformers' configuration classes.
+// Values of fields that config.json leaves out: the defaults of transformers' configuration
+// classes.
 #pragma once
 #include <string_view>
 
@@ -7,11 +8,12 @@
 
 namespace moebius {
 
-// They lie beside the fields of a text model (ModelConfig::text) as one object under this name, which is
-// none of a config's: ConfigFields reads them where a field is absent, and not where it is null.
+// Name of the member of ModelConfig::text that holds these defaults as one object; no config uses
+// this name. ConfigFields reads it for absent fields, but not for fields that are null.
 inline constexpr std::string_view kDefaultsMember = "(defaults)";
 
-// Of a text model by its model type (or that of the wrapper around it); null: none are known.
+// Returns the defaults for a text model's model type (or that of the wrapper around it); null if
+// unknown.
 const Json* config_defaults(std::string_view model_type);
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed, range-checked reading of config.json members under any of their spellings. A member that
-// is null counts as absent, but for its default. Every message names the file, the field, what was found and what was
-// expected.
+// Reads members of config.json with type and range checks, under any of several spellings. A null
+// member counts as absent, except that it gets no default. Every error names the file, the field,
+// what was found and what was expected.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -16,22 +16,24 @@ namespace moebius {
 
 class ConfigFields {
  public:
-  // `object` must outlive this; `where` is put before field names ("text_config.") in messages.
+  // `object` must outlive this; `where` precedes field names in messages ("text_config.").
   ConfigFields(const Json& object, std::string path, std::string where)
       : object_(object), path_(std::move(path)), where_(std::move(where)) {}
 
   using Names = std::initializer_list<std::string_view>;
-  const Json* find(std::string_view name) const { return object_.find(name); }  // null too
+  // returns null members, too
+  const Json* find(std::string_view name) const { return object_.find(name); }
   bool has(Names names) const { return get(names).second != nullptr; }
-  // The first of `names` that is present. Two spellings with different values are an error.
+  // The readers below return the member under the first name of `names` that is present, and throw
+  // Error if two names are present with different values, or the value has the wrong type.
   std::optional<int64_t> integer(Names names, int64_t low, int64_t high) const;
   int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
   int64_t require(Names names, int64_t low, int64_t high) const;
-  std::optional<double> number(Names names) const;  // finite
-  std::optional<bool> boolean(Names names) const;   // null is false, as in Python
+  std::optional<double> number(Names names) const;  // must be finite
+  std::optional<bool> boolean(Names names) const;   // null counts as false, as in Python
   std::optional<std::string> string(Names names) const;
   std::vector<int64_t> integers(Names names, int64_t low,
-                                int64_t high) const;  // array; absent: empty
+                                int64_t high) const;  // an array; empty if absent
   std::vector<std::string> strings(Names names) const;
   const std::string& path() const { return path_; }
   std::string label(std::string_view name) const;  // "config.json: text_config.hidden_size"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of model families: what a family calls its modules, how its fused expert tensors
-// lie, how it routes and which of its layers have experts. To add a family, add one entry to the
-// table in families.cpp; everything else reads the table.
+// The registry of model families: names of modules, layout of fused expert tensors, routing, and
+// which layers have experts. To add a family, add one entry to the table in families.cpp; all other
+// code reads the table.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,9 +13,9 @@ namespace moebius {
 enum class RoutingRule : uint8_t {
   kNone,              // dense model
   kSoftmax,           // softmax over all, top k, renormalized when norm_topk_prob (absent: false)
-  kSoftmaxDefaultOn,  // the same, norm_topk_prob absent: true
-  kSoftmaxAlways,     // the same, always renormalized
-  kSoftmaxNorm,       // the same, renormalized where moe_normalize_expert_weights is 1 (DBRX)
+  kSoftmaxDefaultOn,  // as kSoftmax, norm_topk_prob absent: true
+  kSoftmaxAlways,     // as kSoftmax, always renormalized
+  kSoftmaxNorm,       // as kSoftmax, renormalized if moe_normalize_expert_weights is 1 (DBRX)
   kDeepseekV2,        // softmax, greedy or group-limited; renormalized instead of scaled
   kDeepseekV3,   // sigmoid + correction bias, groups scored by their two best, renormalized, scaled
   kSigmoidBias,  // sigmoid + correction bias, renormalized unless norm_topk_prob says no, scaled
@@ -31,27 +31,27 @@ enum class RoutingRule : uint8_t {
   kLlama4,           // sigmoid of the selected logits, weight on the expert's input
   kSparseMixer,      // Phi-MoE
   kGemma4,           // softmax, renormalized, times a scale per expert
-  kGuess,            // unknown family: from the fields present
+  kGuess,            // unknown family: decided by the fields that the config has
 };
 
-// What the experts compute between their products.
+// The function that experts compute between their two products.
 enum class ActivationRule : uint8_t {
-  kConfig,           // what config.json names
+  kConfig,           // the function that config.json names
   kOai,              // gate * sigmoid(alpha * gate) * (up + 1), both clamped
   kSiluLimit,        // silu of the clamped gate times the clamped up
-  kRoutedSiluLimit,  // the same of routed experts alone
-  kStep,             // silu, then clamped; swiglu_limits, where the config has them
+  kRoutedSiluLimit,  // as kSiluLimit for routed experts; others have no limit
+  kStep,             // silu, then clamped, by swiglu_limits if the config has them
 };
 
 enum class LayerRule : uint8_t { kAll, kSparseStep, kFirstDense, kInterleave, kFlag, kInterval };
 enum class SharedRule : uint8_t { kNone, kGatedWidth, kCount, kSameWidth };
-// How the gate and up rows lie in a fused tensor.
+// Order of the gate and up rows in a fused tensor.
 enum class FusedOrder : uint8_t { kHalves, kInterleaved };
 
-// Lists are words separated by spaces. In `layer` a word ending in '!' names a module that every
-// layer must have.
+// One family. Lists are words separated by spaces. In `layer` a word that ends in '!' names a
+// module which every layer must have.
 struct Family {
-  std::string_view key{};  // what messages call it
+  std::string_view key{};  // name in messages
   std::string_view architectures{};
   std::string_view model_types{};
   RoutingRule routing = RoutingRule::kNone;
@@ -63,44 +63,48 @@ struct Family {
   std::string_view shared_names{};  // names of the shared expert inside the block
   std::string_view
       top{};  // modules and parameters outside the layers, besides embedding, norm and lm_head
-  bool router_transposed = false;  // stored [in, experts]
-  bool image_experts = false;      // as many again, which text does not take (ERNIE-4.5-VL)
-  bool double_layers = false;      // a layer of the file is two of the model (LongCat)
-  bool block_is_layer = false;     // experts hang directly on the layer (Gemma-4)
-  bool fused_transposed = false;   // dense fused tensors are [E, in, out]
+  bool router_transposed = false;  // true: stored as [in, experts]
+  // true: the block has as many image experts, which text does not use (ERNIE-4.5-VL)
+  bool image_experts = false;
+  bool double_layers = false;  // true: one layer of the file is two layers of the model (LongCat)
+  // true: experts belong to the layer itself, not to a block in it (Gemma-4)
+  bool block_is_layer = false;
+  bool fused_transposed = false;  // true: dense fused tensors are [E, in, out]
   bool routed_shared =
-      false;  // the router weighs the shared experts too, behind the others (Inkling)
-  bool stacked_experts = false;  // experts are rows of matrices, [E * width, hidden] (DBRX)
+      false;  // true: the router weighs the shared experts as well, after the routed ones (Inkling)
+  // true: experts are row ranges of matrices [E * width, hidden] (DBRX)
+  bool stacked_experts = false;
   FusedOrder fused_order = FusedOrder::kHalves;
   bool expert_bias = false;
   ActivationRule activation = ActivationRule::kConfig;
-  bool gated = true;                   // experts have a gate
-  bool correction_counts = false;      // transformers counts the correction bias as a parameter
-  int top_k = 0;                       // where no field of the config gives it
-  bool router_bias_corrects = false;   // the router's stored bias is the correction bias
+  bool gated = true;               // true: experts have a gate
+  bool correction_counts = false;  // true: transformers counts the correction bias as a parameter
+  int top_k = 0;                   // used if no field of the config gives it
+  bool router_bias_corrects = false;   // true: the router's stored bias is the correction bias
   float renormalize_epsilon = 1e-20f;  // kSigmoidBias
-  bool whole_qk_norm = false;          // q_norm and k_norm span all heads, not one
-  bool strict_shapes = true;           // attention shapes follow heads and head_dim of the config
-  // Only its blocks are known: other modules are listed and none is demanded; which layers have
-  // experts, and how many are shared, the tensors tell.
+  bool whole_qk_norm = false;          // true: q_norm and k_norm span all heads, not one
+  bool strict_shapes = true;  // true: attention shapes follow heads and head_dim of the config
+  // true: only the MoE blocks of the family are known. Other modules are listed and none is
+  // required; the tensors tell which layers have experts and how many are shared.
   bool open = false;
-  // Why a block cannot be run as one (its experts can), or the experts cannot; empty: it can.
+  // If not empty, why a block cannot be run as a whole (its experts can), or why the experts
+  // cannot.
   std::string_view block_reason{}, experts_reason{};
 };
 
-// Whether the names of `family` are only a guide: an unknown family's, or an open one's.
+// Returns true if the names of `family` are only hints: for unknown and open families.
 inline bool lenient(const Family* family) { return family == nullptr || family->open; }
 
 std::span<const Family> families();
-std::span<const Family> open_families();  // families_open.cpp; families() holds them too
-// By architecture, then by model_type; null when unknown.
+std::span<const Family> open_families();  // in families_open.cpp; families() contains them, too
+// Finds a family by architecture, then by model_type; null if unknown.
 const Family* find_family(std::string_view architecture, std::string_view model_type);
 const Family* family_by_key(std::string_view key);
 
-// True if `word` is one of the space-separated words of `list`; a '!' at the end of a list word is
-// not part of it.
+// Returns true if `word` is one of the space-separated words of `list`, ignoring a '!' at the end
+// of list words.
 bool in_list(std::string_view list, std::string_view word);
-// Calls f(word without '!', required) for every word of `list`.
+// Calls f(word without '!', required) for each word of `list`.
 template <class F>
 void for_each_word(std::string_view list, F&& f) {
   while (!list.empty()) {
@@ -114,7 +118,7 @@ void for_each_word(std::string_view list, F&& f) {
   }
 }
 
-// Spellings every family may use.
+// Spellings that all families may use.
 inline constexpr std::string_view kBlockNames = "mlp block_sparse_moe feed_forward moe";
 inline constexpr std::string_view kGateNames = "gate_proj w1 linear_gate";
 inline constexpr std::string_view kUpNames = "up_proj w3 v1 fc1 wi";
@@ -122,7 +126,7 @@ inline constexpr std::string_view kDownNames = "down_proj w2 fc2 wo output_linea
 inline constexpr std::string_view kGateUpNames =
     "gate_up_proj gate_up w13 w13_weight input_linear fc1";
 inline constexpr std::string_view kFusedDownNames = "down_proj w2 w2_weight output_linear fc2";
-// Spellings of families of which no more is known than their blocks, or nothing.
+// Spellings of unknown families, and of families of which only the blocks are known.
 inline constexpr std::string_view kOpenBlockNames =
     "mlp block_sparse_moe feed_forward moe ffn mixer";
 inline constexpr std::string_view kOpenRouters =

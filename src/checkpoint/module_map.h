@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the tensors of a folder to the modules of a model: every tensor gets a module and a role, or
-// a reason why it is not used, or an error. Pure: looks at names, dtypes and shapes, reads nothing.
-// Fused expert tensors become one module per expert.
+// Maps the tensors of a folder to the modules of a model: each tensor gets a module and a role, or
+// a reason why it is not used; otherwise Error. Looks at names, dtypes and shapes only, and reads
+// nothing. Fused expert tensors become one module per expert.
 #pragma once
 #include <array>
 #include <deque>
@@ -25,52 +25,55 @@ enum class ModuleKind : uint8_t {
   kLmHead,
   kNorm,
   kOther,
-  kTable,  // of n-grams: rows are read from the file when they are needed
+  kTable,  // table of n-grams: rows are read from the file when needed
 };
 std::string_view name_of(ModuleKind kind);
 
-// One module of the model: a weight matrix with its companions, or a small parameter (norm, sinks,
-// correction bias).
+// One module of the model: a weight matrix with its companion tensors, or a small parameter (norm,
+// sinks, correction bias).
 struct Module {
-  std::string name;  // dotted, as in the file; experts of fused tensors get their per-expert name
+  // dotted, as in the file; experts of fused tensors are named as if stored one by one
+  std::string name;
   ModuleKind kind = ModuleKind::kOther;
   int layer = -1, expert = -1;  // -1: not part of a layer / not an expert
   Projection projection = Projection::kNone;
   bool shared_expert = false;
-  bool tower = false;  // of a vision or audio part: never run
+  bool tower = false;  // true: belongs to a vision or audio part, which is never run
   SchemeDecision decision;
-  MatrixPlan plan;  // kinds without a matrix (kNorm, kOther): tensors, N = elements, K = 1
+  MatrixPlan plan;  // without a matrix (kNorm, kOther): tensors, N = elements, K = 1
   bool supported = true;
-  std::string reason;  // why not
-  uint64_t bytes = 0;  // in the file, all roles
+  std::string reason;  // why the module is not supported
+  uint64_t bytes = 0;  // in the file, all roles together
 
-  bool loaded() const { return !tower && kind != ModuleKind::kTable; }  // into memory
+  // true: weights are read into memory at load
+  bool loaded() const { return !tower && kind != ModuleKind::kTable; }
 };
 bool has_matrix(const Module& module);
 
 struct UnusedTensor {
   std::string name, reason;
-  uint64_t bytes = 0;       // in the file, where it is a tensor of its own
-  bool prediction = false;  // of a head that predicts tokens behind the next
+  uint64_t bytes = 0;       // in the file, for a whole tensor
+  bool prediction = false;  // true: belongs to a head that predicts tokens after the next
 };
 
 struct MappedModule {
-  Module module;  // scheme and plan not decided yet; plan.tensors is complete
+  Module module;  // scheme and plan are not decided yet; plan.tensors is complete
   Part part = Part::kUnknown;
-  std::string path;         // inside the layer or block: "self_attn.q_proj", "gate"
-  std::string block;        // full name of its MLP or MoE block, or empty
-  std::string stored_name;  // module name in the file when it differs (halves of a fused matrix)
-  uint64_t N = 0, K = 0;    // expected by the architecture; 0: unknown. Vectors: N alone
+  std::string path;   // within the layer or block: "self_attn.q_proj", "gate"
+  std::string block;  // full name of its MLP or MoE block; empty: none
+  // name of the module in the file if it differs (halves of a fused matrix)
+  std::string stored_name;
+  uint64_t N = 0, K = 0;  // as the architecture implies; 0: unknown. Vectors: N only
 };
 
-// weight_shape of a tensor that holds several matrices: to be compared with rows x cols once it can
-// be read.
+// The weight_shape tensor of several fused matrices, to be compared with rows x cols when it is
+// read.
 struct FusedShape {
   const TensorInfo* tensor;
   uint64_t experts, rows, cols;
 };
 
-// "model-00001.safetensors: name" for messages.
+// Returns "model-00001.safetensors: name" for messages.
 using TensorLabel = std::function<std::string(const TensorInfo&)>;
 
 struct ModuleMap {
@@ -79,39 +82,39 @@ struct ModuleMap {
   std::vector<UnusedTensor> unused;
   std::vector<FusedShape> fused_shapes;
   std::vector<std::string> warnings;
-  // Tensors of the file in another shape, which modules refer to.
+  // Tensors of the file under another shape; modules refer to them.
   std::shared_ptr<std::deque<TensorInfo>> reshaped = std::make_shared<std::deque<TensorInfo>>();
 };
 
-// Throws Error for tensors that cannot be placed and for modules a known family must have; `folder`
-// and `where` name things; `aliases` are the method's own suffixes; `cache_scales` as in
-// parse_tensor_name.
+// Maps all tensors. Throws Error for tensors that cannot be placed and for missing modules that a
+// known family must have. `folder` and `where` name things in messages, `aliases` are the method's
+// own suffixes, `cache_scales` is as in parse_tensor_name.
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
                       const std::string& folder, TensorLabel where,
                       std::span<const RoleAlias> aliases = {}, bool cache_scales = false);
 
-// Dimensions that the architecture gives a module ({N, K}, {N, 0} for vectors, zeros where
-// unknown).
+// Dimensions that the architecture implies for a module: {N, K}, {N, 0} for vectors, zeros if
+// unknown.
 struct ExpectedShape {
   uint64_t N = 0, K = 0;
 };
 ExpectedShape expected_shape(const ModelConfig& config, const Family* family, Part part,
                              std::string_view path, Projection projection, int layer = -1);
 
-// All experts of a block in one tensor per stem: what map_modules collects and expand_fused turns
-// into modules.
+// All experts of a block in one tensor per stem: collected by map_modules, turned into modules by
+// expand_fused.
 struct FusedTensors {
   std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
   int layer = -1;
   bool gate_up = false;
-  uint64_t first = 0;                         // number of its first expert
-  Projection projection = Projection::kDown;  // when not gate_up
+  uint64_t first = 0;                         // number of the first expert in the tensors
+  Projection projection = Projection::kDown;  // if not gate_up
   std::array<const TensorInfo*, static_cast<size_t>(Role::kCount)> by_role{};
   const TensorInfo* operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
 };
 void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
                   const Family* family, ModuleMap& map);
-// Gate and up rows of one expert in one matrix: replaces the module by its two halves.
+// Replaces each module that holds gate and up rows of one expert in one matrix by its two halves.
 void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& map);
 
 }  // namespace moebius

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the modules of every MoE layer together: experts by id and projection, router, biases,
-// shared experts. All experts are checked: present, one scheme and one shape per projection.
+// Assembles the MoE block of each layer from its modules: experts by id and projection, router,
+// biases, shared experts. Checks that all experts are present and have one scheme and one shape per
+// projection.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,16 +10,16 @@
 
 namespace moebius {
 
-// Before anything is planned: a known family's blocks hold gate, up and down of exactly the experts
-// that config.json counts.
+// Throws Error unless the blocks of a known family hold gate, up and down of exactly the experts
+// that config.json counts. Called before modules are planned.
 void check_experts_present(const ModuleMap& map, const ModelConfig& config,
                            const std::string& folder);
 
 struct BlockInputs {
   const std::string& folder;
-  ModelConfig& config;                 // routing fields that only the tensors tell are filled in
-  const std::vector<Module>& modules;  // final addresses: blocks point at them
-  const std::vector<Part>& parts;      // of each module
+  ModelConfig& config;                 // receives routing fields that only the tensors tell
+  const std::vector<Module>& modules;  // at their final addresses, because blocks point at them
+  const std::vector<Part>& parts;      // [modules] the part of each
   const std::vector<std::string>& paths;
   const std::vector<std::string>& blocks;
   const TensorStore& store;

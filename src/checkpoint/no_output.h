@@ -5,7 +5,7 @@ namespace moebius {
 
 struct ModelConfig;
 
-// Of a base model ("Qwen3Model") or a classifier: it has no lm_head, and needs none.
+// Returns true for a base model ("Qwen3Model") or a classifier, which have no lm_head.
 bool has_no_output(const ModelConfig& config);
 
 }  // namespace moebius

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quantization section of a config.json as values, before any module is matched against it.
+// Parses the quantization section of a config.json to values, before modules are matched against
+// it.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,22 +17,27 @@ class MethodRules;  // methods/method.h
 struct QuantMethod;
 
 struct QuantSection {
-  const QuantMethod* method = nullptr;  // null when there is no section
+  const QuantMethod* method = nullptr;  // null if there is no section
   std::string version;
   std::string
-      path;  // of the section inside config.json: "quantization_config", "text_config.quantization_config" ...
-  std::vector<ConfigGroup> groups;           // rules by name
-  std::shared_ptr<const MethodRules> rules;  // or modules are known by their tensors
-  std::vector<std::string> ignore;           // mxfp4: modules_to_not_convert
+      // path of the section in config.json: "quantization_config",
+      // "text_config.quantization_config", ...
+      path;
+  std::vector<ConfigGroup> groups;  // rules by name
+  // rules of a method that recognizes modules by their tensors; null: groups are the rules
+  std::shared_ptr<const MethodRules> rules;
+  // modules that are not quantized (mxfp4: modules_to_not_convert)
+  std::vector<std::string> ignore;
   std::optional<QuantArgs> kv_cache;
   std::vector<std::pair<std::string, Json>> unknown;
 };
 
-// Throws Error naming field and value for what cannot be understood; unknown fields are kept and
-// warned about once each.
+// Parses the section. Throws Error that names field and value of what is not supported; unknown
+// fields are kept and each is warned about once.
 QuantSection parse_quant_section(const Json& config, const std::string& file,
                                  std::vector<std::string>& warnings);
-// The same of a file of its own beside config.json. method: where the file names none.
+// Parses the section from a file of its own beside config.json. `method` is used if the file names
+// none.
 QuantSection parse_quant_file(const Json& content, const std::string& file, std::string_view method,
                               const Json& config, std::vector<std::string>& warnings);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to the members of a quantization_config object. Errors read "config.json:
-// quantization_config.a.b is 9; expected ..."; members nobody asked for are kept and become one
-// warning each.
+// Reads members of a quantization_config object with type checks. Errors read "config.json:
+// quantization_config.a.b is 9; expected ..."; members that no reader asked for are kept, and each
+// becomes one warning.
 #pragma once
 #include <initializer_list>
 #include <optional>
@@ -16,35 +16,35 @@
 
 namespace moebius {
 
-// Shared by all objects of one config.
+// State shared by all objects of one config.
 struct QuantFieldsContext {
-  std::string file;  // for messages
+  std::string file;  // name in messages
   std::vector<std::string>* warnings = nullptr;
-  std::vector<std::pair<std::string, Json>> unknown;  // path and value of members we do not know
-  std::set<std::string> warned;                       // last component of their paths
+  std::vector<std::pair<std::string, Json>> unknown;  // path and value of unknown members
+  std::set<std::string> warned;  // last components of the paths that were warned about
 
   void warn(std::string text) { warnings->push_back(file + ": " + std::move(text)); }
 };
 
 class QuantFields {
  public:
-  // Throws Error unless `object` is an object; members not in `known` are recorded in the context.
+  // Throws Error unless `object` is an object; records members that are not in `known`.
   QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
               std::initializer_list<std::string_view> known);
 
   const Json* find(std::string_view key) const;  // null members count as absent
   std::optional<std::string> text(std::string_view key) const;
-  std::optional<std::string> lower_text(std::string_view key) const;  // ASCII lower case
+  std::optional<std::string> lower_text(std::string_view key) const;  // in ASCII lower case
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<int64_t> integer(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;  // a list of strings, or one string
 
   std::string path(std::string_view key) const {
-    if (path_.empty()) return std::string(key);  // a file of its own
+    if (path_.empty()) return std::string(key);  // the section is a file of its own
     return key.empty() ? path_ : path_ + "." + std::string(key);
   }
   QuantFieldsContext& context() const { return context_; }
-  // "<file>: <path>.<key> is <value>; <expected>"
+  // Throws Error "<file>: <path>.<key> is <value>; <expected>".
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
 
  private:

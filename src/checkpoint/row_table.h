@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table of rows that stays in its files, because it is larger than memory: tensors one behind the other,
-// each some rows of the same width. Rows are read at positions; whoever uses what was read asks first
-// whether the files are still those that were opened (check).
+// A table of rows that stays in its files because it is larger than memory: consecutive tensors
+// with rows of the same width. Rows are read at positions; callers call check() before they use
+// what they read, because files may change.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,17 +17,19 @@ namespace moebius {
 
 class RowTable {
  public:
-  // `stem`.weight, or all of `stem`.shard_0.weight, ...; 8-bit floats with `stem`.weight_scale, or one of
-  // each shard. Throws Error naming a tensor that does not fit.
+  // Opens `stem`.weight, or all of `stem`.shard_0.weight, ...; 8-bit floats have
+  // `stem`.weight_scale, or one scale per shard. Throws Error that names a tensor which does not
+  // fit.
   RowTable(const TensorStore& store, const std::string& stem, size_t width);
   uint64_t rows() const { return rows_; }
   size_t width() const { return width_; }
 
   void will_need(uint64_t row) const;
-  // A row of `rows`; thread-safe. Throws Error.
+  // Reads one row to out[width()]. Thread-safe. Throws Error.
   void read(uint64_t row, float* out) const;
   void check(
-      std::span<const int64_t> rows) const;  // throws Error where a file of these was changed
+      // throws Error if a file that holds one of these rows was changed
+      std::span<const int64_t> rows) const;
 
  private:
   struct Shard {

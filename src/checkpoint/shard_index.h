@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.safetensors.index.json: which tensor lies in which file. Read by events (real ones reach
-// tens of megabytes).
+// Parses model.safetensors.index.json, which says which file holds each tensor. The file can have
+// tens of megabytes, so it is parsed by events.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,18 +10,18 @@
 namespace moebius {
 
 struct ShardIndex {
-  std::vector<std::string> files;                     // distinct plain file names, sorted
+  std::vector<std::string> files;                     // plain file names, sorted, each once
   std::unordered_map<std::string, uint32_t> file_of;  // tensor name to index into files
 };
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 inline constexpr uint64_t kMaxIndexBytes = 256'000'000;
 
-// Throws Error "<path>: ..." unless `text` is an object with a weight_map from names to plain file
-// names.
+// Parses the text. Throws Error "<path>: ..." unless it is an object with a weight_map from names
+// to plain file names.
 ShardIndex parse_shard_index(std::string_view text, const std::string& path);
 
-// Nothing but a name: no folder, no "..", no control characters.
+// Returns true if the text is only a file name: no folder, no "..", no control characters.
 bool is_plain_file_name(std::string_view name);
 
 }  // namespace moebius

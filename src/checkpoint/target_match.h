@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of module patterns (targets, ignore): an exact name, a regular expression after "re:", or a
-// class name. A list answers in the two orders that exist: compressed-tensors' (exact name,
-// expressions by alphabet, classes by alphabet) and vLLM's (file order).
+// Lists of module patterns (targets, ignore): exact names, regular expressions after "re:", and
+// class names. A list is searched in either of two orders: that of compressed-tensors (exact name,
+// then expressions and classes alphabetically) or that of vLLM (order of the file).
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -18,24 +18,24 @@ enum class MatchKind : uint8_t { kName, kRegex, kClass };
 std::string_view name_of(MatchKind kind);  // "name", "regex", "class"
 
 struct PatternMatch {
-  size_t position = 0;  // in the list, which is the order of the file
+  size_t position = 0;  // index in the list, which is in file order
   MatchKind kind = MatchKind::kName;
 };
 
 class PatternList {
  public:
-  // `where` names the entry in messages. A text that is already listed keeps its place; its
-  // position is returned.
+  // Adds a pattern and returns its position, which is that of an equal text if one was added
+  // before. `where` names the entry in messages.
   size_t add(const std::string& text, const std::string& where);
   size_t size() const { return texts_.size(); }
   const std::string& text(size_t position) const { return texts_[position]; }
 
   std::optional<PatternMatch> match(
-      std::string_view module, std::string_view class_name) const;  // compressed-tensors' order
+      std::string_view module, std::string_view class_name) const;  // in compressed-tensors' order
   std::optional<PatternMatch> first_name(
-      std::string_view module) const;  // file order, names and expressions
+      std::string_view module) const;  // in file order, names and expressions only
   std::optional<PatternMatch> first_class(
-      std::string_view class_name) const;  // file order, vLLM's loose classes
+      std::string_view class_name) const;  // in file order, with vLLM's loose class match
 
  private:
   struct Expression {
@@ -43,9 +43,9 @@ class PatternList {
     Regex regex;
   };
   std::vector<std::string> texts_;
-  std::unordered_map<std::string, size_t> positions_;  // every text, also expressions
+  std::unordered_map<std::string, size_t> positions_;  // of all texts, also of expressions
   std::vector<Expression> expressions_;                // sorted by text
-  std::vector<size_t> class_like_;  // positions of texts without a dot: only they can be classes
+  std::vector<size_t> class_like_;  // positions of texts without a dot, which may be class names
 };
 
 }  // namespace moebius

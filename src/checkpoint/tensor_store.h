@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All tensors of a folder: a single model.safetensors or the shards of an index, merged and
-// checked.
+// All tensors of a folder, from a single model.safetensors or from the shards of an index, merged
+// and checked.
 #pragma once
 #include <span>
 #include <string>
@@ -13,37 +13,41 @@ namespace moebius {
 
 struct ShardIndex;
 
-// Where symbolic links of a model folder may lead. kInside: to files of the folder, or as the hub's
-// cache keeps its files (snapshots/<revision>/name -> ../../blobs/<hash>). kAnywhere: for a folder
-// that the user named and answers for.
+// Targets that symbolic links in a model folder may have. kInside: files of the folder, or the hub
+// cache's layout (snapshots/<revision>/name -> ../../blobs/<hash>). kAnywhere: any file, for a
+// folder that the user named.
 enum class Links : uint8_t { kInside, kAnywhere };
 
-// Throws Error unless the folder has safetensors files of a model; the message names what it has instead.
+// Throws Error unless the folder has safetensors files of a model; the message names what the
+// folder has instead.
 void check_weight_files(const std::string& folder);
 
-// The path of a file of a model folder; `name` must be a plain file name. Throws Error.
+// Returns the path of a file in a model folder. Throws Error unless `name` is a plain file name and
+// links are as allowed.
 std::string file_in_folder(const std::string& folder, std::string_view name,
                            Links links = Links::kInside);
 
 class TensorStore {
  public:
   TensorStore() = default;
-  TensorStore(TensorStore&&) noexcept = default;  // addresses of tensors survive a move
+  TensorStore(TensorStore&&) noexcept = default;  // addresses of tensors stay valid
   TensorStore& operator=(TensorStore&&) noexcept = default;
-  // Warnings (tensor missing from the map, both single file and index present and different ...)
-  // are appended to `warnings`. Files called consolidated*, adapter* or optimizer* are never looked
-  // at.
+  // Opens all weight files. Appends warnings (a tensor is missing from the index, single file and
+  // index are both present and differ, ...) to `warnings`. Ignores files called consolidated*,
+  // adapter* or optimizer*. Throws Error.
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                  Links links = Links::kInside);
   static TensorStore open_file(const std::string& path);
-  // Tensors in memory, which must outlive the store.
+  // Presents tensors in memory, which must outlive the store.
   static TensorStore from_memory(const std::string& name, std::span<const TensorData> tensors);
-  // The same tensors, with more files to read from; `tensors` are those of the files.
+  // Returns a store with the same tensors that can also read `paths`; `tensors` receives the
+  // tensors of those files.
   TensorStore with_files(std::span<const std::string> paths,
                          std::vector<TensorInfo>& tensors) const;
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
-  const TensorInfo& require(std::string_view name) const;  // throws Error naming what is missing
+  // throws Error that names the tensor if it is missing
+  const TensorInfo& require(std::string_view name) const;
   const SafetensorsFile& file_of(const TensorInfo& tensor) const { return files_[tensor.file]; }
   std::span<const SafetensorsFile> files() const { return files_; }
   std::string where(
@@ -54,8 +58,8 @@ class TensorStore {
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
-  void add_file(SafetensorsFile file);  // takes over its tensors
-  void finish();                        // sorts; no name twice
+  void add_file(SafetensorsFile file);  // takes the file's tensors
+  void finish();                        // sorts the tensors; throws Error if a name occurs twice
   void check_complete(const std::string& index_path, const ShardIndex& index) const;
 
   std::vector<SafetensorsFile> files_;

@@ -7,14 +7,15 @@ namespace moebius {
 class Checkpoint;
 struct Module;
 
-// Names that the table of tokens has; a family of the registry calls it by the first one.
+// Names that the table of token embeddings may have; families of the registry use the first.
 inline constexpr std::string_view kTokenTables =
     "embed_tokens wte embeddings word_embeddings tok_embeddings embed shared";
 
-// The table that tokens are looked up in, by which a tied lm_head multiplies too; null when the folder
-// has none.
+// Returns the table of token embeddings, which a tied lm_head multiplies with, too; null if the
+// folder has none.
 const Module* token_table(const Checkpoint& checkpoint);
-// Whether a module is an output projection of which only a bias is stored: its matrix is the table.
+// Returns true for an output projection that stores only a bias: its matrix is the table of token
+// embeddings.
 bool multiplies_by_table(const Checkpoint& checkpoint, const Module& module);
 
 }  // namespace moebius

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a user wants the inputs of products quantized, beyond what a checkpoint declares. A request
-// is turned into an ActSpec, so that kernels and the reference compute it like any declared scheme.
+// A user's choice of how inputs of products are quantized, beyond what a checkpoint declares. A
+// request is turned into an ActSpec, so that kernels and the reference compute it like any declared
+// scheme.
 #pragma once
 #include "quant/activation.h"
 #include "quant/scheme.h"

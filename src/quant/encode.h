@@ -25,8 +25,8 @@ namespace moebius {
 // returns x rounded to the nearest number of the type, ties to even
 float round_to(XType type, float x);
 
-// How the granules of one weight matrix are rounded to codes. A granule is the set of weights that
-// share a scale.
+// Says how the granules of one weight matrix are rounded to codes. A granule is the set of weights
+// that share a scale.
 struct EncodeRules {
   enum class Scales : uint8_t { kPlain, kFp8, kExponent };
   NumberKind kind = NumberKind::kInt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format readers: one file each, one list. A reader proves the shapes of a module's tensors against
-// each other (plan, nothing read but a few small tensors), then reads payloads into a buffer and
-// gives a QuantMatrix that views them (load).
+// Format readers: one file per storage format, and one list. plan() checks the shapes of a module's
+// tensors against each other and reads only a few small tensors; load() reads the payloads into a
+// buffer and returns a QuantMatrix that views them.
 #pragma once
 #include <array>
 #include <memory>
@@ -17,9 +17,8 @@
 
 namespace moebius {
 
-// The role of a tensor inside its module: the suffixes of the format, and the native spellings of
-// other exporters (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is
-// kBias).
+// Role of a tensor within its module. suffix_of() gives the usual name; exporters have other
+// spellings (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is kBias).
 enum class Role : uint8_t {
   kWeight,
   kWeightPacked,
@@ -39,55 +38,59 @@ enum class Role : uint8_t {
 };
 std::string_view suffix_of(Role role);  // "weight_packed", ...
 
-// A piece of a tensor: a whole tensor, one expert of a fused tensor, the gate or up half of a fused
-// matrix. Rules for whoever fills it:
-//  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a single element is shared and
+// Refers to a piece of a tensor: a whole tensor, one expert of a fused tensor, or the gate or up
+// half of a fused matrix. Rules for filling it in:
+//  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a
+//    single element is shared and
 //    ignores it, and so does weight_shape [2].
-//  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused gate/up matrix carries the same
-//    row_begin, row_count, row_step as the weight, whatever its own storage (block scales, packed zero points); a companion that
+//  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused
+//    gate/up matrix carries the same
+//    row_begin, row_count, row_step as the weight, whatever its own storage (block scales, packed
+//    zero points); a companion that
 //    exists per half carries none. One-element scales, g_idx and weight_shape ignore the rows.
-//  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and byte codes only.
+//  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and
+//    byte codes only.
 struct TensorRef {
   const TensorInfo* info = nullptr;
-  int64_t index = -1;       // slice of dimension 0 (expert) or -1
-  uint64_t row_begin = 0;   // logical rows row_begin, row_begin + row_step, ...
-  uint64_t row_count = 0;   // 0: all
-  uint64_t row_step = 1;    // 2: interleaved gate/up
-  bool transposed = false;  // stored [K, N]
+  int64_t index = -1;      // expert: index into dimension 0; -1: the tensor has no expert dimension
+  uint64_t row_begin = 0;  // logical rows row_begin, row_begin + row_step, ...
+  uint64_t row_count = 0;  // 0: all rows
+  uint64_t row_step = 1;   // 2: gate and up rows alternate
+  bool transposed = false;  // stored as [K, N]
   explicit operator bool() const { return info != nullptr; }
 };
 
 struct ModuleTensors {
-  std::string name;  // module, for messages
+  std::string name;  // name of the module, for messages
   std::array<TensorRef, static_cast<size_t>(Role::kCount)> by_role;
   const TensorRef& operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
   TensorRef& operator[](Role r) { return by_role[static_cast<size_t>(r)]; }
 };
 
-// Everything proven about a module before its payload is read.
+// All facts about a module that plan() has checked before the payload is read.
 struct MatrixPlan {
   ModuleTensors tensors;
   Scheme scheme;
   uint64_t N = 0, K = 0;
-  CodeType code = CodeType::kF32;  // of the view that load() gives
+  CodeType code = CodeType::kF32;  // of the view that load() returns
   ScaleType scale_type = ScaleType::kNone;
   uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
   bool zero_points = false, offsets = false, act_order = false;
-  GlobalScale global_scale;  // NVFP4 weights
+  GlobalScale global_scale;  // of NVFP4 weights
   uint64_t code_bytes = 0;   // in the file
   uint64_t scale_bytes = 0;  // in the file: scales, zero points, offsets, indices
-  ActParams input, output;   // stored static values (read at plan time: they are small)
+  ActParams input, output;   // stored static values, read by plan() because they are small
   bool has_input_scale = false,
-       has_output_scale = false;  // a static scale is stored and not the "uncalibrated" 0
-  int layout = 0;  // reader's own note (odd-bit layout, zero-point layout, exponent correction)
-  std::string warning;  // one sentence for the user, empty: nothing odd
+       // a static scale is stored, and is not 0, which means "uncalibrated"
+      has_output_scale = false;
+  int layout = 0;  // private to the reader: odd-bit layout, zero-point layout, exponent correction
+  std::string warning;  // one sentence for the user; empty: none
 };
 
-// Memory that one load needs; reused from module to module, never larger than the largest module
-// asked for.
+// Memory for load(), reused from module to module; grows to the largest module that was loaded.
 class LoadBuffer {
  public:
-  uint8_t* allocate(size_t bytes);  // 64-byte aligned, not cleared; valid until reset
+  uint8_t* allocate(size_t bytes);  // 64-byte aligned, uninitialised; valid until reset()
   void reset();
 
  private:
@@ -96,45 +99,46 @@ class LoadBuffer {
     size_t size = 0;
   };
   std::vector<Block> blocks_;
-  size_t used_ = 0;   // of the last block
-  size_t round_ = 0;  // bytes handed out since reset
+  size_t used_ = 0;   // bytes used of the last block
+  size_t round_ = 0;  // bytes allocated since reset()
 };
 
-struct Planner;  // one plan() call (proofs.h)
-struct Loader;   // one load() call (loading.h)
+struct Planner;  // arguments of one plan() call (proofs.h)
+struct Loader;   // arguments of one load() call (loading.h)
 
 struct FormatReader {
   Format format;
-  // What plan() proves and load() reads of this format.
+  // Checks of plan(), and reading of load(), that are specific to this format.
   void (*prove)(const Planner&);
   void (*fill)(const Loader&, QuantMatrix& view);
 
-  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit
-  // each other, the scheme or expected N, K (0: unknown). version: writer's version string of the
-  // config.
+  // Returns the plan of a module. Throws Error "file: tensor is I32[..]; expected ..." if dtypes,
+  // ranks or shapes do not fit each other, the scheme, or the expected N and K (0: unknown).
+  // `version`: the config's version string of the writer.
   MatrixPlan plan(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
                   uint64_t expected_N, uint64_t expected_K, std::string_view version) const;
-  // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
+  // Reads the payload into `buffer`, checks scales, zero points and codes, and returns a view of
+  // it. Throws Error.
   QuantMatrix load(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) const;
 };
 
 std::span<const FormatReader> format_readers();
 const FormatReader& reader_for(Format format);
 
-// A large matrix can be loaded in pieces of rows: load() of the plan of rows [begin, end) views
-// just these. Not every plan can be cut (transposed storage, zero points, a piece of a fused
-// tensor): can_cut_rows says.
+// Large matrices can be loaded in pieces of rows: rows_of() returns the plan for rows [begin, end).
+// can_cut_rows() is false for transposed storage, zero points, and pieces of fused tensors.
 bool can_cut_rows(const MatrixPlan& plan);
 MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end);
 
-// A view with everything that the plan already knows; codes and tables still null.
+// Returns a view with all facts of the plan; codes and tables are null.
 QuantMatrix begin_view(const MatrixPlan& plan);
-// The values of weight_g_idx; empty for "-1 = not initialised", which means identity.
+// Returns the values of weight_g_idx; empty if the file holds "-1 = not initialised", which means
+// identity.
 std::vector<int32_t> read_g_idx(const TensorStore& store, const MatrixPlan& plan);
 
-// Bias as f32 (checked finite), empty when the module has none.
+// Returns the bias as f32; empty if the module has none. Throws Error if it is not finite.
 std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store);
-// Any small dense tensor as f32 values.
+// Returns the values of a small dense tensor as f32.
 std::vector<float> read_floats(const TensorStore& store, const TensorInfo& tensor);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors a matrix of a scheme has, for whoever collects them one by one.
+// Lists the tensors that a matrix of a scheme has, for callers that collect them one by one.
 #pragma once
 #include <vector>
 
@@ -9,7 +9,7 @@ namespace moebius {
 
 struct RoleNeed {
   Role role;
-  bool required;  // else: taken when there
+  bool required;  // false: the tensor is used if it is there
 };
 std::vector<RoleNeed> roles_of(const Scheme& scheme);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a TensorRef to bytes: which matrix inside a tensor is meant (expert of a fused tensor,
-// transposed or not), which of its rows, and reading them. Everything here has been proven to lie
-// inside the tensor before a byte is allocated or read.
+// Turns a TensorRef into bytes: selects a matrix inside a tensor (an expert of a fused tensor,
+// transposed or not) and rows of it, and reads them. Every piece is checked to lie inside its
+// tensor before a byte is allocated or read.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// Throws "file: tensor is I32[4,5]; expected <rest>".
+// Throws Error "file: tensor is I32[4,5]; expected <rest>".
 template <class... Args>
 [[noreturn]] void wrong_tensor(const TensorStore& store, const TensorInfo& tensor,
                                fmt::format_string<Args...> expected, Args&&... args) {
@@ -23,49 +23,50 @@ template <class... Args>
 
 std::string describe_shape(std::span<const uint64_t> dims);  // "[4096,512]"
 
-// A stored matrix, seen as [rows, cols] with rows = outputs, and the rows wanted of it.
+// A stored matrix seen as [rows, cols], with rows = outputs, and a selection of its rows.
 struct Piece {
   const TensorInfo* info = nullptr;
-  int64_t index = -1;           // expert, for messages
-  uint64_t offset = 0;          // bytes before the matrix inside the tensor
-  uint64_t rows = 0, cols = 0;  // stored as [cols, rows] when transposed
+  int64_t index = -1;           // number of the expert, for messages
+  uint64_t offset = 0;          // bytes before the matrix within the tensor
+  uint64_t rows = 0, cols = 0;  // stored as [cols, rows] if transposed
   uint64_t element_bytes = 1;
-  uint64_t first = 0, count = 0, step = 1;  // rows first, first + step, ...
+  uint64_t first = 0, count = 0, step = 1;  // selected rows: first, first + step, ...
   bool transposed = false;
   uint64_t row_bytes() const { return cols * element_bytes; }
 };
 
-bool has_columns(Format format);      // stores outputs as columns whatever the reference says
-bool is_whole(const TensorRef& ref);  // no row selection
+// true: the format stores outputs as columns, whatever the reference says
+bool has_columns(Format format);
+bool is_whole(const TensorRef& ref);  // true: no selection of rows
 
-// Dimensions of the referenced slice: without the expert dimension when ref.index is set (then it
-// is proven in range).
+// Returns the dimensions of the referenced slice, without the expert dimension if ref.index is set.
+// Throws Error if the index is out of range.
 std::vector<uint64_t> slice_dims(const TensorStore& store, const TensorRef& ref);
 
-// The matrix of a reference whose slice has rows x cols elements, with the reference's row
-// selection proven.
+// Returns the piece for a reference whose slice has rows x cols elements. Throws Error if the slice
+// has another size or the row selection does not fit.
 Piece make_piece(const TensorStore& store, const TensorRef& ref, uint64_t rows, uint64_t cols);
-// Same for a two-dimensional slice of unknown size; throws unless the slice has two dimensions,
-// both above 0.
+// Returns the piece for a two-dimensional slice of any size above 0.
 Piece matrix_piece(const TensorStore& store, const TensorRef& ref);
 
-// Position (in elements) of the only element that a reference means: the tensor has one element, or
-// one per expert.
+// Returns the position (in elements) of the only element that a reference means: the tensor has one
+// element, or one per expert. Throws Error otherwise.
 uint64_t scalar_position(const TensorStore& store, const TensorRef& ref);
-float read_scalar(const TensorStore& store, const TensorRef& ref);  // F32, BF16 or F16
+float read_scalar(const TensorStore& store, const TensorRef& ref);  // of an F32, BF16 or F16 tensor
 
-// "[3,17,4]": where element (i-th wanted row, column) stands in the file.
+// Returns "[3,17,4]": the position in the file of the element in the i-th selected row.
 std::string element_name(const Piece& piece, uint64_t i, uint64_t column);
 
-// The wanted rows, row i at data + i * stride.
+// Rows that were read: row i is at data + i * stride.
 struct StoredRows {
   uint8_t* data = nullptr;
   size_t stride = 0;
 };
-// Untransposed rows are read in one stretch (interleaved rows keep their neighbours in between);
-// transposed ones are turned.
+// Reads the selected rows. Rows that are not transposed are read in one run, with the unselected
+// rows in between; transposed ones are turned in memory.
 StoredRows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer);
-// Hands the wanted rows one by one, reading a bounded stretch at a time. Not for transposed pieces.
+// Calls `use` for each selected row in order, reading a limited number of bytes at a time. Not for
+// transposed pieces.
 void stream_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer,
                  const std::function<void(uint64_t row, const uint8_t* data)>& use);
 

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPTQ and AWQ share: tables stored [G, N], scales of either sign, groups whose last one may
-// be short, and an index of groups per input.
+// Helpers shared by GPTQ and AWQ: tables stored as [G, N], scales of either sign, a last group that
+// may be short, and an index of each input's group.
 #pragma once
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 
 namespace moebius {
 
-// A reference to a matrix whose outputs are columns, read as rows.
+// Returns the reference with `transposed` set, so that outputs stored as columns are read as rows.
 TensorRef turned(TensorRef ref);
-// Throws for a reference that asks to be turned by itself.
+// Throws Error if a reference is transposed already.
 void require_as_stored(const Planner& p);
 
-// Granularity, and scales [G, N].
+// Sets the granularity and checks scales [G, N].
 void plan_turned_scales(const Planner& p);
-void set_short_groups(const Planner& p);  // granularity alone: the last group may be short
+void set_short_groups(const Planner& p);  // sets the granularity only; the last group may be short
 
-// Scales of a plan into the view: finite, of either sign.
+// Read scales into the view; they must be finite and may have either sign.
 void load_signed_scales(const Loader& l, QuantMatrix& w);
 void load_signed_scales(const Loader& l, const Piece& piece, QuantMatrix& w);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPTQ, AWQ and AutoRound say about a module, whatever they call it: width, group, zero points.
+// Numbers that GPTQ, AWQ and AutoRound declare for a module, under different names: width, group,
+// zero points.
 #pragma once
 #include "checkpoint/methods/method.h"
 
@@ -13,11 +14,12 @@ struct PackedNumbers {
   bool operator==(const PackedNumbers&) const = default;
 };
 
-// Fields bits, group_size, sym and desc_act over `base`; throws Error for values that no reader has.
+// Returns `base` with the fields bits, group_size, sym and desc_act that `f` has. Throws Error for
+// values that no format reader supports.
 PackedNumbers read_numbers(const QuantFields& f, PackedNumbers base);
 Scheme scheme_of(const PackedNumbers& n, Format format);
 
-// "gptq: int4 g128 sym", "gptq: dynamic '+:...'"
+// `rule`: "gptq: int4 g128 sym", "gptq: dynamic '+:...'".
 SchemeDecision packed_decision(const StoredModule& m, const PackedNumbers& n, Format format,
                                std::string rule);
 

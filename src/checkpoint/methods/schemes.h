@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemes that several methods declare, each in its own words.
+// Schemes that several methods declare, each in its own terms.
 #pragma once
 #include "base/error.h"
 #include "checkpoint/methods/method.h"
@@ -17,7 +17,8 @@ inline QuantArgs float_args(int bits, Strategy strategy, int64_t group = 0,
   return a;
 }
 
-// NVFP4 whose global scales multiply (ModelOpt). inputs: they are NVFP4 too.
+// Returns the scheme of NVFP4 with global scales that multiply (ModelOpt). `inputs`: inputs are
+// NVFP4, too.
 inline Scheme nvfp4_scheme(bool inputs) {
   Scheme s;
   s.weights = float_args(4, Strategy::kTensorGroup, 16);
@@ -30,7 +31,7 @@ inline Scheme nvfp4_scheme(bool inputs) {
   return s;
 }
 
-// Tensors of one role count as those of another, under which the reader looks for them.
+// Moves the tensor of one role to another role, under which the format reader expects it.
 inline void rename_role(ModuleTensors& tensors, Role from, Role to) {
   tensors[to] = tensors[from];
   tensors[from] = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of modules that a method left unquantized. The tensors decide; a list only explains them and
-// gives warnings, so it is read generously.
+// Lists of modules that a method left unquantized. The tensors decide which modules are quantized;
+// a list only explains them and gives warnings, so it is matched loosely.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -12,18 +12,18 @@
 namespace moebius {
 
 enum class SkipSyntax : uint8_t {
-  kPaths,       // a name, the beginning or the end of one at a dot (transformers, vLLM)
+  kPaths,       // a name, or its beginning or end at a dot (transformers, vLLM)
   kSubstrings,  // any part of a name (AWQ)
-  kWildcards,   // fnmatch on the whole name; without a star also a subtree or part (ModelOpt)
+  kWildcards,   // fnmatch on the whole name; without a star also a subtree or a part (ModelOpt)
 };
 
 class SkipList {
  public:
   SkipList() = default;
-  // Entries of the first of `keys` that is stated.
+  // Takes the entries of the first of `keys` that the configuration has.
   SkipList(const QuantFields& f, std::initializer_list<std::string_view> keys, SkipSyntax syntax);
   bool stated() const { return !key_.empty(); }
-  // "modules_to_not_convert 'lm_head'", or empty when no entry means the module.
+  // Returns "modules_to_not_convert 'lm_head'", or "" if no entry means the module.
   std::string entry_for(std::string_view module) const;
 
  private:
@@ -32,7 +32,7 @@ class SkipList {
   SkipSyntax syntax_ = SkipSyntax::kPaths;
 };
 
-// '*' any characters, '?' one; '[...]' as it is.
+// Matches '*' with any characters and '?' with one; '[...]' is taken literally.
 bool wildcard_matches(std::string_view pattern, std::string_view text);
 
 }  // namespace moebius
