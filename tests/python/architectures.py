@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import textwrap
 import traceback
 import warnings
 from pathlib import Path
@@ -222,28 +223,33 @@ def main():
 
 
 def table(results):
-    words = {"runs": "whole model", "block": "blocks", "experts": "experts", "inspect": "inspected", "refused": "refused",
-             "not made": "not made"}
-    rows = [f"| `{r['architecture']}` | {words[r['status']]} | {r['reason'].replace('|', '/')[:200]} |" for r in results]
-    count = {w: sum(r["status"] == s for r in results) for s, w in words.items()}
+    words = {"block": "blocks", "experts": "experts", "inspect": "inspected", "refused": "refused", "not made": "not made"}
+    whole = [f"`{r['architecture']}`" for r in results if r["status"] == "runs"]
+    rows = [f"| `{r['architecture']}` | {words[r['status']]} | {r['reason'].replace('|', '/')[:200]} |" for r in results if r["status"] != "runs"]
     head = f"""# Architectures
 
-What works of every mixture-of-experts architecture of transformers {models.transformers.__version__}. Of each one a tiny random
-checkpoint is made and compared with transformers: parameters, experts and top-k must be equal, and outputs must agree
-within 1e-5 of the largest value. `tests/python/architectures.py` writes this page.
+For someone with a mixture-of-experts model who asks whether it runs: every such architecture of transformers
+{models.transformers.__version__}, by the `model_type` of its config.json. `moebius inspect DIR` answers for a folder. Of each one a tiny random
+checkpoint was compared with transformers: parameters, experts and top-k are equal, outputs agree within 1e-5 of the
+largest value. `tests/python/architectures.py` writes this page.
 
-- *Whole model*: the logits are right.
-- *Blocks*: mixture-of-experts blocks with their routers are right (`apply`).
-- *Experts*: right with given expert ids and weights.
-- *Inspected*: every module is listed.
+**Whole models run** ({len(whole)}; text only of multimodal ones):
 
-Layers for multi-token prediction, which predict the token after the next, run with `--speculate mtp` where they have
-one of two forms of names: `model.layers.L.{{eh_proj,enorm,hnorm,shared_head}}` behind the last layer (DeepSeek-V3 and
-V3.2, GLM-4.5 and later, and families like these), and `mtp.{{fc,pre_fc_norm_embedding,pre_fc_norm_hidden,layers,norm}}`
-(Qwen3-Next, Qwen3.5). Others are accounted for and not read: `inspect` says so.
+"""
+    tail = """
+**The others.** *Blocks*: mixture-of-experts blocks with their routers are right (`apply`). *Experts*: right with given
+expert ids and weights. *Inspected*: every module is listed.
 
-In all: """ + ", ".join(f"{n} {w}" for w, n in count.items() if n) + ".\n"
-    return "\n".join([head, "| architecture | what works | what does not |", "|---|---|---|", *rows]) + "\n"
+| architecture | what works | what does not |
+|---|---|---|
+"""
+    drafts = """
+Layers for multi-token prediction run with `--speculate mtp` where they have one of two forms of names:
+`model.layers.L.{eh_proj,enorm,hnorm,shared_head}` behind the last layer (DeepSeek-V3 and V3.2, GLM-4.5 and later, and
+families like these), and `mtp.{fc,pre_fc_norm_embedding,pre_fc_norm_hidden,layers,norm}` (Qwen3-Next, Qwen3.5). Others
+are accounted for and not read: `inspect` says so.
+"""
+    return head + textwrap.fill(", ".join(whole), 118, break_on_hyphens=False) + "\n" + tail + "\n".join(rows) + "\n" + drafts
 
 
 if __name__ == "__main__":
