@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activation between the two products of an expert, on rows: y = act(gate, up), or act(up) for
-// experts that are not gated.
+// Computes the activation between the two products of an expert, row by row: y = act(gate, up), or
+// act(up) for experts without a gate.
 #pragma once
 #include <cstddef>
 
@@ -8,10 +8,11 @@
 
 namespace moebius {
 
-// Throws Error for parameters that make no sense (a limit that is not positive, b = 0).
+// Throws Error for invalid parameters (a limit that is not positive, b = 0).
 void check_activation(const ActivationSpec& spec);
 
-// n values; y may be gate or up. gate is not read by kinds that are not gated. `spec` was checked.
+// Computes n values; y may be the memory of gate or up. gate is not read by kinds without a gate.
+// `spec` must have passed check_activation.
 void apply_activation(const ActivationSpec& spec, const float* gate, const float* up, float* y,
                       size_t n) noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of attention (attention.cpp, attention_entries.cpp) share.
+// Helpers shared by attention.cpp and attention_entries.cpp.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -9,18 +9,20 @@
 
 namespace moebius {
 
-inline constexpr size_t kFewRows = 16;  // up to which reading counts more than multiplying
+// up to this number of rows, reading keys costs more than multiplying
+inline constexpr size_t kFewRows = 16;
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Which keys of a block a query at `position` sees: [first, last).
+// Keys of a block that a query sees: [first, last).
 struct Seen {
   size_t first, last;
 };
 
-// p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
+// Replaces scores by p = exp(scale * s - m') for seen keys and 0 for others; updates the running
+// maximum `best` to m' and the sum `total`; returns exp(m - m') for rescaling earlier sums.
 inline float softmax_seen(const RowFunctions& f, float* s, float scale, Seen seen,
                           const uint64_t* selected, XType type, float& best, float& total) {
-  if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
+  if (!(scale > 0.0f)) {  // a positive scale does not change which score is largest
     f.scale(s, scale, kKeyBlock);
     scale = 1.0f;
   }
@@ -31,20 +33,21 @@ inline float softmax_seen(const RowFunctions& f, float* s, float scale, Seen see
   return f.softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
-// The oldest position that a query at `position` sees.
+// Returns the oldest position that a query at `position` sees.
 size_t oldest_seen(const AttentionSpec& spec, size_t position);
-// The first segment that the query of a token sees.
+// Returns the first segment that the query of a token sees.
 size_t first_segment(const AttentionSpec& spec, const AttentionRows& rows, size_t token);
-// These count the segments of keys, and of entries behind the keys, that tokens [begin, end) see.
+// Return the number of segments of keys, and of entries, that tokens [begin, end) see.
 size_t key_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin, size_t end);
 size_t entry_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
                       size_t end);
 
-// What a task knows while it runs.
+// A running task.
 struct Attention::Job {
   Task task;
   const AttentionRows& rows;
-  size_t rep, tokens, M, position;  // rows of a head; position of its first token
+  // M: rows per kv head (rep query heads x tokens); position: of the first token
+  size_t rep, tokens, M, position;
 };
 
 }  // namespace moebius

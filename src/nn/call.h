@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every forward call shares: its pieces, its region, its scratch.
+// Helpers of forward calls: pieces of rows, regions of threads, scratch memory.
 #pragma once
 #include <cstddef>
 
@@ -9,16 +9,16 @@
 
 namespace moebius {
 
-// x and y in pieces of kPieceRows rows: fn(rows of x, rows of y, index of the first).
+// Calls fn(rows of x, rows of y, index of the first) for pieces of kPieceRows rows in order.
 void for_pieces(const ConstRows& x, const Rows& y,
                 FunctionRef<void(const ConstRows&, const Rows&, size_t)> fn);
 
-// One region of `threads` members: the whole pool, or the caller alone when it is 1.
+// Runs `body` with `threads` members: on the whole pool, or on the caller alone if it is 1.
 void run_region(ThreadPool& pool, size_t threads, FunctionRef<void(ThreadPool::Member&)> body);
 
-// Scratch of one call, typed. A call first says what it needs and gets handles (which are plain
-// numbers), then one block of a leased workspace holds everything, each area on cache lines of its
-// own: what all threads share once, what a thread has for itself as often as there are threads.
+// Typed scratch memory of one call. The call first adds all areas and gets handles (plain numbers),
+// then reserve() takes one block of a leased workspace for all of them, each on its own cache
+// lines: shared areas once, thread areas once per thread.
 template <class T>
 struct Area {
   size_t at = 0;
@@ -38,7 +38,8 @@ class Arena {
   ThreadArea<T> add_per_thread(size_t count) {
     return {thread_.add_array<T>(count)};
   }
-  // Once, after the last area was added; contents are undefined. Throws Error.
+  // Call once, after the last area was added. Contents are undefined. Throws Error if there is no
+  // memory.
   void reserve(size_t threads);
 
   template <class T>

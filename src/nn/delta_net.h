@@ -25,12 +25,13 @@ namespace moebius {
 
 struct DeltaSpec {
   size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  size_t width = 4;            // of the convolution
-  bool decay_per_key = false;  // a, dt and the decay are [key_dim] per head, one for each row of S
-  float decay_bound = 0;       // of the exponent, negative; 0: the softplus form
+  size_t width = 4;  // taps of the convolution
+  // true: a, dt and the decay are [key_dim] per head, one for each row of S
+  bool decay_per_key = false;
+  float decay_bound = 0;  // negative: bound of the exponent; 0: the softplus form
   RowFunction gate = RowFunction::kSilu;
-  // How the projections give a row: as it is here, or as [q k v z] per key head, then [b a] per key
-  // head.
+  // true: projections give [q k v z] per key head, then [b a] per key head; false: rows as
+  // described above.
   bool by_key_head = false;
 
   size_t keys() const { return key_heads * key_dim; }
@@ -53,7 +54,8 @@ struct DeltaWeights {
 
 class DeltaNet : public Recurrent {
  public:
-  DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type);  // throws Error
+  // throws Error for sizes that do not fit
+  DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type);
 
   bool arranges() const override { return spec_.by_key_head; }
   void arrange(const float* projected, float* in) const noexcept override;
@@ -70,7 +72,7 @@ class DeltaNet : public Recurrent {
   DeltaWeights weights_;
   XType type_;
   ShortConvolution convolution_;
-  std::vector<float> rates_;  // -exp(A), one for each decay; exp(A) of a bounded one
+  std::vector<float> rates_;  // -exp(A) for each decay, or exp(A) in the bounded form
 };
 
 }  // namespace moebius

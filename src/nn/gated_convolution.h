@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short convolution between two gates in place of attention (LFM2): y = C * convolution(B * x). A
-// row is [B | C | x]; the state is the convolution's.
+// A short convolution between two gates, which replaces attention in LFM2: y = C * convolution(B *
+// x). A row is [B | C | x]; the state is the convolution's.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -22,7 +22,7 @@ struct GatedConvolutionSpec {
 
 class GatedConvolution : public Recurrent {
  public:
-  // Throws Error.
+  // Throws Error for sizes that do not fit.
   GatedConvolution(const GatedConvolutionSpec& spec, const std::vector<float>& weight,
                    std::vector<float> bias, XType type);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One dense matrix per head: y[t, h, :] = w[h] * x[t, h, :], all heads in one region of the pool.
-// What latent attention does to queries and to its results when the up-projection of keys and
-// values is absorbed.
+// Latent attention applies it to queries and to results, with the up-projection of keys and values
+// absorbed into the weights.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,19 +16,20 @@ namespace moebius {
 
 class HeadLinear {
  public:
-  // Element (h, n, k) of the weights; `code` is a type that holds them all exactly.
+  // Returns element (h, n, k) of the weights.
   using Weights = FunctionRef<float(size_t h, size_t n, size_t k)>;
-  // kept: what was packed before from the same weights; then none is asked for. Throws Error where
-  // its size is another.
+  // `code` is a type that holds all weights exactly. `kept`: the packed bytes of equal weights from
+  // an earlier load; `weights` is then not called. Throws Error if the size of `kept` is wrong.
   HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights weights, XType x_type,
              const Cpu& cpu, const Policy& policy, WeightMemory kept = {});
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  void move_to(WeightMemory memory) { memory_ = std::move(memory); }  // with equal bytes
+  // replaces the packed bytes by equal ones elsewhere; between calls
+  void move_to(WeightMemory memory) { memory_ = std::move(memory); }
   const Kernel& kernel() const { return *kernel_; }
 
-  // Rows of head h begin h * head_step floats behind those of head 0. Results are rounded to the
-  // type of x.
+  // Rows are `stride` floats apart; within a row, head h begins h * head_step floats after head 0.
+  // Results are rounded to the type of x.
   struct View {
     size_t stride, head_step;
   };
@@ -40,7 +41,7 @@ class HeadLinear {
   Problem problem_;
   const Kernel* kernel_ = nullptr;
   WeightMemory memory_;
-  std::vector<Workspace> spaces_;  // per thread
+  std::vector<Workspace> spaces_;  // [threads]
 };
 
 }  // namespace moebius

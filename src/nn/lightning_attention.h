@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lightning attention (MiniMax-Text-01): linear attention whose heads forget at fixed rates. A head
+// Lightning attention (MiniMax-Text-01): linear attention with a fixed decay rate per head. A head
 // has a state S [D, D]; token by token
 //
 //   q, k, v = silu(row)
@@ -28,7 +28,7 @@ struct LightningSpec {
 
 class LightningAttention : public Recurrent {
  public:
-  // Throws Error where rates [heads] or norm [features] have other sizes.
+  // Throws Error if rates [heads] or norm [features] have other sizes.
   LightningAttention(const LightningSpec& spec, const std::vector<float>& rates, Norm norm,
                      XType type);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y[T,N] = x[T,K] * w[N,K]^T + bias for any scheme. A layer has one or more parts whose outputs lie
-// side by side (q, k, v; gate, up): each part has its own matrix, kernel, bias and output scale,
-// and parts that prepare x alike share the work.
+// y[T,N] = x[T,K] * w[N,K]^T + bias for any scheme. A layer has one or more parts whose outputs are
+// concatenated (q, k, v; gate, up): each part has its own matrix, kernel, bias and output scale,
+// and x is prepared once for all parts that need it in the same form.
 //
 // Arithmetic of an element: product, + bias, output fake quantization where the part has a scale,
 // one rounding to the type of y.
@@ -21,20 +21,21 @@ namespace moebius {
 struct LinearPart {
   ProjectionPlan plan;
   const QuantMatrix* w = nullptr;  // read by the constructor only
-  RowSource rows;                  // or the matrix in pieces, called by the constructor only
+  RowSource rows;  // alternative to w: the matrix in pieces, read by the constructor only
   ActParams act;
   std::span<const float> bias;  // [N] or empty
   float output_scale = 0.0f;    // 0: no output fake quantization
-  size_t padded_n = 0;  // outputs of this part, the ones behind N being 0 (padded vocabulary); 0: N
+  size_t padded_n = 0;  // outputs of this part, those after N being 0 (padded vocabulary); 0: N
   std::string name;     // for messages
 };
 
-// Row-parallel ranks: replaces n row maxima of this rank by the maxima over all ranks.
+// Row-parallel ranks: replaces n row maxima of this rank by the maxima over all ranks, in place.
 using AmaxReduce = FunctionRef<void(float* amax, size_t n)>;
 
 class LinearLayer {
  public:
-  // Packs; or, with `kept`, has what was packed before, and no part needs a matrix. Throws Error.
+  // Packs all parts. With `kept`, takes bytes that were packed before; parts then need no matrix.
+  // Throws Error.
   LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool, PackedBlock kept = {});
   LinearLayer(const LinearLayer&) = delete;
   LinearLayer& operator=(const LinearLayer&) = delete;
@@ -43,22 +44,23 @@ class LinearLayer {
   size_t out_features() const { return N_; }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  std::vector<SlotFacts> facts() const;  // with packed(): a PackedBlock
-  void move_to(WeightMemory memory);     // with equal bytes; between calls
+  std::vector<SlotFacts> facts() const;  // together with packed(), the contents of a PackedBlock
+  // replaces the packed bytes by equal ones elsewhere; between calls
+  void move_to(WeightMemory memory);
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
   const PackedSlot& slot(size_t part = 0) const { return parts_[part].slot; }
 
-  // Any number of rows, also 0. f32 rows fit every layer: one built for a 16-bit type takes their
-  // values as rounded to it. Safe from several threads at once. amax_reduce is needed when a part
-  // has shared_amax. Throws Error for views that do not fit.
+  // Computes y for any number of rows, also 0. f32 rows are accepted by every layer: a layer built
+  // for a 16-bit type rounds their values to it. Thread-safe. amax_reduce is required if a part has
+  // shared_amax. Throws Error for views that do not fit.
   void forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
                const AmaxReduce* amax_reduce = nullptr) const;
 
  private:
   struct Part {
     PackedSlot slot;
-    size_t n0 = 0, n1 = 0;  // columns of y
-    size_t panel = 0;       // which of the distinct panels it multiplies with
+    size_t n0 = 0, n1 = 0;  // columns [n0, n1) of y
+    size_t panel = 0;       // index of its row panel among the distinct ones
   };
   struct Call;
   void forward_piece(const ConstRows& x, const Rows& y, ThreadPool& pool,
@@ -71,7 +73,8 @@ class LinearLayer {
   size_t K_ = 0, N_ = 0;
   std::vector<ProjectionPlan> plans_;
   std::vector<Part> parts_;
-  std::vector<const PackedSlot*> panels_;  // one of the slots that share a panel
+  // for each distinct panel, one of the slots that share it
+  std::vector<const PackedSlot*> panels_;
   LinearShape shape_;
   Caches caches_ = host_cpu().caches;
   bool shared_amax_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of logits as a choice sees it, and the passes over it (docs/numerics.md, "Sampling"). The
-// row is never copied: penalties, biases and bans are a short list of replaced logits, and the
+// A row of logits with changes for sampling, and the passes over it (docs/numerics.md, "Sampling").
+// The row is not copied: penalties, biases and bans are a short list of replaced logits, and the
 // passes go through blocks of tokens, each the model's own memory or, where a token was replaced, a
 // block-sized buffer. NaN and -infinity are never the greatest and weigh nothing; +infinity must
 // have been replaced.
@@ -21,22 +21,23 @@ inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct LogitChange {
   int32_t id;
-  float logit;  // instead of the row's
+  float logit;  // replaces the row's logit
 };
 
 class LogitRow {
  public:
   using Buffer = std::array<float, kLogitBlock>;
 
-  // Ids of changes ascend and lie in the row.
+  // Ids of changes must ascend and lie within the row.
   LogitRow(std::span<const float> logits, std::span<const LogitChange> changes)
       : logits_(logits), changes_(changes) {}
   size_t size() const { return logits_.size(); }
   size_t blocks() const { return (size() + kLogitBlock - 1) / kLogitBlock; }
   float at(int32_t id) const noexcept;
-  // The logits of up to kLogitBlock tokens from b * kLogitBlock on.
+  // Returns the logits of up to kLogitBlock tokens from b * kLogitBlock on; `buffer` holds them if
+  // one was changed.
   std::span<const float> block(size_t b, Buffer& buffer) const noexcept;
-  void ask_for(size_t b) const noexcept;  // into the cache; beyond the row: nothing
+  void ask_for(size_t b) const noexcept;  // prefetches a block; no effect beyond the row
 
  private:
   std::span<const LogitChange> changes_from(size_t id) const noexcept;
@@ -44,30 +45,33 @@ class LogitRow {
   std::span<const LogitChange> changes_;
 };
 
-// The greatest logit, and that of each block; kNever where there is none.
+// Returns the greatest logit and writes the greatest of each block to `maxima`; kNever if there is
+// none.
 float scan_maxima(const LogitRow& row, std::vector<float>& maxima);
 
-// How `size` tokens are weighed at a temperature > 0 under the greatest logit `top`.
+// Returns how tokens are weighed at a temperature > 0, when `top` is the greatest of `size` logits.
 RowWeights token_weights(float top, float temperature, size_t size);
 
-// The exact sum of the weights of the row, and the sums of its blocks.
+// Returns the exact sum of the row's weights and writes those of its blocks to `sums`.
 double sum_weights(const LogitRow& row, const RowWeights& how, std::vector<double>& sums);
 
-// Tokens in ascending order of their ids.
+// A list of tokens with their logits, in ascending order of ids.
 struct TokenHead {
   std::vector<int32_t> ids;
   std::vector<float> logits;
   size_t size() const { return ids.size(); }
-  void resize(size_t n) { logits.resize(n), ids.resize(n); }  // size() last
+  // resizes ids last, because size() reads them
+  void resize(size_t n) { logits.resize(n), ids.resize(n); }
 };
-// Those with logit >= least; blocks whose maximum is lower are not looked at.
+// Collects the tokens with logit >= least; skips blocks whose maximum is lower.
 void gather_head(const LogitRow& row, std::span<const float> maxima, float least, TokenHead& head);
 
-// The row with kNever where a token's bit is not set.
+// Writes the row to `out`, with kNever for tokens whose bit is not set.
 void keep_masked(std::span<const float> logits, std::span<const uint64_t> bits,
                  std::span<float> out) noexcept;
 
-// ln x for normal x > 0, within 2 ulp: the same bits everywhere, unlike the C library's.
+// Returns ln x for normal x > 0, within 2 ulp; the same bits on every machine, unlike the C
+// library's.
 double natural_log(double x) noexcept;
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mamba-1: a selective state space whose parameters are projections of its own short convolution. Every
-// feature i has a state S_i [N] of its own; B and C [N] are common to all; token by token
+// Mamba-1: a selective state space whose parameters are projections of its own short convolution.
+// Each feature i has its own state S_i [N]; B and C [N] are common to all; token by token
 //
 //   x        = silu(convolution of x + bias)                            SiluConvolution
 //   dt, B, C = projections of x, made between the two by linear layers
@@ -9,8 +9,10 @@
 //   y_i      = (sum over n of C_n S_in) + D_i x_i
 //   out_i    = y_i * silu(z_i)
 //
-// Sums over n run in ascending order from 0, one fma each; so does the addition to S. A row of the scan is
-// [x | z | dt | B | C]; what is mixed is [d | d x]. Features advance in parts of kPart, whose states are
+// Sums over n run in ascending order from 0, one fma each; so does the addition to S. A row of the
+// scan is
+// [x | z | dt | B | C]; what is mixed is [d | d x]. Features advance in parts of kPart, whose
+// states are
 // [N, features of the part].
 #pragma once
 #include <cstddef>
@@ -26,22 +28,22 @@ namespace moebius {
 struct Mamba1Spec {
   static constexpr size_t kPart = 128;
   size_t features = 0, state = 0;
-  size_t rank = 0;   // of the projection that gives dt
-  size_t width = 4;  // of the convolution
+  size_t rank = 0;   // width of the projection that dt is computed from
+  size_t width = 4;  // taps of the convolution
 
   size_t scan_floats() const { return (features * state + 15) / 16 * 16; }
-  // Of both together: the scan's state, then the convolution's.
+  // Shape of both steps together: the scan's state, then the convolution's.
   RecurrentShape shape() const {
     return {2 * features, 0, features, 0,
             scan_floats() + ShortConvolution::state_floats(features, width)};
   }
 };
 
-// silu(convolution(x) + bias) of the first `channels` columns of rows that have `in`.
+// Computes silu(convolution(x) + bias) for the first `channels` columns of rows with `in` columns.
 class SiluConvolution final : public Recurrent {
  public:
   SiluConvolution(size_t in, size_t channels, size_t width, const std::vector<float>& weight,
-                  std::vector<float> bias, XType type);  // throws Error
+                  std::vector<float> bias, XType type);  // throws Error for sizes that do not fit
 
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,
@@ -55,7 +57,7 @@ class SiluConvolution final : public Recurrent {
 
 class SelectiveScan final : public Recurrent {
  public:
-  // a_log [features, state], d [features]. Throws Error where sizes do not fit.
+  // a_log: [features, state], d: [features]. Throws Error for sizes that do not fit.
   SelectiveScan(const Mamba1Spec& spec, const std::vector<float>& a_log, std::vector<float> d,
                 XType type);
 
@@ -68,7 +70,7 @@ class SelectiveScan final : public Recurrent {
  private:
   Mamba1Spec spec_;
   XType type_;
-  std::vector<float> rates_, d_;  // A, [part][N, features of the part]; D
+  std::vector<float> rates_, d_;  // A as [part][N, features of the part]; D
 };
 
 }  // namespace moebius

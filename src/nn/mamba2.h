@@ -23,9 +23,9 @@ namespace moebius {
 
 struct Mamba2Spec {
   size_t heads = 0, head_dim = 0, groups = 1, state = 0;
-  size_t width = 4;                     // of the convolution
-  size_t norm_groups = 1;               // parts of the features that are normalized apart
-  float least_step = 0, most_step = 0;  // limits of d; most 0: none
+  size_t width = 4;        // taps of the convolution
+  size_t norm_groups = 1;  // number of equal parts of the features that are normalized separately
+  float least_step = 0, most_step = 0;  // bounds of d; most_step 0: none
 
   size_t features() const { return heads * head_dim; }
   size_t channels() const { return features() + 2 * groups * state; }  // [x | B | C]
@@ -47,7 +47,8 @@ class Mamba2 : public Recurrent {
  public:
   static constexpr size_t kMostHead = 512;  // features of a head
 
-  Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type);  // throws Error
+  // throws Error for sizes that do not fit
+  Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type);
 
   void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer, written once for every scheme. Each projection of each expert has its
-// own kernel; the layer routes, groups rows by expert, prepares each token once per distinct way,
-// multiplies, applies the activation, and combines.
+// A mixture-of-experts layer for all schemes. Each projection of each expert has its own kernel. A
+// call routes tokens, groups rows by expert, prepares each token once per distinct form of x,
+// multiplies, applies the activation, and combines the experts' results.
 //
 // For token t: y = sum over its slots, in ascending expert id, then slot, of fma(weight,
 // down(act(gate(x), up(x))), y), then + shared expert, then + the weight of identity experts times
 // x, then one rounding to the type of y. Bytes do not depend on the number of threads or on the
 // other tokens.
 //
-// Build: construct from a plan, give the weights (set_expert: any order, any threads, one call per
-// expert), finish(), run.
+// Use: construct from a plan, pass the weights (set_expert: in any order, from any thread, once per
+// expert), call finish(), then forward_*, from any thread.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,46 +30,48 @@
 namespace moebius {
 
 struct ExpertPlan {
-  ProjectionPlan gate;  // without kernel when the activation is not gated
+  ProjectionPlan gate;  // without a kernel if the activation is not gated
   ProjectionPlan up, down;
   bool operator==(const ExpertPlan&) const = default;
 };
 
-// How ranks run a layer together without sums over ranks (MoeOptions::exchange). They cut experts:
-// each has some outputs of every matrix, and intermediate rows are gathered. They spread experts: each
-// has some of them, and rows go to who combines their columns. Or both: `spread` times `cut` ranks.
-// y has the columns of this rank alone.
+// Divides a layer over several ranks without adding across ranks (MoeOptions::exchange). Ranks
+// that cut experts each compute some outputs of every matrix, and gather intermediate rows. Ranks
+// that spread experts each hold some of the experts, and send result rows to the rank that combines
+// their columns. Both may be used: `spread` times `cut` ranks. y has the columns of this rank only.
 struct MoeSplit {
-  size_t cut = 1, cut_place = 0;        // ranks that have the same experts; this one among them
-  size_t spread = 1, spread_place = 0;  // ranks that have the same outputs of other experts
-  std::vector<Range> outputs;           // [cut] of down
-  std::vector<Range> columns;           // [spread] of these: who combines which columns of y
-  std::vector<uint32_t> rank_of;        // [physical experts] which of `spread` has it
+  size_t cut = 1, cut_place = 0;        // number of ranks that share each expert; index of this one
+  size_t spread = 1, spread_place = 0;  // number of ranks with different experts; index of this one
+  std::vector<Range> outputs;     // [cut] outputs of the down projection that each rank computes
+  std::vector<Range> columns;     // [spread] columns of y that each rank combines
+  std::vector<uint32_t> rank_of;  // [physical experts] which of the `spread` ranks holds it
   bool any() const { return cut * spread > 1; }
 };
-// Throws Error naming `what` where there are fewer columns than ranks.
+// Throws Error that names `what` if there are fewer columns than ranks.
 MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, size_t spread_place,
                    std::string_view what);
 
 struct MoePlan {
   MoeSpec spec;
-  std::vector<ExpertPlan> plans;  // distinct plans of experts; usually one
+  std::vector<ExpertPlan> plans;  // the distinct plans of experts; usually one
   std::vector<uint32_t> plan_of;  // [local experts] index into plans; empty: all 0
   std::optional<ExpertPlan>
-      shared;  // the shared expert, when spec.shared says there is one on this rank
-  // Physical experts are the places where ranks have experts; without copies of busy ones they are
-  // the experts, then the shared slots.
-  std::vector<int32_t> expert_map;  // [physical] local number, -1 elsewhere; empty: all are here
-  std::vector<uint32_t> expert_of;  // [physical] global id; empty: the same number
+      shared;  // plan of the shared expert, if spec.shared says that this rank has one
+  // Physical experts are places for an expert. Without copies of busy experts they are the experts,
+  // then the shared slots.
+  // [physical] local index, -1: on another rank; empty: all are local
+  std::vector<int32_t> expert_map;
+  std::vector<uint32_t> expert_of;  // [physical] global expert id; empty: the same number
   MoeSplit split;
-  bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
-  bool first_rank = true;     // of all ranks: adds the identity experts
-  std::string name;           // for messages
+  // among the ranks that share an expert, this one adds the bias of down
+  bool first_tp_rank = true;
+  bool first_rank = true;  // among all ranks, this one adds the identity experts
+  std::string name;        // used in messages
 };
 
-// Weights of one expert. Views need to live only during the call.
+// Weights of one expert. The views must live during the call only.
 struct ExpertWeights {
-  const QuantMatrix* gate = nullptr;  // null when not gated
+  const QuantMatrix* gate = nullptr;  // null if not gated
   const QuantMatrix* up = nullptr;
   const QuantMatrix* down = nullptr;
   ActParams gate_act, up_act, down_act;
@@ -79,22 +81,22 @@ struct ExpertWeights {
 };
 
 struct RouterWeights {
-  std::vector<float> bias;          // correction bias [experts + zero experts]
+  std::vector<float> bias;          // [experts + zero experts] correction bias
   std::vector<float> expert_scale;  // [experts]
   std::vector<int32_t> table;       // [rows, top_k]
 };
 
 struct MoeOptions {
-  MoeExchange* exchange = nullptr;  // for a layer that ranks run together
+  MoeExchange* exchange = nullptr;  // required if ranks run the layer together
   const AmaxReduce* amax_reduce =
-      nullptr;  // tensor-parallel ranks whose down projection has shared_amax
+      nullptr;  // required for tensor-parallel ranks if the down projection has shared_amax
   const int64_t* token_ids = nullptr;  // [T], for routing by table
-  // [T, slots], forward_logits: what the router chose; -1: an identity expert, which is no row of any
+  // [T, slots], forward_logits: receives the router's choice; -1: an identity expert
   int32_t* ids_out = nullptr;
-  float* weights_out = nullptr;  // [T, slots]
+  float* weights_out = nullptr;  // [T, slots] receives the weights of ids_out
 };
 
-// Memory for one packed expert: its own, or what another expert of the model left.
+// Memory for one packed expert: own memory, or the place that another expert of the model left.
 struct ExpertMemory {
   AlignedBuffer own;
   uint8_t* data = nullptr;
@@ -103,10 +105,9 @@ struct ExpertMemory {
 
 class MoeLayer {
  public:
-  // Allocates all packed memory; throws Error. `pool`: whose threads will run the layer, where its
-  // memory is to be placed for them (on one NUMA node or without a pool: anywhere).
-  // kept: what was packed before, whose memory becomes the layer's on one node; then every expert is
-  // adopted (below) instead of set.
+  // Allocates all packed memory; throws Error. `pool`: threads that will run the layer, near which
+  // memory is placed; null: anywhere. `kept`: bytes packed before; on one NUMA node the layer takes
+  // over their memory. Every expert is then adopted instead of set.
   explicit MoeLayer(MoePlan plan, const ThreadPool* pool = nullptr, PackedBlock* kept = nullptr);
   ~MoeLayer();
   MoeLayer(const MoeLayer&) = delete;
@@ -121,53 +122,59 @@ class MoeLayer {
   }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  size_t gate_bytes() const;  // of the shared experts' gate, held beside them
+  size_t gate_bytes() const;  // of the shared experts' gate, held in addition to packed_bytes()
   const Router& router() const { return router_; }
 
-  // Packs one expert (local index) into the layer's memory. pool may be null; inside a region
-  // packing is inline.
+  // Packs one expert (local index) into the layer's memory. Thread-safe for different experts.
+  // Inside a region, or without a pool, packing runs on the calling thread. Throws Error.
   void set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool = nullptr);
   void set_shared(const ExpertWeights& weights, ThreadPool* pool = nullptr);
-  // The same with what was packed before; the shared expert's number is that behind the last.
+  // Takes bytes packed before instead of packing; the shared expert has the index after the last
+  // local one.
   void adopt_expert(size_t local, PackedBlock& kept);
-  size_t all_experts() const { return experts_.size(); }  // local ones and the shared one
-  std::vector<SlotFacts> facts() const;                   // with packed(): a PackedBlock
-  void move_to(PackedBlock kept);  // with equal bytes, between calls; on several nodes they stay
+  // number of local experts, plus the shared one
+  size_t all_experts() const { return experts_.size(); }
+  std::vector<SlotFacts> facts() const;  // together with packed(), the contents of a PackedBlock
+  // replaces the packed bytes by equal ones elsewhere; between calls. No effect on several NUMA
+  // nodes
+  void move_to(PackedBlock kept);
   void set_shared_gate(std::unique_ptr<LinearLayer> gate);  // [1, hidden], for SharedKind::kGated
   void set_router(RouterWeights weights);
-  // Call once when everything was given; throws Error naming what is missing.
+  // Call once after all weights are set. Throws Error that names what is missing.
   void finish();
 
   // --- copies of busy experts, on ranks that spread them ---
 
-  // [physical] global ids; empty where there are no copies.
+  // [physical] global expert ids; empty if there are no copies.
   std::span<const uint32_t> expert_of() const { return plan_.expert_of; }
-  // An expert that is packed while the layer runs; goes before the layer.
+  // An expert that is packed while the layer runs. Must be destroyed before the layer.
   class StagedExpert;
-  size_t expert_bytes(size_t plan) const;  // of an expert with plan number `plan`
+  size_t expert_bytes(size_t plan) const;  // packed bytes of an expert with plan `plan`
   std::unique_ptr<StagedExpert> stage(size_t plan, ExpertMemory memory) const;
-  // From any thread.
+  // Packs the weights into `staged`. Thread-safe, also while the layer runs.
   void fill_staged(StagedExpert& staged, const ExpertWeights& weights) const;
   static ExpertMemory take_memory(std::unique_ptr<StagedExpert> staged);
-  // Between calls, on all ranks alike: what physical experts are from now on. `changed`: [local] the
-  // packed expert where that is another one, else null. Returns the rooms of those that went.
+  // Replaces the experts in places, on all ranks alike and between calls. expert_of: [physical] the
+  // new global ids. changed: [local] the new packed expert of a place, null: unchanged. Returns the
+  // memory of experts that were replaced.
   std::vector<ExpertMemory> place_experts(std::vector<uint32_t> expert_of,
                                           std::vector<std::unique_ptr<StagedExpert>> changed);
 
-  // Modular: ids [T, slots] (global; -1 skips a slot) and weights [T, slots] of the caller.
+  // Runs the experts that the caller chose: ids [T, slots] (global; -1 skips a slot) and weights
+  // [T, slots]. Thread-safe; throws Error for views that do not fit.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, ThreadPool& pool, const MoeOptions& options = {}) const;
-  // Monolithic: router logits [T, experts + identity experts].
+  // Routes by logits [T, experts + identity experts], then runs the experts. Thread-safe.
   void forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y, ThreadPool& pool,
                       const MoeOptions& options = {}) const;
 
  private:
   struct Expert {
     PackedSlot gate, up, down;
-    bool one_panel = false;  // gate and up multiply with the same panel
+    bool one_panel = false;  // gate and up read the same row panel
   };
   struct Routing;  // ids and weights of one call
-  class Forward;   // the phases
+  class Forward;   // one call (moe_forward.h)
   void check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const;
   void run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
            const MoeOptions& options) const;
@@ -183,20 +190,21 @@ class MoeLayer {
   MoePlan plan_;
   Router router_;
   RouterWeights router_weights_;
-  std::vector<Expert> experts_;  // local experts, then the shared one if there is one
+  std::vector<Expert> experts_;  // local experts, then the shared one, if any
   std::unique_ptr<LinearLayer> shared_gate_;
   PreparationTable preparations_;
-  MoeShape shape_;  // what a schedule looks at
+  MoeShape shape_;  // sizes that the schedule depends on
   Caches caches_ = host_cpu().caches;
   WeightMemory memory_;
-  std::vector<size_t> offsets_;  // [experts_][gate, up, down] where a matrix begins
-  bool read_ahead_ = false;      // experts may not be in memory when they are chosen
+  std::vector<size_t> offsets_;  // [experts_][gate, up, down] offset of each matrix in memory_
+  // true: experts may not be in memory when they are chosen, and are read ahead
+  bool read_ahead_ = false;
   std::vector<ExpertMemory>
-      expert_memory_;  // [local] where an expert lies; without memory: with the others
-  // Copies of expert e: copies_[copies_at_[e]] up to those of e + 1, as physical numbers. Empty where
-  // there are none.
+      expert_memory_;  // [local] memory of experts that were placed later; empty: in memory_
+  // Physical numbers of the copies of expert e: copies_[copies_at_[e]] to copies_[copies_at_[e + 1]
+  // - 1]. Empty without copies.
   std::vector<uint32_t> copies_at_, copies_;
-  // keep_: intermediate rows stay until the second phase.
+  // keep_: intermediate rows of all batches stay until the second phase.
   bool shared_amax_ = false, keep_ = false, finished_ = false;
 };
 
@@ -206,7 +214,7 @@ class MoeLayer::StagedExpert {
   ExpertMemory memory;
 };
 
-// int64 ids as int32; throws Error naming token and slot for values outside int32.
+// Returns int64 ids as int32. Throws Error that names token and slot of an id outside of int32.
 std::vector<int32_t> narrow_ids(std::span<const int64_t> ids, size_t slots);
 
 }  // namespace moebius

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mixture of experts asks of the ranks that run it together: numbers are copied, never added.
-// Ranks that cut experts among them gather rows; ranks that spread them pass rows to each other.
+// Communication of ranks that run a mixture of experts together; bytes are copied and never added.
+// Ranks that cut experts gather rows; ranks that spread them send rows to each other. Implemented
+// by the ranked model.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -11,20 +12,21 @@ class MoeExchange {
  public:
   virtual ~MoeExchange() = default;
   virtual size_t cut() const = 0;
-  virtual size_t cut_place() const = 0;  // of this rank among them
+  virtual size_t cut_place() const = 0;  // index of this rank among them
   virtual size_t spread() const = 0;
   virtual size_t spread_place() const = 0;
-  // Among those that cut. all: what every rank gave, one after the other, bytes[r] of rank r; `mine`
-  // may be this rank's place in it.
+  // Exchanges among the ranks that cut. all: receives what every rank gave in order, bytes[r] from
+  // rank r; `mine` may be this rank's part of `all`. Waits; throws CommError.
   virtual void all_gather(const void* mine, std::span<const size_t> bytes, void* all) = 0;
   virtual void all_to_all(const void* out, std::span<const size_t> out_bytes, void* in,
                           std::span<const size_t> in_bytes) = 0;
-  // Among those that spread. out: for every rank, one after the other; in: from every rank. Buffers
-  // stay until it is finished; one at a time.
+  // Starts an exchange among the ranks that spread. out: rows for each rank in order; in: rows from
+  // each rank. Buffers must live until finish_exchange(), which waits; one exchange at a time.
   virtual void start_exchange(const void* out, std::span<const size_t> out_bytes, void* in,
                               std::span<const size_t> in_bytes) = 0;
   virtual void finish_exchange() = 0;
-  virtual void poll() noexcept = 0;  // lets it proceed; cheap, by the thread that started it
+  // lets the exchange proceed; cheap; only from the thread that started it
+  virtual void poll() noexcept = 0;
 };
 
 }  // namespace moebius

@@ -8,9 +8,8 @@
 //            rows for down
 //   phase 2  tasks (columns of down): all batches in order, combined into the outputs of these columns
 // clang-format on
-//
-// So a call is one region with at most two barriers, and no result crosses threads but through a
-// barrier or a batch's count.
+// A call is one region with at most two barriers; threads pass results to each other only through a
+// barrier or through a batch's counter.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -20,7 +19,8 @@
 
 namespace moebius {
 
-inline constexpr size_t kPrepareRows = 16;  // rows of x that are converted and prepared at a time
+// number of rows of x that are converted and prepared at a time
+inline constexpr size_t kPrepareRows = 16;
 
 struct MoeLayer::Routing {
   const int32_t* ids;         // [T, slots] global expert ids, checked; -1: none
@@ -36,19 +36,19 @@ class MoeLayer::Forward {
   void run();
 
  private:
-  struct Areas {  // what the threads share
+  struct Areas {  // areas that all threads share
     Area<float> row_weight, row_scale, intermediate;
-    Area<size_t> form_at;                    // [forms] where its prepared rows begin
-    Area<size_t> panel_at;                   // [batches] where its panel for down begins
-    Area<std::atomic<uint32_t>> tasks_left;  // [batches]
+    Area<size_t> form_at;                    // [forms] offset of each form's prepared rows
+    Area<size_t> panel_at;                   // [batches] offset of each batch's panel for down
+    Area<std::atomic<uint32_t>> tasks_left;  // [batches] tasks of phase 1 that are not done
     Area<uint8_t> prepared, down_panels;
-    // Ranks that cut: intermediate rows of all, rank by rank (this rank's are made there), where a
-    // rank's part of a batch begins; bytes of each rank.
+    // Used by ranks that cut: intermediate rows of all ranks in order, including this one's; offset
+    // of each rank's part of a batch; bytes of each rank.
     Area<float> parts;
     Area<size_t> part_at, part_bytes;
-    // Ranks that spread: rows for the owners of their columns, rows of this rank's columns (its own
-    // last), where an item's row lies among these, what the shared expert's rows weigh; bytes to and
-    // from each rank.
+    // Used by ranks that spread: rows for the ranks that combine their columns; rows of this rank's
+    // columns (its own last); position of each item's row among them; weights of the shared
+    // expert's rows; bytes to and from each rank.
     Area<float> out, in, shared_weight;
     Area<size_t> item_at, out_bytes, in_bytes, out_at;
   };
@@ -57,20 +57,20 @@ class MoeLayer::Forward {
     ThreadArea<uint32_t> order;
     ThreadArea<uint8_t> panel_gate, panel_up, prepared, scratch;
   };
-  struct Thread {  // its own areas
+  struct Thread {  // areas of one thread
     float *rows, *weighted, *tile_gate, *tile_up, *intermediate, *accumulators;
     uint8_t *panel_gate, *panel_up, *prepared, *scratch;
-    size_t batch;  // whose panels are made
+    size_t batch;  // batch whose panels this thread made last
   };
 
-  // before the region
+  // --- before the region ---
   void lay_out();
   void lay_out_thread();
   void lay_out_split();
   void fill_weights();
   Thread thread_areas(size_t index) const;
 
-  // the phases
+  // --- phases ---
   void down_phase(const ThreadPool::Member& m, Thread& s) noexcept;
   void region(ThreadPool::Member& m, bool prepare, bool second_half);
   void prepare(size_t begin, size_t end, Thread& s) const noexcept;
@@ -85,10 +85,10 @@ class MoeLayer::Forward {
   void combine(const Batch& b, float* tile, size_t h0, size_t n, float* acc,
                size_t ld) const noexcept;
   std::span<const int32_t> physical_ids(size_t tokens);  // moe_copies.cpp
-  float* intermediate() const noexcept {                 // of this rank's experts and outputs
+  float* intermediate() const noexcept {  // intermediate rows of this rank's experts and outputs
     return layer_.plan_.split.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
   }
-  // ranks together (moe_split.cpp)
+  // --- several ranks (moe_split.cpp) ---
   void run_split();
   void plan_parts();
   void whole_rows(size_t batch, float* rows) const noexcept;
@@ -111,7 +111,8 @@ class MoeLayer::Forward {
   Borrowed<MoeSchedule> schedule_;
   std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;
-  float *own_parts_ = nullptr, *own_rows_ = nullptr;  // among those of all ranks
+  // this rank's parts of areas that hold all ranks' rows
+  float *own_parts_ = nullptr, *own_rows_ = nullptr;
   Areas areas_;
   ThreadAreas thread_;
   WorkCounter next_row_, next_batch_;

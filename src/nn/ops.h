@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of activations (f32, bf16, f16 rows) and the small row operations that layers share.
-// Everything computes in f32; a 16-bit type is entered by one rounding to nearest even.
+// Views of activations (f32, bf16, f16 rows), and small row operations that layers share. All
+// compute in f32; results are rounded to 16-bit types once, to nearest even.
 #pragma once
 #include <cstddef>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// rows x cols elements, row r starting `stride` elements after row r - 1.
+// A matrix of activations: row r starts `stride` elements after row r - 1.
 struct ConstRows {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -23,8 +23,7 @@ struct Rows {
   void* data = nullptr;
   DType dtype = DType::kF32;
   size_t rows = 0, cols = 0, stride = 0;
-  XType numbers =
-      XType::kF32;  // f32 elements are rounded to the numbers of this type when they are stored
+  XType numbers = XType::kF32;  // f32 elements are rounded to this type when they are stored
   operator ConstRows() const { return {data, dtype, rows, cols, stride}; }
 };
 
@@ -35,23 +34,23 @@ inline Rows f32_rows(float* data, size_t rows, size_t cols, XType numbers = XTyp
   return {data, DType::kF32, rows, cols, cols, numbers};
 }
 
-// Throws Error naming `what`, what was found and what was expected, unless the view is a rows x
+// Throws Error that names `what`, what was found and what was expected, unless the view is a rows x
 // cols matrix of an activation type.
 void check_rows(const ConstRows& x, size_t rows, size_t cols, std::string_view what);
 
-XType x_type_of(DType dtype);  // of an activation type
+XType x_type_of(DType dtype);  // of an activation type only
 DType dtype_of(XType type);
 
-// n elements of row r from column c on, to and from f32.
+// Convert n elements of row r from column c on, to and from f32.
 void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noexcept;
 void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept;
-// Floats from row to row of a tile with so many columns. Rows a power of two apart meet in the same
-// sets of a cache: 8 rows of 4096 columns cost half the speed of a product.
+// Returns the floats between rows of a tile with `columns` columns. Rows that are a power of two
+// apart map to the same cache sets: 8 rows of 4096 columns would run at half the speed.
 inline size_t tile_stride(size_t columns) { return round_up(columns, 16) + 16; }
-// Ask for cache lines that will be written: soon enough for store_row, or at once.
+// Prefetch cache lines that will be written, by store_row soon, or at once.
 void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept;
 void fetch_for_writing(const float* y, size_t n) noexcept;
-// The row itself when it is f32 already, else its conversion in `buffer`.
+// Returns the row itself if it is f32, else its conversion in `buffer`.
 const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept;
 
 void add_row(float* y, const float* b, size_t n) noexcept;             // y += b

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One weight matrix inside a layer: which kernel runs it, its packed bytes (in memory the layer
-// owns), bias and input parameters. And the table of distinct preparations of rows of x, so that a
-// layer prepares a row once for all matrices that agree.
+// One weight matrix of a layer: its kernel, its packed bytes (in memory of the layer), bias and
+// input parameters; and the table of distinct preparations of x, so that a layer prepares a row
+// once for all matrices that need it in the same form.
 #pragma once
 #include <functional>
 #include <optional>
@@ -21,36 +21,36 @@ namespace moebius {
 struct ProjectionPlan {
   Problem problem;
   const Kernel* kernel = nullptr;
-  // Row-parallel ranks: the declared input quantization, whose row maximum is taken over all ranks
-  // (see row_parallel_problem).
+  // Row-parallel ranks: the declared quantization of the input, with the row maximum taken over all
+  // ranks (see row_parallel_problem).
   std::optional<ActSpec> shared_amax;
   bool operator==(const ProjectionPlan&) const = default;
 };
 
-// --- row-parallel ranks ---
-// A rank that holds some of the columns of w must quantize with the maximum over the whole row.
-// Kernels know only their own columns, so the layer divides x by the common scale itself, the
-// kernel rounds with a static scale of 1, and the layer multiplies the product by the scale: the
-// same codes and the same factor as on a single rank.
-bool needs_shared_amax(const ActSpec& act);  // one dynamic scale per row
+// --- row-parallel ranks --- A rank that holds some columns of w must quantize with the maximum of
+// the whole row. Kernels see only their own columns, so the layer divides x by the common scale,
+// the kernel rounds with a static scale of 1, and the layer multiplies the product by the scale:
+// the same codes and the same factor as on one rank.
+bool needs_shared_amax(const ActSpec& act);  // true for one dynamic scale per row
 Problem row_parallel_problem(
-    const Problem& problem);  // what the kernel sees then; throws Error for asymmetric input
+    // problem that the kernel computes in that case; throws Error for asymmetric input
+    const Problem& problem);
 float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
 
-// A matrix that is read in pieces while it is packed, so that it is never in memory twice: rows(n0,
-// n1, use) calls `use` with rows [n0, n1) as a matrix of their own, from any thread.
+// A matrix that is read in pieces while it is packed, so that it is never in memory twice. rows(n0,
+// n1, use) calls `use` with rows [n0, n1) as a matrix of their own; thread-safe.
 struct RowSource {
   std::function<void(size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use)> rows;
-  size_t at_once = 0;  // rows of a piece; 0: there is no such source
+  size_t at_once = 0;  // rows per piece; 0: there is no source
 };
 
-// Throws Error when the plan cannot be run (no kernel, or the kernel's own reason).
+// Throws Error if the plan cannot be run: it has no kernel, or the kernel rejects the problem.
 void check_plan(const ProjectionPlan& plan, std::string_view what);
-// Throws Error when x has a 16-bit type that is not the one the plan computes with, where that
-// matters. f32 rows fit every plan: their values are taken as rounded to its type.
+// Throws Error if x has a 16-bit type other than the plan's, and the plan depends on it. f32 rows
+// fit every plan: their values are rounded to its type.
 void check_type(const ConstRows& x, const ProjectionPlan& plan);
 
-// What a packed matrix is beside its bytes.
+// Facts about a packed matrix that its bytes do not hold.
 struct SlotFacts {
   GlobalScale global_scale;
   ActParams act;
@@ -59,16 +59,16 @@ struct SlotFacts {
   ColumnOrder order;
 };
 
-// The packed matrices of a layer as a store keeps them from start to start (device/cpu/packed_store.h):
-// a layer that gets them reads no weights.
+// The packed matrices of a layer, as a store keeps them between starts of the program
+// (device/cpu/packed_store.h): a layer made from them reads no weights.
 struct PackedBlock {
   WeightMemory memory;
   std::vector<SlotFacts> slots;  // in the order of the layer
-  bool read_ahead = false;       // the store is larger than memory
+  bool read_ahead = false;       // true: the store is larger than memory
 };
 
-// Which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of its
-// outputs, cut at multiples of `step` (schedule.h: node_begin).
+// NUMA nodes that read a packed matrix: nodes [node, node + shares), each an equal share of its
+// outputs, divided at multiples of `step` (schedule.h: node_begin).
 struct SlotPlace {
   NodeMemory* nodes = nullptr;  // null: there is one node
   size_t node = 0, shares = 1, step = 1;
@@ -77,26 +77,26 @@ struct SlotPlace {
 class PackedSlot {
  public:
   static size_t bytes(const ProjectionPlan& plan);  // of packed memory
-  // plan, memory and nodes outlive the slot.
+  // Sets where the matrix is packed. plan, memory and nodes must outlive the slot.
   void bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place = {});
 
-  // Packs w (rows shared out over the pool) and keeps the rest. Throws Error, naming `what`, when w
-  // or the bias does not fit.
+  // Packs w on the pool's threads and stores the rest. Throws Error that names `what` if w or the
+  // bias does not fit.
   void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
-  // The same for a matrix without column order that comes in pieces, which all threads read and
-  // pack.
+  // Packs a matrix without column order from pieces, which all threads read and pack.
   void fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
 
-  // Bytes that fill() would have made lie at `packed`, which outlives the slot; where the slot has memory
-  // of its own they are copied there. Throws Error, naming `what`, when the facts do not fit.
+  // Uses bytes at `packed` that fill() made earlier; they must outlive the slot, or are copied if
+  // the slot has memory of its own. Throws Error that names `what` if the facts do not fit.
   void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
   SlotFacts facts() const;
-  void move_to(const uint8_t* packed) { view_.data = packed, memory_ = nullptr; }  // equal bytes
+  // equal bytes elsewhere
+  void move_to(const uint8_t* packed) { view_.data = packed, memory_ = nullptr; }
 
-  // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake
-  // quantization where there is a scale.
+  // Finishes one row after the product, outputs [n0, n0 + n): adds the bias, then applies output
+  // fake quantization if there is a scale.
   void finish_row(float* row, size_t n0, size_t n) const noexcept;
 
   bool bound() const { return plan_ != nullptr; }
@@ -105,7 +105,7 @@ class PackedSlot {
   const Problem& problem() const { return plan_->problem; }
   const Kernel& kernel() const { return *plan_->kernel; }
   const PackedMatrix& view() const { return view_; }
-  // What a caller reads after `before`: GemmArgs::next.
+  // Returns this matrix as GemmArgs::next for the call on `before`, or null if the kernels differ.
   const PackedMatrix* view_after(const PackedSlot& before) const {
     return plan_->kernel == before.plan_->kernel ? &view_ : nullptr;
   }
@@ -131,7 +131,7 @@ class PackedSlot {
   bool ready_ = false;
 };
 
-// The distinct preparations of x in a layer. A form is what a prepared row looks like (kernel and
+// The distinct preparations of x in a layer. A form is the shape of a prepared row (kernel and
 // problem); a preparation is a form with stored parameters.
 class PreparationTable {
  public:
@@ -144,7 +144,8 @@ class PreparationTable {
     uint32_t form;
     ActParams act;
   };
-  uint32_t add(const PackedSlot& slot);  // index of the preparation of this slot's input
+  // returns the index of the preparation for this slot's input
+  uint32_t add(const PackedSlot& slot);
   const std::vector<Form>& forms() const { return forms_; }
   const std::vector<Preparation>& all() const { return preparations_; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that reads a sequence token by token through a state of fixed size, in place of attention:
-// linear attention, Mamba-2, short convolutions. The state after token t is a function of tokens 0 to
-// t alone: there is one order of operations, in prompts as in decode, however a prompt is cut.
+// Layers that replace attention and read a sequence token by token through a state of fixed size:
+// linear attention, Mamba-2, short convolutions. The state after token t is a function of tokens 0
+// to t alone: there is one order of operations, in prompts as in decode, however a prompt is cut.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -12,12 +12,14 @@
 
 namespace moebius {
 
-// Floats per row, and of a sequence's state.
+// Numbers of floats per row, and in a sequence's state.
 struct RecurrentShape {
-  size_t in = 0;     // what the input projections give
-  size_t mixed = 0;  // room for what comes of the convolution
-  size_t out = 0;    // what the output projection reads
-  size_t heads = 0;  // parts of the state that advance apart; 0: the convolution is all
+  size_t in = 0;     // columns of the input projections
+  size_t mixed = 0;  // columns of intermediate results after the convolution
+  size_t out = 0;    // columns that the output projection reads
+  // parts of the state that can be advanced by different threads; 0: the layer is only a
+  // convolution
+  size_t heads = 0;
   size_t state = 0;
 };
 
@@ -28,16 +30,17 @@ struct RecurrentRows {
   float* out;       // [T, out]
 };
 
-// Tokens [begin, end) of the rows, and where the state before and after them lies. `from` null: a
-// sequence begins. A step is some of these in a row, each from the `to` of the one before.
+// Tokens [begin, end) of the rows, and the state before and after them. `from` null: the sequence
+// begins. A step is a list of consecutive runs, each starting from the state `to` of the one
+// before.
 struct RecurrentRun {
   size_t begin, end;
   const float* from;
   float* to;
 };
 
-// The tokens of `run` through the state of a head at float `at`: `head` says where row 0 of the step
-// has the head's decay, gain, key, value, query and result.
+// Advances one head's state, at float `at`, over the tokens of `run`. `head` points to the decay,
+// gain, key, value, query and result of the head in row 0 of the step.
 void scan_run(const RecurrentRun& run, size_t at, RowScan head) noexcept;
 
 class Recurrent;
@@ -50,7 +53,8 @@ struct RecurrentStep {
 
   size_t tokens() const { return runs.empty() ? 0 : runs.back().end; }
 };
-// All of them, on the threads of a pool: tokens, then heads, then tokens.
+// Runs all sequences on the threads of a pool: first convolve() per token, then scan() per head,
+// then finish() per token.
 void run_steps(const Recurrent& net, std::span<const RecurrentStep> steps, ThreadPool& pool);
 
 class Recurrent {
@@ -59,17 +63,18 @@ class Recurrent {
   virtual ~Recurrent() = default;
   const RecurrentShape& shape() const { return shape_; }
 
-  // Whether projections give a row in another order than `in` has, and the row in that order.
+  // arranges() is true if projections give rows in another order than `in`; arrange() reorders one
+  // row.
   virtual bool arranges() const { return false; }
   virtual void arrange(const float* /*projected*/, float* /*in*/) const noexcept {}
-  // In this order; calls of one kind may run on any threads. `from`: the state before the step. Not
-  // every layer convolves or scans.
+  // Called in this order; calls of one kind may run on any threads. `from`: the state before the
+  // step. Layers override what they need.
   virtual void convolve(const RecurrentRows& /*r*/, const float* /*from*/,
                         size_t /*t*/) const noexcept {}
   virtual void scan(const RecurrentRows& /*r*/, std::span<const RecurrentRun> /*runs*/,
                     size_t /*head*/) const noexcept {}
   virtual void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept = 0;
-  // What the convolution of the next token needs; serial, per run.
+  // Writes the state of the convolution after `run`. Called serially, once per run.
   virtual void keep(const RecurrentRows& r, const RecurrentRun& run,
                     const float* from) const noexcept = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short convolution that is added to what it reads: y = x + convolution(x), of some columns of rows.
-// The state is the convolution's (nn/short_convolution.h).
+// Adds a short convolution to its input: y = x + convolution(x), for some columns of the rows. The
+// state is the convolution's (nn/short_convolution.h).
 #pragma once
 #include <cstddef>
 #include <span>
@@ -14,7 +14,8 @@ namespace moebius {
 
 class ResidualConvolution final : public Recurrent {
  public:
-  // Columns [at, at + channels) of rows that have `in`; weight [channels, width]. Throws Error.
+  // For columns [at, at + channels) of rows with `in` columns; weight: [channels, width]. Throws
+  // Error for sizes that do not fit.
   ResidualConvolution(size_t in, size_t at, size_t channels, size_t width,
                       const std::vector<float>& weight, XType type);
 

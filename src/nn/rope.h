@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding: frequencies with their published scalings, and the rotation of q and k
-// rows.
+// Rotary position embedding: frequencies with their published scalings, and the rotation of rows of
+// q and k.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,40 +15,40 @@ namespace moebius {
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 
 struct RopeSpec {
-  size_t dims = 0;   // rotated features of a head (even); the rest pass through
-  size_t still = 0;  // of the dims / 2 pairs so many, the last ones, do not turn
+  size_t dims = 0;   // rotated features of a head (even); the others pass through
+  size_t still = 0;  // number of the last of the dims / 2 pairs that do not rotate
   double base = 10000.0;
-  bool interleaved = false;  // pairs (2j, 2j+1) instead of (j, j + dims/2)
+  bool interleaved = false;  // pairs are (2j, 2j+1) instead of (j, j + dims/2)
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  double original_length = 0;                        // positions of the unscaled model
+  double original_length = 0;                        // positions of the model before scaling
   double beta_fast = 32, beta_slow = 1;              // YaRN
-  bool truncate = true;                              // YaRN: whole correction range
+  bool truncate = true;                              // YaRN: the correction range has whole numbers
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double attention_factor = 1.0;                     // multiplies cos and sin
-  std::vector<double> factors;                       // of the frequencies, [dims/2]; empty: none
-  std::vector<double> short_factor, long_factor;     // longrope, [dims/2]
-  double short_mscale = 0, long_mscale = 0;  // longrope of Phi-MoE: replaces attention_factor
+  std::vector<double> factors;  // factors of the frequencies, [dims/2]; empty: none
+  std::vector<double> short_factor, long_factor;  // longrope, [dims/2]
+  double short_mscale = 0, long_mscale = 0;       // longrope of Phi-MoE: replaces attention_factor
 };
 
-// inv_freq_j for j in [0, dims/2) in a sequence of `length` tokens: longrope takes its long factors
-// beyond original_length, dynamic scaling grows the base with the length.
+// Returns inv_freq_j for j in [0, dims/2) in a sequence of `length` tokens: longrope uses its long
+// factors beyond original_length, dynamic scaling increases the base with the length.
 std::vector<double> rope_frequencies(const RopeSpec& spec, size_t length = 0);
 
 class Rope {
  public:
   explicit Rope(RopeSpec spec);
   size_t dims() const { return spec_.dims; }
-  // Makes cos and sin for positions [0, n); call before rotate(), not concurrently with it.
+  // Computes cos and sin for positions [0, n). Call before rotate(), and not at the same time.
   void reserve(size_t n);
-  // cos and sin of a token's pairs, [dims / 2] each; until the next call by this thread. May throw
-  // std::bad_alloc where scaling is dynamic, as may the rotations.
+  // turn() returns cos and sin of a token's pairs, [dims / 2] each, valid until this thread's next
+  // call. With dynamic scaling it may throw std::bad_alloc, as may the rotations.
   struct Turn {
     const float *cos, *sin;
   };
   Turn turn(size_t position, size_t length) const;
-  // Rotates the first `dims` features of one head's row in place, for a token at `position` of a
-  // sequence that is `length` long; the result is rounded to `type`.
+  // rotate() rotates the first `dims` features of one head's row in place, for a token at
+  // `position` of a sequence of `length` tokens, and rounds to `type`. rotate_back() undoes it.
   void rotate(float* x, size_t position, size_t length, XType type) const;
   void rotate_back(float* x, size_t position, size_t length, XType type) const;
 
@@ -62,8 +62,8 @@ class Rope {
   void fill(Table& table, size_t n) const;
   bool beyond(size_t length) const;
   RopeSpec spec_;
-  uint64_t id_;         // of the spec in this process; copies share it
-  Table table_, long_;  // long_: sequences beyond original_length (longrope)
+  uint64_t id_;         // identifies the spec in this process; copies share it
+  Table table_, long_;  // long_: for sequences beyond original_length (longrope)
 };
 
 }  // namespace moebius

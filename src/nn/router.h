@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert selection: logits [T, E] to ids and weights [T, slots], f32 throughout. One routine with
-// parameters serves every published method; docs/numerics.md has the formulas. Rules that hold for
-// all of them:
+// Selects experts: logits [T, E] to ids and weights [T, slots], all in f32. One routine with
+// parameters covers all published methods; docs/numerics.md has the formulas. Rules for all
+// methods:
 //   non-finite scores count as 0; ties go to the lower index; a row depends on nothing but its own
 //   logits; slots are in descending weight before renormalization (ties: lower id), fused shared
 //   slots behind them.
@@ -17,18 +17,20 @@ namespace moebius {
 struct RouterInput {
   const float* logits = nullptr;  // [T, experts + zero_experts]
   size_t T = 0;
-  const float* bias = nullptr;          // [experts + zero_experts], when the spec has_bias
-  const float* expert_scale = nullptr;  // [experts], when per_expert_scale
-  const int32_t* table = nullptr;       // [table_rows, top_k], for kTable
+  const float* bias = nullptr;          // [experts + zero_experts], required if the spec has_bias
+  const float* expert_scale = nullptr;  // [experts], required if per_expert_scale
+  const int32_t* table = nullptr;       // [table_rows, top_k], required for kTable
   size_t table_rows = 0;
-  const int64_t* token_ids = nullptr;  // [T], for kTable
+  const int64_t* token_ids = nullptr;  // [T], required for kTable
 };
 
 struct RouterOutput {
-  int32_t* ids = nullptr;         // [T, slots]
-  float* weights = nullptr;       // [T, slots]
-  float* zero_weights = nullptr;  // [T] sum of the weights of identity experts; may be null
-  int32_t zero_id = 0;  // what a slot of an identity expert becomes (its weight becomes 0)
+  int32_t* ids = nullptr;    // [T, slots]
+  float* weights = nullptr;  // [T, slots]
+  // [T] receives the sum of the weights of identity experts; may be null
+  float* zero_weights = nullptr;
+  // written as the id of a slot with an identity expert, whose weight becomes 0
+  int32_t zero_id = 0;
 };
 
 class Router {
@@ -40,10 +42,11 @@ class Router {
   size_t width() const { return spec_.experts + spec_.zero_experts; }  // logits per row
   size_t slots() const { return spec_.top_k + spec_.shared_slots; }    // ids per row
 
-  // Throws Error when something the spec needs is missing, or a token or table id is out of range.
+  // Throws Error if an input that the spec needs is missing, or a token or table id is out of
+  // range.
   void check(const RouterInput& in) const;
 
-  // One row of checked input. scratch: scratch_floats() of them.
+  // Routes row t of checked input. scratch: scratch_floats() floats. Thread-safe.
   void route_row(const RouterInput& in, size_t t, const RouterOutput& out,
                  float* scratch) const noexcept;
   size_t scratch_floats() const {
@@ -58,7 +61,7 @@ class Router {
   bool grouped_ = false;
 };
 
-// The routing methods engines number 0..9 and 100..102.
+// Routing methods by the numbers that inference engines use: 0..9 and 100..102.
 enum class RoutingMethod : int {
   kDefault = 0,
   kRenormalize = 1,
@@ -79,14 +82,15 @@ struct RoutingParams {
   size_t experts = 0, top_k = 0;
   size_t groups = 0, topk_group = 0;
   float scaling = 1.0f;
-  bool has_bias = false;    // DeepseekV4: may lack it
-  bool from_table = false;  // DeepseekV4: ids from a table indexed by token id
-  uint64_t seed = 0;        // Simulated
+  bool has_bias = false;    // kDeepseekV4 only: may be false
+  bool from_table = false;  // kDeepseekV4 only: ids come from a table indexed by token id
+  uint64_t seed = 0;        // kSimulated only
 };
 
-// The parameters of a numbered method; throws Error for kUnspecified, kCustom and unknown numbers.
+// Returns the parameters of a numbered method. Throws Error for kUnspecified, kCustom and unknown
+// numbers.
 RouterSpec from_routing_method(int method, const RoutingParams& params);
-// The number an engine would derive from the same settings; kUnspecified when it has none.
+// Returns the number that an engine would give to the same settings, or kUnspecified.
 RoutingMethod routing_method_of(const RouterSpec& spec);
 std::string_view name_of(RoutingMethod method);
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to the next token. Order of application: tokens that may not be chosen (least length,
-// allowed tokens, bad words), bias, penalties, temperature, top-k, top-p, min-p, draw; docs/numerics.md has the arithmetic. A seed fixes the random numbers
+// Draws the next token from logits. Order of application: tokens that may not be chosen (least
+// length,
+// allowed tokens, bad words), bias, penalties, temperature, top-k, top-p, min-p, draw;
+// docs/numerics.md has the arithmetic. A seed fixes the random numbers
 // and every sum is exact, so equal logits give equal tokens on every machine; temperature 0 is
-// greedy (ties to the lower id). Logits that are not finite count as never.
+// greedy (ties to the lower id). Tokens whose logit is not finite are never chosen.
 //
-// Samplers are values (a fork or a preempted sequence copies one). Different samplers may be asked
-// by different threads at once; what a call needs beside its sampler belongs to the thread.
+// Samplers are values: forked and preempted sequences copy them. Different threads may use
+// different samplers at the same time; scratch memory is borrowed per call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,75 +26,76 @@ struct TokenMask;
 
 struct TokenBias {
   int32_t token = 0;
-  float bias = 0.0f;  // added to its logit
+  float bias = 0.0f;  // added to the token's logit
 };
 
 struct SamplingParams {
   float temperature = 0.0f;  // 0: greedy
-  int top_k = 0;             // 0: all
+  int top_k = 0;             // 0: no limit
   float top_p = 1.0f;
   float min_p = 0.0f;
-  float repetition_penalty = 1.0f;                          // on tokens of prompt and answer
-  float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // on tokens of the answer
+  float repetition_penalty = 1.0f;  // applied to tokens of prompt and answer
+  float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // applied to tokens of the answer
   uint64_t seed = 0;
-  int logprobs = -1;   // how many alternatives to report; -1: none at all
-  int min_tokens = 0;  // before so many were produced, stop tokens are not
+  int logprobs = -1;   // number of alternatives to report per token; -1: no probabilities
+  int min_tokens = 0;  // stop tokens are banned until so many tokens were produced
   std::vector<TokenBias> logit_bias;
-  std::vector<int32_t> allowed_tokens;          // no other is chosen; empty: all are allowed
-  std::vector<std::vector<int32_t>> bad_words;  // tokens that the answer never has in a row
+  std::vector<int32_t> allowed_tokens;  // only these tokens may be chosen; empty: all
+  // sequences of tokens that the answer must not contain
+  std::vector<std::vector<int32_t>> bad_words;
 };
-// Throws Error naming the parameter that is out of range.
+// Throws Error that names the parameter which is out of range.
 void check(const SamplingParams& params);
-// Also when a token is named that is not one of the first `vocab`.
+// Throws Error also if a parameter names a token that is not one of the first `vocab`.
 void check(const SamplingParams& params, size_t vocab);
 
 struct TokenChoice {
   int32_t token = 0;
-  float logprob = 0.0f;                                 // of the unmodified distribution
+  float logprob = 0.0f;  // of the distribution without sampling parameters
   std::vector<std::pair<int32_t, float>> alternatives;  // best first
-  size_t rank = 0;                                      // of token_logprobs: 1 for the best
+  size_t rank = 0;  // set by token_logprobs: 1 for the most likely token
 };
 
 class Sampler {
  public:
-  // `stop_tokens` matter for min_tokens.
+  // `stop_tokens` are read for min_tokens.
   explicit Sampler(const SamplingParams& params, std::span<const int32_t> stop_tokens = {});
   void see_prompt(std::span<const int32_t> tokens);
-  // Throws Error when the logits hold no finite number, or none that may be chosen. Of the row the
-  // first `limit` logits count: other tokens are never chosen.
-  // `mask`: only its tokens may be chosen, after bias and penalties; where it has one, that is
-  // chosen without a random number.
+  // Draws the next token from the first `limit` logits and records it. `mask`: only its tokens may
+  // be chosen, after bias and penalties; a mask of one token is chosen without using a random
+  // number. Throws Error if the logits hold no finite number, or none that may be chosen.
   TokenChoice next(std::span<const float> logits, size_t limit, const TokenMask* mask = nullptr);
-  // What the next choice among `limit` logits needs of their row, where that is not all of it; and that
-  // choice, from the candidates, without a mask.
+  // need() returns what the next draw from `limit` logits needs of their row, or nothing if it
+  // needs the whole row; next() draws from these candidates, without a mask.
   std::optional<CandidateNeed> need(size_t limit) const;
   TokenChoice next(const Candidates& candidates, size_t limit);
 
  private:
-  // A token whose logit is not the model's. Their ids ascend.
+  // A token whose logit is changed. Ids in the list ascend.
   struct Touched {
     int32_t id;
-    int32_t produced;  // how often, in the answer
+    int32_t produced;  // how often the token is in the answer
     float bias;
     bool prompt, stop;
-    bool ends_word;  // of bad_words
+    bool ends_word;  // it is the last token of one of bad_words
   };
   Touched& touch(int32_t id);
-  bool ends_bad_word(int32_t id) const;  // that the answer's last tokens began
+  // true: the token would complete a bad word that the answer's last tokens began
+  bool ends_bad_word(int32_t id) const;
   void changes(std::span<const float> logits, std::vector<LogitChange>& out) const;
   void see_answer(int32_t token);
   SamplingParams params_;  // allowed tokens ascend; bad words are sorted by their last token
   SplitMix64 random_;
   std::vector<Touched> touched_;
-  std::vector<int32_t> recent_;  // the answer's last tokens, as many as bad words ask for
+  std::vector<int32_t> recent_;  // the answer's last tokens, as many as bad words need
   size_t longest_word_ = 0;
-  int32_t highest_ = -1;  // token that a parameter names
+  int32_t highest_ = -1;  // highest token that a parameter names
   int64_t produced_ = 0;
 };
 
-// What one row of logits says of a token that is already known (of a prompt): its log-probability
-// (-infinity if its logit is not finite), its rank and the best `alternatives` tokens with theirs, by the
-// arithmetic of a choice. Throws Error when the row holds no finite number or the token is not below
+// Returns what a row of logits says about a token that is already known (of a prompt): its
+// log-probability (-infinity if its logit is not finite), its rank, and the best `alternatives`
+// tokens with theirs. Throws Error if the row holds no finite number or the token is not below
 // `limit`.
 TokenChoice token_logprobs(std::span<const float> logits, size_t limit, int32_t token,
                            int alternatives);

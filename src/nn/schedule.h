@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a forward call is cut up, as values without pointers: which rows meet which matrices
-// together, which columns make a task, how many threads take part. Pure functions of shapes,
-// routing and cache sizes; linear.cpp and moe_forward.cpp add memory and kernels and run it.
-//
+// Divides a forward call into tasks, as values without pointers: which rows are multiplied with
+// which matrices together, which columns make a task, how many threads take part. Pure functions of
+// shapes, routing and cache sizes; linear.cpp and moe_forward.cpp add memory and kernels and run
+// the schedule.
 // clang-format off
 //   piece   rows of a call that are scheduled together: bounds the scratch of a call
 //   group   what is multiplied by the same matrices: one expert; a dense linear is one group
@@ -10,8 +10,7 @@
 //   task    a batch and a block of columns of one of its matrices
 //   phase   the tasks between two barriers: a dense linear has one, a mixture two (gate and up; down)
 // clang-format on
-//
-// Nothing here changes a result: bytes depend neither on the cut nor on the threads.
+// A schedule never changes a result: bytes depend neither on tasks nor on the number of threads.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -28,22 +27,24 @@ namespace moebius {
 
 inline constexpr size_t kPieceRows = 4096;
 
-// What the kernels of a layer ask of a call: where its columns may be cut, and in what portions
-// columns and rows suit all of them.
+// Column and row multiples that suit all kernels of a layer: where columns may be divided (n_step),
+// and preferred portions of columns and rows.
 struct CallWidths {
   size_t n_step = 1, n_tile = 1, m_tile = 1;
   void add(const Kernel& kernel);
-  // At most so many columns (but one step at least): a multiple of n_step, and of n_tile if they
-  // are many.
+  // Returns a number of columns of at most `columns` (but at least one step): a multiple of n_step,
+  // and of n_tile if it is large.
   size_t at_most(size_t columns) const;
-  // At least so many: a multiple of n_step, and of n_tile where that adds little.
+  // Returns a number of at least `columns`: a multiple of n_step, and of n_tile if that adds
+  // little.
   size_t at_least(size_t columns) const;
 };
 
 struct Batch {
   uint32_t group = 0, row0 = 0, rows = 0;
-  uint32_t tasks = 1;       // that its columns are cut into
-  size_t intermediate = 0;  // mixture: where its rows lie among those that several tasks fill
+  uint32_t tasks = 1;  // number of tasks that its columns are divided into
+  // mixture: offset of its rows in the intermediate rows that several tasks fill
+  size_t intermediate = 0;
   bool operator==(const Batch&) const = default;
 };
 
@@ -52,21 +53,22 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-// Where the columns of a matrix that is shared out over nodes begin on one of them: multiples of 64
-// and of `step`, so that a block of rows that is packed at once belongs to one node.
+// Returns the first column of a node, for a matrix divided over `nodes` NUMA nodes: a multiple of
+// 64 and of `step`, so that rows packed at once belong to one node.
 size_t node_begin(size_t columns, size_t step, size_t node, size_t nodes);
 
 struct Schedule {
   size_t threads = 1;
-  bool prepare_alone = true;  // the caller prepares the rows before it wakes the others
+  // true: the caller prepares the rows before it wakes the other threads
+  bool prepare_alone = true;
   size_t largest_batch = 0;
   std::vector<Batch> batches;
-  std::vector<Task> tasks;  // of the first phase, in the order in which threads take them
+  std::vector<Task> tasks;  // tasks of the first phase, in the order in which threads take them
   bool operator==(const Schedule&) const = default;
 
   void clear();
-  // Rows [row0, row1) of a group in batches of equal size, at most `most` and, if they are cut, a
-  // multiple of m_tile.
+  // Adds rows [row0, row1) of a group as batches of equal size: at most `most` rows each and, if
+  // there are several, a multiple of m_tile.
   void add_batches(uint32_t group, size_t row0, size_t row1, size_t most, size_t m_tile);
 };
 
@@ -74,43 +76,49 @@ struct Schedule {
 
 struct LinearShape {
   size_t inputs = 0, outputs = 0;
-  std::vector<size_t> widths;  // columns of each matrix; together `outputs`
+  std::vector<size_t> widths;  // columns of each matrix; their sum is `outputs`
   size_t row_bytes = 1;        // of the largest prepared row
   CallWidths call;
 };
-// A task's columns count from the start of its matrix. Batches run fastest, so that the weights of
-// a block stay in cache while the panels pass.
+// Plans a linear layer. Columns of a task count from the start of its matrix. Tasks are ordered by
+// columns, then batches, so that the weights of a block stay in cache while the panels of the
+// batches pass.
 void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, const Caches& caches,
                      Schedule& out);
 
 // --- a mixture of experts ---
 
 struct ExpertShape {
-  size_t intermediate = 0;                            // outputs of gate and up
-  uint32_t gate_preparation = 0, up_preparation = 0;  // how x is prepared for them
+  size_t intermediate = 0;  // outputs of gate and up
+  // index of the preparation of x that gate and up read
+  uint32_t gate_preparation = 0, up_preparation = 0;
 };
 
 struct MoeShape {
   size_t hidden = 0;
-  size_t outputs = 0;                // of down on this rank; 0: hidden
-  std::vector<ExpertShape> experts;  // local ones, then the shared one if there is one
+  size_t outputs = 0;                // columns of down on this rank; 0: hidden
+  std::vector<ExpertShape> experts;  // local experts, then the shared one, if any
   bool shared = false;
-  // Of ranks with whole experts each runs the shared one on every shared_step-th token.
+  // Expert parallelism: this rank runs the shared expert for tokens shared_first, shared_first +
+  // shared_step, ...
   size_t shared_first = 0, shared_step = 1;
   bool gated = true;
-  bool weighted_input = false;     // the router weight multiplies x: every slot has its own row
-  bool keep_intermediate = false;  // ranks exchange rows or maxima between the phases
-  std::vector<uint32_t> form_of;   // [preparations] the form of row that each makes
+  // true: the router weight multiplies x, so every slot has its own prepared row
+  bool weighted_input = false;
+  bool keep_intermediate = false;  // true: ranks exchange rows or maxima between the phases
+  std::vector<uint32_t> form_of;   // [preparations] index of the form that each makes
   size_t forms = 1;
   std::vector<int32_t> expert_map;  // [global experts] local index or -1; empty: all are local
   size_t row_bytes = 1;             // of the largest prepared row
   CallWidths up, down;
-  size_t nodes = 1;  // NUMA nodes whose memory holds the layer
+  size_t nodes = 1;  // number of NUMA nodes whose memory holds the layer
 
-  // Whose memory holds columns from n on of gate and up of an expert: routed experts lie whole on a
-  // node, in equal numbers; the shared one, which every token reads, in equal shares of columns.
+  // Returns the node whose memory holds columns of gate and up of an expert from n on. Routed
+  // experts are whole on one node, in equal numbers per node; the shared expert, which every token
+  // reads, is divided into equal shares of columns.
   size_t node_of(size_t expert, size_t n) const;
-  // Of down, whose phase is cut by columns: the first column on a node; `nodes`: behind the last.
+  // Returns the first column of down on a node; the down phase is divided by columns. `nodes`: the
+  // end.
   size_t down_begin(size_t node) const;
 
   size_t down_columns() const { return outputs != 0 ? outputs : hidden; }
@@ -119,47 +127,50 @@ struct MoeShape {
   }
   size_t local_experts() const { return experts.size() - (shared ? 1 : 0); }
   size_t largest_intermediate() const;
-  // Every expert prepares x alike: token t is prepared row t.
+  // Returns true if all experts prepare x alike: token t is prepared row t.
   bool uniform() const { return form_of.size() == 1 && !weighted_input; }
 };
 
 // One row of x to prepare.
 struct PrepareJob {
   uint32_t token = 0, preparation = 0;
-  int32_t row = 0;   // its place among the rows of its form
-  int32_t item = 0;  // token * slots + slot whose router weight multiplies it, or -1
+  int32_t row = 0;   // index among the rows of its form
+  int32_t item = 0;  // token * slots + slot whose router weight multiplies it; -1: none
   bool operator==(const PrepareJob&) const = default;
 };
 
 struct MoeSchedule : Schedule {
-  // Rows: one per (token, slot) that has an expert here, sorted by expert, then token, then slot;
-  // those of the shared expert last.
-  size_t routed = 0;  // rows of routed experts
+  // Rows: one per (token, slot) whose expert is local, sorted by expert, then token, then slot;
+  // rows of the shared expert follow.
+  size_t routed = 0;  // number of rows of routed experts
   std::vector<uint32_t> row_expert, row_token;
   std::vector<int32_t> row_item;            // token * slots + slot; -1: shared expert
-  std::vector<int32_t> gate_rows, up_rows;  // the prepared row that meets gate and up
-  std::vector<PrepareJob> jobs;             // empty when the shape is uniform
+  std::vector<int32_t> gate_rows, up_rows;  // index of the prepared row that gate and up multiply
+  std::vector<PrepareJob> jobs;             // empty if the shape is uniform()
   std::vector<size_t> form_rows;            // [forms] number of prepared rows
-  size_t intermediate_floats = 0;           // of batches that several tasks fill
-  size_t tile_floats = 0;                   // phase 1: of a tile of gate or up
-  size_t down_block = 0, down_tile = 0;     // phase 2: columns of a task, of one product
-  std::vector<size_t> node_tasks;           // [nodes + 1] where the tasks of each node begin
-  std::vector<uint32_t> counts;             // working memory
+  size_t intermediate_floats = 0;           // total of the batches that several tasks fill
+  size_t tile_floats = 0;                   // phase 1: floats of one tile of gate or up
+  size_t down_block = 0, down_tile = 0;     // phase 2: columns per task, and per product
+  std::vector<size_t> node_tasks;           // [nodes + 1] index of the first task of each node
+  std::vector<uint32_t> counts;             // scratch
   std::vector<int32_t> item_row, physical;
   bool operator==(const MoeSchedule&) const = default;
 
   size_t rows() const { return row_token.size(); }
 };
-// ids: [tokens, slots] global expert ids, -1: none.
+// Plans a mixture of experts. ids: [tokens, slots] global expert ids, -1: none.
 void schedule_moe(const MoeShape& shape, std::span<const int32_t> ids, size_t tokens,
                   size_t threads, const Caches& caches, MoeSchedule& out);
 
-inline constexpr size_t kMostNodes = 8;  // that work is dealt by; more share
+// most groups that work is divided into; further nodes share one
+inline constexpr size_t kMostNodes = 8;
 
-// Deals the indices of a phase: a member takes those of its own node first, then helps the others.
+// Distributes the indices of a phase: a member takes those of its own node first, then helps other
+// nodes.
 struct NodeCounters {
   WorkCounter next[kMostNodes];
-  // work(i, end) for portions of `step` of [begin(node), begin(node + 1)), each once.
+  // Calls work(i, end) for portions of `step` indices of [begin(node), begin(node + 1)) of all
+  // nodes, each portion once over all members.
   template <class Begin, class Work>
   void share(size_t nodes, size_t own, size_t step, Begin begin, Work work) noexcept {
     for (size_t k = 0; k < nodes; ++k) {
@@ -170,8 +181,8 @@ struct NodeCounters {
   }
 };
 
-// A schedule that a call borrows: its vectors keep their memory, so that a call of a size seen
-// before allocates nothing. Concurrent and nested calls borrow different ones.
+// A schedule borrowed for one call: its vectors keep their memory, so that a call of a size seen
+// before allocates nothing. Concurrent and nested calls borrow different schedules. Thread-safe.
 template <class T>
 class Borrowed {
  public:
@@ -179,7 +190,7 @@ class Borrowed {
     const std::lock_guard lock(mutex());
     if (shelf().empty()) {
       static size_t made = 0;
-      shelf().reserve(made + 1);  // so that giving back never allocates
+      shelf().reserve(made + 1);  // reserved, so that giving back never allocates
       shelf().push_back(std::make_unique<T>());
       ++made;
     }
@@ -201,7 +212,8 @@ class Borrowed {
     return m;
   }
   static std::vector<std::unique_ptr<T>>& shelf() {
-    static auto* list = new std::vector<std::unique_ptr<T>>;  // outlives every static layer
+    // never freed, because it must outlive static layers
+    static auto* list = new std::vector<std::unique_ptr<T>>;
     return *list;
   }
   std::unique_ptr<T> value_;

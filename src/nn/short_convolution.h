@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A causal convolution over the last few tokens, every channel by itself:
+// A causal convolution over the last few tokens, separately for each channel:
 //
 //   y[t] = bias + sum over j of w[j] * x[t - (width - 1) + j], in ascending j
 //
@@ -15,16 +15,16 @@ class ShortConvolution {
   static constexpr size_t kMostTaps = 64;
 
   ShortConvolution() = default;
-  // weight [channels, width], bias [channels] or empty. Throws Error where the sizes do not fit.
+  // weight: [channels, width], bias: [channels] or empty. Throws Error for sizes that do not fit.
   ShortConvolution(size_t channels, size_t width, const std::vector<float>& weight,
                    std::vector<float> bias);
   static size_t state_floats(size_t channels, size_t width) { return (width - 1) * channels; }
 
-  // y of token t: rows `stride` floats apart, `kept` the state before row 0 (null: a sequence
-  // begins).
+  // Computes y of token t. Rows are `stride` floats apart; `kept` is the state before row 0 (null:
+  // the sequence begins).
   void apply(const float* rows, size_t stride, const float* kept, size_t t,
              float* y) const noexcept;
-  // The state behind token end - 1.
+  // Writes the state after token end - 1 to `to`.
   void keep(const float* rows, size_t stride, const float* kept, size_t end,
             float* to) const noexcept;
 

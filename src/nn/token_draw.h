@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes over one row of logits that a sampler makes: scan, draw, log-probabilities.
+// The passes of a sampler over one row of logits: scan, draw, log-probabilities.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,13 +21,14 @@ struct RankedToken {
   float weight;
 };
 
-// The memory that a call needs while it runs. Calls borrow it (Borrowed in schedule.h), so that the next one allocates nothing: an object of
-// the thread would be registered with the C library, which ends the process where it has no memory for that.
+// Memory that a call uses while it runs. Calls borrow it (Borrowed in schedule.h), so that later
+// calls allocate nothing. It is no thread_local object: the C library would register that, and ends
+// the process if it has no memory for it.
 struct SamplerScratch {
   std::vector<LogitChange> changes, merged;
-  std::vector<float> allowed;  // logits of the tokens that are allowed
-  std::vector<int32_t> ids;    // tokens that a mask leaves
-  std::vector<float> masked;   // the row with kNever for all others
+  std::vector<float> allowed;  // logits of the allowed tokens
+  std::vector<int32_t> ids;    // tokens that a mask allows
+  std::vector<float> masked;   // the row with kNever for tokens that the mask excludes
   std::vector<float> maxima, ordered, weights;
   std::vector<double> sums;
   TokenHead head;
@@ -37,26 +38,26 @@ struct SamplerScratch {
 struct ScannedRow {
   LogitRow row;
   float top;
-  size_t vocab;  // tokens of the model's row
+  size_t vocab;  // number of tokens in the model's row
 };
-// With s.changes in place of the row's logits; s.maxima are those of the result.
+// Scans the row with s.changes replacing logits, and writes block maxima to s.maxima.
 ScannedRow scan_row(std::span<const float> logits, SamplerScratch& s);
-// As a row of these tokens alone: ids of changes and of what is chosen count in `allowed`. Sums of
-// weights are exact and tokens keep their order, so that nothing but their number differs from the
-// whole row with all others banned.
+// Scans a row of the allowed tokens alone: ids in changes and in the choice are indices into
+// `allowed`. Sums of weights are exact and tokens keep their order, so the result equals that of
+// the whole row with all other tokens banned.
 ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> allowed,
                         SamplerScratch& s);
 [[noreturn]] void fail_without_logit(size_t count);
 
-// `uniform`: of [0, 1).
+// Returns the token drawn with `uniform`, a random number in [0, 1).
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform, SamplerScratch& s);
-// The same from candidates of a row of `vocab` logits that candidate_need asked for; where a draw needs
-// all of them, that asks for none.
+// candidate_need() returns what a draw from a row of `vocab` logits needs, or nothing if it needs
+// all of them; draw() draws from these candidates.
 int32_t draw(const SamplingParams& p, const Candidates& candidates, size_t vocab, double uniform,
              SamplerScratch& s);
 std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t vocab);
 int32_t greatest_token(const LogitRow& row, float top, SamplerScratch& s);
-// Fills logprob and alternatives; s.maxima belong to the row.
+// Fills logprob and alternatives of the choice from a scanned row.
 void add_logprobs(const ScannedRow& scanned, size_t alternatives, TokenChoice& choice,
                   SamplerScratch& s);
 
