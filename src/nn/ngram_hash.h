@@ -52,7 +52,7 @@ struct NGramHash {
 // state is the N - 1 tokens before it, the latest first.
 class TokenContext final : public Recurrent {
  public:
-  TokenContext(size_t size, int64_t eos);  // throws Error for a size of 0
+  TokenContext(size_t size, int64_t eos);  // throws Error for size < 2 or eos out of range
 
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding of one piece of text: symbols (characters, bytes or byte-fallback tokens) are
-// joined by the merge of lowest rank, leftmost first, until none applies. Time is n log n in the
-// piece, whatever the text.
+// joined by the merge of lowest rank, leftmost first, until no merge applies. Takes n log n time
+// for every piece.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@
 namespace moebius {
 
 struct BpeOptions {
-  bool bytes = false;  // pieces are raw bytes, tokens are written with stand-in characters
+  bool bytes = false;  // pieces are raw bytes, and tokens are written with stand-in characters
   bool byte_fallback = false, fuse_unk = false, ignore_merges = false;
   std::optional<std::string> unk_token;
   std::string continuing_subword_prefix, end_of_word_suffix;
@@ -23,11 +23,12 @@ struct BpeOptions {
 
 class Bpe final : public PieceModel {
  public:
-  // `vocab`: every token with its id. Throws Error ("<where>.unk_token ...") if the options do not
-  // fit it.
+  // `vocab`: all tokens with their ids. Throws Error ("<where>.unk_token ...") if the options do
+  // not fit it.
   Bpe(TokenTable vocab, BpeOptions options, std::string where);
   void reserve(size_t merges) { merges_.reserve(merges); }
-  // The next merge in rank order; both parts and their concatenation must be in the vocabulary.
+  // Adds the next merge in order of rank; both parts and their concatenation must be in the
+  // vocabulary. Throws Error.
   void add_merge(std::string_view left, std::string_view right);
   void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
@@ -45,18 +46,18 @@ class Bpe final : public PieceModel {
   void learn_joints(std::string_view token);
   bool may_join(char32_t left, char32_t right, bool known) const;
 
-  TokenTable raw_;  // tokens by their bytes, where pieces are bytes and whole pieces are looked up
+  TokenTable raw_;  // tokens by their bytes, if pieces are bytes and whole pieces are looked up
   MergeTable merges_;
   BpeOptions options_;
   std::string where_;
   uint32_t next_rank_ = 0;
   int32_t unk_id_ = -1;
-  int32_t byte_ids_[256];      // of stand-in characters
-  int32_t fallback_ids_[256];  // of "<0xHH>"
+  int32_t byte_ids_[256];      // ids of the stand-in characters of bytes
+  int32_t fallback_ids_[256];  // ids of the tokens "<0xHH>"
   bool full_fallback_ = false;
-  size_t longest_token_ = 0;  // bytes; 0: a token may stand for any number of them
-  // Pairs of neighbouring characters inside any merged token: text can be cut between all others.
-  // Only without byte pieces.
+  size_t longest_token_ = 0;  // bytes; 0: a token may cover any number of bytes
+  // Pairs of adjacent characters inside merged tokens: text can be cut between all other pairs. Not
+  // used if pieces are bytes.
   bool can_cut_ = false;
   std::vector<uint8_t> ascii_joints_;
   std::unordered_set<uint64_t> joints_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates: messages to prompt text. Templates come with models and are not trusted: time,
-// memory, output and recursion are bounded, and nothing outside the given values can be reached.
-// The result says which stretches come from the template and which from the input, so that text of
-// a user never becomes a special token.
+// Renders chat templates: messages to prompt text. Templates come with models and are untrusted:
+// time, memory, output and recursion are limited, and templates reach only the given values. The
+// result marks which parts come from the template and which from the input, so that text of a user
+// never becomes a special token.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -24,24 +24,25 @@ struct ChatInput {
   const Json* tools = nullptr;      // array or null
   const Json* documents = nullptr;  // array or null
   bool add_generation_prompt = true;
-  const Json* extra = nullptr;  // object: further names (enable_thinking, reasoning_effort, ...)
-  std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; the local clock if absent
-  // What rendering may take, beside what grows with the input.
+  // object of further variables (enable_thinking, reasoning_effort, ...)
+  const Json* extra = nullptr;
+  std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; absent: the local clock
+  // Limits of rendering, in addition to what grows with the input.
   uint64_t steps = 20'000'000;
   size_t memory = size_t{256} << 20;
-  std::chrono::nanoseconds time = std::chrono::seconds(2);  // of this thread's CPU; 0: no limit
+  std::chrono::nanoseconds time = std::chrono::seconds(2);  // CPU time of this thread; 0: no limit
 };
 
 class ChatTemplate {
  public:
-  // Throws Error("<name>, line L, column C: ...") for syntax that is not supported.
+  // Parses a template. Throws Error("<name>, line L, column C: ...") for unsupported syntax.
   explicit ChatTemplate(std::string_view source, std::string name = "chat template");
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // `tokens`: names such as bos_token with their text. Neighbouring segments differ in trust.
-  // Thread-safe.
+  // Renders the input. `tokens`: variables such as bos_token with their text. Neighbouring segments
+  // differ in trust. Thread-safe. Throws Error.
   std::vector<TextSegment> render(const ChatInput& input,
                                   const std::map<std::string, std::string>& tokens = {}) const;
 
@@ -51,19 +52,20 @@ class ChatTemplate {
 };
 
 // All templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json (a
-// string, or a list of named templates), and the special tokens that templates may name.
+// string, or a list of named templates), and the special tokens that templates may use as
+// variables.
 class ChatTemplates {
  public:
-  // Empty if the folder has none. Templates are parsed when they are first used, so that a broken
-  // one disturbs nobody else.
+  // Empty if the folder has no template. Templates are parsed at first use, so that a broken one
+  // affects only its users.
   static ChatTemplates from_folder(const std::string& folder);
   bool empty() const { return sources_.empty(); }
-  // With tools the one named "tool_use" if there is one, else "default" or the only one. Throws
-  // Error. Thread-safe.
+  // Renders with the template named "tool_use" if there are tools, else "default", or the only one.
+  // Throws Error. Thread-safe.
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
   const std::string& folder() const { return folder_; }
-  std::string text() const;  // of all of them
+  std::string text() const;  // of all templates together
 
  private:
   struct Lazy {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of an answer as its tokens come: whole characters, split into reasoning, content and
-// calls where the rules say how, and content held back while it may begin a stop string.
+// Turns the tokens of an answer into text as they arrive: whole characters, split into reasoning,
+// content and calls if there are rules for it. Content that may begin a stop string is held back.
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,25 +18,28 @@ class Grammar;
 struct TextRules {
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
-  size_t min_new = 0;                                    // tokens before a stop string counts
-  std::shared_ptr<const AnswerRules> answer = nullptr;   // null: all is content
-  std::shared_ptr<const Grammar> grammar = nullptr;      // of the answer; null: any text
-  std::optional<size_t> thinking_budget = std::nullopt;  // tokens of reasoning, then it is ended
-  std::vector<int32_t> end_tokens = {};  // may come exactly where the grammar may end
+  size_t min_new = 0;  // number of tokens before stop strings are recognised
+  std::shared_ptr<const AnswerRules> answer = nullptr;  // null: everything is content
+  std::shared_ptr<const Grammar> grammar = nullptr;  // that constrains the answer; null: any text
+  // most tokens of reasoning, which is then ended; none: no limit
+  std::optional<size_t> thinking_budget = std::nullopt;
+  std::vector<int32_t> end_tokens = {};  // tokens that may come only where the grammar may end
 };
 
 class ChoiceText {
  public:
-  ChoiceText(const Tokenizer& tokenizer, const TextRules& rules);  // the tokenizer must live longer
-  std::string push(int32_t token);                                 // content
-  // What was held back. `cut`: the answer had no end of its own.
+  // the tokenizer must outlive this
+  ChoiceText(const Tokenizer& tokenizer, const TextRules& rules);
+  std::string push(int32_t token);  // returns content that can be passed on
+  // Ends the answer and returns what was held back. `cut`: the model did not end it itself.
   std::string finish(bool cut);
-  // Where there are rules for it: what came since the last call, content as well.
+  // Returns events since the last call, content included; empty without rules.
   AnswerEvents take_events() { return std::exchange(events_, {}); }
   size_t reasoning_tokens() const { return reasoning_tokens_; }
-  bool reasoning() const { return splitter_ && splitter_->reasoning(); }  // the next token is
+  // true: the next token is reasoning
+  bool reasoning() const { return splitter_ && splitter_->reasoning(); }
   bool stopped() const { return stop_.stopped() || (splitter_ && splitter_->stopped()); }
-  const std::string& stop() const { return stop_.found(); }  // empty: no stop string
+  const std::string& stop() const { return stop_.found(); }  // empty: no stop string was found
 
  private:
   std::string decoded(int32_t token);

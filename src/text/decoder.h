@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders of tokenizer.json: token strings in, text out. There is only the streaming form;
-// decoding a whole list is a stream that is finished at once, so both always agree. Output is valid
-// UTF-8 and never ends inside a character.
+// Decoders of tokenizer.json: token strings in, text out, as a stream. A whole list is decoded by a
+// stream that is finished at once, so that both always agree. Output is valid UTF-8 and never ends
+// inside a character.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace moebius {
 
-// A decoder's rule, shared by streams.
+// One step of a decoder, shared by all its streams.
 class DecoderStage;
 
 class Decoder {
  public:
-  // `where` is "tokenizer.json: decoder". Null or absent: tokens are joined with spaces. Throws
-  // Error.
+  // `where` is "tokenizer.json: decoder". Null or absent JSON: tokens are joined with spaces.
+  // Throws Error.
   Decoder(const Json* json, const std::string& where);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
@@ -26,9 +26,9 @@ class Decoder {
 
   class Stream;
 
-  // What a token behind others writes, byte by byte: also a part of a character.
+  // Returns the bytes that a token writes if other tokens precede it; may be a part of a character.
   std::string token_bytes(std::string_view token) const;
-  // The first token of a text loses a space at its start.
+  // Returns true if the first token of a text loses a space at its start.
   bool strips_first_space() const;
 
  private:
@@ -39,11 +39,11 @@ class DecoderRun;
 
 class Decoder::Stream {
  public:
-  explicit Stream(const Decoder& decoder);  // the decoder must live longer
+  explicit Stream(const Decoder& decoder);  // the decoder must outlive this
   ~Stream();
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
-  // Both append the text that is certain now.
+  // Append the text that later tokens cannot change.
   void push(std::string_view token, std::string& out);
   void finish(std::string& out);
 

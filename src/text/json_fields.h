@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to members of JSON objects with errors that name file and field. `where` is
-// "tokenizer.json: pre_tokenizer".
+// Reads members of JSON objects with type checks and errors that name file and field. `where` is
+// for example "tokenizer.json: pre_tokenizer".
 #pragma once
 #include <string>
 
@@ -45,7 +45,7 @@ inline bool bool_field(const Json& object, std::string_view key, bool absent,
   return j.as_bool();
 }
 
-// An integer in [low, high].
+// Returns an integer in [low, high]. Throws Error.
 inline int64_t int_field(const Json& object, std::string_view key, int64_t low, int64_t high,
                          const std::string& where) {
   const Json& j = require_field(object, key, where);

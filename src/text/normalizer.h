@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizers of tokenizer.json: text in, text out. Where the caller asks for it, one flag per byte
-// travels along that says whether the byte comes from trusted text; a byte made from several is
-// trusted only if all of them were.
+// Normalizers of tokenizer.json: text in, text out. On request, one flag per byte tells whether the
+// byte comes from trusted text; a byte made from several is trusted only if all of them were.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,13 +12,13 @@
 
 namespace moebius {
 
-// One byte per byte of the text: 1 trusted, 0 not. Empty: everything is trusted.
+// One byte for each byte of the text: 1 trusted, 0 not. Empty: all bytes are trusted.
 using TrustFlags = std::string;
 
 struct NormalizedText {
   std::string text;    // valid UTF-8
   TrustFlags trusted;  // empty or as long as text
-  // False: a normalizer removed what the text began with. Set by normalizers.
+  // Normalizers set it to false if they remove the beginning of the text.
   bool from_start = true;
 };
 
@@ -29,7 +28,7 @@ class Normalizer {
   virtual void apply(NormalizedText& value) const = 0;
 };
 
-// Rebuilds text and flags piece by piece.
+// Rebuilds text and flags from pieces of the input.
 class NormalizedWriter {
  public:
   explicit NormalizedWriter(const NormalizedText& in) : in_(in), flags_(!in.trusted.empty()) {
@@ -57,16 +56,18 @@ class NormalizedWriter {
   NormalizedText out_;
 };
 
-// Null for JSON null. `where` is "tokenizer.json: normalizer". Throws Error for what is not known.
+// Returns a normalizer, or null for JSON null. `where` is "tokenizer.json: normalizer". Throws
+// Error for unknown kinds.
 std::unique_ptr<Normalizer> parse_normalizer(const Json* json, const std::string& where);
 
 std::unique_ptr<Normalizer> parse_precompiled(const Json& json, const std::string& where);
 
-// Bytes of the first extended grapheme of a text that is not empty (unicode_form.cpp).
+// Returns the length in bytes of the first extended grapheme of a text that is not empty
+// (unicode_form.cpp).
 size_t grapheme_bytes(std::string_view text);
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
-// Normalizes in time linear in the text up to sorting of combining marks.
+// Normalizes `value` in place, in linear time except for sorting combining marks.
 void to_unicode_form(NormalizedText& value, UnicodeForm form);
 
 }  // namespace moebius

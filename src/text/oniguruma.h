@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the
 // published tokenizers), and the Unicode property tables that engine uses. oniguruma.cpp is the
-// only unit that includes the library. Patterns and texts come from strangers: pattern length,
-// stack, and the steps of all searches on one text are bounded; every failure is an Error.
+// only unit that includes the library. Patterns and texts are untrusted: pattern length, stack, and
+// the steps of all searches on one text are bounded; every failure is an Error.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,14 +16,16 @@ namespace moebius {
 
 class OnigPattern {
  public:
-  // `where` names the field in messages: "tokenizer.json: pre_tokenizer.pattern".
+  // Compiles a pattern. `where` names the field in messages: "tokenizer.json:
+  // pre_tokenizer.pattern". Throws Error.
   OnigPattern(std::string_view pattern, std::string_view where);
   ~OnigPattern();
   OnigPattern(OnigPattern&&) noexcept;
   OnigPattern& operator=(OnigPattern&&) noexcept;
 
-  // First match at or after byte `from` of valid UTF-8: [begin, end), or false. Look-behind sees
-  // the text before `from`. Thread-safe. Throws Error when the engine's limits are reached.
+  // Finds the first match at or after byte `from` of valid UTF-8: [begin, end), or returns false.
+  // Look-behind sees the text before `from`. Thread-safe. Throws Error if the engine's limits are
+  // reached.
   bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const;
 
  private:
@@ -31,22 +33,22 @@ class OnigPattern {
   std::unique_ptr<Impl> impl_;
 };
 
-// Bounds what one text may take on this thread while the object lives: steps of all searches, and
-// bytes that normalizers write. The outermost object counts; objects inside it change nothing.
+// Limits the work for one text on this thread while the object lives: steps of all searches, and
+// bytes that normalizers write. Only the outermost object counts; nested ones have no effect.
 class TextBudget {
  public:
   explicit TextBudget(size_t text_bytes);
   ~TextBudget();
   TextBudget(const TextBudget&) = delete;
   TextBudget& operator=(const TextBudget&) = delete;
-  // Counts bytes written; throws Error beyond the limit. Does nothing where no object lives.
+  // Counts written bytes. Throws Error beyond the limit; no effect if no object lives.
   static void spend_bytes(size_t bytes);
 
  private:
   bool outermost_;
 };
 
-// Inclusive ranges of code points with a property ("Lu", "Alphabetic", "Space").
+// Returns inclusive ranges of code points with a property ("Lu", "Alphabetic", "Space").
 std::vector<std::pair<uint32_t, uint32_t>> unicode_property_ranges(std::string_view property);
 
 }  // namespace moebius

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of tokenizer files: a literal, a regular expression, or a hand-written scanner for an
-// expression that is known letter by letter. All find the same thing: the next match at or after a
-// position.
+// Patterns of tokenizer files: a literal, a regular expression, or a hand-written scanner for a
+// known expression. All find the next match at or after a position.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -17,24 +16,25 @@ namespace moebius {
 class Pattern {
  public:
   virtual ~Pattern() = default;
-  // First match at or after byte `from` (<= size) of valid UTF-8. Thread-safe. May throw Error
-  // (limits of the engine).
+  // Finds the first match at or after byte `from` (<= size) of valid UTF-8, or returns false.
+  // Thread-safe. May throw Error if the engine's limits are reached.
   virtual bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const = 0;
 };
 
-// An empty literal matches nothing.
+// Makes a pattern for a literal; an empty one matches nothing.
 std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
-// A scanner where the expression is a known one, else the general engine.
+// Makes a scanner if the expression is a known one, else a pattern of the regular expression
+// engine.
 std::unique_ptr<Pattern> make_regex_pattern(std::string_view regex, const std::string& where);
-// {"String": "..."} or {"Regex": "..."}, the spelling of tokenizer.json.
+// Parses {"String": "..."} or {"Regex": "..."}, the notation of tokenizer.json.
 std::unique_ptr<Pattern> parse_pattern(const Json& json, const std::string& where);
 
-// The hand-written scanner for exactly this expression, or null.
+// Returns the hand-written scanner for exactly this expression, or null.
 std::unique_ptr<Pattern> find_known_pattern(std::string_view regex);
-// The expression a byte-level pre-tokenizer uses by itself.
+// Default expression of a byte-level pre-tokenizer.
 extern const std::string_view kByteLevelRegex;
 
-// All matches in turn. An empty match right after the previous match is skipped.
+// Iterates over all matches. An empty match directly after the previous match is skipped.
 class Matches {
  public:
   Matches(const Pattern& pattern, std::string_view text)
@@ -44,7 +44,7 @@ class Matches {
  private:
   const Pattern& pattern_;
   std::string_view text_;
-  TextBudget budget_;  // of all searches together
+  TextBudget budget_;  // for all searches together
   size_t from_ = 0;
   std::optional<size_t> last_end_;
 };

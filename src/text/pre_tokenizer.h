@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pre-tokenizers of tokenizer.json: they cut a stretch of text into the pieces that the model
-// merges independently. Stages hand each piece on to the next stage at once; nothing but the piece
-// in hand is stored.
+// Pre-tokenizers of tokenizer.json: they divide text into the pieces that the model encodes
+// independently. A stage passes each piece to the next stage at once, and stores nothing else.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,7 +14,8 @@ namespace moebius {
 class PieceSink {
  public:
   virtual ~PieceSink() = default;
-  // Never empty; the view lives during the call only. False: no further piece is wanted.
+  // Receives a piece, which is never empty; the view is valid during the call only. Returns false
+  // if no further piece is wanted.
   virtual bool piece(std::string_view text) = 0;
 };
 
@@ -23,18 +23,19 @@ class PreStage;
 
 class PreTokenizer {
  public:
-  // `where` is "tokenizer.json: pre_tokenizer". A null or absent JSON passes the text through.
-  // Throws Error.
+  // `where` is "tokenizer.json: pre_tokenizer". Null or absent JSON passes the text through. Throws
+  // Error.
   PreTokenizer(const Json* json, const std::string& where);
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;
   PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
-  // True when the last stage writes bytes as stand-in characters. The pieces given out then are the
-  // raw bytes before that step (the map is one to one), and the model must look tokens up by their
-  // bytes.
+  // Returns true if the last stage writes bytes as stand-in characters. Pieces are then the raw
+  // bytes before that step, because the mapping is one to one, and the model must look up tokens by
+  // their bytes.
   bool gives_bytes() const { return gives_bytes_; }
-  // `at_start`: the text stands at the very beginning of the input. False: the sink wants no more.
+  // Passes the pieces of `text` to `sink`. `at_start`: the text is at the very beginning of the
+  // input. Returns false if the sink stopped.
   bool run(std::string_view text, bool at_start, PieceSink& sink) const;
 
  private:

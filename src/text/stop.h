@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stop strings in a stream of text: passes on what cannot be part of a stop string any more, holds
-// the rest back, and ends at the first stop string that is complete (of several complete at once,
-// the one that begins first). Time is linear in the text.
+// Finds stop strings in a stream of text: passes on text that cannot be part of a stop string any
+// more, holds the rest back, and ends at the first stop string that is complete (of several
+// complete at once, the one that begins first). Time is linear in the text.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,21 +11,22 @@ namespace moebius {
 
 class StopMatcher {
  public:
-  // Empty strings are ignored. Throws Error if one is longer than 64 KiB.
+  // Ignores empty strings. Throws Error if one is longer than 64 KiB.
   explicit StopMatcher(std::vector<std::string> stops = {});
-  // Text that may be shown now. After a stop was found, always empty.
+  // Returns text that can be passed on; empty after a stop string was found.
   std::string push(std::string_view text);
-  // What was held back, when the stream ends without a stop.
+  // Ends the stream and returns the text that was held back.
   std::string finish();
   bool stopped() const { return stopped_; }
-  // The stop string that was found; empty if none was.
+  // Returns the stop string that was found, or "".
   const std::string& found() const { return found_; }
 
  private:
   std::vector<std::string> stops_;
   std::vector<std::vector<size_t>>
-      border_;                 // of each stop string: length of the longest border of each prefix
-  std::vector<size_t> state_;  // of each: characters matched at the end of the text so far
+      border_;  // for each stop string: length of the longest border of each prefix
+  // for each: number of characters matched at the end of the text so far
+  std::vector<size_t> state_;
   std::string held_;
   std::string found_;
   bool stopped_ = false;

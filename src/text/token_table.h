@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three flat hash tables without deletion: strings to ids, pairs of ids to merges, pieces to
-// results (bounded, forgets all when full). Lookups allocate nothing.
+// Three hash tables without deletion: strings to ids, pairs of ids to merges, and pieces to token
+// ids (a cache that forgets everything when it is full). Lookups do not allocate.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -30,17 +30,17 @@ inline uint64_t hash_bytes(std::string_view s) {
   return h ^ (h >> 32);
 }
 
-// Distinct strings with their ids. Strings are copied into one block.
+// Distinct strings with their ids; copies the strings into one block.
 class TokenTable {
  public:
   void reserve(size_t count);
-  // False (and nothing stored) if the string is already there.
+  // Returns false and stores nothing if the string exists already.
   bool insert(std::string_view token, int32_t id);
-  // Gives a string that is there another id; returns its index.
+  // Gives an existing string another id; returns its index.
   size_t reassign(std::string_view token, int32_t id);
-  int32_t find(std::string_view token) const;  // -1: none
+  int32_t find(std::string_view token) const;  // -1: not found
   size_t size() const { return entries_.size(); }
-  // The i-th string inserted, and its id.
+  // The string that was inserted i-th, and its id.
   std::string_view token(size_t i) const {
     return std::string_view(bytes_).substr(entries_[i].offset, entries_[i].length);
   }
@@ -57,17 +57,17 @@ class TokenTable {
   size_t slot_of(std::string_view token, uint64_t hash) const;
   std::string bytes_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> slots_;  // index + 1, 0: free; a power of two
+  std::vector<uint32_t> slots_;  // index + 1, 0: free; the size is a power of two
 };
 
 class MergeTable {
  public:
   struct Merge {
-    uint32_t rank = UINT32_MAX;  // UINT32_MAX: these two do not merge
+    uint32_t rank = UINT32_MAX;  // UINT32_MAX: the pair does not merge
     int32_t id = -1;
   };
   void reserve(size_t count);
-  void set(int32_t left, int32_t right, Merge merge);  // replaces
+  void set(int32_t left, int32_t right, Merge merge);  // replaces an existing merge
   Merge find(int32_t left, int32_t right) const {
     if (slots_.empty()) return {};
     const uint64_t key = key_of(left, right);
@@ -96,8 +96,8 @@ class MergeTable {
 
 class PieceCache {
  public:
-  static constexpr size_t kMaxPiece = 128;  // longer pieces are not worth keeping
-  // The ids kept for `piece`, or false. The span lives until the next store.
+  static constexpr size_t kMaxPiece = 128;  // longer pieces are not stored
+  // Finds the ids stored for `piece`. The span is valid until the next store().
   bool find(std::string_view piece, uint64_t hash, std::span<const int32_t>& ids) const;
   void store(std::string_view piece, uint64_t hash, std::span<const int32_t> ids);
   void clear();

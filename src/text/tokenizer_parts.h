@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer is made of, for the units that build and run it.
+// The parts of a Tokenizer, for the files that build and run it.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -14,36 +14,37 @@
 
 namespace moebius {
 
-// Ids added before and after the text.
+// Ids added before and after every text.
 struct PostProcessor {
   std::vector<int32_t> before, after;
 };
 PostProcessor parse_post_processor(const Json* json, const std::string& where);
 
 struct Tokenizer::Parts {
-  std::string file;  // for messages
+  std::string file;  // name in messages
   std::vector<AddedToken> added;
-  std::vector<AddedToken> raw_tokens, normalized_tokens;  // added, by when they are matched
+  // added tokens by whether they are matched before or after normalization
+  std::vector<AddedToken> raw_tokens, normalized_tokens;
   TokenFinder raw_finder, normalized_finder;
   std::unique_ptr<Normalizer> normalizer;
   PreTokenizer pre_tokenizer{nullptr, ""};
   std::unique_ptr<PieceModel> model;
   PostProcessor post;
   Decoder decoder{nullptr, ""};
-  std::vector<int32_t> token_of_id;  // index into the vocabulary, or -1
+  std::vector<int32_t> token_of_id;  // [ids] index into the vocabulary, or -1
   std::unordered_map<int32_t, size_t> added_of_id;
   std::unordered_map<int32_t, std::string>
-      written;  // how added tokens are decoded, where that is not their content
+      written;  // decoded text of added tokens, if that is not their content
   std::unordered_map<std::string, int32_t> added_ids;
   mutable std::mutex cache_mutex;
   mutable PieceCache cache;
 
-  // Builds the finders and the maps from `added` and the model. Throws Error where they contradict
+  // Builds the finders and the maps from `added` and the model. Throws Error if these contradict
   // each other.
   void connect();
 };
 
-// Highest id a tokenizer may use; tables are sized by it.
+// Highest id that a tokenizer may use; tables have this size.
 inline constexpr int64_t kMaxTokenId = (int64_t{1} << 22) - 1;
 
 }  // namespace moebius

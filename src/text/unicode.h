@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code points and their classes. The table is filled once from the regular expression library's own
-// properties, so that the hand-written splitters and the general expressions can never disagree
-// about what a letter is.
+// Unicode classes of code points. The table is filled once from the properties of the regular
+// expression library, so that the hand-written scanners and regular expressions always agree about
+// what a letter is.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace moebius::unicode {
 
-// General categories, in the order of kCategoryNames; 0 is "not assigned".
+// General categories, in the order of kCategoryNames; 0: "not assigned".
 enum Category : uint8_t {
   kCn,
   kLu,
@@ -52,10 +52,10 @@ inline constexpr uint32_t kN = bit(kNd) | bit(kNl) | bit(kNo);
 inline constexpr uint32_t kP =
     bit(kPc) | bit(kPd) | bit(kPs) | bit(kPe) | bit(kPi) | bit(kPf) | bit(kPo);
 inline constexpr uint32_t kS = bit(kSm) | bit(kSc) | bit(kSk) | bit(kSo);
-// Two more bits of a mask, above the 30 categories: \s (White_Space) and everything else.
+// Bit of a mask above the 30 categories: \s (White_Space).
 inline constexpr uint32_t kSpace = uint32_t{1} << 30;
 
-// The class word of a code point: one category bit, plus kSpace. Values above U+10FFFF count as not
+// Maps code points to masks: one category bit, plus kSpace. Values above U+10FFFF count as not
 // assigned.
 class Table {
  public:
@@ -80,7 +80,7 @@ struct Decoded {
   uint32_t length = 0;  // bytes
 };
 
-// The character at `p`; the text must be valid UTF-8 and not empty.
+// Returns the character at `p`; the text must be valid UTF-8 and not empty.
 inline Decoded decode(const char* p) {
   const auto a = static_cast<unsigned char>(p[0]);
   if (a < 0x80) return {a, 1};
@@ -92,7 +92,7 @@ inline Decoded decode(const char* p) {
   return {(static_cast<char32_t>(a & 0x07) << 18) | (tail(1) << 12) | (tail(2) << 6) | tail(3), 4};
 }
 
-// The character that ends just before byte `end` (> 0) of valid UTF-8.
+// Returns the character that ends just before byte `end` (> 0) of valid UTF-8.
 inline Decoded decode_before(std::string_view text, size_t end) {
   size_t i = end - 1;
   while (i > 0 && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) --i;
@@ -101,14 +101,14 @@ inline Decoded decode_before(std::string_view text, size_t end) {
 
 void append(std::string& out, char32_t code);  // as UTF-8
 
-// Every maximal invalid sequence becomes U+FFFD, as the published tokenizers and Python decode.
+// Replaces every maximal invalid sequence by U+FFFD, as the published tokenizers and Python do.
 std::string lossy(std::string_view bytes);
-// Appends `bytes` decoded that way and returns how many bytes at the end are the beginning of a
-// character that may still be completed (they are not appended).
+// Appends `bytes` decoded like lossy(), except the beginning of an incomplete character at the end,
+// whose length it returns.
 size_t append_lossy_prefix(std::string& out, std::string_view bytes);
 
-// The printable stand-ins of bytes that byte-level tokenizers use.
+// Returns the printable character by which byte-level tokenizers represent a byte.
 char32_t byte_to_char(uint8_t byte);
-int char_to_byte(char32_t code);  // -1: not a stand-in
+int char_to_byte(char32_t code);  // -1: represents no byte
 
 }  // namespace moebius::unicode

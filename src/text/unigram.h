@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cut of a piece into tokens with the highest sum of log-probabilities (Viterbi). A character
-// that no token covers is unknown and costs more than any token; neighbouring unknown ones are one.
+// Divides a piece into the tokens with the highest sum of log-probabilities (Viterbi). Characters
+// that no token covers are unknown and cost more than any token; adjacent unknown ones become one
+// token.
 #pragma once
 #include <limits>
 #include <optional>
@@ -10,12 +11,13 @@
 
 namespace moebius {
 
-// Tokens as paths of bytes. Nodes stand in breadth-first order, so a node's children are neighbours.
+// A tree of tokens by their bytes. Nodes are in breadth-first order, so that children of a node are
+// adjacent.
 class ByteTrie {
  public:
   ByteTrie() = default;
-  explicit ByteTrie(const TokenTable& tokens);  // empty tokens are left out
-  // Calls found(length, index in the table) for every token that `text` begins with, shortest first.
+  explicit ByteTrie(const TokenTable& tokens);  // leaves out empty tokens
+  // Calls found(length, index in the table) for each token that `text` begins with, shortest first.
   template <class Found>
   void prefixes(std::string_view text, Found&& found) const {
     uint32_t node = 0;
@@ -34,7 +36,7 @@ class ByteTrie {
   };
   uint32_t child(uint32_t node, uint8_t byte) const;  // 0: none
   std::vector<Node> nodes_;
-  std::vector<uint8_t> labels_;  // the byte that leads to each node, ascending among siblings
+  std::vector<uint8_t> labels_;  // byte that leads to each node, ascending among siblings
 };
 
 class Unigram final : public PieceModel {
@@ -42,17 +44,18 @@ class Unigram final : public PieceModel {
   struct Options {
     std::optional<int32_t> unk_id;
     bool byte_fallback = false;
-    bool bytes = false;  // pieces are raw bytes, tokens are written with stand-in characters
-    double lowest = std::numeric_limits<double>::infinity();   // also of the entries below
+    bool bytes = false;  // pieces are raw bytes, and tokens are written with stand-in characters
+    // lowest score, entries in earlier_ids included
+    double lowest = std::numeric_limits<double>::infinity();
     std::vector<std::pair<int32_t, size_t>> earlier_ids = {};  // PieceModel::earlier_ids
   };
-  // `scores`: log-probability of the i-th token of the table.
+  // scores[i]: log-probability of token i of the table.
   Unigram(TokenTable vocab, std::vector<double> scores, const Options& options);
-  // Throws Error for an unknown character where no token is the unknown one.
+  // Throws Error for an unknown character if there is no unknown token.
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
 
  private:
-  struct Best {  // way to a position of the piece
+  struct Best {  // best division of the piece up to a position
     double score = 0;
     uint32_t from = UINT32_MAX;
     int32_t id = -1;

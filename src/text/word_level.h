@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every piece is a word of the vocabulary, or the unknown token.
+// A model in which each piece is a word of the vocabulary, or the unknown token.
 #pragma once
 #include "text/piece_model.h"
 
@@ -7,9 +7,9 @@ namespace moebius {
 
 class WordLevel final : public PieceModel {
  public:
-  // `bytes`: pieces are raw bytes, words are written with stand-in characters.
+  // `bytes`: pieces are raw bytes, and words are written with stand-in characters.
   WordLevel(TokenTable vocab, const std::string& unk_token, bool bytes);
-  // Throws Error for an unknown word where the unknown token is not in the vocabulary.
+  // Throws Error for an unknown word if the vocabulary has no unknown token.
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model's answers are read: recognised from its templates, or named by hand.
+// The formats in which a model writes tool calls and reasoning: recognised from its chat templates,
+// or chosen by name.
 #pragma once
 #include <string_view>
 
@@ -10,17 +11,17 @@
 namespace moebius {
 
 struct AnswerMarkup {
-  const ToolFormat* tools = nullptr;           // null: calls are not read
-  const ReasoningFormat* reasoning = nullptr;  // null: reasoning is content
+  const ToolFormat* tools = nullptr;           // null: tool calls stay content
+  const ReasoningFormat* reasoning = nullptr;  // null: reasoning stays content
   std::shared_ptr<const std::vector<int32_t>> marker_tokens;
-  std::vector<int32_t> stop_tokens;  // that end an answer in this format
+  std::vector<int32_t> stop_tokens;  // tokens that end an answer in this format
 
-  // Rules for an answer behind this prompt; null: all of it is content.
+  // Returns the rules for reading an answer to this prompt; null if all of it is content.
   std::shared_ptr<AnswerRules> rules(std::shared_ptr<const ToolSet> tool_set,
                                      std::string_view prompt) const;
 };
 
-// "auto", "none", or a name of the tables. Throws Error.
+// `name`: "auto", "none", or a name of the table of formats. Throws Error for other names.
 const ToolFormat* choose_tool_format(const ChatTemplates& templates, std::string_view name);
 AnswerMarkup choose_answer_markup(const ChatTemplates& templates, const Tokenizer& tokenizer,
                                   std::string_view tools = "auto",

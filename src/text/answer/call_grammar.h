@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an answer with tools may be, as a grammar in the family's own form: names are always those
-// of the given tools; arguments follow their schemas where a call is asked for, or the tool says
-// strict.
+// Makes a grammar for answers that may call tools, in the family's format: names are always those
+// of the given tools; arguments are constrained to their schemas if a call is required or the tool
+// is strict.
 #pragma once
 #include "text/answer/tool_format.h"
 #include "text/grammar/grammar.h"
@@ -11,17 +11,19 @@ namespace moebius {
 class Tokenizer;
 
 struct CallDemand {
-  bool required = false;       // the answer is calls and nothing else
-  const Tool* only = nullptr;  // that is called, once; null: any, and several where they may
+  bool required = false;  // true: the answer consists of calls only
+  // the one tool that is called, once; null: any tools, several if calls may be parallel
+  const Tool* only = nullptr;
 };
-// Of "auto", "required" or the name of a tool. Throws Error where there is none of that name.
+// Parses "auto", "required" or the name of a tool. Throws Error if there is no tool of that name.
 CallDemand call_demand(const ToolSet& tools, std::string_view choice);
 
-// An answer whose content is this: reasoning before it, where the prompt leaves room for any.
+// Returns the rule of an answer with this content, after reasoning if the prompt leaves it open.
 GrammarBuilder::Rule content_rule(GrammarBuilder& builder, const AnswerRules& rules,
                                   GrammarBuilder::Rule content);
 
-// Null: nothing is to be masked (the format has no marker that tells a call). Throws GrammarError.
+// Returns the grammar of an answer, or null if nothing can be constrained, because the format marks
+// no calls. Throws GrammarError.
 GrammarPtr call_grammar(const AnswerRules& rules, const CallDemand& demand,
                         const Tokenizer& tokenizer, const GrammarLimits& limits = {});
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of tools as a model writes them, byte by byte: one automaton per layout, driven by a row of
-// the table of formats. A parser starts behind the marker of a section and ends with it. How the
-// bytes are cut changes nothing.
+// Parses tool calls as a model writes them, byte by byte. Each layout has one automaton, configured
+// by a row of the table of formats. A parser starts after the marker of a section and ends with the
+// section. Results do not depend on how bytes are divided over calls.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,11 +12,12 @@
 
 namespace moebius {
 
-// Who is told. The arguments of a call, joined, are one JSON object.
+// Receives parsed calls. All arguments() of a call together are one JSON object.
 class CallSink {
  public:
   virtual ~CallSink() = default;
-  virtual const Tool* tool(std::string_view name) const = 0;  // null: it is not offered
+  // returns the tool, or null if the request offers none of that name
+  virtual const Tool* tool(std::string_view name) const = 0;
   virtual void begin(std::string_view name, std::string_view id) = 0;
   virtual void arguments(std::string_view bytes) = 0;
   virtual void end() = 0;
@@ -26,16 +27,17 @@ class CallParser {
  public:
   enum class Take : uint8_t {
     kMore,
-    kDone,        // the section ends with this byte
-    kDoneBefore,  // it ended before this byte, which is not taken
-    kBroken,      // this byte does not fit, and is not taken
+    kDone,        // the section ended with this byte
+    kDoneBefore,  // the section ended before this byte, which was not consumed
+    kBroken,      // this byte does not fit, and was not consumed
   };
   virtual ~CallParser() = default;
   virtual Take put(char c) = 0;
-  // The answer ends here. False: what came is no whole section.
+  // Called at the end of the answer. Returns false if the section is not complete.
   virtual bool finish() { return false; }
-  bool in_call() const { return in_call_; }  // its name is known, its end is not
-  // Completes the arguments of the call in hand.
+  // the name of the current call is known, its end is not
+  bool in_call() const { return in_call_; }
+  // Completes the arguments of the current call, if there is one.
   void close() {
     if (!in_call_) return;
     close_arguments();
@@ -44,7 +46,7 @@ class CallParser {
 
  protected:
   explicit CallParser(CallSink& sink) : sink_(sink) {}
-  // False: there is no such tool.
+  // Starts a call; false if there is no such tool.
   bool begin_call(std::string_view name, std::string_view id) {
     tool_ = sink_.tool(name);
     if (tool_ == nullptr) return false;
@@ -65,7 +67,8 @@ class CallParser {
   bool in_call_ = false;
 };
 
-// Of the format's own layout; `marked`: a marker began the section (some formats do without).
+// Makes the parser of the format's layout. `marked`: the section began with a marker, which some
+// formats do not need.
 std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink, bool marked);
 
 inline JsonKinds kinds_of_json(std::string_view json) {
@@ -92,11 +95,12 @@ inline bool is_name_byte(char c) {
          c == '.' || c == '-';
 }
 
-// Words that may stand at one place, white space before them.
+// Matches one of several words at a place, after white space.
 class WordMatcher {
  public:
   enum class Take : uint8_t { kMore, kFound, kBroken };
-  // One of `words` (empty ones are none); kFound: word() says which.
+  // Consumes one byte of one of `words`; empty words never match. After kFound, word() is the
+  // index.
   template <class Words>
   Take put(char c, const Words& words) {
     if (text_.empty() && is_json_space(c)) return Take::kMore;
@@ -116,14 +120,14 @@ class WordMatcher {
     return prefix ? Take::kMore : Take::kBroken;
   }
   size_t word() const { return word_; }
-  bool inside() const { return !text_.empty(); }  // of a word that is not whole
+  bool inside() const { return !text_.empty(); }  // true: a word has begun and is not complete
 
  private:
   std::string text_;
   size_t word_ = 0;
 };
 
-// Makers of each layout.
+// One maker per layout.
 std::unique_ptr<CallParser> make_object_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_named_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_tagged_parser(const ToolFormat& format, CallSink& sink);

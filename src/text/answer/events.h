@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an answer consists of, in the order it comes. Whoever talks to people writes these events in
-// a form of their own; all events of a kind joined are the unstreamed answer.
+// The parts of an answer as events, in order. Each interface writes these events in its own form;
+// the texts of all events of a kind together are the unstreamed answer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,22 +14,22 @@ struct AnswerEvent {
     kReasoning,
     kReasoningEnd,
     kContent,
-    kCallBegin,      // text: the name
+    kCallBegin,      // text: the name of the tool
     kCallArguments,  // text: bytes of a JSON object
     kCallEnd,
-    kCallBroken,  // what cannot be read became content, or the call was closed for it
+    kCallBroken,  // a call was unreadable: it became content, or was closed early
   };
   Kind kind = Kind::kContent;
   std::string text;
-  size_t call = 0;    // of the answer's calls, from 0 on
-  std::string id;     // of kCallBegin, where the format has ids of its own
-  bool whole = true;  // of kCallEnd: the model wrote all of it
+  size_t call = 0;    // index of the call in the answer, from 0
+  std::string id;     // set with kCallBegin if the format has its own ids
+  bool whole = true;  // set with kCallEnd: false if the call was cut off and completed here
   bool operator==(const AnswerEvent&) const = default;
 };
 
 using AnswerEvents = std::vector<AnswerEvent>;
 
-// Text of a kind that grows is one event.
+// Appends an event; text continues the last event if that is of the same kind.
 inline void add_event(AnswerEvents& events, AnswerEvent event) {
   using Kind = AnswerEvent::Kind;
   const bool grows = event.kind == Kind::kReasoning || event.kind == Kind::kContent ||

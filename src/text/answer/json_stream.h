@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON value as a model writes it, byte by byte. What has been passed on can always be completed:
-// a comma, a key or a number waits until what follows has come. Habits of models are mended on the
-// way: control characters in strings, unknown escapes, halves of surrogate pairs, Python's words.
+// Passes on a JSON value that a model writes, byte by byte. The passed bytes can always be
+// completed to a value: commas, keys and numbers are held back until what follows has come. Common
+// errors of models are corrected: control characters in strings, unknown escapes, halves of
+// surrogate pairs, Python's words.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,14 +16,14 @@ class JsonStream {
   enum class Root : uint8_t { kObject, kAny };
   enum class Take : uint8_t {
     kMore,
-    kWhole,        // the value ends with this byte
-    kWholeBefore,  // it ended before this byte, which is not taken
-    kBroken,       // this byte does not fit, and is not taken
+    kWhole,        // the value ended with this byte
+    kWholeBefore,  // the value ended before this byte, which was not consumed
+    kBroken,       // this byte does not fit, and was not consumed
   };
   explicit JsonStream(Root root) : root_(root) {}
-  // Appends to `out` what can be passed on.
+  // Consumes one byte and appends to `out` what can be passed on.
   Take put(char c, std::string& out);
-  // Appends what makes the passed bytes whole.
+  // Appends what completes the passed bytes to a JSON value.
   void close(std::string& out);
   bool started() const { return state_ != State::kStart; }
 
@@ -52,42 +53,43 @@ class JsonStream {
 
   const Root root_;
   State state_ = State::kStart;
-  std::string stack_;  // of '{' and '['
-  std::string held_;   // since the last byte that could be passed on
+  std::string stack_;  // the open '{' and '['
+  std::string held_;   // bytes that were not passed on yet
   std::string scalar_, escape_, surrogate_;
-  bool key_ = false;  // the string in hand is one
+  bool key_ = false;  // the current string is a key
 };
 
 inline constexpr std::string_view kJsonSpaces = " \t\r\n";
 inline bool is_json_space(char c) { return kJsonSpaces.find(c) != std::string_view::npos; }
 
-// As it stands within quotes.
+// Appends text as it is written within the quotes of a JSON string.
 void append_json_text(std::string& out, std::string_view text);
 
-// What stands between the quotes of a Python string, byte by byte, as JSON text. Escapes are those
-// of Python (names of characters, \N{...}, are left as they are written); what is no escape keeps its
-// backslash, but for JSON's \/ between double quotes. Halves of surrogate pairs are joined.
+// Converts the contents of a Python string, byte by byte, to the contents of a JSON string. Escapes
+// are Python's (\N{...} is left as written); unknown escapes keep their backslash, except JSON's \/
+// between double quotes. Halves of surrogate pairs are joined.
 class PythonString {
  public:
   explicit PythonString(char quote = '"') : quote_(quote) {}
-  // Appends to `out` what can be passed on. False: this byte is the quote that ends the string.
+  // Consumes one byte and appends to `out` what can be passed on. Returns false if the byte is the
+  // closing quote.
   bool put(char c, std::string& out);
 
  private:
-  bool escape_byte(char c, std::string& out);  // false: the escape ended before this byte
+  bool escape_byte(char c, std::string& out);  // returns false if the escape ended before this byte
   void code(uint32_t code, std::string& out);
   void text(std::string_view text, std::string& out);
   char quote_;
-  std::string escape_;      // as far as it has come, with its backslash
-  uint32_t surrogate_ = 0;  // the first half of a pair
+  std::string escape_;      // the escape so far, with its backslash
+  uint32_t surrogate_ = 0;  // first half of a surrogate pair
 };
 
-// One value in Python's or JSON's words ('a', None, [1, True], {"a": 2}) as JSON; nothing: it is
-// none. Its depth is bounded.
+// Converts one value in Python's or JSON's syntax ('a', None, [1, True], {"a": 2}) to JSON; nothing
+// if the text is no value, or nested too deeply.
 std::optional<std::string> python_to_json(std::string_view text);
-// A scalar of either; nothing: it is none.
+// Converts a scalar in either syntax; nothing if the text is none.
 std::optional<std::string> scalar_to_json(std::string_view text);
-// The same of JSON alone, mended as a stream is.
+// Returns a JSON value, corrected as JsonStream does; nothing if the text is none.
 std::optional<std::string> json_value(std::string_view text);
 
 }  // namespace moebius

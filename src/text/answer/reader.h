@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two readers of answers share: markers in a stream of text, and the events that come out.
+// Shared by the two readers of answers: finding markers in a stream of text, and writing events.
 #pragma once
 #include <span>
 
@@ -8,10 +8,10 @@
 
 namespace moebius {
 
-// Writes events, and numbers the calls.
+// Appends events to a list and numbers the calls.
 class AnswerWriter final : public CallSink {
  public:
-  explicit AnswerWriter(const AnswerRules& rules) : rules_(rules) {}  // must live longer
+  explicit AnswerWriter(const AnswerRules& rules) : rules_(rules) {}  // the rules must outlive this
   void into(AnswerEvents& events) { out_ = &events; }
 
   void reasoning(std::string_view text) {
@@ -35,7 +35,7 @@ class AnswerWriter final : public CallSink {
     out_->push_back({Kind::kCallEnd, "", calls_++, ""});
     ++whole_;
   }
-  // A call that had begun, completed by us.
+  // Ends a call that was cut off and completed here.
   void end_broken() {
     broken();
     out_->push_back({Kind::kCallEnd, "", calls_++, "", false});
@@ -53,10 +53,11 @@ class AnswerWriter final : public CallSink {
 
 inline constexpr size_t kNoMarker = SIZE_MAX;
 struct MarkerAt {
-  size_t marker = kNoMarker;  // that ends the text
-  size_t bytes = 0;           // of it; without one, what may begin a marker
+  size_t marker = kNoMarker;  // marker that the text ends with
+  // length of that marker; without one, length of the end that may begin a marker
+  size_t bytes = 0;
 };
-// Of text that has no whole marker before its last byte.
+// Finds a marker at the end of a text that has no complete marker before its last byte.
 inline MarkerAt marker_at_end(std::string_view text, std::span<const std::string_view> markers) {
   MarkerAt at;
   for (size_t i = 0; i < markers.size(); ++i) {
@@ -72,7 +73,7 @@ inline MarkerAt marker_at_end(std::string_view text, std::span<const std::string
 class AnswerReader {
  public:
   virtual ~AnswerReader() = default;
-  // What has to be read again before anything else.
+  // Consumes one byte. Returns text that must be read again before anything else.
   virtual std::string put(char c) = 0;
   virtual void finish(bool cut) = 0;
   virtual bool reasoning() const = 0;

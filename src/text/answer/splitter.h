@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of an answer to its events: reasoning, content, calls of tools. Text that may begin a
-// marker waits, never more; markers reach nobody, but for those of a call that cannot be read. How
-// the text is cut changes nothing: joined, the events are the same.
+// Splits the text of an answer into events: reasoning, content, tool calls. Only text that may
+// begin a marker is held back; markers are not passed on, except those of an unreadable call. The
+// events do not depend on how text is divided over calls.
 //
 //   reasoning* reasoning_end? (content | call_begin call_arguments* call_end)*
 //
@@ -26,10 +26,10 @@ class AnswerSplitter {
   AnswerSplitter& operator=(AnswerSplitter&&) noexcept;
 
   void push(std::string_view text, AnswerEvents& out);
-  // `cut`: the answer had no end of its own, so what is unfinished stays so.
+  // Ends the answer. `cut`: the model did not end it itself, so unfinished parts stay unfinished.
   void finish(bool cut, AnswerEvents& out);
-  bool reasoning() const;  // the next text is
-  bool stopped() const;    // nothing more is wanted
+  bool reasoning() const;  // true: the next text is reasoning
+  bool stopped() const;    // true: no more text is wanted
 
  private:
   std::shared_ptr<const AnswerRules> rules_;

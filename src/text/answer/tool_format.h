@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How model families write calls of tools and their reasoning: one row per format. Which one a model
-// uses is recognised from the text of its chat template; parsers, masks, tests and documents read
+// Formats in which model families write tool calls and reasoning: one row per format. A model's
+// format is recognised from the text of its chat template; parsers, masks, tests and documents read
 // the same rows.
 #pragma once
 #include <cstdint>
@@ -16,68 +16,68 @@
 
 namespace moebius {
 
-// How a call's name and arguments are laid out.
+// Layout of a call's name and arguments.
 enum class CallLayout : uint8_t {
-  kObject,    // one JSON object with the name in it
-  kNamed,     // the name, a separator, the arguments as JSON
-  kTagged,    // every argument between tags of its own
+  kObject,    // one JSON object that contains the name
+  kNamed,     // the name, a separator, then the arguments as JSON
+  kTagged,    // each argument between its own tags
   kPythonic,  // f(a='x', b=2)
-  kChannels,  // GPT-OSS: a message to the function
+  kChannels,  // GPT-OSS: a message addressed to the function
   kGemma,     // call:f{a:<|"|>x<|"|>,b:2}
-  kElements,  // every argument an element of its name
+  kElements,  // each argument is an element with its name
 };
 
 enum class CallIds : uint8_t {
-  kOwn,        // made here
-  kFunctions,  // functions.NAME:N, written by the model and printed back by the template
-  kNine,       // nine letters or digits
+  kOwn,        // made by this program
+  kFunctions,  // functions.NAME:N, written by the model and printed by the template
+  kNine,       // nine letters or digits, as the template demands
 };
 
 struct ToolFormat {
   std::string_view name;
   std::string_view families;
   CallLayout layout;
-  // Markers. A section holds one call or several; where call_begin is empty, the call follows the
-  // section's marker at once.
+  // Markers. A section holds one call or several; if call_begin is empty, the call follows the
+  // section's marker directly.
   std::string_view section_begin, section_end;
   std::string_view call_begin, call_end;
-  // kObject: the key of the arguments; kNamed: what ends the name; kElements: what stands before
-  // every tag.
+  // kObject: key of the arguments; kNamed: text after the name; kElements: text before each tag.
   std::string_view separator = {};
-  bool list = false;  // kObject: the calls of a section are a JSON list
-  // kTagged: an argument is key_begin KEY key_end value_begin VALUE value_end.
+  bool list = false;  // kObject: the calls of a section form a JSON list
+  // kTagged: one argument is key_begin KEY key_end value_begin VALUE value_end.
   std::string_view key_begin = {}, key_end = {}, value_begin = {}, value_end = {};
-  std::string_view line_feed = {};  // kTagged: what stands at each end of a value
-  std::string_view name_end = {};   // kTagged; empty: white space or the next tag
-  // kTagged: what ends the tag with the name, other attributes before it; behind key_end stands the
-  // value's type, then type_end.
+  std::string_view line_feed = {};  // kTagged: text at each end of a value
+  // kTagged: text after the name; empty: white space or the next tag
+  std::string_view name_end = {};
+  // kTagged. tag_end: end of the tag that contains the name, after other attributes. type_end:
+  // key_end is followed by the value's type, then type_end.
   std::string_view tag_end = {}, type_end = {};
-  bool lines = true;  // kTagged: line feeds between the tags
+  bool lines = true;  // kTagged: line feeds stand between the tags
   CallIds ids = CallIds::kOwn;
-  std::string_view stop_tokens = {};  // separated by spaces
+  std::string_view stop_tokens = {};  // tokens that end an answer, separated by spaces
 };
 
 std::span<const ToolFormat> tool_formats();
 const ToolFormat* find_tool_format(std::string_view name);
-// By the text of the templates; null: they name none.
+// Returns the format that the text of a template uses, or null.
 const ToolFormat* recognise_tool_format(std::string_view template_text);
 
 struct ReasoningFormat {
   std::string_view name;
   std::string_view begin, end;
-  // What is appended where reasoning has to end before the model ends it.
+  // Appended to reasoning that is cut off before the model ends it.
   std::string_view cut;
-  // What stands around the content, and behind a message; not part of it.
+  // Text around the content, and after a message; not part of either.
   std::string_view content_begin = {}, content_end = {}, message_end = {};
 };
 
 std::span<const ReasoningFormat> reasoning_formats();
 const ReasoningFormat* find_reasoning_format(std::string_view name);
 const ReasoningFormat* recognise_reasoning(std::string_view template_text);
-// The form whose texts stand around the content (either may be null); null: there are none.
+// Returns which of the formats (either may be null) has texts around the content, or null.
 const ReasoningFormat* framed_by(const ToolFormat* format, const ReasoningFormat* reasoning);
 
-// Kinds of JSON values that a schema allows, as bits; none: it does not say.
+// Bits for the kinds of JSON values that a schema allows; 0: the schema does not say.
 using JsonKinds = unsigned;
 inline constexpr JsonKinds kStringKind = 1, kNumberKind = 2, kBoolKind = 4, kNullKind = 8,
                            kObjectKind = 16, kArrayKind = 32;
@@ -101,25 +101,25 @@ class ToolSet {
   std::vector<Tool> tools_;
 };
 
-// Where the answer stands when it begins.
+// What the first text of an answer is.
 enum class AnswerStart : uint8_t { kUndecided, kReasoning, kContent };
 
-// How one answer is read.
+// Rules for reading one answer.
 struct AnswerRules {
-  const ReasoningFormat* reasoning = nullptr;  // null: all is content
+  const ReasoningFormat* reasoning = nullptr;  // null: everything is content
   const ToolFormat* format = nullptr;          // null: calls are content
   std::shared_ptr<const ToolSet> tools;
   AnswerStart start = AnswerStart::kUndecided;
-  bool parallel = true;  // else the answer ends with its first call
-  // Special tokens that markers are made of, in ascending order.
+  bool parallel = true;  // false: the answer ends with its first call
+  // Special tokens that occur in markers, ascending.
   std::shared_ptr<const std::vector<int32_t>> marker_tokens;
 };
 
-// Texts that stand in markers of both (either may be null).
+// Returns the texts of both formats' markers; either may be null.
 std::vector<std::string_view> marker_texts(const ToolFormat* format,
                                            const ReasoningFormat* reasoning);
 
-// By the rendered prompt's end.
+// Returns how an answer starts after this end of a rendered prompt.
 AnswerStart answer_start(const ReasoningFormat* reasoning, std::string_view prompt);
 
 }  // namespace moebius

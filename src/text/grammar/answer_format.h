@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an answer was asked to be, in the words of a request: a part of a grammar, or all of it.
+// The form that a request demands of an answer: all of a grammar, or a part of one.
 #pragma once
 #include <functional>
 #include <list>
@@ -19,24 +19,24 @@ struct AnswerFormat {
   Json schema;
   std::string regex;
   std::vector<std::string> choices;
-  std::string path;  // of it in the request, for errors
+  std::string path;  // where the format is in the request, for errors
 
   bool given() const { return kind != Kind::kFree; }
   GrammarBuilder::Rule add_to(GrammarBuilder& builder) const;
   std::string key() const;  // equal for equal formats
 };
-// From texts that a program gives: one of them at most is not empty. Throws GrammarError.
+// Makes a format from texts of which at most one is not empty. Throws GrammarError.
 AnswerFormat format_of_texts(const std::string& json_schema, const std::string& regex,
                              std::vector<std::string> choice);
-// Throws GrammarError.
+// Compiles a grammar. Throws GrammarError.
 GrammarPtr compile(const AnswerFormat& format, const GrammarLimits& limits = {});
 
-// Grammars that were compiled lately; the least used go first. Safe to use from several threads.
+// Keeps recently compiled grammars; the least recently used are dropped first. Thread-safe.
 class GrammarCache {
  public:
   explicit GrammarCache(size_t most_bytes = size_t{64} << 20) : most_bytes_(most_bytes) {}
   GrammarPtr get(const AnswerFormat& format, const GrammarLimits& limits = {});
-  // Of another kind: `make` is called where there is none under this key.
+  // Returns the grammar under this key; calls `make` if there is none.
   GrammarPtr get(const std::string& key, const std::function<GrammarPtr()>& make);
 
  private:
@@ -47,7 +47,7 @@ class GrammarCache {
   const size_t most_bytes_;
   std::mutex mutex_;
   size_t bytes_ = 0;
-  std::list<Kept> kept_;  // last used first
+  std::list<Kept> kept_;  // most recently used first
   std::unordered_map<std::string, std::list<Kept>::iterator> index_;
 };
 

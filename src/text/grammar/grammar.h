@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an answer may be: rules over terminals. A terminal is an automaton over bytes, a fixed text
-// or a token without text; a rule is a small graph of terminals, calls of rules and choices. Rules
-// may call themselves, but not before they have written something.
+// Grammars for answers: rules over terminals. A terminal is an automaton over bytes, a fixed text,
+// or a token without text; a rule is a small graph of terminals, calls of rules, and choices. A
+// rule may call itself, but not before it has written something.
 //
-// A GrammarBuilder puts one together from parts: each part is a rule and may be used several times.
-// A Grammar is immutable and shared by pointer; whoever follows an answer has a GrammarMatcher.
+// A GrammarBuilder makes a grammar from parts: each part is a rule and may be used several times. A
+// Grammar is immutable and shared by pointer; each answer has its own GrammarMatcher.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -28,12 +28,13 @@ struct GrammarTerminal {
   Kind kind = Kind::kText;
   std::string text;
   DfaPtr dfa;
-  // Of any_json_string(), always: how many characters; the automaton does not count them.
+  // true: a string of any_json_string() with a limited number of characters, which the matcher
+  // counts.
   bool counted = false;
   uint32_t least = 0, most = UINT32_MAX;
-  int32_t token = -1;           // kToken
-  bool special = false;         // kDfa: tokens without text may come too, and count as a border
-  std::vector<int32_t> except;  // but not these
+  int32_t token = -1;    // for kToken
+  bool special = false;  // kDfa: special tokens are allowed, too, and end the text before them
+  std::vector<int32_t> except;  // special tokens that are not allowed
 
   bool nullable() const {
     return kind == Kind::kText ? text.empty() : possible() && kind == Kind::kDfa && dfa->accepts(0);
@@ -47,15 +48,15 @@ class Grammar {
     enum class Kind : uint8_t { kEnd, kTerminal, kCall, kChoice };
     Kind kind = Kind::kEnd;
     bool dead = false;  // no text leads from here to the end of the rule
-    uint32_t what = 0;  // terminal; rule; first of its branches
-    uint32_t next = 0;  // node; of a choice: how many branches
+    uint32_t what = 0;  // index of the terminal, of the rule, or of the first branch
+    uint32_t next = 0;  // next node; of a choice: number of branches
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   uint32_t branch(uint32_t i) const { return branches_[i]; }
   const GrammarTerminal& terminal(uint32_t i) const { return terminals_[i]; }
   uint32_t rule(uint32_t i) const { return rules_[i]; }  // its first node
   uint32_t root() const { return rules_[root_]; }
-  size_t bytes() const { return bytes_; }  // of memory, about
+  size_t bytes() const { return bytes_; }  // approximate size in memory
   size_t terminals() const { return terminals_.size(); }
 
  private:
@@ -77,15 +78,15 @@ class GrammarBuilder {
   static constexpr Node kEnd = 0;
   static constexpr uint32_t kNoEnd = UINT32_MAX;
 
-  // With a tokenizer, marker() also finds tokens that are special: these have no text.
+  // With a tokenizer, marker() recognises special tokens, which have no text.
   explicit GrammarBuilder(const Tokenizer* tokenizer = nullptr, const GrammarLimits& limits = {});
 
-  // Parts. All throw GrammarError when they cost too much.
+  // Makers of parts. All throw GrammarError if the grammar becomes too large.
   Rule literal(std::string text);
   Rule token(int32_t id);
-  // This text; special tokens that stand in it are written as such.
+  // Accepts this text; special tokens that occur in it must come as such.
   Rule marker(const std::string& text);
-  // The first special token in a text.
+  // Position of the first special token in a text.
   struct SpecialIn {
     size_t at, bytes;
     int32_t token;
@@ -101,27 +102,27 @@ class GrammarBuilder {
   }
   Rule repeat(Rule part, uint32_t least, uint32_t most = kNoEnd);
   Rule optional(Rule part) { return repeat(part, 0, 1); }
-  Rule words(std::span<const std::string> words);  // one of them
-  // `path` is where the part stands in the request, for errors.
+  Rule words(std::span<const std::string> words);  // accepts one of these words
+  // `path` says where the part is in the request, for errors.
   Rule regex(std::string_view expression, const std::string& path = {});
   Rule schema(const Json& schema, const std::string& path = {});
-  Rule json_object();  // any, of depth 32 at most
+  Rule json_object();  // any object, nested at most 32 deep
   Rule json_value();
-  // Any text and special tokens, up to and with the first of these markers.
+  // Accepts any text and special tokens up to and including the first of these markers.
   Rule text_until(std::span<const std::string> markers);
-  // Any text and special tokens; where a marker comes, its rule follows, then text again. May end
-  // wherever no rule is open. `again` false: nothing comes behind the first rule.
+  // Accepts any text and special tokens; after a marker its rule must follow, then text again. May
+  // end wherever no rule is open. `again` false: nothing follows the first rule.
   struct Trigger {
     std::string marker;
     Rule then;
   };
   Rule triggered(std::span<const Trigger> triggers, bool again = true);
 
-  // Throws GrammarError: empty_schema where no text fits, invalid_schema where a rule calls itself
-  // first.
+  // Returns the grammar. Throws GrammarError: empty_schema if no text fits, invalid_schema if a
+  // rule calls itself first.
   GrammarPtr build(Rule root);
 
-  // For parts that are graphs of their own: nodes are made from the end of a rule to its start.
+  // For parts that make their own graphs: nodes are made from the end of a rule to its start.
   Rule declare(std::string path = {});
   void define(Rule rule, Node start) { grammar_->rules_[rule] = start; }
   Rule define(Node start) {
@@ -132,12 +133,12 @@ class GrammarBuilder {
   uint32_t add_terminal(const std::string& key, GrammarTerminal terminal);
   uint32_t text_terminal(std::string text);
   uint32_t dfa_terminal(const DfaPtr& dfa);
-  // Any JSON string of so many characters.
+  // Returns the terminal of a JSON string with this number of characters.
   uint32_t string_terminal(uint32_t least = 0, uint32_t most = UINT32_MAX);
   Node at_terminal(uint32_t terminal, Node next);
   Node at_call(Rule rule, Node next);
   Node at_choice(std::span<const Node> branches);
-  Node open_choice(size_t branches);  // whose branches are set later
+  Node open_choice(size_t branches);  // a choice whose branches are set later
   void set_branch(Node choice, size_t index, Node to);
   GrammarBudget& budget() { return budget_; }
 
@@ -154,12 +155,12 @@ class GrammarBuilder {
   GrammarBudget budget_;
   std::shared_ptr<Grammar> grammar_;
   std::map<std::string, uint32_t, std::less<>> terminal_of_;
-  std::vector<std::string> paths_;                // of rules
+  std::vector<std::string> paths_;                // of each rule
   std::vector<Rule> json_values_, json_objects_;  // by the depth that is left
   void make_json_values();
 };
 
-// Whole grammars. The texts are a stranger's; errors name a path within them.
+// Compile whole grammars. The arguments are untrusted; errors name a path within them.
 inline constexpr size_t kMostGrammarBytes = 64 << 10;
 GrammarPtr grammar_from_schema(const Json& schema, const std::string& path = {});
 GrammarPtr grammar_from_json_object();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a schema, a regular expression or a grammar of a stranger, and how much work
-// one may cost. Work is counted, not timed: the same text is refused on every machine.
+// Errors of untrusted schemas, regular expressions and grammars, and limits of the work that they
+// may cause. Work is counted, not timed: a text is refused on all machines or on none.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -12,19 +12,20 @@ namespace moebius {
 
 class GrammarError : public Error {
  public:
-  // `where`: a path within the schema ("properties.a.pattern"); empty: all of it.
+  // `where`: path within the schema ("properties.a.pattern"); empty: the whole.
   GrammarError(std::string word, const std::string& what, std::string where = {})
       : Error(what), code(std::move(word)), path(std::move(where)) {}
   std::string code;  // unsupported_keyword, schema_too_complex, empty_schema, invalid_schema, ...
   std::string path;
 };
 
-// Of one grammar.
+// Limits of one grammar.
 struct GrammarLimits {
-  size_t states = 20000;    // of all automata
-  size_t nodes = 200000;    // of all rules
-  size_t work = 6'000'000;  // steps of a few nanoseconds
-  // The limit for compiling beside other requests: ten milliseconds. More is compiled apart.
+  size_t states = 20000;    // of all automata together
+  size_t nodes = 200000;    // of all rules together
+  size_t work = 6'000'000;  // steps of a few nanoseconds each
+  // Returns the limits for compiling on the serving thread: about ten milliseconds. Larger grammars
+  // are compiled on another thread.
   static GrammarLimits quick() { return {.work = 500'000}; }
 };
 
@@ -32,7 +33,8 @@ class GrammarBudget {
  public:
   explicit GrammarBudget(const GrammarLimits& limits = {}) : limits_(limits) {}
   const std::string& path() const { return path_; }
-  void at(std::string path) { path_ = std::move(path); }  // what the work is for
+  // sets the path for errors of the following work
+  void at(std::string path) { path_ = std::move(path); }
 
   void work(size_t steps) {
     if ((spent_ += steps) > limits_.work) too_complex("takes too much work");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Automata for the words of JSON: strings, numbers, white space.
+// Automata for JSON strings, numbers and white space.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,25 +10,26 @@
 
 namespace moebius {
 
-// With its quotes and those escapes only that must be: the one form in which strings that a schema
-// names are written.
+// Returns text as a JSON string with only the necessary escapes: the one form in which strings of a
+// schema are written.
 std::string quoted_plainly(std::string_view text);
-std::string compact_json(const Json& value);  // without white space, strings as above
+std::string compact_json(const Json& value);  // without white space, strings by quoted_plainly
 
-// Automata that every grammar shares. Strings with their quotes.
-DfaPtr any_json_string();    // every escape
-DfaPtr plain_json_string();  // only escapes that must be
-DfaPtr plain_json_body();    // the same without its quotes
+// Automata that all grammars share. Strings include their quotes.
+DfaPtr any_json_string();    // with all escapes
+DfaPtr plain_json_string();  // with necessary escapes only
+DfaPtr plain_json_body();    // as plain_json_string, without quotes
 DfaPtr any_json_number();
 DfaPtr any_json_integer();
 DfaPtr json_gap();          // "", " ", or a line feed and at most 40 spaces or tabs
-DfaPtr json_gap_brace();    // with "}" behind
-DfaPtr json_gap_bracket();  // with "]"
+DfaPtr json_gap_brace();    // followed by "}"
+DfaPtr json_gap_bracket();  // followed by "]"
 
-// The expression of a format that is kept, for all of a string; empty: not known.
+// Returns the regular expression for a whole string of this "format"; empty if the format is not
+// enforced.
 std::string_view format_expression(std::string_view name);
 
-// A number as its digits: +-whole.fraction, without zeros at the outer ends.
+// A number by its digits, +-whole.fraction, without outer zeros.
 struct Decimal {
   bool negative = false;
   std::string whole, fraction;
@@ -44,8 +45,8 @@ struct NumberBound {
 struct NumberRules {
   bool integer = false;
   std::optional<NumberBound> low, high;
-  uint32_t multiple = 0;                    // of this integer; 0: of any
-  std::optional<uint32_t> fraction_digits;  // at most
+  uint32_t multiple = 0;                    // only multiples of this integer; 0: all numbers
+  std::optional<uint32_t> fraction_digits;  // most digits after the point; none: no limit
   bool any() const { return !low && !high && multiple == 0 && !fraction_digits; }
 };
 DfaPtr number_dfa(const NumberRules& rules, GrammarBudget& budget);

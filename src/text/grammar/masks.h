@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From places in a grammar to tokens. For each state of an automaton the vocabulary is looked
-// through once: tokens that stay within the terminal are kept as bits or as a short list; tokens
-// that leave it, by where they leave. A step takes the first as they are and follows the second
-// with the rules that are open. Safe to use from several threads.
+// Finds the tokens that a grammar allows next. For each state of an automaton the vocabulary is
+// searched once: tokens that stay within the terminal are stored as bits or as a short list, tokens
+// that leave it are stored by where they leave. A step takes the former as they are and checks the
+// latter against the rules that are open. Thread-safe.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -18,23 +18,23 @@ namespace moebius {
 
 class TokenMasks {
  public:
-  // The tokenizer is not needed afterwards.
+  // The tokenizer may be destroyed afterwards. `most_bytes` limits the stored states.
   explicit TokenMasks(const Tokenizer& tokenizer, size_t most_bytes = size_t{64} << 20);
   ~TokenMasks();
 
-  // Tokens that may come next. `end_tokens` may come exactly where the grammar may end. `first`: no
-  // token with text has come yet.
+  // Writes the tokens that may come next to `out`. `end_tokens` are allowed exactly where the
+  // grammar may end. `first`: the answer has no text yet.
   void find(GrammarMatcher& matcher, std::span<const int32_t> end_tokens, bool first,
             TokenMask& out);
-  // False, and nothing happened: it does not fit.
+  // Advances the matcher by one token; returns false and changes nothing if the token does not fit.
   bool accept(GrammarMatcher& matcher, int32_t token, bool first) const;
 
-  // Tokens for what must come next whatever is chosen, the longest first; at most so many. Others may
-  // be sampled that begin with the same bytes.
+  // Returns tokens for the bytes that must come next in any case, the longest first, at most `most`
+  // of them. Sampling may choose other tokens that begin with the same bytes.
   std::vector<int32_t> forced(GrammarMatcher& matcher, bool first, size_t most) const;
 
   const TokenTrie& trie() const { return trie_; }
-  size_t states() const;  // that are kept
+  size_t states() const;  // number of stored states
   size_t bytes() const;
 
  private:
@@ -55,7 +55,7 @@ class TokenMasks {
 
   TokenTrie trie_;
   const size_t most_bytes_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::unordered_map<uint64_t, EntryPtr> entries_;
   size_t bytes_ = 0;
   uint64_t clock_ = 0;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where one answer stands in its grammar. There may be several ways to read what was written: each
-// is a place (a terminal that is being written, the state of its automaton) with the rules that
-// are open around it. Rules that are open are frames of one growing list, each behind the one that
-// called it, so that ways share them.
+// Position of one answer in its grammar. A text may be read in several ways: each way is a place (a
+// terminal that is being written and the state of its automaton) with the rules that are open
+// around it. Open rules are frames in one growing list, each linked to its caller, so that ways
+// share them.
 //
-// Copies are independent. Nothing here can get stuck: a place from which no text leads to the end
-// is never taken.
+// Copies are independent. Places from which the grammar's end cannot be reached are never entered.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -18,54 +17,57 @@
 namespace moebius {
 
 struct GrammarPlace {
-  uint32_t frame = 0;  // the rules around it
-  uint32_t node = 0;   // of a terminal
-  uint32_t state = 0;  // of its automaton; of a text: bytes that were written
-  uint32_t count = 0;  // characters of a counted string
+  uint32_t frame = 0;  // innermost open rule
+  uint32_t node = 0;   // node of a terminal
+  uint32_t state = 0;  // of the terminal's automaton; of a fixed text: bytes written
+  uint32_t count = 0;  // characters of a counted string so far
   auto operator<=>(const GrammarPlace&) const = default;  // NOLINT: its 0 is no pointer
 };
 
 struct GrammarPlaces {
   std::vector<GrammarPlace> list;
-  bool may_end = false;  // what was written is a whole text of the grammar
+  bool may_end = false;  // true: the text so far is complete
 };
 
 class GrammarMatcher {
  public:
-  // More ways than this are not followed: later ones are dropped. What is written still fits.
+  // Limit of ways that are followed; later ones are dropped, which only forbids texts, and allows
+  // no wrong one.
   static constexpr size_t kMostPlaces = 4096;
 
   explicit GrammarMatcher(GrammarPtr grammar);
 
-  // False, and nothing happened: the text cannot go on so.
+  // Advances by these bytes; returns false and changes nothing if they do not fit.
   bool accept(std::string_view bytes);
-  bool accept_special(int32_t token);  // one without text
+  bool accept_special(int32_t token);  // advances by a token without text
   bool may_end() const { return places_.may_end; }
-  bool must_end() const { return places_.list.empty(); }  // nothing can follow
+  bool must_end() const { return places_.list.empty(); }  // true: nothing can follow
 
   const Grammar& grammar() const { return *grammar_; }
   const GrammarTerminal& terminal_at(const GrammarPlace& p) const {
     return grammar_->terminal(grammar_->node(p.node).what);
   }
   const GrammarPlaces& places() const { return places_; }
-  // The places behind one more byte; `to` is overwritten. Frames may be added.
+  // Writes to `to` the places after one more byte. May add frames.
   void step(std::span<const GrammarPlace> from, uint8_t byte, GrammarPlaces& to);
-  // What must come next at these places whatever is chosen: a byte, or a token without text.
+  // The only possible continuation at these places: a byte, or a token without text; both -1: there
+  // are several.
   struct Forced {
     int byte = -1;
     int32_t token = -1;
   };
   Forced forced(const GrammarPlaces& at) const;
-  // The places behind the terminal of `p`.
+  // Writes to `to` the places after the terminal of `p`.
   void behind(const GrammarPlace& p, GrammarPlaces& to);
-  // One state on; kDead where the byte does not fit. Counts characters.
+  // Advances a terminal by one byte and returns its new state; kDead if the byte does not fit.
+  // Counts characters.
   static uint32_t step(const GrammarTerminal& t, uint32_t state, uint8_t byte, uint32_t& count);
   static bool accepts(const GrammarTerminal& t, uint32_t state);
   static bool ends(const GrammarTerminal& t, uint32_t state);
 
  private:
   struct Frame {
-    uint32_t parent, next;  // where the caller goes on
+    uint32_t parent, next;  // where the caller continues
   };
   struct Closure {
     uint32_t first, count;
@@ -79,9 +81,9 @@ class GrammarMatcher {
 
   GrammarPtr grammar_;
   GrammarPlaces places_;
-  std::vector<Frame> frames_;  // 0: nobody called
+  std::vector<Frame> frames_;  // frame 0 is the root
   std::unordered_map<uint64_t, uint32_t> frame_of_;
-  // What can be written first at a node, found once.
+  // Places that can be entered first at a node, computed once per node.
   std::unordered_map<uint64_t, Closure> closures_;
   std::vector<GrammarPlace> closed_;
   static constexpr size_t kFramesToForget = 1 << 14;

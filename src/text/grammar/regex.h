@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions of strangers as automata over bytes: ECMAScript's forms without lookaround,
-// back references and word boundaries. Nothing here recurses on the text, and all work is counted.
+// Compiles untrusted regular expressions to automata over bytes: ECMAScript's syntax without
+// lookaround, back references and word boundaries. Nothing recurses on the text, and all work is
+// counted.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,49 +16,52 @@ namespace moebius {
 
 enum class RegexBytes : uint8_t {
   kPlain,  // UTF-8
-  kJson,   // as between the quotes of a JSON string, with those escapes only that must be
+  kJson,   // as between the quotes of a JSON string, with necessary escapes only
 };
 
 struct RegexOptions {
   RegexBytes bytes = RegexBytes::kPlain;
-  bool search = false;  // the expression may stand anywhere in the text; else it is all of it
+  // true: the expression may match anywhere in the text; false: the whole text
+  bool search = false;
 };
 
-// How many code points a text of the expression has.
+// Number of code points of the texts that match.
 struct RegexLengths {
   size_t least = 0;
-  std::optional<size_t> most = 0;  // nothing: without end
+  std::optional<size_t> most = 0;  // nothing: unlimited
 };
 
 struct ParsedRegex;
 using ParsedRegexPtr = std::shared_ptr<const ParsedRegex>;
 
-// Throws GrammarError: invalid_regex, unsupported_keyword, schema_too_complex.
+// Parses an expression. Throws GrammarError: invalid_regex, unsupported_keyword,
+// schema_too_complex.
 ParsedRegexPtr parse_regex(std::string_view text, GrammarBudget& budget);
 DfaPtr regex_dfa(const ParsedRegex& regex, const RegexOptions& options, GrammarBudget& budget);
 DfaPtr regex_dfa(std::string_view text, const RegexOptions& options, GrammarBudget& budget);
-// Of the whole text, where the expression has its end at both ends (^ and $ around it all).
+// Returns lengths of the whole text, if the expression is anchored at both ends (^ and $ around all
+// of it).
 std::optional<RegexLengths> anchored_lengths(const ParsedRegex& regex);
 
-// Sets of code points: ranges that ascend and do not touch.
+// A set of code points: ascending ranges that do not touch.
 using CodeRange = std::pair<char32_t, char32_t>;
 struct CodeSet {
   std::vector<CodeRange> ranges;
   void add(char32_t low, char32_t high) { ranges.emplace_back(low, high); }
   void tidy();
-  CodeSet others() const;  // all code points that are not in it
+  CodeSet others() const;  // all code points that are not in the set
 };
 
 struct ParsedRegex {
   enum class Kind : uint8_t { kEmpty, kSet, kSequence, kChoice, kRepeat, kBegin, kEnd };
   struct Node {
     Kind kind = Kind::kEmpty;
-    std::vector<uint32_t> parts;  // of sequences and choices; of a repeat, one
+    std::vector<uint32_t> parts;  // of sequences and choices; a repeat has one
     uint32_t set = 0;
-    uint32_t least = 0, most = 0;  // most: kNoEnd
+    uint32_t least = 0, most = 0;  // of a repeat; most: or kNoEnd
   };
   static constexpr uint32_t kNoEnd = UINT32_MAX;
-  std::vector<Node> nodes;  // parts come before what they are part of; the last is all
+  std::vector<Node> nodes;  // parts precede the nodes they belong to; the last node is the whole
   std::vector<CodeSet> sets;
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON Schema (draft 2020-12) to rules. Every schema is kept whole or refused by path and keyword.
+// Compiles JSON Schema (draft 2020-12) to rules. A schema is enforced completely, or refused with
+// path and keyword.
 //
-// What a value has to satisfy is a list of parts (schemas, and choices among schemas that are still
-// open); each list that comes up becomes one rule, found again by its parts. So references that
-// lead back end in calls, and nothing here recurses.
+// What a value must satisfy is a list of parts: schemas, and choices among schemas that are still
+// open. Each distinct list becomes one rule, found again by its parts, so that recursive references
+// end in calls of rules, and the compiler does not recurse.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,7 +19,7 @@
 
 namespace moebius {
 
-// Kinds of values; an integer is a number too.
+// Kinds of values. Integers count as numbers, too.
 enum JsonTypes : uint32_t {
   kNullType = 1,
   kBoolType = 2,
@@ -32,29 +33,29 @@ enum JsonTypes : uint32_t {
 };
 
 bool json_equal(const Json& a, const Json& b);
-// Steps of comparing a value with another, at most.
+// Returns the most steps that comparing the value with another takes.
 size_t weight_of(const Json& value);
 size_t weight_of(const std::vector<Json>& values);
-// Steps of looking up some keywords in each of these schemas.
+// Returns the steps for looking up `keywords` keywords in each of these schemas.
 size_t lookups(const std::vector<const Json*>& schemas, size_t keywords);
 inline size_t lookups(const Json& schema, size_t keywords) {
   return keywords * (4 + schema.members().size()) / 8;
 }
 uint32_t json_type(const Json& value);
 
-// A schema document: its parts by name and path, checked as they are asked for.
+// A schema document: finds its parts by name and path, and checks each when it is used.
 class SchemaDocument {
  public:
-  // Throws GrammarError where it is too long or too deep.
+  // Throws GrammarError if the document is too long or too deep.
   SchemaDocument(const Json& root, std::string path, GrammarBudget& budget);
 
   const Json& root() const { return root_; }
   const std::string& path(const Json& schema) const;
   std::string keyword_path(const Json& schema, std::string_view keyword) const;
-  // A schema within another, under a keyword.
+  // Registers a schema within another, under a keyword, and returns it.
   const Json& child(const Json& schema, const std::string& step, const Json& value);
-  const Json& target(const Json& schema, const Json& reference);  // of $ref
-  // Refuses keywords and wrong values; true and false need no check.
+  const Json& target(const Json& schema, const Json& reference);  // resolves $ref
+  // Throws GrammarError for unsupported keywords and wrong values; true and false are always fine.
   void check(const Json& schema);
   [[noreturn]] void refuse(const Json& schema, std::string_view keyword, const std::string& why,
                            const char* code = "unsupported_keyword") const;
@@ -69,8 +70,8 @@ class SchemaDocument {
   bool nested_ids_ = false;
 };
 
-// Readers of keywords that were checked.
-uint32_t types_of(const Json& schema);  // all where it names none
+// Read keywords of checked schemas.
+uint32_t types_of(const Json& schema);  // all types if the schema names none
 std::optional<size_t> count_of(const Json& schema, std::string_view keyword);
 
 class SchemaCompiler {
@@ -82,7 +83,8 @@ class SchemaCompiler {
   using Rule = GrammarBuilder::Rule;
   using Node = GrammarBuilder::Node;
   struct Part {
-    enum class Kind : uint8_t { kSchema, kPlain, kChoice };  // plain: without what it refers to
+    // kPlain: the schema without its references
+    enum class Kind : uint8_t { kSchema, kPlain, kChoice };
     Kind kind = Kind::kSchema;
     const Json* json = nullptr;
     auto operator<=>(const Part&) const = default;  // NOLINT: its 0 is no pointer
@@ -97,8 +99,8 @@ class SchemaCompiler {
     std::string name;
     bool required = false;
   };
-  struct NameClass {  // names that are not listed
-    DfaPtr names;     // null: all strings
+  struct NameClass {  // names of members that the schema does not list
+    DfaPtr names;     // which names; null: all strings
     Parts parts;
   };
 
@@ -129,7 +131,7 @@ class SchemaCompiler {
   void refuse_container(const Json& value, const Json& schema);
   std::optional<std::vector<Json>> values_of(const std::vector<const Json*>& plain);
 
-  // oneOf
+  // Used for oneOf.
   struct Summary {
     std::vector<const Json*> plain;
     uint32_t types = kAllTypes;
@@ -145,9 +147,9 @@ class SchemaCompiler {
   std::map<Parts, Rule> rules_;
   std::vector<std::pair<Rule, Parts>> waiting_;
   std::map<std::string, DfaPtr, std::less<>> patterns_;
-  std::map<std::string, uint32_t, std::less<>> strings_;  // terminals by their rules
+  std::map<std::string, uint32_t, std::less<>> strings_;  // string terminals by their rules
   std::map<const Json*, uint64_t> ways_;                  // see check_ways
-  std::set<const Json*> apart_;                           // oneOf that were checked
+  std::set<const Json*> apart_;                           // oneOf schemas that were checked
 };
 
 }  // namespace moebius

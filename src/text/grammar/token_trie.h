@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All tokens of a vocabulary by their bytes: a tree in depth-first order, so that a walk is a loop
-// and a branch that does not fit is a jump.
+// All tokens of a vocabulary in a tree by their bytes, stored in depth-first order, so that
+// visiting it is a loop, and skipping a branch is a jump.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,43 +15,45 @@ class Tokenizer;
 
 struct TrieNodes {
   struct Node {
-    uint32_t next;      // behind its branch
-    uint32_t first_id;  // ids of its branch begin there; those of the node itself come first
-    uint16_t ids;       // of the node itself
+    uint32_t next;      // first node after this branch
+    uint32_t first_id;  // index of the first id in this branch; ids of the node itself come first
+    uint16_t ids;       // number of ids of the node itself
     uint16_t depth;     // 1 for the first byte
     uint8_t byte;
   };
   std::vector<Node> nodes;
   std::vector<int32_t> ids;
-  size_t ids_end(uint32_t node) const {  // of its branch
+  size_t ids_end(uint32_t node) const {  // end of the ids in a node's branch
     const uint32_t next = nodes[node].next;
     return next < nodes.size() ? nodes[next].first_id : ids.size();
   }
 };
-// `words` need not be sorted; equal ones share a node.
+// Builds a tree; `words` may be in any order, and equal words share a node.
 TrieNodes make_trie(std::vector<std::pair<std::string_view, int32_t>> words);
 
 class TokenTrie {
  public:
-  // Special tokens are not in the tree.
+  // Special tokens are left out of the tree.
   explicit TokenTrie(const Tokenizer& tokenizer);
 
   const TrieNodes& trie() const { return trie_; }
   size_t vocab() const { return begin_.size() - 1; }
-  size_t words() const { return (vocab() + 63) / 64; }  // of a bit per token
-  std::string_view bytes(int32_t token) const {         // empty: it has no text
+  size_t words() const { return (vocab() + 63) / 64; }  // words of a mask with one bit per token
+  std::string_view bytes(int32_t token) const {         // empty: the token has no text
     const auto t = static_cast<size_t>(token);
     if (token < 0 || t >= vocab()) return {};
     return std::string_view(text_).substr(begin_[t], begin_[t + 1] - begin_[t]);
   }
   const std::vector<int32_t>& special() const { return special_; }  // ascending
-  // The first token with text loses a space at its start.
+  // Returns true if the first token with text loses a space at its start.
   bool strips_first_space() const { return strips_; }
-  uint32_t child_of_root(uint8_t byte) const { return roots_[byte]; }  // UINT32_MAX: none
-  int32_t longest_in(std::string_view text) const;  // token that the text begins with; -1: none
+  // UINT32_MAX: no token begins with this byte
+  uint32_t child_of_root(uint8_t byte) const { return roots_[byte]; }
+  // returns the longest token that the text begins with; -1: none
+  int32_t longest_in(std::string_view text) const;
 
  private:
-  std::string text_;  // of all tokens, one after the other
+  std::string text_;  // texts of all tokens, concatenated
   std::vector<uint32_t> begin_;
   std::vector<int32_t> special_;
   TrieNodes trie_;

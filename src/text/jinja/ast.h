@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parsed chat template. Depth of expressions and blocks is bounded by the parser, so recursion
-// over the tree is safe.
+// The syntax tree of a chat template. The parser limits the depth of expressions and blocks, so
+// that recursion over the tree is safe.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ struct Expr {
     kDict,       // args: key, value, key, value, ...
     kAttribute,  // args[0].text
     kItem,       // args[0][args[1]]
-    kSlice,      // args[0][args[1]:args[2]:args[3]], null where absent
+    kSlice,      // args[0][args[1]:args[2]:args[3]], null if absent
     kCall,       // args[0](args[1...], named)
     kFilter,
     kTest,  // args[0] | text(args[1...], named)
@@ -48,7 +48,7 @@ struct Expr {
   Place place;
   uint32_t depth = 1;
   std::string text;
-  Str literal;  // kString
+  Str literal;  // for kString
   int64_t integer = 0;
   double number = 0;
   std::vector<ExprPtr> args;
@@ -61,7 +61,7 @@ using Block = std::vector<std::unique_ptr<Stmt>>;
 
 struct Parameter {
   std::string name;
-  ExprPtr absent;  // default, or null
+  ExprPtr absent;  // default value, or null
 };
 
 struct Stmt {
@@ -82,20 +82,19 @@ struct Stmt {
   };
   Kind kind = Kind::kText;
   Place place;
-  std::string text;   // kText; name of a macro
-  ExprPtr value;      // printed, assigned, iterated, called; kFor: the iterable
+  std::string text;   // kText; name of a kMacro
+  ExprPtr value;      // expression that is printed, assigned, iterated or called
   ExprPtr condition;  // kFor: ... if condition
   std::vector<std::string>
       targets;  // kFor, kSet: names; kSet with an attribute: object and attribute
   bool sets_attribute = false;
   std::vector<std::pair<ExprPtr, Block>> branches;  // kIf: condition (null: else) and body
   std::vector<Parameter> parameters;                // kMacro, kCallBlock, kWith
-  std::vector<ExprPtr>
-      filters;            // kSetBlock, kFilterBlock: filter expressions whose args[0] is null
-  Block body, otherwise;  // kFor: else
+  std::vector<ExprPtr> filters;  // kSetBlock, kFilterBlock: filters, with args[0] null
+  Block body, otherwise;         // kFor: `otherwise` is the else block
 };
 
-// Throws Error with line and column for everything that is not supported.
+// Parses a template. Throws Error with line and column for all unsupported syntax.
 Block parse(std::string_view source, const std::string& name);
 
 }  // namespace moebius::jinja

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates as tokens. White space control is done here, with trim_blocks and lstrip_blocks
-// on, as the published libraries render chat templates. Every token knows its line and column.
+// Splits chat templates into tokens. White space control happens here, with trim_blocks and
+// lstrip_blocks on, as published libraries render chat templates. Each token has its line and
+// column.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -28,7 +29,7 @@ struct Token {
     kEnd
   };
   Kind kind = Kind::kEnd;
-  std::string text;  // of a string: its value
+  std::string text;  // a string's value
   Place place;
   bool is(std::string_view op) const { return kind == Kind::kOperator && text == op; }
   bool is_name(std::string_view name) const { return kind == Kind::kName && text == name; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of chat templates, shared by the units that parse statements and expressions.
+// The parser of chat templates, implemented in one unit for statements and one for expressions.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -40,7 +40,7 @@ class Parser {
   void end_tag(std::string_view name);
   [[noreturn]] void unexpected_tag();
 
-  // Expressions, loosest first.
+  // Expressions, from the lowest precedence on.
   ExprPtr tuple_or_expression();
   ExprPtr expression() { return condition(); }
   ExprPtr condition();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a parsed template. One Runtime renders once. Steps, memory, output and depth are bounded;
-// every failure is an Error with the line and column of the expression that was running.
+// Runs a parsed template. A Runtime renders once. Steps, memory, output and depth are limited;
+// every failure is an Error with the line and column of the running expression.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Limits {
   uint64_t steps = 20'000'000;
   size_t memory = size_t{256} << 20;
   size_t output = size_t{64} << 20;
-  std::chrono::nanoseconds time{0};  // of this thread's CPU; 0: not looked at
+  std::chrono::nanoseconds time{0};  // CPU time of this thread; 0: no limit
 };
 
 // Positional and named arguments of a call, filter or test.
@@ -33,7 +33,7 @@ class Runtime {
   void define(const std::string& name, Value value);  // `name` must outlive the runtime
   Str render(const Block& block, size_t expected_bytes = 0);
 
-  // For filters, tests and methods.
+  // Called by filters, tests and methods.
   Value call(const Value& callee, Arguments args);
   Value filter(const std::string& name, const Value& input, const Arguments& args);
   bool test(const std::string& name, const Value& input, const Arguments& args);
@@ -41,7 +41,8 @@ class Runtime {
   bool compare_op(const std::string& op, const Value& a, const Value& b);
   Value attribute(const Value& object, const std::string& name);
   Value item(const Value& object, const Value& key);
-  // All elements; a generator is used up. Throws for what cannot be iterated.
+  // Returns all elements; a generator is empty afterwards. Throws Error for values that cannot be
+  // iterated.
   std::vector<Value> elements(const Value& v);
   Value to_str(const Value& v);
   std::optional<int64_t> now() const { return now_; }
@@ -79,19 +80,20 @@ class Runtime {
   Limits limits_;
   Heap heap_;
   Scope* globals_;
-  std::optional<int64_t> now_;  // seconds; the clock if absent
-  Place place_;                 // of what runs, for messages
+  std::optional<int64_t> now_;  // seconds since 1970 UTC; absent: the clock
+  Place place_;                 // position of the running expression, for messages
   int depth_ = 0;
 };
 
-// An integer, or Error that says what must be one.
+// Returns v as an integer. Throws Error that names `what` if it is none.
 int64_t index_of(const Value& v, std::string_view what);
-// Values for a function's parameters by position or name; throws for too many or unknown ones.
+// Returns the arguments in order of a function's parameters `names`, given by position or name.
+// Throws Error for too many or unknown ones.
 std::vector<Value> bind(std::string_view function, const Arguments& args,
                         std::initializer_list<std::string_view> names);
-// Python arithmetic (+ - * / // % **) on two numbers; throws Error.
+// Computes Python arithmetic (+ - * / // % **) on two numbers. Throws Error.
 Value arithmetic(const std::string& op, const Value& a, const Value& b);
-// "%s and %d" % values
+// Computes Python's "%s and %d" % values.
 Value percent_format(Runtime& runtime, const Str& format, const std::vector<Value>& values);
 std::string strftime_now(const std::string& format, std::optional<int64_t> now);
 Str changed_case(const Str& s, bool upper);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of strings, with Python's meaning. names.cpp gives them their names; those that share a
+// Methods of strings, with Python's semantics. names.cpp registers them; methods that share a
 // function look at the name.
 #pragma once
 #include "text/jinja/run.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a running chat template, with Python's meaning. Everything lives in a Heap until the
-// rendering ends, so values are plain words, cycles do no harm and no destructor recurses; the
-// heap's size is bounded. Strings know of every byte whether they come from the template (trusted)
-// or from the input.
+// Values of a running chat template, with Python's semantics. All values live in a Heap of limited
+// size until rendering ends, so that copies are cheap, cycles are harmless and no destructor
+// recurses. Strings record for each byte whether it comes from the template (trusted) or from the
+// input.
 #pragma once
 #include <bit>
 #include <chrono>
@@ -18,12 +18,12 @@
 
 namespace moebius::jinja {
 
-inline constexpr int kMaxNesting = 100;  // of values inside values
+inline constexpr int kMaxNesting = 100;  // depth of values within values
 
 struct Stmt;
 struct Scope;
 
-// Which bytes of a text come from the template: stretches of one origin.
+// Records which bytes of a text come from the template, as ranges of one origin.
 class Trust {
  public:
   struct Stretch {
@@ -36,9 +36,10 @@ class Trust {
     return t;
   }
   bool all() const { return stretches_.empty(); }
-  const std::vector<Stretch>& stretches() const { return stretches_; }  // none: all is trusted
+  // empty: all bytes are trusted
+  const std::vector<Stretch>& stretches() const { return stretches_; }
   bool at(size_t byte) const;
-  // Of the bytes that are added behind the first `at`.
+  // Records the origin of bytes appended after the first `at`.
   void add(size_t at, size_t bytes, bool trusted);
   void add(size_t at, const Trust& other, size_t begin, size_t end);
 
@@ -58,8 +59,8 @@ struct Loop;
 
 class Value {
  public:
-  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: what a
-  // dictionary's keys(), values() and items() give; can be iterated and counted, not indexed.
+  // kGenerator: result of a lazy filter; can be iterated once, has no length. kView: result of a
+  // dictionary's keys(), values() and items(); can be iterated and counted, but not indexed.
   enum class Kind : uint8_t {
     kUndefined,
     kNone,
@@ -77,8 +78,8 @@ class Value {
     kFunction,
     kLoop
   };
-  // The kind says which member of the union is active; constant expressions, in which the compiler
-  // refuses to read any other.
+  // kind_ says which member of the union is active. Constant expressions use these functions,
+  // because the compiler refuses to read another member there.
   constexpr Value() : name_(nullptr) {}
   static constexpr Value none() { return Value(Kind::kNone); }
   static constexpr Value undefined(const std::string* name = nullptr) {
@@ -114,7 +115,8 @@ class Value {
   Function& function() const { return *function_; }
   Loop& loop() const { return *loop_; }
   const std::string* undefined_name() const { return name_; }
-  // The same object, not an equal one. Numbers are the same when their bits are: 0.0 is not -0.0.
+  // Returns true for the same object, not just an equal one. Numbers are the same if their bits
+  // are: 0.0 is not -0.0.
   constexpr bool same(const Value& o) const;
 
  private:
@@ -165,10 +167,10 @@ constexpr bool Value::same(const Value& o) const {
 struct List {
   std::vector<Value> items;
   int64_t start = 0, stop = 0, step = 1;  // of a range
-  std::string_view view;                  // of a view: Python's name of its type
+  std::string_view view;                  // of a view: Python's name of the type
 };
 
-// Keeps insertion order; string keys are found by hash once there are many.
+// Keeps the order of insertion; string keys are hashed once there are many.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   Value* find(const Value& key);
@@ -178,7 +180,7 @@ struct Dict {
 
  private:
   void index_all();
-  std::unordered_map<std::string_view, size_t> index_;  // views into strings of the heap
+  std::unordered_map<std::string_view, size_t> index_;  // keys are views into strings of the heap
   bool indexed_ = false;
 };
 
@@ -188,28 +190,28 @@ struct Function {
   std::string name;
   Value self;                   // kMethod
   const Stmt* macro = nullptr;  // kMacro: a macro or a call block
-  Scope* scope = nullptr;       // kMacro: where it was defined
+  Scope* scope = nullptr;       // kMacro: scope of its definition
 };
 
 struct Loop {
   const std::vector<Value>* items = nullptr;
   size_t index = 0;
-  Value changed;  // what loop.changed saw last
+  Value changed;  // last value given to loop.changed
 };
 
 struct Scope {
-  std::unordered_map<std::string_view, Value> names;  // views into the template's tree
+  std::unordered_map<std::string_view, Value> names;  // keys are views into the syntax tree
   Scope* parent = nullptr;
 };
 
-// Owns what a rendering makes. Throws Error when more than the limit is made in all.
+// Owns all values of a rendering. Throws Error if their total size exceeds the limit.
 class Heap {
  public:
   explicit Heap(size_t limit) : limit_(limit) {}
   void charge(size_t bytes);
   Value string(Str s);
-  Value string(std::string_view text) { return string(Str{std::string(text)}); }  // trusted
-  // The string of a value that nobody else has, with more behind it.
+  Value string(std::string_view text) { return string(Str{std::string(text)}); }  // trusted text
+  // Returns the string of a value that has no other owner, extended by `more`.
   Value append(const Value& own, const Str& more);
   Value list(std::vector<Value> items, Value::Kind kind = Value::Kind::kList);
   Dict* dict();
@@ -227,7 +229,7 @@ class Heap {
   std::deque<Scope> scopes_;
 };
 
-// Builds a string from parts of known origin.
+// Builds a string from parts whose origin is known.
 class StrBuilder {
  public:
   void add(const Str& s) { add(s, 0, s.text.size()); }
@@ -243,41 +245,43 @@ class StrBuilder {
 };
 Str substr(const Str& s, size_t begin, size_t end);
 
-// Every node that runs and every element that is touched costs a step of the thread's budget; when
-// it is spent, Error.
+// Limits of the current thread: each node that runs and each element that is visited costs a step.
+// spend() throws Error when steps or time are used up.
 void set_budget(uint64_t steps, std::chrono::nanoseconds time);
 void spend(uint64_t steps = 1);
-// Steps for bytes that are copied or compared.
+// Spends steps for bytes that are copied or compared.
 void spend_bytes(size_t bytes);
-// Steps for the search of `what` in `text`, which at worst compares all of it at every byte.
+// Spends steps for a search of `what` in `text`, which in the worst case compares all of it at
+// every byte.
 void spend_search(std::string_view text, std::string_view what);
 
-std::string_view type_name(const Value& v);  // Python's: "str", "int", "dict", ...
+std::string_view type_name(const Value& v);  // Python's name: "str", "int", "dict", ...
 bool truth(const Value& v);
 bool equal(const Value& a, const Value& b, int depth = 0);
-// Throws Error for what cannot be the key of a dictionary.
+// Throws Error for values that cannot be keys of a dictionary.
 void check_hashable(const Value& v, int depth = 0);
-// Less than zero, zero, more than zero; throws Error for types that have no order.
+// Returns a number less than, equal to, or greater than zero. Throws Error for types without an
+// order.
 int compare(const Value& a, const Value& b, int depth = 0);
-// str(v) appended; throws Error for nesting beyond a limit.
+// Appends str(v). Throws Error for nesting beyond a limit.
 void write_str(const Value& v, StrBuilder& out);
 void write_repr(const Value& v, StrBuilder& out, int depth = 0);
 std::string float_repr(double d);
 
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
-  std::string indent;  // with has_indent
+  std::string indent;  // used if has_indent
   bool has_indent = false;
   std::string item_separator = ", ", key_separator = ": ";
 };
 void write_json(const Value& v, const JsonStyle& style, StrBuilder& out, int depth = 0);
 
-// Input as values; its strings are not trusted.
+// Converts JSON to values; their strings are untrusted unless said otherwise.
 Value from_json(const Json& json, Heap& heap, bool trusted = false);
 
-bool python_space(char32_t c);  // str.isspace
+bool python_space(char32_t c);  // Python's str.isspace
 size_t count_chars(std::string_view text);
 size_t char_offset(std::string_view text,
-                   size_t index);  // byte position of the index-th character (or the end)
+                   size_t index);  // byte position of the index-th character, or the end
 
 }  // namespace moebius::jinja
