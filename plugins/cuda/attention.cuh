@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by tensor cores over keys and values of 16 bits (device_attention.h says for which layers, and how blocks lie in memory). A
-// warp has a tile of up to 16 queries of one kv head and goes through halves of blocks, 64 keys each. The order is that of
-// device_attention.h with these sums: a score is one chain over its features; probabilities of a half are added by four lanes and then
-// across them; values of a half are one chain, and both halves of a block are added before the block joins what came before. So a row's
-// result depends on nothing but the row and its keys, and all forms have the same bytes:
+// Attention by tensor cores over keys and values of 16 bits (device_attention.h says for which
+// layers, and how blocks are laid out). A warp computes a tile of up to 16 queries of one kv head
+// and goes through halves of blocks, 64 keys each. The order is that of
+// device_attention.h with these sums: a score is one chain over its features; probabilities of a
+// half are added by four lanes and then
+// across them; values of a half are one chain, and both halves of a block are added before the
+// block joins what came before. A row's result thus depends on the row and its keys alone, and all
+// forms give the same bytes:
 //   whole: a warp goes through all keys of its tile;
-//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared memory;
-//   staged (attention_staged.cuh): warps with neighbouring tiles go through all keys together, which come to shared memory once for all.
+//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared
+//   memory;
+//   staged (attention_staged.cuh): warps with neighbouring tiles go through all keys together,
+//   which come to shared memory once for all.
 //
-// Operands are sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie token by token), or eight neighbouring
-// tokens of a feature of values (values lie feature by feature), and queries and probabilities are taken in the same order. So column n of
+// Operands are sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie
+// token by token), or eight neighbouring
+// tokens of a feature of values (values lie feature by feature), and queries and probabilities are
+// taken in the same order. So column n of
 // the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
 #pragma once
 #include "attention_plan.h"
@@ -22,10 +29,11 @@ constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8;
 constexpr auto kBlockKeys = static_cast<uint32_t>(kKeyBlock),
                kSegmentBlocks = static_cast<uint32_t>(kDeviceSegment / kKeyBlock);
 
-// What a block of keys does to the running maximum of a row.
+// Effect of one block of keys on the running maximum of a row: the new maximum `top` and the factor
+// `keep` of earlier sums.
 struct BlockTop {
   float top, keep;
-  bool none;  // nothing is added
+  bool none;  // true: the block adds nothing to the row
 };
 __device__ __forceinline__ BlockTop block_top(float most, float scale, float best) {
   const float here = most * scale, top = here > best ? here : best;
@@ -33,7 +41,8 @@ __device__ __forceinline__ BlockTop block_top(float most, float scale, float bes
   return {top, none || best == top ? 1.0f : exp_f32(best - top), none};
 }
 
-// e^(score * scale - top): as exp_coarse_f32, with one instruction for its bound, or as exp_minus.
+// Returns e^(score * scale - top): as exp_coarse_f32 with one instruction for its bound, or as
+// exp_minus.
 template <bool kF16>
 __device__ __forceinline__ float probability(float score, float scale, float top) {
   if constexpr (kF16) return exp_minus(score * scale, top);
@@ -46,8 +55,8 @@ __device__ __forceinline__ float probability(float score, float scale, float top
   return fma_f32(q * f, power, power);
 }
 
-// Keys and values of a block straight from memory: what this lane multiplies, of 32 features of a key or of 32 keys of a feature. Loads
-// of several products are under way together.
+// Reads keys and values of a block from global memory: the operands of this lane, for 32 features
+// of a key or 32 keys of a feature. Loads of several products are in flight together.
 template <int D>
 struct DirectOperands {
   static constexpr int kKeyTiles = 2, kKeyChunks = D / 32;
@@ -103,7 +112,7 @@ class TensorTile {
     return static_cast<uint32_t>(oldest_key(args_.layer, position_));
   }
   __device__ uint32_t newest() const { return newest_; }
-  // Whether any key of a block is seen that 64 keys from key0 on are of.
+  // Returns true if a query of the tile sees any of the 64 keys from key0 on.
   __device__ bool sees(uint32_t key0) const {
     return key0 <= newest_ && (key0 / kKeyBlock + 1) * kKeyBlock > oldest();
   }
@@ -124,7 +133,7 @@ class TensorTile {
     }
   }
 
-  // Brings 64 keys and their values nearer.
+  // Prefetches 64 keys and their values.
   __device__ void fetch(uint32_t key0) const {
     const uint8_t *head = head_of_block(key0 / kKeyBlock), *k = head + key0 % kKeyBlock * (D * 2),
                   *v = head + kKeyBlock * D * 2 + key0 % kKeyBlock * 2;
@@ -135,12 +144,12 @@ class TensorTile {
     }
   }
 
-  // Keys and values of a block that this tile's head has.
+  // Returns the keys and values of this tile's head in a block.
   __device__ const uint8_t* head_of_block(uint32_t block) const {
     return blocks_[block] + head_offset_;
   }
 
-  // Scores of 64 keys from key0 on, -infinity where a query does not see one.
+  // Computes the scores of 64 keys from key0 on; -infinity for keys that a query does not see.
   template <class Operands>
   __device__ void score(const Operands& from, uint32_t key0, float (&s)[kHalfTiles][4]) const {
     constexpr int kAtOnce = Operands::kKeyTiles, kTogether = Operands::kKeyChunks;
@@ -155,7 +164,8 @@ class TensorTile {
 #pragma unroll
           for (int c = 0; c < kTogether; ++c)
             w[i][c] = from.key(first + (t0 + i) / 4 * 32 + (t0 + i) % 4 * 2, c0 + c);
-            // Chains side by side: a product waits for the one before it in its chain.
+            // Independent chains are interleaved, because a product waits for the previous one of
+            // its chain.
 #pragma unroll
         for (int c = 0; c < kTogether; ++c) {
 #pragma unroll
@@ -169,7 +179,7 @@ class TensorTile {
             mma_halves<kF16>(s[t0 + i], q_[c0 + c][1], w[i][c].z, w[i][c].w);
         }
       }
-    if (key0 + kHalfKeys <= position_ + 1 && key0 >= last_oldest_) return;  // all are seen
+    if (key0 + kHalfKeys <= position_ + 1 && key0 >= last_oldest_) return;  // all keys are seen
 #pragma unroll
     for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
@@ -179,7 +189,7 @@ class TensorTile {
       }
   }
 
-  // The largest of a half's scores, of both rows; NaN if there is one.
+  // Returns the largest score of a half block, for both rows; NaN if there is one.
   __device__ void largest(const float (&s)[kHalfTiles][4], float (&most)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -192,8 +202,9 @@ class TensorTile {
     }
   }
 
-  // Scores become probabilities, as operands of the product with values; returns their sums. Of a row to which nothing is added they are
-  // 0 where no key is seen, and do not matter where a score is NaN: its sum is, for good.
+  // Replaces scores by probabilities, as operands of the product with values, and returns their
+  // sums. If nothing is added to a row, probabilities are 0 for keys that are not seen; if a score
+  // is NaN they do not matter, because the row's sum stays NaN.
   __device__ void weigh(const float (&s)[kHalfTiles][4], const BlockTop (&top)[2],
                         uint32_t (&p)[kHalfTiles / 2][4], float (&sum)[2]) const {
     const float scale = args_.layer.scale;
@@ -214,7 +225,8 @@ class TensorTile {
     }
   }
 
-  // Values of one half or two by their probabilities: to(n, sums of each half) for eight features each, from kBegin to kEnd.
+  // Multiplies values of one or two half blocks by their probabilities: calls to(n, sums of each
+  // half) for eight features each, from kBegin to kEnd.
   template <int kBegin = 0, int kEnd = kTiles, int kHalves, class Operands, class To>
   __device__ void add_values(const Operands& from, uint32_t key0,
                              const uint32_t (&p)[kHalves][kHalfTiles / 2][4], To to) const {
@@ -228,7 +240,7 @@ class TensorTile {
       for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
         for (int c = 0; c < 2 * kHalves; ++c) w[n][c] = from.value((n0 + n) * 8 + row_, first + c);
-      if (!whole) {  // what nobody has written may be anything, and 0 times that too
+      if (!whole) {  // unwritten values may be NaN, and 0 * NaN is NaN
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
@@ -240,7 +252,7 @@ class TensorTile {
       }
       float d[kAtOnce][kHalves][4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k)  // of 16 keys of each half
+      for (int k = 0; k < 4; ++k)  // 16 keys of each half
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
@@ -267,7 +279,7 @@ class TensorTile {
   __device__ void store(unsigned query, unsigned feature, float v) const {
     store_number(args_.out.data, args_.out.type, place_of(query, feature), to_numbers(kType, v));
   }
-  // The same of a feature with an even number and of the next.
+  // Stores a feature with an even number and the next one.
   __device__ void store_two(unsigned query, unsigned feature, float v, float next) const {
     if (pairs_)
       *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args_.out.data) +
@@ -288,12 +300,13 @@ class TensorTile {
   size_t head_offset_;
   uint32_t first_row_, position_, newest_, last_oldest_, first_[2], last_[2];
   uint8_t* const* blocks_;
-  bool pairs_;  // results of 16 bits, two in a word
+  bool pairs_;  // results have 16 bits and are stored two at a time
   uint32_t q_[kChunks][2][4];
 };
 
-// The running softmax of a tile: blocks of a segment in ascending order, and then the segment. `all`: [16, D] of the warp, used where a
-// tile has several segments; every lane has its numbers side by side with those of its neighbours.
+// Running softmax of a tile: adds the blocks of a segment in ascending order, then the segment.
+// `all`: [16, D] floats of the warp, used if a tile has several segments; each lane's numbers are
+// next to those of its neighbours.
 template <bool kF16, int D>
 class TileSums {
  public:
@@ -304,7 +317,7 @@ class TileSums {
         end_(tile.newest() / kBlockKeys + 1),
         all_(all + threadIdx.x % 32) {}
 
-  // Blocks that the tile sees keys of, each added once, in this order.
+  // Blocks with keys that the tile sees; add() is called once for each, in this order.
   __device__ uint32_t begin() const { return begin_; }
   __device__ uint32_t end() const { return end_; }
   template <class Operands>
@@ -352,7 +365,7 @@ class TileSums {
       most[i] = max_or_nan(most[i], other[i]);
       top[i] = block_top(most[i], args_.layer.scale, best_[i]);
     }
-    // Of a half that no query sees probabilities are 0, and so are the sums.
+    // For a half that no query sees, probabilities and sums are 0.
     float sum[2], sum2[2];
     uint32_t p[2][kHalfTiles / 2][4];
     t_.weigh(s[0], top, p[0], sum);
@@ -407,7 +420,7 @@ class TileSums {
   float all_best_[2], all_total_[2], best_[2], total_[2], out_[D / 8][4];
 };
 
-// A warp per tile. `all`: as in TileSums.
+// Computes one tile per warp. `all`: as in TileSums.
 template <bool kF16, int D>
 __device__ __forceinline__ void attend_whole(const CudaAttend& args, const CudaTokens& tile,
                                              unsigned kv_head, unsigned first_head, float* all) {
@@ -419,7 +432,8 @@ __device__ __forceinline__ void attend_whole(const CudaAttend& args, const CudaT
   sums.store();
 }
 
-// The key and value of a sequence's one row, where this segment has them; by all threads of a block.
+// Writes the key and value of a sequence's only row if they belong to this segment; called by all
+// threads of a block.
 template <int D>
 __device__ __forceinline__ void append_one(const CudaAttend& args, const CudaTokens& tile,
                                            unsigned kv_head, uint32_t segment) {
@@ -441,15 +455,16 @@ __device__ __forceinline__ void append_one(const CudaAttend& args, const CudaTok
   }
 }
 
-// Keys and values of up to 32 rows of a step, from first_row on, into their blocks; by four warps. Rows begin at multiples of 16 bytes.
+// Writes keys and values of up to 32 rows of a step, from first_row on, into their blocks; called
+// by four warps. Rows begin at multiples of 16 bytes.
 constexpr int kAppendRows = 32, kAppendWarps = 4;
 template <int D>
 __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first_row,
                                             unsigned kv_head) {
-  constexpr unsigned kPieces = D / 8;  // of 16 bytes
+  constexpr unsigned kPieces = D / 8;  // pieces of 16 bytes
   const CudaAttention& a = args.layer;
   const DeviceKv kv{a, static_cast<KvType>(a.storage)};
-  // Where a row's key and value go: a head of a block, and the token's place in it.
+  // Destination of a row's key and value: a head of a block, and the index of the token in it.
   struct Place {
     uint8_t* head;
     size_t at;
@@ -479,7 +494,8 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   if (row >= rows) return;
   const Place to = place(row);
   auto* values = reinterpret_cast<uint16_t*>(to.head + kv.key_bytes());
-  for (unsigned i = warp; i < kPieces; i += kAppendWarps) {  // neighbours are tokens
+  // neighbouring lanes have neighbouring tokens
+  for (unsigned i = warp; i < kPieces; i += kAppendWarps) {
     const uint4 v = piece(args.v, row, i);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -488,8 +504,8 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   }
 }
 
-// Sixteen warps per tile and segment. kPasses: halves meet in shared memory (split_bytes) with so many shares of a head's features, one
-// after the other.
+// Computes one tile and segment with sixteen warps. kPasses: the halves are combined in shared
+// memory (split_bytes) for one share of a head's features after the other.
 template <bool kF16, int D, int kPasses>
 __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<kF16, D>& t,
                                              uint32_t segment, float* partials, float* shared) {
@@ -509,7 +525,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
   if (lane % 4 == 0)
     for (int i = 0; i < 2; ++i) maxima[warp * kTensorQueries + lane / 4 + 8 * i] = most[i];
   __syncthreads();
-  // The running maximum before this warp's block, and its own.
+  // The running maximum before this warp's block, and the one after it.
   BlockTop top[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -543,7 +559,7 @@ __device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<
           });
     }
     __syncthreads();
-    // Blocks in order, a feature of a query by one thread.
+    // Adds blocks in order; one thread per feature of a query.
     for (unsigned at = threadIdx.x; at < queries * kFeatures; at += blockDim.x) {
       const unsigned r = at / kFeatures, here = at % kFeatures, d = kFirst + here;
       const CudaAttention& a = args.layer;

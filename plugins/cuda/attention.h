@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with tensor cores (attention.cu), and what it shares with the plain one (model.cu).
+// Attention with tensor cores (attention.cu), and functions that it shares with plain attention
+// (model.cu).
 #pragma once
 #include "attention_plan.h"
 #include "check.h"
@@ -8,14 +9,15 @@ namespace moebius::cuda {
 
 void attend_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream);
 
-// Keys and values of a step into their blocks, and what segments come to together.
+// append_keys() writes keys and values of a step into their blocks; merge_segments() combines the
+// results of segments.
 void append_keys(const CudaAttend& args, cudaStream_t stream);
 void merge_segments(const CudaAttend& args, const float* partials, cudaStream_t stream);
 
 inline size_t partial_floats(const CudaAttend& args) {
   return args.q.rows * args.layer.heads * args.segments * (size_t{args.layer.value_dim} + 2);
 }
-// Memory for what segments come to; null: there is one.
+// Returns memory for the results of segments; null if there is only one.
 inline float* partials_of(const CudaAttend& args, const Arena& arena, size_t at) {
   return args.segments > 1 ? arena.at<float>(at) : nullptr;
 }

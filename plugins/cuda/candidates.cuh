@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates of rows of logits (device/cuda/device_candidates.h, which defines them), by three kernels: the greatest logits of pieces of
-// 256 tokens; counts and weights of buckets, whose sums are exact in any order; and the tokens of the first buckets, which lie in few
-// pieces. Rows that ask for the greatest alone need no weights.
+// Finds candidates in rows of logits (defined in device/cuda/device_candidates.h) with three
+// kernels: the greatest logits of pieces of 256 tokens; counts and weights of buckets, whose sums
+// are exact in any order; and the tokens of the first buckets, which lie in few pieces. Rows that
+// need only the greatest logit need no weights.
 #pragma once
 #include "device/cuda/cuda_table.h"
 #include "device/cuda/device_candidates.h"
@@ -13,7 +14,7 @@ constexpr int kPieceTokens = 256, kPieceThreads = 256, kPieceWarps = kPieceThrea
               kChooseThreads = 512, kChooseWarps = kChooseThreads / 32;
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-// What the kernels of a row write for each other.
+// Results that the kernels of a row pass to each other.
 struct CandidateWork {
   double weights[kCandidateBuckets];
   uint32_t counts[kCandidateBuckets];
@@ -21,7 +22,8 @@ struct CandidateWork {
 constexpr int piece_count(size_t cols) {
   return static_cast<int>((cols + kPieceTokens - 1) / kPieceTokens);
 }
-// Behind the CandidateWork of all rows: [rows, pieces] of the greatest logits, and of candidates.
+// Arrays after the CandidateWork of all rows: [rows, pieces] greatest logits, then [rows, pieces]
+// numbers of candidates.
 __device__ __forceinline__ CandidateWork* work_of(const CudaCandidates& c, int row) {
   return static_cast<CandidateWork*>(c.work) + row;
 }
@@ -40,7 +42,7 @@ __device__ __forceinline__ const float* row_of(const CudaCandidates& c, int row)
 __device__ __forceinline__ float warp_greatest(float x) {
   return key_float(__reduce_max_sync(~0u, float_key(x)));
 }
-// The greatest of a row, for all threads; `shared`: a float for each warp.
+// Returns the greatest logit of a row to all threads; `shared`: one float per warp.
 __device__ __forceinline__ float greatest_of(const float* maxima, int pieces, float* shared) {
   const int tid = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   float top = kNoLogit;
@@ -53,7 +55,7 @@ __device__ __forceinline__ float greatest_of(const float* maxima, int pieces, fl
   return top;
 }
 
-// A warp for each piece.
+// Finds the greatest logit of each piece, one warp per piece.
 __device__ __forceinline__ void find_maxima(const CudaCandidates& c, int row) {
   const CandidateNeed& need = c.needs[row];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32,
@@ -65,14 +67,16 @@ __device__ __forceinline__ void find_maxima(const CudaCandidates& c, int row) {
   }
   if (piece >= piece_count(c.cols)) return;
   const float* x = row_of(c, row);
-  const int first = piece * kPieceTokens, end = min(first + kPieceTokens, static_cast<int>(need.vocab));
+  const int first = piece * kPieceTokens,
+            end = min(first + kPieceTokens, static_cast<int>(need.vocab));
   float top = kNoLogit;
   for (int i = first + lane; i < end; i += 32) top = is_logit(x[i]) ? max(top, x[i]) : top;
   top = warp_greatest(top);
   if (lane == 0) maxima_of(c, row)[piece] = top;
 }
 
-// The tokens of kPieceWarps pieces. shared: room for CandidateWork, then a float for each warp.
+// Adds weights and counts of the tokens of kPieceWarps pieces. shared: a CandidateWork, then one
+// float per warp.
 __device__ __forceinline__ void weigh_tokens(const CudaCandidates& c, int row, uint8_t* shared) {
   const CandidateNeed& need = c.needs[row];
   if (need.vocab == 0 || !need.weighs()) return;
@@ -111,9 +115,9 @@ struct ChooseShared {
   double total;
 };
 
-// last_candidate_bucket() of a row, by all threads: sums of 16 buckets first.
-__device__ __forceinline__ void find_last_bucket(const CandidateNeed& need, const CandidateWork& from,
-                                                 ChooseShared& s) {
+// Computes last_candidate_bucket() of a row with all threads, from sums of 16 buckets.
+__device__ __forceinline__ void find_last_bucket(const CandidateNeed& need,
+                                                 const CandidateWork& from, ChooseShared& s) {
   constexpr uint32_t kEach = kCandidateBuckets / 32;
   const uint32_t tid = threadIdx.x;
   for (uint32_t b = tid; b < kCandidateBuckets; b += kChooseThreads)
@@ -143,7 +147,7 @@ __device__ __forceinline__ void find_last_bucket(const CandidateNeed& need, cons
   __syncthreads();
 }
 
-// A block of kChooseThreads for each row.
+// Collects the candidates of a row with a block of kChooseThreads threads.
 __device__ __forceinline__ void choose_candidates(const CudaCandidates& c, int row,
                                                   ChooseShared& s) {
   const CandidateNeed& need = c.needs[row];
@@ -176,9 +180,9 @@ __device__ __forceinline__ void choose_candidates(const CudaCandidates& c, int r
   const auto is_candidate = [&](float v) {
     return is_logit(v) && candidate_bucket(v, top, need.rate) <= last;
   };
-  // How many each piece has.
+  // Count the candidates of each piece.
   uint32_t* starts = starts_of(c, row);
-  constexpr int kEach = kPieceTokens / 32;  // tokens of a lane, one behind the other
+  constexpr int kEach = kPieceTokens / 32;  // consecutive tokens per lane
   const auto count_of = [&](int p) {
     const int first = p * kPieceTokens + lane * kEach;
     uint32_t n = 0;
@@ -191,7 +195,7 @@ __device__ __forceinline__ void choose_candidates(const CudaCandidates& c, int r
     if (lane == 0) starts[p] = n;
   }
   __syncthreads();
-  // Where the candidates of each piece begin: a thread has some pieces, one behind the other.
+  // Compute the first index of each piece's candidates; a thread handles consecutive pieces.
   const int each = (pieces + kChooseThreads - 1) / kChooseThreads;
   uint32_t mine = 0;
   for (int p = tid * each; p < min((tid + 1) * each, pieces); ++p) mine += starts[p];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors and memory inside the plugin. Exceptions end at the functions of the table (module.cu).
+// Error handling and memory inside the plugin. Exceptions are caught by the functions of the table
+// (module.cu).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,7 +25,7 @@ struct Failure {
 
 inline void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // a failure that passes (memory) is not that of the next launch
+  cudaGetLastError();  // clears the error, so that the next launch does not report it
   const CudaStatus status = error == cudaErrorInsufficientDriver ||
                                     error == cudaErrorInitializationError ||
                                     error == cudaErrorSystemDriverMismatch
@@ -39,19 +40,19 @@ inline void check(cudaError_t error, const char* what) {
   throw Failure{CudaStatus::kRefused, std::move(words)};
 }
 
-// Memory of the device.
+// Owned memory of the device.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes) : bytes_(bytes) {
     if (bytes > 0) check(cudaMalloc(&data_, bytes), "memory of the device");
   }
-  // A copy of host memory.
+  // Allocates memory and copies host memory to it. Throws on failure.
   Buffer(const void* from, size_t bytes) : Buffer(bytes) {
     if (bytes > 0)
       check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the device");
   }
-  // Memory of somebody else.
+  // Wraps memory that another object owns.
   static Buffer at(void* data, size_t bytes) {
     Buffer b;
     b.data_ = data, b.bytes_ = bytes, b.owned_ = false;
@@ -82,7 +83,7 @@ class Buffer {
   bool owned_ = true;
 };
 
-// Where weights go: one behind the other into memory that was given, or into memory of their own.
+// Allocates memory for weights: consecutively within memory that was given, or separately.
 class WeightMemory {
  public:
   WeightMemory() = default;
@@ -94,7 +95,7 @@ class WeightMemory {
     used_ = at + bytes;
     return Buffer::at(given_ + at, bytes);
   }
-  // The part of expert e among so many; of memory that was given.
+  // Returns the range of expert e of `experts`, within the memory that was given.
   CudaRange part(const Buffer& b, size_t e, size_t experts) const {
     const size_t begin = static_cast<size_t>(b.as<uint8_t>() - given_), each = b.bytes() / experts;
     return {begin + e * each, begin + (e + 1) * each};
@@ -105,7 +106,7 @@ class WeightMemory {
   size_t bytes_ = 0, used_ = 0;
 };
 
-// Allocating is allowed while any thread captures a graph: memory is no part of it.
+// Allows allocations while any thread captures a graph; the allocations are not part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capture"); }
@@ -117,24 +118,25 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// What calls keep between their kernels.
+// Memory that calls use between their kernels.
 struct ScratchArea {
   Buffer memory;
-  std::vector<Buffer> kept;  // that kernels of a graph know, from before it grew
-  bool captured = false;     // belongs to a graph
+  std::vector<Buffer> kept;  // earlier buffers that kernels of a captured graph still use
+  bool captured = false;     // belongs to a captured graph
   std::atomic<bool> dead{false};
 };
 
-// Calls of one stream run one after the other and share an area; a graph has its own, as long as it lives.
+// Scratch memory per stream: calls of one stream run one after the other and share an area; a
+// captured graph has its own as long as it exists.
 class Scratch {
  public:
-  // slot: areas that are used at the same time have different ones.
+  // slot: areas that are in use at the same time need different slots.
   ScratchArea& of(cudaStream_t stream, int slot = 0);
 
  private:
   struct Key {
     cudaStream_t stream;
-    unsigned long long capture;  // 0: none
+    unsigned long long capture;  // id of the graph capture; 0: none
     int slot;
     auto operator<=>(const Key&) const = default;
   };
@@ -144,7 +146,7 @@ class Scratch {
 };
 Scratch& scratch();
 
-// Arrays of one call, one behind the other in memory that is kept from call to call.
+// Lays out the arrays of one call in memory that is reused from call to call.
 class Arena {
  public:
   explicit Arena(ScratchArea& area) : area_(area) {}

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows with one matrix in tiles (device/cuda/tiles.h): a block has 16 outputs, so that small matrices fill the device, and
-// its eight warps have 128 (or 256) inputs each, straight from memory into registers, before the kernel before this one has ended.
-//   few_rows:  4-bit integers, up to 16 rows. Integer sums are exact, and terms are added in ascending order: the bytes of hopper.cuh.
-//   stretches: 16-bit numbers, any number of rows. Sums of 256 inputs are chains of the tensor cores, added in ascending order; matrices
-//              with few outputs take this form always, since its bytes are not those of hopper.cuh.
+// Multiplies few rows with one matrix stored in tiles (device/cuda/tiles.h). A block computes 16
+// outputs, so that small matrices fill the device; its eight warps load 128 (or 256) inputs of
+// weights each into registers before the preceding kernel has ended.
+//   few_rows:  4-bit integers, up to 16 rows. Integer sums are exact, and terms are added in
+//   ascending order: the bytes of hopper.cuh.
+//   stretches: 16-bit numbers, any number of rows. Sums of 256 inputs are chains of the tensor
+//   cores, added in ascending order; matrices with few outputs always use this form, because its
+//   bytes differ from those of hopper.cuh.
 #pragma once
 #include "device/cuda/hopper_scheme.h"
 #include "mma.cuh"
@@ -15,11 +18,11 @@ constexpr int kFewWarps = 8, kFewThreads = 32 * kFewWarps, kFewOutputs = 16, kFe
               kFewPad = 16;
 
 struct FewGemm {
-  const uint8_t* w;      // tiles
+  const uint8_t* w;      // matrix in tiles
   const float* channel;  // [outputs] scales, or null
   int K, outputs, rows;  // K: a multiple of 256
-  CudaRows x;            // read where codes are null
-  const uint8_t* codes;  // [rows, K] int8
+  CudaRows x;            // read if codes is null
+  const uint8_t* codes;  // [rows, K] int8, or null
   const float* scales;   // [rows]
   RowScaling scaling;
   const float* bias;  // [outputs] or null
@@ -28,7 +31,7 @@ struct FewGemm {
   size_t out_stride, column;
 };
 
-// Shared memory of few_rows, in its order.
+// Layout of the shared memory of few_rows.
 template <int NB>
 struct FewShared {
   static constexpr int kRows = 8 * NB;
@@ -38,7 +41,8 @@ struct FewShared {
   static constexpr size_t bytes(size_t K) { return codes_at + kRows * (K + kFewPad); }
 };
 
-// Row t as int8 codes, by some lanes of which this is the lane-th; largest() gives all of them the largest number.
+// Quantizes row t to int8 codes with `lanes` lanes, of which this is number `lane`, and returns its
+// scale; largest() returns the largest number to all of them.
 template <class Largest>
 __device__ __forceinline__ float quantize_row(const FewGemm& g, int t, uint8_t* to, int lane,
                                               int lanes, Largest largest) {
@@ -64,12 +68,12 @@ __device__ __forceinline__ float quantize_row(const FewGemm& g, int t, uint8_t* 
   return scale;
 }
 
-// Products with 16 outputs of the matrix, those of blockIdx.x.
-// to(v): output threadIdx.x % 16 of row threadIdx.x / 16, where there is such a row; by all threads.
-// kChannel: one scale per output, else a bf16 scale per output and 128 inputs. before(): what must have ended before rows are read.
+// Computes 16 outputs, those of blockIdx.x. Calls to(v) with output threadIdx.x % 16 of row
+// threadIdx.x / 16, if the row exists; all threads take part. kChannel: one scale per output, else
+// a bf16 scale per output and 128 inputs. before(): waits for what must be done before rows are
+// read.
 template <bool kChannel, int NB, class Before, class To>
-__device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Before before,
-                                         To to) {
+__device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Before before, To to) {
   using Shared = FewShared<NB>;
   constexpr int kRows = 8 * NB, kAhead = 4;
   constexpr size_t kTile = 4096 + (kChannel ? 0 : 128);
@@ -84,7 +88,7 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Befo
   const auto load = [&](int v, int slot) {
     const int k = v * kFewWarps + warp;
     if (v >= rounds || k >= nk) return;
-    const int thread = block % 4 * 32 + lane;  // of the tile's
+    const int thread = block % 4 * 32 + lane;  // index of the thread within the tile
     const uint8_t* tile = g.w + (static_cast<size_t>(block / 4) * nk + k) * kTile;
     w[slot][0] = *reinterpret_cast<const uint4*>(tile + thread * 16);
     w[slot][1] = *reinterpret_cast<const uint4*>(tile + 2048 + thread * 16);
@@ -106,7 +110,7 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Befo
       *reinterpret_cast<uint4*>(codes + i / pieces * stride + i % pieces * 16) =
           *reinterpret_cast<const uint4*>(g.codes + static_cast<size_t>(i) * 16);
     if (tid < g.rows) scales[tid] = g.scales[tid];
-  } else if (g.rows == 1) {  // by all threads
+  } else if (g.rows == 1) {  // one row: quantized by all threads together
     const float scale = quantize_row(g, 0, codes, tid, kFewThreads, [&](uint32_t most) {
       most = __reduce_max_sync(~0u, most);
       if (lane == 0) parts[warp] = most;
@@ -155,7 +159,7 @@ __device__ __forceinline__ void few_sums(const FewGemm& g, uint8_t* shared, Befo
           for (int e = 0; e < 4; ++e) {
             const int at = (n * 8 + quad * 2 + e % 2) * kFewOutputs + column + e / 2 * 8;
             part[at] = kChannel ? static_cast<uint32_t>(acc[n][e])
-                              : f32_bits(static_cast<float>(acc[n][e]));
+                                : f32_bits(static_cast<float>(acc[n][e]));
           }
         if (!kChannel && quad == 0) {
           float* c = factors + (buffer * kFewWarps + warp) * kFewOutputs + column;
@@ -197,16 +201,17 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
       [&](float v) {
         const int o = static_cast<int>(blockIdx.x) * kFewOutputs + output;
         if (row >= g.rows || o >= g.outputs) return;
-        store_number(
-            g.out, g.out_type,
-            static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
-            g.bias != nullptr ? v + g.bias[o] : v);
+        store_number(g.out, g.out_type,
+                     static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
+                     g.bias != nullptr ? v + g.bias[o] : v);
       });
 }
 
-constexpr int kStretchInputs = 256, kStretchOutputs = 512;  // matrices of at most so many outputs
+// the form in stretches is used for matrices of at most kStretchOutputs outputs
+constexpr int kStretchInputs = 256, kStretchOutputs = 512;
 
-// Rows [8 NB blockIdx.y, ..) of x, which are numbers of the matrix' type. shared: [warps][8 NB][16] floats.
+// Multiplies rows [8 NB blockIdx.y, ..) of x, numbers of the matrix' type. shared: [warps][8
+// NB][16] floats.
 template <bool kF16, int NB>
 __device__ __forceinline__ void stretches(const FewGemm& g, float* shared) {
   constexpr int kRows = 8 * NB;
@@ -215,7 +220,7 @@ __device__ __forceinline__ void stretches(const FewGemm& g, float* shared) {
             quad = lane % 4, column = lane / 4;
   const int count = g.K / kStretchInputs, first = static_cast<int>(blockIdx.y) * kRows;
   const int r =
-      static_cast<int>(blockIdx.x) % 4 * 16 + column;  // row r + 8 has the same order of pieces
+      static_cast<int>(blockIdx.x) % 4 * 16 + column;  // row r + 8 has its pieces in the same order
   const uint8_t* tiles = g.w + static_cast<size_t>(blockIdx.x / 4) * (g.K / 128) * kTile + r * 128;
   uint4 w[8][2];
   const auto load = [&](int s) {

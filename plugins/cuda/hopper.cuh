@@ -77,7 +77,8 @@ template <int N>
 __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// K-major, 128-byte swizzle; the low word holds the address in units of 16 bytes.
+// Builds the descriptor of a K-major operand with 128-byte swizzle; the low word holds the address
+// in units of 16 bytes.
 __device__ __forceinline__ uint32_t descriptor_low(uint32_t address) {
   return __shfl_sync(~0u, ((address & 0x3FFFFu) >> 4) | (1u << 16), 0);
 }
@@ -129,23 +130,27 @@ struct Format {
   static constexpr int row_bytes = tile.row_bytes, term = tile.term;
   static constexpr bool shared_a =
       codes == TileCodes::kBytesShared || codes == TileCodes::kHalfShared;
-  // A term of its own for every 128 inputs or fewer: groups, and e4m3 products, whose sums are short.
+  // true: sums of 128 inputs or fewer are scaled and added separately, for groups, and for e4m3
+  // products, whose sums have few bits.
   static constexpr bool promote = term != 0 || S == HopperScheme::kFp8Bytes;
   static constexpr bool short_terms = term == 64 || term == 32;
   static constexpr bool per_output = has_channel_scales(S);
   static constexpr bool zero = scales == TileScales::kPairsZero;
-  static constexpr bool x_groups = S == HopperScheme::kFp8Block;  // rows have a scale per 128
-  static constexpr bool fp4 = codes == TileCodes::kFp4Half;       // a scale of all its numbers
-  static constexpr bool rows16 = row_bytes == 2 && codes != TileCodes::kFp8Half;  // as they are
+  // rows have a scale per 128 inputs
+  static constexpr bool x_groups = S == HopperScheme::kFp8Block;
+  static constexpr bool fp4 = codes == TileCodes::kFp4Half;  // one scale for all numbers of a half
+  // rows are 16-bit numbers as they are
+  static constexpr bool rows16 = row_bytes == 2 && codes != TileCodes::kFp8Half;
   static constexpr bool scaled_rows = !rows16 && !x_groups;
-  static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;  // of a thread, in half a tile
+  // of a thread, for half a tile
+  static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;
   static constexpr bool f16 = tile.f16;
   using Half = std::conditional_t<f16, F16, Bf16>;
   using Byte = std::conditional_t<S == HopperScheme::kFp8Bytes, E4m3, S8>;
   using T = std::conditional_t<row_bytes == 2, Half, Byte>;
 };
 
-// Half a tile's codes of a thread.
+// Codes of a thread for half a tile.
 template <HopperScheme S>
 struct Codes {
   uint32_t w[Format<S>::words];
@@ -160,7 +165,8 @@ __device__ __forceinline__ Codes<S> load_codes(uint32_t tile, int half, int tid)
   }
   return c;
 }
-// Scales of rows r and r + 8 for term `t` of a tile whose scales begin at `scales`.
+// Loads the scales of rows r and r + 8 for term `t` of a tile; `scales` is the address of the
+// tile's scales.
 template <HopperScheme S>
 __device__ __forceinline__ void load_scales(uint32_t scales, int t, int tid, bool f16,
                                             float (&z)[2]) {
@@ -169,12 +175,13 @@ __device__ __forceinline__ void load_scales(uint32_t scales, int t, int tid, boo
     const uint2 v = load_shared8(scales + tid / 4 * 8);
     z[0] = f32_from_bits(v.x), z[1] = f32_from_bits(v.y);
     if constexpr (F::codes == TileCodes::kFp8Half)
-      z[0] *= 65536.0f, z[1] *= 65536.0f;  // both operands are 2^-8 of their numbers
+      z[0] *= 65536.0f, z[1] *= 65536.0f;  // both operands are stored as 2^-8 of their numbers
     return;
   }
   const uint32_t v = load_shared4(scales + t * 128 + tid / 4 * 4);
   constexpr float kUnit =
-      F::codes == TileCodes::kInt4Bytes ? 0.0625f : 1.0f;  // codes are 16 times too large
+      // codes are expanded to 16 times their value
+      F::codes == TileCodes::kInt4Bytes ? 0.0625f : 1.0f;
   z[0] = f32_from_bits(v << 16), z[1] = f32_from_bits(v & 0xFFFF0000u);
   if constexpr (F::zero || F::short_terms) {
     const float2 h = __half22float2(*reinterpret_cast<const __half2*>(&v));
@@ -182,7 +189,7 @@ __device__ __forceinline__ void load_scales(uint32_t scales, int t, int tid, boo
   }
   z[0] *= kUnit, z[1] *= kUnit;
 }
-// What is taken from the codes of rows r and r + 8, as pairs of numbers.
+// Loads what is subtracted from the codes of rows r and r + 8, as pairs of numbers.
 template <HopperScheme S>
 __device__ __forceinline__ void load_zeros(uint32_t scales, int t, int tid, uint32_t (&z)[2]) {
   using F = Format<S>;
@@ -194,8 +201,8 @@ __device__ __forceinline__ void load_zeros(uint32_t scales, int t, int tid, uint
   z[0] = kBase + (v & 255u) * 0x10001u, z[1] = kBase + (v >> 8) * 0x10001u;
 }
 
-// Codes of half a tile -> operands of its wgmma.
-// `scales`: of the numbers (FP4), or what is taken from them (zero points), of which `zeros` has those of the second 32 inputs.
+// Expands the codes of half a tile to operands of wgmma. `scales`: scales of the numbers (FP4), or
+// zero points to subtract; `zeros`: those of the second 32 inputs.
 template <HopperScheme S, int N>
 __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scales)[2],
                                        uint32_t (&a)[N][4], const uint32_t* zeros = nullptr) {
@@ -242,7 +249,7 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const uint32_t z = scales[j / 2],
-                     q = c.w[j];  // a number * 2^-126 times a scale * 2^118, exact
+                     q = c.w[j];  // a number * 2^-126 times a scale * 2^118, which is exact
       const uint32_t pair = __byte_perm(z, 0, j % 2 ? 0x4342 : 0x4140);
       const uint32_t both = S == HopperScheme::kMxfp4Bf16
                                 ? __byte_perm(scales[0], 0, j / 2 ? 0x4342 : 0x4140) << 7
@@ -260,7 +267,7 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
   }
 }
 
-// A product of the tensor cores, or none.
+// A product of the tensor cores, or nothing when products are left out for timing.
 template <class W>
 struct Product : W {
   template <class D, class A>
@@ -278,20 +285,20 @@ struct Product : W {
   }
 };
 
-// NT: rows of x of a tile; NWG: warpgroups, 64 outputs each.
-// SLABS: 2 where a warpgroup has 128 outputs: x travels half as often, and a stage is one tile of inputs of two slabs
-// instead of two tiles of inputs of one.
+// Sizes of a kernel. NT: rows of x per tile; NWG: warpgroups, 64 outputs each. SLABS 2: a warpgroup
+// computes 128 outputs, so that x is copied half as often; a stage is then one tile of inputs of
+// two slabs instead of two tiles of inputs of one.
 template <HopperScheme S, int NT, int SLABS>
 struct Shape {
   using F = Format<S>;
-  static constexpr int inputs = SLABS == 2 ? 128 : 256;  // of a stage
+  static constexpr int inputs = SLABS == 2 ? 128 : 256;  // per stage
   static constexpr bool wide = NT >= 64;
   static constexpr int NWG = wide ? 2 : 1;
   static constexpr int gather = wide ? 128 : 32, threads = 128 * NWG + gather;
   static constexpr int b_bytes = NT * inputs * F::row_bytes, w_bytes = NWG * 2 * F::bytes,
                        stage = b_bytes + w_bytes;
   static constexpr int budget = wide ? 220 * 1024 : (NT >= 32 ? 72 * 1024 : 54 * 1024);
-  static constexpr int xs_bytes = F::x_groups ? NT * 8 : 0;  // scales of rows, for two tiles
+  static constexpr int xs_bytes = F::x_groups ? NT * 8 : 0;  // scales of rows for two tiles
   static constexpr int stages = budget / stage > 8 ? 8 : budget / stage < 2 ? 2 : budget / stage;
   static constexpr int smem = stages * (stage + xs_bytes) + stages * 16 + 1024 + NT * 4 * NWG;
   static constexpr int blocks = wide ? 1 : (NT >= 32 ? 3 : 4);
@@ -304,7 +311,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
   using H = Shape<S, NT, SLABS>;
   using W = Product<Wgmma<typename F::T, NT>>;
   constexpr int R = NT / 2, STAGES = H::stages, NWG = H::NWG;
-  // Two sets of sums in flight where registers allow it.
+  // Two sets of sums in flight if there are enough registers.
   constexpr int PARTS = F::short_terms                               ? 2
                         : SLABS == 2                                 ? (F::promote ? 1 : 2)
                         : F::promote && !(NT == 128 && !F::shared_a) ? 2
@@ -329,7 +336,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
     if (A.tiles != nullptr) return A.tiles[m];
     return {0, m * NT, min(NT, A.rows - m * NT), A.max_tiles << 16};
   };
-  // Wide: 4 columns of tiles of all token tiles of an expert, then the next 4.
+  // Wide tiles: visit 4 columns of tiles for all token tiles of an expert, then the next 4.
   const auto place = [&](int t, int& n) -> TokenTile {
     const int m = t / ntn;
     n = t % ntn;
@@ -351,7 +358,8 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       let_successor_start();
     }
     constexpr int CH = H::inputs / 16 * F::row_bytes, RPI = H::gather / CH,
-                  LOADS = (NT + RPI - 1) / RPI;  // 16-byte pieces of a row
+                  // number of 16-byte pieces that a thread copies per row group
+        LOADS = (NT + RPI - 1) / RPI;
     const int piece = p % CH, row0 = p / CH;
     int s = 0, phase = 0;
     bool early = !kGateUp;
@@ -375,7 +383,8 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       int n;
       int ahead = 0;
       TokenTile tile{};
-      if (early) {  // weights do not depend on the product before; tiles do not either: they were made before it
+      // weights and tiles do not depend on the preceding product: tiles were made before it
+      if (early) {
         tile = place(t, n);
         if (tile.rows != 0) {
           ahead = nk < STAGES ? nk : STAGES;
@@ -415,7 +424,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
         const uint32_t base = shared_address(sm + s * H::b_bytes) + (piece / 8) * (NT * 128);
 #pragma unroll
         for (int i = 0; i < LOADS;
-             ++i) {  // rows that are not there stay as they are: their sums are never stored
+             ++i) {  // missing rows keep old contents: their sums are not stored
           const int r = row0 + i * RPI;
           if (from[i] >= 0) {
             copy16(base + r * 128 + (((piece % 8) ^ (r % 8)) * 16),
@@ -435,7 +444,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       wait_for_predecessor();
       let_successor_start();
     }
-  } else {  // consumers: one warpgroup per 64 outputs
+  } else {  // consumers: one warpgroup computes 64 outputs
     if constexpr (SLABS == 2)
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     else if constexpr (H::wide)
@@ -451,7 +460,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       float acc[SLABS][R];
       typename W::Acc part[PARTS][R];
       const int first_slab = (n * NWG + wg) * SLABS, r0 = warp * 16 + lane / 4;
-      float c0[SLABS], c1[SLABS], mine = 0;  // scales of the end, fetched while the products run
+      float c0[SLABS], c1[SLABS], mine = 0;  // per-output scales, fetched while the products run
       int from = tile.first + tid;
       if constexpr (F::scaled_rows)
         if (tid < tile.rows && A.source != nullptr) from = A.source[from];
@@ -475,7 +484,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       for (int m = 0; m < PARTS; ++m)
 #pragma unroll
         for (int i = 0; i < R; ++i) part[m][i] = 0;
-      for (int k = 0; k < nk; ++k) {  // two tiles: of 256 inputs, or of two slabs
+      for (int k = 0; k < nk; ++k) {  // two tiles: 256 inputs, or two slabs
         if constexpr (F::scaled_rows)
           if (k == (nk > 1 ? 1 : 0) && tid < tile.rows) mine = A.x_scale[from];
         barrier_wait(full + s, phase);
@@ -499,7 +508,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           }
         } else if constexpr (F::shared_a) {
           const uint32_t a0 = descriptor_low(t0), a1 = a0 + F::bytes / 16;
-          // Step j of a tile, from its begin: 128 bytes of inputs lie together.
+          // Offset of step j within a tile: 128 bytes of inputs are contiguous.
           constexpr bool kWide = F::row_bytes == 2;
           const auto step = [](int j, int half) {
             return kWide ? j / 4 * half + j % 4 * 2 : j * 2;
@@ -526,7 +535,8 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
             for (int i = 0; i < R; ++i) acc[0][i] = acc[0][i] + part[PARTS - 1][i];
           }
         } else if constexpr (F::short_terms) {
-          // 64 inputs at a time; the sums of one term are scaled while the next one is added.
+          // Processes 64 inputs at a time; the sums of one term are scaled while the next term is
+          // added.
           constexpr int kSteps = 64 / W::K, kTerms = 64 / F::term;
           uint32_t a[2][kSteps][4];
           float z[4 * kTerms][2];
@@ -618,7 +628,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           [[maybe_unused]] const uint32_t xs =
               shared_address(smx + s * H::xs_bytes) + lane % 4 * 16;
           const auto promote = [&](auto& to, auto& d, const float(&z)[2], int which) {
-            if constexpr (F::x_groups) {  // scales of both tiles of two rows are one load
+            if constexpr (F::x_groups) {  // one load has the scales of both tiles for two rows
 #pragma unroll
               for (int i = 0; i < R; i += 4) {
                 const uint4 q = load_shared16(xs + i * 16);
@@ -655,7 +665,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           expand<S>(c11, s11, a[1]);
           issue(part[PARTS - 1], a[1], b1, 1);
           mma_wait<0>();
-          // Two slabs have the same inputs.
+          // Both slabs have the same inputs.
           if constexpr (F::promote)
             promote(acc[SLABS - 1], part[PARTS - 1], z1, SLABS == 2 ? 0 : 1);
         }
@@ -663,7 +673,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
         if (lane == 0) barrier_arrive(empty + s);
         if (++s == STAGES) s = 0, phase ^= 1;
       }
-      // A thread has outputs r0 and r0 + 8, rows 2 (lane % 4) + {0, 1} of every 8.
+      // A thread has outputs r0 and r0 + 8 of rows 2 (lane % 4) + {0, 1} of every 8.
       float* row_scales = row_scale_area + wg * NT;
       if constexpr (F::scaled_rows) {
         if (tid < NT) row_scales[tid] = mine;
@@ -685,7 +695,8 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           }
           if constexpr (S == HopperScheme::kMxfp4Bf16) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (S == HopperScheme::kFp8Half)
-            v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;  // both operands are 2^-8 of their numbers
+            // both operands are stored as 2^-8 of their numbers
+            v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;
           if constexpr (F::per_output) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (F::scaled_rows) {
             const float xs = row_scales[r];
@@ -729,7 +740,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       }
       if constexpr (F::scaled_rows)
         asm volatile("bar.sync %0, 128;" ::"r"(2 + wg)
-                     : "memory");  // row_scales may be written again
+                     : "memory");  // afterwards row_scales may be overwritten
     }
   }
 }
@@ -748,20 +759,20 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
            "no product", g);
     return;
   } else {
-  static_assert(H::smem <= (H::wide ? kHopperWideShared : kHopperShared));
-  const auto kernel = hopper_kernel<S, NT, kGateUp, SLABS>;
-  static const size_t resident = [&] {  // blocks of a persistent grid
-    int per = 0;
-    allow_shared_bytes(reinterpret_cast<const void*>(kernel), H::smem, "tensor-core product");
-    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, kernel, H::threads, H::smem),
-          "occupancy");
-    return static_cast<size_t>(std::max(per, 1)) * device_limits().multiprocessors;
-  }();
-  const size_t tiles =
-      static_cast<size_t>(g.max_tiles) * static_cast<size_t>(g.n64 / (H::NWG * SLABS));
-  if (tiles == 0) return;
-  launch(kernel, blocks_of(std::min(resident, tiles)), H::threads, H::smem, early, stream,
-         "tensor-core product", g);
+    static_assert(H::smem <= (H::wide ? kHopperWideShared : kHopperShared));
+    const auto kernel = hopper_kernel<S, NT, kGateUp, SLABS>;
+    static const size_t resident = [&] {  // number of blocks of a persistent grid
+      int per = 0;
+      allow_shared_bytes(reinterpret_cast<const void*>(kernel), H::smem, "tensor-core product");
+      check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, kernel, H::threads, H::smem),
+            "occupancy");
+      return static_cast<size_t>(std::max(per, 1)) * device_limits().multiprocessors;
+    }();
+    const size_t tiles =
+        static_cast<size_t>(g.max_tiles) * static_cast<size_t>(g.n64 / (H::NWG * SLABS));
+    if (tiles == 0) return;
+    launch(kernel, blocks_of(std::min(resident, tiles)), H::threads, H::smem, early, stream,
+           "tensor-core product", g);
   }
 }
 
@@ -774,7 +785,8 @@ void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
   };
   const auto is = [&](uint32_t rows, int slabs) { return tile == rows && g.slabs == slabs; };
 #if !defined(MOEBIUS_CUDA_FEW_TILES)
-  constexpr bool kRare = MOEBIUS_CUDA_LEAVE_OUT == 0;  // forms that `bounds` does not time
+  // forms that the timing of `bounds` does not cover
+  constexpr bool kRare = MOEBIUS_CUDA_LEAVE_OUT == 0;
   if (is(32, 1)) return with.template operator()<32, 1>();
   if constexpr (kRare && hopper_has_form(S, 16, 1))
     if (is(16, 1)) return with.template operator()<16, 1>();

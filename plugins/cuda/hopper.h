@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensor-core kernels of compute capability 9.0 as functions of the host: weights are the 64-row operand of wgmma, rows of x the
-// other one. A layer of experts: prepare (route, quantize x) -> product of gate and up with the activation -> requantize -> product of
-// down -> combine.
+// Host functions that launch the tensor-core kernels of compute capability 9.0: weights are the
+// 64-row operand of wgmma, rows of x the other one. A layer of experts: prepare (route, quantize x)
+// -> product of gate and up with the activation -> requantize -> product of down -> combine.
 #pragma once
 #include "check.h"
 #include "device/cuda/hopper_scheme.h"
@@ -11,35 +11,36 @@
 
 namespace moebius::cuda {
 
-// Products of one launch: every token tile times every 64 outputs of its expert.
+// Arguments of one launch: all token tiles times all groups of 64 outputs of their experts.
 struct HopperGemm {
-  const uint8_t* w;  // [expert][outputs / 64][inputs / 128] tiles
-  const float*
-      channel;       // [expert][outputs] scales; FP4: [expert][2], the global scales of both halves
-  const uint8_t* x;  // rows of codes, or of 16-bit numbers
-  const float* x_scale;    // per row of x, or per row and 128 inputs
-  const int32_t* source;   // sorted row -> row of x, or null
-  const TokenTile* tiles;  // without rows behind the last; null: `rows` rows of the first matrix
+  const uint8_t* w;      // [expert][outputs / 64][inputs / 128] tiles
+  const float* channel;  // [expert][outputs] scales; FP4: [expert][2], global scales of both halves
+  const uint8_t* x;      // rows of codes or of 16-bit numbers
+  const float* x_scale;  // per row of x, or per row and 128 inputs
+  const int32_t* source;  // [sorted rows] row of x, or null
+  // a tile without rows ends the list; null: `rows` rows of the first matrix
+  const TokenTile* tiles;
   int max_tiles, rows;
-  void* out;  // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]
-  int slabs;  // of 64 outputs for a warpgroup: 2 with tiles of 128 rows, where n64 is a multiple of 4
-  int K, n64;       // inputs, 64-row tiles of a matrix
-  bool multiplies;  // global scales multiply
-  bool joined;      // outputs are those of gate and up
+  void* out;   // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]
+  int slabs;   // 64-output slabs per warpgroup: 2 for tiles of 128 rows if n64 is a multiple of 4
+  int K, n64;  // inputs; number of 64-row tiles of a matrix
+  bool multiplies;  // true: global scales multiply; false: they divide
+  bool joined;      // outputs alternate between gate and up
   bool f16_scales;  // 16-bit scales are f16, not bf16
-  bool h_f32;       // h of 16-bit rows is f32 all the same
-  // where outputs are stored as they are
+  bool h_f32;       // true: h of 16-bit rows is f32, too
+  // Read if outputs are stored without an activation:
   const float* bias;  // [expert][outputs] or null
   XType out_type;
   size_t out_stride, column;
-  int outputs;  // stored; those behind are padding
+  int outputs;  // number of stored outputs; those after them are padding
 };
 
-// Launches the kernel of a scheme; tile: one of kHopperTiles. gate_up: with silu. Rows of x times 16-byte pieces of a row are below 2^31.
+// Launches the kernel of a scheme; tile: one of kHopperTiles. gate_up: ends with silu. The rows of
+// x times the 16-byte pieces of a row must be below 2^31.
 void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
                  cudaStream_t stream);
 
-// How rows become operands: as 16-bit numbers, int8, e4m3 bytes, e4m3 as f16 times 2^-8.
+// Form of rows as operands: 16-bit numbers, int8, e4m3 bytes, or e4m3 as f16 times 2^-8.
 enum class RowForm : uint8_t { kBf16, kF16, kInt8, kE4m3, kE4m3Half };
 inline constexpr bool is_as_is(RowForm f) { return f == RowForm::kBf16 || f == RowForm::kF16; }
 RowForm row_form(HopperScheme s);
@@ -51,7 +52,7 @@ struct PrepareArgs {
   CudaRows x;
   int T, H;
   RowScaling scaling;
-  uint8_t* rows;  // [T, H] operands; null: none are made
+  uint8_t* rows;  // [T, H] operands; null: not wanted
   float* scales;  // [T]
 };
 void prepare_x(RowForm form, const PrepareArgs& a, bool early, cudaStream_t stream);
@@ -59,37 +60,36 @@ void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, 
                   const RowScaling& scaling, uint8_t* to, float* scales, bool early,
                   cudaStream_t stream);
 
-// Operands of any kind of rows: groups, stored scales, columns in another order, numbers that bf16 holds with their scales, zeros
-// behind the last input. Slower than prepare_x.
+// Makes operands of any kind of rows: groups, stored scales, another order of columns, numbers that
+// bf16 holds including their scales, zeros after the last input. Slower than prepare_x.
 struct OperandArgs {
   RowSet rows;
   CudaRows x;
   ActSpec act;
-  const ActParams* inputs;  // on the device, [expert] where the rows have experts
+  const ActParams* inputs;  // on the device, [expert] if rows have experts
   const int32_t* columns;   // [expert][K] or null
   XType x_type;
   RowForm form;
   int K, padded;
-  uint8_t* to;  // [rows, padded] operands
-  float*
-      scales;  // [rows], or [rows, padded / 128]; not written where scales are inside the operands
+  uint8_t* to;    // [rows, padded] operands
+  float* scales;  // [rows], or [rows, padded / 128]; not written if operands include their scales
 };
 void make_operands(const OperandArgs& a, cudaStream_t stream);
 
-// h of outputs that were stored as they are: with biases, and with any activation.
+// Applies biases and any activation to outputs that were stored without.
 struct ActivateArgs {
   CudaActivation activation;
   const float* y;                 // [rows, outputs]
   const float* bias;              // [expert][outputs] or null
-  const int32_t *expert, *total;  // of sorted rows, or null
-  int rows, outputs, I;           // I: with padding
-  bool joined;                    // gate and up, as joined_row has them
+  const int32_t *expert, *total;  // [sorted rows] expert, and their number; or null
+  int rows, outputs, I;           // I: including padding
+  bool joined;                    // gate and up alternate, as in joined_row
   void* h;                        // [rows, I]
   XType type;
 };
 void activate_outputs(const ActivateArgs& a, cudaStream_t stream);
 
-// Packs one matrix (or gate and up together) into its tiles.
+// Packs one matrix (or gate and up together) into tiles. All pointers are on the device.
 struct PackSource {
   const uint8_t* codes;  // on the device, as everything here
   size_t row_bytes;
@@ -97,7 +97,7 @@ struct PackSource {
   size_t scale_stride, block_n, block_k;
   const int8_t* zero_points;  // or null
   const int32_t* columns;     // [stored] or null
-  uint32_t largest_scale;     // of e8m0
+  uint32_t largest_scale;     // largest e8m0 scale
   ScaleType scale_type;
   CodeType code;
 };

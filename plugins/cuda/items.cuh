@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of a divided layer: rows of the experts that are here and of those elsewhere, added by token in ascending expert, then slot, as
-// where one device has them all (combine_kernel).
+// Adds the results of a divided layer: rows of experts on this device and elsewhere, added per
+// token in ascending expert, then slot, as one device with all experts does (combine_kernel).
 #pragma once
 #include "device/cuda/cuda_table.h"
 #include "numbers.cuh"
 
 namespace moebius::cuda {
 
-constexpr unsigned kItemThreads = 256, kItemColumns = 1024;  // of a block: columns of one token
+constexpr unsigned kItemThreads = 256, kItemColumns = 1024;  // per block: columns of one token
 constexpr size_t kItemSlots = 64;
 
 struct ItemSum {
@@ -15,10 +15,10 @@ struct ItemSum {
   CudaDivided rows;
   CudaRows x, y;
   size_t hidden;
-  bool weighed;  // rows of x were, so rows of experts are not
+  bool weighed;  // true: rows of x were multiplied with weights, so rows of experts are not
 };
 
-// A token's rows as they are added.
+// Rows of one token in the order in which they are added.
 struct ItemOrder {
   const float* row[kItemSlots];
   float weight[kItemSlots];
@@ -32,7 +32,7 @@ __device__ __forceinline__ const float* item_row(const ItemSum& a, size_t i) {
   return other >= 0 ? a.rows.others.rows + static_cast<size_t>(other) * a.hidden : nullptr;
 }
 
-// By one block for some columns of token blockIdx.x.
+// Adds some columns of token blockIdx.x; called by one block.
 __device__ __forceinline__ void add_items_of(const ItemSum& a, ItemOrder& order) {
   const size_t t = blockIdx.x, slots = a.routing.slots, first = t * slots;
   if (threadIdx.x == 0) order.count = 0;
@@ -51,12 +51,11 @@ __device__ __forceinline__ void add_items_of(const ItemSum& a, ItemOrder& order)
     if (row != nullptr) {
       order.row[before] = row;
       order.weight[before] = a.weighed ? 1.0f : a.routing.weights[first + j];
-      order.count = count;  // the same by every thread
+      order.count = count;  // every thread writes the same value
     }
   }
   __syncthreads();
-  const float gate =
-      a.rows.shared_gate != nullptr ? sigmoid_f32(a.rows.shared_gate[t]) : 1.0f;
+  const float gate = a.rows.shared_gate != nullptr ? sigmoid_f32(a.rows.shared_gate[t]) : 1.0f;
   const float zero = a.routing.zero_weights != nullptr ? a.routing.zero_weights[t] : 0.0f;
   const size_t begin = blockIdx.y * size_t{kItemColumns},
                end = begin + kItemColumns < a.hidden ? begin + kItemColumns : a.hidden;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel of the plugin is launched here: with no more shared memory than the device lets a block have, and behind the kernel before
-// it or, where it waits itself (wait_for_predecessor, numbers.cuh), early.
+// Launches every kernel of the plugin: with no more shared memory than the device allows for a
+// block, and either after the preceding kernel or early, if the kernel itself waits
+// (wait_for_predecessor, numbers.cuh).
 #pragma once
 #include <algorithm>
 #include <cstdlib>
 
 #include "check.h"
 
-// Memory of a block, as much as its launch says.
+// Declares the dynamic shared memory of a block.
 #if !defined(MOEBIUS_HOST_CUDA)
 #define MOEBIUS_BLOCK_MEMORY(Type, name) extern __shared__ __align__(16) Type name[]
 #endif
@@ -15,11 +16,11 @@
 namespace moebius::cuda {
 
 struct DeviceLimits {
-  size_t shared_bytes;  // of a block
+  size_t shared_bytes;  // per block
   size_t multiprocessors;
 };
 
-// Returns the limits of the device that this thread uses.
+// Returns the limits of the current device of this thread.
 inline DeviceLimits device_limits() {
   thread_local int known = -1;
   thread_local DeviceLimits limits{};
@@ -33,7 +34,7 @@ inline DeviceLimits device_limits() {
   };
   limits = {ask(cudaDevAttrMaxSharedMemoryPerBlockOptin), ask(cudaDevAttrMultiProcessorCount)};
 #if defined(MOEBIUS_CUDA_TEST)
-  // A device as small as one that is not here (tests/gpu/run.sh).
+  // Tests imitate a device with less shared memory (tests/gpu/run.sh).
   if (const char* least = std::getenv("MOEBIUS_CUDA_SHARED_LIMIT"))
     limits.shared_bytes = std::min<size_t>(limits.shared_bytes, std::strtoull(least, nullptr, 10));
 #endif
@@ -41,9 +42,9 @@ inline DeviceLimits device_limits() {
   return limits;
 }
 
-// Lets a kernel have so much shared memory beside its own, or refuses.
+// Lets a kernel have `bytes` of dynamic shared memory; throws if the device has less.
 inline void allow_shared_bytes(const void* kernel, size_t bytes, const char* what) {
-  constexpr size_t kUsual = 40 * 1024;  // 48 KiB less what kernels have of their own
+  constexpr size_t kUsual = 40 * 1024;  // 48 KiB less the kernels' static shared memory
   if (bytes <= kUsual) return;
   if (const size_t most = device_limits().shared_bytes; bytes > most)
     refuse(std::string(what) + ": a block needs " + std::to_string(bytes) +
@@ -61,7 +62,8 @@ inline void allow_shared_bytes(const void* kernel, size_t bytes, const char* wha
   had = bytes;
 }
 
-// Set behind a mark of time: the next kernel waits for it, since no kernel stands before it.
+// True after a timer event was recorded: the next kernel must not start early, because its
+// predecessor in the stream is the event, not a kernel.
 inline thread_local bool launch_after_mark = false;
 
 template <class... Parameters, class... Arguments>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on the device: packed weights and how a call runs. Both forms of each: plain kernels and tensor cores.
+// Layers on the device: packed weights and how a call runs, both with plain kernels and with tensor
+// cores.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,46 +18,48 @@ class Layer {
   virtual uint64_t bytes() const = 0;
 };
 
-// How rows become operands of a matrix in tiles.
+// Describes how rows become operands of a matrix in tiles.
 struct OperandRows {
   RowForm form{};
-  RowScaling scaling{};  // of the fast forms
+  RowScaling scaling{};  // for the fast forms
   ActSpec act;
   XType x_type{};
-  bool fast = true;        // prepare_x and requantize_h make them
-  bool by_expert = false;  // rows of different experts have different operands
-  Buffer inputs, columns;  // ActParams and orders of columns, [expert]
+  bool fast = true;        // true: prepare_x and requantize_h make the operands
+  bool by_expert = false;  // true: operands of a row depend on its expert
+  Buffer inputs, columns;  // [expert] ActParams and column orders, on the device
 };
 
-// Tiles of one matrix for each of some experts.
+// One matrix in tiles for each of several experts.
 struct HopperWeights {
   HopperScheme scheme{};
   OperandRows rows;
-  int N = 0, padded = 0, stored = 0, K = 0, experts = 0;  // K: stored, with the padding
+  int N = 0, padded = 0, stored = 0, K = 0, experts = 0;  // K: stored inputs, including padding
   bool joined = false, multiplies = false, f16_scales = false;
   Buffer tiles, channel, bias;
   uint64_t bytes() const { return tiles.bytes() + channel.bytes() + bias.bytes(); }
-  // `second`: up, where the first is gate. outputs: their number is padded to a multiple of it.
+  // Allocates memory for `count` matrices like `first`. `second`: up, if `first` is gate. The
+  // number of outputs is padded to a multiple of `outputs`.
   void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products,
             int outputs, WeightMemory& memory);
   void fill(int expert, const CudaMatrix& first, const CudaMatrix* second);
-  // Bytes of a row's operands, and its scales.
+  // Return the bytes of a row's operands, and the number of its scales.
   size_t row_bytes() const { return static_cast<size_t>(K) * hopper_tile(scheme).row_bytes; }
   size_t row_scales() const {
     return scheme == HopperScheme::kFp8Block ? static_cast<size_t>(K) / kTileInputs : 1;
   }
-  // Whether rows of this kind are operands already.
+  // Returns true if rows of this kind are operands as they are.
   bool takes(const CudaRows& x) const;
-  // A launch without rows, tiles and outputs.
+  // Returns the arguments of a launch; rows, tiles and outputs are left out.
   HopperGemm gemm() const;
 
  private:
-  CudaMatrix first_{};  // what the others must be like
+  CudaMatrix first_{};  // other matrices must have the same facts
   std::vector<ActParams> inputs_;
   void fill_scales(int expert, const CudaMatrix* const* matrices);
   void fill_rows(int expert, const CudaMatrix* const* matrices, std::vector<int32_t> columns);
 };
-// Tiles and slabs that this build has for a matrix with so many outputs: at most those wanted, and one of both forms of a tile.
+// Return the tile and the slabs that this build has for a matrix with so many outputs: at most
+// those wanted, and the same for both forms of a tile.
 uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs);
 int built_slabs(HopperScheme scheme, uint32_t tile, int wanted);
 void check_rows(const CudaRows& x, size_t columns, const char* what);
@@ -76,7 +79,7 @@ class Linear : public Layer {
     ActSpec act;
     ActParams input;
     XType x_type;
-    size_t begin, n, padded;  // columns of y
+    size_t begin, n, padded;  // columns [begin, begin + n) of y
   };
   void run_plain(const Part& p, const CudaRows& x, const CudaRows& y, cudaStream_t stream) const;
   void run_hopper(const Part& p, const CudaRows& x, const CudaRows& y, cudaStream_t stream) const;
@@ -84,11 +87,11 @@ class Linear : public Layer {
   size_t K_ = 0;
 };
 
-// Selection of experts, with its numbers on the device.
+// Router: selection of experts with its parameters on the device.
 struct RouterWeights {
   DeviceRouter device{};
   Buffer bias, expert_scale;
-  std::unique_ptr<Linear> matrix;  // null: logits are the caller's
+  std::unique_ptr<Linear> matrix;  // null: the caller provides logits
   explicit RouterWeights(const CudaRouter& r);
   size_t width() const { return device.spec.experts + device.spec.zero_experts; }
   size_t slots() const { return device.spec.top_k + device.spec.shared_slots; }
@@ -105,7 +108,7 @@ class Moe : public Layer {
            cudaStream_t stream);
   void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y,
                   const CudaChosen& want, cudaStream_t stream);
-  // A divided layer (cuda_table.h).
+  // Parts of a divided layer (cuda_table.h).
   void choose(const CudaRows& logits, const CudaChosen& want, float* zero_weights,
               cudaStream_t stream);
   void run_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
@@ -116,37 +119,38 @@ class Moe : public Layer {
   size_t ranges(size_t local, CudaRange* to) const;
 
  private:
-  struct Projection {  // of all experts of one kind, plain
+  struct Projection {  // one projection of all experts, for plain kernels
     std::vector<std::unique_ptr<PlainWeights>> weights;
     Buffer views;
     bool uploaded = false;
-    uint8_t modes = 0;  // bits of PlainMode that occur
-    int groups = 1;     // scales of a row, at most
+    uint8_t modes = 0;  // bits of the PlainModes that occur
+    int groups = 1;     // most scales per row
     uint64_t bytes() const;
     const PlainMatrix* table();
     bool complete() const;
-    void replace(size_t i, std::unique_ptr<PlainWeights> by);  // of a table that kernels may know
+    // also while kernels may use the table
+    void replace(size_t i, std::unique_ptr<PlainWeights> by);
   };
-  struct Experts {  // routed ones, or the shared one
+  struct Experts {  // all routed experts, or the shared one
     Projection gate, up, down;
     size_t count = 0, I = 0;
     CudaActivation activation{};
-    bool one_input = true;  // gate and up see the same rows
+    bool one_input = true;  // true: gate and up read the same prepared rows
     void set(size_t i, const CudaExpert& e);
     void replace(size_t i, const CudaExpert& e);
   };
-  struct Tiles {  // gate, up and down of the same experts for tensor cores
+  struct Tiles {  // gate, up and down of the same experts, for tensor cores
     HopperWeights up, down;
     CudaActivation activation{};
-    bool fused = true;  // the first product ends with the activation
-    size_t I = 0;       // with padding
+    bool fused = true;  // true: the first product ends with the activation
+    size_t I = 0;       // including padding
     uint64_t bytes() const { return up.bytes() + down.bytes(); }
   };
   struct Rows;        // arrays of a call
-  struct SharedRows;  // of the shared expert
-  struct Output;      // where the sum goes, or the rows of a divided layer
-  struct TileRows;    // which rows meet which experts
-  struct TileArrays;  // between the kernels of experts in tiles
+  struct SharedRows;  // rows of the shared expert
+  struct Output;      // destination of the sum, or of the rows of a divided layer
+  struct TileRows;    // which rows are multiplied with which experts
+  struct TileArrays;  // arrays between the kernels of experts in tiles
   void set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e, bool shared);
   void run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
                  float* y, const Arena& arena, cudaStream_t stream);
@@ -164,13 +168,13 @@ class Moe : public Layer {
                         cudaStream_t stream);
 
   CudaMoe spec_;
-  WeightMemory memory_, own_memory_;  // of routed experts, of the shared one
+  WeightMemory memory_, own_memory_;  // for routed experts; for the shared one
   Buffer map_;
   Experts routed_, shared_;
-  Projection gate_;  // of the shared expert
+  Projection gate_;  // gate of the shared expert
   std::optional<RouterWeights> router_;
   bool hopper_ = false;
-  int groups_ = 1;  // scales of a prepared row, at most
+  int groups_ = 1;  // most scales per prepared row
   std::vector<bool> given_;
   std::optional<Tiles> tiles_, shared_tiles_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels leave out, so that the rest can be timed (tests/gpu/run.sh bounds): results are wrong then, and nothing is built so
-// unless it is asked for.
+// Selects parts of kernels that are left out to time the others (tests/gpu/run.sh bounds). Results
+// are then wrong; normal builds leave out nothing.
 #pragma once
 
 namespace moebius::cuda {
@@ -13,12 +13,14 @@ enum LeftOut : unsigned {
   kNoProducts = 2,
   kNoWeights = 4,
   kNoRows = 8,
-  kNoEnd = 16,     // scales, activation and stores of a product
-  kNoKernel = 32,  // products are launched and do nothing
+  kNoEnd = 16,     // scales, activation and stores at the end of a product
+  kNoKernel = 32,  // products are launched but do nothing
   kNoPrepare =
-      64,  // the same for routing and operands of x: products and sums must be left out then,
+      // routing and operands of x are launched but do nothing; requires that products and sums are
+  // left out
+  64,
   kNoRequantize = 128,
-  kNoCombine = 256,  // for sums
+  kNoCombine = 256,  // sums are launched but do nothing
 };
 constexpr bool leaves_out(unsigned what) { return (MOEBIUS_CUDA_LEAVE_OUT & what) != 0; }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-core products of one warp (mma.sync, compute capability 8.0 and newer), copies to shared memory that go on beside other work,
-// and what takes several instructions where it is written in C++. Where this is compiled for the host (tests/gpu/host_cuda.h) threads of a
-// warp are emulated, and the same is computed there.
+// Tensor-core products of one warp (mma.sync, compute capability 8.0 and newer), asynchronous
+// copies to shared memory, and instructions that C++ does not express. When compiled for the host
+// (tests/gpu/host_cuda.h), the threads of a warp are emulated and compute the same results.
 //
-// Lane l has rows l / 4 and l / 4 + 8 of a 16 x 16 (bytes: 16 x 32) operand, column l / 4 of the other one, and of the 16 x 8 result rows
+// Lane l has rows l / 4 and l / 4 + 8 of a 16 x 16 (bytes: 16 x 32) operand, column l / 4 of the
+// other one, and of the 16 x 8 result rows
 // l / 4 and l / 4 + 8 of columns 2 (l % 4) and the next.
 #pragma once
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace moebius::cuda {
 
-// d += a b; mma_first: d = a b.
+// mma_halves: d += a b; mma_first: d = a b.
 template <bool kF16>
 __device__ __forceinline__ void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1) {
@@ -56,8 +57,9 @@ __device__ __forceinline__ void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Sixteen bytes of memory into shared memory, both at multiples of sixteen. They are there for the thread that asked when no more than
-// kLeft of its groups (each ended by end_copies) are under way, and for others behind a barrier after that.
+// Copies sixteen bytes of global memory into shared memory asynchronously; both addresses are
+// multiples of sixteen. The thread sees them when at most kLeft of its groups (each ended by
+// end_copies) are in flight, other threads after a barrier following that.
 __device__ __forceinline__ void copy_sixteen(void* shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
@@ -72,13 +74,13 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// The larger number, NaN if either is none.
+// Returns the larger number, NaN if either is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
   float m;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
   return m;
 }
-// Two numbers of 16 bits, rounded to even, the first in the lower half.
+// Returns two 16-bit numbers, rounded to even, the first in the lower half.
 template <bool kF16>
 __device__ __forceinline__ uint32_t two_numbers(float low, float high) {
   uint32_t two;

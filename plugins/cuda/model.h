@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of a model beside its products (model.cu, usual_rows.cu, candidates.cu).
+// Host functions that launch a model's kernels other than products (model.cu, usual_rows.cu,
+// candidates.cu).
 #pragma once
 #include "check.h"
 
 namespace moebius::cuda {
 
 void run_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream);
-// The same of lists that have kernels of their own (usual_rows.cu); false: they have none.
+// Runs programs that have kernels of their own (usual_rows.cu); returns false if these have none.
 bool run_usual_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream);
 void take_rows(const CudaRows& from, const int32_t* which, const CudaRows& to, size_t cols,
                cudaStream_t stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of rows and weights in device code, by the functions of base/.
+// Reads and rounds numbers of rows and weights in device code, with the functions of base/.
 #pragma once
 #include "base/math_functions.h"
 #include "base/numeric.h"
@@ -26,7 +26,7 @@ __device__ __forceinline__ void store_number(void* p, XType type, size_t i, floa
     static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
 }
 
-// A number of a table of scales.
+// Returns entry i of a table of scales as f32.
 __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType type, size_t i) {
   switch (type) {
     case ScaleType::kF32:
@@ -45,7 +45,8 @@ __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType ty
   return 1.0f;
 }
 
-// Early launch: a kernel waits for the one before it, and lets the next one start. Without the attribute they do nothing.
+// Early launch: wait_for_predecessor() waits for the preceding kernel, let_successor_start() allows
+// the next kernel to start. Neither has an effect on kernels launched without the attribute.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the router's choice to rows sorted by expert, tiles of them, and the order in which a token adds its experts: ascending
-// expert, then slot. Which place a row gets among its expert's rows is left to chance: no result depends on it.
+// Sorts the rows that the router assigned to experts: rows by expert, tiles of them, and the order
+// in which a token adds its experts (ascending expert, then slot). The order of rows within an
+// expert is arbitrary; no result depends on it.
 #pragma once
 #include <climits>
 
@@ -11,19 +12,19 @@ namespace moebius::cuda {
 struct RoutingArgs {
   const int32_t* ids;    // [T, slots]
   const float* weights;  // [T, slots]
-  const int32_t* map;    // [mapped] global to local, or null
+  const int32_t* map;    // [mapped] global to local expert, or null
   int T, slots, experts, mapped, tile;
-  bool weight_on_input;  // then a row weighs 1 in the sum
-  // made:
+  bool weight_on_input;  // true: a row weighs 1 in the sum
+  // results:
   int32_t* source;      // [rows] token of a sorted row
   int32_t* expert;      // [rows] local expert of a sorted row
-  float* input_weight;  // [rows] what x is multiplied with (weight_on_input)
-  float* weight;        // [rows] what the row weighs in the sum
-  int32_t* order;       // [T, slots] sorted rows of a token as they are added; -1 behind the last
+  float* input_weight;  // [rows] factor of x (weight_on_input)
+  float* weight;        // [rows] weight of the row in the sum
+  int32_t* order;       // [T, slots] sorted rows of a token in order of addition; -1 after the last
   int32_t* rows_of;     // [T, slots] scratch
-  TokenTile* tiles;     // [max_tiles], without rows behind the last
+  TokenTile* tiles;     // [max_tiles], a tile without rows after the last
   int max_tiles;
-  int32_t* total;   // sorted rows
+  int32_t* total;   // number of sorted rows
   int32_t* cursor;  // [experts] scratch of scatter_rows
 };
 
@@ -34,9 +35,9 @@ __device__ __forceinline__ int local_expert(const RoutingArgs& a, int i) {
   return e < a.experts ? e : -1;
 }
 
-constexpr int kAtOnce = 8;  // independent loads that a thread keeps in flight
+constexpr int kAtOnce = 8;  // independent loads per thread in flight
 
-// A token's rows in the order in which they are added; those without an expert come last, as -1.
+// Orders a token's rows as they are added; those without an expert come last, as -1.
 __device__ __forceinline__ void order_few(const RoutingArgs& a, int t, const int (&expert)[kAtOnce],
                                           const int (&at)[kAtOnce]) {
   int id[kAtOnce];
@@ -82,7 +83,8 @@ __device__ __forceinline__ void place_row(const RoutingArgs& a, int i, int e, in
   a.rows_of[i] = at;
 }
 
-// By one block; `shared` has room for 3 * experts integers. `whole`: places rows and orders tokens too, else scatter_rows does.
+// Sorts with one block; `shared`: 3 * experts integers. `whole`: also places rows and orders
+// tokens, which scatter_rows does otherwise.
 __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* shared, bool whole) {
   int32_t *count = shared, *start = shared + a.experts, *tile_start = start + a.experts;
   __shared__ int32_t tile_total;
@@ -102,7 +104,7 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
     }
   }
   __syncthreads();
-  if (tid < 32) {  // sums before each expert
+  if (tid < 32) {  // prefix sums over experts
     int rows = 0, tiles = 0;
     for (int e0 = 0; e0 < a.experts; e0 += 32) {
       const int e = e0 + tid, c = e < a.experts ? count[e] : 0, ct = token_tiles_of(c, a.tile);
@@ -138,7 +140,7 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
   for (int t = tid; t < a.T; t += step) order_token(a, t);
 }
 
-// One thread per token, behind route_block of another launch.
+// Places the rows of one token, one thread per token, after route_block of an earlier launch.
 __device__ __forceinline__ void scatter_token(const RoutingArgs& a, int t) {
   int e[kAtOnce], at[kAtOnce];
   for (int j0 = 0; j0 < a.slots; j0 += kAtOnce) {

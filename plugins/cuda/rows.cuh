@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows are quantized in device code: quant/reference_activation.cpp, from what is known of a granule.
+// Quantizes rows in device code, like quant/reference_activation.cpp. A granule is the set of
+// numbers that share a scale.
 #pragma once
 #include "device/cuda/device_lanes.h"
 #include "numbers.cuh"
@@ -9,8 +10,8 @@ namespace moebius::cuda {
 constexpr uint32_t kInfinity = 0x7F800000u;
 
 struct GranuleScale {
-  float stored;   // what the sum is multiplied with
-  float divisor;  // what x is divided by; 0: all codes are 0
+  float stored;   // factor of the sum
+  float divisor;  // divisor of x; 0: all codes are 0
   float zero;
   bool nan;
 };
@@ -24,7 +25,7 @@ __device__ __forceinline__ GranuleScale no_number() {
   return {f32_from_bits(numeric_detail::kQuietNan), 0.0f, 0.0f, true};
 }
 
-// quant/reference_activation.cpp, from what is known of a granule.
+// Returns the scale of a granule from facts about its numbers.
 __device__ __forceinline__ GranuleScale scale_of_granule(const ActSpec& act, const ActParams& input,
                                                          const GranuleFacts& f) {
   if (f.most >= kInfinity) return no_number();
@@ -82,14 +83,14 @@ __device__ __forceinline__ VllmScale vllm_scale(const GranuleFacts& f) {
   return {levels, rne(clamp_f32(z, -128.0f, 127.0f)), 1.0f / levels, false};
 }
 
-// How rows become codes, with a scale for each row or for every 128 inputs.
+// Parameters of quantizing rows with one scale per row or per 128 inputs.
 struct RowScaling {
-  float levels;         // amax / levels is the scale
-  float bound;          // magnitudes count up to this; 0: none
-  bool groups = false;  // of 128 inputs
-  bool up = false;      // the next power of two is the scale
+  float levels;         // the scale is amax / levels
+  float bound;          // largest magnitude that counts; 0: no bound
+  bool groups = false;  // true: one scale per 128 inputs
+  bool up = false;      // true: the scale is the next power of two
 };
-// From the bits of the largest magnitude.
+// Returns the scale for the bits of the largest magnitude.
 __device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
   if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
   const float amax = f32_from_bits(most);
@@ -102,7 +103,7 @@ __device__ __forceinline__ int8_t int8_code(float x, float scale) {
   return scale == scale ? static_cast<int8_t>(q) : int8_t{0};
 }
 
-// The number of a row as the product sees it: its code without zero point.
+// Returns the number of a row as the product reads it: its code without zero point.
 __device__ __forceinline__ float code_number(const ActSpec& act, const GranuleScale& s, float x) {
   if (s.divisor == 0.0f) return 0.0f;
   if (act.code == ActCode::kFp8)
@@ -113,7 +114,7 @@ __device__ __forceinline__ float code_number(const ActSpec& act, const GranuleSc
   return rne(clamp_f32(x / s.divisor + s.zero, -levels, levels - 1.0f)) - s.zero;
 }
 
-// Eight numbers of a row; they begin at a multiple of 8, and rows may begin anywhere.
+// Loads eight numbers of a row from a multiple of 8 on; rows may begin at any address.
 __device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (&v)[8]) {
   const size_t bytes = x.type == XType::kF32 ? 4 : 2;
   if ((reinterpret_cast<uintptr_t>(x.data) + at * bytes) % 16 == 0)
@@ -122,7 +123,7 @@ __device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (
   for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
 }
 
-__device__ __forceinline__ int32_t float_key(float x) {  // ordered like the numbers
+__device__ __forceinline__ int32_t float_key(float x) {  // integer with the order of the numbers
   const uint32_t u = f32_bits(x);
   return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
 }

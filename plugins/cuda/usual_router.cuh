@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The usual choice of experts by one warp with scores in registers: softmax or sigmoid of the logits, the best of them, weights that add up
-// to one where that is asked. The bytes are those of device/cuda/device_router.h, which has every rule.
+// The usual selection of experts by one warp with scores in registers: softmax or sigmoid of the
+// logits, then the top k, then renormalized weights if demanded. Results have the bytes of
+// device/cuda/device_router.h, which implements all rules.
 #pragma once
 #include "device/cuda/device_router.h"
 #include "rows.cuh"
@@ -14,8 +15,8 @@ inline bool is_usual_router(const DeviceRouter& r) {
   return s.method == RouterMethod::kTopK &&
          (s.scoring == Scoring::kSoftmax || s.scoring == Scoring::kSigmoid) &&
          !s.select_on_logits && !s.softmax_after_topk && !s.has_bias && !r.grouped &&
-         s.logit_cap == 0.0f && !s.per_expert_scale && s.zero_experts == 0 &&
-         s.shared_slots == 0 && s.experts <= kUsualExperts && s.top_k <= 32;
+         s.logit_cap == 0.0f && !s.per_expert_scale && s.zero_experts == 0 && s.shared_slots == 0 &&
+         s.experts <= kUsualExperts && s.top_k <= 32;
 }
 
 struct UsualRouter {
@@ -39,7 +40,8 @@ __device__ __forceinline__ float usual_finite(float v) {
   return (f32_bits(v) & kInfinity) != kInfinity ? v : 0.0f;
 }
 
-// Row t; lane l has experts l, l + 32, ...: kHeld of them. shared: [experts] of the warp.
+// Routes row t; lane l has experts l, l + 32, ...: kHeld of them. shared: [experts] floats of the
+// warp.
 template <int kHeld>
 __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, float* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -65,7 +67,7 @@ __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, floa
       if (expert(k) < u.experts) shared[expert(k)] = v[k];
     }
     __syncwarp();
-    float sum = 0.0f;  // eight of them, each in ascending order
+    float sum = 0.0f;  // eight sums, each in ascending order
 #pragma unroll 8
     for (int i = lane % 8; i < u.experts; i += 8) sum += shared[i];
     sum = sum + __shfl_xor_sync(~0u, sum, 4);
@@ -77,12 +79,12 @@ __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, floa
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) v[k] = usual_finite(sigmoid_f32(v[k]));
   }
-  int32_t key[kHeld];  // scores are no NaN and not negative
+  int32_t key[kHeld];  // scores are neither NaN nor negative
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) key[k] = expert(k) < u.experts ? float_key(v[k]) : INT32_MIN;
   int32_t id = -1;
   float weight = 0.0f, total = 0.0f;
-  for (int j = 0; j < u.top_k; ++j) {  // the best that is left, of equals the first
+  for (int j = 0; j < u.top_k; ++j) {  // takes the best of the rest, the lowest id among equals
     int32_t most = key[0], at = 0;
 #pragma unroll
     for (int k = 1; k < kHeld; ++k)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The usual lists of row operations (device/cuda/usual_rows.h) as kernels with rows in registers: few instructions, which have to come
-// from memory in every layer, and no list to read. The bytes are those of device/cuda/device_rows.h.
+// The usual lists of row operations (device/cuda/usual_rows.h) as kernels with rows in registers:
+// few instructions, which each layer has to load from memory, and no list to read. Results have the
+// bytes of device/cuda/device_rows.h.
 #pragma once
 #include "device/cuda/device_lanes.h"
 #include "device/cuda/usual_rows.h"
@@ -8,7 +9,7 @@
 
 namespace moebius::cuda {
 
-// What a norm makes of a number; weight 0 where there is none.
+// Returns a normalized number; weight 0 if the norm has none.
 template <XType kType>
 __device__ __forceinline__ float usual_normed(NormKind kind, float factor, float weight, float v) {
   const float by = kind == NormKind::kRmsOnePlus ? 1.0f + weight : weight;
@@ -19,7 +20,7 @@ __device__ __forceinline__ float usual_normed(NormKind kind, float factor, float
 __device__ __forceinline__ float usual_factor(float square, uint32_t count, float epsilon) {
   return 1.0f / __builtin_sqrtf(square / static_cast<float>(count) + epsilon);
 }
-// The sum of sixteen lanes, for all of them.
+// Returns the sum over sixteen lanes to all of them.
 __device__ __forceinline__ float usual_joined(float s) {
   const unsigned mask = 0xFFFFu << (threadIdx.x & 16u);
   s = s + __shfl_xor_sync(mask, s, 8);
@@ -28,7 +29,8 @@ __device__ __forceinline__ float usual_joined(float s) {
   return s + __shfl_xor_sync(mask, s, 1);
 }
 
-// A row by kUsualThreads threads, which have kPieces times eight numbers each. terms: [cols + 1] shared.
+// Processes a row with kUsualThreads threads of kPieces times eight numbers each. terms: [cols + 1]
+// floats of shared memory.
 template <XType kType, int kPieces, bool kNormsX, class Before>
 __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, float* terms,
                                                Before before) {
@@ -48,7 +50,7 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
         for (uint32_t j = 0; j < 8; ++j) terms[at(p) + j] = v[p][j] * v[p][j];
     __syncthreads();
     if (tid < 32) {
-      constexpr uint32_t kAtOnce = 16;  // loads that are under way together
+      constexpr uint32_t kAtOnce = 16;  // loads in flight together
       float s = 0.0f;
       for (uint32_t i = tid % 16; i < u.cols; i += kAtOnce * kDeviceSumLanes) {
         float t[kAtOnce];
@@ -56,7 +58,7 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
         for (uint32_t k = 0; k < kAtOnce; ++k)
           t[k] = i + k * kDeviceSumLanes < u.cols ? terms[i + k * kDeviceSumLanes] : 0.0f;
         MOEBIUS_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];  // squares: zeros behind them change nothing
+        for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];  // squares: added zeros change nothing
       }
       s = usual_joined(s);
       if (tid == 0) terms[u.cols] = usual_factor(s, u.cols, n.epsilon);
@@ -65,7 +67,8 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
     const float factor = terms[u.cols];
     MOEBIUS_UNROLL
     for (int p = 0; p < kPieces; ++p)
-      for (uint32_t j = 0; j < 8; ++j) v[p][j] = usual_normed<kType>(n.kind, factor, w[p][j], v[p][j]);
+      for (uint32_t j = 0; j < 8; ++j)
+        v[p][j] = usual_normed<kType>(n.kind, factor, w[p][j], v[p][j]);
   };
   const auto load = [&](const CudaRows& r, float(&v)[kPieces][8]) {
     MOEBIUS_UNROLL
@@ -100,7 +103,7 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
   store(u.a, h);
 }
 
-// Head `part` of a row, by sixteen threads; each has every sixteenth number.
+// Processes head `part` of a row with sixteen threads; each has every sixteenth number.
 template <XType kType, int kHeld, class Before>
 __device__ __forceinline__ void usual_head(const UsualHeads& u, size_t row, uint32_t part,
                                            Before before) {
@@ -116,8 +119,7 @@ __device__ __forceinline__ void usual_head(const UsualHeads& u, size_t row, uint
   MOEBIUS_UNROLL
   for (int k = 0; k < kHeld / 2; ++k)
     if (to.turned)
-      cosine[k] = table[k * kDeviceSumLanes],
-      sine[k] = table[(k + kHeld / 2) * kDeviceSumLanes];
+      cosine[k] = table[k * kDeviceSumLanes], sine[k] = table[(k + kHeld / 2) * kDeviceSumLanes];
   before();
   const size_t from = row * u.from.stride + to.column + head * u.width + lane;
   MOEBIUS_UNROLL

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of layers when they are loaded, on any device.
+// Options for loading layers on any device.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,24 +16,26 @@ namespace moebius {
 struct Module;
 class ModuleTap;
 
-// One rank of a parallel run; the default is the whole model.
+// One rank of a parallel run; the default is the whole model on one rank.
 struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
-  // As in cut_of. kOutputs: nothing is added over ranks, so bytes are those of one; layers need an
-  // exchange (nn/moe_exchange.h), and parts need not be equal.
+  // The cut of second matrices (cut_of). kOutputs: nothing is added across ranks, so results have
+  // the bytes of one rank; layers then need an exchange (nn/moe_exchange.h), and parts may be of
+  // unequal size.
   Cut second = Cut::kInputs;
-  // Dynamic rows of a matrix that is cut by inputs are scaled by this rank's own inputs; the
-  // default takes the maxima of all ranks, which the caller of the layer then brings.
+  // Scales of dynamic rows for a matrix divided by inputs. true: from this rank's inputs alone;
+  // false: from the maxima over all ranks, which the layer's caller provides.
   bool own_maxima = false;
-  // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
-  // many on each. Empty: `placement` says it. With `second` by outputs only.
+  // Places of experts if busy ones have copies: the expert in each place of rank 0, then of rank 1,
+  // ..., equally many per rank. Empty: as `placement` says. Only if `second` is kOutputs.
   std::vector<uint32_t> expert_of = {};
-  // Of two ranks the first has so many of these places, and all columns of the sum; none: as many on each.
+  // For two ranks: the number of places on the first, which also combines all columns. None:
+  // equally many places per rank.
   std::optional<size_t> first_places = {};
 };
 
-// Type of activations of a folder ("auto": what its config declares).
+// Returns the type of activations: "auto" is the type that the config declares.
 XType activation_type(const std::string& option, const std::string& config_dtype);
 
 struct LoadOptions {
@@ -41,21 +43,22 @@ struct LoadOptions {
   ActRequest act;
   XType x_type = XType::kBf16;
   Rank rank;
-  // A larger linear matrix is read and packed in blocks of rows of about this size: an lm_head can
-  // outweigh many experts.
+  // Larger linear matrices are read and packed in blocks of rows of about this many bytes, because
+  // an lm_head can be larger than many experts.
   uint64_t block_bytes = uint64_t{4} << 20;
-  std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
-  ModuleTap* tap = nullptr;  // sees what layers read (tap.h); it and the checkpoint outlive them
+  // receives the file bytes that were read; called from any thread
+  std::function<void(uint64_t bytes)> progress;
+  // sees what layers read (tap.h); must outlive the layers, as must the checkpoint
+  ModuleTap* tap = nullptr;
 };
 
-// Some outputs of a module; {0, 0}: all.
+// A module, and which of its outputs; {0, 0}: all.
 struct ModuleOutputs {
   const Module* module;
   Range outputs = {};
 };
 
-// kExperts: the routed experts alone, as a caller with its own router and shared experts wants
-// them.
+// kExperts: only the routed experts, for callers with their own router and shared experts.
 enum class MoePart : uint8_t { kBlock, kExperts };
 
 }  // namespace moebius

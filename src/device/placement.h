@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device runs which part of a model.
+// Decides which device runs which part of a model.
 #pragma once
 #include <map>
 #include <memory>
@@ -11,37 +11,37 @@
 
 namespace moebius {
 
-// Parts of a layer are placed apart: attention (with all that is not experts), and experts (with
-// their router; a dense MLP too).
+// Placement of a model's parts. Attention (with everything but experts) and experts (with their
+// router; also a dense MLP) of a layer may be on different devices.
 struct DevicePlacement {
-  std::string ends = "cpu";  // token table and logits
+  std::string ends = "cpu";  // device of the token table and the logits
   struct Rule {
     std::string attention = "cpu", experts = "cpu";
-    size_t from = 0;  // layers from here on, up to the next rule's
+    size_t from = 0;  // first layer of the rule, which holds up to the next rule's
   };
   std::vector<Rule> rules = {Rule{}};
-  // Divided layers: the experts that lie on the rule's device, in ascending order; the others are on the
-  // CPU. None: router and shared experts are there alone.
+  // Divided layers: [layer] the experts on the rule's device, ascending; the others are on the CPU.
+  // An empty list: only router and shared experts are on the device.
   std::map<size_t, std::vector<uint32_t>> divided = {};
 
   const Rule& of(size_t layer) const;
   bool one_device() const;
   std::string describe() const;  // "cpu", "attention=a,experts=b"
-  std::string cuda() const;      // the CUDA device it names, "": none; throws Error for two
+  std::string cuda() const;      // name of the CUDA device, "": none; throws Error if there are two
 };
 
-// What the places of a divided layer hold: the experts of its device, then the others.
+// Returns the expert in each place of a divided layer: those in `here`, then the others.
 std::vector<uint32_t> divided_places(const std::vector<uint32_t>& here, size_t experts);
 
-// "DEV", or "PART=DEV[:LAYERS]" with commas between: attention=DEV, experts=DEV, ends=DEV; LAYERS is
-// "N-" or "N-M", counted from 0, else all. Throws Error for what is none of these, and for devices
-// that are not there.
+// Parses "DEV", or a list of "PART=DEV[:LAYERS]" with commas: attention=DEV, experts=DEV, ends=DEV;
+// LAYERS is "N-" or "N-M", counted from 0, else all. Throws Error for other texts and for devices
+// that do not exist.
 DevicePlacement parse_placement(std::string_view text);
 
-// Names that parse_placement() takes, for people.
+// Returns names that parse_placement() accepts, for messages.
 std::vector<std::string> device_names();
 
-// The devices of a placement, as one model uses them.
+// The device objects of a placement, which one model uses.
 class DeviceSet {
  public:
   DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
@@ -49,14 +49,14 @@ class DeviceSet {
   Device& ends() const { return *find(placement_.ends); }
   Device& attention(size_t layer) const { return *find(placement_.of(layer).attention); }
   Device& experts(size_t layer) const { return *find(placement_.of(layer).experts); }
-  Device& cpu() const { return *find("cpu"); }  // of a placement with divided layers
+  Device& cpu() const { return *find("cpu"); }  // for placements with divided layers
   const std::vector<Device*>& all() const { return all_; }
   const DevicePlacement& placement() const { return placement_; }
 
  private:
   Device* find(const std::string& name) const { return devices_.at(name).get(); }
   DevicePlacement placement_;
-  std::map<std::string, std::shared_ptr<Device>> devices_;  // of its copies, too
+  std::map<std::string, std::shared_ptr<Device>> devices_;  // shared with copies of this set
   std::vector<Device*> all_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a step in the memory of a device, and what is done to them one by one. Whoever composes a
-// model names rows and operations; only devices know addresses.
+// Rows of a step in the memory of a device, and operations on them row by row. Models name rows and
+// operations; only devices know addresses.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -19,12 +19,12 @@ namespace moebius {
 class Device;
 struct Step;
 
-// Rows of one name; memory is used again by later steps.
+// Rows of one name. Later steps reuse the memory.
 struct RowSet {
   Device* device = nullptr;
-  uint32_t slot = 0;  // of the device's memory for a queue
+  uint32_t slot = 0;  // index of the buffer in the device's memory of a queue
   size_t rows = 0, cols = 0, stride = 0, offset = 0;
-  XType numbers = XType::kF32;  // what is stored is rounded to numbers of this type
+  XType numbers = XType::kF32;  // stored numbers are rounded to this type
 
   RowSet columns(size_t begin, size_t n) const {
     RowSet r = *this;
@@ -33,52 +33,53 @@ struct RowSet {
   }
 };
 
-// Some columns of an operand's rows: `heads` times `width` columns, `step` apart. Width 0: all.
+// Selects columns of an operand's rows: `heads` groups of `width` columns, `step` apart. Width 0:
+// all columns.
 struct RowView {
   size_t operand = 0, at = 0, width = 0, heads = 1, step = 0;
 };
 
 enum class RowOpKind : uint8_t {
   kCopy,         // y = x
-  kNorm,         // y = norm(x), head by head
+  kNorm,         // y = norm(x), each head by itself
   kAdd,          // y = y + x
   kScale,        // y = y * factor
-  kClip,         // y within [-factor, factor]
-  kRotate,       // y is rotated for its position, head by head
-  kRotateBack,   // the inverse
+  kClip,         // y = y clamped to [-factor, factor]
+  kRotate,       // y = y rotated for its position, each head by itself
+  kRotateBack,   // the inverse of kRotate
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
-  kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
+  kGateSigmoid,  // y = y * sigmoid(x); x has one number per feature, or one per head of y
   kGateSoftplus,
   kSilu,          // y = silu(y)
   kLogGrowth,     // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
   kPower,         // y = y * (1 + (position + first) / floor)^scale
-  kHeadBias,      // y = y + values[head], head by head
-  kHeadScale,     // y = y * (values[head] * ln(position + 1) + values[heads + head]), head by head
-  kStreamGates,   // y = the gates of x's streams, not rounded (nn/streams.h)
-  kStreamsIn,     // y = the streams of x in one, by the gates w
-  kStreamsOut,    // streams y are joined by x, by the gates w
-  kStreamsKeyed,  // streams y = the value behind the keys x, by their products with w
+  kHeadBias,      // y = y + values[head] for each head
+  kHeadScale,     // y = y * (values[head] * ln(position + 1) + values[heads + head]) for each head
+  kStreamGates,   // y = gates computed from the streams x, not rounded (nn/streams.h)
+  kStreamsIn,     // y = weighted sum of the streams x, by the gates w
+  kStreamsOut,    // adds x to the streams y, by the gates w
+  kStreamsKeyed,  // streams y = the value after the keys x, weighted by products of keys with w
   kSigmoid,       // y = factor * sigmoid(y)
   kDivide,        // y = y / factor, not rounded
   kCap,           // y = factor * tanh(y / factor), not rounded
 };
 
-// One operation on every row. Results are rounded to the type of activations where not said otherwise.
+// One operation on every row. Results are rounded to the type of activations unless noted above.
 struct RowOp {
   RowOpKind kind;
   RowView y, x = {};
   float factor = 1;
   Norm norm = {};
-  size_t rope = 0;  // kRotate, kRotateBack: which of the device's rotations
+  size_t rope = 0;  // kRotate, kRotateBack: index of the rotation given to Device::set_ropes
   struct Temperature {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};
-  std::vector<float> values = {};  // kHeadBias, kHeadScale
+  std::vector<float> values = {};  // for kHeadBias and kHeadScale
   RowView w = {};
   std::shared_ptr<const StreamGates> streams = nullptr;
 };
 
-// A list of operations, made at load: one row after the other goes through all of them.
+// A list of operations, made at load. Each row goes through all of them before the next row.
 class RowProgram {
  public:
   virtual ~RowProgram() = default;

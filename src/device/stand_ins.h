@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices that a program adds to those of this build, by their names: tests have some that stand in
+// Registers devices that a program adds by name to those of this build: tests use them to stand in
 // for other machines.
 #pragma once
 #include <memory>

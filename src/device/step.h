@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step as devices see it: which rows belong to which sequence, at which positions, in which blocks.
-// Numbers only.
+// One step as devices see it: which rows belong to which sequence, at which positions, in which
+// blocks. Numbers only.
 #pragma once
 #include <array>
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// Where the time of steps went, in nanoseconds.
+// Categories of a step's time, in nanoseconds.
 enum class Phase : uint8_t {
   kEmbedding,
   kNorm,
@@ -26,9 +26,9 @@ enum class Phase : uint8_t {
 };
 using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 
-// Tokens [begin, end) of a sequence's part of the step, and the blocks that hold the state before and
-// after them. `from` of the first: kNoBlock where the sequence begins; of the others it is what the
-// one before gave. `to` kNoBlock: nobody asks for it later.
+// Tokens [begin, end) of a sequence in the step, and the blocks with the state before and after
+// them. `from` of the first run: kNoBlock if the sequence begins; of later runs: the result of the
+// run before. `to` kNoBlock: the state is not stored.
 struct StateRun {
   size_t begin, end;
   BlockId from, to;
@@ -37,28 +37,28 @@ struct StateRun {
 
 struct StepSequence {
   const BlockTables* tables;
-  const KvPool* pool;  // the memory that the numbers are of
-  size_t position;     // of the first token
+  const KvPool* pool;  // pool that the block numbers refer to
+  size_t position;     // of the sequence's first token in the step
   size_t tokens;
   size_t first_row;
   std::vector<StateRun> states;
 };
 
-// Outlives the operations that it is given to (Device::wait).
+// Must outlive the operations that it is passed to (Device::wait).
 struct Step {
-  size_t queue = 0;  // of steps that are under way at the same time each has its own
+  size_t queue = 0;  // steps that run at the same time have different queues
   size_t rows = 0;
-  size_t longest = 0;  // of its sequences, with the tokens of the step
+  size_t longest = 0;  // longest of its sequences in tokens, including this step's
   std::vector<StepSequence> sequences;
-  // [rows]; the length is that of the row's sequence.
+  // [rows]; lengths: of the sequence that the row belongs to.
   std::vector<int32_t> tokens;
   std::vector<size_t> positions, lengths;
-  // What the operations that follow are for.
+  // Category of the operations that follow, set by the graph.
   Phase phase = Phase::kEmbedding;
   using Clock = std::chrono::steady_clock;
-  Clock::time_point ended{};  // the last operation that ran at once
-  // Written by operations; whole when the step was waited for.
-  std::atomic<uint64_t> kv_bytes{0};  // read by attention
+  Clock::time_point ended{};  // end of the last operation that ran immediately
+  // Written by operations; complete after Device::wait.
+  std::atomic<uint64_t> kv_bytes{0};  // bytes that attention read
   std::array<std::atomic<uint64_t>, static_cast<size_t>(Phase::kCount)> times{};
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sees the rows that modules of a model read, while its steps run: for calibration, and to compare two
-// models. Rows come in the order of the step, on the thread that runs it. The CPU's devices have it.
+// Receives the rows that a model's modules read while steps run: for calibration, and for comparing
+// two models. Rows come in the order of the step, on the thread that runs it. Only the CPU's
+// devices support it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +20,10 @@ struct TappedRows {
 class ModuleTap {
  public:
   virtual ~ModuleTap() = default;
-  // What a product of one or more modules reads.
+  // Called with the input of a product of one or more modules.
   virtual void linear(std::span<const Module* const> modules, const TappedRows& x) = 0;
-  // What a mixture of experts reads, and the experts of every row [rows, slots] (-1: none); no ids: a
-  // dense MLP.
+  // Called with the input of a mixture of experts and the experts of each row, [rows, slots] (-1:
+  // none); ids is empty for a dense MLP.
   virtual void block(const MoeBlock& block, const TappedRows& x, std::span<const int32_t> ids,
                      size_t slots) = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where blocks lie, for operations of the CPU that keep something in them.
+// Collects the addresses of KV blocks, for operations of the CPU that read or write them.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace moebius {
 
-// Addresses of a layer's part of every block that a sequence reads or writes; null where it does
-// neither.
+// Addresses of one layer's part of every block that the sequences of a step read or write; null for
+// blocks that are neither.
 struct BlockAddresses {
   std::vector<uint8_t*> blocks;
-  std::vector<size_t> first;  // of each sequence
+  std::vector<size_t> first;  // [sequences] index of each sequence's first block
   uint8_t* const* of(size_t sequence) const { return blocks.data() + first[sequence]; }
 
   void gather(const Step& step, const Device& device, const KvPlace& place) {
@@ -29,7 +29,8 @@ struct BlockAddresses {
   }
 };
 
-// New tokens of a sequence, block by block: f(block, first token in it, tokens, row of the step).
+// Calls f(block, first token in it, tokens, row of the step) for each block that receives new
+// tokens of a sequence.
 template <class F>
 void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
   for (size_t t = 0; t < s.tokens;) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a device: layers are those of nn/, rows are f32 with numbers of their type, and an
-// operation is done when its call returns. With an executor it stands in for another machine.
+// The CPU as a device: layers are those of nn/, rows are stored as f32 rounded to their type, and
+// an operation is done when its call returns. Tests give it an executor, so that it stands in for
+// another machine.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -17,42 +18,46 @@ namespace moebius {
 
 struct CudaModule;
 
-// Layers whose experts on the CPU are streamed through a CUDA device for steps with many rows.
+// Layers whose experts on the CPU are copied to a CUDA device for steps with many rows (streamed
+// layers).
 struct CudaStreamed {
   std::vector<size_t> layers;
-  size_t buffers = 0;         // on the device
-  uint64_t buffer_bytes = 0;  // of each: the largest layer's
-  uint64_t host_bytes = 0;    // of their second copy
-  size_t rows = 0;            // from so many on; 0: as measured while the layers are loaded
+  size_t buffers = 0;         // number of buffers on the device
+  uint64_t buffer_bytes = 0;  // bytes of each buffer, enough for the largest layer
+  uint64_t host_bytes = 0;    // bytes of a second copy of the experts in host memory
+  size_t rows = 0;  // least rows of a step for streaming; 0: measured while layers are loaded
 };
 
-// What a CUDA device of a model is asked for.
+// Settings of a CUDA device, from the user's options.
 struct CudaSettings {
-  const CudaModule* module = nullptr;  // opened; outlives the model
-  std::string kernel;                  // "": the best for each layer
-  uint64_t memory = 0;                 // bytes that it may use; 0: what is free
-  bool fit_experts = false;            // as many experts as fit, the others on the CPU
-  // Of what is streamed: "off", "auto", or rows of a step from which on it is; and what was planned.
+  const CudaModule* module = nullptr;  // opened module; must outlive the model
+  std::string kernel;                  // name of a kernel; "": the best for each layer
+  uint64_t memory = 0;                 // most bytes used on the device; 0: what is free
+  // true: as many experts as fit are on the device, the others on the CPU
+  bool fit_experts = false;
+  // stream: "off", "auto", or the least rows of a step for streaming. streamed: the plan made from
+  // it.
   std::string stream = "off";
   CudaStreamed streamed = {};
-  std::function<void(const std::string& line)> note = nullptr;  // of what was measured
+  // receives lines about what was measured
+  std::function<void(const std::string& line)> note = nullptr;
   size_t item_bytes =
-      size_t{64} << 20;  // of rows that a divided layer computes at a time, on each side
+      size_t{64} << 20;  // most bytes of rows that each side of a divided layer computes at a time
 };
 
 class PackedStore;
 
 struct DeviceOptions {
-  XType type = XType::kBf16;  // of activations
+  XType type = XType::kBf16;  // type of activations
   Policy policy;
   CudaSettings cuda = {};
-  bool alone = true;                              // the model has no other device, so one queue
-  std::shared_ptr<PackedStore> packed = nullptr;  // what was packed before; null: nothing
+  bool alone = true;  // the model has no other device, so operations need no lock
+  std::shared_ptr<PackedStore> packed = nullptr;  // packed weights of an earlier start; null: none
 };
 
 class CpuDevice final : public Device {
  public:
-  // pool: null where it only plans. executor: null runs operations in the calling thread.
+  // pool: null for a device that only plans. executor: null runs operations on the calling thread.
   CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
             std::unique_ptr<Executor> executor = nullptr);
   ~CpuDevice() override;
@@ -92,9 +97,10 @@ class CpuDevice final : public Device {
   bool lost() const override { return executor_ != nullptr && executor_->lost(); }
   std::shared_ptr<void> stay() override;
 
-  // --- for its own operations ---
+  // --- for the device's own operations ---
 
-  // f is copied where operations are queued: it holds what it needs by value, and the step.
+  // Runs f, now or queued. A queued f is copied, so it must hold what it needs by value; the step
+  // outlives it.
   template <class F>
   void run(Step& step, F&& f) {
     if (executor_ == nullptr) return run_now(step, f);
@@ -103,8 +109,8 @@ class CpuDevice final : public Device {
     });
   }
   bool immediate() const { return executor_ == nullptr; }
-  // Time from the end of one operation to the end of the next is the next one's: one look at the
-  // clock for each.
+  // Runs f now. The time since the end of the previous operation counts as f's, so that the clock
+  // is read once per operation.
   template <class F>
   void run_now(Step& step, F&& f) {
     std::unique_lock lock(mutex_, std::defer_lock);
@@ -127,30 +133,30 @@ class CpuDevice final : public Device {
   Rows out_view(const Step& step, const RowSet& r) const noexcept {
     return {at(step, r), DType::kF32, r.rows, r.cols, r.stride, r.numbers};
   }
-  // Rows one by one; few of them without waking the other threads.
+  // Calls the function for each row; few rows do not wake other threads.
   void for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> fn) const;
   ThreadPool& pool() const { return *pool_; }
   const Cpu& cpu() const { return cpu_; }
   const DeviceOptions& options() const { return options_; }
   const Rope& rope(size_t i) const { return *ropes_[i]; }
-  // Between operations, in the calling thread: what is done to the memory of blocks.
+  // Runs f between operations, on the calling thread: for changes to the memory of blocks.
   void in_between(const std::function<void()>& f) const {
     if (executor_ != nullptr) return executor_->run_now(f);
     const std::lock_guard lock(mutex_);
     f();
   }
-  // Its memory is open only within operations.
+  // True if memory may be accessed within operations only.
   bool closed() const { return executor_ != nullptr; }
   DeviceMemory allocate(size_t bytes) const {
     return executor_ != nullptr ? executor_->allocate(bytes) : DeviceMemory(AlignedBuffer(bytes));
   }
 
-  // What the last indexer chose, sequence by sequence; where a sequence's begins, and how many words
-  // a row of it has.
+  // Result of the last indexer: the bits of all sequences, the first word of each sequence, and
+  // the words per row of each sequence.
   struct Selection {
     std::vector<uint64_t> bits;
     std::vector<size_t> at, words;
-    size_t selections = 1;  // of a row
+    size_t selections = 1;  // per row
   };
   Selection& selection(const Step& step) const { return queues_[step.queue].selection; }
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
@@ -169,7 +175,7 @@ class CpuDevice final : public Device {
   static constexpr size_t kQueues = 8;
   struct Queue {
     std::vector<DeviceMemory> slots;
-    std::vector<size_t> floats;  // asked for so far
+    std::vector<size_t> floats;  // [slots] most floats requested so far
     Selection selection;
   };
   const DeviceMemory& slot(const Step& step, uint32_t slot) const noexcept {
@@ -180,14 +186,14 @@ class CpuDevice final : public Device {
   DeviceOptions options_;
   std::vector<std::unique_ptr<Rope>> ropes_;
   mutable std::vector<Queue> queues_;
-  mutable std::vector<AttentionScratch> attention_scratch_;  // per thread
+  mutable std::vector<AttentionScratch> attention_scratch_;  // [threads]
   mutable std::vector<IndexScratch> index_scratch_;
   mutable std::mutex mutex_;            // operations of several queues take turns
-  std::unique_ptr<Executor> executor_;  // ends before what its operations use
+  std::unique_ptr<Executor> executor_;  // destroyed before what its operations use
 };
 
-// The memory behind block numbers: for every kind some slabs of equal blocks. It grows when asked and
-// keeps what it has, so a block's address never changes while it is in use.
+// Memory of the blocks: slabs of equal blocks for each kind. It grows when asked and never shrinks
+// or moves, so that a block's address stays valid.
 class CpuBlocks final : public DeviceBlocks {
  public:
   CpuBlocks(CpuDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How operations of a device that runs by the CPU's code are executed, and where its rows and blocks
-// lie. The CPU itself runs them at once in plain memory; a device that stands in for another machine
-// (stand_ins.h) queues them and keeps its memory apart.
+// Says how a device that uses the CPU's code runs its operations and where its memory is. The CPU
+// itself has no executor; a device that stands in for another machine (stand_ins.h) queues
+// operations and keeps its memory apart.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// Bytes that operations use; moves as a whole.
+// Memory that operations use; movable.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -40,13 +40,13 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual std::string_view name() const = 0;
-  // Runs it behind everything that the queue was given, unless something of it has failed.
+  // Queues an operation, which runs after all earlier ones of the queue, unless one of them failed.
   virtual void post(size_t queue, std::function<void()> operation) = 0;
-  // Until the queue has nothing more to do; throws what failed, once.
+  // Waits until the queue is empty. Throws what an operation threw, once.
   virtual void wait(size_t queue) = 0;
-  // Runs it now, in between operations; for memory of blocks.
+  // Runs a function between operations: for changes to the memory of blocks.
   virtual void run_now(const std::function<void()>& operation) = 0;
-  virtual DeviceMemory allocate(size_t bytes) = 0;  // within an operation
+  virtual DeviceMemory allocate(size_t bytes) = 0;  // accessible within operations only
   virtual bool lost() const = 0;
 };
 

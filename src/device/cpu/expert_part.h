@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's experts of a divided layer, whose others lie on another device. They give rows, one for every
-// token that meets one of them; the other device adds these to its own, in the order of a single device. Where
-// all experts are here, rows are added up here, in the same order.
+// The CPU's experts of a divided layer. They return one row for each token that uses one of them;
+// the other device adds these rows to its own, in the order of a single device. If all experts are
+// on the CPU, rows are added up here in the same order.
 #pragma once
 #include <memory>
 #include <span>
@@ -16,27 +16,30 @@ LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options);
 
 class CpuExpertPart {
  public:
-  // expert_of: what every place holds, the first `elsewhere` on the other device.
+  // expert_of: [places] the expert in each place; the first `elsewhere` places are on the other
+  // device. Throws Error.
   CpuExpertPart(CpuDevice& device, const Checkpoint& checkpoint, const MoeBlock& block,
                 const LoadOptions& options, std::vector<uint32_t> expert_of, size_t elsewhere);
   size_t hidden() const { return layer_.experts->spec().hidden; }
   uint64_t packed_bytes() const { return layer_.experts->packed_bytes(); }
-  bool exact() const { return exact_; }  // its experts have the bytes of the reference
+  bool exact() const { return exact_; }  // true: results have the bytes of the reference
   std::span<const uint32_t> expert_of() const { return expert_of_; }
-  bool adds() const { return elsewhere_ == 0; }  // one row for every token
+  bool adds() const { return elsewhere_ == 0; }  // true: returns one finished row per token
 
-  // Where the rows of items lie among those that run() gives; -1: the item's expert is not here. ids and
-  // at: [tokens, slots]. Returns the number of rows.
+  // Computes at[tokens, slots] from ids[tokens, slots]: the index of each item's row in the result
+  // of run(), or -1 if the expert is not here. Returns the number of rows.
   size_t place_items(std::span<const int32_t> ids, std::span<int32_t> at) const;
-  // x: [tokens, hidden], at most kPieceRows; ids and weights: [tokens, slots]. place(numbers): memory for
-  // [rows, hidden] of that size; it is asked for once. Takes its turn with the other operations of the device.
+  // Computes rows of experts. x: [tokens, hidden], at most kPieceRows tokens; ids and weights:
+  // [tokens, slots]. place(numbers) is called once for memory of [rows, hidden] floats. Takes turns
+  // with other operations of the device.
   using RowPlace = FunctionRef<float*(size_t numbers)>;
   void run(std::span<const float> x, std::span<const int32_t> ids, std::span<const float> weights,
            RowPlace place) const;
 
-  // Experts that come and go (DividedExperts), where some are elsewhere: packed by any thread, placed between
-  // calls.
-  using Packed = std::vector<std::unique_ptr<MoeLayer::StagedExpert>>;  // [local], null: it stays
+  // pack() packs experts for new places (any thread, while steps run); place() puts them in place
+  // between calls. See DividedExperts.
+  // [local] null: the place keeps its expert
+  using Packed = std::vector<std::unique_ptr<MoeLayer::StagedExpert>>;
   Packed pack(std::span<const uint32_t> expert_of) const;
   void place(std::vector<uint32_t> expert_of, Packed packed);
 
@@ -47,7 +50,7 @@ class CpuExpertPart {
   std::vector<uint32_t> expert_of_;
   bool exact_;
   MoeBlockLayer layer_;
-  std::vector<int32_t> local_of_;  // [experts] -1: elsewhere
+  std::vector<int32_t> local_of_;  // [experts] local index, -1: on the other device
 };
 
 }  // namespace moebius

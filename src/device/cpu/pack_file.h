@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that packed weights are kept in from start to start.
+// The file format of packed weights, which are kept between starts of the program.
 //
 //   0       header, 4096 bytes: what the file is, where its index lies, what it was made from
-//   4096    blocks: the packed bytes of a layer each, as in memory; large ones begin at a multiple of 2 MiB
+//   4096    blocks: the packed bytes of a layer each, as in memory; large ones begin at a multiple
+//   of 2 MiB
 //   ...     index: every block by its key, with what its matrices are beside their bytes
 //
-// All numbers are little-endian. Header and index carry checksums that every start looks at; those of the
-// blocks, one per piece, stand in the index. Files come from strangers: every size is checked before it
-// is used.
+// All numbers are little-endian. Header and index have checksums, which every start verifies;
+// checksums of the blocks, one per piece, are in the index. Files are untrusted: every size is
+// checked before it is used.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,34 +22,34 @@
 
 namespace moebius {
 
-// Another one when the form of the file or of a kernel's packed bytes changes.
+// Version of the file format and of the kernels' packed bytes; increased when one of them changes.
 inline constexpr uint32_t kPackLayout = 2;
 inline constexpr uint64_t kPackHeaderBytes = 4096, kPackPiece = uint64_t{4} << 20,
                           kPackLargeBlock = uint64_t{64} << 20, kPackHugePage = uint64_t{2} << 20;
 
 struct PackHeader {
   uint64_t file_bytes = 0, index_offset = 0, index_bytes = 0, index_checksum = 0;
-  std::string fingerprint;  // of what it was made from, 64 characters
+  std::string fingerprint;  // hash of what the file was made from, 64 characters
 };
-std::string pack_header(const PackHeader& header);  // kPackHeaderBytes
-// Throws Error naming `path`.
+std::string pack_header(const PackHeader& header);  // returns kPackHeaderBytes bytes
+// Parses a header. Throws Error that names `path`.
 PackHeader parse_pack_header(std::span<const uint8_t> bytes, uint64_t file_bytes,
                              const std::string& path);
 
 struct PackEntry {
   uint64_t offset = 0, bytes = 0;
-  std::vector<uint64_t> checksums;  // of every kPackPiece bytes
+  std::vector<uint64_t> checksums;  // one for every kPackPiece bytes
   std::vector<SlotFacts> slots;
 };
 struct PackIndex {
-  std::string about;  // for people: model, program, CPU
+  std::string about;  // text for people: model, program, CPU
   std::map<std::string, PackEntry, std::less<>> entries;
 };
 std::string pack_index(const PackIndex& index);
-// Blocks lie before `end`. Throws Error naming `path`.
+// Parses an index; blocks must be before `end`. Throws Error that names `path`.
 PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const std::string& path);
 
-// Where a block of so many bytes may begin behind `at`.
+// Returns the first offset >= `at` at which a block of `bytes` bytes may begin.
 uint64_t pack_block_offset(uint64_t at, uint64_t bytes);
 
 }  // namespace moebius

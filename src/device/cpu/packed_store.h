@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed weights from start to start (--pack-dir). The first start packs and writes a file
-// (pack_file.h); every later one maps it, so that weights are neither read from the checkpoint nor
-// packed, and processes share them. The loader asks for the bytes of a layer by a key that names its
-// modules, their cut, kernels and problems; what is not there is packed as ever.
+// A file of packed weights that is kept between starts of the program (--pack-dir). The first start
+// packs and writes the file (pack_file.h); later starts map it, so that weights are neither read
+// from the checkpoint nor packed, and processes share them. The loader asks for a layer's bytes by
+// a key made of its modules, their cut, kernels and problems; layers that the file does not have
+// are packed into memory.
 //
-// A file is found by the model's name and a hash of its headers, the CPU and the options; it is used
-// when its fingerprint (the same, with the program's version, and sizes, times and samples of the
-// checkpoint's files) is the one expected. It is written beside its place, made durable, then renamed:
-// a process that is killed leaves nothing that is read.
+// The name of the file consists of the model's name and a hash of its headers, the CPU and the
+// options. It is used only if its fingerprint matches (the hash, the program's version, and sizes,
+// times and samples of the checkpoint's files). It is written under a temporary name, made durable,
+// then renamed, so that a killed process leaves no file that is read.
 #pragma once
 #include <functional>
 #include <memory>
@@ -23,16 +24,16 @@
 namespace moebius {
 
 struct PackRequest {
-  std::string folder;    // that files lie in; made where it is missing
-  std::string made_for;  // what packed bytes depend on beside checkpoint and CPU
-  uint64_t bytes = 0;    // that packed weights will take, about
-  uint64_t memory = 0;   // free for them; 0: not known
+  std::string folder;    // folder of the files; created if missing
+  std::string made_for;  // options on which packed bytes depend
+  uint64_t bytes = 0;    // approximate size of the packed weights
+  uint64_t memory = 0;   // free memory; 0: unknown
   Cpu cpu = host_cpu();
   ThreadPool* pool = nullptr;
   std::function<void(const std::string&line)> note, warn;
 };
 
-// Where a file lies and what it has to say of itself.
+// Path of a file, and the fingerprint that it must have.
 struct PackPlace {
   std::string model, path, fingerprint;
 };
@@ -40,8 +41,8 @@ PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request);
 
 class PackedStore {
  public:
-  // Null where weights have to be packed into memory, which `warn` is told. Throws Error where the folder
-  // cannot be one.
+  // Opens or begins the file. Returns null after calling `warn` if weights have to be packed into
+  // memory. Throws Error if the folder cannot be used.
   static std::shared_ptr<PackedStore> open(const Checkpoint& checkpoint, PackRequest request);
   ~PackedStore();
   PackedStore(const PackedStore&) = delete;
@@ -49,24 +50,26 @@ class PackedStore {
 
   const std::string& path() const { return path_; }
   bool writes() const { return writes_; }
-  uint64_t bytes() const;  // of the file, or what of it is written
+  uint64_t bytes() const;  // of the file, or of what is written so far
 
-  // --- while layers are loaded, by one thread ---
+  // --- while layers are loaded, from one thread ---
 
   std::optional<PackedBlock> find(const std::string& key);
-  // What find() gave does not fit the layer: the file is made anew at the next start.
+  // Reports that the result of find() does not fit its layer: the next start writes the file anew.
   void refuse(const std::string& key, const std::string& why);
-  // Bytes of a layer that was packed; where they lie in the file, or nothing: they stay where they are.
+  // Stores a layer's packed bytes. Returns them as mapped from the file, or nothing if they stay in
+  // memory.
   std::optional<PackedBlock> keep(const std::string& key, std::span<const uint8_t> bytes,
                                   std::vector<SlotFacts> slots);
-  // Everything is loaded: the file gets its name.
+  // Call when everything is loaded: renames the file to its final name.
   void finish();
 
   // --- while steps run ---
 
-  // What a step compares with at its end; pages that could not be read are tried again.
+  // Returns a value for end_step(); pages that could not be read before are tried again.
   uint64_t begin_step();
-  void end_step(uint64_t began) const;  // throws Error where one could not be read meanwhile
+  // throws Error if a page could not be read since begin_step()
+  void end_step(uint64_t began) const;
 
  private:
   class Lock;
@@ -81,17 +84,17 @@ class PackedStore {
   std::shared_ptr<MappedFile> file_;
   PackIndex index_;
   std::string fingerprint_;
-  std::unique_ptr<Lock> lock_;  // of who writes
-  uint64_t end_ = 0;            // of what is written
+  std::unique_ptr<Lock> lock_;  // held by the process that writes
+  uint64_t end_ = 0;            // end of what is written
   bool writes_ = false, read_ahead_ = false;
   size_t missing_ = 0;
 };
 
-// "name#digest of what"
+// Return "name#digest of what", the key of a layer.
 std::string packed_key(std::string_view name, std::string_view what);
 std::string packed_key(std::span<const ModulePlan> plans, std::string_view what);
 
-// What a file says of itself. Every byte is read: throws Error at the first that is damaged.
+// Reads every byte of a file and returns facts about it. Throws Error at the first damage.
 struct PackFacts {
   std::string about;
   uint64_t bytes = 0, blocks = 0;

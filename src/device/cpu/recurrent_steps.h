@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sequences of a step as a recurrent layer takes them: their rows, and where their states lie.
+// Converts the sequences of a step to the form that recurrent layers take: rows, and addresses of
+// states.
 #pragma once
 #include <vector>
 
@@ -13,7 +14,7 @@ inline float* state_of(const CpuBlocks& blocks, const KvPlace& place, BlockId id
                                   version * (blocks.block_bytes(place.kind) / 2) + place.offset);
 }
 
-// rows: of the whole step. unkept: [sequences, state], for states that nobody asks for later.
+// rows: of the whole step. unkept: [sequences, state] memory for states that are not stored.
 inline std::vector<RecurrentStep> recurrent_steps(Step& step, const Device& device,
                                                   const KvPlace& place, const RecurrentShape& shape,
                                                   const RecurrentRows& rows, float* unkept) {

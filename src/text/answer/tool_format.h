@@ -101,7 +101,7 @@ class ToolSet {
   std::vector<Tool> tools_;
 };
 
-// What the first text of an answer is.
+// The kind of text with which an answer begins.
 enum class AnswerStart : uint8_t { kUndecided, kReasoning, kContent };
 
 // Rules for reading one answer.

@@ -78,7 +78,7 @@ class GrammarBuilder {
   static constexpr Node kEnd = 0;
   static constexpr uint32_t kNoEnd = UINT32_MAX;
 
-  // With a tokenizer, marker() recognises special tokens, which have no text.
+  // If there is a tokenizer, marker() recognises special tokens, which have no text.
   explicit GrammarBuilder(const Tokenizer* tokenizer = nullptr, const GrammarLimits& limits = {});
 
   // Makers of parts. All throw GrammarError if the grammar becomes too large.
