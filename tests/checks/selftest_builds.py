@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the scripts in bench/ that compare builds, with tools that are told what to say."""
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+import unittest.mock
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+import same_bytes
+import two_builds
+
+
+def program(path, text):
+    """A file that runs as a program."""
+    path.write_text(f"#!{sys.executable}\nimport json, sys\nfrom pathlib import Path\nwords = sys.argv\n{text}")
+    path.chmod(0o755)
+    return path
+
+
+def said_by(main, *words):
+    """(status, stdout) of a script's main()."""
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(io.StringIO()):
+        status = main([str(word) for word in words])
+    return status, said.getvalue()
+
+
+class SameBytes(unittest.TestCase):
+    TOOL = """
+if words[1] == "logits":
+    Path("logits.safetensors").write_bytes(b"0123456789" + b"%s")
+elif words[1] == "run":
+    sys.exit("here: refused by %s")
+else:
+    Path("packed").mkdir()
+    Path("packed/%s").write_bytes(b"same")
+"""
+
+    def status(self, *texts):
+        with tempfile.TemporaryDirectory() as folder:
+            tools = [program(Path(folder) / f"tool{i}", self.TOOL % text) for i, text in enumerate(texts)]
+            return said_by(same_bytes.main, *tools, Path(folder) / "model", "--parts", "logits,run,pack")
+
+    def test_equal(self):
+        status, said = self.status(("a", "b", "c"), ("a", "b", "c"))
+        self.assertEqual(0, status)
+        self.assertIn("1 folders, 3 results of which 2 were accepted, 0 differences", said)
+
+    def test_each_difference_has_a_line(self):
+        status, said = self.status(("a", "b", "c"), ("x", "y", "z"))
+        self.assertEqual(1, status)
+        self.assertIn("/model: logits: 11 and 11 bytes, first difference at 10: ", said)
+        self.assertIn("here: refused by b' and b'1: here: refused by y'", said)
+        self.assertIn("/model: pack, c: only before", said)
+        self.assertIn("/model: pack, z: only after", said)
+
+    def test_nothing_accepted_is_a_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tool = program(Path(folder) / "tool", "sys.exit(1)")
+            self.assertEqual(1, said_by(same_bytes.main, tool, tool, folder, "--parts", "run")[0])
+
+    def test_masks(self):
+        bodies = [b'{"id":"cmpl-394170bfd4f7112e","created":%d,"system_fingerprint":"moebius-%d","choices":[{"text":"%d"}]}' % (i, i, text)
+                  for i, text in ((1, 5), (2, 5), (3, 6))]
+        one, same, other = map(same_bytes.masked, bodies)
+        self.assertEqual(one, same)
+        self.assertNotEqual(one, other)
+
+
+class TwoBuilds(unittest.TestCase):
+    # Speeds of one tool, round by round; the other's are 100.
+    TOOL = """
+rounds = Path(words[0] + ".rounds")
+rounds.write_text((rounds.read_text() if rounds.exists() else "") + ".")
+speed = %s[len(rounds.read_text()) - 1]
+print(json.dumps({"prompt_tokens": 0, "new_tokens": speed, "busy_seconds": 1}))
+"""
+
+    def status(self, speeds):
+        with tempfile.TemporaryDirectory() as folder:
+            before, after = (program(Path(folder) / name, self.TOOL % s) for name, s in (("before", [100] * 7), ("after", speeds)))
+            return said_by(two_builds.main, before, after, "--parts", "engine")
+
+    def test_slower_is_behind_in_six_rounds_and_by_more_than_3_percent(self):
+        status, said = self.status([96] * 6 + [101])
+        self.assertEqual(1, status)
+        self.assertRegex(said, r"engine, .* 0\.960  0\.960-1\.010  6 of 7  SLOWER")
+        self.assertEqual(0, self.status([96] * 5 + [101] * 2)[0])
+        self.assertEqual(0, self.status([98] * 7)[0])
+        self.assertEqual(0, self.status([105] * 7)[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
