@@ -10,9 +10,10 @@
 namespace moebius {
 namespace {
 
-// A bijection of the state for a given word, and of the word for a given state. The turn brings the
-// high bits, which a product spreads no further, down to where the next one spreads them: without it
-// turned signs of neighbouring numbers could undo each other.
+// Mixes one word into the state. The function is a bijection of the state for a given word, and of
+// the word for a given state. The rotation moves the high bits, which a product spreads no further,
+// to where the next product spreads them: without it flipped signs of neighbouring numbers could
+// cancel out.
 uint64_t next_state(uint64_t state, uint64_t word) {
   return std::rotl(state ^ (word * 0x9e3779b97f4a7c15u), 29) * 0xd6e8feb86659fd93u;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names in files and configs come from strangers: whatever is printed goes through printable().
+// Names in files and configs come from strangers: every message prints them through printable().
 #include "base/error.h"
 
 #include "base/utf8.h"

@@ -21,7 +21,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kChunk = size_t{1} << 28;  // one system call moves at most this much
+constexpr size_t kChunk = size_t{1} << 28;  // one system call transfers at most this many bytes
 
 std::string_view kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -36,7 +36,7 @@ struct Descriptor {
   ~Descriptor() { ::close(fd); }
 };
 
-// All that comes from a descriptor that has no size.
+// Reads a descriptor without a size (a pipe, a device) to its end.
 std::string read_stream(int fd, const std::string& name, uint64_t limit) {
   std::string text;
   char piece[1 << 16];
@@ -51,7 +51,7 @@ std::string read_stream(int fd, const std::string& name, uint64_t limit) {
   }
 }
 
-// All bytes of a regular file.
+// Reads all bytes of a regular file.
 std::string read_whole(const ReadFile& file, uint64_t limit) {
   if (file.size() > limit)
     fail("{}: file has {} bytes; at most {} are read for a file of this kind",
@@ -162,7 +162,7 @@ void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
 
 void check_no_lfs_pointer(const ReadFile& file) {
   constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
-  constexpr uint64_t kMostBytes = 1024;  // as the format's specification says
+  constexpr uint64_t kMostBytes = 1024;  // the pointer format's specification allows no more
   if (file.size() < kBegin.size() || file.size() >= kMostBytes) return;
   std::string begin(kBegin.size(), '\0');
   file.read_at(0, {reinterpret_cast<uint8_t*>(begin.data()), begin.size()});
@@ -200,7 +200,7 @@ void write_file_atomically(const std::string& path,
 }
 
 std::string output_target(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as the kernel allows
+  constexpr int kMostLinks = 40;  // Linux follows no more links either
   std::error_code error;
   std::filesystem::path target = path;
   for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(target, error); ++i)
@@ -216,7 +216,8 @@ void write_output(const std::string& path, std::span<const std::span<const uint8
   const std::string target = output_target(path);
   struct stat st {
   }, found{};
-  // /dev/stdout leads to a file that may have lost its name: then it is written where it is.
+  // /dev/stdout may lead to a file that lost its name: such a file is written in place, not
+  // replaced.
   if (::stat(path.c_str(), &st) != 0 ||
       (S_ISREG(st.st_mode) && ::stat(target.c_str(), &found) == 0 && found.st_dev == st.st_dev &&
        found.st_ino == st.st_ino))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapter between nlohmann's event parser and ours, the value tree built on it, and the writer.
+// Adapts nlohmann's event parser to ours, and builds the value tree and the writer on it.
 #include "base/json.h"
 
 #include <fmt/format.h>
@@ -109,7 +109,8 @@ class Builder final : public JsonHandler {
   bool on_array_end() override { return close(); }
   JsonTree tree;
   size_t most_values = SIZE_MAX;
-  std::map<size_t, double> not_finite;  // nulls that stand for a number, by their place among nulls
+  std::map<size_t, double> not_finite;  // value of each null that replaces a number, by the null's
+                                        // index
 
  private:
   size_t nulls = 0;
@@ -129,8 +130,8 @@ class Builder final : public JsonHandler {
   }
 };
 
-// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here the text
-// gets nulls for them, and `numbers` which of its nulls they are.
+// Replaces NaN, Infinity and -Infinity, which Python writes into configs and JSON does not have, by
+// nulls; `numbers` maps the index of each such null to its value.
 std::string without_python_numbers(std::string_view text, std::map<size_t, double>& numbers) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   static constexpr std::pair<std::string_view, double> kWords[] = {
@@ -223,8 +224,8 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
 
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth) {
-  // The parser below takes a zero byte for the end of the text and skips a byte order mark; neither
-  // is JSON.
+  // nlohmann's parser takes a zero byte for the end of the text and skips a byte order mark; JSON
+  // allows neither.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail("{}: malformed JSON: zero byte at {}", what, zero);
   if (text.starts_with("\xef\xbb\xbf"))

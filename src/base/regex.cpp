@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only unit that knows PCRE2. The interpreter is used, not the JIT: only the interpreter holds
-// all three limits.
+// This is the only unit that knows PCRE2. It uses the interpreter, not the JIT: only the
+// interpreter enforces all three limits.
 #include "base/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -12,13 +12,14 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMaxPattern = 16384;
-// A module name has tens of characters; an honest pattern needs a few thousand steps on it.
+// A module name has tens of characters; matching it with an honest pattern takes a few thousand
+// steps.
 constexpr uint32_t kMatchLimit = 100'000, kDepthLimit = 10'000, kHeapLimitKib = 32 * 1024;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Python spellings that PCRE2 reads differently: leading global flags a, u, L, and the quantifier
-// {,n}.
+// Rewrites Python spellings that PCRE2 reads differently: leading global flags a, u, L, and the
+// quantifier {,n}.
 std::string from_python(std::string_view pattern) {
   std::string out;
   if (pattern.starts_with("(?")) {
