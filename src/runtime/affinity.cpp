@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The system call itself and not the C library's function: the call says how long the kernel's mask
-// is.
+// Calls the system call and not the C library's function, because only the call returns how long
+// the kernel's mask is.
 #include "runtime/affinity.h"
 
 #if defined(__linux__)
@@ -24,7 +24,7 @@ AffinityMask AffinityMask::of(int cpu) noexcept {
   AffinityMask mask;
   if (cpu < 0 || static_cast<size_t>(cpu) >= kBytes * 8) return mask;
   const auto c = static_cast<size_t>(cpu);
-  // Bit c of an array of words; in memory that is byte c / 8 on every little-endian machine.
+  // Bit c of the kernel's array of words; on a little-endian machine it lies in byte c / 8.
   mask.bits_[c / 8] = static_cast<unsigned char>(1u << (c % 8));
   mask.bytes_ = (c / 64 + 1) * 8;
   return mask;
@@ -66,7 +66,7 @@ std::vector<int> AffinityMask::cpus() const {
 void lower_thread_priority() noexcept {
 #if defined(__linux__)
   constexpr int kLowest = 19;
-  const auto thread = static_cast<id_t>(syscall(SYS_gettid));  // threads have priorities here
+  const auto thread = static_cast<id_t>(syscall(SYS_gettid));  // Linux has priorities per thread
   (void)setpriority(PRIO_PROCESS, thread, kLowest);
 #endif
 }

@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// A mask as ranks send it.
+// Holds a CPU mask in the form that ranks exchange.
 using MaskBytes = std::array<uint8_t, 1024>;
 
 MaskBytes bytes_of(const std::vector<int>& cpus) {
@@ -32,7 +32,7 @@ std::vector<int> cpus_of(const MaskBytes& bytes) {
   return cpus;
 }
 
-// What the system would grant, whatever the launcher said.
+// Returns the CPUs that the system would grant if the launcher had not bound this process.
 std::vector<int> grantable_cpus() {
   const AffinityMask before = AffinityMask::current();
   std::vector<int> cpus = before.cpus();
@@ -55,7 +55,7 @@ RankBinding plan_binding(const Topology& machine, std::span<const std::vector<in
   b.ranks = masks.size();
   b.cpus = masks[rank];
   std::set<int> all, given;
-  std::set<std::pair<int, int>> cores;  // node, core
+  std::set<std::pair<int, int>> cores;  // pairs (node, core)
   for (const HardwareThread& t : machine.threads) all.insert(t.cpu), cores.insert({t.node, t.core});
   size_t sum = 0;
   for (const std::vector<int>& mask : masks)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchanges of several ranks, made of messages between two, so that every transport has all of them
-// and a wait that fails knows which rank is silent. All go straight: with the few ranks that share a
-// model a tree saves nothing.
+// and a wait that fails knows which rank is silent. Every message goes straight to its receiver:
+// with the few ranks that share a model a tree saves nothing.
 //
-// A tag of the transport holds the communicator (6 bits), whether the message belongs to an exchange
-// of all ranks, then the user's tag, or the kind of the exchange and its number: ranks that are out of
-// step wait for ever, that is until the deadline, and never take the wrong bytes.
+// A tag of the transport holds the communicator (6 bits), whether the message belongs to an
+// exchange of all ranks, then the user's tag, or the kind of the exchange and its number: ranks
+// that are out of step wait until the deadline and never take the wrong bytes.
 #include "runtime/comm.h"
 
 #include <algorithm>
@@ -27,10 +27,12 @@ namespace {
 constexpr int kContexts = Transport::kTags / (2 * Comm::kUserTags);
 constexpr int kSequences = 32;
 
-// ns since the wait began; in the middle of a step others compute, and whoever sleeps meets them late.
+// Nanoseconds since a wait began at which it stops spinning, and at which it stops yielding within
+// a step and between steps. Within a step other ranks still compute, and a sleeping rank would
+// answer late.
 constexpr int64_t kSpinTime = 50'000, kYieldTime = 100'000'000, kIdleYieldTime = 5'000'000;
 constexpr int64_t kShortestSleep = 50'000, kLongestSleep = 1'000'000;  // ns
-constexpr int64_t kSleepShare = 64;  // a sleep is at most so small a part of the wait so far
+constexpr int64_t kSleepShare = 64;  // a sleep lasts at most this fraction of the wait so far
 
 float larger(float a, float b) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::infinity();
@@ -54,14 +56,14 @@ std::vector<size_t> offsets_of(std::span<const size_t> bytes) {
 
 enum class Comm::Kind : int { kMessage, kBroadcast, kGather, kAllToAll, kMax };
 
-// What all parts of a communicator share.
+// Holds the state that all communicators split from one share.
 struct Comm::World {
   std::unique_ptr<Transport> transport;
   double timeout = 30;
   uint64_t step = 0;
   bool spin = true;
   int next_context = 1;
-  std::string failure;  // of the first wait that failed; nothing is started after it
+  std::string failure;  // message of the first wait that failed; no exchange starts after it
   int failed_rank = -1;
   CommCounters counters;
   Whereabouts* seen = nullptr;
@@ -88,11 +90,11 @@ struct CommRequest::State {
     std::unique_ptr<Transfer> transfer;
   };
   int tag = 0;
-  // A maximum: what this rank and the others gave, and where the result goes. Declared before the
-  // parts, which hold on to them.
+  // A maximum exchange: values of this rank, values of the others, and where the result goes.
+  // Declared before `parts`, whose transfers refer to them.
   std::vector<float> mine, others;
   float* values = nullptr;
-  std::vector<Part> parts;  // those not finished
+  std::vector<Part> parts;  // messages that have not finished
 };
 
 CommRequest::CommRequest() noexcept = default;
@@ -297,8 +299,8 @@ void Comm::wait(CommRequest& request, CommPhase phase) {
   }
 }
 
-// Test; spin; yield; sleep, longer and longer. A blocking call would take a core while nothing
-// happens, and would never come back from a rank that is gone.
+// Waits in four stages: tests, spins, yields, then sleeps longer and longer. A blocking call would
+// occupy a core while nothing happens, and would never return from a rank that is gone.
 void Comm::wait_until_done(CommRequest& request, const CommPhase& phase) {
   if (test(request)) return;
   const int64_t start = now_ns();
@@ -353,7 +355,8 @@ void Comm::set_step(uint64_t serial) {
 void Comm::set_whereabouts(Whereabouts* seen) {
   world_->seen = seen;
   if (seen == nullptr) return;
-  int starts = Whereabouts::kStarts;  // not where it was told to end meanwhile
+  int starts = Whereabouts::kStarts;  // a state that was set by the handler of SIGTERM meanwhile
+                                      // stays
   seen->state.compare_exchange_strong(starts, Whereabouts::kRuns);
 }
 void Comm::set_spin(bool spin) { world_->spin = spin; }

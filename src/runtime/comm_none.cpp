@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator of a process that is alone.
+// Implements the communicator of a process that runs alone.
 #include <limits>
 
 #include "base/error.h"

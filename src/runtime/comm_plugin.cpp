@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plugin stays open until the process ends: an MPI does not survive being closed.
+// The plugin stays open until the process ends: MPI cannot be initialized again after it was
+// closed.
 #include "runtime/comm_plugin.h"
 
 #include <dlfcn.h>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int kStatusOfAbort = 3;
 constexpr size_t kHostBytes = 64;
-constexpr useconds_t kForwardMicroseconds = 200'000;  // launchers that abort forward no more words
+constexpr useconds_t kForwardMicroseconds = 200'000;  // launchers forward no more output after an
+                                                      // abort
 
 std::string words_of_code(const MoebiusCommTable& table, int code) {
   std::array<char, 512> text{};
@@ -29,7 +31,8 @@ std::string words_of_code(const MoebiusCommTable& table, int code) {
   return printable(text.data());
 }
 
-// Whether messages are under way that nobody waits for any more: then the ranks cannot part in peace.
+// Holds the plugin's functions. `broken` is set when a message was dropped before it finished: then
+// MPI must not be finalized.
 struct PluginState {
   const MoebiusCommTable* table;
   bool broken = false;
@@ -109,7 +112,7 @@ class PluginTransport : public Transport {
     ::usleep(kForwardMicroseconds);
     state_.broken = true;
     state_.table->abort(kStatusOfAbort);
-    _exit(kStatusOfAbort);  // where the abort comes back
+    _exit(kStatusOfAbort);  // the plugin's abort may return
   }
 
  private:
@@ -122,7 +125,7 @@ std::string mpi_name(const std::string& plugin) {
   return plugin == "openmpi" ? "Open MPI" : plugin == "mpich" ? "MPICH" : plugin;
 }
 
-// The first plugin there is. "" where there is none.
+// Returns the first plugin file that exists, or "".
 std::string file_of(const std::string& plugin, const std::vector<std::string>& folders) {
   if (plugin.find('/') != std::string::npos)
     return ::access(plugin.c_str(), R_OK) == 0 ? plugin : "";

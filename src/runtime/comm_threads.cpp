@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message is copied once, from the sender's buffer to the receiver's, by whichever of the two came
-// second. A slot for each sender, receiver and tag holds those who came first, in order. Whoever
-// drops a message takes it out of its slot, or waits until the copy that has begun is done.
+// Each message is copied once, from the sender's buffer to the receiver's, by whichever side comes
+// second. A queue for each sender, receiver and tag holds the messages whose other side has not
+// come, in order. A side that drops its message takes it out of the queue, or waits until the copy
+// that has begun is done.
 #include "runtime/comm_threads.h"
 
 #include <atomic>
@@ -23,14 +24,15 @@ namespace {
 
 struct Message {
   enum State : int { kOffered, kTaken, kDone };
-  const void* from = nullptr;  // one of the two is set
+  const void* from = nullptr;  // a sender sets `from`, a receiver sets `to`
   void* to = nullptr;
   size_t bytes = 0;
   std::atomic<int> state{kOffered};
-  std::atomic<size_t> met{0};  // the other side's bytes, before kDone
+  std::atomic<size_t> met{0};  // size of the other side's message; set before kDone
 };
 
-// Messages that wait at one rank, by sender, tag and direction. Those of one direction wait at a time.
+// Holds messages that wait for their other side at one rank, by sender and tag. A queue holds
+// either sends or receives, never both.
 struct MessageBox {
   std::mutex mutex;
   std::map<std::pair<int, int>, std::deque<Message*>> waiting;
@@ -41,7 +43,7 @@ struct ThreadHub {
 
   ThreadRanks options;
   std::string host = host_name();
-  std::vector<MessageBox> boxes;  // of receivers
+  std::vector<MessageBox> boxes;  // one per receiving rank
   std::atomic<bool> ended{false};
   std::mutex end_mutex;
   std::string end_text;
@@ -94,7 +96,8 @@ class ThreadTransfer : public Transfer {
     message_.met.store(other->bytes, std::memory_order_relaxed);
     message_.state.store(Message::kDone, std::memory_order_relaxed);
     other->met.store(bytes, std::memory_order_relaxed);
-    other->state.store(Message::kDone, std::memory_order_release);  // its owner may go now
+    // the owner may destroy the message from here on
+    other->state.store(Message::kDone, std::memory_order_release);
   }
 
   bool test() override {
@@ -125,7 +128,7 @@ class ThreadTransfer : public Transfer {
   Message message_;
 };
 
-// Not an error: the rank is gone, and says nothing.
+// Thrown when another rank is gone; ends this rank without a message of its own.
 struct RankIsGone {};
 
 class ThreadTransport : public Transport {
@@ -222,7 +225,7 @@ void run_thread_ranks(const ThreadRanks& options, FunctionRef<void(Comm&)> fn) {
   try {
     for (int r = 1; r < options.ranks; ++r) threads.emplace_back(run_rank, r);
     run_rank(0);
-  } catch (const std::exception& e) {  // no thread for a rank
+  } catch (const std::exception& e) {  // the system refused a thread for a rank
     failed(e.what(), -1);
   }
   for (std::thread& t : threads) t.join();

@@ -32,7 +32,7 @@ struct Feature {
 };
 
 constexpr uint32_t kAvx512Base = kAvx2 | kFma | kF16c;
-// No processor has tiles without these.
+// Every processor with AMX tiles has these features.
 constexpr uint32_t kAmxBase =
     kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi | kAvxVnni;
 
@@ -83,9 +83,9 @@ std::string feature_names(Arch arch, uint32_t bits, std::string_view separator) 
 
 #if defined(__aarch64__)
 uint32_t detect_features() {
-  uint32_t found = kNeon;  // part of the base architecture
+  uint32_t found = kNeon;  // every Arm CPU of 64 bits has NEON
 #if defined(__linux__)
-  // Bit numbers are kernel ABI; spelled out so that old headers do not hide new features.
+  // HWCAP bits are kernel ABI; numbers instead of names work with old headers, too.
   const unsigned long hwcap = getauxval(AT_HWCAP), hwcap2 = getauxval(AT_HWCAP2);
   const auto has = [](unsigned long word, int bit) { return ((word >> bit) & 1ul) != 0; };
   if (has(hwcap, 20)) found |= kDotprod;
@@ -100,13 +100,14 @@ uint32_t detect_features() {
   return found;
 }
 #elif defined(__x86_64__)
-uint64_t extended_state() {  // XCR0: which registers the operating system saves
+uint64_t extended_state() {  // Returns XCR0: the registers that the operating system saves.
   uint32_t low = 0, high = 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// Linux gives the 8 KiB of tile state only to processes that ask for it.
+// Asks Linux for the 8 KiB of AMX tile state, which it gives only to processes that ask. Returns
+// whether they were granted.
 bool amx_permitted() {
 #if defined(__linux__)
   constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;
@@ -130,7 +131,7 @@ uint32_t detect_features() {
   if (bit(seven1.a, 4)) found |= kAvxVnni;
   if ((state & 0xE6u) != 0xE6u || !bit(seven.b, 16)) return found;
   found |= kAvx512f;
-  // The units for this level also use DQ and VL; no processor has BW without them.
+  // The kernels of this level also use DQ and VL; every processor with BW has them.
   if (!bit(seven.b, 30) || !bit(seven.b, 17) || !bit(seven.b, 31)) return found;
   found |= kAvx512bw;
   if (bit(seven.c, 11)) found |= kAvx512vnni;
@@ -147,7 +148,7 @@ uint32_t detect_features() {
 uint32_t detect_features() { return 0; }
 #endif
 
-// "key : value" lines of /proc/cpuinfo; the first one wins.
+// Returns the value of the first line "key : value" of /proc/cpuinfo with this key.
 std::string cpuinfo_field(std::string_view key) {
   std::ifstream in("/proc/cpuinfo");
   std::string line;
@@ -161,7 +162,8 @@ std::string cpuinfo_field(std::string_view key) {
   return "";
 }
 
-// Cache sizes are those of most products with this core, the smaller one where they differ.
+// Describes an Arm core by its part number. Cache sizes are those of most products with this core,
+// the smaller one where products differ.
 struct ArmPart {
   unsigned implementer, part;
   const char* name;
@@ -190,7 +192,7 @@ const ArmPart* arm_part(std::string_view implementer, std::string_view part) {
 
 Cpu detect_cpu() {
   static const Cpu found = [] {
-    memory_streams();  // reads a file, which must not happen while a kernel multiplies
+    memory_streams();  // reads the file now, because kernels must not while they multiply
     return Cpu{kHostArch, detect_features(), usable_topology().caches};
   }();
   return found;
@@ -199,7 +201,7 @@ Cpu detect_cpu() {
 Caches typical_caches(Arch arch, uint32_t features) {
   constexpr size_t kKib = 1 << 10, kMib = 1 << 20;
   if (arch == Arch::kAarch64) return {64 * kKib, 1 * kMib, 32 * kMib, 64};
-  // Sapphire Rapids and later; Ice Lake; Zen and the small parts of everything else.
+  // Rows in order: Sapphire Rapids and later; Ice Lake; Zen and everything smaller.
   if ((features & (kAmxInt8 | kAmxBf16)) != 0) return {48 * kKib, 2 * kMib, 32 * kMib, 64};
   if ((features & kAvx512vnni) != 0) return {32 * kKib, 1 * kMib, 32 * kMib, 64};
   return {};

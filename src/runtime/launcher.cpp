@@ -38,7 +38,7 @@ Launcher known_launcher(const Environment& e) {
             number_of(e, "PMI_SIZE", 1, 1)};
   const int tasks = number_of(e, "SLURM_STEP_NUM_TASKS", number_of(e, "SLURM_NTASKS", 1, 1), 1);
   if (has(e, "PMIX_RANK")) return {"srun", "openmpi", number_of(e, "PMIX_RANK", 0, 0), tasks};
-  // A batch script is not a step, whatever the job may use.
+  // Inside a batch script, which is not a job step, this process is alone whatever the job may use.
   if (has(e, "SLURM_STEP_ID") && tasks > 1)
     return {"srun", "", number_of(e, "SLURM_PROCID", 0, 0), tasks};
   return {};

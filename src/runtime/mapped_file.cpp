@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGBUS of a mapping becomes a page of zeros and a count. The handler looks at a fixed table of
-// mappings without a lock; other SIGBUS go where they went before.
+// Turns a SIGBUS inside a mapping into a page of zeros and a count. The handler reads a fixed table
+// of mappings without a lock and forwards every other SIGBUS to the handler before it.
 #include "runtime/mapped_file.h"
 
 #include <algorithm>
@@ -25,11 +25,11 @@ constexpr size_t kHugeFilePage = size_t{2} << 20;
 constexpr size_t kMostMappings = 256;
 
 struct MappedRegion {
-  std::atomic<uintptr_t> begin{0}, end{0};  // 0, 0: free
+  std::atomic<uintptr_t> begin{0}, end{0};  // both 0 in a free entry
   std::atomic<uint64_t> faults{0};
 };
 std::array<MappedRegion, kMostMappings> mapped_regions;
-std::mutex mapped_mutex;  // of who takes and gives places
+std::mutex mapped_mutex;  // held while an entry is taken or freed
 struct sigaction earlier_handler;
 size_t handler_page = 4096;
 
@@ -39,7 +39,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
   if (earlier_handler.sa_handler != SIG_DFL && earlier_handler.sa_handler != SIG_IGN &&
       earlier_handler.sa_handler != nullptr)
     return earlier_handler.sa_handler(signal);
-  std::signal(signal, SIG_DFL);  // the access is tried again and ends the process
+  std::signal(signal, SIG_DFL);  // the access repeats and ends the process
 }
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
@@ -48,7 +48,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (address < r.begin.load(std::memory_order_acquire) ||
         address >= r.end.load(std::memory_order_acquire))
       continue;
-    r.faults.fetch_add(1, std::memory_order_acq_rel);  // before anybody can read the zeros
+    r.faults.fetch_add(1, std::memory_order_acq_rel);  // counted before any thread can read the
+                                                       // zeros
     void* page = reinterpret_cast<void*>(address / handler_page * handler_page);
     if (mmap(page, handler_page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
         MAP_FAILED)
@@ -140,7 +141,7 @@ double disk_read_rate(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   if (fd < 0) return 0;
   const auto size = static_cast<uint64_t>(std::max<off_t>(0, ::lseek(fd, 0, SEEK_END)));
-  const AlignedBuffer memory(2 * kPieceBytes);  // so large that it begins at a page
+  const AlignedBuffer memory(2 * kPieceBytes);  // large enough to begin at a page
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (size_t i = 0; i < kPieces && size > kPieceBytes; ++i) {

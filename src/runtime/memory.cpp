@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers, the free list of workspaces, and what this process has.
+// Implements buffers, the free list of workspaces, and what the system says of this process's
+// memory.
 #include "runtime/memory.h"
 
 #include <algorithm>
@@ -25,10 +26,10 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLarge =
-    4 * kHugePage;  // below this the rounding to huge pages would waste too much
+    4 * kHugePage;  // rounding a smaller size to huge pages would waste too much
 
 #if defined(__linux__)
-// An anonymous mapping whose start is a multiple of 2 MiB: map more, then cut the ends off.
+// Maps memory that starts at a multiple of 2 MiB: maps more, then unmaps both ends.
 uint8_t* map_huge(const MappingCut& cut) {
   void* raw = mmap(nullptr, cut.whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
@@ -44,7 +45,7 @@ uint8_t* map_huge(const MappingCut& cut) {
 }
 #endif
 
-// The number in a line "Name:   123 kB", times 1024.
+// Returns the number of the line "Name: 123 kB" in bytes.
 uint64_t kb_field(const char* path, const std::string& name) {
   std::ifstream in(path);
   std::string line;
@@ -82,7 +83,7 @@ size_t page_bytes() {
 
 MappingCut::MappingCut(size_t bytes, size_t page_size, size_t align)
     : used(round_up(bytes, page_size)), page(page_size), alignment(std::max(page_size, align)) {
-  whole = used + alignment - page;  // the start is a multiple of the page already
+  whole = used + alignment - page;  // mappings start at a page already
 }
 
 size_t MappingCut::head(uintptr_t start) const { return round_up(start, alignment) - start; }
@@ -137,7 +138,8 @@ size_t ScratchLayout::add_items(size_t count, size_t item_bytes) {
 
 uint8_t* Workspace::reserve(size_t bytes) {
   if (bytes > buffer_.size()) {
-    // A quarter more than asked, so that slowly growing batches do not allocate every time.
+    // Allocates a quarter more than asked, so that slowly growing batches do not allocate every
+    // time.
     const size_t wanted = bytes < (size_t{1} << 30) ? bytes + bytes / 4 : bytes;
     buffer_.reset();
     buffer_ = AlignedBuffer(std::max<size_t>(wanted, 4096));
@@ -150,7 +152,7 @@ WorkspaceLease::WorkspaceLease() : workspace_(nullptr) {
   const std::lock_guard lock(list.mutex);
   if (list.free.empty()) {
     list.all.push_back(std::make_unique<Workspace>());
-    list.free.reserve(list.all.size());  // so that giving back cannot fail
+    list.free.reserve(list.all.size());  // reserved here so that returning a workspace cannot fail
     workspace_ = list.all.back().get();
   } else {
     workspace_ = list.free.back();

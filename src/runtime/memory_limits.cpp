@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kUnlimited = uint64_t{1} << 60;
 
-// The number of a line "name 123" or "Name:   123 kB"; 0 where there is none.
+// Returns the number of a line "name 123" or "Name: 123 kB", times `unit`; 0 without such a line.
 uint64_t field(const std::string& path, const std::string& name, uint64_t unit) {
   std::ifstream in(path);
   std::string word;
@@ -33,7 +33,7 @@ uint64_t field(const std::string& path, const std::string& name, uint64_t unit) 
 uint64_t number_in(const std::string& path) {
   std::ifstream in(path);
   uint64_t value = 0;
-  return in >> value ? value : 0;  // "max" is not a number: no limit
+  return in >> value ? value : 0;  // "max" does not parse: no limit
 }
 
 uint64_t what_is_left(uint64_t most, uint64_t used) { return most > used ? most - used : 0; }
@@ -84,7 +84,7 @@ std::vector<MemoryLimit> memory_limits(const std::string& root) {
 uint64_t available_memory_bytes() {
   uint64_t least = UINT64_MAX;
   for (const MemoryLimit& limit : memory_limits()) least = std::min(least, limit.free);
-  return least == UINT64_MAX ? 0 : least;  // 0: not known
+  return least == UINT64_MAX ? 0 : least;  // 0: no limit is known
 }
 
 }  // namespace moebius

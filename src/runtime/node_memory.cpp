@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// set_mempolicy by its number: libnuma would be a dependency for one call. The policy belongs to
-// the thread, so that threads pack for different nodes at once, and areas are not split as mbind
-// would split them (a process may have 65,530).
+// Calls set_mempolicy by its number, because libnuma would be a dependency for one call. The policy
+// belongs to the thread: threads can pack for different nodes at once, and areas are not split as
+// mbind would split them (a process may have 65,530).
 #include "runtime/node_memory.h"
 
 #include <array>
@@ -20,8 +20,8 @@ namespace moebius {
 namespace {
 
 #if defined(__linux__) && defined(SYS_set_mempolicy)
-constexpr int kPolicyDefault = 0, kPolicyPreferred = 1;  // linux/mempolicy.h
-constexpr size_t kNodeWords = 16;                        // 1024 nodes
+constexpr int kPolicyDefault = 0, kPolicyPreferred = 1;  // values of linux/mempolicy.h
+constexpr size_t kNodeWords = 16;                        // enough for 1024 nodes
 constexpr size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
 
 class SystemNodeMemory : public NodeMemory {

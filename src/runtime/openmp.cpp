@@ -16,7 +16,8 @@ namespace moebius {
 #if defined(__linux__)
 namespace {
 
-// The handle of the first loaded library that is an OpenMP runtime.
+// Stores the handle of the first loaded library that is an OpenMP runtime; a callback of
+// dl_iterate_phdr.
 int take_runtime(dl_phdr_info* info, size_t, void* to) {
   const std::string_view path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
   const std::string_view name = path.substr(path.rfind('/') + 1);
@@ -41,7 +42,7 @@ const OpenMp* OpenMp::loaded() {
   void* library = nullptr;
   dl_iterate_phdr(take_runtime, static_cast<void*>(&library));
   if (library == nullptr) return nullptr;
-  // Kept for the life of the process: threads of its team may be asleep inside it anyway.
+  // Never closed: threads of the runtime's team may sleep inside it.
   static const OpenMp* const kFound = [&]() -> const OpenMp* {
     static OpenMp omp;
     find(library, "GOMP_parallel", omp.parallel_);

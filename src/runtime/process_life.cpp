@@ -14,7 +14,7 @@ void end_with_parent() {
 #if defined(__linux__)
   const pid_t parent = getppid();
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(128 + SIGKILL);  // it went in between
+  if (getppid() != parent) _exit(128 + SIGKILL);  // the parent ended before the call above
 #endif
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many independent chains hide the latency of the instruction (12 are enough for SMMLA on known
-// cores, BFMMLA wants 20, tiles 4), and one operand of each product was written by a load: some
-// cores halve the rate otherwise. Numbers multiplied are zeros, so that no loop meets subnormals or
-// overflow.
+// Measures what a core multiplies and what memory gives. Many independent chains hide the latency
+// of an instruction (12 are enough for SMMLA on known cores, BFMMLA wants 20, tiles 4), and one
+// operand of each product comes from a load, because some cores halve the rate otherwise. All
+// factors are zeros, so that no loop meets subnormals or overflow.
 #include "runtime/roofs.h"
 
 #include <algorithm>
@@ -25,9 +25,9 @@ double seconds_since(Clock::time_point start) {
 
 #if defined(__aarch64__)
 
-// 24 times one three-register instruction, accumulators v0..v23, operands v24..v27 loaded in this
-// round and v28. Encodings instead of names: assemblers want the names unlocked by -march. BASE |
-// Rm << 16 | Rn << 5 | Rd.
+// Runs 24 copies of a three-register instruction with accumulators v0..v23 and operands v24..v27,
+// loaded in each round, and v28. The instruction is an encoding (base | Rm << 16 | Rn << 5 | Rd),
+// because assemblers accept its name only after -march.
 #define MOEBIUS_ROOF_LOOP(name, base)                                                         \
   void name(uint64_t rounds) {                                                                \
     alignas(64) static const uint8_t kZeros[64] = {};                                         \
@@ -65,7 +65,8 @@ MOEBIUS_ROOF_LOOP(run_fmla, "0x4e20cc00")    // FMLA v.4s, v.4s, v.4s
 
 #if defined(__x86_64__)
 
-// 12 chains, registers 0..11, twice per round: operands 13 and 14 (loaded in this round) and 15.
+// Runs 12 chains in registers 0..11, twice per round, with operands 13 and 14 (loaded in the round)
+// and 15.
 #define MOEBIUS_ROOF_TWELVE(instruction, r, operand)                                           \
   ".irp d,0,1,2,3,4,5,6,7,8,9,10,11\n " instruction " %%" r "mm" operand ", %%" r "mm15, %%" r \
   "mm\\d\n .endr\n"
@@ -87,16 +88,16 @@ MOEBIUS_ROOF_LOOP(run_fmla, "0x4e20cc00")    // FMLA v.4s, v.4s, v.4s
 MOEBIUS_ROOF_LOOP(run_vnni512, "vpdpbusd", "z")
 MOEBIUS_ROOF_LOOP(run_vnni256, "%{vex%} vpdpbusd", "y")
 MOEBIUS_ROOF_LOOP(run_maddubs256, "vpmaddubsw", "y")
-// Really half the rate of FMA on an Emerald Rapids core: 8, 12 or 24 chains, operands in registers or
-// in memory, all give one instruction in two cycles (the 256-bit form too), where FMA does two in
-// one.
+// vdpbf16ps reaches half the rate of FMA on an Emerald Rapids core: with 8, 12 or 24 chains and
+// operands in registers or memory it issues once in two cycles (the 256-bit form too), where FMA
+// issues twice in one.
 MOEBIUS_ROOF_LOOP(run_bf16_512, "vdpbf16ps", "z")
 MOEBIUS_ROOF_LOOP(run_fma512, "vfmadd231ps", "z")
 MOEBIUS_ROOF_LOOP(run_fma256, "vfmadd231ps", "y")
 #undef MOEBIUS_ROOF_LOOP
 #undef MOEBIUS_ROOF_TWELVE
 
-// What every x86-64 CPU has: 12 chains of a multiplication and an addition.
+// Multiplies and adds in 12 chains of SSE, which every x86-64 CPU has.
 void run_sse(uint64_t rounds) {
   asm volatile(
       ".irp d,0,1,2,3,4,5,6,7,8,9,10,11,14,15\n xorps %%xmm\\d, %%xmm\\d\n .endr\n"
@@ -109,7 +110,7 @@ void run_sse(uint64_t rounds) {
         "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
 }
 
-// Eight tiles of 16 rows of 64 bytes.
+// Configures eight tiles of 16 rows of 64 bytes (the operand of ldtilecfg).
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -117,7 +118,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// 6 chains: tiles 0..5, operands 6 and 7; nothing is loaded.
+// Runs 6 chains in tiles 0..5 with operands 6 and 7 and no loads.
 #define MOEBIUS_ROOF_LOOP(name, instruction)                   \
   void name(uint64_t rounds) {                                 \
     const TileConfig config;                                   \
@@ -167,8 +168,9 @@ constexpr ComputeLoop kLoops[] = {
 
 constexpr size_t kReadLine = 64;
 
-// A cache line of each stream in turn. The load is as wide as the CPU has it: with 16 bytes at a time
-// one stream reached two thirds of what it does with 64, while software prefetch added nothing.
+// Reads one cache line of each stream in turn, with the widest load of the CPU: with 16-byte loads
+// one stream reached two thirds of its rate with 64-byte loads, while software prefetch added
+// nothing.
 template <size_t kStreams, class LoadLine>
 void read_lines(const uint8_t* data, size_t bytes, LoadLine load) {
   const size_t piece = bytes / kStreams / kReadLine * kReadLine;
@@ -230,9 +232,9 @@ ReadLoop read_loop(size_t streams) {
   }
 }
 
-// Seconds of the slowest member from a common start. Of many short runs the tenth part that went
-// fastest: a run of half a millisecond often escapes whatever else the machine does, and one lucky
-// clock reading decides nothing.
+// Returns the seconds of the slowest member from a common start, taken from the fastest tenth of
+// many short runs: a run of half a millisecond often escapes disturbances, and a tenth is not
+// decided by one lucky clock reading.
 double best_seconds(ThreadPool& pool, size_t runs,
                     FunctionRef<void(ThreadPool::Member&, size_t run)> body) {
   std::vector<double> seconds(runs);
@@ -251,7 +253,7 @@ double best_seconds(ThreadPool& pool, size_t runs,
 }
 
 constexpr size_t kFullRuns = 60, kBriefRuns = 20;
-constexpr size_t kPiece = size_t{8} << 20;  // bytes a thread reads in one run
+constexpr size_t kPiece = size_t{8} << 20;  // bytes that a thread reads in one run
 
 }  // namespace
 
@@ -276,7 +278,7 @@ const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kin
 }
 
 double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
-  uint64_t rounds = 1000;  // until a run takes some hundred microseconds
+  uint64_t rounds = 1000;  // doubled until a run takes some hundred microseconds
   for (double s = 0; s < 2e-4; rounds *= 2) {
     const Clock::time_point start = Clock::now();
     loop.run(rounds);
@@ -293,7 +295,7 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
 double measure_scaling(ThreadPool& pool) {
   const ComputeLoop* loop = roof_loop(detect_cpu(), 0, RoofKind::kF32);
   if (loop == nullptr) return 0;
-  // A quarter of a millisecond of tasks per phase and thread: what a small batch takes in a layer.
+  // A quarter of a millisecond of tasks per phase and thread, as a small batch takes in a layer.
   const uint64_t rounds = 1000;
   const size_t tasks = 64 * pool.size();
   WorkCounter first, second;
@@ -312,7 +314,7 @@ double measure_scaling(ThreadPool& pool) {
     } while (seconds_since(start) < seconds);
     return static_cast<double>(done) / seconds_since(start);
   };
-  double one = 0, all = 0;  // in turn, so that both meet the same disturbances
+  double one = 0, all = 0;  // measured in turn, so that both meet the same disturbances
   for (int i = 0; i < 10; ++i) {
     one += rate(0.04, [&] { ThreadPool::run_alone(body); });
     all += rate(0.04, [&] { pool.run(body); });
@@ -329,7 +331,7 @@ RoofMemory::RoofMemory(ThreadPool& pool, Effort effort)
       (full ? 4 : 2) * largest_cache_bytes() * std::max<size_t>(1, pool.size() / 8), least, most);
   if (available > 0 && bytes > available / 2) bytes = static_cast<size_t>(available / 2);
   memory_ = AlignedBuffer(std::max<size_t>(bytes, pool.size() << 20));
-  pool_.run([&](ThreadPool::Member& m) {  // usually each its own part
+  pool_.run([&](ThreadPool::Member& m) {  // each member usually writes its own part
     for (size_t i = m.index(); i < pool_.size(); i += m.count())
       std::memset(memory_.data() + i * part_bytes(), 1, part_bytes());
   });
@@ -339,8 +341,8 @@ size_t RoofMemory::part_bytes() const {
   return memory_.size() / pool_.size() / (2 * kCacheLine) * (2 * kCacheLine);
 }
 
-// Run i takes the i-th piece of every thread's part, round and round: a piece has left the caches
-// when its turn comes again.
+// Run i reads piece i of every thread's part, cyclically: a piece has left the caches when its turn
+// comes again.
 double RoofMemory::pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body) {
   const size_t part = part_bytes(), piece = std::min(part / used, kPiece),
                pieces = part / used / piece;

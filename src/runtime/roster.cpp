@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of sitting out.
+// Decides which members of a thread pool sit out, and for how long.
 #include "runtime/roster.h"
 
 #include <algorithm>
@@ -21,14 +21,15 @@ Roster::Roster(std::vector<int> cpus, uint32_t seed)
   for (size_t i = 0; i < cpus.size(); ++i) members_[i].cpu = cpus[i];
 }
 
-// Everybody waits for the slowest, so that n members of which one lost a share L do the work of
-// n * (1 - L), and n - 1 without it: it should go when L > 1 / n. Somewhat before that, because a
-// phase also waits for a whole slice when only its last task was interrupted.
+// Returns the share of lost time from which a member should sit out. All members wait for the
+// slowest: n of them with one that loses a share L do the work of n * (1 - L), and n - 1 do the
+// work of n - 1, so leaving pays from L > 1 / n. The limit is a little lower, because a phase also
+// waits for a whole time slice when only its last task was interrupted.
 double Roster::tolerated() const {
   return std::clamp(0.7 / static_cast<double>(active_), 0.1, 0.35);
 }
 
-// The worker whose CPU the caller takes: of those who lost least, the last.
+// Returns the worker whose CPU the caller takes: the last one of those that lost least.
 size_t Roster::stand_in(const std::vector<double>& lost) {
   size_t best = 0;
   for (size_t i = 1; i < members_.size(); ++i)
@@ -38,7 +39,7 @@ size_t Roster::stand_in(const std::vector<double>& lost) {
 
 void Roster::send_out(size_t member, double now) {
   Place& m = members_[member];
-  // Soon after its return: the core is still taken.
+  // Lost time soon after its return: the core is still taken, so the next pause is longer.
   const bool again = m.pause > 0 && now - m.since < m.pause + 4 * kWindow;
   m.pause = again ? std::min(2 * m.pause, kLongest) : kShortest;
   m.until = now + m.pause;
@@ -58,7 +59,8 @@ bool Roster::update(double now, const std::vector<double>& lost) {
       hindered_.push_back(i);
     }
   }
-  // Half of them: the others may be hindered by those of another pool who give way as well.
+  // Only half of the hindered members leave: the others may be hindered by members of another pool
+  // that leave as well.
   for (size_t left = (hindered_.size() + 1) / 2; left > 0 && active_ > 1; --left) {
     const size_t pick = next_random(random_) % hindered_.size();
     size_t member = hindered_[pick];

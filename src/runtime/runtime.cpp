@@ -17,11 +17,11 @@ namespace {
 struct SharedRuntimes {
   std::mutex mutex;
   std::map<size_t, std::weak_ptr<Runtime>> by_threads;
-  pid_t process = ::getpid();  // after a fork() the others' threads are not here
+  pid_t process = ::getpid();  // after fork() the pool's threads do not exist in the child
 };
 SharedRuntimes& shared_runtimes() {
-  // Never destroyed: layers may outlive static objects. A child of fork() gets a lock of its own,
-  // whoever held that of the parent.
+  // Never destroyed: layers may outlive static objects. A child of fork() gets a new lock, because
+  // a thread that it does not have may hold the old one.
   static auto* all = [] {
     pthread_atfork(nullptr, nullptr, [] { new (&shared_runtimes().mutex) std::mutex; });
     return new SharedRuntimes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists and numbers as the kernel writes them, and the way up through the control groups.
+// Parses lists and numbers as the kernel writes them, and walks the control groups upwards.
 #include "runtime/system_files.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace moebius {
 namespace {
 
-constexpr int kMostCpus = 1 << 16;  // a list that names more is no list of CPUs
+constexpr int kMostCpus = 1 << 16;  // a list with more numbers is no list of CPUs
 
-// Takes a number off the front of `text`; -1 when there is none.
+// Removes a number from the front of `text` and returns it; -1 when there is none.
 int take_number(std::string_view& text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -22,7 +22,7 @@ int take_number(std::string_view& text) {
   return value;
 }
 
-// A line of /proc/self/cgroup is "ID:CONTROLLERS:PATH"; version 2 has no controllers.
+// Holds one line "ID:CONTROLLERS:PATH" of /proc/self/cgroup; version 2 has no controllers.
 struct CgroupLine {
   std::string controllers, path;
 };
@@ -83,7 +83,7 @@ size_t parse_cache_size(std::string_view text) {
 double parse_cpu_max(std::string_view text) {
   const std::string copy(text);
   char* end = nullptr;
-  const double quota = std::strtod(copy.c_str(), &end);  // "max" parses as nothing
+  const double quota = std::strtod(copy.c_str(), &end);  // "max" parses to 0
   if (end == copy.c_str() || !(quota > 0)) return 0;
   const double period = std::strtod(end, nullptr);
   return period > 0 ? quota / period : 0;
@@ -111,8 +111,8 @@ std::vector<std::string> cgroup_folders(const std::string& root, std::string_vie
     if (group.controllers.empty()) climb(v2, group.path);
     if (names_controller(group.controllers, controller)) climb(v1, group.path);
   }
-  // A container may see the paths of its host here but only its own group there: the root of what
-  // is mounted is asked in any case.
+  // A container may see its host's paths here but only its own group in the mounted folders: so the
+  // roots of the mounts are always read, too.
   add(v1), add(v2);
   return folders;
 }
@@ -123,7 +123,8 @@ double cgroup_cpus(const std::string& root) {
     if (cpus > 0 && (best == 0 || cpus < best)) best = cpus;
   };
   for (const std::string& folder : cgroup_folders(root, "cpu")) {
-    const std::string quota = first_line(folder + "/cpu.cfs_quota_us");  // version 1
+    // control groups of version 1
+    const std::string quota = first_line(folder + "/cpu.cfs_quota_us");
     if (!quota.empty())
       note(parse_cpu_max(quota + " " + first_line(folder + "/cpu.cfs_period_us")));
     note(parse_cpu_max(first_line(folder + "/cpu.max")));

@@ -38,8 +38,8 @@
 namespace moebius {
 namespace {
 
-// Longer than the gap between two layers of a decoding model, short beside the slice that a
-// descheduled thread waits for.
+// Longer than the gap between two layers of a decoding model, and short beside the slice for which
+// a descheduled thread waits.
 constexpr int64_t kSpinNanoseconds = 50'000;
 constexpr int64_t kAwakeNanoseconds = 500'000;  // while another device works (stay_awake.h)
 constexpr size_t kMaxThreads = 4096;
@@ -97,8 +97,8 @@ void name_thread(size_t) {}
 uint32_t process_number() { return 1; }
 #endif
 
-// Where the calling thread is held, and where it was before. Holds may be nested; the outermost one
-// puts the thread back.
+// Binds the calling thread to a CPU and puts it back. Holds nest; the outermost one restores the
+// thread's mask.
 class CallerPlace {
  public:
   void hold(int cpu) noexcept {
@@ -116,7 +116,7 @@ class CallerPlace {
   }
 
  private:
-  int depth_ = 0, cpu_ = -1;  // -1: not held anywhere
+  int depth_ = 0, cpu_ = -1;  // `cpu_` is -1 while the thread is not bound
   AffinityMask before_;
 };
 
@@ -136,14 +136,14 @@ size_t available_cpus() {
 
 size_t default_thread_count() { return usable_topology().default_threads(); }
 
-// What the pool keeps for each member; seat 0 is the caller's, whoever it is.
+// Holds the pool's state of one member; seat 0 belongs to the calling thread, whichever that is.
 struct alignas(64) ThreadPool::Seat {
   std::atomic<uint32_t> role{0};  // index in the team; 0 for a worker that sits out
   std::atomic<bool> parked{false};
   uint32_t resume = 0;  // epoch from which a worker that is called back waits
-  int cpu = -1;         // -1: anywhere
+  int cpu = -1;         // -1: not bound
   size_t node = 0;
-  double lost = -1;  // share of the last window; negative: nothing new
+  double lost = -1;  // share of the last window that was lost; negative: no new value
   LossMeter meter;
 };
 
@@ -156,28 +156,29 @@ struct ThreadPool::State {
         lost(list.cpus.size()) {}
 
   CpuList places;
-  std::vector<int> nodes{0};  // the system's numbers, in the order of the pool's own
+  std::vector<int> nodes{0};  // the system's node numbers, by the pool's own numbers
 
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<uint32_t> pending{0};
   alignas(64) std::atomic<uint32_t> arrived{0};
   alignas(64) std::atomic<uint32_t> phase{0};
   alignas(64) const FunctionRef<void(Member&)>* fn = nullptr;
-  size_t team = 1;  // members of this region
+  size_t team = 1;  // members of the current region
   std::atomic<bool> aborted{false};
-  std::atomic<bool> stop{false};  // written before epoch is raised
+  std::atomic<bool> stop{false};  // workers end; written before epoch is raised
   bool spin = true;
   bool pinned = false;
-  const OpenMp* openmp = nullptr;  // whose team runs the regions; null: threads of our own
+  const OpenMp* openmp = nullptr;  // OpenMP runtime whose team runs the regions; null: the pool's
+                                   // own threads
 
-  std::mutex turn;  // callers on different threads; guards what follows
+  std::mutex turn;  // serializes callers on different threads; guards what follows
   Roster roster;
-  bool balance;        // members may sit out
-  bool waits = false;  // for a worker that is to come back and has not parked yet
+  bool balance;        // whether members may sit out
+  bool waits = false;  // a worker that is to come back has not parked yet
   std::vector<Seat> seats;
   std::vector<double> lost;
   std::thread::id caller;
-  int64_t caller_left = 0;  // when its last region ended
+  int64_t caller_left = 0;  // time at which the caller's last region ended
 
   std::mutex error_mutex;
   std::exception_ptr error;
@@ -189,7 +190,7 @@ struct ThreadPool::State {
       if (!error) error = std::current_exception();
     }
     aborted.store(true, std::memory_order_release);
-    phase.fetch_add(1, std::memory_order_acq_rel);  // frees whoever waits at a barrier
+    phase.fetch_add(1, std::memory_order_acq_rel);  // releases members that wait at a barrier
     phase.notify_all();
   }
   void take_part(Member& member) noexcept {
@@ -226,7 +227,7 @@ void ThreadPool::State::find_nodes() {
   if (nodes.size() > 1 && places.memory == nullptr) places.memory = system_node_memory(nodes);
 }
 
-// The roster may give a member another CPU, and with it another node.
+// Gives a member a CPU, which may belong to another node.
 void ThreadPool::State::sit_at(Seat& seat, int cpu) noexcept {
   seat.cpu = pinned ? cpu : -1;
   if (nodes.size() == 1) return;
@@ -249,7 +250,7 @@ CpuList places_on(const Topology& topology, size_t threads) {
   CpuList list;
   list.cpus.assign(possible(threads), -1);
   Topology unlimited = topology;
-  unlimited.quota = 0;  // under a quota other containers have the same first CPUs
+  unlimited.quota = 0;  // other containers under a quota use the same first CPUs
   if (threads < unlimited.default_threads() || threads > topology.threads.size()) return list;
   for (size_t i = 0; i < threads; ++i) {
     list.cpus[i] = topology.threads[i].cpu;
@@ -302,7 +303,7 @@ void ThreadPool::stop_workers() noexcept {
   s.stop.store(true, std::memory_order_release);
   s.epoch.fetch_add(1, std::memory_order_acq_rel);
   s.epoch.notify_all();
-  for (Seat& seat : s.seats) {  // those who sit out
+  for (Seat& seat : s.seats) {  // wakes workers that sit out
     seat.role.store(1, std::memory_order_release);
     seat.role.notify_all();
   }
@@ -312,8 +313,8 @@ void ThreadPool::stop_workers() noexcept {
 void ThreadPool::State::work(size_t index) {
   Seat& seat = seats[index];
   name_thread(index);
-  (void)AffinityMask::of(seat.cpu).apply();  // best effort: a container may refuse
-  ++region_depth;                            // whatever a worker runs is inside a region
+  (void)AffinityMask::of(seat.cpu).apply();  // best effort: a container may refuse to bind
+  ++region_depth;                            // everything that a worker runs is inside a region
   seat.meter.restart(now_ns());
   uint32_t seen = 0;
   for (;;) {
@@ -342,7 +343,8 @@ void ThreadPool::State::sit_out(Seat& seat) noexcept {
   seat.meter.restart(now_ns());
 }
 
-// Between two regions, by the caller: hears what members lost and decides who takes part.
+// Called by the caller between two regions: collects the members' lost time and decides who takes
+// part in the next one.
 void ThreadPool::State::meet(int64_t now) noexcept {
   bool news = waits || team < seats.size();
   for (size_t i = 0; i < seats.size(); ++i) {
@@ -377,12 +379,14 @@ void ThreadPool::State::assign_roles() noexcept {
   sit_at(seats[0], roster.cpu(0));
   team = next;
   if (team > 1) return;
-  // No region will wake them, and whoever has not heard that it is out cannot be called back.
+  // Wakes the workers: no region will, and one that has not noticed that it sits out cannot be
+  // called back.
   epoch.fetch_add(1, std::memory_order_acq_rel);
   epoch.notify_all();
 }
 
-// The caller's window holds its time in regions; what it does between them is its own affair.
+// Starts to count the caller's lost time anew; only its time in regions counts, not what it does
+// between them.
 void ThreadPool::State::start_caller_window(int64_t now) noexcept {
   const std::thread::id self = std::this_thread::get_id();
   constexpr int64_t kPause = 1'000'000;
@@ -402,8 +406,8 @@ void ThreadPool::State::end_caller_window() noexcept {
 void ThreadPool::Member::barrier() {
   if (state_ == nullptr || count_ == 1) return;
   State& s = *state_;
-  // The phase is read before the flag: whoever sees the phase raised by a failing member also sees
-  // the flag.
+  // Reads the phase before the flag: a member that sees the phase raised by a failing one then sees
+  // its flag, too.
   const uint32_t phase = s.phase.load(std::memory_order_acquire);
   if (s.aborted.load(std::memory_order_acquire)) throw RegionAborted{};
   if (s.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
@@ -433,8 +437,8 @@ void ThreadPool::State::rethrow() {
   std::rethrow_exception(thrown);
 }
 
-// The runtime may grant fewer members than asked for; those it grants all take part, so they may
-// meet at barriers.
+// Runs a region on an OpenMP team. The runtime may grant fewer members than asked; all granted ones
+// take part, so they may meet at barriers.
 void ThreadPool::State::run_openmp(FunctionRef<void(Member&)> function) {
   const std::lock_guard lock(turn);
   fn = &function;
@@ -458,7 +462,7 @@ void ThreadPool::run_team(FunctionRef<void(Member&)> fn) {
     const int64_t now = now_ns();
     s.meet(now);
     if (s.team == 1) {
-      caller_place.let_go();  // the system finds the freest core
+      caller_place.let_go();  // the system finds the freest core for the caller
       return run_alone(fn);
     }
     s.start_caller_window(now);
@@ -504,7 +508,7 @@ void ThreadPool::parallel_for(size_t count, FunctionRef<void(size_t)> fn, size_t
       try {
         for (size_t j = i; j < std::min(i + grain, count); ++j) fn(j);
       } catch (...) {
-        counter.next.store(count, std::memory_order_relaxed);  // nobody starts another index
+        counter.next.store(count, std::memory_order_relaxed);  // no other member starts an index
         throw;
       }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sysfs is asked first, since it knows every CPU and not only the one we run on; what it does not
-// say comes from CPUID, from the name of an Arm core, or is assumed. A container without sysfs
-// still gets caches and cores right on x86 and one core per CPU elsewhere.
+// Reads sysfs first, because it knows every CPU and not only the one that this thread runs on;
+// CPUID, the name of an Arm core or assumptions fill the gaps. A container without sysfs still gets
+// caches and cores right on x86, and one core per CPU elsewhere.
 #include "runtime/topology.h"
 
 #include <algorithm>
@@ -46,13 +46,13 @@ std::vector<int> usable_cpus(const MachineSources& from) {
   std::vector<int> both;
   for (const int c : cpus)
     if (contains(online, c)) both.push_back(c);
-  return both.empty() ? cpus : both;  // the mask is what the scheduler obeys
+  return both.empty() ? cpus : both;  // the scheduler obeys the mask
 }
 
 // --- which CPUs are one core ---
 
-// The numbers that /proc/cpuinfo gives, for containers without sysfs: the first CPU of every pair
-// (package, core).
+// Returns the core of each CPU from /proc/cpuinfo, for containers without sysfs; a core has the
+// number of its first CPU.
 std::map<int, int> cores_of_cpuinfo(const MachineSources& from) {
   std::map<int, int> core_of;
   std::map<std::pair<int, int>, int> first;
@@ -85,13 +85,14 @@ std::map<int, int> find_cores(const MachineSources& from, const std::vector<int>
 
 // --- which cores are the small ones ---
 
-// Linux describes a hybrid Intel CPU as two kinds of counters.
+// Returns the small cores of a hybrid Intel CPU, which Linux lists under a second set of
+// performance counters.
 std::set<int> efficient_by_sysfs(const MachineSources& from, const std::vector<int>& cpus) {
   const std::vector<int> atoms =
       parse_cpu_list(first_line(from.root + "/sys/devices/cpu_atom/cpus"));
   if (!atoms.empty()) return {atoms.begin(), atoms.end()};
-  // Arm and newer kernels: what a core can do, the best one 1024. The middle cores of a phone have
-  // 75 percent and more, its small ones 30 to 45; equal cores with different boost differ by less.
+  // cpu_capacity of Arm and newer kernels: the best core has 1024. Middle cores of a phone have 75
+  // percent and more, small ones 30 to 45; equal cores with different boost differ by less.
   std::map<int, int> capacity;
   int most = 0;
   for (const int c : cpus) {
@@ -153,7 +154,7 @@ Caches caches_of_sysfs(const MachineSources& from, int cpu, const std::map<int, 
   return found;
 }
 
-// Leaf 4 (Intel) and leaf 0x8000001D (AMD) have the same fields.
+// CPUID leaf 4 (Intel) and leaf 0x8000001D (AMD) have the same fields.
 Caches caches_of_cpuid(const MachineSources& from) {
   Caches found = kNoCaches;
   if (!from.cpuid) return found;
@@ -198,7 +199,7 @@ Caches find_caches(const MachineSources& from, int cpu, const std::map<int, int>
 
 // --- this machine ---
 
-// CPUID tells about the CPU it runs on, so a thread of its own goes there.
+// Runs CPUID on the given CPU, in a thread that is bound to it.
 CpuidWords cpuid_on(int cpu, uint32_t leaf, uint32_t sub) {
   if (cpu < 0) return cpuid(leaf, sub);
   CpuidWords words;
@@ -237,9 +238,9 @@ size_t Topology::nodes() const {
   return all.size();
 }
 
-// One thread per core: two hardware threads share the units that multiply, and one of them already
-// keeps as many loads in flight as the core has buffers. Efficient cores are left out where four
-// big ones are enough to draw all that the memory of such a machine gives (two channels): they
+// Counts one thread per core: two hardware threads share the units that multiply, and one of them
+// already keeps as many loads in flight as the core has buffers. Efficient cores are left out where
+// four big ones are enough to draw all that the memory of such a machine gives (two channels): they
 // would add no bandwidth, and every phase would end with the slowest of them. With fewer big cores
 // they are needed for the bandwidth.
 size_t Topology::default_threads() const {
@@ -294,7 +295,8 @@ std::atomic<size_t> quota_shared_by{1};
 void share_quota(size_t ranks) { quota_shared_by = std::max<size_t>(1, ranks); }
 
 Topology usable_topology() {
-  // Read without a mask, so that the first caller does not decide for all.
+  // Reads all CPUs whatever the calling thread's mask is, so that the first caller does not decide
+  // for all.
   static const Topology whole = [] {
     const CpuidReader reader = kHostArch == Arch::kX86_64 ? CpuidReader(cpuid_on) : CpuidReader();
     return read_topology({"", {}, reader, typical_caches(kHostArch, 0)});

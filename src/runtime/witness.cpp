@@ -61,12 +61,12 @@ std::string words_of(uint64_t step, int layer, const char* phase) {
 #if defined(__linux__)
 namespace {
 
-constexpr int kLongestHold = 80;                // times 50 ms
+constexpr int kLongestHold = 80;                // looks of 50 ms
 constexpr int kForward = 250;                   // ms until launchers have passed on what was said
 constexpr int kAfterYou = 100;                  // ms for the witness of the rank that ended first
 constexpr int kLooks = 64, kBetweenLooks = 50;  // ms
 
-Whereabouts* told_to_end = nullptr;  // for the handler of SIGTERM
+Whereabouts* told_to_end = nullptr;  // read by the handler of SIGTERM
 
 void end_quietly(int signal) {
   if (told_to_end != nullptr) told_to_end->state = Whereabouts::kSaid;
@@ -75,7 +75,7 @@ void end_quietly(int signal) {
 }
 
 struct ProcessState {
-  char state = 'Z';  // also of one that is gone
+  char state = 'Z';  // Z: a zombie, or no such process
   pid_t parent = 0;
 };
 
@@ -94,7 +94,7 @@ bool runs(pid_t pid) { return state_of(pid).state != 'Z'; }
 
 std::vector<pid_t> children_of(pid_t pid) {
   std::vector<pid_t> children;
-  std::error_code none;  // it may be gone
+  std::error_code none;  // the process may be gone
   for (const auto& task :
        std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), none)) {
     std::ifstream in(task.path() / "children");
@@ -103,7 +103,8 @@ std::vector<pid_t> children_of(pid_t pid) {
   return children;
 }
 
-// A variable of the environment that a process was started with; "" where it cannot be read.
+// Returns a variable of the environment that a process was started with; "" where it cannot be
+// read.
 std::string started_with(pid_t pid, const std::string& name) {
   std::ifstream in(fmt::format("/proc/{}/environ", pid));
   for (std::string entry; std::getline(in, entry, '\0');)
@@ -111,7 +112,7 @@ std::string started_with(pid_t pid, const std::string& name) {
   return "";
 }
 
-// The launcher's variable for a rank, and the number of ranks on this host (0: nobody knows).
+// Returns the name of the launcher's variable that holds a rank's number; "" without a launcher.
 std::string rank_variable() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
     if (std::getenv(name) != nullptr) return name;
@@ -123,12 +124,13 @@ int ranks_of_host() {
   return 0;
 }
 
-// Takes the word for this launcher's ranks until this process ends; false: another witness has it.
+// Claims, until this process ends, to be the one that speaks for this launcher's ranks on this
+// host; returns false when another witness has it.
 bool take_the_word(pid_t launcher) {
   const int fd = ::socket(AF_UNIX, SOCK_DGRAM, 0);
   if (fd < 0) return true;
   sockaddr_un name{};
-  name.sun_family = AF_UNIX;  // a name that begins with 0 is no file
+  name.sun_family = AF_UNIX;  // an abstract socket: its name starts with 0
   const std::string text = fmt::format("moebius-lost-{}-{}", getuid(), launcher);
   std::copy(text.begin(), text.end(), name.sun_path + 1);
   const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
@@ -136,27 +138,29 @@ bool take_the_word(pid_t launcher) {
 }
 
 void hold_the_word(pid_t launcher) {
-  ::close(STDERR_FILENO);  // nobody shall wait for this process
+  ::close(STDERR_FILENO);  // a shell that waits for the end of stderr must not wait for the witness
   for (int i = 0; i < kLongestHold && runs(launcher); ++i) ::usleep(50'000);
 }
 
-// In which order the ranks of a launcher end, as the kernel saw it, however late one asks.
+// Tells in which order the ranks of a launcher end. The kernel keeps the order, however late it is
+// read.
 class OrderOfEnds {
  public:
   explicit OrderOfEnds(pid_t launcher)
       : launcher_(launcher), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
-  // Ranks are started one after the other: again, until all may be there.
+  // Adds ranks that were started since the last look; called until all may be there.
   void look() {
     for (const pid_t pid : children_of(launcher_)) {
       if (!known_.insert(pid).second) continue;
-      const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));  // of Linux 5.3
+      // needs Linux 5.3
+      const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
       epoll_event event{EPOLLIN, {.u64 = static_cast<uint64_t>(pid)}};
       if (fd >= 0) ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
     }
   }
 
-  // Whether another of them has ended, and before this one.
+  // Returns whether the first process that ended is another one than `pid`.
   bool another_before(pid_t pid) const {
     epoll_event first;
     return ::epoll_wait(epoll_, &first, 1, 0) == 1 && static_cast<pid_t>(first.data.u64) != pid;
@@ -168,13 +172,13 @@ class OrderOfEnds {
   std::set<pid_t> known_;
 };
 
-// Descriptors of the launcher would hide the rank's end from it.
+// Closes all other descriptors: inherited ones of the launcher would hide the rank's end from it.
 void close_all_but(std::initializer_list<int> kept) {
   for (int fd = 0; fd < 4096; ++fd)
     if (fd != STDERR_FILENO && std::find(kept.begin(), kept.end(), fd) == kept.end()) ::close(fd);
 }
 
-// MPICH's socket to the launcher; -1 where there is none.
+// Returns MPICH's socket to the launcher, or -1.
 int control_socket() {
   const char* text = std::getenv("PMI_FD");
   const int fd = text != nullptr ? std::atoi(text) : 0;
@@ -190,7 +194,7 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-// What has come; "" at the end.
+// Reads the bytes that are there; "" at the end of the stream.
 std::string read_some(int fd) {
   char bytes[4096];
   ssize_t n = 0;
@@ -199,7 +203,7 @@ std::string read_some(int fd) {
   return {bytes, static_cast<size_t>(std::max<ssize_t>(n, 0))};
 }
 
-constexpr const char* kWitnessName = "moebius-witness";  // 15 bytes, as many as a name may have
+constexpr const char* kWitnessName = "moebius-witness";  // 15 bytes, the longest name of a thread
 
 bool has_witness(pid_t pid) {
   const std::vector<pid_t> children = children_of(pid);
@@ -210,12 +214,12 @@ bool has_witness(pid_t pid) {
   });
 }
 
-// The job as its witness knows it.
+// Describes the rank's process to its witness.
 struct Job {
   const Whereabouts& rank;
-  pid_t process;   // of the rank
-  pid_t child;     // of the launcher: the rank, or a script that started it
-  pid_t launcher;  // of the ranks of this host
+  pid_t process;   // process id of the rank
+  pid_t child;     // process that the launcher started: the rank, or a script around it
+  pid_t launcher;  // parent of all ranks of this host
   int number, size;
   std::string host;
   double timeout;  // seconds
@@ -223,30 +227,31 @@ struct Job {
   std::string name() const { return fmt::format("rank {} ({})", number, host); }
 };
 
-// Finds that a rank will not come: it is stopped, or missing while others wait for it to start.
+// Detects that a rank will not come: it is stopped, or missing while others wait for it to start.
 class Watchdog {
  public:
   explicit Watchdog(const Job& job) : job_(job) {}
 
-  // ms until the next look.
+  // Milliseconds until the next look.
   int pause() const {
     return starting_ ? kBetweenLooks
                      : static_cast<int>(std::clamp(job_.timeout * 1000 / 20, 50.0, 250.0));
   }
 
-  // A sentence where this rank is to be ended.
+  // Returns why this rank is to be ended; "" while all is well.
   std::string look() {
     const int64_t now = now_ns();
     if (now - looked_ < int64_t{kBetweenLooks} * 1'000'000) return "";
-    // A witness that was stopped itself, or got no core, saw nothing meanwhile.
+    // A witness that was itself stopped, or got no core, saw nothing meanwhile: that time does not
+    // count.
     const double passed = std::min(static_cast<double>(now - looked_) * 1e-9,
                                    std::max(pause() * 2e-3, job_.timeout / 4));
     looked_ = now;
-    // Whoever stops the launcher too wants the job to pause.
+    // A stopped launcher means that the user paused the whole job.
     const bool stopped =
         state_of(job_.process).state == 'T' && state_of(job_.launcher).state != 'T';
     silent_ = stopped ? silent_ + passed : 0;
-    // The others' patience began later: this is the first sentence, and names the right rank.
+    // Other ranks run out of patience later, so this message is the first and names the right rank.
     if (silent_ >= 0.9 * job_.timeout)
       return fmt::format("{} was silent for {:.2g} s: {}; it is stopped", job_.name(), silent_,
                          words_of(job_.rank.step, job_.rank.layer, job_.rank.phase));
@@ -263,8 +268,8 @@ class Watchdog {
   std::string last_words() const { return starting_ && missing_ >= kShortestGap ? of_gone() : ""; }
 
  private:
-  // Launchers start the ranks of a host in a moment, and end the others about a second after one
-  // has failed. Seconds.
+  // Seconds: launchers start the ranks of a host within a moment, and end the others about a second
+  // after one failed.
   static constexpr double kShortestGap = 0.4, kLongestGap = 1.5;
 
   void find_missing() {
@@ -277,7 +282,7 @@ class Watchdog {
       here.insert(rank);
       if (!has_witness(child) || state_of(child).state == 'T') late_.push_back(rank);
     }
-    if (!here.contains(job_.number)) return;  // a container hides the others
+    if (!here.contains(job_.number)) return;  // a container hides the other ranks
     known_.insert(here.begin(), here.end());
     for (int r = 0; r < job_.size; ++r)
       if (!here.contains(r) && (known_.contains(r) || job_.size == of_host_)) gone_.push_back(r);
@@ -308,7 +313,7 @@ class Watchdog {
   const int of_host_ = ranks_of_host();
   bool starting_ = true;
   std::set<int> known_{job_.number};  // ranks that were seen on this host
-  std::vector<int> late_, gone_;  // those that have not started, and those that are there no more
+  std::vector<int> late_, gone_;      // ranks that have not started, and ranks that ended
   int64_t looked_ = now_ns();
   double silent_ = 0, waited_ = 0, missing_ = 0;  // seconds
 };
@@ -317,8 +322,8 @@ void say(const std::string& sentence) {
   write_all(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
 }
 
-// Passes bytes between launcher and rank until the rank is gone; -1: they have no such socket.
-// Gives what the rank said last and the launcher has not heard: an abort.
+// Passes bytes between launcher and rank until the rank is gone; -1: there is no such socket.
+// Returns the rank's last bytes that the launcher has not got: an abort.
 std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, OrderOfEnds& order,
                             Watchdog& dog) {
   std::string held;
@@ -342,7 +347,7 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
         held += bytes;
       else
         write_all(launcher, bytes);
-      // A rank that ends closes it a moment before the pipe.
+      // A rank that ends closes the socket a moment before the pipe.
       if (bytes.empty() && ::poll(ends, 1, kBetweenLooks) == 0) close_both();
     } else if (ends[1].revents != 0) {
       const std::string bytes = read_some(launcher);
@@ -390,14 +395,14 @@ Witness::Witness(const Launcher& launcher, const std::string& host, double timeo
   auto* seen = new (page) Whereabouts;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  // A script may stand between them.
+  // A script may stand between launcher and rank.
   const std::string variable = rank_variable(), number = started_with(getpid(), variable);
   pid_t child = getpid(), parent = getppid();
   while (parent > 1 && !number.empty() && started_with(parent, variable) == number)
     child = parent, parent = state_of(parent).parent;
   const Job job{*seen, getpid(), child, parent, launcher.rank, launcher.size, host, timeout};
   const int control = control_socket();
-  int pair[2] = {-1, -1};  // of the rank, of the witness
+  int pair[2] = {-1, -1};  // ends of the rank and of the witness
   if (control >= 0 && ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
   child_ = ::fork();
   if (child_ == 0) watch(job, ends[0], pair[1]);
@@ -419,7 +424,7 @@ Witness::~Witness() {
   seen_->state = Whereabouts::kOver;
   ::close(pipe_);
   ::waitpid(child_, nullptr, 0);
-  told_to_end = nullptr;  // the page stays: others may still write to it
+  told_to_end = nullptr;  // the mapped page stays: others may still write to it
 }
 
 #else
