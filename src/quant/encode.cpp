@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See encode.h.
+// Implements encode.h.
 #include "quant/encode.h"
 
 #include <algorithm>
@@ -20,14 +20,14 @@ float machine_epsilon(XType type) {
 float integer_low(int bits) { return -static_cast<float>(1 << (bits - 1)); }
 float integer_high(int bits) { return static_cast<float>((1 << (bits - 1)) - 1); }
 
-// The largest magnitude that a code can have; integers count half their range.
+// Returns the largest magnitude of a code; integers count half their range.
 float code_reach(const EncodeRules& r) {
   if (r.kind == NumberKind::kInt) return static_cast<float>((1 << r.bits) - 1) / 2;
   return r.bits == 8 ? kFp8Max : kFp4Max;
 }
 
-// A magnitude with its mantissa cut off, counted as the next power of two from 1.75 on: the number of
-// the type whose exponent field it has. Below the normal numbers of the type that is 0.
+// Returns the power of two at or below `amax`; from a mantissa of 1.75 on, the next one. Returns 0
+// below the normal numbers of the type.
 float power_below(XType type, float amax) {
   if (type == XType::kF16) {
     const uint32_t bits = (static_cast<uint32_t>(f32_to_f16(amax)) + 0x100u) & 0x7C00u;
@@ -36,7 +36,7 @@ float power_below(XType type, float amax) {
   return f32_from_bits((f32_bits(amax) + 0x200000u) & 0x7F800000u);
 }
 
-// A power of two of the type, never 0: what its numbers cannot hold becomes 1.
+// Returns a power of two that the type can hold, never 0: a value out of its range becomes 1.
 float exponent_scale(const EncodeRules& r, float amax) {
   const float power = power_below(r.type, amax);
   const int offset = r.bits == 8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
@@ -118,8 +118,8 @@ GranuleScale scale_of(const EncodeRules& r, GranuleRange range) {
   const float qmin = integer_low(r.bits), qmax = integer_high(r.bits);
   const float width = round_to(r.type, range.high - range.low);
   const float s = round_to(r.type, width / static_cast<float>((1 << r.bits) - 1));
-  // The reference divides by this very scale. A granule of zeros gives it 0 / 0: there the zero point
-  // is 0, as every CPU converts that NaN.
+  // The reference divides by this scale. A granule of zeros divides 0 by 0; its zero point is 0, as
+  // every CPU converts that NaN.
   if (s == 0.0f) return {machine_epsilon(r.type), range.low < 0.0f ? static_cast<int>(qmax) : 0};
   const float z = round_to(r.type, qmin - round_to(r.type, range.low / s));
   return {s, static_cast<int>(rne(std::clamp(z, qmin, qmax)))};
@@ -151,7 +151,7 @@ uint32_t stored_scale(const EncodeRules& r, float s) {
 
 float global_scale_of(XType type, float amax) {
   const float tiny = type == XType::kF16 ? 0x1p-14f : 0x1p-126f;
-  // A reciprocal and a product, each rounded: how torch divides a number by a tensor.
+  // Torch divides a number by a tensor as a reciprocal and a product, each rounded.
   const float inverse = round_to(type, 1.0f / std::max(amax, tiny));
   const float g = round_to(type, inverse * (kFp8Max * kFp4Max));
   return std::isfinite(g) ? g : 1.0f;
@@ -180,7 +180,7 @@ void encode(const EncodeRules& r, const GranuleScale& scale, const float* w, siz
       const float q = rne(clamp_f32(x, low, high));
       codes[i] = static_cast<uint8_t>(static_cast<int32_t>(q));
     } else if (x == 0.0f) {
-      codes[i] = 0;  // a quotient of -0 has no sign; what rounds to 0 below keeps it
+      codes[i] = 0;  // a quotient of -0 loses its sign; values that round to 0 below keep theirs
     } else if (r.bits == 8) {
       codes[i] = f32_to_e4m3(clamp_f32(x, low, high));
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the activation functions, as configs spell them and as we print them.
+// Names the activation functions, as configs spell them and as messages print them.
 #include "quant/moe_spec.h"
 
 #include <array>
@@ -14,7 +14,7 @@ struct ActivationName {
   ActivationKind kind;
 };
 
-// The first name of a kind is the one we print; the others are spellings found in configs.
+// The first name of a kind is printed; the others are spellings that configs use.
 constexpr std::array kNames = {
     ActivationName{"silu", ActivationKind::kSilu},
     ActivationName{"swish", ActivationKind::kSilu},

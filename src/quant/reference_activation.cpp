@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation quantization, one granule (a row, a group of a row) at a time. Order of the operations
-// is part of the definition. A granule that is all zero, or whose scale underflows to 0, has
+// Quantizes activations, one granule (a row or a group of a row) at a time. The order of the
+// operations is part of the definition. A granule of zeros, or one whose scale underflows to 0, has
 // scale 1. A granule that holds a NaN or an infinity, or whose range overflows, has scale NaN and
-// codes 0: its outputs are NaN and nothing else is touched.
+// codes 0: its outputs are NaN and no others change.
 #include <cmath>
 #include <limits>
 
@@ -17,7 +17,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 struct Granule {
   const float* x;
   size_t n;
-  uint8_t* q;  // codes; integers as the bits of int8_t
+  uint8_t* q;  // codes; integer codes are int8_t bits
 };
 
 struct Scale {
@@ -50,7 +50,7 @@ void put_int(const Granule& g, size_t i, float rounded) {
   g.q[i] = static_cast<uint8_t>(static_cast<int8_t>(rounded));
 }
 
-// q = RNE(clamp(x / s + zp)), the same for static, symmetric (zp = 0) and asymmetric integers.
+// Writes q = RNE(clamp(x / s + zp)) for static, symmetric (zp = 0) and asymmetric integers.
 void int_codes(const Granule& g, float s, float zp, int bits) {
   const float qmin = -static_cast<float>(1 << (bits - 1));
   const float qmax = static_cast<float>((1 << (bits - 1)) - 1);
@@ -68,7 +68,7 @@ Scale int_symmetric(const Granule& g, int bits, Int8Mode mode) {
 }
 
 struct Range {
-  float low = 0.0f, high = 0.0f;  // zero is always inside
+  float low = 0.0f, high = 0.0f;  // the range always includes zero
 };
 
 Range range_of(const Granule& g) {
@@ -92,15 +92,15 @@ Scale int_asymmetric(const Granule& g, int bits) {
   return {s, static_cast<int32_t>(zp)};
 }
 
-// Mode vllm: `levels` per unit instead of a step, products instead of quotients, and its own
-// rounding of ties: f32 rows away from zero; bf16 rows to even for complete groups of 8 elements,
-// away from zero in the tail.
+// Quantizes in mode vllm: with `levels` per unit instead of a step, products instead of quotients,
+// and ties rounded as vLLM does: f32 rows away from zero; bf16 rows to even in complete groups of 8
+// elements, away from zero in the tail.
 Scale int_vllm(const Granule& g, XType row_type) {
   const Range r = range_of(g);
   const float width = r.high - r.low;
   if (std::isinf(width)) return not_a_number(g);
   float levels = r.low == r.high ? 1.0f : 255.0f / width;
-  if (std::isinf(levels)) levels = 1.0f;  // the step underflows
+  if (std::isinf(levels)) levels = 1.0f;  // the step underflowed
   const float step = 1.0f / levels;
   const float low = r.low * levels, high = r.high * levels;
   const float from_low = -128.0f + low, from_high = 127.0f + high;
@@ -147,8 +147,8 @@ void fp4_codes(const Granule& g, float s) {
     g.q[i] = static_cast<uint8_t>(f32_to_e2m1(clamp_f32(g.x[i] / s, -6.0f, 6.0f)));
 }
 
-// NVFP4: the scale of a block is itself an e4m3 number, under the stored global scale G_x. What is
-// kept is s8.
+// NVFP4: a block's scale is an e4m3 number under the stored global scale G_x; the returned scale is
+// that number.
 Scale quantize_nvfp4(const Granule& g, const ActParams& params) {
   const float wanted = min_f32(without_scale(amax_of(g) / 6.0f, params.global_scale), 448.0f);
   const float s8 = e4m3_to_f32(f32_to_e4m3(wanted));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product, one definition for every scheme.
+// Defines the product for every scheme.
 //
 // clang-format off
 // K is cut into STRETCHES: maximal runs of columns on which the weight scale c and the activation scale s are both
@@ -35,7 +35,7 @@ namespace {
 
 struct Stretch {
   size_t begin, end;   // positions in Columns::order
-  size_t row_granule;  // index of the activation scale inside a row
+  size_t row_granule;  // index of the activation scale in its row
 };
 
 using Memory = std::pmr::memory_resource;
@@ -79,13 +79,13 @@ float dot_of(const float* x, const float* w, size_t n) {
 }
 
 float dot_of(const int16_t* x, const int16_t* w, size_t n) {
-  int64_t dot = 0;  // the rule says int32; where that cannot overflow this is the same number
+  int64_t dot = 0;  // The rule says int32; where that cannot overflow, int64 gives the same number.
   for (size_t i = 0; i < n; ++i) dot += static_cast<int32_t>(x[i]) * static_cast<int32_t>(w[i]);
   return static_cast<float>(dot);
 }
 
-// Code values of x in summation order, [M,K], zero points subtracted. T is float or int16_t: |q -
-// zp| <= 255.
+// Writes the code values of x in summation order, [M,K], zero points subtracted. T is float or
+// int16_t: |q - zp| <= 255.
 template <class T>
 std::pmr::vector<T> row_values(const QuantRows& x, const Columns& columns, Memory* memory) {
   std::pmr::vector<T> out(x.M * x.K, memory);
@@ -110,7 +110,8 @@ void weight_values(const QuantMatrix& w, size_t r, const Columns& columns,
   }
 }
 
-// What stands before the sum of a stretch.
+// Returns the factor of a stretch's sum: the weight scale, or 1 where offsets were applied to the
+// weights.
 float factor_of(const QuantMatrix& w, size_t r, size_t c) {
   return w.offsets != nullptr ? 1.0f : scale_of(w, r, c);
 }
@@ -192,8 +193,9 @@ void vllm_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, f
   }
 }
 
-// What a kernel may lose of an element, times the largest weight code: it may take scales that are
-// powers of two into the row, where they are flushed 2^157 below the largest one.
+// Returns the most that a kernel may lose of an element, times the largest weight code: kernels may
+// multiply scales that are powers of two into the row, where numbers 2^157 below the largest are
+// flushed.
 double far_below(const QuantRows& x, const float* scales) {
   if (x.spec.scale != ActScale::kE8m0 && x.spec.scale != ActScale::kE8m0Up) return 0.0;
   return static_cast<double>(*std::max_element(scales, scales + x.groups)) * 448.0 * 0x1p-166;
@@ -207,7 +209,7 @@ void dequantize(const QuantMatrix& w, float* out) {
 }
 
 size_t reference_gemm_bytes(size_t M, size_t K) {
-  constexpr size_t kAlignment = 4 * 64;  // of the four arrays
+  constexpr size_t kAlignment = 4 * 64;  // each of the four arrays begins at a multiple of 64 bytes
   return K * (sizeof(size_t) + sizeof(Stretch)) + (M + 1) * K * sizeof(float) + kAlignment;
 }
 

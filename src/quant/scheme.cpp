@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and predicates of schemes. Every predicate tests the number type: the same widths mean
-// different things for int and float.
+// Names schemes and answers questions about them. Every predicate tests the number type: the same
+// widths mean different things for int and float.
 #include "quant/scheme.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 struct FormatName {
   Format format;
   std::string_view name;
-  bool declared = true;  // by compressed-tensors' field `format`
+  bool declared = true;  // declared by compressed-tensors' field `format`
 };
 constexpr FormatName kFormats[] = {
     {Format::kDense, "dense"},
@@ -38,7 +38,8 @@ bool is_float(const QuantArgs& a, int bits) {
   return a.kind == NumberKind::kFloat && a.bits == bits;
 }
 
-// "a8", "a8_static", "afp8", "a16" ...: how the inputs of integer weights are written.
+// Returns the suffix of a scheme's name for the inputs of integer weights: "a8", "a8_static",
+// "afp8", "a16".
 std::string input_suffix(const std::optional<QuantArgs>& input) {
   if (!input) return "a16";
   const std::string_view fixed = input->dynamic == Dynamic::kStatic ? "_static" : "";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine refuses, and why. The list is short on purpose: granularity, symmetry, group size
-// and block shape are free; refused is what has no defined arithmetic or contradicts its own
-// storage format.
+// Decides which schemes the engine refuses, and says why. The list is short on purpose:
+// granularity, symmetry, group size and block shape are free; a scheme is refused when it has no
+// defined arithmetic or contradicts its own storage format.
 #include <fmt/format.h>
 
 #include "quant/scheme.h"
@@ -85,7 +85,7 @@ Reason format_reason(const QuantArgs& w, Format format) {
   return std::nullopt;
 }
 
-// What holds for inputs of any weights.
+// Returns why inputs of this kind run with no weights; nothing when they may run.
 Reason input_reason(const QuantArgs& x) {
   if (x.strategy == Strategy::kAttnHead || x.strategy == Strategy::kChannel ||
       x.strategy == Strategy::kBlock)
@@ -174,8 +174,8 @@ Reason pair_reason(const Scheme& s, bool routed_expert) {
   return w.bits == 8 ? fp8_reason(w, x, routed_expert) : std::nullopt;
 }
 
-// Quantized outputs exist in one family: integer weights, static symmetric int8 per tensor on both
-// sides.
+// Checks quantized outputs, which exist in one family: integer weights, static symmetric int8 per
+// tensor for inputs and outputs.
 Reason output_reason(const Scheme& s) {
   const auto fits = [](const std::optional<QuantArgs>& a) {
     return a && is_int(*a) && a->bits == 8 && is_static(*a) && a->strategy == Strategy::kTensor;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slicing of matrix views. Granularity that a slice no longer sees (one block of rows, one group of
-// columns) is written in its simplest form, phase 0 and one block over everything, so that kernels
-// recognise per-channel and per-tensor scales.
+// Slices matrix views. Granularity that a slice no longer sees (one block of rows, one group of
+// columns) becomes phase 0 and one block over everything, so that kernels recognise per-channel and
+// per-tensor scales.
 #include "quant/slice.h"
 
 #include "base/error.h"
@@ -34,7 +34,7 @@ void slice_groups(QuantMatrix& w, size_t c0, size_t c1) {
     return;
   }
   if (w.g_idx != nullptr) {
-    w.g_idx += c0;  // groups, scales and block_k stay whole
+    w.g_idx += c0;  // groups, scales and block_k stay the whole matrix's
     return;
   }
   const size_t first = (c0 + w.k_phase) / w.block_k;
@@ -100,7 +100,7 @@ Range output_range(size_t N, size_t ranks, size_t rank, std::string_view what) {
   if (N < ranks) fail("{}: {} outputs cannot be cut for {} ranks", what, N, ranks);
   size_t unit = 16;
   while (N / unit < ranks) unit /= 2;
-  const size_t units = N / unit;  // what is left over goes to the last
+  const size_t units = N / unit;  // the last part gets the remainder
   const auto begin = [&](size_t r) { return r == ranks ? N : units * r / ranks * unit; };
   return {begin(rank), begin(rank + 1)};
 }
