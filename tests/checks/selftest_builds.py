@@ -3,6 +3,7 @@
 """Tests of the scripts in bench/ that compare builds, with tools that are told what to say."""
 import contextlib
 import io
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -12,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
+import build_times
 import same_bytes
 import two_builds
 
@@ -93,6 +95,50 @@ print(json.dumps({"prompt_tokens": 0, "new_tokens": speed, "busy_seconds": 1}))
         self.assertEqual(0, self.status([96] * 5 + [101] * 2)[0])
         self.assertEqual(0, self.status([98] * 7)[0])
         self.assertEqual(0, self.status([105] * 7)[0])
+
+
+class BuildTimes(unittest.TestCase):
+    NINJA = "rule CXX\n  command = c\nbuild a.o | a.d: CXX a.cpp | gen.h || order\nbuild order: phony\nbuild gen.h: CUSTOM gen.cpp\nbuild b.o: CXX b$:.cpp\n" \
+            "build libx.a: AR a.o $\n  b.o\nbuild tool: LINK libx.a\n"
+    LOG = "# ninja log v5\n0\t9000\t1\ta.o\tff\n0\t1000\t1\tgen.h\t1\n1000\t4000\t1\ta.o\tff\n0\t%s\t1\tb.o\t2\n4000\t4500\t1\tlibx.a\t3\n4500\t5000\t1\ttool\t4\n"
+
+    def test_longest_chain(self):
+        self.assertEqual(["a.cpp", "gen.h", "order"], build_times.waits(self.NINJA)["a.o"])
+        self.assertEqual(["a.o", "b.o"], build_times.waits(self.NINJA)["libx.a"])
+        self.assertEqual(["b:.cpp"], build_times.waits(self.NINJA)["b.o"])
+        self.assertEqual(5, build_times.longest_chain(self.LOG % "3500", self.NINJA))  # gen.h, a.o, libx.a, tool
+        self.assertEqual(7, build_times.longest_chain(self.LOG % "6000", self.NINJA))
+
+    def status(self, *words, broken=False):
+        """Two commits whose builds say that b.o took 2 and 8 seconds."""
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            git = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
+            subprocess.run([*git, "init", "--quiet"], check=True)
+            for milliseconds in (2000, 8000):
+                program(root / "moebius", f"place = Path('build/release')\nplace.mkdir(parents=True)\n(place / '.ninja_log').write_text({self.LOG % milliseconds!r})\n"
+                                          f"(place / 'build.ninja').write_text({self.NINJA!r})\nsys.exit({int(broken)})\n")
+                program(root / "test", "")
+                subprocess.run([*git, "add", "."], check=True)
+                subprocess.run([*git, "commit", "--quiet", "-m", "c"], check=True)
+            with unittest.mock.patch.object(build_times, "ROOT", root):
+                return said_by(build_times.main, "HEAD^", "HEAD", *words)
+
+    def test_table(self):
+        status, said = self.status("--tests")
+        self.assertEqual(0, status)
+        self.assertRegex(said, r"longest unit, s +3\.0 +8\.0 +2\.67\n")
+        self.assertRegex(said, r"longest chain, s +5\.0 +9\.0 +1\.80\n")
+        self.assertRegex(said, r"first command, CPU s +\d")
+        self.assertRegex(said, r"second command, s +\d")
+
+    def test_bar(self):
+        self.assertEqual(1, self.status("--bar", "0")[0])
+
+    def test_a_build_that_fails_ends_it(self):
+        with self.assertRaises(SystemExit) as end:
+            self.status(broken=True)
+        self.assertIn("ended with status 1", str(end.exception))
 
 
 if __name__ == "__main__":
