@@ -665,7 +665,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           expand<S>(c11, s11, a[1]);
           issue(part[PARTS - 1], a[1], b1, 1);
           mma_wait<0>();
-          // Both slabs have the same inputs.
+          // Slabs have the same inputs.
           if constexpr (F::promote)
             promote(acc[SLABS - 1], part[PARTS - 1], z1, SLABS == 2 ? 0 : 1);
         }

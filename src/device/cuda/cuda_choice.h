@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CUDA kernels run a problem, and why not the others: the oracle of the device (kernels/oracle.h
-// is the CPU's). A pure function of problem, device description and policy, so it answers for any
-// device from any machine.
+// Chooses the CUDA kernel that runs a problem and says why not the others, as kernels/oracle.h does
+// for the CPU. A pure function of problem, device description and policy, so it answers for any
+// device on any machine.
 #pragma once
 #include <span>
 #include <string>
@@ -14,35 +14,36 @@
 
 namespace moebius {
 
-// What a choice looks at, and what people are told.
+// Description of a device: what the choice depends on, and its name for messages.
 struct CudaTarget {
   std::string name;
   int major = 9, minor = 0, multiprocessors = 132;
   uint64_t memory_bytes = 0, cache_bytes = 0;
-  bool assumed = false;  // this machine has no such device
+  bool assumed = false;  // true: a device that this machine does not have
   bool hopper() const { return major == 9 && minor == 0; }
 };
 CudaTarget cuda_target(const CudaFacts& facts);
-// "H100", "H200", "H20", "A100"; throws Error naming these.
+// Returns the description for "H100", "H200", "H20" or "A100"; throws Error that lists these names.
 CudaTarget named_cuda_target(std::string_view name);
 std::string describe(const CudaTarget& target);
 
-// The kernels as records of facts: name, codec, supports, numerics, packed_bytes. What runs them is
-// the plugin, so they have no bodies. Best first; "cuda_plain" runs everything and is last.
+// The kernels as records of facts: name, codec, supports, numerics, packed_bytes. They have no
+// functions to run, because the plugin does that. Best first; the last, "cuda_plain", supports
+// every problem.
 std::span<const Kernel> cuda_kernels();
 const Kernel& plain_cuda_kernel();
 CudaPath path_of(const Kernel& kernel);
 HopperQuestion hopper_question(const Problem& problem);
 
-// As choose_kernel. policy.kernel: "cuda_plain", "cuda_hopper", "cuda_hopper/fp8_products", or empty.
-// plain: not null where tensor-core kernels are out of the question, and why.
+// Chooses as choose_kernel does. policy.kernel: "cuda_plain", "cuda_hopper",
+// "cuda_hopper/fp8_products", or empty. `plain`: null, or why tensor-core kernels must not be used.
 Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
                    const char* plain = nullptr);
-// Lower case, '-' as '_'. Throws Error listing the names.
+// Returns the name in lower case with '-' replaced by '_'. Throws Error that lists the names.
 std::string normalize_cuda_kernel(std::string_view name);
 
-// Why a whole layer of experts stays with the plain kernels although each of its matrices need not;
-// null: nothing.
+// Returns why a layer of experts needs the plain kernels although each of its matrices might not;
+// null if it does not.
 const char* plain_experts_reason(const MoeSpec& spec);
 
 CudaActivation cuda_activation(const ActivationSpec& spec);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA device behind the device waist: rows by name and blocks by number in its memory, a stream for every
-// queue, layers by the plugin (cuda_table.h). Rows hold numbers of their type itself. What it does not offer
-// (model/load/placement_plan.h says it in words) is asked of the CPU instead.
+// A CUDA device (device/device.h): rows and blocks in its memory, a stream for each queue, layers
+// made by the plugin (cuda_table.h). Rows are stored in their own number type. Operations that it
+// does not have (model/load/placement_plan.h lists them) run on the CPU instead.
 #pragma once
 #include <functional>
 #include <map>
@@ -16,15 +16,15 @@
 
 namespace moebius {
 
-bool is_cuda_name(std::string_view name);  // "cuda", "cuda:1"
+bool is_cuda_name(std::string_view name);  // "cuda" or "cuda:1"
 int cuda_number(std::string_view name);
 
-// Memory of the device that grows; what it held is lost then.
+// A buffer on the device that only grows; growing discards its contents.
 class CudaRoom {
  public:
   void* data() const { return memory_ ? memory_->data() : nullptr; }
   size_t bytes() const { return bytes_; }
-  // Behind everything that uses it.
+  // Call after all work that uses the buffer.
   void grow(const CudaApi& api, size_t bytes);
   void clear() { memory_.reset(), bytes_ = 0; }
 
@@ -33,7 +33,7 @@ class CudaRoom {
   size_t bytes_ = 0;
 };
 
-// The same of the host, for copies.
+// A buffer in host memory for copies, which only grows; growing discards its contents.
 class CudaHostRoom {
  public:
   uint8_t* data() const { return memory_.get(); }
@@ -44,7 +44,7 @@ class CudaHostRoom {
   size_t bytes_ = 0;
 };
 
-// A number that stands for the arguments of a call: equal arguments have equal marks.
+// A hash of a call's arguments: equal arguments have equal marks.
 class CudaMark {
  public:
   CudaMark& add(uint64_t v) {
@@ -66,7 +66,7 @@ class CudaMark {
 
 class CudaDevice final : public Device {
  public:
-  // pool: null where it only plans, and then no module is needed.
+  // pool: null for a device that only plans; it then needs no module.
   CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options);
   ~CudaDevice() override;
   std::string_view name() const override { return name_; }
@@ -109,36 +109,37 @@ class CudaDevice final : public Device {
   bool lost() const override { return lost_; }
   std::shared_ptr<void> stay() override;
 
-  // --- for its own operations ---
+  // --- for the device's own operations ---
 
   const CudaApi& api() const { return *module_->api; }
   ThreadPool& pool() const { return *pool_; }
   XType type() const { return type_; }
   CudaLoad load_of(const LoadOptions& options) const;
   CudaLoad load_of() const;
-  // Throws Error with the plugin's words.
+  // Throws Error with the plugin's message if status is a failure.
   void check(CudaStatus status, std::string_view what) const;
-  // Runs f, whose time on the host is the step's.
+  // Runs f and adds its time on the host to the step's times.
   template <class F>
   void run(Step& step, F&& f) const {
-    if (cuda_trace().on) return f();  // then times are those of the device
+    if (cuda_trace().on) return f();  // times are then measured on the device
     const auto start = Step::Clock::now();
     f();
     step.times[static_cast<size_t>(step.phase)].fetch_add(
         static_cast<uint64_t>(std::chrono::nanoseconds(Step::Clock::now() - start).count()),
         std::memory_order_relaxed);
   }
-  // Gives f to the stream: at once, or of a step with few rows with all that comes before somebody waits.
-  // What was given like that before, with the same marks, runs again as a graph. `mark` stands for all that f
-  // hands to the plugin; `what` names it, and stays.
+  // Runs f, which queues work on the stream: at once, or for steps with few rows together with the
+  // following work when somebody waits. Work that was queued before with equal marks is replayed as
+  // a graph. `mark` must cover everything that f passes to the plugin; `what` names it and must be
+  // a literal.
   void launch(Step& step, const CudaMark& mark, std::string_view what,
               std::function<void()> f) const;
-  // The same of row operations: programs one behind the other go to the device at once.
+  // Queues row operations; consecutive programs are sent to the device in one call.
   void launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const;
   CudaRows at(const Step& step, const RowSet& rows) const;
   void* stream(const Step& step) const { return queue(step).stream; }
 
-  // Numbers of a step that its rows have by their positions: columns of a table.
+  // Numbers that depend on a row's position, computed once per step: columns of a table.
   struct PositionFactor {
     RowOpKind kind;
     RowOp::Temperature temperature;
@@ -155,25 +156,26 @@ class CudaDevice final : public Device {
   };
   const RopeColumns& rope(size_t i) const { return ropes_[i]; }
 
-  // What a step brought to the device.
+  // Data of a step on the device.
   struct StepTables {
     const int32_t* tokens = nullptr;
-    const float* numbers = nullptr;  // [rows, columns]
+    const float* numbers = nullptr;  // [rows, columns], see PositionFactor
     size_t columns = 0;
     const CudaSequence* sequences = nullptr;
     struct Tiles {
       const CudaTokens* tiles;
       size_t count;
     };
-    std::map<size_t, Tiles> tiles;             // by tokens of a tile
-    std::map<size_t, uint8_t* const*> blocks;  // by kind
+    std::map<size_t, Tiles> tiles;             // by tokens per tile
+    std::map<size_t, uint8_t* const*> blocks;  // by kind of block
   };
   const StepTables& tables(const Step& step) const { return queue(step).tables; }
-  // The numbers of a row that has one expert.
+  // Routing in which every row has expert 0.
   CudaRouting one_expert(const Step& step, size_t rows) const;
-  // Where the rows of experts are counted on the device until `to` gets them.
+  // Returns memory on the device in which rows per expert are counted; `to` receives the counts
+  // when the step is waited for.
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
-  // What a layer needs between its parts whose other experts are elsewhere (cuda_items.h); layers take turns.
+  // Buffers between the parts of a divided layer (cuda_items.h); layers use them in turn.
   struct DividedRoom {
     CudaRoom chosen, own, others, at, shared, which, sent, served;
     CudaHostRoom chosen_here, rows_here, at_here, sent_here;
@@ -184,29 +186,30 @@ class CudaDevice final : public Device {
   }
   void flush(const Step& step) const { flush(queue(step)); }
   size_t item_bytes() const { return item_bytes_; }
-  // Where the experts of a layer on the CPU are streamed; else null.
+  // Returns what streams the experts of a CPU layer to the device; null if they are not streamed.
   CudaStreams* streams_of(int layer);
-  // From how many rows on that is done.
+  // Returns the least number of rows for which the layer's experts are streamed.
   size_t stream_rows(const StreamedExperts& layer, const CpuExpertPart& part, size_t slots) const;
   void add_counted(size_t experts) { counted_ += experts; }
   void add_attention(size_t kind, size_t tile_tokens) {
     kinds_.insert(kind), tile_tokens_.insert(tile_tokens);
   }
-  // Memory of weights, beside which blocks have to fit.
+  // Counts bytes of weights, next to which blocks have to fit.
   void add_weights(uint64_t bytes) { weights_ += bytes; }
-  void take_block_bytes(uint64_t bytes) const;  // throws Error where there are not that many
+  // throws Error if the device has not that many bytes
+  void take_block_bytes(uint64_t bytes) const;
   void give_block_bytes(uint64_t bytes) const { blocks_ -= bytes; }
 
  private:
   static constexpr size_t kQueues = 8;
-  // Something that was given to a stream.
+  // Work that was queued for a stream.
   struct Work {
     Phase phase;
     std::string_view what;
     std::function<void()> run;
-    std::optional<CudaRowProgram> program;  // in place of run
+    std::optional<CudaRowProgram> program;  // replaces run
   };
-  // Times of work: marks before each piece and behind the last.
+  // Timer events of one batch of work: one before each piece and one after the last.
   struct Traced {
     std::shared_ptr<void> clock;
     std::vector<std::pair<Phase, std::string>> pieces;
@@ -219,23 +222,24 @@ class CudaDevice final : public Device {
   struct Queue {
     void* stream = nullptr;
     std::vector<Work> queued;
-    bool few_rows = true;                         // what is queued may become a graph
+    bool few_rows = true;                         // the queued work may become a graph
     std::vector<std::shared_ptr<Traced>> traced;  // of this step
-    CudaMark mark;                                // of what is queued
-    std::map<uint64_t, Recorded> known;           // by such marks
+    CudaMark mark;                                // of the queued work
+    std::map<uint64_t, Recorded> known;           // by mark
     size_t graphs = 0;
     std::vector<CudaRoom> slots;
     CudaRoom uploaded, which, ones, counts, found;
     CudaHostRoom uploading, moving;
     DividedRoom divided;
-    bool moved = false;  // something crosses from `moving`
+    bool moved = false;  // a copy from `moving` may still be running
     size_t ones_rows = 0, counted = 0;
     StepTables tables;
-    std::vector<std::pair<std::span<uint32_t>, size_t>> pending;  // counts, and where they lie
+    // destination of counts, and their offset on the device
+    std::vector<std::pair<std::span<uint32_t>, size_t>> pending;
   };
   Queue& queue(const Step& step) const;
   void grow(Queue& queue, CudaRoom& room, size_t bytes) const;
-  void flush(Queue& queue) const;  // gives what is queued to the stream
+  void flush(Queue& queue) const;  // sends the queued work to the stream
   void give(Queue& queue, std::span<const Work> work, Traced* traced) const;
   void capture(Queue& queue, Recorded& to, std::span<const Work> work) const;
   void read_times(Step& step, Queue& queue) const;
@@ -247,12 +251,12 @@ class CudaDevice final : public Device {
   const CudaModule* module_ = nullptr;
   XType type_;
   Policy policy_;
-  uint64_t limit_ = 0;  // of memory; 0: what there is
+  uint64_t limit_ = 0;  // most bytes of memory used; 0: no limit
   size_t item_bytes_;
   CudaStreamed streamed_;
   std::function<void(const std::string& line)> note_;
   mutable std::unique_ptr<CudaStreams> streams_;
-  mutable bool said_ = false;  // what was measured
+  mutable bool said_ = false;  // measurements were reported
   std::vector<RopeColumns> ropes_;
   std::vector<PositionFactor> factors_;
   uint32_t rope_columns_ = 0;
@@ -261,11 +265,11 @@ class CudaDevice final : public Device {
   uint64_t weights_ = 0;
   mutable std::atomic<uint64_t> blocks_{0};
   mutable std::atomic<bool> lost_{false};
-  mutable std::mutex mutex_;  // of what queues share while they begin
+  mutable std::mutex mutex_;  // guards what queues share while they start
   mutable std::vector<Queue> queues_;
 };
 
-// The memory behind block numbers, in slabs as on the CPU.
+// Memory of the blocks, in slabs as on the CPU.
 class CudaBlocks final : public DeviceBlocks {
  public:
   CudaBlocks(const CudaDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);

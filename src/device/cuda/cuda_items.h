@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a layer some of whose experts are elsewhere, in its parts: the choice of experts, rows of the
-// experts that are here, and the sum of these and of what the caller has brought meanwhile (CudaApi::run_items).
+// One call of a divided layer, in parts: the choice of experts, the rows of the experts on this
+// device, and the sum of these with rows that the caller brought meanwhile (CudaApi::run_items).
 #pragma once
 #include <algorithm>
 #include <span>
@@ -11,13 +11,13 @@ namespace moebius {
 
 class CudaItemsCall {
  public:
-  // counts: of the device, or null.
+  // counts: on the device, or null.
   CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer, const RowSet& x,
                 const RowSet& logits, const RowSet& y, uint32_t* counts);
-  // Rows that go through the parts at a time.
+  // Returns how many rows may be processed at a time.
   static size_t most_rows(size_t slots, size_t hidden,
                           size_t item_bytes = CudaSettings().item_bytes);
-  // What lies on the device between the parts then, of each batch in flight.
+  // Returns the bytes on the device between the parts, per batch in flight.
   static uint64_t most_bytes(size_t slots, size_t hidden, size_t item_bytes);
 
   size_t items() const { return items_; }  // slots of all rows
@@ -30,13 +30,13 @@ class CudaItemsCall {
     std::span<const float> weights;
   };
   void fetch_choice() const;
-  Chosen fetched() const;  // on the host, behind a wait, until the next call
-  Chosen chosen() const;   // both; waits
-  // Begins at once. ids: of the device, in place of those that were chosen.
+  Chosen fetched() const;  // in host memory, valid after a wait until the next call
+  Chosen chosen() const;   // fetch_choice(), wait, fetched()
+  // Queues the rows of experts on this device. ids: on the device, replaces the chosen ones.
   void run_own(const int32_t* ids = nullptr) const;
-  void run_others(void* layer) const;  // of a layer of the device that has the other experts
+  void run_others(void* layer) const;  // for a layer on this device that holds the other experts
   void add(Range rows) const;
-  // Where the others' rows came added up already, one for each row of x.
+  // Adds rows of the others that are already summed, one for each row of x.
   void add_sums() const;
 
  private:
@@ -53,7 +53,7 @@ class CudaItemsCall {
   CudaDivided divided_{};
 };
 
-// f(some of x, of logits, of y) for all rows, as many at a time as may be.
+// Calls f(rows of x, of logits, of y) for all rows, at most `most` at a time.
 template <class F>
 void each_piece(size_t most, const RowSet& x, const RowSet& logits, const RowSet& y, F f) {
   for (size_t first = 0; first < x.rows; first += most) {

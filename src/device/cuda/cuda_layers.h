@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of a folder on a CUDA device: the plugin's layers with owners, made from modules, run with
-// rows of the host (copied there and back) or of the device.
+// Layers of a folder on a CUDA device: owners of the plugin's layers, made from modules, run with
+// rows in host memory (copied there and back) or on the device.
 #pragma once
 #include <memory>
 #include <optional>
@@ -19,17 +19,17 @@ namespace moebius {
 
 struct CudaLoad {
   const CudaModule* module = nullptr;
-  Policy policy;  // of CUDA's kernels
+  Policy policy;  // choice of CUDA kernels
   ActRequest act;
   XType x_type = XType::kBf16;
-  std::function<void(uint64_t bytes)> progress;  // file bytes done
-  bool router_matrix = true;  // experts have their router's; else logits are the caller's
-  // Of the device, where routed experts go (CudaMoe::memory); null: into memory of their own.
+  std::function<void(uint64_t bytes)> progress;  // receives the file bytes that were read
+  bool router_matrix = true;  // true: experts get the router's matrix; false: callers pass logits
+  // Memory on the device for routed experts (CudaMoe::memory); null: the layer allocates its own.
   void* memory = nullptr;
   size_t memory_bytes = 0;
 };
 
-// Memory of the device.
+// Owned memory on the device.
 class CudaMemory {
  public:
   CudaMemory(const CudaApi& api, size_t bytes);
@@ -42,7 +42,7 @@ class CudaMemory {
   std::shared_ptr<void> data_;
 };
 
-// A layer of the plugin; frees itself.
+// Owns a layer of the plugin.
 class CudaLayer {
  public:
   CudaLayer() = default;
@@ -59,16 +59,16 @@ class CudaLayer {
 
 class CudaLinear {
  public:
-  // One matrix as it is, by a kernel that can run it. Where its numbers do not fit the
-  // tensor-core form (NaN codes), the plain kernels take it.
+  // Makes a layer from one matrix with a given kernel. If the matrix' numbers do not fit the
+  // tensor-core form (NaN codes), a plain kernel is used.
   CudaLinear(const CudaModule& module, const CudaMatrix& matrix, const Kernel& kernel);
   const std::string& kernel() const { return kernel_; }
   size_t in_features() const { return inputs_; }
   size_t out_features() const { return outputs_; }
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
-  void forward(const ConstRows& x, const Rows& y) const;  // of the host
-  // Rows of the device; queued on `stream` (null: the default one), nothing waits.
+  void forward(const ConstRows& x, const Rows& y) const;  // rows in host memory; waits
+  // Rows on the device; queued on `stream` (null: the default one) without waiting.
   void launch(const ConstRows& x, const Rows& y, void* stream) const;
 
  private:
@@ -79,50 +79,55 @@ class CudaLinear {
 };
 CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
                             const CudaLoad& load);
-// Modules with the same inputs, side by side: one layer where they are stored alike, else one for each.
+// Loads modules with the same inputs, whose outputs are concatenated: as one layer if they are
+// stored alike, else as one layer each.
 std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
                                           std::span<const Module* const> modules,
                                           const CudaLoad& load);
 
-// An expert in memory of the host, as the plugin takes it.
+// An expert in host memory, in the form that the plugin takes.
 class CudaHostExpert {
  public:
   CudaHostExpert(const TensorStore& store, const ExpertModules& modules, const CudaLoad& load);
   const CudaExpert& view() const { return view_; }
 
  private:
-  std::vector<std::shared_ptr<const void>> kept_;  // what the view is of
+  std::vector<std::shared_ptr<const void>> kept_;  // owns what the view refers to
   CudaExpert view_{};
 };
 
 class CudaExperts {
  public:
-  struct Routed {  // what became of logits
+  struct Routed {  // the router's choice for given logits
     std::vector<int32_t> ids;
     std::vector<float> weights;
   };
   const MoeSpec& spec() const { return spec_; }
   size_t slots() const { return router_.slots(); }
-  const std::string& kernel() const { return kernel_; }  // of the first expert's up projection
+  // kernel of the first expert's up projection
+  const std::string& kernel() const { return kernel_; }
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
-  bool has_router() const { return has_router_; }  // the matrix that makes logits
-  bool routes() const { return routes_; }          // the device chooses experts
-  bool exact() const { return exact_; }            // experts have the bytes of the reference
-  // All experts, where some are elsewhere.
+  // true: the layer has the matrix that computes logits
+  bool has_router() const { return has_router_; }
+  bool routes() const { return routes_; }  // true: the device chooses experts
+  bool exact() const { return exact_; }    // true: results have the bytes of the reference
+  // All experts of the layer, also those elsewhere.
   const std::vector<ExpertModules>& all() const { return all_; }
-  // Of such a layer, behind all calls: another expert in a place, and what the places hold.
+  // For divided layers, after all calls: replaces the expert in a place; sets which expert is in
+  // each place.
   void replace(size_t place, const CudaHostExpert& expert) const;
   void set_places(std::span<const uint32_t> expert_of) const;
-  // Rows of the host. ids: [rows, slots] global, -1: none.
+  // Run with rows in host memory. ids: [rows, slots] global, -1: none.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, std::span<const float> zero_weights = {}) const;
   Routed forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y) const;
-  Routed forward(const ConstRows& x, const Rows& y) const;  // logits of its own router
+  // logits are computed by the layer's router
+  Routed forward(const ConstRows& x, const Rows& y) const;
 
-  // The same with memory of the device, queued on `stream` (null: the default one); nothing waits,
-  // and a graph may capture it. ids, weights [rows, slots] are written unless null. Ids outside the
-  // layer count as none.
+  // Run with memory on the device, queued on `stream` (null: the default one) without waiting; a
+  // graph may capture the call. ids and weights [rows, slots] receive the choice unless null. Ids
+  // outside the layer count as -1.
   void launch_ids(const ConstRows& x, const int32_t* ids, const float* weights, size_t slots,
                   const Rows& y, void* stream) const;
   void launch(const ConstRows& x, const ConstRows* logits, const Rows& y, int32_t* ids,
@@ -143,13 +148,13 @@ class CudaExperts {
   bool has_router_ = false, routes_ = false, exact_ = false;
   std::vector<ExpertModules> all_;
 };
-// Routed experts, and with MoePart::kBlock the shared ones and the router's matrix. some: what the places of
-// the device hold, where it does not have all experts.
+// Loads routed experts and, for MoePart::kBlock, shared experts and the router's matrix. some: the
+// experts in the places of this device, if it does not hold all.
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                               const CudaLoad& load, MoePart part,
                               std::optional<std::span<const uint32_t>> some = {});
 
-// A matrix of the host as the plugin takes it; `m` is read, nothing is kept.
+// Describes a matrix in host memory for the plugin; `m` is a view of w.
 CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,
                        XType x_type, std::span<const float> bias = {}, float output_scale = 0.0f);
 

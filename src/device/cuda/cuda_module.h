@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA plugin in this process: found, opened once, and what it says about the device.
+// Finds and opens the CUDA plugin, once per process, and holds its facts about the device.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,27 +9,29 @@
 
 namespace moebius {
 
-inline constexpr const char* kCudaVariable = "MOEBIUS_CUDA_MODULE";  // a file
+// environment variable with the path of the plugin
+inline constexpr const char* kCudaVariable = "MOEBIUS_CUDA_MODULE";
 inline constexpr const char* kCudaFile = "libmoebius_cuda.so";
 
 struct CudaModule {
   std::string file;
-  const CudaApi* api = nullptr;  // null: it is not there, or is no plugin of this build
+  const CudaApi* api = nullptr;  // null: no plugin was found, or it belongs to another build
   CudaStatus status = CudaStatus::kNoDevice;
   CudaFacts facts{};
-  std::string words;  // why no layer can run; empty: one can
+  std::string words;  // why no layer can run; empty: layers can run
   bool ready() const { return words.empty(); }
 };
 
-// Looks in `folders`, in order; the variable names another file. The first call decides for the
-// process, also which of the machine's devices it is. Never throws: without a module, driver or device it says so in words.
+// Looks for the plugin in `folders` in order; MOEBIUS_CUDA_MODULE names another file. The first
+// call decides plugin and device for the process. Never throws: a missing module, driver or device
+// is described in `words`.
 const CudaModule& cuda_module(const std::vector<std::string>& folders, int device = 0);
-// The same as a function of the file, for tests.
+// Opens a given file, for tests.
 CudaModule open_cuda_module(const std::string& file, int device = 0);
 
-// Throws Error with those words.
+// Returns the module. Throws Error with `words` if no layer can run.
 const CudaModule& require_cuda(const std::vector<std::string>& folders, int device = 0);
-// Throws Error with the plugin's words for a failed call.
+// Throws Error with the plugin's message if status is a failure.
 void check_cuda(const CudaApi& api, CudaStatus status, std::string_view what);
 
 }  // namespace moebius

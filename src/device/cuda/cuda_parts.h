@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which row programs go head by head: every operation changes one head of an operand by itself and by operands that nothing changes, so
-// that heads are parts which do not see each other.
+// Finds row programs that can run head by head: every operation changes a single head of an operand
+// and reads only that head and operands that no operation changes, so that heads are independent.
 #pragma once
 #include <array>
 #include <span>
@@ -10,7 +10,8 @@
 
 namespace moebius {
 
-// Heads of each operand that `ops` changes; all 0 where the program is not of this kind.
+// Returns the number of heads of each operand that `ops` change; all 0 if the program is not of
+// this kind.
 std::array<uint32_t, kCudaOperands> cuda_parts(std::span<const RowOp> ops);
 
 }  // namespace moebius

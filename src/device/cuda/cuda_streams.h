@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts of the CPU that steps with many rows meet on the device. Their weights lie in memory of the host a second time, packed as
-// the device has them, and are copied into buffers there that layers take in turn: while one layer runs, the next one's cross.
+// Streams experts of the CPU to the device for steps with many rows. A second copy of their
+// weights, packed for the device, is in host memory; it is copied into buffers on the device that
+// layers use in turn: while one layer runs, the weights of the next are copied.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,10 +18,10 @@ namespace moebius {
 
 class CudaStreams;
 
-// The experts of one layer that are streamed.
+// The streamed experts of one layer.
 class StreamedExperts {
  public:
-  // expert_of: what its places hold.
+  // expert_of: [places] the expert in each place.
   StreamedExperts(CudaStreams& streams, const Checkpoint& checkpoint, const MoeBlock& block,
                   const CudaLoad& load, std::span<const uint32_t> expert_of);
   StreamedExperts(const StreamedExperts&) = delete;
@@ -29,14 +30,14 @@ class StreamedExperts {
   const CudaLayer& layer() const { return experts_.layer(); }
   const MoeSpec& spec() const { return experts_.spec(); }
   size_t bytes() const { return bytes_; }
-  // Between steps: other experts in some places, and what all of them hold then. After a failure the layer
-  // is not to be run any more.
+  // Replaces experts in some places, between steps; expert_of lists all places afterwards. After a
+  // failure the layer must not be run again.
   using Coming = std::pair<size_t, std::unique_ptr<CudaHostExpert>>;
   void replace(std::span<const Coming> coming, std::span<const uint32_t> expert_of);
 
  private:
   friend class CudaStreams;
-  void keep(size_t place);  // what the device has becomes what is sent
+  void keep(size_t place);  // copies a packed expert from the device to the copy in host memory
   CudaStreams& streams_;
   size_t ordinal_;
   CudaExperts experts_;
@@ -50,14 +51,15 @@ class CudaStreams {
   ~CudaStreams();
   uint64_t device_bytes() const { return buffers_.size() * buffer_bytes_; }
 
-  // While it lives, what `stream` is given finds the layer's weights on the device. Layers take turns.
+  // While it lives, work queued on `stream` finds the layer's weights on the device. Layers take
+  // turns.
   class Turn {
    public:
     Turn(CudaStreams& streams, const StreamedExperts& layer, void* stream);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn();
-    void end();  // behind the last that needs them; throws Error
+    void end();  // call after the last work that needs them; throws Error
 
    private:
     CudaStreams& streams_;
@@ -67,7 +69,7 @@ class CudaStreams {
     bool ended_ = false;
   };
 
-  // Measured with this layer; the same for all layers of its size.
+  // Returns measured times of this layer, which are shared by layers of the same size.
   const StreamTimes& times(const StreamedExperts& layer, const CpuExpertPart& part, size_t slots);
 
  private:
@@ -75,7 +77,7 @@ class CudaStreams {
   struct Buffer {
     CudaMemory memory;
     const StreamedExperts* holds = nullptr;
-    void* awaited = nullptr;  // by the next turn of this stream
+    void* awaited = nullptr;  // stream that the next turn waits for
   };
   Buffer& buffer_of(size_t ordinal) { return buffers_[ordinal % buffers_.size()]; }
   void send(const StreamedExperts& layer);
@@ -85,9 +87,10 @@ class CudaStreams {
   const CudaApi& api_;
   size_t buffer_bytes_;
   std::vector<Buffer> buffers_;
-  void* copies_ = nullptr;                                    // the stream of what is sent
-  std::vector<const StreamedExperts*> layers_;                // by their order
-  std::map<std::pair<size_t, uint64_t>, StreamTimes> times_;  // by bytes on both sides
+  void* copies_ = nullptr;                      // the stream of the copies
+  std::vector<const StreamedExperts*> layers_;  // in the order in which they run
+  // by bytes on the CPU and on the device
+  std::map<std::pair<size_t, uint64_t>, StreamTimes> times_;
   std::mutex mutex_;
 };
 

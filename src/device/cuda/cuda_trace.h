@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of the operations of CUDA devices by their names, while somebody asks for them: a switch of the process, as a profiler is.
+// Collects times of the operations of CUDA devices by name while it is switched on: one switch per
+// process, for profiling.
 #pragma once
 #include <atomic>
 #include <map>
@@ -9,7 +10,7 @@
 namespace moebius {
 
 struct CudaTrace {
-  std::atomic<bool> on{false};  // changes between steps
+  std::atomic<bool> on{false};  // changed between steps only
   std::mutex mutex;
   std::map<std::string, double> milliseconds;
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activation of an expert, number by number: what nn/activation.cpp means by the same kind. For the
-// plugin's device code, the emulated plugin and the definition that tests compare layers with.
+// The activation of an expert for one number, as nn/activation.cpp computes it. Used by the
+// plugin's device code, by the emulated plugin, and by the definition that tests compare layers
+// with.
 #pragma once
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
 
 namespace moebius {
 
-// g: the gate's number, not read by kinds that are not gated; u: that of up.
+// Returns the activation of gate value g (not read by kinds without a gate) and up value u.
 MOEBIUS_ALWAYS_INLINE float activated(const CudaActivation& a, float g, float u) {
   const float limit = a.has_limit ? a.limit : 7.0f;
   switch (static_cast<ActivationKind>(a.kind)) {

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over blocks of 128 tokens, by lanes that go through a tile of queries together: the order of
-// nn/attention.cpp. Segments of 1024 keys are a softmax each, of blocks in ascending order with a running
-// maximum; segments are merged in ascending order. Products of a query with keys, and of probabilities with
-// values, are added in ascending order from 0 by fma, so that a row's result depends on nothing but the row
-// and its keys: not on the tile, on the batch, or on which lanes or blocks of a GPU did which segment.
+// Attention over blocks of 128 tokens, by lanes that process a tile of queries together, in the
+// order of nn/attention.cpp. Segments of 1024 keys are a softmax each, of blocks in ascending order
+// with a running
+// maximum; segments are merged in ascending order. Products of a query with keys, and of
+// probabilities with
+// values, are added in ascending order from 0 by fma, so that a row's result depends on the row and
+// its keys alone: not on the tile, on the batch, or on which lanes or blocks of a GPU computed
+// which segment.
 //
-// A layer's part of a block, for every kv head:   keys [key_dim, 128] | values [128, value_dim], and of 8-bit
-// codes scales of keys [128] | of values [128]. So lanes that have a key each, or a feature of values each,
-// read numbers that lie side by side. Layers that tensor cores run (has_tensor_form; plugins/cuda/attention.cuh)
+// A layer's part of a block, for every kv head:   keys [key_dim, 128] | values [128, value_dim],
+// and of 8-bit
+// codes scales of keys [128] | of values [128]. So lanes that have a key each, or a feature of
+// values each,
+// read numbers that lie side by side. Layers that tensor cores run (has_tensor_form;
+// plugins/cuda/attention.cuh)
 // have keys [128, key_dim] | values [value_dim, 128] instead.
 #pragma once
 #include "base/math_functions.h"
@@ -17,11 +23,12 @@
 
 namespace moebius {
 
-inline constexpr size_t kTileQueries = 8;     // queries of one kv head that go together
-inline constexpr size_t kTensorQueries = 16;  // the same where tensor cores run
+inline constexpr size_t kTileQueries = 8;     // queries of one kv head per tile
+inline constexpr size_t kTensorQueries = 16;  // as kTileQueries, for tensor cores
 inline constexpr size_t kDeviceSegment = 8 * kKeyBlock;
 
-// Whether tensor cores run a layer: queries, keys and values of the same 16-bit type, heads of 32, 64 or 128 features.
+// Returns true if tensor cores can run a layer: queries, keys and values of the same 16-bit type,
+// heads of 32, 64 or 128 features.
 MOEBIUS_ALWAYS_INLINE constexpr bool has_tensor_form(const CudaAttention& a) {
   const auto stored = static_cast<KvType>(a.storage);
   const bool same = (a.type == XType::kBf16 && stored == KvType::kBf16) ||
@@ -36,7 +43,7 @@ MOEBIUS_ALWAYS_INLINE constexpr size_t cuda_tile_tokens(const CudaAttention& a) 
   return each >= most ? 1 : most / each;
 }
 
-// The first key that a query at `position` sees.
+// Returns the first key that a query at `position` sees.
 MOEBIUS_ALWAYS_INLINE size_t oldest_key(const CudaAttention& a, size_t position) {
   size_t from = 0;
   if (a.window != 0 && position + 1 > a.window) from = position + 1 - a.window;
@@ -44,11 +51,12 @@ MOEBIUS_ALWAYS_INLINE size_t oldest_key(const CudaAttention& a, size_t position)
   return from;
 }
 
-// Where the parts of a block lie.
+// Layout of a layer's part of a block.
 struct DeviceKv {
   const CudaAttention& a;
   KvType stored;
-  bool by_token = has_tensor_form(a);  // keys; values are by feature then
+  // true: keys are stored token by token, and values feature by feature
+  bool by_token = has_tensor_form(a);
   MOEBIUS_ALWAYS_INLINE constexpr KvType type() const { return stored; }
   MOEBIUS_ALWAYS_INLINE size_t key_bytes() const {
     return size_t{a.key_dim} * kKeyBlock * kv_bytes(type());
@@ -60,7 +68,7 @@ struct DeviceKv {
     return key_bytes() + value_bytes() + (has_scales(type()) ? 2 * kKeyBlock * sizeof(float) : 0);
   }
   MOEBIUS_ALWAYS_INLINE size_t block_bytes() const { return a.kv_heads * head_bytes(); }
-  // Where feature d of key j, and of its value, lies among those of a head.
+  // Return the index of feature d of key j, and of its value, among those of a head.
   MOEBIUS_ALWAYS_INLINE size_t key_at(size_t j, size_t d) const {
     return by_token ? j * a.key_dim + d : d * kKeyBlock + j;
   }
@@ -88,7 +96,7 @@ MOEBIUS_ALWAYS_INLINE float kv_number(KvType type, const uint8_t* p, size_t i) {
   return 0.0f;
 }
 
-// kv_encode of nn/kv_layout.cpp, one number.
+// Encodes one number as kv_encode of nn/kv_layout.cpp does.
 MOEBIUS_ALWAYS_INLINE void put_kv(KvType type, uint8_t* p, size_t i, float x, float scale) {
   if (type == KvType::kF32) {
     reinterpret_cast<float*>(p)[i] = x;
@@ -102,7 +110,7 @@ MOEBIUS_ALWAYS_INLINE void put_kv(KvType type, uint8_t* p, size_t i, float x, fl
   }
 }
 
-// A number of each query of a tile.
+// One number for each query of a tile.
 struct TileNumbers {
   alignas(16) float of[kTileQueries];
 };
@@ -113,7 +121,7 @@ class DeviceAttention {
   MOEBIUS_ALWAYS_INLINE DeviceAttention(const CudaAttend& args, const Lanes& lanes)
       : args_(args), a_(args.layer), kv_{args.layer, kStored}, lanes_(lanes) {}
 
-  // --- keys and values of a row into their block ---
+  // --- storing keys and values of a row ---
 
   MOEBIUS_ALWAYS_INLINE void append(const CudaSequence& s, size_t token) const {
     const size_t position = s.position + token, at = position % kKeyBlock,
@@ -131,23 +139,24 @@ class DeviceAttention {
 
   // --- a tile of queries ---
 
-  // Floats of memory that the lanes share; it is aligned to 16 bytes.
+  // Returns the floats of shared memory that the lanes need, aligned to 16 bytes.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t shared_floats(const CudaAttention& a) {
     const size_t blocks = blocks_at_once(a);
     return kTileQueries *
            (a.key_dim + blocks * (kKeyBlock + a.value_dim + 1) + 2 * a.value_dim + 4);
   }
-  // Blocks of a segment whose products go side by side, as far as the memory reaches.
+  // Returns how many blocks of a segment are multiplied at a time, as shared memory allows.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t blocks_at_once(const CudaAttention& a) {
     return a.value_dim <= 128 ? 8 : a.value_dim <= 256 ? 4 : 2;
   }
-  // Floats of what a segment comes to, of one query.
+  // Returns the floats of the result of one segment for one query.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t partial_floats(const CudaAttention& a) {
     return size_t{a.value_dim} + 2;
   }
 
-  // The softmax of one segment of keys goes to `partials` [queries of the step, segments], that of all of
-  // them (partials null) to the result. `first_head`: of the tile's heads that share a kv head.
+  // Computes attention of a tile. With `partials`, the result of one segment of keys is stored
+  // there, [queries of the step, segments]; if null, all segments are computed and stored as the
+  // result. `first_head`: first of the tile's query heads among those that share the kv head.
   MOEBIUS_ALWAYS_INLINE void run(const CudaTokens& tile, size_t kv_head, size_t first_head,
                                  size_t segment, float* partials, float* shared) {
     const CudaSequence& s = args_.sequences[tile.sequence];
@@ -183,7 +192,7 @@ class DeviceAttention {
     for (size_t r = 0; r < queries_; ++r) finish(r, all_ + r * a_.value_dim, all_total_[r]);
   }
 
-  // Segments of a query of the step, in order; `shared`: value_dim floats and two.
+  // Merges the segments of one query of the step in order; `shared`: value_dim floats and two more.
   MOEBIUS_ALWAYS_INLINE void merge_segments(const CudaSequence& s, size_t token, size_t head,
                                             const float* partials, float* shared) {
     position_ = s.position + token, row_ = s.first_row + token, head_ = head, heads_ = 1;
@@ -209,7 +218,7 @@ class DeviceAttention {
     return oldest_key(a_, position);
   }
 
-  // n numbers of a row into codes `step` apart.
+  // Encodes n numbers of a row into codes that are `step` apart.
   MOEBIUS_ALWAYS_INLINE void put_vector(const CudaRows& x, size_t at, size_t n, float fixed,
                                         uint8_t* to, size_t first, size_t step,
                                         float* scale_at) const {
@@ -259,8 +268,8 @@ class DeviceAttention {
       run_blocks(block, end - block < round ? end - block : round);
   }
 
-  // Products of several blocks go side by side; only the running maximum and the sums behind it go from
-  // block to block.
+  // Processes several blocks: their products are computed together, then running maximum and sums
+  // are updated block by block.
   MOEBIUS_ALWAYS_INLINE void run_blocks(size_t block, size_t count) const {
     for (size_t i = lanes_.lane(); i < count * kKeyBlock; i += lanes_.lanes())
       score(block + i / kKeyBlock, i % kKeyBlock, s_[i]);
@@ -292,7 +301,7 @@ class DeviceAttention {
   MOEBIUS_ALWAYS_INLINE uint8_t* head_of_block(size_t block) const {
     return block_of(*sequence_, block) + kv_head_ * kv_.head_bytes();
   }
-  // Keys of a block that any query of the tile sees.
+  // Range of keys of a block that any query of the tile sees.
   struct Keys {
     size_t first, last;
   };
@@ -302,7 +311,7 @@ class DeviceAttention {
     return {oldest > begin ? oldest - begin : 0, behind < kKeyBlock ? behind : kKeyBlock};
   }
 
-  // A key with every query of the tile.
+  // Computes the scores of one key with every query of the tile.
   MOEBIUS_ALWAYS_INLINE void score(size_t block, size_t j, TileNumbers& to) const {
     uint8_t* head = head_of_block(block);
     const Keys keys = keys_of(block);
@@ -326,7 +335,7 @@ class DeviceAttention {
     to = sum;
   }
 
-  // A feature of a block's values, by the probabilities of every query.
+  // Multiplies one feature of a block's values by the probabilities of every query.
   MOEBIUS_ALWAYS_INLINE void weigh_values(size_t block, size_t d, const TileNumbers* p,
                                           TileNumbers& to) const {
     const uint8_t* values = head_of_block(block) + kv_.key_bytes();
@@ -341,8 +350,9 @@ class DeviceAttention {
     to = sum;
   }
 
-  // RowFunctions::softmax_step of one query's 128 scores, which become probabilities: times the scale of
-  // their value, rounded. By a group of lanes, of which each has best and total.
+  // Computes RowFunctions::softmax_step of one query's 128 scores, which become probabilities times
+  // the scale of their value, rounded. Called by a group of lanes, each of which has best and
+  // total.
   MOEBIUS_ALWAYS_INLINE float softmax_step(size_t r, size_t block, TileNumbers* scores, float& best,
                                            float& total) const {
     float scale = a_.scale;
@@ -379,7 +389,8 @@ class DeviceAttention {
     return keep;
   }
 
-  // This, and then a part. A part without any key of a query changes nothing of it. By all lanes.
+  // Merges a part into the running softmax; a part without any key of a query changes nothing.
+  // Called by all lanes.
   MOEBIUS_ALWAYS_INLINE void merge(float* out, float& best, float& total, const float* part,
                                    float part_best, float part_total) const {
     if (part_best == masked() && part_total == 0.0f) return;
@@ -422,7 +433,7 @@ class DeviceAttention {
   const Lanes& lanes_;
   const CudaSequence* sequence_ = nullptr;
   size_t position_ = 0, tokens_ = 0, row_ = 0, kv_head_ = 0, head_ = 0, heads_ = 1, queries_ = 0;
-  // [key_dim]; of each block [128] scores, then probabilities; of each block [value_dim]
+  // [key_dim]; [128] scores, then probabilities, for each block; [value_dim] for each block
   TileNumbers *q_ = nullptr, *s_ = nullptr, *sums_ = nullptr;
   float *out_ = nullptr, *all_ = nullptr;
   float *best_ = nullptr, *total_ = nullptr, *keep_ = nullptr, *all_best_ = nullptr,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates of rows of logits (nn/candidates.h) on a device: the arithmetic of both sides, and the
-// definition of what comes back.
+// Candidates of rows of logits (nn/candidates.h) on a device: the arithmetic that host and device
+// share, and the definition of the result.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace moebius {
 
 struct CudaFound {
   double total;    // Candidates::total
-  float top;       // of finite logits; -infinity: there is none
-  uint32_t count;  // candidates; where there are more than there is room for, none is written
+  float top;       // greatest finite logit; -infinity: there is none
+  uint32_t count;  // number of candidates; if it exceeds the room for them, none is written
 };
 
 MOEBIUS_ALWAYS_INLINE constexpr bool is_logit(float x) { return x - x == 0.0f; }  // finite
 
-// Of a finite logit that is not above `top`.
+// Returns the bucket of a finite logit that is not above `top`.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t candidate_bucket(float x, float top, float rate) {
   const float depth = (top - x) * rate * kCandidateBucketsPerOctave;
   return depth < static_cast<float>(kCandidateBuckets - 1) ? static_cast<uint32_t>(depth)
                                                            : kCandidateBuckets - 1;
 }
 
-// Buckets whose tokens are candidates end with this one; counts and weights are those of all buckets.
+// Returns the last bucket whose tokens are candidates, from counts and weights of all buckets.
 inline uint32_t last_candidate_bucket(const CandidateNeed& need, const uint32_t* counts,
                                       const double* weights, double total) {
   uint32_t b = kCandidateBuckets - 1;
@@ -39,7 +39,7 @@ inline uint32_t last_candidate_bucket(const CandidateNeed& need, const uint32_t*
   return b < need.deepest ? b : need.deepest;
 }
 
-// The definition, of one row; ids and logits have room for `most`.
+// Defines the result for one row; ids and logits have room for `most` candidates.
 inline CudaFound find_candidates(const float* row, const CandidateNeed& need, size_t most,
                                  int32_t* ids, float* logits) {
   CudaFound found{0.0, -std::numeric_limits<float>::infinity(), 0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several lanes (threads of a GPU's block) that go through one piece of work together, or one lane alone.
-// Work is written once for both (device_rows.h, device_attention.h), so that tests on the CPU judge what
-// the plugin runs. Lanes come in groups of sixteen, which sum in the order of kernels/isa_rows.h.
+// Lanes (threads of a GPU's block) that compute something together, or a single lane. Algorithms
+// are written once for both (device_rows.h, device_attention.h), so that tests on the CPU check
+// what the plugin runs. Lanes form groups of sixteen, which add in the order of kernels/isa_rows.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "base/numeric.h"
 #include "quant/activation.h"
 
-// Before a loop whose loads a GPU should have in flight together.
+// Placed before a loop whose loads a GPU should keep in flight together.
 #if defined(__CUDACC__)
 #define MOEBIUS_UNROLL_8 _Pragma("unroll 8")
 #define MOEBIUS_UNROLL _Pragma("unroll")
@@ -24,7 +24,7 @@ inline constexpr int kDeviceSumLanes = 16;
 
 MOEBIUS_ALWAYS_INLINE float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
 
-// One lane, which is a group of its own.
+// A single lane, which is its own group.
 struct SingleLane {
   MOEBIUS_ALWAYS_INLINE size_t lane() const { return 0; }
   MOEBIUS_ALWAYS_INLINE size_t lanes() const { return 1; }
@@ -32,10 +32,11 @@ struct SingleLane {
   MOEBIUS_ALWAYS_INLINE size_t groups() const { return 1; }
   MOEBIUS_ALWAYS_INLINE size_t in_group() const { return 0; }
   MOEBIUS_ALWAYS_INLINE size_t group_lanes() const { return 1; }
-  MOEBIUS_ALWAYS_INLINE void sync() const {}        // of all lanes
-  MOEBIUS_ALWAYS_INLINE void sync_group() const {}  // of a group
+  MOEBIUS_ALWAYS_INLINE void sync() const {}        // all lanes
+  MOEBIUS_ALWAYS_INLINE void sync_group() const {}  // the lanes of a group
 
-  // Of a group: lane i % 16 adds term i, in ascending order; then lanes `first`, `second`, 2 and 1 apart are added.
+  // Returns the sum of n terms: lane i % 16 adds term i, in ascending order; then lanes `first`,
+  // `second`, 2 and 1 apart are added. Called by a group.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE float sum(size_t n, int first, int second, Term term) const {
     float lane[kDeviceSumLanes] = {};
@@ -48,7 +49,8 @@ struct SingleLane {
     }
     return lane[0];
   }
-  // The same sum by all lanes together, for all of them. `eight` gives the terms from i on where `by_eight`.
+  // Returns the same sum to all lanes, computed by all of them. `eight` returns eight terms from i
+  // on, used if by_eight.
   template <class Term, class Eight>
   MOEBIUS_ALWAYS_INLINE float sum_of_all(size_t n, int first, int second, Term term, Eight eight,
                                          bool by_eight) const {
@@ -59,7 +61,7 @@ struct SingleLane {
       return terms[i % 8];
     });
   }
-  // NaN if there is one; of nothing: -infinity.
+  // Returns the largest term; NaN if one is NaN, -infinity if n is 0.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE float largest(size_t n, Term term) const {
     float top = f32_from_bits(0xFF800000u);
@@ -68,7 +70,7 @@ struct SingleLane {
   }
 };
 
-// Numbers of rows in memory.
+// Read and round numbers of rows in memory.
 MOEBIUS_ALWAYS_INLINE float to_numbers(XType type, float v) {
   return type == XType::kBf16  ? bf16_to_f32(f32_to_bf16(v))
          : type == XType::kF16 ? f16_to_f32(f32_to_f16(v))
@@ -86,7 +88,8 @@ MOEBIUS_ALWAYS_INLINE void put_number(void* p, XType type, size_t i, float v) {
     static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
 }
 
-// Eight numbers from a place that is a multiple of eight, of rows that begin at a multiple of 16 bytes.
+// Loads eight numbers from an index that is a multiple of eight; rows begin at a multiple of 16
+// bytes.
 struct alignas(16) SixteenBytes {
   uint32_t word[4];
 };

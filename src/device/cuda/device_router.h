@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert selection of one row by several lanes (a warp of a GPU) or by one: the steps of nn/router.cpp with the same operations in the
-// same order, so that ids and weights have its bytes. Tests run it with one lane against that file.
+// Selects experts for one row with several lanes (a warp of a GPU) or one: the steps of
+// nn/router.cpp with the same operations in the same order, so that ids and weights have the same
+// bytes. Tests compare it, with one lane, with that file.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +15,10 @@ struct DeviceRouter {
   RouterSpec spec;
   const float* bias;          // [width] or null
   const float* expert_scale;  // [experts] or null
-  bool grouped;               // the best groups alone are in play
+  bool grouped;               // true: only the best groups of experts may be chosen
 };
 
-// A candidate of a choice: the larger score, then the lower number.
+// A candidate: the larger score is better, then the lower id.
 struct RouterPick {
   float score;
   int32_t id;
@@ -26,7 +27,8 @@ MOEBIUS_ALWAYS_INLINE bool is_before(const RouterPick& a, const RouterPick& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
 
-// What more than one lane does together: lane(), sync(), the best pick and the largest number of all lanes.
+// Operations of several lanes together, for a single lane: lane(), sync(), the best pick and the
+// largest number of all lanes.
 struct OneLane {
   static constexpr int kCount = 1;
   MOEBIUS_ALWAYS_INLINE int lane() const { return 0; }
@@ -35,7 +37,7 @@ struct OneLane {
   MOEBIUS_ALWAYS_INLINE float largest(float v) const { return v; }
 };
 
-// Floats that a row needs beside its logits.
+// Returns the floats that a row needs in addition to its logits.
 MOEBIUS_ALWAYS_INLINE constexpr size_t device_router_floats(const RouterSpec& s) {
   return 2 * (s.experts + s.zero_experts) + s.groups + 8 + 2 * s.top_k;
 }
@@ -43,7 +45,7 @@ MOEBIUS_ALWAYS_INLINE constexpr size_t device_router_floats(const RouterSpec& s)
 template <class Lanes>
 class RowRouter {
  public:
-  // logits: [width], written to where they are capped; scratch: device_router_floats.
+  // logits: [width], changed if they are capped; scratch: device_router_floats.
   MOEBIUS_ALWAYS_INLINE RowRouter(const DeviceRouter& r, const Lanes& lanes, float* logits,
                                   float* scratch)
       : r_(r), lanes_(lanes), logits_(logits) {
@@ -54,7 +56,7 @@ class RowRouter {
     ids_ = reinterpret_cast<int32_t*>(weights_ + k_);
   }
 
-  // ids, weights: [top_k + shared_slots]; zero_weight may be null.
+  // Writes ids and weights [top_k + shared_slots]; zero_weight may be null.
   MOEBIUS_ALWAYS_INLINE void run(uint64_t row, int32_t* ids, float* weights, float* zero_weight) {
     const RouterSpec& spec = r_.spec;
     lanes_.sync();
@@ -81,7 +83,7 @@ class RowRouter {
     return (f32_bits(v) & 0x7F800000u) != 0x7F800000u ? v : 0.0f;
   }
 
-  // Sums in eight lanes, whatever the number of ours.
+  // Returns the sum, always as eight partial sums, whatever the number of lanes.
   MOEBIUS_ALWAYS_INLINE float sum(const float* x, int n) {
     for (int j = lanes_.lane(); j < 8; j += Lanes::kCount) {
       float s = 0.0f;
@@ -95,7 +97,7 @@ class RowRouter {
     return ((sums_[0] + sums_[4]) + (sums_[1] + sums_[5])) +
            ((sums_[2] + sums_[6]) + (sums_[3] + sums_[7]));
   }
-  // By one lane.
+  // Called by one lane.
   MOEBIUS_ALWAYS_INLINE void softmax_few(float* x, int n) {
     float top = no_score();
     for (int i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
@@ -158,7 +160,7 @@ class RowRouter {
     lanes_.sync();
   }
 
-  // The best `count` of [begin, end), best first.
+  // Writes the best `count` of [begin, end) to `to`, best first.
   MOEBIUS_ALWAYS_INLINE void pick(const float* by, int begin, int end, int count, int32_t* to) {
     RouterPick last{0.0f, -1};
     for (int j = 0; j < count; ++j) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of row operations (device/rows.h) on one row, by lanes that go through it together: the operations
-// of device/cpu/row_program.cpp with the same roundings, so that results have its bytes. Rows hold numbers
-// of their own type; every operation ends with one rounding to the type of activations. Programs that go head by
-// head are done in parts, one head of an operand each, which do not see each other (cuda_parts).
+// Runs a list of row operations (device/rows.h) on one row with several lanes: the operations of
+// device/cpu/row_program.cpp with the same roundings, so that results have the same bytes. Rows
+// hold numbers of their own type; every operation ends with one rounding to the type of
+// activations. Programs that can run head by head are divided into independent parts of one head
+// each (cuda_parts).
 #pragma once
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
@@ -11,17 +12,17 @@
 
 namespace moebius {
 
-// Streams of rows (nn/streams.h) run on the CPU.
+// Operations on streams (nn/streams.h) run on the CPU.
 constexpr bool runs_on_device(RowOpKind kind) {
   return kind != RowOpKind::kStreamGates && kind != RowOpKind::kStreamsIn &&
          kind != RowOpKind::kStreamsOut && kind != RowOpKind::kStreamsKeyed;
 }
 
-// One head of an operand: those operations alone that change it.
+// One head of an operand; only operations that change this operand run.
 struct RowPart {
   uint32_t operand = UINT32_MAX, head = 0, heads = 1;  // operand UINT32_MAX: the whole row
 };
-// Part i of a program's (sum of its part_heads).
+// Returns part i of a program; there are as many as the sum of its part_heads.
 MOEBIUS_ALWAYS_INLINE RowPart part_of(const CudaRowProgram& p, uint32_t i) {
   for (uint32_t operand = 0; operand < kCudaOperands; ++operand) {
     if (i < p.part_heads[operand]) return {operand, i, p.part_heads[operand]};
@@ -43,7 +44,7 @@ class DeviceRow {
       : p_(p), lanes_(lanes), row_(row), part_(part) {}
 
   MOEBIUS_ALWAYS_INLINE void run() const { run(p_.ops); }
-  // `ops`: the program's, where they can be read.
+  // `ops`: the program's operations, or a copy of them in faster memory.
   MOEBIUS_ALWAYS_INLINE void run(const CudaRowOp* ops) const {
     for (size_t i = 0; i < p_.count; ++i) {
       const CudaRowOp& op = ops[i];
@@ -55,7 +56,7 @@ class DeviceRow {
   }
 
  private:
-  // Columns of a row.
+  // Selected columns of a row.
   struct View {
     void* data;
     XType type;
@@ -63,7 +64,7 @@ class DeviceRow {
     uint32_t step, heads, width;
     MOEBIUS_ALWAYS_INLINE float get(size_t i) const { return number_at(data, type, at + i); }
     MOEBIUS_ALWAYS_INLINE void put(size_t i, float v) const { put_number(data, type, at + i, v); }
-    // Eight numbers at once, where they lie so.
+    // True if columns can be read and written eight at a time.
     MOEBIUS_ALWAYS_INLINE bool by_eight() const {
       return at % 8 == 0 && width % 8 == 0 && step % 8 == 0 &&
              reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -94,12 +95,12 @@ class DeviceRow {
          i += static_cast<uint32_t>(lanes_.lanes()))
       f(i);
   }
-  // y = f(y), head by head.
+  // Computes y = f(y), head by head.
   template <class F>
   MOEBIUS_ALWAYS_INLINE void map(const View& y, F f) const {
     combine(y, y, [&](float v, float) { return f(v); });
   }
-  // y = f(y, x)
+  // Computes y = f(y, x).
   template <class F>
   MOEBIUS_ALWAYS_INLINE void combine(const View& y, const View& x, F f) const {
     if (!y.by_eight() || !x.by_eight())
@@ -202,11 +203,11 @@ class DeviceRow {
     });
   }
 
-  // What a norm does to one number, with what it knows of the row.
+  // Facts about a row with which a norm changes each number.
   struct Scaling {
     float mean, factor;
   };
-  // sum(f): of f(x_i), by those lanes that have the row.
+  // sum(f) returns the sum of f(x_i) over the row to the lanes that have it.
   template <class Sum>
   MOEBIUS_ALWAYS_INLINE Scaling scaling(const CudaRowOp& op, float count, Sum sum) const {
     float mean = 0.0f, square;
@@ -239,7 +240,7 @@ class DeviceRow {
     }
     return v;
   }
-  // Every lane has eight numbers, which stay where they are.
+  // Normalizes a row of which every lane holds eight numbers in registers.
   MOEBIUS_ALWAYS_INLINE void normalize_at_once(const CudaRowOp& op, const View& x,
                                                const View& y) const {
     const uint32_t n = y.width, at = static_cast<uint32_t>(lanes_.lane()) * 8;
@@ -261,7 +262,7 @@ class DeviceRow {
     for (uint32_t j = 0; j < 8; ++j) v[j] = normalized(op, s, v[j], w[j], at + j);
     y.put_eight(at, v);
   }
-  // The same of sixteen lanes: each has every sixteenth number.
+  // Normalizes a head with sixteen lanes, each holding every sixteenth number in registers.
   static constexpr uint32_t kHeld = 16;
   MOEBIUS_ALWAYS_INLINE void normalize_by_group(const CudaRowOp& op, const View& x,
                                                 const View& y) const {
@@ -286,7 +287,7 @@ class DeviceRow {
       if (const uint32_t i = k * kDeviceSumLanes + lane; i < n)
         y.put(i, normalized(op, s, v[k], w[k], i));
   }
-  // One head by all lanes, several by a group of lanes each.
+  // Normalizes one head with all lanes, or several with a group of lanes each.
   MOEBIUS_ALWAYS_INLINE void normalize(const CudaRowOp& op, const View& x, const View& y) const {
     const uint32_t n = y.width;
     const auto count = static_cast<float>(n);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which matrices the Hopper kernels can run, as a pure function: the program asks it for `explain` and for the choice of kernels,
-// the plugin when it packs.
+// Decides which matrices the Hopper kernels can run. A pure function: the program calls it for
+// `explain` and for choosing kernels, the plugin when it packs.
 #pragma once
 #include "device/cuda/tiles.h"
 #include "quant/activation.h"
@@ -12,21 +12,22 @@ enum class HopperScheme : uint8_t {
   kInt4Group,    // int4 in groups of 128 with bf16 scales, int8 rows
   kInt4Channel,  // int4 with a scale per output, int8 rows
   kInt8Channel,  // int8 with a scale per output, int8 rows
-  kFp8Half,  // e4m3 with a scale per output, e4m3 rows: products of f16, which hold both exactly
-  kFp8Bytes,  // the same by products of e4m3, which the tensor cores add with fewer bits: approximate
+  kFp8Half,  // e4m3 with a scale per output, e4m3 rows: products of f16, which holds both exactly
+  // as kFp8Half by products of e4m3, which the tensor cores add with fewer bits: approximate
+  kFp8Bytes,
   kInt4Bf16,  // int4 in groups of 128 with bf16 scales, bf16 rows
-  kFp4Bf16,   // NVFP4 with bf16 rows, or with FP4 rows, whose numbers bf16 holds
+  kFp4Bf16,   // NVFP4 with bf16 rows, or with FP4 rows, whose numbers bf16 can hold
   kInt4G64,   // int4 in groups of 64 or 32 with 16-bit scales, int8 rows
   kInt4G32,
   kInt4Bf16G128,  // int4 in groups with 16-bit scales and zero points, bf16 rows
   kInt4Bf16G64,
   kInt4Bf16G32,
-  kInt4F16G128,  // the same, f16 rows
+  kInt4F16G128,  // int4 as above, f16 rows
   kInt4F16G64,
   kInt4F16G32,
   kFp8Block,  // e4m3 with a scale per block of 128 inputs, e4m3 rows with one per 128: products of f16
-  kMxfp4Bf16,  // MXFP4 with bf16 rows, or with MX rows, whose numbers bf16 holds
-  kBf16,       // dense, and MXFP8 widened
+  kMxfp4Bf16,  // MXFP4 with bf16 rows, or with MX rows, whose numbers bf16 can hold
+  kBf16,       // dense, and MXFP8, which is widened to bf16
   kF16,
 };
 inline constexpr int kHopperSchemes = 19;
@@ -40,18 +41,18 @@ inline constexpr const char* name_of(HopperScheme s) {
   return kNames[static_cast<int>(s)];
 }
 
-// What lies behind the codes of a tile.
+// What follows the codes of a tile.
 enum class TileScales : uint8_t {
-  kNone,        // nothing: one per output beside the tiles, or none at all
+  kNone,        // nothing: scales are per output and outside of the tiles, or there are none
   kPairs,       // 16 bits per output and term
-  kPairsZero,   // the same, then a zero point (a byte, from 0 on) per output and term
+  kPairsZero,   // as kPairs, then a zero point (a byte, from 0 on) per output and term
   kPairsF32,    // f32 per output
   kBlocksE5m3,  // a byte per output and 16 inputs
   kBlocksE8m0,  // a byte per output and 32 inputs: the exponent field of a bf16 number
 };
 
-// Of a tile of 64 x 128: codes, scales behind them; inputs that are added before a scale meets them (0: all); bytes of a row's number;
-// whether 16-bit numbers are f16.
+// Layout of a tile of 64 x 128: codes; scales after them; number of inputs that are added before a
+// scale is applied (0: all); bytes per number of a row; true if 16-bit numbers are f16.
 struct HopperTile {
   TileCodes codes;
   TileScales scales;
@@ -97,18 +98,18 @@ inline constexpr size_t hopper_tile_bytes(HopperScheme s) {
 inline constexpr bool is_dense(HopperScheme s) {
   return hopper_tile(s).codes == TileCodes::kHalfShared;
 }
-// A scale per output beside the tiles.
+// Returns true if there is a scale per output outside of the tiles.
 inline constexpr bool has_channel_scales(HopperScheme s) {
   return hopper_tile(s).scales == TileScales::kNone && !is_dense(s);
 }
 
-// Inputs of a matrix in tiles: zeros fill the last 256.
+// Returns the inputs of a matrix in tiles; zeros fill the last 256.
 inline constexpr size_t hopper_inputs(size_t K) {
   return (K + kStageInputs - 1) / kStageInputs * kStageInputs;
 }
 inline constexpr bool hopper_fills(size_t K) { return hopper_inputs(K) * 4 <= K * 5; }
 
-// What is looked at, of a Problem (kernels/kernel.h) or of a matrix.
+// Facts of a Problem (kernels/kernel.h), or of a matrix, that the answer depends on.
 struct HopperQuestion {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
@@ -116,18 +117,18 @@ struct HopperQuestion {
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
   bool zero_points = false, act_order = false;
-  bool other = false;  // offsets, groups that begin inside the matrix
+  bool other = false;  // true: the matrix has offsets, or groups that begin inside it
   ActSpec act;
   XType x_type = XType::kF32;
 };
 
 struct HopperAnswer {
-  const char* reason = nullptr;  // why not; null: `scheme` runs it
+  const char* reason = nullptr;  // why no kernel runs the matrix; null: `scheme` runs it
   HopperScheme scheme = HopperScheme::kInt4Group;
 };
 
 inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
-  constexpr size_t kMostInputs = 65536;  // sums of int32
+  constexpr size_t kMostInputs = 65536;  // limited by sums in int32
   using S = HopperScheme;
   const auto no = [](const char* reason) { return HopperAnswer{reason, S::kInt4Group}; };
   const auto yes = [](S scheme) { return HopperAnswer{nullptr, scheme}; };
@@ -137,7 +138,7 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
   const ActSpec& a = q.act;
   const bool one_scale = q.groups == 1 && (q.block_n == 1 || q.block_n >= q.N);
   const bool scales16 = q.scale_type == ScaleType::kBf16 || q.scale_type == ScaleType::kF16;
-  // Inputs of a term: those of a group, or a part of them.
+  // inputs of a term: those of a group, or a part of them
   const bool grouped = q.block_n == 1 && scales16;
   const size_t term = !grouped                                ? 0
                       : q.groups == 1 || q.block_k % 128 == 0 ? 128
@@ -182,7 +183,7 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
       q.block_n == 1 && (rows_bf16 || (!as_is && a.group == 32 && a.scale == ActScale::kE8m0)))
     return yes(S::kMxfp4Bf16);
   if (q.code == CodeType::kBf16 && rows_bf16) return yes(S::kBf16);
-  // MXFP8 is widened: bf16 holds its numbers.
+  // MXFP8 is widened, because bf16 can hold its numbers
   if (q.code == CodeType::kFp8 && q.scale_type == ScaleType::kE8m0 && q.block_k == 32 &&
       q.block_n == 1 &&
       (rows_bf16 || (a.code == ActCode::kFp8 && a.group == 32 && a.scale == ActScale::kE8m0)))
@@ -192,8 +193,9 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
                          : "this number system or these rows have no tensor-core kernel yet");
 }
 
-// Sizes of token tiles, and slabs of 64 outputs for a warpgroup, that a scheme has kernels for. Those that were there first have all.
-// A tile of 128 rows of 16-bit numbers and weights has room in shared memory for 128 inputs of two slabs, not for 256 of one.
+// Returns true if a scheme has kernels for this number of rows per token tile and slabs of 64
+// outputs per warpgroup. The oldest schemes have all forms. For a tile of 128 rows of 16-bit
+// numbers and weights, shared memory holds 128 inputs of two slabs, but not 256 of one.
 inline constexpr bool hopper_has_form(HopperScheme s, uint32_t tile, int slabs) {
   if (s <= HopperScheme::kFp4Bf16) return slabs == 1 || tile >= 64;
   if (slabs == 1) return tile == 8 || tile == 32 || tile == 64;
@@ -201,14 +203,16 @@ inline constexpr bool hopper_has_form(HopperScheme s, uint32_t tile, int slabs) 
          (tile == 128 && is_dense(s));
 }
 
-// How a call is launched, by rules: measured on an H200 (docs/gpu.md). Results do not depend on it.
+// Rules for launching a call, measured on an H200 (docs/gpu.md). Results do not depend on them.
 inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};
-// Rows of a token tile, from the rows that an expert gets on average: long tiles that are half empty cost more than short ones.
+// Returns the rows per token tile, from the average number of rows per expert: long tiles that are
+// half empty cost more than short ones.
 inline uint32_t hopper_token_tile(size_t rows, size_t experts) {
   const size_t mean = rows / experts;
   return mean <= 4 ? 8 : mean <= 8 ? 16 : mean <= 32 ? 32 : mean <= 512 ? 64 : 128;
 }
-// Slabs of 64 outputs of a warpgroup: two halve the reads of x, in long tiles.
+// Return whether, and how many, slabs of 64 outputs a warpgroup computes: two halve the reads of x,
+// in long tiles.
 inline bool hopper_can_pair_slabs(uint32_t tile, size_t outputs) {
   return tile >= 64 && outputs % 256 == 0;
 }
@@ -216,12 +220,13 @@ inline int hopper_slabs(uint32_t tile, size_t rows, size_t experts, size_t outpu
                         uint32_t row_bytes) {
   return hopper_can_pair_slabs(tile, outputs) && (row_bytes == 2 || rows / experts >= 128) ? 2 : 1;
 }
-// Shared memory of a block, at most: with tiles of 64 rows and more, and with shorter ones.
+// Most shared memory of a block: with tiles of 64 or more rows, and with shorter ones.
 inline constexpr size_t kHopperWideShared = 232448, kHopperShared = 101376;
 inline uint32_t hopper_most_tile(size_t shared_bytes) {
   return shared_bytes >= kHopperWideShared ? 128 : 32;
 }
-// Where all rows meet one matrix: the longest tile, and two slabs, that leave no multiprocessor without work.
+// Returns the tile if all rows use one matrix: the longest one, with two slabs, that leaves no
+// multiprocessor idle.
 inline uint32_t hopper_row_tile(size_t rows, size_t outputs, size_t multiprocessors) {
   for (const uint32_t t : {128u, 64u, 32u, 16u})
     if (t / 2 < rows && (rows + t - 1) / t * (outputs / (t >= 64 ? 128 : 64)) >= multiprocessors)
@@ -232,8 +237,8 @@ inline int hopper_row_slabs(uint32_t tile, size_t rows, size_t outputs, size_t m
   const size_t blocks = (rows + tile - 1) / tile * (outputs / 256);
   return hopper_can_pair_slabs(tile, outputs) && blocks >= multiprocessors ? 2 : 1;
 }
-// Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
-// few waves of blocks, which then wait for theirs.
+// Returns true if the product of down shall start while the preceding kernel runs. That does not
+// pay off if the first product fills the device with few waves of blocks, which then wait for it.
 inline bool hopper_early_down(size_t rows, size_t experts, size_t weights, bool scaled_rows) {
   constexpr size_t kLarge = size_t{1} << 24;  // weights of a matrix
   if (weights >= kLarge) return rows >= experts;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From how many rows on a layer's experts are faster on the device, where they have to be sent to it first. Only experts of class
-// exact are streamed: both devices have the same bytes for them, so the number of rows may decide. With other schemes a row's bytes
-// would depend on the rows beside it, on how a prompt is cut, and on what a prefix tree holds already.
+// Decides from how many rows on a layer's experts are faster on the device, although they have to
+// be copied there first. Only experts of class exact are streamed: both devices compute the same
+// bytes for them, so the number of rows may decide. Otherwise a row's bytes would depend on the
+// rows beside it, on how a prompt is cut, and on the contents of the prefix cache.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,12 +11,12 @@
 
 namespace moebius {
 
-// Seconds of a layer's experts that lie on the CPU.
+// Measured seconds of a layer's experts that are on the CPU.
 struct StreamTimes {
-  double cpu = 0, cpu_row = 0;   // there: reading all of them, and each row
-  double sent = 0, gpu_row = 0;  // on the device: all of them cross, and each row
-  double each = 1;               // share of the experts that one row meets
-  // Few rows do not meet, so do not read, all experts.
+  double cpu = 0, cpu_row = 0;   // on the CPU: reading all of them; each row
+  double sent = 0, gpu_row = 0;  // on the device: copying all of them; each row
+  double each = 1;               // share of the experts that one row uses
+  // Returns the share of the experts that `rows` rows use: few rows do not read all of them.
   double met(double rows) const { return 1 - std::pow(1 - std::min(1.0, each), rows); }
   double on_cpu(double rows) const { return cpu * met(rows) + cpu_row * rows; }
   double on_gpu(double rows) const { return sent + gpu_row * rows; }
@@ -23,13 +24,13 @@ struct StreamTimes {
 
 inline constexpr size_t kNeverStreamed = SIZE_MAX, kMostStreamedRows = 1'000'000;
 
-// The least number of rows with which the device is faster, and stays so.
+// Returns the least number of rows from which on the device is always faster.
 inline size_t rows_to_stream(const StreamTimes& t) {
   const auto is_faster = [&](size_t rows) {
     return t.on_gpu(static_cast<double>(rows)) < t.on_cpu(static_cast<double>(rows));
   };
   if (!(t.cpu_row > t.gpu_row) || !is_faster(kMostStreamedRows)) return kNeverStreamed;
-  size_t slower = 0, faster = kMostStreamedRows;  // what is gained grows with the rows
+  size_t slower = 0, faster = kMostStreamedRows;  // the gain grows with the rows
   while (faster - slower > 1) {
     const size_t middle = slower + (faster - slower) / 2;
     (is_faster(middle) ? faster : slower) = middle;
@@ -37,7 +38,7 @@ inline size_t rows_to_stream(const StreamTimes& t) {
   return faster;
 }
 
-// From two measurements of the CPU, of `few` and of `many` rows.
+// Measurements on the CPU, of `few` and of `many` rows.
 struct MeasuredRows {
   size_t rows = 0;
   double seconds = 0;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the Hopper kernels keep weights: tiles of 64 outputs x 128 inputs, codes and then scales, in
-// the order [matrix][outputs / 64][inputs / 128]. Two tiles (256 inputs) are one copy to shared memory.
-// Functions of indices alone, for both sides: the device packs with them, tests read tiles back.
+// Layout of weights for the Hopper kernels: tiles of 64 outputs x 128 inputs, codes and then
+// scales, in
+// the order [matrix][outputs / 64][inputs / 128]. Two tiles (256 inputs) are one copy to shared
+// memory.
+// Functions of indices alone, shared by program and plugin: the device packs with them, tests read
+// tiles back.
 //
 // clang-format off
 // Thread t of the 128 that multiply with a tile: w = t / 32, l = t % 32, r = 16 w + l / 4.
@@ -44,12 +47,13 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t tile_code_bytes(TileCodes f) {
                                                                     : 4096u;
 }
 
-// Output and input of a code inside its tile.
+// Output and input of a code within its tile.
 struct TilePlace {
   uint32_t output, input;
 };
 
-// Word `word` of a tile's codes belongs to a thread; which of the thread's words it is.
+// Thread that uses word `word` of a tile's codes, and the index of the word among the thread's
+// words.
 struct TileWord {
   uint32_t thread, word;
 };
@@ -57,21 +61,21 @@ MOEBIUS_ALWAYS_INLINE constexpr TileWord tile_word_at(uint32_t word) {
   return {word % 512u / 4u, word / 512u * 4u + word % 4u};
 }
 
-// Pair i (0 to 3) of step j (16 inputs), of thread t: the first of its two inputs.
+// Returns the first of the two inputs of pair i (0 to 3) of step j (16 inputs), for thread t.
 MOEBIUS_ALWAYS_INLINE constexpr TilePlace half_pair(uint32_t t, uint32_t j, uint32_t i) {
   const uint32_t r = t / 32u * 16u + t % 32u / 4u;
   return {r + i % 2u * 8u, j * 16u + t % 4u * 2u + i / 2u * 8u};
 }
 
-// e2m1 code `c` as pair i of a half.
+// Returns the bits of e2m1 code `c` as pair i of a half.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t fp4_pair_bits(uint32_t c, uint32_t i) {
   const uint32_t sign = c >> 3 & 1u, magnitude = c & 7u;
   return i < 3u ? (sign << 15 | magnitude << 6) >> (3u * i)
                 : sign << 14 | magnitude >> 2 << 13 | (magnitude & 3u) << 10;
 }
 
-// Word `word` of a tile; code(output, input) gives the bits of a code: 4 in two's complement (kInt4*), an e2m1 or
-// an e4m3 code, a byte, or 16 bits.
+// Returns word `word` of a tile; code(output, input) returns the bits of a code: 4 in two's
+// complement (kInt4*), an e2m1 or e4m3 code, a byte, or 16 bits.
 template <class Code>
 MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code& code) {
   uint32_t bits = 0;
@@ -115,20 +119,20 @@ MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code&
   return bits;
 }
 
-// Scales behind the codes of a tile. One per output (kInt4*): bf16 pairs (r, r + 8). One per output and 16 inputs (kFp4Half):
-// bytes, (r, r + 8) of the 8 steps.
+// Offsets of scales after the codes of a tile. One per output (kInt4*): bf16 pairs (r, r + 8). One
+// per output and 16 inputs (kFp4Half): bytes, (r, r + 8) of the 8 steps.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t pair_of_output(uint32_t r) {
   return r / 16u * 8u + r % 8u;
 }
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_scale_at(uint32_t r) {
   return pair_of_output(r) * 4u + r % 16u / 8u * 2u;
 }
-// The same with f32, and with bytes.
+// Offsets for f32 scales, and for bytes.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_f32_at(uint32_t r) { return group_scale_at(r) * 2u; }
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_byte_at(uint32_t r) {
   return group_scale_at(r) / 2u;
 }
-// Scales of 32 inputs (MXFP4): bytes, (r, r + 8) of the 4 blocks.
+// Offset of a scale of 32 inputs (MXFP4): bytes, (r, r + 8) of the 4 blocks.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t mx_scale_at(uint32_t r, uint32_t block) {
   return pair_of_output(r) * 8u + block * 2u + r % 16u / 8u;
 }
@@ -136,15 +140,17 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t block_scale_at(uint32_t r, uint32_t ste
   return pair_of_output(r) * 16u + step * 2u + r % 16u / 8u;
 }
 
-// A positive e4m3 number with 5 bits of exponent (2^-9 is 1) and 3 of mantissa, which hold the subnormal ones too: byte * 16 +
-// 0x7580 is the number times 2^118 in bf16. 0 for 0, whose codes must be 0.
+// Converts a positive e4m3 number to 5 bits of exponent (2^-9 is 1) and 3 of mantissa, which hold
+// subnormal numbers, too: byte * 16 + 0x7580 is the number times 2^118 in bf16. Returns 0 for 0,
+// whose codes must be 0.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t e5m3_of_e4m3(uint32_t code) {
   const uint32_t value = f32_bits(e4m3_to_f32(static_cast<uint8_t>(code & 127u)));
   return value == 0u ? 0u : ((value >> 20) - ((127u - 10u) << 3)) & 255u;
 }
 
-// An e8m0 scale of a matrix whose largest one is `most`, as the exponent field of a bf16 number: times an e2m1 number times 2^-126 it is
-// exact where `holds_mx_scale`. mx_factor makes the number itself of such a product.
+// Converts an e8m0 scale of a matrix whose largest scale is `most` to the exponent field of a bf16
+// number; its product with an e2m1 number times 2^-126 is exact if `holds_mx_scale`. mx_factor
+// returns the factor that turns such a product into the number itself.
 inline constexpr uint32_t kMxTop = 247u;
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t mx_field(uint32_t scale, uint32_t most) {
   return scale + kMxTop - most;
@@ -153,10 +159,11 @@ MOEBIUS_ALWAYS_INLINE constexpr bool holds_mx_scale(uint32_t scale, uint32_t mos
   return most <= 248u && scale + 119u >= most;
 }
 MOEBIUS_ALWAYS_INLINE constexpr float mx_factor(uint32_t most) {
-  return f32_from_bits((most + 6u) << 23);  // 2^(most - 127), less 2^(kMxTop - 127 - 126)
+  return f32_from_bits((most + 6u) << 23);  // 2^(most - 127), divided by 2^(kMxTop - 127 - 126)
 }
 
-// Output of the joined matrix of gate and up -> whose, and which.
+// Return which matrix an output of the joined matrix of gate and up belongs to, and which output it
+// is there.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t joined_half(uint32_t r) {
   return r % 16u / 8u;
 }  // 0: gate
@@ -168,7 +175,8 @@ struct TokenTile {
   int32_t group;  // first tile of the expert | number of its tiles << 16
 };
 
-// Tile j of an expert's `count` rows, which begin at `start`; its tiles begin at number `first`.
+// Returns tile j of an expert's `count` rows, which begin at row `start`; its tiles begin at number
+// `first`.
 MOEBIUS_ALWAYS_INLINE constexpr int32_t token_tiles_of(int32_t count, int32_t tile) {
   return (count + tile - 1) / tile;
 }
@@ -178,8 +186,9 @@ MOEBIUS_ALWAYS_INLINE constexpr TokenTile token_tile(int32_t expert, int32_t sta
   return {expert, start + j * tile, rest < tile ? rest : tile,
           first | token_tiles_of(count, tile) << 16};
 }
-// Pair number t of a launch whose tiles are walked expert by expert: `count` token tiles of an expert from number `first` on, times
-// `columns` blocks of outputs, 4 of them for all token tiles, then the next 4, so that tiles meet in the second-level cache.
+// Returns pair t of a launch that visits tiles expert by expert: `count` token tiles of an expert
+// from number `first` on, times `columns` blocks of outputs: 4 blocks for all token tiles, then the
+// next 4, so that tiles share the second-level cache.
 struct TilePair {
   int32_t token_tile, column;
 };
@@ -192,7 +201,7 @@ MOEBIUS_ALWAYS_INLINE constexpr TilePair walk_tiles(int32_t t, int32_t first, in
   return {first + rest / last, block * width + rest % last};
 }
 
-// What a grid must have room for: tiles of `rows` sorted rows of `experts` experts.
+// Returns the most tiles that `rows` sorted rows of `experts` experts can have.
 MOEBIUS_ALWAYS_INLINE constexpr size_t most_token_tiles(size_t rows, size_t experts, size_t tile) {
   const size_t tiles = (rows < experts ? rows : experts) + rows / tile;
   return tiles < rows ? tiles : rows;

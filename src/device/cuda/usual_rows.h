@@ -1,42 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of row operations that most layers have, known by their form: a branch joins the row, and the row's norm follows; parts of
-// a projection are copied, normed and rotated head by head. Kernels of their own run them (plugins/cuda/usual_rows.cuh), with the
-// bytes of device_rows.h; every other list is read operation by operation.
+// Recognizes lists of row operations that most layers have: adding a branch followed by a norm;
+// copying, normalizing and rotating parts of a projection head by head. Special kernels run them
+// (plugins/cuda/usual_rows.cuh) with the bytes of device_rows.h; other lists are interpreted.
 #pragma once
 #include "device/cuda/cuda_table.h"
 #include "device/rows.h"
 
 namespace moebius {
 
-// h = h + x where x is there, before that x = norm(x) where a norm is said; a = norm(h). Rows of one type.
+// h = h + x if x is given (with x = norm(x) before, if norms_x), then a = norm(h). All rows have
+// one type.
 struct UsualNorm {
   struct Norm {
-    const float* weight = nullptr;  // [cols], or null: kRmsPlain
+    const float* weight = nullptr;  // [cols]; null: kRmsPlain
     float epsilon = 0;
     NormKind kind = NormKind::kRmsPlain;
   };
-  CudaRows h{}, x{}, a{};  // x without data: no sum
+  CudaRows h{}, x{}, a{};  // x without data: nothing is added
   Norm of_x, of_h;
   bool norms_x = false;
   uint32_t cols = 0;
   XType type = XType::kF32;
 };
-inline constexpr uint32_t kUsualThreads = 256, kUsualMost = 8 * kUsualThreads * 4;  // columns
+// kUsualMost: columns of a row
+inline constexpr uint32_t kUsualThreads = 256, kUsualMost = 8 * kUsualThreads * 4;
 
-// Heads of up to three operands, each from some columns of one row.
+// Heads of up to three operands, copied from columns of one row.
 struct UsualHeads {
   struct Operand {
-    CudaRows to{};  // without data: none
+    CudaRows to{};  // without data: the operand is not used
     uint32_t heads = 0, column = 0;
     UsualNorm::Norm norm;
     bool normed = false, turned = false;
   };
   Operand of[3];
   CudaRows from{};
-  uint32_t width = 0;  // of a head
+  uint32_t width = 0;  // columns per head
   const float* tables = nullptr;
   size_t table_cols = 0;
-  uint32_t table = 0;  // cosines, behind them sines: half of `width` each
+  uint32_t table = 0;  // column of the cosines, followed by the sines: half of `width` each
   XType type = XType::kF32;
 };
 MOEBIUS_ALWAYS_INLINE uint32_t head_count(const UsualHeads& u) {
@@ -48,7 +50,8 @@ namespace usual_detail {
 inline uint32_t width_of(const CudaRowProgram& p, const CudaView& v) {
   return v.width != 0 ? v.width : p.cols[v.operand];
 }
-// Whole columns of rows from `at` on, eight at a time; without data where they are not such.
+// Returns columns of rows from `at` on, if they can be read eight at a time; else rows without
+// data.
 inline CudaRows stretch(const CudaRowProgram& p, const CudaView& v) {
   CudaRows r = p.operands[v.operand];
   const size_t bytes = r.type == XType::kF32 ? 4 : 2;
@@ -71,7 +74,7 @@ inline bool norm_of(const CudaRowOp& op, UsualNorm::Norm& to) {
 
 }  // namespace usual_detail
 
-// Whether programs, one behind the other, are this.
+// Returns true if the programs together have this form, and describes it in `to`.
 inline bool is_usual_norm(const CudaRowProgram* programs, size_t count, UsualNorm& to) {
   using namespace usual_detail;
   struct Listed {
