@@ -3,9 +3,10 @@
 # templates that they share. Preset clang keeps every file to itself, so that one of the builds notices a missing include
 # (a stage of ./test --full); MOEBIUS_BUNDLES=OFF does so for people who edit.
 #
-# A bundle is a generated file of #include lines; its files come from one folder and have the same flags. Where a name in
-# a file's unnamed namespace is one of another file of the folder, or of a header that it does not include, the file is
-# listed here and compiled by itself (check_names.py finds the first kind; it reads both lists).
+# A bundle is a generated file of #include lines; its files come from one folder and have the same flags (a file
+# with definitions or folders of headers of its own stays alone). Where a name in a file's unnamed namespace is one of
+# another file of the folder, or of a header that it does not include, the file is listed here and compiled by itself
+# (check_names.py finds the first kind; it reads both lists). Test files have a namespace each.
 option(MOEBIUS_BUNDLES "Compile several small files of a folder as one unit (g++)" ON)
 set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|engine|text|quantize|report|serve|apps)/")
 set(MOEBIUS_UNBUNDLED_FILES
@@ -53,11 +54,18 @@ function(moebius_bundle out sources)
   set(keys "")
   foreach(source IN LISTS sources)
     cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/src" OUTPUT_VARIABLE path)
-    if(NOT path MATCHES "${MOEBIUS_BUNDLE_FOLDERS}" OR path IN_LIST MOEBIUS_UNBUNDLED_FILES)
+    if(NOT path MATCHES "${MOEBIUS_BUNDLE_FOLDERS}|^[.][.]/tests/" OR path IN_LIST MOEBIUS_UNBUNDLED_FILES)
       list(APPEND result "${source}")
       continue()
     endif()
     cmake_path(GET path PARENT_PATH folder)
+    string(REGEX REPLACE "^[.][.]/" "" folder "${folder}")
+    get_source_file_property(definitions "${source}" COMPILE_DEFINITIONS)
+    get_source_file_property(includes "${source}" INCLUDE_DIRECTORIES)
+    if(definitions OR includes)
+      list(APPEND result "${source}")
+      continue()
+    endif()
     get_source_file_property(options "${source}" COMPILE_OPTIONS)
     if(NOT options)
       set(options "")

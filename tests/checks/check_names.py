@@ -64,6 +64,12 @@ def check_types(headers):
     return complaints
 
 
+def check_tests(files):
+    """Complaints, given {path: text} of test files: each has a namespace of its own, so that names need not differ in a bundle of them."""
+    return [f"{path}: its names lie in no namespace that ends with ::{Path(path).stem}" for path, text in sorted(files.items())
+            if not re.search(rf"^namespace moebius(::\w+)*::{Path(path).stem} {{$", text, re.MULTILINE)]
+
+
 def bundled(cmake):
     """The folders and the files to leave out, given the text of cmake/bundles.cmake."""
     folders = re.search(r'MOEBIUS_BUNDLE_FOLDERS "\^\(([\w|]+)\)/"\)', cmake).group(1).split("|")
@@ -78,6 +84,7 @@ def main():
     headers = {p.relative_to(root): p.read_text(encoding="utf-8") for p in (root / "src").rglob("*.h")
                if not re.match(r"(arm|x86|isa)_", p.name)}
     complaints, files = check_types(headers), 0
+    complaints += check_tests({p.relative_to(root): p.read_text(encoding="utf-8") for p in (root / "tests").rglob("*_test.cpp")})
     complaints += [f"cmake/bundles.cmake: there is no {path}" for path in alone if not path.exists()]
     for folder in folders:
         by_parent = defaultdict(dict)

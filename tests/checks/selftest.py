@@ -159,6 +159,11 @@ class Names(unittest.TestCase):
         text = 'set(MOEBIUS_BUNDLE_FOLDERS "^(base|apps)/")\nset(MOEBIUS_UNBUNDLED_FILES\n  apps/a.cpp\n  apps/b.cpp\n)\n'
         self.assertEqual((["base", "apps"], ["apps/a.cpp", "apps/b.cpp"]), check_names.bundled(text))
 
+    def test_namespaces_of_tests(self):
+        one = "namespace moebius::test::moe_test {\n}\n"
+        self.assertEqual([], check_names.check_tests({"unit/nn/moe_test.cpp": one}))
+        self.assertEqual(1, len(check_names.check_tests({"unit/nn/moe_test.cpp": one, "unit/nn/router_test.cpp": one})))
+
     def test_types_of_headers(self):
         one = "namespace moebius {\nclass Answer;\nstruct Answer {\n};\n}  // namespace moebius\n"
         self.assertEqual([], check_names.check_types({"a.h": one, "b.h": one.replace("Answer", "Reply")}))

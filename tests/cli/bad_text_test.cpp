@@ -13,7 +13,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::bad_text_test {
 namespace {
 
 using test::CommandResult;
@@ -296,4 +296,4 @@ TEST(BadText, NanLogits) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::bad_text_test

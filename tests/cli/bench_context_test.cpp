@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::bench_context_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ TEST(BenchSynthetic, CtrlCRemovesTheFolder) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::bench_context_test

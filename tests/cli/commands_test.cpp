@@ -11,7 +11,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::commands_test {
 namespace {
 
 using test::CommandResult;
@@ -219,4 +219,4 @@ TEST(Commands, LogitsPerplexityAndText) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::commands_test

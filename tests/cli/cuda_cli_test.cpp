@@ -6,7 +6,7 @@
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_cli_test {
 namespace {
 
 using test::run_tool;
@@ -149,4 +149,4 @@ TEST(CudaCli, ALostDeviceIsSaid) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_cli_test

@@ -13,7 +13,7 @@
 #include "text/tokenizer.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::embed_test {
 namespace {
 
 using test::Response;
@@ -218,4 +218,4 @@ TEST(EmbedTemplate, SlowPairsAreRefused) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::embed_test

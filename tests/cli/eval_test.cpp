@@ -11,7 +11,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::eval_test {
 namespace {
 
 using test::CommandResult;
@@ -263,4 +263,4 @@ TEST(Eval, CalibrationIsRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::eval_test

@@ -19,7 +19,7 @@
 #include "runtime/cpu.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::front_test {
 namespace {
 
 using test::CommandResult;
@@ -405,4 +405,4 @@ TEST_F(Front, QuietAndVerbose) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::front_test

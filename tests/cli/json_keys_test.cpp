@@ -10,7 +10,7 @@
 #include "unit/test_util.h"
 #include "unit/text/regex_util.h"
 
-namespace moebius {
+namespace moebius::json_keys_test {
 namespace {
 
 struct Section {
@@ -109,4 +109,4 @@ TEST(JsonKeys, AreTheDocumentedOnes) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::json_keys_test

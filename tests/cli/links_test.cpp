@@ -7,7 +7,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::links_test {
 namespace {
 
 using test::CommandResult;
@@ -157,4 +157,4 @@ TEST(Links, LeadingNowhere) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::links_test

@@ -20,7 +20,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::manners_test {
 namespace {
 
 using test::CommandResult;
@@ -393,4 +393,4 @@ TEST(Manners, APromptHasOneNameInEveryCommand) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::manners_test

@@ -10,7 +10,7 @@
 #include "checkpoint/safetensors.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::quantize_memory_test {
 namespace {
 
 using test::CommandResult;
@@ -103,4 +103,4 @@ TEST(QuantizeMemory, StaysWithinTheForecast) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::quantize_memory_test

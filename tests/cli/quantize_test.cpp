@@ -16,7 +16,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::quantize_test {
 namespace {
 
 using test::CommandResult;
@@ -355,13 +355,14 @@ TEST(Quantize, RefusesWeightsThatAreNoNumbers) {
 // The disk is full from the n-th write on, for every n: words, exit 1, nothing that loads unless it is
 // whole; and the run goes on when there is room. ./test --full takes every n, else some of them.
 TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
-#ifdef MOEBIUS_TEST_FULL_DISK
+  if (test::full_disk_library().empty())
+    GTEST_SKIP() << "no library can be loaded before this program";
   const test::TempDir dir;
   const std::string make = golden("qwen3moe-dense") + " -q --threads 1 --scheme W8A8 ";
   ASSERT_EQ(run_tool("quantize " + make + quoted(dir / "whole") + " --shard-size 40K").status, 0);
   const auto whole = hashes_of(dir / "whole");
   // The dynamic linker takes a space for the end of a name.
-  fs::create_symlink(MOEBIUS_TEST_FULL_DISK, dir / "full_disk.so");
+  fs::create_symlink(test::full_disk_library(), dir / "full_disk.so");
   const auto at = [&](int n) {
     return "LD_PRELOAD=" + quoted(dir / "full_disk.so") + " FULL_DISK_AT=" + std::to_string(n);
   };
@@ -390,9 +391,6 @@ TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
   }
   EXPECT_GT(failed, 10);
   EXPECT_EQ(hashes_of(dir / "out"), whole);
-#else
-  GTEST_SKIP() << "no library can be loaded before this program";
-#endif
 }
 
 TEST(Quantize, CtrlCSaysHowToGoOn) {
@@ -501,14 +499,15 @@ TEST(Quantize, KilledCalibratedRunsEndInEqualBytes) {
 
 // One file for all layers: the layers that were finished are in it, and the journal says so.
 TEST(Quantize, ResumeGoesOnBehindTheLastFinishedLayer) {
-#ifdef MOEBIUS_TEST_FULL_DISK
+  if (test::full_disk_library().empty())
+    GTEST_SKIP() << "no library can be loaded before this program";
   const test::TempDir dir;
   const std::string make = golden("olmoe-dense") + kCalibrated + "--threads 1 --calib " +
                            golden("calibration.jsonl") + " " + quoted(dir / "out");
   ASSERT_EQ(run_tool("quantize " + make).status, 0);
   const auto whole = hashes_of(dir / "out");
   fs::rename(dir / "out", dir / "first");
-  fs::create_symlink(MOEBIUS_TEST_FULL_DISK, dir / "full_disk.so");
+  fs::create_symlink(test::full_disk_library(), dir / "full_disk.so");
   const auto journal = [&](const char* folder) {
     return parse_json(test::read_file(dir / folder / "moebius-quantize.json"), "journal");
   };
@@ -539,10 +538,7 @@ TEST(Quantize, ResumeGoesOnBehindTheLastFinishedLayer) {
     EXPECT_EQ(journal("out").find("modules")->dump(), journal("first").find("modules")->dump());
     fs::remove_all(dir / "out");
   }
-#else
-  GTEST_SKIP() << "no library can be loaded before this program";
-#endif
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::quantize_test

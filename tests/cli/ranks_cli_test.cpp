@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::ranks_cli_test {
 namespace {
 
 using test::CommandResult;
@@ -56,4 +56,4 @@ TEST(RanksCli, ExplainListsSplitsBestFirst) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::ranks_cli_test

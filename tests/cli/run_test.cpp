@@ -13,7 +13,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::run_test {
 namespace {
 
 using test::CommandResult;
@@ -427,4 +427,4 @@ TEST(Perplexity, AgreesWithTheLogits) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::run_test

@@ -20,7 +20,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::serve_test {
 namespace {
 
 using test::Client;
@@ -486,4 +486,4 @@ TEST(ServeCommand, ALostDeviceEndsIt) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_test

@@ -11,7 +11,7 @@
 #include "apps/commands.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::shell_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -228,4 +228,4 @@ TEST(ManPage, HoldsEveryCommandAndRenders) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::shell_files_test

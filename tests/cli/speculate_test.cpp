@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::speculate_test {
 namespace {
 
 std::string folder_of(std::string_view name) {
@@ -66,4 +66,4 @@ TEST(Speculate, InspectAndExplainShowTheLayer) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::speculate_test

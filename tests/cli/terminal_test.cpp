@@ -15,7 +15,7 @@
 #include "cli/pty_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::terminal_test {
 namespace {
 
 using test::kCtrlC;
@@ -272,4 +272,4 @@ TEST(Conversation, CommandsAndSeveralLines) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::terminal_test

@@ -20,7 +20,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::views_test {
 namespace {
 
 using test::CommandResult;
@@ -368,4 +368,4 @@ TEST(Views, BarsAndResultsNeverShareALine) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::views_test

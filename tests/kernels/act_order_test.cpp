@@ -11,7 +11,7 @@
 #include "kernels/list.h"
 #include "quant/quant_access.h"
 
-namespace moebius::test {
+namespace moebius::test::act_order_test {
 namespace {
 
 SchemeCase shuffled(CodeType code, uint8_t bits, size_t group, bool zero_points, bool int8_rows) {
@@ -92,4 +92,4 @@ TEST(ActOrder, ManyColumns) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::act_order_test

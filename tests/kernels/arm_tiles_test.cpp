@@ -9,7 +9,7 @@
 #include "kernels/arm/arm_int8_choice.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::arm_tiles_test {
 namespace {
 
 using namespace int8_family;
@@ -99,4 +99,4 @@ TEST(ArmTiles, EveryRuleDecidesSomething) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::arm_tiles_test

@@ -10,7 +10,7 @@
 #include "kernels/packed_matrix.h"
 #include "runtime/cpu.h"
 
-namespace moebius::test {
+namespace moebius::test::byte_scales_test {
 namespace {
 
 struct Scheme {
@@ -70,4 +70,4 @@ TEST(ByteScales, AreExactWhereverTheyLie) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::byte_scales_test

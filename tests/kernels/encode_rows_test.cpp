@@ -12,7 +12,7 @@
 #include "kernels/row_functions.h"
 #include "quant/encode.h"
 
-namespace moebius {
+namespace moebius::encode_rows_test {
 namespace {
 
 constexpr XType kTypes[] = {XType::kF32, XType::kBf16, XType::kF16};
@@ -260,4 +260,4 @@ TEST(EncodeRows, RangesShowWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::encode_rows_test

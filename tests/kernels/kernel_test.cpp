@@ -24,7 +24,7 @@
 #include "quant/slice.h"
 #include "unit/allocations_util.h"
 
-namespace moebius::test {
+namespace moebius::test::kernel_test {
 namespace {
 
 bool same_bytes(float a, float b) {
@@ -465,4 +465,4 @@ TEST(KernelJudge, SeesAWrongElementAndAWrongNan) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::kernel_test

@@ -11,7 +11,7 @@
 #include "kernels/list.h"
 #include "kernels/prepared_rows.h"
 
-namespace moebius::test {
+namespace moebius::test::long_k_test {
 namespace {
 
 struct LongShape {
@@ -106,4 +106,4 @@ TEST(LongK, FloatKernelsWorkInChunks) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::long_k_test

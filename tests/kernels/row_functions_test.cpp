@@ -19,7 +19,7 @@
 #include "kernels/list.h"
 #include "kernels/prepared_rows.h"
 
-namespace moebius::test {
+namespace moebius::test::row_functions_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -668,4 +668,4 @@ TEST(RowFunctions, QuantizationOfTies) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::row_functions_test

@@ -14,7 +14,7 @@
 #include "kernels/list.h"
 #include "kernels/prepared_rows.h"
 
-namespace moebius::test {
+namespace moebius::test::wide_rows_test {
 namespace {
 
 constexpr size_t kKinds = 14;
@@ -158,4 +158,4 @@ TEST(WideRows, StayWithinTheBoundWhateverTheWeights) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::wide_rows_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Helpers declared in test_util.h. The build passes its paths to this file alone
-// (MOEBIUS_TEST_ROOT, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR); a bundle of the tests that is run elsewhere
-// (scripts/make_test_bundle.sh) gives them in environment variables of these names.
+// (MOEBIUS_TEST_ROOT, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR, MOEBIUS_TEST_FULL_DISK); a bundle of the tests that is
+// run elsewhere (scripts/make_test_bundle.sh) gives the first three in environment variables of these names.
 #include "unit/test_util.h"
 
 #include <time.h>
@@ -38,6 +38,8 @@ std::string place(const char* variable, const char* built) {
 fs::path source_dir() { return place("MOEBIUS_TEST_ROOT", MOEBIUS_TEST_ROOT); }
 
 fs::path test_data_dir() { return source_dir() / "build/data"; }
+
+fs::path full_disk_library() { return MOEBIUS_TEST_FULL_DISK; }
 
 fs::path bundled_model_dir() { return source_dir() / "models" / "moebius-tiny-w4a8"; }
 

@@ -63,6 +63,10 @@ inline unsigned thinning() { return plain_build() ? 1 : 10; }
 // test program itself always looks).
 CommandResult run_tool(const std::string& args, const std::string& environment = "");
 
+// The library that makes the FULL_DISK_AT-th write of a program that loads it first find no room; empty where
+// none was built.
+std::filesystem::path full_disk_library();
+
 // Seconds of CPU that this thread took so far: other work on the machine does not count.
 double thread_cpu_seconds();
 

@@ -9,7 +9,7 @@
 #include "moebius/moebius.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::answer_api_test {
 namespace {
 
 constexpr const char* kMessages = R"([{"role":"user","content":"Weather?"}])";
@@ -135,4 +135,4 @@ TEST(AnswerApi, CallsThatAreAskedFor) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::answer_api_test

@@ -13,7 +13,7 @@
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::api_test {
 namespace {
 
 std::vector<float> rows(size_t n) {
@@ -377,4 +377,4 @@ TEST(CApi, RunsAndReportsErrors) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::api_test

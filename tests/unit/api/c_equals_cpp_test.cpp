@@ -12,7 +12,7 @@
 #include "moebius/moebius.hpp"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::c_equals_cpp_test {
 namespace {
 
 struct FreeC {
@@ -150,4 +150,4 @@ TEST(CEqualsCpp, EveryModuleOfSomeFolders) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::c_equals_cpp_test

@@ -16,7 +16,7 @@
 #include "moebius/moebius.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::model_api_test {
 namespace {
 
 std::string golden(const std::string& name) { return (test_data_dir() / "golden" / name).string(); }
@@ -600,4 +600,4 @@ TEST(ModelApi, OpenRunDropLeaksNoHandles) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::model_api_test

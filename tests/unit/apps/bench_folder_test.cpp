@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "model/decoder.h"
 
-namespace moebius {
+namespace moebius::bench_folder_test {
 namespace {
 
 TEST(BenchFolder, OpensAndRuns) {
@@ -55,4 +55,4 @@ TEST(BenchFolder, OtherNamesAreRefused) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::bench_folder_test

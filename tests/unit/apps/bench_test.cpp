@@ -18,7 +18,7 @@
 #include "quant/reference.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::bench_test {
 namespace {
 
 using test::run_tool;
@@ -319,4 +319,4 @@ TEST(Bench, MedianAndSpread) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::bench_test

@@ -14,7 +14,7 @@
 #include "model/decoder.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::inspect_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -389,4 +389,4 @@ TEST(Inspect, TextFitsOneScreenWithoutColour) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::inspect_test

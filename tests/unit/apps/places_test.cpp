@@ -9,7 +9,7 @@
 #include "apps/cli/folder.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::places_test {
 namespace {
 
 TEST(Places, AreRelativeToTheTool) {
@@ -36,4 +36,4 @@ TEST(Places, TheBundledModelOfThisBuildIsFound) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::places_test

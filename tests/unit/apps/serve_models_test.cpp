@@ -13,7 +13,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::serve_models_test {
 namespace {
 
 using test::bundled_tokenizer;
@@ -386,4 +386,4 @@ TEST(ServeModels, WakesAfterItsEngineFailed) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_models_test

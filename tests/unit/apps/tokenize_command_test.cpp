@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::tokenize_command_test {
 namespace {
 
 std::string tokenize(TokenizeOptions o, const std::string& input = "") {
@@ -94,4 +94,4 @@ TEST(TokenizeCommand, BadInput) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::tokenize_command_test

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace moebius {
+namespace moebius::checksum_test {
 namespace {
 
 std::vector<uint8_t> counted(size_t n) {
@@ -71,4 +71,4 @@ TEST(Checksum, TurnedSignsDoNotUndoEachOther) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::checksum_test

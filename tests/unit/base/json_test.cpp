@@ -13,7 +13,7 @@
 #include "base/json_tree.h"
 #include "base/utf8.h"
 
-namespace moebius {
+namespace moebius::json_test {
 namespace {
 
 std::string error_of(std::string_view text) {
@@ -184,4 +184,4 @@ TEST(Json, EventsStopWhenTheHandlerSaysSo) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::json_test

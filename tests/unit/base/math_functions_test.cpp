@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-namespace moebius {
+namespace moebius::math_functions_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -302,4 +302,4 @@ TEST(MathFunctions, BitsAreTheSameEverywhere) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::math_functions_test

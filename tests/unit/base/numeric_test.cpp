@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-namespace moebius {
+namespace moebius::numeric_test {
 namespace {
 
 // All of it works at compile time.
@@ -378,4 +378,4 @@ TEST(Numeric, ClampKeepsNan) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::numeric_test

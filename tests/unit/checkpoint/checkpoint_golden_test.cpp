@@ -9,7 +9,7 @@
 #include "checkpoint/families.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::checkpoint_golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST(GoldenFolders, BundledModel) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::checkpoint_golden_test

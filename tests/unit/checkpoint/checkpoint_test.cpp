@@ -8,7 +8,7 @@
 
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::checkpoint_test {
 namespace {
 
 const std::string kW4 =
@@ -378,4 +378,4 @@ TEST(Checkpoint, FormsWithoutAConfigAreNamed) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::checkpoint_test

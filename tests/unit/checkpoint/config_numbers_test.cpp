@@ -9,7 +9,7 @@
 #include "model/arch/arch.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::config_numbers_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,4 +141,4 @@ TEST(ConfigNumbers, AStepLimitMayBeInfinite) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::config_numbers_test

@@ -6,7 +6,7 @@
 #include "checkpoint/summary.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::families_test {
 namespace {
 
 std::string named(const std::string& architecture, const std::string& more) {
@@ -137,4 +137,4 @@ TEST(Families, AModelWithExpertsNeverHasNone) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::families_test

@@ -18,7 +18,7 @@
 #include "base/json.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::folder_write_test {
 namespace {
 
 TEST(FolderWrite, AMemberIsAddedAndNothingElseChanges) {
@@ -174,4 +174,4 @@ TEST(WriteOutput, FilesOfThisProgramsOwnReplaceALink) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::folder_write_test

@@ -10,7 +10,7 @@
 #include "quant/quant_access.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_fp4_test {
 namespace {
 
 std::vector<uint8_t> random_bytes(size_t n, unsigned limit, unsigned seed) {
@@ -282,4 +282,4 @@ TEST(FormatsBuffer, GrowsToTheLargestRoundAndAligns) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_fp4_test

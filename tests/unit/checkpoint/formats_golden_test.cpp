@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -122,4 +122,4 @@ TEST(FormatsGolden, EveryQuantizedModuleDecodesAsTheLibraryDoes) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_golden_test

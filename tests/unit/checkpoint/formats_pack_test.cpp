@@ -9,7 +9,7 @@
 #include "quant/quant_access.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_pack_test {
 namespace {
 
 std::vector<int> unpack_all(const std::vector<uint32_t>& words, size_t n, unsigned bits,
@@ -466,4 +466,4 @@ TEST(FormatsPack, ZeroScaleOverZeroCodes) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_pack_test

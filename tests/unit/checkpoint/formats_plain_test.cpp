@@ -9,7 +9,7 @@
 #include "quant/quant_access.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_plain_test {
 namespace {
 
 std::vector<float> ramp(size_t n, float first, float step) {
@@ -412,4 +412,4 @@ TEST(FormatsPlain, Refuses) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_plain_test

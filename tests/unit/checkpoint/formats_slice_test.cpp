@@ -9,7 +9,7 @@
 #include "quant/quant_access.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_slice_test {
 namespace {
 
 // A random matrix together with the memory it views.
@@ -143,4 +143,4 @@ TEST(Slice, RefusesWhatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_slice_test

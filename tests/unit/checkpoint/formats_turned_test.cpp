@@ -11,7 +11,7 @@
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::formats_turned_test {
 namespace {
 
 constexpr std::pair<Role, const char*> kNames[] = {{Role::kWeightPacked, "qweight"},
@@ -610,4 +610,4 @@ TEST(Turned, BrokenAwq) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::formats_turned_test

@@ -6,7 +6,7 @@
 #include "checkpoint/methods/method.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::methods_packed_test {
 namespace {
 
 struct Parsed {
@@ -137,4 +137,4 @@ TEST(PackedMethods, UnknownFieldsAreSaidOnce) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::methods_packed_test

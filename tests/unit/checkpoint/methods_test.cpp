@@ -12,7 +12,7 @@
 #include "quant/reference.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::methods_test {
 namespace {
 
 struct Tensor {
@@ -518,4 +518,4 @@ TEST(SkipList, Wildcards) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::methods_test

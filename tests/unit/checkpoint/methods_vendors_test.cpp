@@ -21,7 +21,7 @@
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/checkpoint/formats_util.h"
 
-namespace moebius::test {
+namespace moebius::test::methods_vendors_test {
 namespace {
 
 struct Section {
@@ -354,4 +354,4 @@ TEST(VendorMethods, RepackedFoldersPackToTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::methods_vendors_test

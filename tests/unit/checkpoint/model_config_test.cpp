@@ -7,7 +7,7 @@
 #include "checkpoint/families.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::model_config_test {
 namespace {
 
 ModelConfig parse(const std::string& text, std::vector<std::string>* warnings = nullptr) {
@@ -375,4 +375,4 @@ TEST(Activations, NamesRoundTrip) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::model_config_test

@@ -6,7 +6,7 @@
 
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::module_map_test {
 namespace {
 
 const std::string kQwen =
@@ -387,4 +387,4 @@ TEST(TensorName, IndicesAreStrict) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::module_map_test

@@ -8,7 +8,7 @@
 #include "checkpoint/quant_config.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::negative_configs_test {
 namespace {
 
 TEST(NegativeConfigs, AreRefusedInWords) {
@@ -42,4 +42,4 @@ TEST(NegativeConfigs, AreRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::negative_configs_test

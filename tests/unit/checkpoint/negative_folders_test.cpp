@@ -7,7 +7,7 @@
 
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::negative_folders_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -90,4 +90,4 @@ TEST(NegativeFolders, LoopingLinks) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::negative_folders_test

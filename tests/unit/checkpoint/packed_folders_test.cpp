@@ -12,7 +12,7 @@
 #include "quant/reference.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::packed_folders_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -342,4 +342,4 @@ TEST(PackedFolders, OneModelInFourForms) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::packed_folders_test

@@ -10,7 +10,7 @@
 #include "checkpoint/parallel.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius::test {
+namespace moebius::test::parallel_test {
 namespace {
 
 TEST(ExpertPlacement, Vectors) {
@@ -246,4 +246,4 @@ TEST(Eplb, ConstraintsNameTheNumbers) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::parallel_test

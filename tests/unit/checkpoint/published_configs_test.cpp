@@ -9,7 +9,7 @@
 #include "checkpoint/quant_config.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::published_configs_test {
 namespace {
 
 std::optional<QuantArgs> expected_args(const Json& scheme, std::string_view key) {
@@ -74,4 +74,4 @@ TEST(PublishedConfigs, GiveTheSchemesOfTheLibrary) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::published_configs_test

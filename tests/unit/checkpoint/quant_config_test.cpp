@@ -14,7 +14,7 @@
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::quant_config_test {
 namespace {
 
 struct Parsed {
@@ -559,4 +559,4 @@ TEST(QuantConfig, CommittedFoldersAreUnderstood) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::quant_config_test

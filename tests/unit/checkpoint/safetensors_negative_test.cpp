@@ -11,7 +11,7 @@
 #include "checkpoint/safetensors.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::safetensors_negative_test {
 namespace {
 
 using Parts = std::vector<std::string_view>;
@@ -114,4 +114,4 @@ TEST(SafetensorsNegative, EveryFileIsRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::safetensors_negative_test

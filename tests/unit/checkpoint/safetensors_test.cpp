@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::safetensors_test {
 namespace {
 
 using test::TempDir;
@@ -245,4 +245,4 @@ TEST(Safetensors, ManyThreadsMayRead) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::safetensors_test

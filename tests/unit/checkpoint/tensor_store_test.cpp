@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::tensor_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -288,4 +288,4 @@ TEST(TensorStore, ReadsWhatLiesInMemory) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::tensor_store_test

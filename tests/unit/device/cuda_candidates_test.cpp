@@ -11,7 +11,7 @@
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_candidates_test {
 namespace {
 
 const CudaModule& emulated() {
@@ -112,4 +112,4 @@ INSTANTIATE_TEST_SUITE_P(Placements, CudaCandidatesTest,
                          testing::Values("cuda", "cuda,experts=cpu"));
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_candidates_test

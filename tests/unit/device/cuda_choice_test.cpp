@@ -9,7 +9,7 @@
 #include "quant/act_request.h"
 #include "runtime/program_folder.h"
 
-namespace moebius {
+namespace moebius::cuda_choice_test {
 namespace {
 
 Problem problem(CodeType code, int bits, ScaleType scale, size_t block_k, ActSpec act,
@@ -184,4 +184,4 @@ TEST(CudaModule, LoadsWithoutADriver) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_choice_test

@@ -21,7 +21,7 @@
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_device_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -393,4 +393,4 @@ TEST(CudaDevice, NamesOfDevices) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_device_test

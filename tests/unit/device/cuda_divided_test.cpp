@@ -17,7 +17,7 @@
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_divided_test {
 namespace {
 
 using test::emulated, test::run_pieces, test::run_whole;
@@ -235,4 +235,4 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_divided_test

@@ -19,10 +19,8 @@
 #include "device/cuda/device_rows.h"
 #include "quant/reference.h"
 
-namespace moebius {
-
 // What launches of attention need of other units of the plugin.
-namespace cuda {
+namespace moebius::cuda {
 
 Scratch& scratch() {
   static Scratch all;
@@ -56,8 +54,9 @@ void merge_segments(const CudaAttend& args, const float* partials, cudaStream_t)
   });
 }
 
-}  // namespace cuda
+}  // namespace moebius::cuda
 
+namespace moebius::cuda_kernels_test {
 namespace {
 
 using cuda::FewGemm;
@@ -1015,4 +1014,4 @@ TEST(CudaKernels, RowsOfBothPlacesAreAddedByExpert) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_kernels_test

@@ -16,7 +16,7 @@
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_spread_test {
 namespace {
 
 using test::emulated, test::run_pieces, test::run_whole;
@@ -249,4 +249,4 @@ TEST_F(CudaSpread, WhatCannotBeIsRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_spread_test

@@ -21,7 +21,7 @@
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_streams_test {
 namespace {
 
 using test::emulated, test::run_pieces, test::run_whole;
@@ -469,4 +469,4 @@ TEST(PromptForecast, FollowsTheRates) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_streams_test

@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "device/cuda/hopper_scheme.h"
 
-namespace moebius {
+namespace moebius::cuda_tiles_test {
 namespace {
 
 constexpr TileCodes kAllCodes[] = {TileCodes::kInt4Bytes,   TileCodes::kInt4Half,
@@ -317,4 +317,4 @@ TEST(CudaTiles, LaunchRulesAreAsMeasured) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_tiles_test

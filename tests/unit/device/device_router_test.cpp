@@ -12,7 +12,7 @@
 #include "nn/router.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::device_router_test {
 namespace {
 
 RouterSpec device_rule(size_t experts, size_t k) {
@@ -105,4 +105,4 @@ TEST(DeviceRouter, ChoosesAsTheCpuDoes) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::device_router_test

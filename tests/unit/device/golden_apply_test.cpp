@@ -10,7 +10,7 @@
 #include "device/cpu/layer_loader.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::golden_apply_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -101,4 +101,4 @@ TEST(GoldenApply, EveryFolder) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::golden_apply_test

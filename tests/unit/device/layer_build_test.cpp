@@ -21,7 +21,7 @@
 #include "moebius/moebius.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::layer_build_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -700,4 +700,4 @@ TEST(LayerBuild, BadCallsFromCAreWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::layer_build_test

@@ -19,7 +19,7 @@
 #include "unit/model/rank_meeting.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::layer_loader_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -379,4 +379,4 @@ TEST(LayerLoader, FourBitWeightsWithStaticInputsRun) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::layer_loader_test

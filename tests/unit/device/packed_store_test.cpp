@@ -22,7 +22,7 @@
 #include "runtime/mapped_file.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::packed_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -382,4 +382,4 @@ TEST(PackFile, IndexOfAnySize) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::packed_store_test

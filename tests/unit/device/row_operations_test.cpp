@@ -7,7 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "runtime/cpu.h"
 
-namespace moebius {
+namespace moebius::row_operations_test {
 namespace {
 
 // The rows of x behind one operation, at positions 0, 1000 and 100000.
@@ -91,4 +91,4 @@ TEST(RowOperations, Silu) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::row_operations_test

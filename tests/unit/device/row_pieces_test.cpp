@@ -11,7 +11,7 @@
 #include "device/cpu/layer_loader.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::row_pieces_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,4 +55,4 @@ TEST(RowPieces, EveryModuleOfEveryFolder) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::row_pieces_test

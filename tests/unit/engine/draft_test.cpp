@@ -5,7 +5,7 @@
 #include "base/random.h"
 #include "engine/draft.h"
 
-namespace moebius {
+namespace moebius::draft_test {
 namespace {
 
 // The definition: the latest run of three, then of two, with something behind it.
@@ -118,4 +118,4 @@ TEST(Draft, AWrongDrafterIsTriedAgainSeldom) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::draft_test

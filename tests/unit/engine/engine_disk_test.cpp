@@ -12,7 +12,7 @@
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::engine_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -351,4 +351,4 @@ TEST(EngineDisk, ABackendThatCannotIsRefused) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::engine_disk_test

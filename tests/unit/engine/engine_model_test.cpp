@@ -13,7 +13,7 @@
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::engine_model_test {
 namespace {
 
 using test::AnswerKey;
@@ -225,4 +225,4 @@ TEST(EngineModel, KeysAreMadeAnewWhereTheRotationChanges) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::engine_model_test

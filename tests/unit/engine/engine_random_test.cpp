@@ -9,7 +9,7 @@
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::engine_random_test {
 namespace {
 
 using test::fake_request;
@@ -366,4 +366,4 @@ TEST(EngineFaults, EveryAllocationInTurn) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::engine_random_test

@@ -9,7 +9,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/engine/engine_util.h"
 
-namespace moebius {
+namespace moebius::engine_test {
 namespace {
 
 using test::fake_request;
@@ -417,4 +417,4 @@ TEST(Engine, MemoryCanBeCommittedAtTheStart) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::engine_test

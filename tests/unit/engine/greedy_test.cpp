@@ -13,7 +13,7 @@
 #include "model/decoder.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::greedy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST(Engine, LimitsAndTheirReasons) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::greedy_test

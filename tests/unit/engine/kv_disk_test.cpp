@@ -20,7 +20,7 @@
 #include "engine/kv_file.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::kv_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -441,4 +441,4 @@ TEST(KvDisk, ReadingIsMeasured) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::kv_disk_test

@@ -8,7 +8,7 @@
 #include "engine/kv_store.h"
 #include "unit/engine/fake_backend.h"
 
-namespace moebius {
+namespace moebius::kv_store_test {
 namespace {
 
 using test::FakeBackend;
@@ -313,4 +313,4 @@ TEST(KvStore, TheWholeBudgetCanBeCommitted) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::kv_store_test

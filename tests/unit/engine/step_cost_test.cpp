@@ -7,7 +7,7 @@
 #include "engine/step_cost.h"
 #include "unit/engine/engine_util.h"
 
-namespace moebius {
+namespace moebius::step_cost_test {
 namespace {
 
 Profile phases(uint64_t attention, uint64_t output = 0) {
@@ -152,4 +152,4 @@ TEST(StepPlan, AShortPromptPassesALongOneAndDecodingGoesOn) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::step_cost_test

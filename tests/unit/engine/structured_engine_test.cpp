@@ -9,7 +9,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/text/grammar_util.h"
 
-namespace moebius {
+namespace moebius::structured_engine_test {
 namespace {
 
 using test::bundled_tokenizer;
@@ -240,4 +240,4 @@ TEST(StructuredEngine, RefusesWhatContradictsIt) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::structured_engine_test

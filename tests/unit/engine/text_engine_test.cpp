@@ -13,7 +13,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::text_engine_test {
 namespace {
 
 using test::bundled_tokenizer;
@@ -457,4 +457,4 @@ TEST(ServeEngine, ADeviceThatFailsOrIsLost) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::text_engine_test

@@ -14,7 +14,7 @@
 #include "unit/nn/kv_cases.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::kernel_contract_test {
 namespace {
 
 std::mutex broken_mutex;
@@ -147,4 +147,4 @@ TEST_F(KernelContract, HoldsInAttention) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::kernel_contract_test

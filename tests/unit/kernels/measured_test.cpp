@@ -8,7 +8,7 @@
 #include "kernels/list.h"
 #include "kernels/oracle.h"
 
-namespace moebius {
+namespace moebius::measured_test {
 namespace {
 
 TEST(Measured, NamesKernelsOfTheList) {
@@ -46,4 +46,4 @@ TEST(Measured, KernelsOfOtherMachinesHaveNone) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::measured_test

@@ -16,7 +16,7 @@
 #include "kernels/list.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::oracle_test {
 namespace {
 
 using test::SchemeCase;
@@ -245,4 +245,4 @@ TEST(Oracle, PolicyNames) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::oracle_test

@@ -14,7 +14,7 @@
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::allocation_failure_test {
 namespace {
 
 constexpr long kNever = std::numeric_limits<long>::max();
@@ -155,4 +155,4 @@ TEST(AllocationFailure, AStepThatFailsChangesNoLaterOne) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::allocation_failure_test

@@ -8,7 +8,7 @@
 
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cuda_forecast_test {
 namespace {
 
 class CudaForecasts : public testing::Test {
@@ -119,4 +119,4 @@ TEST_F(CudaForecasts, BusyExpertsOnTheDeviceAreFaster) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cuda_forecast_test

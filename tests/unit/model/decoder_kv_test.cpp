@@ -14,7 +14,7 @@
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::decoder_kv_test {
 namespace {
 
 struct Loaded {
@@ -281,4 +281,4 @@ TEST(DecoderKv, AFailedStepLeavesSequencesAsTheyWere) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::decoder_kv_test

@@ -14,7 +14,7 @@
 #include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::expert_balance_test {
 namespace {
 
 // Busiest over mean of about 1.5 where experts lie in order: the first ones are busy.
@@ -228,4 +228,4 @@ TEST(ExpertBalance, ALayerThatIsNotReadyInTimeStays) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::expert_balance_test

@@ -20,7 +20,7 @@
 #include "moebius/error.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::golden_logits_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -374,4 +374,4 @@ TEST(Decoder, WhatAFamilyCannotDoYetNamesItsField) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::golden_logits_test

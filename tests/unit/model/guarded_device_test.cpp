@@ -16,7 +16,7 @@
 #include "unit/device/guarded_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::guarded_device_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -255,4 +255,4 @@ TEST(Placement, IsReadAndRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::guarded_device_test

@@ -15,7 +15,7 @@
 #include "runtime/comm_threads.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::handshake_test {
 namespace {
 
 Handshake some_handshake() {
@@ -176,4 +176,4 @@ TEST(Handshake, KernelsOfTheBundledModel) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::handshake_test

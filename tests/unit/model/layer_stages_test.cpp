@@ -12,7 +12,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::layer_stages_test {
 namespace {
 
 // What every module and block reads, and the experts of every row.
@@ -90,4 +90,4 @@ TEST(LayerStages, ModulesReadTheRowsOfTheWholeModel) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::layer_stages_test

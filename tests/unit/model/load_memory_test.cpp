@@ -15,7 +15,7 @@
 #include "runtime/memory.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::load_memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -196,4 +196,4 @@ TEST(LoadMemory, OutputProjectionIsNeverThereTwice) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::load_memory_test

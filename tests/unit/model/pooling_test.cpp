@@ -20,7 +20,7 @@
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::pooling_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -323,4 +323,4 @@ TEST(Pooling, CutVectorsAreOfUnitLengthAgain) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::pooling_test

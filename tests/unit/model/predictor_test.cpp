@@ -19,7 +19,7 @@
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::predictor_test {
 namespace {
 
 constexpr const char* kPredictors[] = {"deepseekv3", "deepseekv32", "glm4moe", "qwen3next",
@@ -293,4 +293,4 @@ TEST(Architectures, WhatIsNotWholeSaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::predictor_test

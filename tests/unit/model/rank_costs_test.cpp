@@ -12,7 +12,7 @@
 #include "runtime/comm_threads.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::rank_costs_test {
 namespace {
 
 Checkpoint golden(const std::string& name) {
@@ -100,4 +100,4 @@ TEST(RankPlan, CountsTheExpertsThatABatchTouches) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::rank_costs_test

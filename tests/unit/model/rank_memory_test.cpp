@@ -13,7 +13,7 @@
 #include "runtime/memory.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::rank_memory_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -106,4 +106,4 @@ TEST(RankMemory, PackedWeightsAreWhatLoadingHolds) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::rank_memory_test

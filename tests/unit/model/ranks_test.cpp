@@ -17,7 +17,7 @@
 #include "model/run/scoring.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -383,4 +383,4 @@ TEST(RankPlan, SlowLinksWantStagesFastOnesOutputs) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::ranks_test

@@ -17,7 +17,7 @@
 #include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::tied_embedding_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST(TiedEmbedding, RowsComeBackFromEveryPacking) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::tied_embedding_test

@@ -9,7 +9,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::token_table_test {
 namespace {
 
 // What loading says of the folder with another table; "": nothing.
@@ -66,4 +66,4 @@ TEST(TokenTable, WrongOnesAreRefused) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::token_table_test

@@ -14,7 +14,7 @@
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::variants_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -305,4 +305,4 @@ TEST(Variants, StoredDecaysOfMiniMaxAreSaidToBeUnused) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::variants_test

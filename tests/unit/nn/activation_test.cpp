@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/math_functions.h"
 
-namespace moebius {
+namespace moebius::activation_test {
 namespace {
 
 float apply(const ActivationSpec& spec, float gate, float up) {
@@ -98,4 +98,4 @@ TEST(Activation, NonsenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::activation_test

@@ -20,7 +20,7 @@
 #include "runtime/memory.h"
 #include "unit/nn/kv_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::attention_test {
 namespace {
 
 struct Data {
@@ -716,4 +716,4 @@ TEST(KvLayout, BytesDoNotDependOnHowABlockGrew) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::attention_test

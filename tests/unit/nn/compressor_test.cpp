@@ -16,7 +16,7 @@
 #include "runtime/cpu.h"
 #include "unit/nn/kv_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::compressor_test {
 namespace {
 
 std::vector<float> normal_numbers(size_t n, unsigned seed, XType type = XType::kF32) {
@@ -277,4 +277,4 @@ TEST(Rope, TurnsBack) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::compressor_test

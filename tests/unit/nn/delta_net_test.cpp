@@ -11,7 +11,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::delta_net_test {
 namespace {
 
 struct DeltaCase {
@@ -114,4 +114,4 @@ TEST(DeltaNet, RefusesSizesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::delta_net_test

@@ -7,7 +7,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::gated_convolution_test {
 namespace {
 
 TEST(GatedConvolution, EqualsItsDefinitionAndPiecesHaveTheBytesOfTheWhole) {
@@ -34,4 +34,4 @@ TEST(GatedConvolution, EqualsItsDefinitionAndPiecesHaveTheBytesOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::gated_convolution_test

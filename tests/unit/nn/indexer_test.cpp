@@ -14,7 +14,7 @@
 #include "nn/attention.h"
 #include "runtime/cpu.h"
 
-namespace moebius {
+namespace moebius::indexer_test {
 namespace {
 
 struct IndexCase {
@@ -231,4 +231,4 @@ TEST(Indexer, AttentionSeesTheSelectedKeysAlone) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::indexer_test

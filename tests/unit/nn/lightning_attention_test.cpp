@@ -9,7 +9,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::lightning_attention_test {
 namespace {
 
 TEST(LightningAttention, EqualsItsDefinitionAndPiecesHaveTheBytesOfTheWhole) {
@@ -53,4 +53,4 @@ TEST(LightningAttention, EqualsItsDefinitionAndPiecesHaveTheBytesOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::lightning_attention_test

@@ -20,7 +20,7 @@
 #include "quant/slice.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::linear_test {
 namespace {
 
 SchemeCase scheme(const std::string& name) {
@@ -310,4 +310,4 @@ TEST(Linear, BadCallsNameBothSides) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::linear_test

@@ -11,7 +11,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::mamba1_test {
 namespace {
 
 double silu_of(double x) { return x / (1 + std::exp(-x)); }
@@ -93,4 +93,4 @@ TEST(Mamba1, RefusesSizesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::mamba1_test

@@ -11,7 +11,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::mamba2_test {
 namespace {
 
 struct MambaCase {
@@ -100,4 +100,4 @@ TEST(Mamba2, RefusesSizesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::mamba2_test

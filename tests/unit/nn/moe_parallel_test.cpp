@@ -14,7 +14,7 @@
 #include "unit/model/rank_meeting.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::moe_parallel_test {
 namespace {
 
 SchemeCase scheme(const std::string& name) {
@@ -280,4 +280,4 @@ TEST(ExpertParallel, ReplicasGiveTheSameAnswer) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::moe_parallel_test

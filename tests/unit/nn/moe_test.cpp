@@ -15,7 +15,7 @@
 #include "kernels/list.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::moe_test {
 namespace {
 
 // The first kernel of the list that this machine runs and that takes all projections of the case.
@@ -467,4 +467,4 @@ TEST(Moe, BadPlansAndWeightsAreRefused) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::moe_test

@@ -15,7 +15,7 @@
 #include "nn/ngram_hash.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::ngram_test {
 namespace {
 
 TEST(NGrams, MultipliersAndSizesAreThoseOfTheLibrary) {
@@ -132,4 +132,4 @@ TEST(RowTable, ShardsAreReadFromFilesThatStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::ngram_test

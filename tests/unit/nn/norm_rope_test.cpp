@@ -9,7 +9,7 @@
 #include "nn/rope.h"
 #include "unit/allocations_util.h"
 
-namespace moebius {
+namespace moebius::norm_rope_test {
 namespace {
 
 std::vector<float> random_row(size_t n, unsigned seed) {
@@ -127,4 +127,4 @@ TEST(Rope, ScaledFrequencies) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::norm_rope_test

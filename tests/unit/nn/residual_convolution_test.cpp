@@ -10,7 +10,7 @@
 #include "moebius/error.h"
 #include "recurrent_util.h"
 
-namespace moebius {
+namespace moebius::residual_convolution_test {
 namespace {
 
 TEST(ResidualConvolution, EqualsItsDefinition) {
@@ -43,4 +43,4 @@ TEST(ResidualConvolution, RefusesColumnsThatAreNotThere) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::residual_convolution_test

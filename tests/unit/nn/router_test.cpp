@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius {
+namespace moebius::router_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -384,4 +384,4 @@ TEST(Router, RandomRowsAgreeWithTheSlowDefinition) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::router_test

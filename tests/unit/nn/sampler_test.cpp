@@ -18,7 +18,7 @@
 #include "moebius/error.h"
 #include "nn/logit_row.h"
 
-namespace moebius {
+namespace moebius::sampler_test {
 namespace {
 
 const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f};
@@ -665,4 +665,4 @@ TEST(Sampler, StopTokensWaitForTheLeastLength) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::sampler_test

@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-namespace moebius {
+namespace moebius::schedule_test {
 namespace {
 
 Caches caches_of(size_t l2 = size_t{1} << 20) {
@@ -327,4 +327,4 @@ TEST(Schedule, NestedCallsBorrowDifferentOnes) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::schedule_test

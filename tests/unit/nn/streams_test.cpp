@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace moebius {
+namespace moebius::streams_test {
 namespace {
 
 std::vector<float> waves(size_t n, double step) {
@@ -121,4 +121,4 @@ TEST(Streams, WithoutGatesTheyAreTheirMean) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::streams_test

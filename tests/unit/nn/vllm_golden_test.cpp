@@ -30,7 +30,7 @@
 #include "quant/reference.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::vllm_golden_test {
 namespace {
 
 constexpr double kF32Distance = 1e-6;
@@ -266,4 +266,4 @@ TEST(VllmGolden, OtherActivationIsFurtherAway) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::vllm_golden_test

@@ -19,7 +19,7 @@
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::act_request_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST(ActRequest, PartsOfAModuleAnswerAsTheWhole) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::act_request_test

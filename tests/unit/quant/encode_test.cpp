@@ -13,7 +13,7 @@
 #include "base/numeric.h"
 #include "base/random.h"
 
-namespace moebius {
+namespace moebius::encode_test {
 namespace {
 
 QuantArgs integer(int bits, bool symmetric = true) {
@@ -203,4 +203,4 @@ TEST(Encode, WordsHoldAStreamOfBits) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::encode_test

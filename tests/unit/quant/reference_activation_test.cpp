@@ -13,7 +13,7 @@
 #include "kernels/prepared_rows.h"
 #include "quant/reference.h"
 
-namespace moebius {
+namespace moebius::reference_activation_test {
 namespace {
 
 using Row = std::vector<float>;
@@ -438,4 +438,4 @@ TEST(ActSpecOfScheme, FloatKinds) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::reference_activation_test

@@ -12,7 +12,7 @@
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 
-namespace moebius {
+namespace moebius::reference_gemm_test {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -381,4 +381,4 @@ TEST(ColumnOrder, SortsStablyAndSeesRegularGroups) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::reference_gemm_test

@@ -6,7 +6,7 @@
 
 #include "checkpoint/quant_args_parse.h"
 
-namespace moebius {
+namespace moebius::scheme_test {
 namespace {
 
 QuantArgs args(NumberKind kind, int bits, Strategy strategy, int64_t group = 0,
@@ -242,4 +242,4 @@ TEST(Scheme, PlainLinearsTakeEveryPairOfFp8Strategies) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::scheme_test

@@ -14,7 +14,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::calibration_test {
 namespace {
 
 std::string golden(const std::string& name) {
@@ -152,4 +152,4 @@ TEST(Calibration, AModuleThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::calibration_test

@@ -12,7 +12,7 @@
 #include "quantize/search.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::gptq_test {
 namespace {
 
 // Rows of inputs that hang together: a few directions, some noise.
@@ -201,4 +201,4 @@ TEST(Search, NeverLosesMoreThanRounding) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::gptq_test

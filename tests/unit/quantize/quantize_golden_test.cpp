@@ -20,7 +20,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::quantize_golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -293,4 +293,4 @@ TEST(QuantizeJob, ASourceThatChangesDuringTheRunIsNotFinished) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::quantize_golden_test

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
-namespace moebius {
+namespace moebius::shard_file_test {
 namespace {
 
 // Two tensors: one copied in two pieces, one whole.
@@ -89,4 +89,4 @@ TEST(ShardFile, BeginsAnewWhereTheyAreNot) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::shard_file_test

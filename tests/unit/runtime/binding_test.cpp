@@ -10,7 +10,7 @@
 #include "runtime/comm.h"
 #include "runtime/comm_threads.h"
 
-namespace moebius {
+namespace moebius::binding_test {
 namespace {
 
 using Mask = std::vector<int>;
@@ -91,4 +91,4 @@ TEST(Binding, RanksOfThisHostPartItsCpus) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::binding_test

@@ -13,7 +13,7 @@
 #include "runtime/comm_threads.h"
 #include "unit/runtime/comm_cases.h"
 
-namespace moebius {
+namespace moebius::comm_test {
 namespace {
 
 using test::expect_everything;
@@ -220,4 +220,4 @@ TEST(CommFaults, WrongArgumentsAreNamed) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::comm_test

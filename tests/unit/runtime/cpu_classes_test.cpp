@@ -10,7 +10,7 @@
 
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::cpu_classes_test {
 namespace {
 
 std::string names_below(std::string_view features) {
@@ -62,4 +62,4 @@ TEST(CpuClasses, ThisRunIsOfTheClassItWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::cpu_classes_test

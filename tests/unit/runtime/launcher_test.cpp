@@ -11,7 +11,7 @@
 #include "runtime/comm_plugin.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::launcher_test {
 namespace {
 
 Launcher launcher_of(const std::map<std::string, std::string>& variables) {
@@ -102,4 +102,4 @@ TEST(CommPlugin, WhatIsNotThereIsNamedWithItsPackage) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::launcher_test

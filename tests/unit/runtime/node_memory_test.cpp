@@ -17,7 +17,7 @@
 #include "runtime/runtime.h"
 #include "unit/nn/moe_cases.h"
 
-namespace moebius::test {
+namespace moebius::test::node_memory_test {
 namespace {
 
 class RecordedMemory : public NodeMemory {
@@ -194,4 +194,4 @@ TEST(NodeMemory, PoolsOnOneNodeOrWithoutPlacesHaveNone) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::node_memory_test

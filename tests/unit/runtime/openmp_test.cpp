@@ -23,7 +23,7 @@
 #endif
 #endif
 
-namespace moebius {
+namespace moebius::openmp_test {
 namespace {
 
 class OpenMpTeam : public testing::Test {
@@ -106,4 +106,4 @@ TEST_F(OpenMpTeam, WorkIsSharedOutAndCallersTakeTurns) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::openmp_test

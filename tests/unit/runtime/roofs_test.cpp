@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 
-namespace moebius {
+namespace moebius::roofs_test {
 namespace {
 
 std::string loop_of(const char* cpu, uint32_t needs, RoofKind kind) {
@@ -96,4 +96,4 @@ TEST(Roofs, TilesRunInThreadsOlderThanThePermission) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::roofs_test

@@ -16,7 +16,7 @@
 #include "runtime/system_files.h"
 #include "runtime/thread_pool.h"
 
-namespace moebius {
+namespace moebius::runtime_test {
 namespace {
 
 TEST(Cpu, ParsesListsWithImpliedFeatures) {
@@ -290,4 +290,4 @@ TEST(Memory, ReadsTheSystem) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::runtime_test

@@ -4,7 +4,7 @@
 
 #include "runtime/runtime.h"
 
-namespace moebius {
+namespace moebius::shared_runtime_test {
 namespace {
 
 Topology machine(size_t big, size_t efficient, double quota = 0) {
@@ -51,4 +51,4 @@ TEST(Runtime, IsSharedPerNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::shared_runtime_test

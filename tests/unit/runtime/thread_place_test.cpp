@@ -19,7 +19,7 @@
 #include "runtime/thread_pool.h"
 #include "runtime/topology.h"
 
-namespace moebius {
+namespace moebius::thread_place_test {
 namespace {
 
 std::vector<int> mask_here() { return AffinityMask::current().cpus(); }
@@ -271,4 +271,4 @@ TEST(Roster, OfManyHinderedHalfGoAndTheCallerAlwaysStays) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::thread_place_test

@@ -14,7 +14,7 @@
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::topology_test {
 namespace {
 
 using test::TempDir;
@@ -256,4 +256,4 @@ TEST(Topology, OfThisMachine) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::topology_test

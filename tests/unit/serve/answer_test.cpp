@@ -14,7 +14,7 @@
 #include "text/chat_template.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::answer_test {
 namespace {
 
 using Kind = AnswerEvent::Kind;
@@ -663,4 +663,4 @@ TEST(Answer, ChannelsOfGptOss) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::answer_test

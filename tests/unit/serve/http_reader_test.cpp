@@ -7,7 +7,7 @@
 #include "serve/http.h"
 #include "unit/serve/malformed_requests.h"
 
-namespace moebius {
+namespace moebius::http_reader_test {
 namespace {
 
 // "200 METHOD target body" or "status"; what is left unread after "|".
@@ -131,4 +131,4 @@ TEST(HttpReader, ForgetsBetweenRequests) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::http_reader_test

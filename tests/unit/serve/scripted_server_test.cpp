@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "unit/serve/agent_util.h"
 
-namespace moebius::test {
+namespace moebius::test::scripted_server_test {
 namespace {
 
 TEST(ScriptedServer, DISABLED_ForClients) {
@@ -27,4 +27,4 @@ TEST(ScriptedServer, DISABLED_ForClients) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::scripted_server_test

@@ -11,7 +11,7 @@
 #include "unit/test_util.h"
 #include "unit/text/regex_util.h"
 
-namespace moebius {
+namespace moebius::serve_api_test {
 namespace {
 
 using test::FakeServer;
@@ -547,4 +547,4 @@ TEST(ServeApi, Page) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_api_test

@@ -15,7 +15,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::serve_body_test {
 namespace {
 
 using test::eventually;
@@ -290,4 +290,4 @@ TEST(ServeBody, MemoryIsAFewTimesTheBytesAndGoesBack) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_body_test

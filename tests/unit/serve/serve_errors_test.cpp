@@ -7,7 +7,7 @@
 
 #include "unit/serve/agent_util.h"
 
-namespace moebius::test {
+namespace moebius::test::serve_errors_test {
 namespace {
 
 constexpr const char* kFailure = "grammar_dead_end: no token of the vocabulary can continue it";
@@ -77,4 +77,4 @@ TEST(ServeErrors, EveryDocumentedCodeHasABody) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::serve_errors_test

@@ -12,7 +12,7 @@
 
 #include "unit/serve/serve_util.h"
 
-namespace moebius {
+namespace moebius::serve_faults_test {
 namespace {
 
 using test::Client;
@@ -320,4 +320,4 @@ TEST(ServeFaults, DrainTellsTheQueue) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_faults_test

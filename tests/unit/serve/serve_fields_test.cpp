@@ -10,7 +10,7 @@
 #include "text/grammar/matcher.h"
 #include "unit/serve/serve_util.h"
 
-namespace moebius {
+namespace moebius::serve_fields_test {
 namespace {
 
 using test::FakeServer;
@@ -452,4 +452,4 @@ TEST(ServeFields, ALastMessageGoesOn) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_fields_test

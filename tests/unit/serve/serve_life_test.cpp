@@ -13,7 +13,7 @@
 #include "unit/serve/serve_util.h"
 #include "unit/text/regex_util.h"
 
-namespace moebius {
+namespace moebius::serve_life_test {
 namespace {
 
 using test::Client;
@@ -685,4 +685,4 @@ TEST(ServeLife, LoadingIsSaid) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_life_test

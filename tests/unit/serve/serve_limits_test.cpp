@@ -10,7 +10,7 @@
 #include "unit/serve/malformed_requests.h"
 #include "unit/serve/serve_util.h"
 
-namespace moebius {
+namespace moebius::serve_limits_test {
 namespace {
 
 using test::Client;
@@ -442,4 +442,4 @@ TEST(ServeLimits, LoadingHasAShare) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::serve_limits_test

@@ -6,7 +6,7 @@
 
 #include "unit/serve/agent_util.h"
 
-namespace moebius::test {
+namespace moebius::test::serve_messages_test {
 namespace {
 
 const std::string kCall =
@@ -346,4 +346,4 @@ TEST(ServeMessages, FailuresInAStream) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::serve_messages_test

@@ -9,7 +9,7 @@
 #include "unit/serve/agent_util.h"
 #include "unit/text/grammar_util.h"
 
-namespace moebius::test {
+namespace moebius::test::serve_replay_test {
 namespace {
 
 constexpr size_t kTalkContext = 8192;
@@ -222,4 +222,4 @@ TEST(ServeReplay, ClaudeCode) { replay("claude_code"); }
 TEST(ServeReplay, Codex) { replay("codex"); }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::serve_replay_test

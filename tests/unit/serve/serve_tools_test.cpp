@@ -6,7 +6,7 @@
 #include "text/grammar/matcher.h"
 #include "unit/serve/agent_util.h"
 
-namespace moebius::test {
+namespace moebius::test::serve_tools_test {
 namespace {
 
 const std::string kCall =
@@ -279,4 +279,4 @@ TEST(ServeTools, RefusalsNameTheField) {
 }
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::serve_tools_test

@@ -13,7 +13,7 @@
 #include "text/tokenizer.h"
 #include "unit/test_util.h"
 
-namespace moebius::test {
+namespace moebius::test::call_grammar_test {
 namespace {
 
 using Kind = AnswerEvent::Kind;
@@ -261,4 +261,4 @@ INSTANTIATE_TEST_SUITE_P(Answer, CallGrammar, ::testing::ValuesIn(format_names()
                          [](const auto& p) { return p.param; });
 
 }  // namespace
-}  // namespace moebius::test
+}  // namespace moebius::test::call_grammar_test

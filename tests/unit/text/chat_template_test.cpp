@@ -13,7 +13,7 @@
 #include "text/tokenizer.h"
 #include "unit/test_util.h"
 
-namespace moebius {
+namespace moebius::chat_template_test {
 namespace {
 
 // Identity reads only the member that the kind makes active: the compiler would refuse any other in
@@ -446,4 +446,4 @@ TEST(ChatTemplate, TemplatesOfAFolder) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::chat_template_test

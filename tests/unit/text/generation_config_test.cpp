@@ -9,7 +9,7 @@
 #include "unit/test_util.h"
 #include "unit/text/mixed_text_util.h"
 
-namespace moebius {
+namespace moebius::generation_config_test {
 namespace {
 
 using test::TextRng;
@@ -121,4 +121,4 @@ TEST(GenerationDefaults, OfTheBundledModel) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::generation_config_test

@@ -11,7 +11,7 @@
 #include "unit/test_util.h"
 #include "unit/text/grammar_util.h"
 
-namespace moebius {
+namespace moebius::grammar_masks_test {
 namespace {
 
 constexpr int32_t kEnd = 4092;
@@ -212,4 +212,4 @@ TEST(GrammarMasks, ThreadsShareThem) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::grammar_masks_test

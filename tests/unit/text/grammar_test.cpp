@@ -15,7 +15,7 @@
 #include "unit/test_util.h"
 #include "unit/text/grammar_util.h"
 
-namespace moebius {
+namespace moebius::grammar_test {
 namespace {
 
 using test::random_text;
@@ -484,4 +484,4 @@ TEST(GrammarCacheTest, ForgetsTheLeastUsed) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::grammar_test

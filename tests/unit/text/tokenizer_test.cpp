@@ -21,7 +21,7 @@
 #include "unit/test_util.h"
 #include "unit/text/mixed_text_util.h"
 
-namespace moebius {
+namespace moebius::tokenizer_test {
 namespace {
 
 using test::crc32;
@@ -743,4 +743,4 @@ TEST(Tokenizer, ANormalizerWritesNoMoreThanItsLimit) {
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::tokenizer_test
