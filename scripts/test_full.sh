@@ -47,7 +47,7 @@ stage_asan() {
   one "1,000 starts and stops of the server" env MOEBIUS_FULL=1 "$root/build/fuzz/moebius_tests" --gtest_filter=ServeFaults.StartsAndStops --gtest_brief=1
 }
 stage_tsan() {
-  built tsan moebius_tests examples fuzz_server fuzz_handshake && run_ctest tsan tsan -L threaded
+  built tsan moebius_tests examples && run_ctest tsan tsan -L threaded
 }
 
 # clang-tidy with the short list of .clang-tidy, over our own sources as the fuzz preset compiles them: several files in a unit.

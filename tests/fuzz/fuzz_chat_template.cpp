@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "fuzz/target.h"
 #include "text/chat_template.h"
 
+namespace moebius::fuzz_chat_template {
 namespace {
-
-using namespace moebius;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -28,7 +28,7 @@ constexpr std::string_view kValues =
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(chat_template) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const size_t cut = std::min(all.find('\0'), all.size());
   const std::string_view rest = all.substr(std::min(cut + 1, all.size()));
@@ -54,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_chat_template

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/quant_config.h"
+#include "fuzz/target.h"
 
+namespace moebius::fuzz_config {
 namespace {
-
-using namespace moebius;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -51,7 +51,7 @@ void use(const MethodRules& rules, std::string_view module) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(config) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     std::vector<std::string> warnings;
@@ -69,3 +69,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_config

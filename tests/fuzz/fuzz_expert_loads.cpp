@@ -4,10 +4,12 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "fuzz/target.h"
 #include "model/ranks/expert_balance.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_expert_loads {
+
+FUZZ_TARGET(expert_loads) {
   try {
     const ExpertLoads loads = parse_loads({reinterpret_cast<const char*>(data), size}, "loads");
     if (parse_loads(write_loads(loads), "loads") != loads) std::abort();
@@ -15,3 +17,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_expert_loads

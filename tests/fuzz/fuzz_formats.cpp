@@ -17,12 +17,12 @@
 #include "base/json.h"
 #include "checkpoint/formats/format.h"
 #include "checkpoint/methods/method.h"
+#include "fuzz/target.h"
 #include "quant/quant_access.h"
 #include "quant/slice.h"
 
+namespace moebius::fuzz_formats {
 namespace {
-
-using namespace moebius;
 
 class Input {
  public:
@@ -385,7 +385,7 @@ void decide(Module m, const TensorStore& store, Input& in) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(formats) {
   static const int fd = memfd_create("formats", 0);
   Input in(data, size);
   Module m = build(in);
@@ -409,3 +409,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_formats

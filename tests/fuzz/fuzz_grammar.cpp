@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "fuzz/byte_tokenizer.h"
+#include "fuzz/target.h"
 #include "text/grammar/masks.h"
 
-using namespace moebius;
-
+namespace moebius::fuzz_grammar {
 namespace {
 
 GrammarPtr grammar_of(uint8_t kind, std::string_view text) {
@@ -21,7 +21,7 @@ GrammarPtr grammar_of(uint8_t kind, std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(grammar) {
   if (size < 2 || size > 4096) return 0;
   const std::string_view all(reinterpret_cast<const char*>(data) + 1, size - 1);
   const size_t end = all.find('\0');
@@ -51,3 +51,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(!m.must_end() || m.may_end());
   return 0;
 }
+
+}  // namespace moebius::fuzz_grammar

@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <span>
 
+#include "fuzz/target.h"
 #include "model/ranks/handshake.h"
 #include "moebius/error.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_handshake {
+
+FUZZ_TARGET(handshake) {
   try {
     const Handshake h = decode_handshake({data, size});
     if (h.protocol == kRankProtocol && decode_handshake(encode(h)) != h) std::abort();
@@ -22,3 +24,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_handshake

@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "fuzz/target.h"
 #include "serve/http.h"
 
+namespace moebius::fuzz_http {
 namespace {
-
-using namespace moebius;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -53,10 +53,12 @@ std::string events(std::string_view bytes, std::string_view cuts) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(http) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::string whole = events(bytes, "");
   require(whole == events(bytes, std::string_view("\0", 1)));
   require(whole == events(bytes, bytes.substr(bytes.size() / 2)));
   return 0;
 }
+
+}  // namespace moebius::fuzz_http

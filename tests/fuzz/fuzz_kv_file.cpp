@@ -5,9 +5,11 @@
 #include <cstdlib>
 
 #include "engine/kv_file.h"
+#include "fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_kv_file {
+
+FUZZ_TARGET(kv_file) {
   std::vector<uint8_t> bytes(data, data + size);
   const size_t tokens = size > 28 ? data[28] : 0;  // seal where its end is within
   if (size >= kv_file_block_at(kMostFileTokens) && tokens <= kMostFileTokens && data[29] == 0 &&
@@ -21,3 +23,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (again != bytes) std::abort();
   return 0;
 }
+
+}  // namespace moebius::fuzz_kv_file

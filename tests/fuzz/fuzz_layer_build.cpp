@@ -12,10 +12,10 @@
 
 #include "base/error.h"
 #include "device/cpu/layer_build.h"
+#include "fuzz/target.h"
 
+namespace moebius::fuzz_layer_build {
 namespace {
-
-using namespace moebius;
 
 // Payload for every tensor: 1.0 as bf16, about that as f32.
 const std::vector<uint8_t>& payload() {
@@ -75,7 +75,7 @@ void run_expert(const std::vector<TensorData>& tensors, const StoredScheme& sche
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(layer_build) {
   static ThreadPool pool(1);
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const size_t cut = std::min(all.find('\0'), all.size());
@@ -106,3 +106,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_layer_build

@@ -10,10 +10,10 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "checkpoint/module_map.h"
+#include "fuzz/target.h"
 
+namespace moebius::fuzz_module_map {
 namespace {
-
-using namespace moebius;
 
 std::vector<TensorInfo> read_tensors(std::istringstream& lines) {
   std::vector<TensorInfo> out;
@@ -58,7 +58,7 @@ void check_accounting(const std::vector<TensorInfo>& tensors, const ModuleMap& m
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(module_map) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const size_t cut = text.find("\n---\n");
   if (cut == std::string::npos) return 0;
@@ -77,3 +77,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_module_map

@@ -6,9 +6,11 @@
 
 #include "base/error.h"
 #include "device/cpu/pack_file.h"
+#include "fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_pack_file {
+
+FUZZ_TARGET(pack_file) {
   constexpr uint64_t kEnd = uint64_t{1} << 30;
   try {
     const PackIndex index = parse_pack_index({data, size}, kEnd, "file");
@@ -27,3 +29,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_pack_file

@@ -11,11 +11,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "fuzz/target.h"
 #include "model/pooling.h"
 
+namespace moebius::fuzz_pooling {
 namespace {
 
-using namespace moebius;
 namespace fs = std::filesystem;
 
 constexpr const char* kNames[] = {"config.json",
@@ -66,7 +67,7 @@ void write_files(const fs::path& folder, std::string_view input) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(pooling) {
   static const Folder folder;
   write_files(folder.path, {reinterpret_cast<const char*>(data), size});
   try {
@@ -95,3 +96,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_pooling

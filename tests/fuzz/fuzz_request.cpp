@@ -13,15 +13,15 @@
 
 #include "base/json.h"
 #include "fuzz/byte_tokenizer.h"
+#include "fuzz/target.h"
 #include "model/pooling.h"
 #include "serve/answer.h"
 #include "serve/any_request.h"
 #include "serve/api_error.h"
 #include "text/answer/splitter.h"
 
+namespace moebius::fuzz_request {
 namespace {
-
-using namespace moebius;
 
 constexpr std::string_view kTemplate =
     R"({% if tools %}{% for t in tools %}{{ t | tojson }}{% endfor %}{% endif -%}
@@ -147,7 +147,7 @@ void refused_or(const Call& call) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(request) {
   static const Models& models = *new Models;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::string text = unicode::lossy(bytes);
@@ -165,3 +165,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_request

@@ -9,9 +9,11 @@
 
 #include "base/error.h"
 #include "checkpoint/row_table.h"
+#include "fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_row_table {
+
+FUZZ_TARGET(row_table) {
   namespace fs = std::filesystem;
   if (size < 1) return 0;
   static const struct File {
@@ -42,3 +44,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_row_table

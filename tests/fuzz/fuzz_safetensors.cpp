@@ -10,10 +10,10 @@
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
+#include "fuzz/target.h"
 
+namespace moebius::fuzz_safetensors {
 namespace {
-
-using namespace moebius;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -39,7 +39,7 @@ void parse(std::string_view header, uint64_t file_size) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(safetensors) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const ShardIndex index = parse_shard_index(text, "fuzz.json");
@@ -54,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   parse(text.substr(8), length);
   return 0;
 }
+
+}  // namespace moebius::fuzz_safetensors

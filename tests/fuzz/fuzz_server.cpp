@@ -14,13 +14,14 @@
 #include <thread>
 
 #include "fuzz/byte_tokenizer.h"
+#include "fuzz/target.h"
 #include "serve/server.h"
 #include "unit/serve/fake_generator_util.h"
 #include "unit/serve/http_client_util.h"
 
+namespace moebius::fuzz_server {
 namespace {
 
-using namespace moebius;
 using test::Client;
 
 // Lives as long as the process.
@@ -66,7 +67,7 @@ struct Server {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(server) {
   static const Server& server = *new Server;
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
   std::array<std::unique_ptr<Client>, 4> clients;
@@ -107,3 +108,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(test::eventually([&] { return server.empty(); }));
   return 0;
 }
+
+}  // namespace moebius::fuzz_server

@@ -8,11 +8,11 @@
 
 #include "base/json.h"
 #include "fuzz/byte_tokenizer.h"
+#include "fuzz/target.h"
 #include "text/answer/splitter.h"
 
+namespace moebius::fuzz_splitter {
 namespace {
-
-using namespace moebius;
 
 // Accepts keys that come twice, as JSON does.
 class Grammar final : public JsonHandler {
@@ -51,7 +51,7 @@ AnswerEvents split(const std::shared_ptr<const AnswerRules>& rules, std::string_
 }  // namespace
 
 // The first bytes choose format, reasoning, start and cut; the rest is the answer.
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(splitter) {
   if (size < 4) return 0;
   const std::string text =
       unicode::lossy(std::string_view(reinterpret_cast<const char*>(data) + 4, size - 4));
@@ -90,3 +90,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_splitter

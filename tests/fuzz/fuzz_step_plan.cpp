@@ -5,10 +5,12 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "fuzz/target.h"
 #include "model/ranks/step_plan.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace moebius;
+namespace moebius::fuzz_step_plan {
+
+FUZZ_TARGET(step_plan) {
   try {
     const StepPlan plan = decode_step_plan({data, size});
     const std::vector<uint8_t> bytes = encode(plan);
@@ -18,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_step_plan

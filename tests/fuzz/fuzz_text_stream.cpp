@@ -10,11 +10,12 @@
 
 #include "base/utf8.h"
 #include "fuzz/byte_tokenizer.h"
+#include "fuzz/target.h"
 #include "text/stop.h"
 
-using namespace moebius;
+namespace moebius::fuzz_text_stream {
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(text_stream) {
   static const Tokenizer tokenizer = byte_tokenizer();
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   Tokenizer::Stream stream(tokenizer, true);
@@ -41,3 +42,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(tokenizer.decode(ids, true) == shown);
   return 0;
 }
+
+}  // namespace moebius::fuzz_text_stream

@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "fuzz/target.h"
 #include "text/tokenizer.h"
 
+namespace moebius::fuzz_tokenizer {
 namespace {
-
-using namespace moebius;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -43,7 +43,7 @@ void use(const Tokenizer& t, std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(tokenizer) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const size_t cut = std::min(all.find('\0'), all.size());
   const std::string_view json = all.substr(0, cut);
@@ -61,3 +61,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   return 0;
 }
+
+}  // namespace moebius::fuzz_tokenizer

@@ -3,6 +3,7 @@
 //   --only-file=TIER/.../NAME_test.cpp   run exactly the tests defined in that source file
 //   --only-tier=TIER                 run the tests of all files in tests/TIER
 //   --only-list=FILE                 run the tests that FILE names: one GoogleTest pattern a line, # for comments
+//   --replay=NAME PATH...            run fuzz target NAME over files and the files of folders
 //   --list-classes                   print "NAME FEATURES" of each smaller class of CPU that this one can play
 //   --list-lacking                   print the kernels of this architecture that this CPU cannot run, and run nothing
 // which is how ctest gets one entry per file from one program. Selecting no test is a failure, and so is a line of
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "fuzz/replay.h"
 #include "kernels/list.h"
 #include "kernels/oracle.h"
 #include "runtime/cpu.h"
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
     moebius::narrow_host_cpu(cpu);
   testing::InitGoogleTest(&argc, argv);
   constexpr std::string_view kOnlyFile = "--only-file=", kOnlyTier = "--only-tier=",
-                             kOnlyList = "--only-list=";
+                             kOnlyList = "--only-list=", kReplay = "--replay=";
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (arg == "--list-lacking") {
@@ -116,6 +118,8 @@ int main(int argc, char** argv) {
       list_smaller_classes();
       return 0;
     }
+    if (arg.starts_with(kReplay))
+      return moebius::test::replay(arg.substr(kReplay.size()), {argv + i + 1, argv + argc});
     std::string filter;
     if (arg.starts_with(kOnlyFile)) {
       filter = filter_for("/" + std::string(arg.substr(kOnlyFile.size())));

@@ -1,31 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target once over every file named on the command line, or lying (at any depth) in a
-// folder named there. Links with LLVMFuzzerTestOneInput wherever libFuzzer itself is not used, so
-// the committed corpus is a regression test in every build. An empty corpus is a failure.
+#include "fuzz/replay.h"
+
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <vector>
+#include <map>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+namespace moebius::test {
 
 namespace fs = std::filesystem;
 
-int main(int argc, char** argv) {
+namespace {
+
+std::map<std::string, FuzzTarget::Run, std::less<>>& targets() {
+  static std::map<std::string, FuzzTarget::Run, std::less<>> all;
+  return all;
+}
+
+}  // namespace
+
+FuzzTarget::FuzzTarget(std::string_view name, Run run) { targets().emplace(name, run); }
+
+int replay(std::string_view name, const std::vector<std::string>& paths) {
+  const auto target = targets().find(name);
+  if (target == targets().end()) {
+    std::fprintf(stderr, "no fuzz target %.*s\n", static_cast<int>(name.size()), name.data());
+    return 2;
+  }
   std::vector<fs::path> files;
-  for (int i = 1; i < argc; ++i) {
-    const fs::path path = argv[i];
+  for (const fs::path path : paths) {
     if (!fs::is_directory(path)) {
       files.push_back(path);
       continue;
     }
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path))
       if (entry.is_regular_file()) files.push_back(entry.path());
-    }
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& path : files) {
@@ -38,8 +49,10 @@ int main(int argc, char** argv) {
     const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
     std::printf("%s (%zu bytes)\n", path.c_str(), bytes.size());
     std::fflush(stdout);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    target->second(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   }
   std::printf("%zu inputs replayed\n", files.size());
   return files.empty() ? 1 : 0;
 }
+
+}  // namespace moebius::test
