@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the row function that an ActivationSpec means.
+// Chooses the row function of an ActivationSpec.
 #include "nn/activation.h"
 
 #include <cmath>

@@ -23,8 +23,8 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   return {std::min(first, last), last};
 }
 
-// Memory is asked for what comes next while a row's softmax has no use for it.
-constexpr size_t kLead = 1024;  // bytes for each row
+// Requests the memory of the next keys while a row's softmax computes and leaves memory idle.
+constexpr size_t kLead = 1024;  // bytes per row
 void ask_for(const uint8_t* p, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
@@ -36,7 +36,7 @@ void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
 
 }  // namespace
 
-// What a softmax over some of the keys came to.
+// Holds the state of a softmax over some of the keys.
 struct Attention::State {
   float *out, *best, *total;  // [M, value_dim], [M], [M]
 
@@ -52,7 +52,8 @@ struct Attention::State {
   void merge(const State& part, size_t m, size_t dv) const;
 };
 
-// This, and then part. A part without any key of a row changes nothing of it.
+// Adds the state of later keys to this one, for row m. A part in which the row sees no key changes
+// nothing.
 void Attention::State::merge(const State& part, size_t m, size_t dv) const {
   const RowFunctions& f = row_functions();
   if (part.best[m] == kMasked && part.total[m] == 0.0f) return;
@@ -124,7 +125,8 @@ void Attention::run(size_t index, AttentionScratch& s) {
 void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
   const size_t all_rows = job.task.heads * job.M;
-  for (size_t i = 0; i < all_rows; ++i) {  // a sink stands before the first segment that a row sees
+  for (size_t i = 0; i < all_rows; ++i) {  // the sink counts once, with the first segment that a
+                                           // row sees
     const size_t head = job.task.head + i / job.M, m = i % job.M;
     const bool sink = !spec.sinks.empty() &&
                       first_segment(spec, job.rows, job.task.begin + m / job.rep) == segment;
@@ -146,7 +148,8 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
         (this->*run)(job, block, h, keys_after(job, block, h, end), s);
 }
 
-// What is likely to be multiplied behind head number `index` of a block; at the end, itself.
+// Returns the keys or values that are probably multiplied after head `index` of this block; for the
+// last one, the block's own.
 const uint8_t* Attention::keys_after(const Job& job, size_t block, size_t index, size_t end) const {
   const bool last = index + 1 == job.task.heads;
   if (last && block + 1 == end) return plan_.kv.keys_of(job.rows.blocks[block], job.task.head);
@@ -154,7 +157,7 @@ const uint8_t* Attention::keys_after(const Job& job, size_t block, size_t index,
               : plan_.kv.keys_of(job.rows.blocks[block], job.task.head + index + 1);
 }
 
-// A block of which no row sees a key changes nothing.
+// Returns whether a row of the task sees a key of the block; a block without such a key is skipped.
 bool Attention::any_selected(const Job& job, size_t block, size_t head) {
   if (job.rows.selected == nullptr) return true;
   for (size_t t = 0; t < job.tokens; ++t)
@@ -171,7 +174,7 @@ const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t bloc
          block * (kKeyBlock / 64);
 }
 
-// Scores are multiplied by the scale behind this.
+// Adds the relative position terms to the scores. Both are multiplied by the scale afterwards.
 void Attention::add_relative(const Job& job, size_t block, size_t index, float* scores) const {
   const AttentionSpec& spec = plan_.spec;
   const size_t dims = spec.relative_dims, extent = spec.relative_extent, begin = block * kKeyBlock;
@@ -194,7 +197,7 @@ bool Attention::attends(const Job& job) const {
          job.rows.selected == nullptr && job.rows.relative == nullptr && plan_.spec.scale > 0.0f;
 }
 
-// All of run_block in one call.
+// Does the work of run_block in a single call of the kernel.
 void Attention::attend_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                              AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
@@ -202,7 +205,8 @@ void Attention::attend_block(const Job& job, size_t block, size_t index, const u
   const size_t head = job.task.head + index, first = index * job.M;
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
-  const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
+  // every row sees the whole block
+  const bool whole = oldest.last == kKeyBlock && newest.first == 0;
   for (size_t m = 0; m < job.M && !whole; ++m) {
     const Seen seen = seen_keys(spec, job.position + m / job.rep, block);
     s.seen[2 * m] = static_cast<uint8_t>(seen.first);
@@ -216,7 +220,7 @@ void Attention::attend_block(const Job& job, size_t block, size_t index, const u
                      s.out + first * spec.value_dim, s.scratch, row_functions().softmax_step});
 }
 
-// Keys of a block that are there for some row, from the first on.
+// Returns the number of leading keys of a block that at least one row may see.
 size_t Attention::columns_of(const Job& job, size_t block) const {
   return std::min<size_t>(kKeyBlock, round_up(job.position + job.tokens - block * kKeyBlock,
                                               plan_.kv.keys().kernel->n_step));
@@ -231,7 +235,7 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   const size_t M = job.M, dv = spec.value_dim, head = job.task.head + index;
   const uint8_t *data = job.rows.blocks[block], *values_at = plan_.kv.values_of(data, head);
   const ActParams none;
-  PackedMatrix w, after;  // what is multiplied, and behind it
+  PackedMatrix w, after;  // the matrix to multiply and the one to prefetch
   w.problem = &keys.problem, w.data = plan_.kv.keys_of(data, head);
   after.problem = &values.problem, after.data = values_at;
   const PackedMatrix* then = &kk == &vk ? &after : nullptr;
@@ -240,7 +244,8 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
            s.scratch, then});
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
-  const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
+  // every row sees the whole block
+  const bool whole = oldest.last == kKeyBlock && newest.first == 0;
   const float *key_scales = plan_.kv.key_scales(data, head),
               *value_scales = plan_.kv.value_scales(data, head);
   if (key_scales != nullptr) multiply_rows(s.scores, M, columns, key_scales);
@@ -307,7 +312,7 @@ uint64_t Attention::bytes_read() const {
                                   static_cast<size_t>(t.segment) * kSegmentBlocks);
     const size_t end = std::min((rows.position + t.end - 1) / kKeyBlock + 1,
                                 static_cast<size_t>(t.segments) * kSegmentBlocks);
-    if (first >= end) continue;  // entries alone
+    if (first >= end) continue;  // only entries are seen
     if (rows.selected == nullptr) {
       bytes += (end - first) * head_bytes * t.heads;
       continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entries of attention (attention.h): gathered into blocks, then multiplied as any block of keys. Rows of a
-// task that see all entries share a block; where entries were chosen, every token has its own.
+// Attends over entries (attention.h): they are gathered into blocks and multiplied like any block
+// of keys. Rows of a task that see all entries share a block; where entries were chosen, every
+// token has its own block.
 #include <bit>
 #include <cstring>
 
@@ -11,12 +12,12 @@
 namespace moebius {
 namespace {
 
-// Entries whose tokens are all there for a query at `position`.
+// Returns the number of entries whose tokens all precede or equal a query's `position`.
 size_t whole_entries(const AttentionSpec& spec, size_t position) {
   return spec.ratio == 0 ? 0 : (position + 1) / spec.ratio;
 }
 
-// f(number, among those chosen its place) of entries [begin, end) among those that are chosen.
+// Calls f(entry, place among the chosen ones) for each chosen entry of [begin, end).
 template <class F>
 void each_chosen(const uint64_t* bits, size_t words, size_t begin, size_t end, F f) {
   size_t at = 0;
@@ -31,7 +32,7 @@ void each_chosen(const uint64_t* bits, size_t words, size_t begin, size_t end, F
   }
 }
 
-// Entries that the query of a token sees.
+// Returns how many entries the query of a token sees.
 size_t entries_seen(const AttentionSpec& spec, const AttentionRows& rows, size_t token) {
   if (rows.entries == nullptr) return 0;
   if (rows.chosen == nullptr) return whole_entries(spec, rows.position + token);
@@ -80,8 +81,8 @@ void Attention::run_entries(const Job& job, size_t segment, AttentionScratch& s)
   }
 }
 
-// Rows [first_row, first_row + M) of the task with the gathered entries; rows that share them see those
-// that are whole for them.
+// Attends rows [first_row, first_row + M) of the task over the gathered entries; when rows share
+// entries, each sees those that are complete for it.
 void Attention::run_gathered(const Job& job, size_t first_row, size_t M, size_t first_entry,
                              size_t count, AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels, tasks and scratch memory of an attention layer (attention.h).
+// Chooses kernels, tasks and scratch memory of an attention layer (attention.h).
 #include <algorithm>
 #include <utility>
 
@@ -11,13 +11,14 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kTaskRows = 128;      // scores, sums and panels of a task stay near
-constexpr size_t kLeastRows = 32;      // fewer rows read the same keys too often
-constexpr size_t kTasksPerThread = 4;  // so that threads end together
+constexpr size_t kTaskRows = 128;      // scores, sums and panels of so many rows stay in the
+                                       // nearest caches
+constexpr size_t kLeastRows = 32;      // smaller tasks would read the same keys too often
+constexpr size_t kTasksPerThread = 4;  // so that all threads finish at about the same time
 constexpr size_t kUnknownThreads = 32;
-constexpr size_t kPartialBytes = 16'000'000, kPartialRows = 8;  // of a call, of each thread
+constexpr size_t kPartialBytes = 16'000'000, kPartialRows = 8;  // limits per call and per thread
 
-// Cuts a call. Its cost is counted in rows of one kv head times segments.
+// Cuts a call into tasks. The unit of cost is one row of one kv head times one segment.
 class WorkCutter {
  public:
   WorkCutter(const AttentionPlan& plan, std::span<const AttentionRows> sequences, Segments order,
@@ -44,7 +45,7 @@ class WorkCutter {
         n = std::min(heads_together(piece), plan_.spec.kv_heads - h);
         add(work, piece, h, n);
       }
-    // The last tokens of a prompt see the most keys: start with them.
+    // The last tokens of a prompt see the most keys: their tasks start first.
     std::reverse(work.tasks.begin(), work.tasks.end());
     std::stable_sort(work.tasks.begin(), work.tasks.end(), [&](const auto& a, const auto& b) {
       return in_turn_ ? a.segment < b.segment : cost_of(a) > cost_of(b);
@@ -53,15 +54,15 @@ class WorkCutter {
   }
 
  private:
-  // Tokens [begin, end) of a sequence, whose rows go together.
+  // Tokens [begin, end) of a sequence whose rows form one task.
   struct Piece {
     size_t sequence, begin, end, rows, first, segments;
   };
 
   size_t tiles_of(size_t rows) const { return std::max(m_tile_, rows / m_tile_ * m_tile_); }
 
-  // A larger task reads keys and values less often; tasks grow as long as every thread has some, in
-  // a call of many rows.
+  // Returns the rows of the largest task: larger tasks read keys and values less often, so they
+  // grow as long as every thread of a large call has some.
   size_t most_rows(bool threads_known) const {
     size_t all = 0, longest = 1;
     bool many = plan_.attend != nullptr && threads_known;
@@ -101,7 +102,8 @@ class WorkCutter {
     return std::clamp<size_t>(few_ / p.rows, 1, plan_.spec.kv_heads);
   }
 
-  // Partial sums of a row: the first task folds as many segments as it may.
+  // Returns the number of partial sums of a row: its first task covers as many segments as a task
+  // may cost.
   size_t parts_of(const Piece& p) const {
     const size_t first = most_ / (p.rows * heads_together(p));
     return p.segments - std::clamp<size_t>(first, 1, p.segments) + 1;
@@ -135,7 +137,7 @@ class WorkCutter {
       work.tasks.push_back(task);
       return;
     }
-    // In turn, the tasks of a row go on with the same partial sums.
+    // In sequential mode, all tasks of a row continue the same partial sums.
     const AttentionMerge merge{task, in_turn_ ? 1 : parts, in_turn_ ? 0 : floats};
     work.merges.push_back(merge);
     work.partial_floats += floats * merge.parts;
@@ -151,7 +153,8 @@ class WorkCutter {
   const bool in_turn_;
   const size_t threads_, rep_, m_tile_;
   std::vector<Piece> pieces_;
-  // The most that a task may cost; that a segment of a task of few rows may; floats of partial sums.
+  // Highest cost of a task, highest cost of a segment in a task of few rows, and the limit of
+  // floats for partial sums.
   size_t most_ = 0, few_ = 0, limit_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks, regions and scratch of a call (call.h).
+// Computes chunks, regions and scratch of a call (call.h).
 #include "nn/call.h"
 
 #include <algorithm>

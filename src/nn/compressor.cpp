@@ -45,7 +45,7 @@ void Compressor::weigh(const float* const* rows, float* key, float* scratch) con
   const size_t n = spec_.width, m = spec_.ratio, all = spec_.parts() * n, slots = spec_.reach();
   const size_t first = rows[0] == nullptr ? m : 0;
   float *p = scratch, *top = scratch + slots * n, *sum = top + n;
-  // Columns of a slot among values or gates.
+  // Returns the first column of a slot among values or gates.
   const auto part = [&](size_t s) { return spec_.overlaps && s >= m ? n : 0; };
   for (size_t s = first; s < slots; ++s) {
     const float *gate = rows[s] + all + part(s), *bias = bias_.data() + s % m * all + part(s);

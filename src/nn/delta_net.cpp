@@ -14,8 +14,8 @@ namespace {
 
 constexpr RowActivation kSilu{RowFunction::kSilu};
 
-// Heads of x to length 1 / divisor: x / sqrt(sum of squares + 1e-6) / divisor, by the norm whose mean
-// of squares is that sum / n.
+// Scales each head of x to length 1 / divisor: x / sqrt(sum of squares + 1e-6) / divisor, by the
+// norm whose mean of squares is that sum / n.
 void to_length(float* x, size_t heads, size_t n, float divisor) {
   const auto count = static_cast<float>(n);
   const RowNorm norm{NormKind::kRmsPlain, XType::kF32, 1e-6f / count, nullptr, nullptr};
@@ -109,7 +109,8 @@ void DeltaNet::finish(const RecurrentRows& r, const float*, size_t t) const noex
   const RowFunctions& f = row_functions();
   const size_t V = spec_.value_dim;
   const float* z = r.in + t * shape().in + spec_.channels();
-  float *y = r.out + t * spec_.values(), *gate = r.mixed + t * shape().mixed;  // no longer needed
+  // outputs overwrite inputs that are no longer needed
+  float *y = r.out + t * spec_.values(), *gate = r.mixed + t * shape().mixed;
   normalize(weights_.norm, type_, y, V, y, V, spec_.value_heads, V);
   f.activate(RowActivation{spec_.gate}, nullptr, z, gate, spec_.values());
   f.multiply(y, gate, spec_.values());

@@ -15,7 +15,7 @@ GatedConvolution::GatedConvolution(const GatedConvolutionSpec& spec,
       type_(type),
       convolution_(spec.channels, spec.width, weight, std::move(bias)) {}
 
-// What is convolved: B * x.
+// Computes B * x, the input of the convolution.
 void GatedConvolution::convolve(const RecurrentRows& r, const float*, size_t t) const noexcept {
   const float *B = r.in + t * shape().in, *x = B + 2 * channels_;
   float* y = r.mixed + t * channels_;

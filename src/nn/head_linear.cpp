@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kHeadRows = 256;  // rows at a time: panel and results stay in cache
+constexpr size_t kHeadRows = 256;  // rows at a time, so that panel and results stay in cache
 
 }  // namespace
 

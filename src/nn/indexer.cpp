@@ -33,7 +33,7 @@ Indexer::Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu&
   keys_ = KvLayout(1, spec.head_dim, 0, {storage}, type, choose, spec.block_keys());
 }
 
-// Scores of all keys that row t may see, in whole blocks.
+// Computes the scores of all keys that row t may see, in whole blocks.
 void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
                            IndexScratch& s) const {
   const KvMatrix& keys = keys_.keys();
@@ -78,7 +78,7 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
   }
 }
 
-// The `count` greatest of scores[positions] get their bits.
+// Sets the bits of the `count` greatest of scores[positions].
 void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratch& s) const {
   const auto set = [&](size_t i) { bits[i / 64] |= uint64_t{1} << (i % 64); };
   for (size_t i = 0; i < positions; ++i)
@@ -94,7 +94,7 @@ void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratc
     if (s.scores[i] == least) set(i), --left;
 }
 
-// The tokens of the keys that score best, and those behind the last whole key.
+// Selects the tokens of the keys that score best, and the tokens after the last whole key.
 void Indexer::select_pooled(const IndexRows& rows, size_t t, IndexScratch& s) const {
   const size_t positions = rows.position + t + 1, m = spec_.ratio, keys = positions / m;
   uint64_t* bits = rows.selected + t * rows.words;
@@ -128,7 +128,7 @@ void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
   for (size_t h = 0; h < n; ++h) select_blocks(rows, t, h, s);
 }
 
-// Scores of this head's blocks, then their choice; scores of other heads stay.
+// Scores this head's blocks and selects the best; selections of other heads stay.
 void Indexer::select_blocks(const IndexRows& rows, size_t t, size_t head, IndexScratch& s) const {
   const size_t positions = rows.position + t + 1, own = (positions - 1) / spec_.block,
                stride = (positions + kKeyBlock - 1) / kKeyBlock * kKeyBlock;

@@ -32,7 +32,7 @@ CodeType code_of(KvType t) {
   return CodeType::kF32;
 }
 
-// Codes [N, K]; 8-bit ones with a scale of 1 for every row.
+// Describes codes [N, K] as a matrix; 8-bit codes have the scale 1 in every row.
 QuantMatrix matrix_of(size_t N, size_t K, KvType type, const uint8_t* codes, const float* ones) {
   QuantMatrix w;
   w.N = N, w.K = K, w.codes = codes, w.code = code_of(type);
@@ -58,7 +58,7 @@ void pack_all(const Kernel& k, const Problem& p, KvType type, uint8_t code, Alig
   k.pack({&p, &w, 0, p.N, packed.data()});
 }
 
-// The byte that a kernel keeps for a code: seen by packing a small matrix of it.
+// Learns which byte a kernel stores for each code, by packing a small matrix.
 void learn_bytes(const Kernel& k, KvType type, XType x_type, std::array<uint8_t, 256>& byte_of) {
   const Problem p = problem_of(1, 16, type, x_type);
   AlignedBuffer packed(k.packed_bytes(p));
@@ -97,12 +97,13 @@ void codes_of(KvType type, float scale, const float* x, size_t n, uint8_t* codes
   RowEncode how{fp8 ? RowCode::kFp8 : RowCode::kInt, XType::kF32, XType::kF32};
   how.low = -top_of(type), how.high = top_of(type), how.group = n;
   row_functions().encode(how, x, n, &scale, nullptr, codes);
-  const uint32_t turned = f32_bits(scale);  // weights have no negative zero, keys and values do
+  const uint32_t turned = f32_bits(scale);  // the kernels' weights have no negative zero, but keys
+                                            // and values do
   for (size_t i = 0; fp8 && i < n; ++i)
     codes[i] = static_cast<uint8_t>(codes[i] | ((f32_bits(x[i]) ^ turned) >> 24 & 0x80u));
 }
 
-// A vector of n numbers into its places; returns the scale of its codes.
+// Writes a vector of n numbers to its places; returns the scale of its codes.
 float put_vector(const KvStorage& storage, float fixed_scale, const KvMatrix& m, const float* x,
                  size_t n, uint8_t* to, const std::vector<uint32_t>& at) {
   const KvType type = storage.type;
@@ -153,10 +154,9 @@ void KvLayout::set_kernel(KvMatrix& m, const Kernel& k) {
     m.input_at.push_back(static_cast<uint32_t>(k.code_at(p, 0, i) - origin));
   AlignedBuffer packed(k.packed_bytes(p));
   std::memset(packed.data(), 0, packed.size());
-  if (k.pack != nullptr) {  // null in a table for another architecture: planned, never run
+  if (k.pack != nullptr) {  // null in a table for another architecture, which plans and never runs
     if (has_scales(storage_.type)) {
-      // Packed with the smallest codes (kernels look whether there are subnormal ones), then put to
-      // zero.
+      // Packed with the smallest codes, because kernels check for subnormal ones, then zeroed.
       learn_bytes(k, storage_.type, p.x_type, m.byte_of);
       pack_all(k, p, storage_.type, 1, packed);
       for (const uint32_t row : m.row_at)

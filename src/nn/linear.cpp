@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward call follows its schedule (schedule.h) in one region: prepare the rows of every batch
-// and make its panels, barrier, multiply (block of columns, batch) pairs. With one batch the caller
-// makes its panels before the region starts, and the region has no barrier.
+// Runs a linear layer. A forward call follows its schedule (schedule.h) in one region: it prepares
+// the rows of every batch and makes their panels, meets at a barrier, and multiplies (block of
+// columns, batch) pairs. With one batch the caller makes its panels before the region starts, and
+// the region has no barrier.
 #include "nn/linear.h"
 
 #include <algorithm>
@@ -13,16 +14,16 @@
 
 namespace moebius {
 
-// A piece of the rows: what is computed, how it is cut, and where its scratch lies.
+// Holds what a call computes, how it is cut, and where its scratch memory is.
 struct LinearLayer::Call {
   ConstRows x;
   Rows y;
   const Schedule& schedule;
   Arena arena{};
-  Area<float> amax{};      // [rows] row maxima, then the scales made of them
+  Area<float> amax{};      // [rows] maxima of the rows, later the scales made of them
   Area<uint8_t> panels{};  // [panel][batch]
   Area<size_t> panel_at{},
-      row_panel_bytes{};  // [panel] where its batches begin, how far apart they are
+      row_panel_bytes{};  // [panel] offset of its first batch and distance between batches
   ThreadArea<float> rows{}, tile{};
   ThreadArea<uint8_t> prepared{}, scratch{};
 
@@ -166,7 +167,7 @@ void LinearLayer::lay_out(Call& c) const {
   }
 }
 
-// Row-parallel ranks: the maxima over all ranks become the scales of the rows.
+// Row-parallel ranks: computes each row's maximum over all ranks, from which its scale follows.
 void LinearLayer::share_maxima(const Call& c, const AmaxReduce& amax_reduce) const {
   float *row = c.arena.of_thread(0, c.rows), *amax = c.arena[c.amax];
   for (size_t t = 0; t < c.x.rows; ++t) amax[t] = abs_max(row_as_f32(c.x, t, row), K_);
@@ -174,7 +175,7 @@ void LinearLayer::share_maxima(const Call& c, const AmaxReduce& amax_reduce) con
   for (size_t t = 0; t < c.x.rows; ++t) amax[t] = shared_scale(*plans_[0].shared_amax, amax[t]);
 }
 
-// Rows of one batch: converted, prepared and put into every distinct panel.
+// Converts and prepares the rows of one batch and writes them into every distinct panel.
 void LinearLayer::prepare_batch(const Call& c, size_t batch, size_t thread) const noexcept {
   const Batch& b = c.schedule.batches[batch];
   const float* x = nullptr;
@@ -205,7 +206,7 @@ void LinearLayer::multiply(const Call& c, const Task& task, size_t thread) const
   const size_t n0 = task.n0, n1 = task.n1, end = std::clamp(part.slot.problem().N, n0, n1);
   float* tile = c.arena.of_thread(thread, c.tile);
   if (n0 < end) {
-    for (size_t m = 0; m < b.rows; ++m)  // they arrive during the product
+    for (size_t m = 0; m < b.rows; ++m)  // the lines arrive while the product runs
       fetch_for_writing(c.y, b.row0 + m, part.n0 + n0, n1 - n0);
     const size_t ld = tile_stride(end - n0);
     part.slot.kernel().gemm({&part.slot.view(), c.panel(part.panel, task.batch), b.rows, n0, end,
@@ -218,7 +219,7 @@ void LinearLayer::multiply(const Call& c, const Task& task, size_t thread) const
     }
   }
   if (end == n1) return;
-  std::fill_n(tile, n1 - end, 0.0f);  // padded outputs
+  std::fill_n(tile, n1 - end, 0.0f);  // padded outputs are 0
   for (size_t m = 0; m < b.rows; ++m) store_row(c.y, b.row0 + m, part.n0 + end, n1 - end, tile);
 }
 

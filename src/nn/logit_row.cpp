@@ -9,9 +9,10 @@ namespace moebius {
 namespace {
 
 constexpr double kLog2OfE = 1.4426950408889634;
-// Up to so many tokens the sum of weights of at most 1 in steps of 2^-34 fits the 53 bits of f64.
+// Up to this many tokens, a sum of weights of at most 1 in steps of 2^-34 fits the 53 bits of f64.
 constexpr size_t kFinestVocabulary = size_t{1} << 19;
-// Rows were written by another core: without asking ahead a pass waits most of its time.
+// Blocks to prefetch: another core wrote the rows, so a pass without prefetch waits most of its
+// time.
 constexpr size_t kBlocksAhead = 8;
 
 }  // namespace
@@ -64,7 +65,8 @@ float scan_maxima(const LogitRow& row, std::vector<float>& maxima) {
   return rows.greatest(maxima.data(), maxima.size());
 }
 
-// The rate stays finite, so that the greatest logit weighs 1 at any temperature.
+// Computes how logits become weights. The rate stays finite, so that the greatest logit weighs 1 at
+// any temperature.
 RowWeights token_weights(float top, float temperature, size_t size) {
   RowWeights how;
   how.top = top;
@@ -96,7 +98,8 @@ void gather_head(const LogitRow& row, std::span<const float> maxima, float least
     if (head.size() < n + kLogitBlock) head.resize(2 * n + kLogitBlock);
     int32_t* ids = head.ids.data();
     float* kept = head.logits.data();
-    for (size_t i = 0; i < logits.size(); ++i) {  // written always, counted where it holds
+    for (size_t i = 0; i < logits.size(); ++i) {  // always written, but counted only where the
+                                                  // condition holds
       ids[n] = static_cast<int32_t>(b * kLogitBlock + i);
       kept[n] = logits[i];
       n += logits[i] >= least ? 1 : 0;
@@ -107,7 +110,7 @@ void gather_head(const LogitRow& row, std::span<const float> maxima, float least
 
 namespace {
 
-// Eight lanes of all ones or none for each byte of a mask.
+// Maps each byte of a mask to eight lanes of all ones or zeros.
 constexpr auto kLanes = [] {
   std::array<std::array<uint32_t, 8>, 256> t{};
   for (size_t b = 0; b < t.size(); ++b)
@@ -132,7 +135,8 @@ void keep_masked(std::span<const float> logits, std::span<const uint64_t> bits,
     out[i] = i < covered && ((bits[i / 64] >> (i % 64)) & 1) != 0 ? logits[i] : kNever;
 }
 
-// x = m * 2^e, m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
+// Computes ln x from x = m * 2^e with m in [sqrt(1/2), sqrt(2)): ln m = 2 artanh(s), s = (m - 1) /
+// (m + 1), |s| < 0.1716.
 double natural_log(double x) noexcept {
   constexpr uint64_t kSqrtHalf = 0x3FE6A09E667F3BCDu, kMantissa = 0xFFFFFFFFFFFFFu;
   const uint64_t u = std::bit_cast<uint64_t>(x) - kSqrtHalf;

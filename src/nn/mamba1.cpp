@@ -89,7 +89,7 @@ void SelectiveScan::scan(const RecurrentRows& r, std::span<const RecurrentRun> r
         f.fma(S + n * P, B[n], gain, P);
         f.fma(y, C[n], S + n * P, P);
       }
-      std::memcpy(decay, in + at, P * sizeof(float));  // D x
+      std::memcpy(decay, in + at, P * sizeof(float));  // the term D x
       f.multiply(decay, d_.data() + at, P);
       f.add(y, decay, P);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction, weights, checks and the two entries of MoeLayer. The phases of a forward call are
-// in moe_forward.cpp.
+// Constructs MoeLayer, stores its weights, and checks and starts its two kinds of calls. The phases
+// of a forward call are in moe_forward.cpp.
 #include "nn/moe.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
          up.N);
 }
 
-// Places of experts on all ranks.
+// Returns the number of places for experts on all ranks.
 size_t physical_count(const MoePlan& plan) {
   return plan.expert_of.empty() ? plan.spec.experts + plan.spec.router.shared_slots
                                 : plan.expert_of.size();
@@ -89,7 +89,7 @@ void check_split(const MoePlan& plan) {
   if (t.rank_of.size() != plan.expert_map.size())
     fail("{}: ranks of {} experts; expected {}", plan.name, t.rank_of.size(),
          plan.expert_map.size());
-  int32_t last = -1;  // rows of a rank lie in the order of physical numbers
+  int32_t last = -1;  // rows of a rank are in the order of physical numbers
   for (size_t e = 0; e < t.rank_of.size(); ++e) {
     const int32_t local = plan.expert_map[e];
     if (t.rank_of[e] >= t.spread || (local >= 0) != (t.rank_of[e] == t.spread_place) ||
@@ -222,7 +222,7 @@ void MoeLayer::set_router(RouterWeights weights) {
   router_weights_ = std::move(weights);
 }
 
-// How an expert that is packed wants rows of x.
+// Records which prepared form of x each matrix of a packed expert reads.
 void MoeLayer::settle_expert(size_t e) {
   Expert& expert = experts_[e];
   ExpertShape& shape = shape_.experts[e];
@@ -317,7 +317,7 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
   out.ids = arena[ids_at];
   out.weights = arena[weights_at];
   out.zero_weights = arena[zero_at];
-  out.zero_id = -1;  // an identity expert costs no product
+  out.zero_id = -1;  // no item of identity experts: they cost no product
 
   constexpr size_t kRowsPerTask = 16;
   WorkCounter counter;

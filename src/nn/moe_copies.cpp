@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of busy experts on ranks that spread them (moe.h): which physical expert serves a token, and
-// how a layer that runs comes to have other ones. A new expert is packed beside those that run; then,
-// between two calls, it takes a place of the layer, and the memory of the one before it becomes free.
+// Serves tokens by copies of busy experts on ranks that spread them (moe.h), and exchanges the
+// copies of a running layer. A new expert is packed beside the running ones; between two calls it
+// takes a place of the layer, and the memory of the expert before it becomes free.
 #include <array>
 
 #include "base/error.h"
@@ -12,7 +12,7 @@ namespace moebius {
 
 namespace {
 
-// Where the three matrices of an expert lie in its memory.
+// Computes where the three matrices of an expert lie in its memory, and its size.
 std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t* bytes) {
   ScratchLayout layout;
   std::array<size_t, 3> at{};
@@ -25,7 +25,7 @@ std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t*
 
 }  // namespace
 
-// Copies of an expert in ascending physical number, so that every rank counts them alike.
+// Lists the copies of each expert in ascending physical number, so that all ranks count them alike.
 void MoeLayer::index_copies() {
   copies_at_.clear(), copies_.clear();
   if (plan_.expert_of.empty()) return;
@@ -46,7 +46,8 @@ void MoeLayer::index_copies() {
   copies_at_.push_back(static_cast<uint32_t>(copies_.size()));
 }
 
-// Every rank finds the same copy for a token: rows are sent without asking.
+// Returns the physical expert of each item. Every rank finds the same copy for a token, so rows are
+// sent without asking.
 std::span<const int32_t> MoeLayer::Forward::physical_ids(size_t tokens) {
   const size_t items = tokens * routing_.slots;
   if (layer_.copies_.empty()) return {routing_.ids, items};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a forward call (moe_forward.h): everything behind run() is executed by many threads
-// and neither allocates nor throws.
+// The phases of a forward call (moe_forward.h): the functions that run() calls are executed by many
+// threads and neither allocate nor throw.
 #include "nn/moe_forward.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kRowsAhead = 2;  // outputs of a block lie in the third-level cache
+constexpr size_t kRowsAhead = 2;  // the outputs of a block stay in the third-level cache
 
 void grow_to(size_t& size, size_t bytes) { size = std::max(size, bytes); }
 
@@ -88,7 +88,7 @@ void MoeLayer::Forward::lay_out_thread() {
   };
   for (const ExpertPlan& p : layer_.plan_.plans) measure(p);
   if (layer_.plan_.shared) measure(*layer_.plan_.shared);
-  // a tile has at most so many floats more than it has numbers
+  // Each row of a tile has at most this many floats more than it has numbers.
   const size_t padding = rows * tile_stride(15);
   thread_.rows = arena_.add_per_thread<float>(kPrepareRows * H);
   thread_.weighted = arena_.add_per_thread<float>(layer_.shape_.weighted_input ? H : 0);
@@ -119,14 +119,14 @@ MoeLayer::Forward::Thread MoeLayer::Forward::thread_areas(size_t index) const {
           SIZE_MAX};
 }
 
-// What the rows of experts weigh in the sum: the router's weight; for the shared expert 1 or the
-// sigmoid of its gate.
+// Computes the weight of each expert row in the sum: the router's weight; for the shared expert 1
+// or the sigmoid of its gate.
 void MoeLayer::Forward::fill_weights() {
   const MoeSchedule& s = *schedule_;
   float* weights = arena_[areas_.row_weight];
   for (size_t r = 0; r < s.routed; ++r)
     weights[r] = layer_.shape_.weighted_input ? 1.0f : routing_.weights[s.row_item[r]];
-  const bool apart = layer_.plan_.split.spread > 1;  // weighed where it is added
+  const bool apart = layer_.plan_.split.spread > 1;  // the weight is applied where the row is added
   float* gate = apart ? arena_[areas_.shared_weight] : weights + s.routed;
   const size_t shared = layer_.plan_.shared ? x_.rows : 0;
   std::fill_n(gate, shared, 1.0f);
@@ -145,7 +145,7 @@ void MoeLayer::Forward::run() {
   if (!layer_.shared_amax_)
     return run_region(pool_, s.threads,
                       [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, true); });
-  // Ranks exchange the maxima of their intermediate rows between two regions.
+  // Ranks exchange the maxima of their intermediate rows between the two regions.
   run_region(pool_, s.threads, [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, false); });
   (*amax_reduce_)(arena_[areas_.row_scale], s.rows());
   run_region(pool_, s.threads, [&](ThreadPool::Member& m) {
@@ -186,7 +186,7 @@ void MoeLayer::Forward::prepare(size_t begin, size_t end, Thread& s) const noexc
   layer_.shape_.uniform() ? prepare_tokens(begin, end, s) : prepare_jobs(begin, end, s);
 }
 
-// All experts prepare x alike: token t becomes row t.
+// Prepares x for layers whose experts all read it alike: token t becomes row t.
 void MoeLayer::Forward::prepare_tokens(size_t begin, size_t end, Thread& s) const noexcept {
   const size_t H = layer_.shape_.hidden;
   const PreparationTable::Preparation& preparation = layer_.preparations_.all()[0];
@@ -228,8 +228,8 @@ void MoeLayer::Forward::prepare_jobs(size_t begin, size_t end, Thread& s) const 
   }
 }
 
-// A thread keeps the panels of the batch it works on: consecutive tasks of one batch do not gather
-// twice.
+// Makes the panels of a batch. A thread keeps them: consecutive tasks of one batch gather only
+// once.
 void MoeLayer::Forward::make_panels(size_t batch, Thread& s) const noexcept {
   if (s.batch == batch) return;
   s.batch = batch;
@@ -282,7 +282,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
 
 void MoeLayer::Forward::finish_batch(size_t batch, const float* intermediate, Thread& s) noexcept {
   if (!layer_.keep_) return down_panel(batch, intermediate, s);
-  if (!layer_.shared_amax_) return;  // ranks gather it first
+  if (!layer_.shared_amax_) return;  // ranks exchange the maxima first
   const Batch& b = schedule_->batches[batch];
   const size_t I = layer_.experts_[b.group].down.problem().K;
   float* scale = arena_[areas_.row_scale] + b.row0;
@@ -298,7 +298,7 @@ void MoeLayer::Forward::down_panel(size_t batch, const float* intermediate, Thre
                                 arena_[areas_.down_panels] + arena_[areas_.panel_at][batch]});
 }
 
-// Row-parallel ranks: row_scale holds the maxima over all ranks and becomes the scales.
+// Row-parallel ranks: turns the maxima over all ranks in row_scale into scales.
 void MoeLayer::Forward::scale_batch(size_t batch, Thread& s) noexcept {
   const Batch& b = schedule_->batches[batch];
   const PackedSlot& slot = layer_.experts_[b.group].down;
@@ -351,7 +351,7 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
       combine(b, s.tile_up, c, width, acc + (c - h0), n);
     }
   }
-  const size_t first =  // column of x
+  const size_t first =  // first column of x
       layer_.plan_.split.any() ? layer_.plan_.split.outputs[layer_.plan_.split.cut_place].begin : 0;
   for (size_t t = 0; t < T; ++t) {
     if (routing_.zero_weights != nullptr && layer_.plan_.first_rank &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the packed experts of a layer lie (moe.h): in memory of its own, over the nodes that read them,
-// or in a file that was mapped.
+// Places the packed experts of a layer (moe.h): in memory of its own, spread over the nodes that
+// read them, or in a mapped file.
 #include <algorithm>
 
 #include "base/error.h"
@@ -9,8 +9,8 @@
 
 namespace moebius {
 
-// Expert by expert; on several nodes gate and up of all experts first, since down, whose columns are
-// shared out over the nodes, wants other pages.
+// Allocates expert by expert. With several nodes, gate and up of all experts come first, because
+// down, whose columns are shared by the nodes, needs pages on other nodes.
 void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
   for (const ExpertPlan& p : plan_.plans) describe(p);
   if (plan_.shared) describe(*plan_.shared);
@@ -52,7 +52,8 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
     if (shape_.gated) experts_[e].gate.bind(&p.gate, at(3 * e), up);
     experts_[e].up.bind(&p.up, at(3 * e + 1), up);
     experts_[e].down.bind(&p.down, at(3 * e + 2), down);
-    // What lies in one piece, and is not somebody else's, another expert may have later.
+    // Another expert may take the memory of this one later, if it is in one piece and belongs to
+    // the layer.
     if (e >= local_experts() || nodes != nullptr || own == nullptr) continue;
     expert_memory_[e].data = at(3 * e + (shape_.gated ? 0 : 1));
     expert_memory_[e].bytes = expert_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
@@ -92,7 +93,7 @@ void MoeLayer::move_to(PackedBlock kept) {
   memory_ = std::move(kept.memory), read_ahead_ = kept.read_ahead;
 }
 
-// The system reads all of them while the first are multiplied with.
+// Asks the system to read all wanted experts from disk, while the first ones are multiplied.
 void MoeLayer::fetch_experts(std::span<const int32_t> ids) const {
   std::vector<bool> wanted(experts_.size());
   if (plan_.shared) wanted.back() = true;

@@ -17,7 +17,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kCombineTokens = 4;  // that a thread takes at a time
+constexpr size_t kCombineTokens = 4;  // tokens that a thread takes at a time
 constexpr size_t kNoRow = SIZE_MAX;
 
 }  // namespace
@@ -90,7 +90,7 @@ void MoeLayer::Forward::run_split() {
   if (t.spread > 1) pass_rows();
 }
 
-// The intermediate rows of a batch, out of every rank's columns of them.
+// Gathers the intermediate rows of a batch from the columns of every rank.
 void MoeLayer::Forward::whole_rows(size_t batch, float* rows) const noexcept {
   const MoeSchedule& s = *schedule_;
   const size_t ranks = layer_.plan_.split.cut,
@@ -106,8 +106,8 @@ void MoeLayer::Forward::whole_rows(size_t batch, float* rows) const noexcept {
 
 // --- ranks that spread experts ---
 
-// Rows that ranks send: of their experts in ascending physical number, then token, then slot; then
-// those of the shared expert, token by token. This rank's own rows lie last.
+// Plans the rows that ranks send: rows of their experts in ascending physical number, then token,
+// then slot; then rows of the shared expert, token by token. This rank's own rows come last.
 void MoeLayer::Forward::plan_items() {
   const MoePlan& plan = layer_.plan_;
   const MoeSplit& t = plan.split;
@@ -117,7 +117,7 @@ void MoeLayer::Forward::plan_items() {
   for (size_t i = 0; i < items; ++i)
     if (ids_[i] >= 0) ++rows[static_cast<size_t>(ids_[i])];
   for (size_t e = 0; e < rows.size(); ++e) {
-    at[e] = of_rank[t.rank_of[e]];  // among the rows of its rank
+    at[e] = of_rank[t.rank_of[e]];  // place among the rows of its rank
     of_rank[t.rank_of[e]] += rows[e];
   }
   std::vector<size_t> shared_at = of_rank, first(ranks, 0);
@@ -146,13 +146,14 @@ void MoeLayer::Forward::plan_items() {
     item_at[items + i] = (first[i % ranks] + shared_at[i % ranks]++) * own;
 }
 
-// Rows for others first; they travel while this rank makes its own.
+// Computes rows for other ranks first: they travel while this rank computes its own.
 void MoeLayer::Forward::pass_rows() {
   const MoeSplit& t = layer_.plan_.split;
   const size_t step = layer_.shape_.down.n_step, first = t.outputs[t.cut_place].begin,
                N = t.outputs[t.cut_place].size();
   const Range& mine = t.columns[t.spread_place];
-  // Columns of down that are this rank's alone, where kernels can cut; few or none if it has few.
+  // Columns of down that this rank alone needs, at steps where kernels can cut; few or none if it
+  // has few.
   Range own{round_up(mine.begin - first, step), (mine.end - first) / step * step};
   if (mine.end - first == N) own.end = N;
   own.end = std::max(own.begin, own.end);
@@ -185,8 +186,8 @@ void MoeLayer::Forward::give_columns(Range columns, WorkCounter& next, Thread& s
     give_rows(h, std::min(columns.end, h + block), s, polls);
 }
 
-// Columns [h0, h1) of all rows, each where the owner of the column will get it from: for every rank
-// its columns of row 0, of row 1, ...
+// Writes columns [h0, h1) of all rows to where their owners fetch them: for each rank its columns
+// of row 0, then of row 1, ...
 void MoeLayer::Forward::give_rows(size_t h0, size_t h1, Thread& s, bool polls) const noexcept {
   const MoeSplit& t = layer_.plan_.split;
   const size_t tile = schedule_->down_tile, first = t.outputs[t.cut_place].begin;
@@ -213,7 +214,7 @@ void MoeLayer::Forward::give_rows(size_t h0, size_t h1, Thread& s, bool polls) c
   }
 }
 
-// The sum of a token in the order of a single rank: ascending expert, then slot, then the shared
+// Adds up a token in the order of a single rank: ascending expert, then slot, then the shared
 // expert, then identity experts.
 void MoeLayer::Forward::combine_token(size_t t, size_t thread) const noexcept {
   float* sums = arena_.of_thread(thread, thread_.sums);

@@ -70,7 +70,7 @@ TokenContext::TokenContext(size_t size, int64_t eos)
         size, eos, 1 << 24);
 }
 
-// The token so many before row t.
+// Returns the token `back` rows before row t.
 float TokenContext::before(const RecurrentRows& r, const float* from, size_t t,
                            size_t back) const noexcept {
   if (back <= t) return r.in[t - back];

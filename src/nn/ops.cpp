@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of rows, and their operations by the row functions of the machine.
+// Implements views of rows, and their operations by the row functions of this machine.
 #include "nn/ops.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-// Of an activation type; x_type_of says what others are.
+// Returns the number type of activation rows; x_type_of handles all other types.
 XType row_type(DType dtype) {
   return dtype == DType::kF32 ? XType::kF32 : dtype == DType::kBf16 ? XType::kBf16 : XType::kF16;
 }

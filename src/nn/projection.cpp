@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks, packing and the table of preparations (projection.h).
+// Checks and packs matrices, and keeps the table of preparations (projection.h).
 #include "nn/projection.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace moebius {
 namespace {
 
-// Equal as far as the form of a prepared row goes: everything but the number of outputs.
+// Returns whether two problems prepare rows alike: only the number of outputs may differ.
 bool same_rows(const Problem& a, const Problem& b) {
   Problem as_wide = a;
   as_wide.N = b.N;
@@ -48,7 +48,7 @@ void check_matrix(const Problem& want, const Problem& got, std::string_view what
     fail("{} has groups of unequal size; the layer was built for regular ones", what);
 }
 
-// Kernels index by it without looking.
+// Checks the column order, because kernels index by it without a check.
 void check_order(const Problem& p, const ColumnOrder& order, std::string_view what) {
   if (order.columns.size() != (p.act_order ? p.K : 0) ||
       order.group_ends.size() != (p.ragged ? p.groups : 0))
@@ -141,7 +141,7 @@ void PackedSlot::check(std::span<const float> bias, std::string_view what) const
     fail("{}: bias has {} values; expected {}", what, bias.size(), plan_->problem.N);
 }
 
-// While it lives, what the thread writes first lies where it is read.
+// While it exists, pages that this thread writes first are allocated on the node that reads them.
 class PackedSlot::Placed {
  public:
   Placed(const PackedSlot& slot, size_t n0, size_t n1) : nodes_(slot.place_.nodes) {
@@ -186,7 +186,7 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
   check(bias, what);
   order_ = column_order(w);
   check_matrix(p, make_problem(w, p.act, p.x_type), what);
-  // A matrix whose order happens to be the natural one, in a layer built for any order: say so
+  // The layer was built for any column order, and this matrix has the natural one: states it
   // explicitly.
   if (p.act_order && order_.columns.empty()) {
     order_.columns.resize(p.K);

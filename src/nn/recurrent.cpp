@@ -6,10 +6,10 @@
 namespace moebius {
 namespace {
 
-// f(step, token) for every token, as members take them.
+// Calls f(step, token) for every token; members share the tokens.
 template <class F>
 void each_token(std::span<const RecurrentStep> steps, WorkCounter& next, F f) {
-  size_t first = 0, i = 0;  // of the step that was reached
+  size_t first = 0, i = 0;  // first token and index of the current step
   for (size_t t = next.take();; t = next.take()) {
     while (i < steps.size() && t - first >= steps[i].tokens()) first += steps[i++].tokens();
     if (i == steps.size()) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Angles are f32 products of position and f32 frequency, as in the published implementations: in
-// f64 long contexts would differ.
+// Computes rotary embeddings. Angles are f32 products of position and f32 frequency, as in the
+// published implementations: f64 would differ in long contexts.
 #include "nn/rope.h"
 
 #include <algorithm>
@@ -13,8 +13,9 @@
 namespace moebius {
 namespace {
 
-// YaRN: interpolated frequencies where a feature turns less than beta_slow times in the original
-// context, unchanged ones where it turns more than beta_fast times, a ramp between.
+// Applies YaRN to frequencies: interpolates those of features that turn less than beta_slow times
+// in the original context, keeps those that turn more than beta_fast times, and blends linearly
+// between.
 std::vector<double> yarn(const RopeSpec& s, std::vector<double> f) {
   const auto d = static_cast<double>(s.dims);
   const auto correction = [&](double turns) {
@@ -114,7 +115,7 @@ void Rope::fill(Table& t, size_t n) const {
   if (half == 0 || t.cos.size() >= n * half) return;
   size_t position = t.cos.size() / half;
   t.sin.resize(n * half);
-  t.cos.resize(n * half);  // last: its size says how much is there
+  t.cos.resize(n * half);  // filled last: its size tells how much exists
   for (; position < n; ++position)
     for (size_t j = 0; j < half; ++j) {
       const float angle = static_cast<float>(position) * static_cast<float>(t.frequencies[j]);
@@ -128,7 +129,8 @@ Rope::Turn Rope::turn(size_t position, size_t length) const {
   const size_t half = t.frequencies.size();
   const float *cos = t.cos.data() + position * half, *sin = t.sin.data() + position * half;
   if (spec_.scaling == RopeScaling::kDynamic && beyond(length)) {
-    // Every length has frequencies of its own: one row of them, made for the last length seen.
+    // Every length has its own frequencies: the thread keeps one row of them, of the last length
+    // seen.
     thread_local size_t made_for = 0;
     thread_local uint64_t made_by = 0;
     thread_local std::vector<double> frequencies;
@@ -154,7 +156,8 @@ void Rope::rotate(float* x, size_t position, size_t length, XType type) const {
   row_functions().rotate(x, spec_.dims / 2, t.cos, t.sin, spec_.interleaved, type);
 }
 
-// (a, -b) turned forth is (a', -b'), where (a', b') is (a, b) turned back.
+// Rotates back by rotating the conjugate: (a, -b) turned forth is (a', -b'), where (a', b') is (a,
+// b) turned back.
 void Rope::rotate_back(float* x, size_t position, size_t length, XType type) const {
   const size_t half = spec_.dims / 2;
   const auto mirror = [&] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores, selection, weights. A row takes four steps: score all experts; choose k of them (bias and
-// groups change only this choice); take the weights from the scores; renormalize and scale. Sums
-// run in fixed lanes, so rows are equal on every machine.
+// Chooses experts. A row takes four steps: score all experts; choose k of them (bias and groups
+// change only this choice); take the weights from the scores; renormalize and scale. Sums run in
+// fixed lanes, so rows are equal on every machine.
 #include "nn/router.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ float max_row(const float* x, size_t n) {
   return best;
 }
 
-// Softmax of a row; a NaN or +infinity poisons the whole row, which then scores 0 everywhere.
+// Computes the softmax of a row; a NaN or +infinity makes all scores of the row 0.
 void softmax_row(const float* x, float* y, size_t n) {
   const float top = max_row(x, n);
   row_functions().exp_minus(x, top, y, n);
@@ -72,8 +72,8 @@ void score_row(Scoring scoring, const float* x, float* y, size_t n) {
   }
 }
 
-// The k largest of x[0..n), best first, ties to the lower index; ids are offset by `base`. values:
-// k floats.
+// Finds the k largest of x[0..n), best first, ties to the lower index; ids are offset by `base`.
+// values: room for k floats.
 void top_k(const float* x, size_t n, size_t k, int32_t base, int32_t* ids, float* values) {
   size_t have = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -89,7 +89,7 @@ void top_k(const float* x, size_t n, size_t k, int32_t base, int32_t* ids, float
   }
 }
 
-// Leaves only the best topk_group groups in play. scratch: 2 * groups floats.
+// Excludes all but the best topk_group groups from the choice. scratch: 2 * groups floats.
 void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch) {
   const size_t per_group = n / spec.groups;
   float* score = scratch;
@@ -106,15 +106,15 @@ void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch
     score[g] = spec.group_score_top2 && per_group > 1 ? first + second : first;
   }
   for (size_t g = 0; g < spec.groups; ++g) {
-    size_t better = 0;  // groups that come before this one
+    size_t better = 0;  // number of better groups
     for (size_t h = 0; h < spec.groups; ++h)
       if (score[h] > score[g] || (score[h] == score[g] && h < g)) ++better;
     if (better >= spec.topk_group) std::fill_n(choice + g * per_group, per_group, kNoScore);
   }
 }
 
-// One pick of the sparse mixer: the largest logit (not `excluded`) and its softmax value among the
-// logits near it.
+// Returns one pick of the sparse mixer: the largest logit that is not `excluded`; `weight` gets its
+// softmax value among the logits near it.
 int32_t sparse_pick(const float* logits, size_t n, int32_t excluded, float epsilon, float* weight) {
   int32_t best = -1;
   for (size_t i = 0; i < n; ++i) {
@@ -140,7 +140,8 @@ uint64_t next_random(uint64_t& state) {  // splitmix64
   return z ^ (z >> 31);
 }
 
-// k distinct ids, uniform (Floyd's sampling), from the seed and the row number alone.
+// Draws k distinct uniform ids (Floyd's sampling), which depend on the seed and the row number
+// alone.
 void simulate_row(const RouterSpec& spec, size_t t, size_t n, int32_t* ids, float* weights) {
   uint64_t state = spec.seed ^ (0xD1B54A32D192ED03u * (static_cast<uint64_t>(t) + 1));
   for (size_t j = 0; j < spec.top_k; ++j) {
@@ -194,7 +195,7 @@ Router::Router(const RouterSpec& spec) : spec_(spec) {
   if (spec.softmax_after_topk && spec.scoring != Scoring::kSoftmax)
     fail(
         "router: softmax over the selected logits and another scoring function exclude each other");
-  // More groups than experts, or groups of unequal size: plain selection, with the same scores,
+  // More groups than experts, or groups of unequal size, mean plain selection with the same scores,
   // bias and scale.
   grouped_ = spec.method == RouterMethod::kTopK && spec.groups > 1 && n > spec.groups &&
              n % spec.groups == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing methods by number and by name, as other engines count them (router.h).
+// Maps routing methods to the numbers and names of other engines (router.h).
 #include "base/error.h"
 #include "nn/router.h"
 

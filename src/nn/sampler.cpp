@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens may be chosen and what changes their logits; the passes over a row are in token_draw.
+// Decides which tokens may be chosen and changes their logits; token_draw passes over the row.
 #include "nn/sampler.h"
 
 #include <algorithm>
@@ -101,7 +101,7 @@ Sampler::Touched& Sampler::touch(int32_t id) {
 
 void Sampler::see_prompt(std::span<const int32_t> tokens) {
   if (params_.repetition_penalty == 1.0f) return;
-  std::vector<int32_t> ids(tokens.begin(), tokens.end());  // sorted, so that each lands at the end
+  std::vector<int32_t> ids(tokens.begin(), tokens.end());  // sorted, so that each addition appends
   std::sort(ids.begin(), ids.end());
   for (const int32_t t : ids)
     if (t >= 0) touch(t).prompt = true;
@@ -128,7 +128,8 @@ void Sampler::changes(std::span<const float> logits, std::vector<LogitChange>& o
 
 namespace {
 
-// The tokens that both leave, where these are few; otherwise nothing, and s.masked is the row.
+// Returns the tokens that both masks allow, if they are few; otherwise nothing, and s.masked is the
+// masked row.
 std::optional<std::span<const int32_t>> masked_tokens(std::span<const float> logits,
                                                       const std::vector<int32_t>& allowed,
                                                       const TokenMask& mask, SamplerScratch& s) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cuts of a call (schedule.h). All of it is done by the caller before it wakes anybody; with
-// one token it takes about a microsecond.
+// Cuts a call into batches and tasks (schedule.h). The caller does all of it before it wakes other
+// threads; with one token it takes about a microsecond.
 #include "nn/schedule.h"
 
 #include <algorithm>
@@ -12,30 +12,33 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kSoloWork = size_t{1} << 17;  // multiply-adds worth less than waking somebody
-constexpr size_t kSoloRows = 4;                // up to here the caller prepares alone
+constexpr size_t kSoloWork = size_t{1} << 17;  // fewer multiply-adds are not worth waking a thread
+constexpr size_t kSoloRows = 4;                // up to this many rows the caller prepares alone
 constexpr size_t kBatchRowsLeast = 64, kBatchRowsMost = 256;
 
-// Up to so many rows reading weights is the work: long streams of memory pay more than an even
+// Up to this many rows, reading weights dominates: long streams of memory pay more than an even
 // split.
 constexpr size_t kStreamRows = 4;
-constexpr size_t kStreamWeights = size_t{1} << 22;  // of a stream of a dense linear
-// Up to here a thread takes its share of down in one block: every batch is then one long stream of
-// weights (32 tokens on 2 threads 6.33 to 5.90 ms with a quarter of the blocks).
+constexpr size_t kStreamWeights = size_t{1} << 22;  // weight bytes per stream of a dense linear
+                                                    // layer
+// Up to this many tokens, a thread takes its share of down in one block, so that every batch is one
+// long stream of weights (32 tokens on 2 threads: 5.90 ms instead of 6.33 with blocks of a
+// quarter).
 constexpr size_t kDownStreamTokens = 256;
 
 constexpr size_t kLinearTasksPerThread = 4;
-constexpr size_t kMoeTasksPerThread = 8;  // the last to finish is a small part of the whole
-constexpr size_t kLeastColumns = 32;      // of a task of a mixture
+constexpr size_t kMoeTasksPerThread = 8;  // so that the last task to finish is a small part of the
+                                          // whole
+constexpr size_t kLeastColumns = 32;      // columns of a task of a mixture
 constexpr size_t kSortByInsertion = 64;
 
-// What lies in the second-level cache beside the weights that stream through it. The shares were
-// measured where it has 1 MiB.
+// Sizes of the data that stays in the second-level cache beside the weights that stream through it.
+// The shares were measured with 1 MiB.
 struct Budget {
   size_t linear_panel, linear_tile_floats;
   size_t moe_panel, up_tile_floats, down_tile_floats;
-  // Columns of down that a thread takes at a time: the rows of all batches are read once per block,
-  // the outputs of a block once per batch. Twice the cache balances the two.
+  // Sets the columns of down that a thread takes at a time: all batches' rows are read once per
+  // block, and the outputs of a block once per batch. Twice the cache size balances the two.
   size_t accumulator_floats;
   explicit Budget(const Caches& caches)
       : linear_panel(caches.l2 / 2),
@@ -50,7 +53,7 @@ size_t threads_for(size_t multiply_adds, size_t threads) {
   return multiply_adds < kSoloWork ? 1 : threads;
 }
 
-// Rows whose panel fits, enough of them to pay for decoding the weights once.
+// Returns rows whose panel fits, and enough of them to pay for decoding the weights once.
 size_t batch_rows(size_t row_panel_bytes, size_t row_bytes, size_t m_tile) {
   const size_t unit = std::lcm<size_t>(16, m_tile);
   const size_t rows = std::clamp(row_panel_bytes / row_bytes, kBatchRowsLeast, kBatchRowsMost);
@@ -101,7 +104,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
   if (rows == 0 || N == 0) return;
   out.threads = threads_for(rows * N * shape.inputs, threads);
   size_t most = batch_rows(budget.linear_panel, shape.row_bytes, shape.call.m_tile);
-  if (out.threads > 1) {  // batches are also what threads share out when they prepare rows
+  if (out.threads > 1) {  // threads also share out the preparation of rows by batch
     const size_t unit = std::lcm<size_t>(16, shape.call.m_tile);
     const size_t least = std::min(most, round_up(kBatchRowsLeast, unit));
     most = std::clamp(round_up(ceil_div(rows, out.threads), unit), least, most);
@@ -111,7 +114,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
   const size_t wanted = ceil_div(out.threads * kLinearTasksPerThread, out.batches.size());
   const size_t largest = shape.call.at_most(budget.linear_tile_floats / out.largest_batch);
   size_t share = std::max<size_t>(ceil_div(N, wanted), out.threads > 1 ? 16 : 1);
-  if (rows <= kStreamRows) {  // every thread reads the same number of streams, equally long
+  if (rows <= kStreamRows) {  // every thread reads the same number of equally long streams
     const size_t own = ceil_div(N, out.threads),
                  most_columns = std::max<size_t>(1, kStreamWeights / shape.inputs);
     share = std::max(share, ceil_div(own, ceil_div(own, most_columns)));
@@ -183,7 +186,7 @@ class MoeScheduler {
     return id < 0 || s_.expert_map.empty() ? id : s_.expert_map[static_cast<size_t>(id)];
   }
 
-  // Sorts (token, slot) items by expert; items of one expert keep their order.
+  // Sorts (token, slot) items by expert; the items of one expert keep their order.
   void group_rows() {
     const size_t items = ids_.size();
     out_.row_expert.clear();
@@ -229,7 +232,7 @@ class MoeScheduler {
     }
   }
 
-  // The shared expert sees every token, on one rank or another.
+  // Adds the rows of the shared expert, which sees every token, on this rank or another.
   void add_shared_rows() {
     const size_t rows = out_.routed + s_.shared_rows(T_);
     out_.row_expert.resize(rows, static_cast<uint32_t>(s_.local_experts()));
@@ -246,8 +249,8 @@ class MoeScheduler {
     }
   }
 
-  // The prepared row that an expert row reads: an earlier one of the same token, prepared alike, or
-  // a new one.
+  // Returns the prepared row that an expert row reads: an earlier one of the same token and
+  // preparation, or a new one.
   int32_t prepared_row(size_t first_job, uint32_t token, uint32_t preparation, int32_t item) {
     for (size_t j = first_job; j < out_.jobs.size(); ++j)
       if (out_.jobs[j].preparation == preparation && out_.jobs[j].item == item)
@@ -288,7 +291,7 @@ class MoeScheduler {
     }
   }
 
-  // Cuts the columns of each batch so that no task is more than a small share of a thread's work.
+  // Cuts the columns of each batch so that a task is a small share of a thread's work.
   void make_tasks() {
     const size_t limit =
         out_.threads == 1
@@ -309,7 +312,7 @@ class MoeScheduler {
       b.tasks = static_cast<uint32_t>(ceil_div(N, columns));
       if (b.tasks > 1 || s_.keep_intermediate) {
         b.intermediate = out_.intermediate_floats;
-        // Rows that ranks exchange lie one behind the other, however a rank cuts batches.
+        // Ranks exchange these rows, so they lie without gaps, whatever a rank's batches are.
         out_.intermediate_floats += s_.keep_intermediate ? b.rows * N : round_up(b.rows * N, 16);
       }
       for (size_t n = 0; n < N; n += columns)
@@ -319,8 +322,8 @@ class MoeScheduler {
     order_tasks(cost);
   }
 
-  // Node by node, since a member takes the tasks of its own node first; there long tasks first: the
-  // short ones fill the end.
+  // Sorts tasks by node, since a member takes tasks of its own node first, and within a node long
+  // ones first, so that short ones fill the end.
   template <class Cost>
   void order_tasks(Cost cost) {
     const auto node = [&](const Task& t) {

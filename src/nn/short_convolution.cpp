@@ -21,7 +21,8 @@ ShortConvolution::ShortConvolution(size_t channels, size_t width, const std::vec
     for (size_t j = 0; j < width; ++j) taps_[j * channels + c] = weight[c * width + j];
 }
 
-// Row t - back of the sequence: of this step, or of the state before it; null before its begin.
+// Returns row t - back of the sequence, from this step or from the state before it; null before the
+// sequence's first row.
 const float* ShortConvolution::row_before(const float* rows, size_t stride, const float* kept,
                                           size_t t, size_t back) const noexcept {
   if (back <= t) return rows + (t - back) * stride;
@@ -39,7 +40,7 @@ void ShortConvolution::apply(const float* rows, size_t stride, const float* kept
 void ShortConvolution::keep(const float* rows, size_t stride, const float* kept, size_t end,
                             float* to) const noexcept {
   for (size_t i = 0; i + 1 < width_; ++i) {
-    // Row i of those kept is the one `width - 1 - i` before token `end`.
+    // Kept row i is the one `width - 1 - i` before token `end`.
     const float* x = row_before(rows, stride, kept, end - 1, width_ - 2 - i);
     if (x == nullptr)
       std::fill_n(to + i * channels_, channels_, 0.0f);

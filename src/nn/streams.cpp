@@ -33,7 +33,7 @@ void softmax_rows(float* c, size_t n, float epsilon) noexcept {
   }
 }
 
-// Rows (step 1) or columns (step n) are divided by their sum + epsilon.
+// Divides rows (step 1) or columns (step n) by their sum + epsilon.
 void divide_by_sums(float* c, size_t n, size_t along, size_t across, float epsilon) noexcept {
   for (size_t i = 0; i < n; ++i) {
     float sum = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// No pass sorts the vocabulary. The greatest logits of blocks of tokens come first: the k-th
-// greatest of them bounds the k-th greatest logit from below, so that what top-k needs (and the best
-// alternatives) is gathered from a few blocks. Top-p and min-p bound their heads likewise. A draw
-// from everything looks for its block among the sums of blocks.
+// Draws tokens without sorting the vocabulary. The greatest logits of blocks of tokens come first:
+// the k-th greatest of them bounds the k-th greatest logit from below, so that what top-k needs
+// (and the best alternatives) is gathered from a few blocks. Top-p and min-p bound their heads
+// likewise. A draw from everything looks for its block among the sums of blocks.
 #include "nn/token_draw.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace moebius {
 namespace {
 
-// More tokens than this are first dealt to buckets by their logits, and only the bucket in which the
-// head of top-p ends is sorted.
+// A head with more tokens is first dealt to buckets by logit, and only the bucket where the head of
+// top-p ends is sorted.
 constexpr size_t kSortedAtOnce = 1024;
 constexpr size_t kMassBuckets = 4096;
 constexpr float kBucketsPerOctave = 64.0f;
@@ -24,7 +24,7 @@ bool better(const RankedToken& a, const RankedToken& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// +infinity is the one number that the passes would take for a logit: it becomes a change.
+// Bans tokens with the logit +infinity: a later pass would take it for a usable logit.
 void ban_infinities(std::span<const float> logits, SamplerScratch& s) {
   s.merged.clear();
   size_t next = 0;
@@ -71,7 +71,7 @@ ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> 
 
 namespace {
 
-// A logit that at least `count` tokens reach.
+// Returns a logit that at least `count` tokens reach.
 float reached_by(size_t count, SamplerScratch& s) {
   if (count > s.maxima.size()) return -kLargestLogit;
   s.ordered = s.maxima;
@@ -80,8 +80,8 @@ float reached_by(size_t count, SamplerScratch& s) {
   return std::max(*at, -kLargestLogit);
 }
 
-// A logit below all those whose weight has an exponent of at least log2_weight; a percent of slack
-// covers every rounding.
+// Returns a logit below every token whose weight has an exponent of at least log2_weight; one
+// percent of slack covers every rounding.
 float logit_below(const RowWeights& how, double log2_weight) {
   const double exponent = 1.01 * std::min(log2_weight, 0.0) - 0.01;
   const double least = (static_cast<double>(how.top) + exponent / static_cast<double>(how.rate));
@@ -100,14 +100,14 @@ void filter_head(TokenHead& head, Keep keep) {
   }
   head.resize(n);
 }
-// Keeps `last` and what is better.
+// Keeps `last` and all better tokens.
 void cut_head(TokenHead& head, const RankedToken& last) {
   filter_head(head, [&](float logit, int32_t id) {
     return logit > last.logit || (logit == last.logit && id <= last.id);
   });
 }
 
-// The best `count` stand first in s.ranked, in no order.
+// Moves the best `count` tokens to the front of s.ranked, in no order.
 void rank_head(size_t count, SamplerScratch& s) {
   s.ranked.clear();
   for (size_t i = 0; i < s.head.size(); ++i)
@@ -128,7 +128,7 @@ double weigh_head(const RowWeights& how, SamplerScratch& s) {
   return row_functions().weigh(how, s.head.logits.data(), s.weights.data(), s.head.size());
 }
 
-// Keeps the fewest best tokens whose weights reach `wanted`, one at least.
+// Keeps the fewest best tokens whose weights sum to `wanted`, at least one.
 void keep_mass(double wanted, const RowWeights& how, SamplerScratch& s) {
   const size_t n = s.head.size();
   const auto bucket_of = [&](float logit) {
@@ -154,7 +154,7 @@ void keep_mass(double wanted, const RowWeights& how, SamplerScratch& s) {
     if ((sum += static_cast<double>(t.weight)) >= wanted) return cut_head(s.head, t);
 }
 
-// The first token in ascending order of ids at which the running sum exceeds `rest`.
+// Returns the first token, in ascending order of ids, at which the running sum exceeds `rest`.
 int32_t pick(std::span<const float> weights, double rest) {
   size_t last = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -175,7 +175,7 @@ int32_t draw_from_all(const LogitRow& row, const RowWeights& how, double uniform
   return static_cast<int32_t>(b * kLogitBlock) + pick({weights.data(), logits.size()}, rest);
 }
 
-// Whether top_k leaves all tokens; and whether nothing takes any away.
+// takes_every: top_k keeps all tokens; takes_all: top_p and min_p keep them, too.
 bool takes_every(const SamplingParams& p, size_t vocab) {
   return p.top_k == 0 || static_cast<size_t>(p.top_k) >= vocab;
 }
@@ -183,14 +183,14 @@ bool takes_all(const SamplingParams& p, size_t vocab) {
   return takes_every(p, vocab) && p.top_p >= 1.0f && p.min_p <= 0.0f;
 }
 
-// The exponent of the least weight that min_p leaves.
+// Returns the binary exponent of the least weight that min_p keeps.
 double least_exponent(const SamplingParams& p) {
   return p.min_p > 0 ? natural_log(static_cast<double>(p.min_p)) * 1.4426950408889634
                      : -std::numeric_limits<double>::infinity();
 }
 
-// From s.head, which has all that can be chosen; total: the weight of all tokens where top_p counts for
-// every one of them.
+// Draws from s.head, which holds every token that can be drawn. total: the weight of all tokens,
+// used when top_p applies to the whole vocabulary.
 int32_t draw_from_head(const SamplingParams& p, const RowWeights& how, bool every, double total,
                        double uniform, SamplerScratch& s) {
   if (!every) keep_best(static_cast<size_t>(p.top_k), s);
@@ -219,7 +219,7 @@ int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform,
   if (!every) {
     least = reached_by(static_cast<size_t>(p.top_k), s);
   } else {
-    if (p.top_p < 1.0f) {  // tokens that weigh less than t are, all together, not needed for top_p
+    if (p.top_p < 1.0f) {  // tokens lighter than t are together not needed for top_p
       total = sum_weights(row, how, s.sums);
       const double t =
           0.99 * (1 - static_cast<double>(p.top_p)) * total / static_cast<double>(row.size());
@@ -249,7 +249,8 @@ std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t voca
     need.top_k = static_cast<uint32_t>(p.top_k);
   else
     need.top_p = static_cast<double>(p.top_p);
-  // What min_p takes away counts for the mass of the best top_k. A bucket more covers every rounding.
+  // With top_k and top_p, the mass of the best top_k includes tokens that min_p removes; otherwise
+  // no token below min_p's depth is needed. One more bucket covers every rounding.
   if (p.min_p > 0 && (need.top_k == 0 || p.top_p >= 1.0f)) {
     const double depth =
         -least_exponent(p) * static_cast<double>(kCandidateBucketsPerOctave) * 1.01 + 1;
