@@ -60,7 +60,7 @@ void KvPool::read(size_t kind, BlockId id, size_t versions, size_t version,
 bool KvPool::write(size_t kind, BlockId id, size_t versions, size_t version,
                    DeviceBlocks::Fill fill) {
   const size_t all = stored_bytes(kind, versions);
-  std::vector<uint8_t> staged;  // where several devices have a part
+  std::vector<uint8_t> staged;  // used where several devices hold parts of a block
   std::span<const uint8_t> rest;
   for (const Part& p : devices_) {
     const size_t bytes = p.block_bytes[kind] / versions;

@@ -146,7 +146,7 @@ DevicePlacement parse_placement(std::string_view text) {
   for (const size_t begin : begins) {
     DevicePlacement::Rule rule;
     rule.from = begin;
-    for (const PartRule& p : parts) {  // the last one that is about the layer counts
+    for (const PartRule& p : parts) {  // the last rule that names the layer applies
       if (begin < p.from || begin >= p.until) continue;
       if (p.part == "attention") rule.attention = p.device;
       if (p.part == "experts") rule.experts = p.device;
@@ -155,7 +155,7 @@ DevicePlacement parse_placement(std::string_view text) {
   }
   for (const PartRule& p : parts)
     if (p.part == "ends") placement.ends = p.device;
-  static_cast<void>(placement.cuda());  // one at most
+  static_cast<void>(placement.cuda());  // there is one CUDA device at most
   return placement;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over blocks, and the indexer of sparse attention, as operations of the CPU.
+// Implements attention over blocks, and the indexer of sparse attention, as operations of the CPU.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kInlineAppend = 16384;  // numbers; fewer are written by the calling thread
+constexpr size_t kInlineAppend = 16384;  // numbers; the calling thread alone writes fewer
 
 class CpuAttention : public AttentionOp {
  public:
@@ -86,12 +86,13 @@ class CpuAttention : public AttentionOp {
   KvPlace place_, entries_at_;
   bool sparse_;
   size_t first_kv_head_;
-  mutable BlockAddresses blocks_, entries_;  // of the call that runs
+  mutable BlockAddresses blocks_, entries_;  // blocks of the current call
   mutable std::vector<AttentionRows> rows_;
   mutable const float* relative_ = nullptr;
 };
 
-// Latents are kept as rows, in any type; what is made of them at each use is of the activations' type.
+// Attends over latents. The blocks hold latents as rows, in any type; the keys and values that each
+// use expands from them have the activations' type.
 class CpuLatentAttention final : public CpuAttention {
  public:
   CpuLatentAttention(CpuDevice& device, AttentionRequest& r)
@@ -99,7 +100,8 @@ class CpuLatentAttention final : public CpuAttention {
         latents_(std::move(*r.latents)),
         up_(static_cast<const CpuLinear&>(*latents_.up).layer()),
         layout_{latents_.width + latents_.rope, r.storage.type} {}
-  void cut(const KvPool&, BlockId, size_t) const override {}  // never read behind the last row
+  void cut(const KvPool&, BlockId, size_t) const override {}  // attention never reads behind the
+                                                              // last row
 
  private:
   void append(const Step& step, const RowSet& k, const RowSet&) const override {
@@ -116,19 +118,19 @@ class CpuLatentAttention final : public CpuAttention {
   void attend(Step& step, const float* q, float* out) const override {
     for (size_t i = 0; i < step.sequences.size(); ++i) attend_sequence(step, i, q, out);
   }
-  // Segment by segment, so that one segment of keys and values is in memory at a time.
+  // Attends segment by segment, so that only one segment of keys and values is in memory at a time.
   void attend_sequence(Step& step, size_t i, const float* q, float* out) const;
   void expand(const uint8_t* from, size_t tokens, uint8_t* to) const;
 
   AttentionRequest::Latents latents_;
   const LinearLayer& up_;
   KvRowLayout layout_;
-  mutable std::vector<AlignedBuffer> expanded_;  // blocks of one segment
+  mutable std::vector<AlignedBuffer> expanded_;  // expanded blocks of one segment
   mutable std::vector<const uint8_t*> expanded_at_;
   mutable std::vector<float> latent_rows_, kv_latent_, kv_rows_, k_rows_, v_rows_;
 };
 
-// Keys and values of the first `tokens` tokens of a block, as the up-projection declares.
+// Expands the keys and values of a block's first `tokens` tokens by the up-projection.
 void CpuLatentAttention::expand(const uint8_t* from, size_t tokens, uint8_t* to) const {
   const size_t heads = plan_.spec.heads, dk = plan_.spec.key_dim, dv = plan_.spec.value_dim,
                latent = latents_.width, nope = latents_.nope, rope = latents_.rope,
@@ -221,9 +223,9 @@ class CpuIndexer final : public IndexerOp {
     size_t total = 0;
     for (size_t i = 0; i < items; ++i) {
       const StepSequence& s = step.sequences[i];
-      const size_t end = (s.position + s.tokens) / spec.tokens();  // keys
+      const size_t end = (s.position + s.tokens) / spec.tokens();  // number of keys
       item_of.resize(item_of.size() + s.tokens, i);
-      if (end <= spec.top_k) continue;  // every row sees everything
+      if (end <= spec.top_k) continue;  // every row sees all keys
       chosen.at[i] = total;
       chosen.words[i] = IndexRows::words_of(spec.pooled ? s.position + s.tokens : end);
       total += s.tokens * chosen.selections * chosen.words[i];
@@ -257,7 +259,7 @@ class CpuIndexer final : public IndexerOp {
   CpuDevice& device_;
   Indexer indexer_;
   KvPlace place_;
-  mutable BlockAddresses blocks_;  // of the call that runs
+  mutable BlockAddresses blocks_;  // blocks of the current call
 };
 
 }  // namespace

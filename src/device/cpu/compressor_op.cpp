@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compressed keys over blocks, as an operation of the CPU.
+// Implements compressed keys over blocks as an operation of the CPU.
 #include "device/cpu/block_addresses.h"
 #include "kernels/oracle.h"
 
@@ -95,7 +95,7 @@ class CpuCompressor final : public CompressorOp {
   bool packed_;
   size_t rope_, rotated_at_, rotated_;
   KvPlace keys_at_, sources_at_;
-  mutable BlockAddresses source_blocks_, key_blocks_;  // of the call that runs
+  mutable BlockAddresses source_blocks_, key_blocks_;  // blocks of the current call
   mutable std::vector<Window> windows_;
   mutable std::vector<float> made_;
 };

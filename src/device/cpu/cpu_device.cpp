@@ -10,7 +10,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kInlineElements =
-    16384;  // below this waking the other threads costs more than it brings
+    16384;  // for less work, waking the other threads costs more than it brings
 
 }  // namespace
 
@@ -49,17 +49,17 @@ void CpuDevice::for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> 
 
 RowSet CpuDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) {
   Queue& queue = queues_[step.queue];
-  if (slot >= queue.floats.size()) {  // before any operation names it
+  if (slot >= queue.floats.size()) {  // the slot must exist before an operation uses it
     in_between([&] { queue.slots.resize(size_t{slot} + 16); });
     queue.floats.resize(queue.slots.size(), 0);
   }
   if (const size_t n = rows * cols; queue.floats[slot] < n) {
     const size_t room = std::max(n, queue.floats[slot] + queue.floats[slot] / 2);
-    queue.floats[slot] = 0;  // what was there is gone where allocating fails
+    queue.floats[slot] = 0;  // the old memory is gone if allocating fails
     run(step, [this, &queue, slot, room] {
       DeviceMemory& m = queue.slots[slot];
       if (m.size() >= room * sizeof(float)) return;
-      m = DeviceMemory();  // never both
+      m = DeviceMemory();  // released first: old and new memory never exist together
       m = allocate(room * sizeof(float));
     });
     queue.floats[slot] = room;
@@ -115,7 +115,7 @@ void CpuDevice::wait(Step& step) {
   step.ended = {};
   try {
     executor_->wait(step.queue);
-  } catch (...) {  // memory that was asked for may not have come
+  } catch (...) {  // the memory may be missing if allocating failed
     std::fill(queues_[step.queue].floats.begin(), queues_[step.queue].floats.end(), 0);
     throw;
   }
@@ -169,7 +169,7 @@ void CpuBlocks::copy(size_t kind, BlockId from, BlockId to) {
       [&] { std::memcpy(block(kind, to), block(kind, from), kinds_[kind].block_bytes); });
 }
 
-// Nobody else uses the block: other operations need not wait.
+// Reads at once, without waiting for queued operations: nobody else uses the block.
 void CpuBlocks::read(size_t kind, BlockId id, size_t offset, std::span<uint8_t> out) {
   const auto copy = [&] { std::memcpy(out.data(), block(kind, id) + offset, out.size()); };
   if (!device_.closed()) return copy();

@@ -9,8 +9,8 @@
 namespace moebius {
 namespace {
 
-// To the layer the other device is a rank that owns all columns of the sum: rows for it are all that it
-// passes on, and nothing comes back.
+// Passes the rows of experts on instead of adding them. The layer takes the other device for a rank
+// that owns all columns of the sum: it sends its rows there, and nothing comes back.
 class RowsAway final : public MoeExchange {
  public:
   explicit RowsAway(CpuExpertPart::RowPlace place) : place_(place) {}
@@ -38,7 +38,7 @@ class RowsAway final : public MoeExchange {
 LoadOptions second_of_two(const LoadOptions& options, const std::vector<uint32_t>& expert_of,
                           size_t elsewhere) {
   LoadOptions o = options;
-  if (elsewhere == 0) return o;  // nobody is the first
+  if (elsewhere == 0) return o;  // rank 0 has no experts
   o.rank.ep = 2, o.rank.ep_rank = 1, o.rank.second = Cut::kOutputs;
   o.rank.expert_of = expert_of, o.rank.first_places = elsewhere;
   return o;
@@ -87,7 +87,8 @@ void CpuExpertPart::index_places() {
     local_of_[expert_of_[p]] = static_cast<int32_t>(p - elsewhere_);
 }
 
-// Rows of experts in the order of their places, of each in the order of tokens and slots (nn/moe_split.cpp).
+// Numbers the rows by their experts' places; rows of one expert keep the order of tokens and slots
+// (nn/moe_split.cpp). Writes the row of each item to `at`.
 size_t CpuExpertPart::place_items(std::span<const int32_t> ids, std::span<int32_t> at) const {
   const auto local = [&](int32_t id) { return id < 0 ? -1 : local_of_[static_cast<size_t>(id)]; };
   std::vector<int32_t> next(expert_of_.size() - elsewhere_ + 1, 0);

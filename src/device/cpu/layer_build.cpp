@@ -19,7 +19,7 @@ std::span<const RoleAlias> aliases_of(const StoredScheme& s) {
   return s.method != nullptr ? s.method->aliases() : std::span<const RoleAlias>();
 }
 
-// The tensors whose names begin with `prefix`, by role.
+// Returns the tensors whose names begin with `prefix`, by role.
 ModuleTensors tensors_of(const TensorStore& store, std::string_view prefix,
                          const std::string& module, const StoredScheme& scheme) {
   ModuleTensors out;
@@ -44,7 +44,7 @@ ModuleTensors tensors_of(const TensorStore& store, std::string_view prefix,
   return out;
 }
 
-// The scheme of a matrix whose tensors are there; a method may move tensors to other roles.
+// Decides the scheme of a matrix from its tensors; a method may move tensors to other roles.
 Scheme decided(const StoredScheme& s, const std::string& name, ModuleTensors& tensors,
                const TensorStore& store, bool expert) {
   if (s.method == nullptr) return s.scheme;
@@ -52,7 +52,8 @@ Scheme decided(const StoredScheme& s, const std::string& name, ModuleTensors& te
   return s.method->rules()->decide({known, known, expert, tensors, store}).scheme;
 }
 
-// `expert`: a routed one, where fewer schemes can run than in a linear.
+// Plans a matrix. expert: it belongs to a routed expert, where fewer schemes run than in a linear
+// layer.
 void plan_matrix(Module& m, const StoredScheme& s, const TensorStore& store, uint64_t N, uint64_t K,
                  bool expert) {
   m.kind = expert ? ModuleKind::kExpert : ModuleKind::kLinear;
@@ -82,7 +83,8 @@ void check_part_rank(const Rank& rank, const std::string& name) {
             rank.tp_rank, rank.tp);
 }
 
-// Names of the parts for messages: unlike each other, and none followed by a dot begins another.
+// Names the parts for messages: no two names are equal, and no name followed by a dot begins
+// another one.
 std::vector<std::string> labels_of(const std::vector<MatrixPart>& parts) {
   std::vector<std::string> labels;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -100,7 +102,7 @@ std::vector<std::string> labels_of(const std::vector<MatrixPart>& parts) {
   return labels;
 }
 
-// Rows that the caller's matrix of gate and up has.
+// Returns the rows of the caller's matrix that holds gate and up.
 uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint64_t intermediate) {
   const TensorRef& w =
       tensors[Role::kWeightPacked] ? tensors[Role::kWeightPacked] : tensors[Role::kWeight];
@@ -115,7 +117,7 @@ uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint6
   return rows;
 }
 
-// The section of another method, for the module that "module" names.
+// Parses the section of another quantization method; its module has the name "module".
 StoredScheme parse_method(const Json& given) {
   Json section = Json::object();
   std::string module;
@@ -178,7 +180,7 @@ StoredScheme parse_stored_scheme(const std::string& json) {
 std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme) {
   std::vector<SuffixNeed> out;
   const Scheme& s = scheme.scheme;
-  // Native FP8 without blocks calls its scale as all others do.
+  // Native FP8 without blocks gives its scale the name that other formats have.
   const bool plain_scale =
       s.format == Format::kNativeFp8 && s.weights && s.weights->strategy != Strategy::kBlock;
   for (const RoleNeed& need : roles_of(s)) {
@@ -196,7 +198,7 @@ std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme) {
 std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
                                           const LayerOptions& options) {
   if (parts.empty()) fail_at({"argument", "", "", "", "parts"}, "a linear layer needs a part");
-  // One store for all parts: a tensor's name is that of its part and its own.
+  // All parts share one store: a tensor's name is its part's name and its own.
   const std::vector<std::string> labels = labels_of(parts);
   std::vector<TensorData> all;
   for (size_t i = 0; i < parts.size(); ++i)
@@ -307,7 +309,8 @@ void ExpertsBuilder::set_expert(size_t id, std::span<const TensorData> tensors) 
         tensors_of(store, half ? std::string("gate_up.") : fmt::format("{}.", kProjections[i]),
                    m.name, d_.schemes[i]);
     if (half) {
-      m.plan.tensors[Role::kWeightShape] = {};  // of both halves; the sizes are the spec's
+      m.plan.tensors[Role::kWeightShape] = {};  // the stored shape is that of both halves; the
+                                                // sizes come from the spec
       take_half(m.plan.tensors, fused_rows(m.plan.tensors, m.name, spec.intermediate), m.projection,
                 d_.gate_up_step);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading what was planned (layer_loader.h).
+// Reads and packs the layers that layer_plan.h planned (layer_loader.h).
 #include "device/cpu/layer_loader.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-// A matrix in memory, cut for the rank.
+// Holds a matrix in memory, cut for this rank.
 struct LoadedModule {
   QuantMatrix w;
   std::vector<float> bias;
@@ -27,7 +27,7 @@ std::vector<float> planned_bias(const ModulePlan& p, const TensorStore& store) {
           bias.begin() + static_cast<std::ptrdiff_t>(p.end)};
 }
 
-// Errors of reading know the module and the file that its first tensor lies in.
+// Runs fn; an error gets the module's name and the file of its first tensor.
 template <class F>
 decltype(auto) placing_module(const Module& m, const TensorStore& store, F&& fn) {
   return placing_errors(
@@ -59,7 +59,7 @@ void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p
   placing_module(*p.module, store, [&] { read_planned(to, store, p, buffer); });
 }
 
-// Buffers of the threads that read blocks of rows at the same time.
+// Lends buffers to threads that read blocks of rows at the same time.
 class BufferPool {
  public:
   std::unique_ptr<LoadBuffer> take() {
@@ -104,7 +104,7 @@ RowSource row_source(const TensorStore& store, const ModulePlan& p, uint64_t blo
 
 float output_scale(const Module& m) { return m.plan.has_output_scale ? m.plan.output.scale : 0.0f; }
 
-// Of a cut module its share.
+// Returns the bytes of the file that this rank reads of a module: all, or its share of a cut one.
 uint64_t file_bytes_of(const ModulePlan& p) {
   if (p.module == nullptr) return 0;
   const uint64_t size = p.cut == Cut::kOutputs ? p.module->plan.N : p.module->plan.K;
@@ -119,7 +119,7 @@ uint64_t file_bytes_of(const ExpertModules& e) {
   return bytes;
 }
 
-// One expert in memory; reused from expert to expert.
+// Reads one expert after another into the same memory.
 class ExpertReader {
  public:
   ExpertWeights read(const TensorStore& store, const ExpertModules& e) {
@@ -143,7 +143,7 @@ class ExpertReader {
   std::array<LoadedModule, 3> loaded_;
 };
 
-// Expert ids by token id; empty: the block chooses by scores.
+// Reads the table of expert ids by token id; empty when the block chooses experts by scores.
 std::vector<int32_t> load_token_table(const Checkpoint& checkpoint, const MoeBlock& block) {
   if (block.spec.router.method != RouterMethod::kTable) return {};
   const TensorStore& store = checkpoint.store();
@@ -170,7 +170,7 @@ std::vector<int32_t> load_token_table(const Checkpoint& checkpoint, const MoeBlo
   return table;
 }
 
-// A layer of what was packed before; null: there is none, or it does not fit.
+// Returns a layer that was packed before; null when there is none or it does not fit.
 template <class Make>
 auto adopt_layer(PackedStore* store, const std::string& key, Make make)
     -> decltype(make(std::declval<PackedBlock>())) {
@@ -208,7 +208,8 @@ std::unique_ptr<MoeLayer> adopt_moe(const std::string& key, const MoePlan& plan,
   });
 }
 
-// Experts lie otherwise on several nodes.
+// Returns the key of a layer in the file of packed weights. Experts on several nodes have another
+// layout, and so another key.
 std::string key_of(const MoeBlockPlan& plan, const LayerOptions& options) {
   std::vector<ModulePlan> all;
   for (const ExpertModules& e : plan.experts) all.insert(all.end(), e.begin(), e.end());
@@ -218,7 +219,7 @@ std::string key_of(const MoeBlockPlan& plan, const LayerOptions& options) {
                     fmt::format("experts of {} nodes, bias {}", nodes, plan.layer.first_tp_rank));
 }
 
-// Reads, checks and packs all experts, as many at a time as there are threads.
+// Reads, checks and packs all experts, one per thread at a time.
 std::unique_ptr<MoeLayer> pack_experts(const TensorStore& store, const MoeBlockPlan& plan,
                                        const LayerOptions& options) {
   auto layer = std::make_unique<MoeLayer>(plan.layer, options.pool);
@@ -334,7 +335,7 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
   MoeBlockPlan plan = plan_moe(block, options, part, groups);
 
-  // Experts that move between ranks are packed here.
+  // Experts that can move between ranks are not kept in the file: they are packed anew.
   PackedStore* store = plan.all.empty() ? options.packed : nullptr;
   const std::string key = store != nullptr ? key_of(plan, options) : "";
   MoeBlockLayer result;

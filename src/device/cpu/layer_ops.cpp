@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers, mixtures of experts, recurrent layers and the token table as operations of the CPU.
+// Implements linear layers, mixtures of experts, recurrent layers and the token table as operations
+// of the CPU.
 #include <algorithm>
 #include <cstring>
 
@@ -58,7 +59,7 @@ class CpuHeadLinear final : public LinearOp {
   }
 
   CpuDevice& device_;
-  mutable HeadLinear layer_;  // has scratch of its own
+  mutable HeadLinear layer_;  // mutable because it holds scratch memory
   size_t heads_, input_step_, output_step_;
 };
 
@@ -137,11 +138,11 @@ class CpuExperts final : public ExpertsOp {
   MoeBlockLayer layer_;
   MoeExchange* exchange_;
   ModuleTap* tap_;
-  std::unique_ptr<const MoeBlock> block_;  // that the tap is told
+  std::unique_ptr<const MoeBlock> block_;  // block whose name and choices the tap gets
   ExpertsFacts facts_;
-  mutable std::vector<int32_t> ids_;  // of the call that runs
+  mutable std::vector<int32_t> ids_;  // expert ids of the current call
   mutable std::vector<float> weights_;
-  mutable std::vector<int64_t> tokens_;  // of a block that chooses by them
+  mutable std::vector<int64_t> tokens_;  // token ids, for a block that chooses experts by them
 };
 
 class CpuRecurrent final : public RecurrentOp {
@@ -176,7 +177,7 @@ class CpuRecurrent final : public RecurrentOp {
   CpuDevice& device_;
   std::unique_ptr<Recurrent> net_;
   KvPlace place_;
-  mutable std::vector<float> arranged_, mixed_, unkept_;  // of the call that runs
+  mutable std::vector<float> arranged_, mixed_, unkept_;  // buffers of the current call
 };
 
 class CpuEmbedding final : public EmbeddingOp {
@@ -202,7 +203,7 @@ class CpuEmbedding final : public EmbeddingOp {
   }
 
  private:
-  // A dense table may lie in the file of packed weights, as it is.
+  // Loads the table; a dense one may be kept as it is in the file of packed weights.
   void load_table(const Checkpoint& checkpoint, const Module& table) {
     PackedStore* store = is_dense_code(table.plan.code) ? device_.options().packed.get() : nullptr;
     const std::string key = packed_key(table.name, fmt::format("table {}x{} code {}", table.plan.N,
@@ -238,10 +239,10 @@ class CpuEmbedding final : public EmbeddingOp {
   const LinearLayer* output_;
   float multiplier_;
   size_t hidden_;
-  // The table; or how rows of the output projection are read back.
+  // The table, or how rows of the packed output projection are read back.
   std::optional<PackedRows> packed_;
   LoadBuffer memory_;
-  WeightMemory kept_;  // or of the file of packed weights
+  WeightMemory kept_;  // or in the file of packed weights
   QuantMatrix table_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planning from headers (layer_plan.h).
+// Plans layers from headers alone (layer_plan.h).
 #include "device/cpu/layer_plan.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace moebius {
 namespace {
 
-// What the headers say about a matrix, as a view without payload.
+// Returns a matrix view without payload that has zero points and offsets wherever the plan has
+// them, so that kernels can be chosen before anything is read.
 QuantMatrix with_zero_points(QuantMatrix facts, const MatrixPlan& plan) {
   static constexpr int8_t kSomeZeroPoint = 0;
   facts.zero_points = plan.zero_points ? &kSomeZeroPoint : nullptr;
@@ -29,8 +30,8 @@ Problem whole_problem(const Module& module, const ActSpec& act, XType x_type) {
                       {module.plan.act_order, false});
 }
 
-// Why a request for this input is not granted; null: it is. Asked of the whole module: ranks that
-// hold parts of it must agree.
+// Returns why this input type cannot run; null when it can. The whole module decides, not a rank's
+// part: all ranks must agree.
 const char* refusal_of(const Module& module, const ActSpec& act) {
   return portable_reason(whole_problem(module, act, XType::kF32));
 }
@@ -56,7 +57,7 @@ void check_block(const MoeBlock& block, bool with_router) {
     fail("{}: the folder has no router for this block", block.name);
 }
 
-// The column order of a module, where it has one of its own.
+// Returns the column order that belongs to this module alone; empty when it has none.
 std::vector<int32_t> column_groups(const Module& module, ColumnGroups groups) {
   if (!module.plan.act_order) return {};
   std::vector<int32_t> g_idx = groups(module);
@@ -70,7 +71,7 @@ void check_supported(const Module& module) {
     fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
 }
 
-// Global ids of the experts of ep rank `ep_rank`, in local order.
+// Returns the global ids of the experts of rank `ep_rank`, in local order.
 std::vector<size_t> experts_of_rank(const MoeBlock& block, const Rank& rank, uint64_t ep_rank) {
   std::vector<size_t> out;
   if (!rank.expert_of.empty()) {
@@ -98,11 +99,11 @@ std::vector<size_t> experts_of_rank(const MoeBlock& block, const Rank& rank, uin
   return out;
 }
 
-// Ranks that run a block together without sums over them.
+// Plans how ranks run a block together without sums over ranks.
 void plan_split(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
   plan.split =
       moe_split(block.spec.hidden, rank.tp, rank.tp_rank, rank.ep, rank.ep_rank, block.name);
-  plan.first_tp_rank = plan.first_rank = true;  // of its own columns
+  plan.first_tp_rank = plan.first_rank = true;  // each rank is the first for its own columns
   if (rank.ep == 1) return;
   plan.expert_of = rank.expert_of;
   if (const size_t H = block.spec.hidden; rank.first_places)
@@ -120,7 +121,7 @@ void plan_split(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
   }
 }
 
-// Index of the plan of an expert among the distinct ones.
+// Returns the index of an expert's plan in the list of distinct plans; adds a new one.
 uint32_t add_distinct(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
   const auto at = std::find(plans.begin(), plans.end(), plan);
   if (at != plans.end()) return static_cast<uint32_t>(at - plans.begin());
@@ -142,7 +143,7 @@ ActSpec act_spec_of(const Module& module, const ActRequest& request) {
   const Scheme& scheme = module.plan.scheme;
   const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
   if (is_static && !module.plan.has_input_scale)
-    return ActSpec{};  // uncalibrated: the input is used as it is
+    return ActSpec{};  // an uncalibrated input is used as it is
   const ActSpec act = act_spec_of(scheme, request);
   return departs(scheme, act) && refusal_of(module, act) != nullptr ? ActSpec{} : act;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by hashed n-grams, as an operation of the CPU. The table stays in its files.
+// Implements rows of a table by hashed n-grams as an operation of the CPU. The table stays in its
+// files.
 #include "device/cpu/recurrent_steps.h"
 #include "kernels/prepared_rows.h"
 
@@ -37,7 +38,8 @@ class CpuNGrams final : public NGramOp {
   }
 
  private:
-  // ids_ of the step's tokens. Twice in a step they are the same: what is kept is never read in it.
+  // Fills ids_ with the table rows of the step's tokens. A second call in a step gives equal ids,
+  // because what the first one kept is read by later steps only.
   void find_rows(Step& step, bool keeps) const {
     const RecurrentShape& shape = context_.shape();
     const size_t heads = hash_.sizes.size(), n = hash_.size;
@@ -63,7 +65,7 @@ class CpuNGrams final : public NGramOp {
   TokenContext context_;
   std::unique_ptr<const RowTable> table_;
   KvPlace place_;
-  mutable std::vector<float> tokens_, contexts_, unkept_;  // of the call that runs
+  mutable std::vector<float> tokens_, contexts_, unkept_;  // buffers of the current call
   mutable std::vector<int64_t> ids_;
 };
 

@@ -63,7 +63,7 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// Names, types, shapes and places of all tensors.
+// Returns names, types, shapes and places of all tensors as text.
 std::string headers_of(const TensorStore& store) {
   std::string text;
   for (const TensorInfo& t : store.tensors())
@@ -71,8 +71,8 @@ std::string headers_of(const TensorStore& store) {
   return sha_of(text);
 }
 
-// What tells a file from one with other weights of the same shapes: its size and time, and some bytes of
-// it.
+// Returns text that tells apart files with equal shapes and other weights: size, time and some
+// bytes of each file.
 std::string source_of(const TensorStore& store) {
   std::string text;
   std::vector<uint8_t> sample(kSampleBytes);
@@ -94,14 +94,15 @@ std::string source_of(const TensorStore& store) {
   return text;
 }
 
-// A file that was read from end to end once is known to be good while nobody wrote to it.
+// Returns the line that marks a packed file as known to be good: it was read from end to end once,
+// and nobody wrote to it since.
 std::string identity_of(const struct stat& st) {
   return fmt::format("known good: inode {} bytes {} written {}.{:09} changed {}.{:09}\n", st.st_ino,
                      st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec,
                      st.st_ctim.tv_nsec);
 }
 
-// The file may be good, and cannot be used here.
+// Thrown when a packed file cannot be used here although it may be good.
 class PackTrouble : public Error {
  public:
   using Error::Error;
@@ -114,7 +115,8 @@ struct OpenedPack {
   struct stat st {};
 };
 
-// Header and index. Throws Error; nothing: there is no such file.
+// Opens a packed file and reads its header and index. Returns nothing when there is no such file;
+// throws Error.
 std::optional<OpenedPack> open_pack(const std::string& path) {
   OwnedDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (fd.get() < 0 && errno == ENOENT) return std::nullopt;
@@ -123,7 +125,8 @@ std::optional<OpenedPack> open_pack(const std::string& path) {
   OpenedPack pack;
   if (::fstat(fd.get(), &pack.st) != 0 || !S_ISREG(pack.st.st_mode))
     fail("{}: is no regular file", printable(path));
-  (void)::flock(fd.get(), LOCK_SH | LOCK_NB);  // whoever cleans up sees that it is in use
+  (void)::flock(fd.get(), LOCK_SH | LOCK_NB);  // a process that cleans up sees that the file is in
+                                               // use
   const ReadFile file(path);
   std::vector<uint8_t> header(std::min<uint64_t>(file.size(), kPackHeaderBytes));
   file.read_at(0, header);
@@ -145,7 +148,7 @@ std::optional<OpenedPack> open_pack(const std::string& path) {
   return pack;
 }
 
-// All blocks, by all threads.
+// Checks the checksums of all blocks, with all threads.
 void check_blocks(const OpenedPack& pack, ThreadPool* pool) {
   struct Piece {
     const std::string* key;
@@ -186,8 +189,8 @@ std::string describe_problem(const Problem& p) {
 
 }  // namespace
 
-// The file beside a packed one, by which processes that would write it take turns; it also says what is
-// known to be good.
+// Locks the file beside a packed one: processes that would write the packed file take turns by it,
+// and it holds the line that says which file is known to be good.
 class PackedStore::Lock {
  public:
   explicit Lock(const std::string& path)
@@ -203,7 +206,7 @@ class PackedStore::Lock {
     do {
       code = ::flock(fd_, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     } while (code == EINTR);
-    return code != EWOULDBLOCK;  // a file system without locks: writers have files of their own
+    return code != EWOULDBLOCK;  // a file system without locks: every writer has a file of its own
   }
   void record(const std::string& line) const {
     if (::ftruncate(fd_, 0) == 0) (void)!::pwrite(fd_, line.data(), line.size(), 0);
@@ -244,7 +247,7 @@ PackedStore::PackedStore(std::string path, PackRequest request)
 PackedStore::~PackedStore() {
   try {
     if (writes_) ::unlink((path_ + ".tmp").c_str());
-  } catch (const std::bad_alloc&) {  // the next start writes over it
+  } catch (const std::bad_alloc&) {  // the next start overwrites the broken file
   }
 }
 
@@ -290,8 +293,9 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
     lock->take(true);
   }
   try {
-    if (packed->open_file(fingerprint, why)) return packed;  // it was made meanwhile
-    ::unlink(path.c_str());  // of no use any more; who has it mapped keeps it
+    if (packed->open_file(fingerprint, why)) return packed;  // another process made it meanwhile
+    ::unlink(path.c_str());  // the old file is of no use any more; a process that mapped it keeps
+                             // it
     const uint64_t needed = r.bytes + r.bytes / 32 + (uint64_t{1} << 20),
                    free = free_bytes(r.folder);
     if (needed > free)
@@ -308,7 +312,8 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
   return packed;
 }
 
-// False: there is none, or `why` not.
+// Opens the packed file. Returns false when there is none (`why` is empty) or it cannot be used
+// (`why` says why).
 bool PackedStore::open_file(const std::string& fingerprint, std::string& why) {
   why.clear();
   try {
@@ -345,7 +350,8 @@ void PackedStore::begin_file(const std::string& fingerprint, std::string about) 
       ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (fd.get() < 0) fail("{}: cannot create: {}", printable(temporary), errno_text(errno));
   (void)::flock(fd.get(), LOCK_SH | LOCK_NB);
-  // Addresses cost nothing; a model may take more than was foreseen.
+  // Reserves more addresses than planned, which costs nothing; a model may take more than was
+  // foreseen.
   const uint64_t room = 2 * request_.bytes + (uint64_t{1} << 30);
   try {
     file_ = std::make_shared<MappedFile>(fd.release(), path_, room);
@@ -402,7 +408,7 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
     give_up(error.what());
     return std::nullopt;
   }
-#if defined(SYNC_FILE_RANGE_WRITE)  // so that little is left to write at the end
+#if defined(SYNC_FILE_RANGE_WRITE)  // starts the write early, so that little is left at the end
   (void)::sync_file_range(file_->descriptor(), static_cast<off_t>(e.offset),
                           static_cast<off_t>(e.bytes), SYNC_FILE_RANGE_WRITE);
 #endif
@@ -410,7 +416,8 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
   return block_at(index_.entries.insert_or_assign(key, std::move(e)).first->second);
 }
 
-// What is mapped of it already stays, until the process ends.
+// Deletes the unfinished file and warns. Blocks of it that are mapped stay usable until the process
+// ends.
 void PackedStore::give_up(const std::string& why) {
   writes_ = false;
   ::unlink((path_ + ".tmp").c_str());

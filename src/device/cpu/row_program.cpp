@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row operations on the CPU. Numbers are f32 that are exact in the type of activations: an operation
-// ends with one rounding to it.
+// Runs row operations on the CPU. Numbers are f32 that the activation type can hold: every
+// operation ends with one rounding to it.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,8 @@
 namespace moebius {
 namespace {
 
-// Operations on single numbers: a long row is cut into pieces for the threads.
+// Returns whether an operation changes each number by itself: then threads share the pieces of a
+// long row.
 bool elementwise(const RowOp& op) {
   return op.kind == RowOpKind::kDivide || op.kind == RowOpKind::kCap;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows kept in blocks, as an operation of the CPU.
+// Implements rows kept in blocks as an operation of the CPU.
 #include <algorithm>
 
 #include "device/cpu/block_addresses.h"
@@ -45,7 +45,7 @@ class CpuRowStore final : public RowStoreOp {
   CpuDevice& device_;
   KvRowLayout layout_;
   KvPlace place_;
-  mutable BlockAddresses blocks_;  // of the call that runs
+  mutable BlockAddresses blocks_;  // blocks of the current call
 };
 
 }  // namespace

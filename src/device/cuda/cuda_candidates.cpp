@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates of rows of logits leave the device instead of the rows.
+// Copies the candidates of rows of logits to the host instead of whole rows.
 #include <algorithm>
 
 #include "base/checked.h"
@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// Of a row that draws: a quarter of its bytes at most.
+// Returns the most candidates of a row that draws: a quarter of the row's bytes.
 uint32_t most_candidates(size_t cols) {
   return static_cast<uint32_t>(std::clamp<size_t>(cols / 8, 1, 1024));
 }
@@ -25,7 +25,7 @@ bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const Candida
   c.x = at(step, x), c.cols = x.cols, c.most = draws ? most_candidates(x.cols) : 1;
   c.weighs = std::any_of(needs.begin(), needs.end(),
                          [](const CandidateNeed& n) { return n.vocab > 0 && n.weighs(); });
-  // [found][ids][logits] come back as one piece; work and needs lie behind them.
+  // One copy brings [found][ids][logits]; work memory and needs lie after them.
   const size_t ids_at = x.rows * sizeof(CudaFound),
                logits_at = ids_at + x.rows * c.most * sizeof(int32_t),
                end = logits_at + x.rows * c.most * sizeof(float),

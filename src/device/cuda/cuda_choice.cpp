@@ -83,7 +83,7 @@ Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const CudaTar
     return c;
   }
   c.numerics = kernel.numerics(problem), c.packed_bytes = kernel.packed_bytes(problem);
-  // Products of e4m3 are other arithmetic than declared: taken by name alone.
+  // Products of e4m3 differ from the declared arithmetic: such a kernel runs only when it is named.
   if (c.numerics == Numerics::kApproximate && wanted != title_of(kernel)) {
     c.verdict = Verdict::kSkipped;
     c.reason =
@@ -160,7 +160,8 @@ Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Polic
     }
   };
   if (!wanted.empty()) take(true);
-  // What the requested kernel cannot run gets the best of the others, where the policy says so.
+  // A layer that the requested kernel cannot run gets the best other kernel, if the policy allows
+  // it.
   if (choice.chosen == nullptr && (wanted.empty() || policy.where_it_can)) take(false);
   if (choice.chosen != nullptr) return choice;
   std::string why;

@@ -17,14 +17,14 @@ namespace moebius {
 namespace {
 
 constexpr std::string_view kCudaName = "cuda";
-constexpr size_t kGraphRows = 256;   // a step of more is launched as it comes
-constexpr size_t kLeastQueued = 4;   // operations that are worth a graph
-constexpr size_t kMostGraphs = 64;   // of a queue
-constexpr size_t kMostMarks = 4096;  // that are remembered
+constexpr size_t kGraphRows = 256;   // a step with more rows is launched without a graph
+constexpr size_t kLeastQueued = 4;   // a shorter queue is not worth a graph
+constexpr size_t kMostGraphs = 64;   // per queue
+constexpr size_t kMostMarks = 4096;  // most marks of steps that a queue remembers
 
 size_t number_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 
-// Parts of what is uploaded, one behind the other.
+// Collects values for one upload, each part at a multiple of 256 bytes.
 class Upload {
  public:
   template <class T>
@@ -64,7 +64,7 @@ CudaTrace& cuda_trace() {
 void CudaRoom::grow(const CudaApi& api, size_t bytes) {
   if (bytes <= bytes_) return;
   const size_t room = std::max(bytes, bytes_ + bytes_ / 2);
-  clear();  // never both
+  clear();  // released first: old and new memory never exist together
   memory_.emplace(api, room);
   bytes_ = room;
 }
@@ -128,7 +128,8 @@ void CudaDevice::check(CudaStatus status, std::string_view what) const {
 CudaDevice::Queue& CudaDevice::queue(const Step& step) const {
   Queue& q = queues_[step.queue];
   if (q.stream != nullptr) return q;
-  check(api().synchronize(nullptr), "weights");  // queues do not wait for what loading has queued
+  check(api().synchronize(nullptr), "weights");  // queues do not wait for copies that loading
+                                                 // queued
   check(api().make_stream(&q.stream), "stream");
   return q;
 }
@@ -155,7 +156,8 @@ void CudaDevice::launch(Step& step, const CudaMark& mark, const CudaRowProgram& 
   q.queued.push_back({step.phase, part_count(program) > 0 ? "heads" : "rows", {}, program});
 }
 
-// Work to the stream, in order. Programs of rows that follow each other go together: rows do not see each other.
+// Launches the work in order. Row programs that follow each other go in one launch, because rows do
+// not depend on each other.
 void CudaDevice::give(Queue& q, std::span<const Work> work, Traced* traced) const {
   const auto mark = [&](const Work* next) {
     if (traced == nullptr) return;
@@ -194,7 +196,7 @@ void CudaDevice::flush(Queue& q) const {
     check(api().make_clock(work.size() + 1, &clock), "times");
     traced = std::make_shared<Traced>();
     traced->clock = {clock, [&api = api()](void* c) { api.free_clock(c); }};
-    q.mark.add(uint64_t{1});  // a graph of its own
+    q.mark.add(uint64_t{1});  // traced steps have graphs of their own
   }
   const uint64_t mark = std::exchange(q.mark, {}).value();
   const auto give_all = [&] {
@@ -204,7 +206,8 @@ void CudaDevice::flush(Queue& q) const {
   if (work.size() < kLeastQueued || !q.few_rows) return give_all();
   if (q.known.size() > kMostMarks) forget_graphs(q);
   Recorded& r = q.known[mark];
-  // The first time brings memory and kernels; what comes only once needs no graph.
+  // A step is launched plainly the first time, which allocates memory and loads kernels; only a
+  // repeated step gets a graph.
   if (!std::exchange(r.seen, true) || r.refused) return give_all();
   if (r.graph == nullptr) {
     r.traced = traced;
@@ -234,7 +237,8 @@ void CudaDevice::capture(Queue& q, Recorded& to, std::span<const Work> work) con
   ++q.graphs;
 }
 
-// Behind what was given: its times go to the step's phases and to their names.
+// Reads the GPU timers of all traced operations that have finished, and adds them to the step's
+// phase times and to the trace by name.
 void CudaDevice::read_times(Step& step, Queue& q) const {
   for (const std::shared_ptr<Traced>& t : std::exchange(q.traced, {})) {
     std::vector<float> ms(t->pieces.size());
@@ -256,7 +260,7 @@ void CudaDevice::forget_graphs(Queue& q) const {
   q.known.clear(), q.graphs = 0;
 }
 
-// The memory may be in use by what was queued.
+// Enlarges a buffer after all queued work has finished, which may use it.
 void CudaDevice::grow(Queue& q, CudaRoom& room, size_t bytes) const {
   if (bytes <= room.bytes()) return;
   flush(q);
@@ -279,7 +283,7 @@ CudaRows CudaDevice::at(const Step& step, const RowSet& r) const {
   return {data + r.offset * number_bytes(r.numbers), r.numbers, r.rows, r.stride};
 }
 
-// The numbers cross at once: nothing that is queued reads them.
+// Copies the row numbers at once: no queued operation reads their buffer.
 void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                            const RowSet& y) {
   Queue& q = queue(step);
@@ -306,7 +310,7 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
       return ((r.rows - 1) * r.stride + r.cols) * number_bytes(r.numbers);
     };
     flush(q);
-    // What was uploaded from there is there.
+    // The last upload from this host buffer must have finished before the buffer is used again.
     if (std::exchange(q.moved, false)) check(api().synchronize(q.stream), "step");
     q.moving.grow(api(), std::max(x.rows > 0 ? extent(x) : 0, y.rows > 0 ? extent(y) : 0));
     uint8_t* bytes = q.moving.data();
@@ -363,7 +367,7 @@ uint32_t CudaDevice::column_of(const PositionFactor& factor) {
   return rope_columns_ + i;
 }
 
-// The operations of device/cpu/row_program.cpp.
+// Returns the factor of a position as device/cpu/row_program.cpp computes it.
 static float factor_at(const CudaDevice::PositionFactor& f, size_t position) {
   const auto& [scale, floor, first] = f.temperature;
   const auto at = static_cast<float>(position);
@@ -394,7 +398,7 @@ void CudaDevice::fill_numbers(const Step& step, float* to) const {
 
 void CudaDevice::begin(Step& step) {
   Queue& q = queue(step);
-  q.queued.clear(), q.mark = {}, q.traced.clear();  // of a step that failed
+  q.queued.clear(), q.mark = {}, q.traced.clear();  // remains of a step that failed
   q.pending.clear(), q.counted = 0;
   StepTables& tables = q.tables;
   tables = {};
@@ -433,13 +437,14 @@ void CudaDevice::begin(Step& step) {
         blocks.push_back(table[b] == kNoBlock ? nullptr : memory.block(kind, table[b]));
     }
     blocks.resize(
-        std::bit_ceil(std::max<size_t>(64, blocks.size())));  // places stay as tables grow
+        std::bit_ceil(std::max<size_t>(64, blocks.size())));  // rounded up, so that addresses stay
+                                                              // as tables grow
     blocks_at[kind] = upload.add(std::span<uint8_t* const>(blocks));
   }
   run(step, [&] {
     grow(q, q.uploaded, upload.bytes().size());
     grow(q, q.counts, counted_ * sizeof(uint32_t));
-    // The step before was waited for, so its tables have crossed.
+    // The buffer is free: the step before was waited for, so its tables have been copied.
     q.uploading.grow(api(), upload.bytes().size());
     std::copy(upload.bytes().begin(), upload.bytes().end(), q.uploading.data());
     check(api().upload(q.uploaded.data(), q.uploading.data(), upload.bytes().size(), q.stream),
@@ -461,7 +466,7 @@ void CudaDevice::begin(Step& step) {
 
 // --- experts ---
 
-// [rows] of expert 0, and behind them as many weights of 1.
+// Routes every row to expert 0 with weight 1: [rows] ids, then [rows] weights.
 CudaRouting CudaDevice::one_expert(const Step& step, size_t rows) const {
   Queue& q = queue(step);
   if (q.ones_rows < rows) {

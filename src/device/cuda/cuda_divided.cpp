@@ -116,7 +116,8 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     call.fetch_choice();
     x.device->on_host(step, x, {}, [&](HostRows rows, HostRows) {
       const CudaItemsCall::Chosen chosen = call.fetched();
-      if (here_ > 0 || facts_.every_token_bytes > 0) call.run_own();  // while the CPU does its part
+      // runs while the CPU computes its part
+      if (here_ > 0 || facts_.every_token_bytes > 0) call.run_own();
       size_t made = 0;
       const auto place = [&](size_t numbers) {
         made = numbers * sizeof(float);
@@ -141,7 +142,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
       call.add({0, x.rows});
   }
 
-  // The weights of the CPU's experts cross once for all pieces.
+  // Runs the CPU's experts on the device; their weights are copied once for all pieces of the rows.
   void run_streamed(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                     uint32_t* counts) const {
     device_.flush(step);

@@ -9,10 +9,11 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostItems = 32768;  // that plain kernels take in one call
-constexpr size_t kSumNumbers = 4;     // of a row whose others came added up: id, weight, two places
+constexpr size_t kMostItems = 32768;  // most items that plain kernels take in one call
+constexpr size_t kSumNumbers = 4;     // integers per row of sums: id, weight, two places
 
-enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers, kSums };  // what marks are of
+// kinds of CUDA graph marks
+enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers, kSums };
 
 }  // namespace
 
@@ -138,7 +139,7 @@ void CudaItemsCall::add(Range rows) const {
                  });
 }
 
-// Each row has one item then: its row of the others, with weight 1.
+// Adds rows of sums: each row has one item, its row of the others' sums, with weight 1.
 void CudaItemsCall::add_sums() const {
   const size_t n = rows_;
   room_.at_here.grow(device_.api(), kSumNumbers * n * sizeof(int32_t));

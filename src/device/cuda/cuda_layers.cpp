@@ -14,7 +14,7 @@ namespace {
 XType type_of(DType dtype) { return x_type_of(dtype); }
 size_t bytes_of(DType dtype) { return bits_of(dtype) / 8; }
 
-// Rows one behind the other, as they go to the device.
+// Copies rows to consecutive memory, as they go to the device.
 std::vector<uint8_t> gathered(const ConstRows& x) {
   const size_t row = x.cols * bytes_of(x.dtype);
   std::vector<uint8_t> out(x.rows * row);
@@ -30,7 +30,7 @@ void scatter_rows(const std::vector<uint8_t>& from, const Rows& y) {
                 from.data() + r * row, row);
 }
 
-// x and y on the device for one call.
+// Holds x and y on the device for one call.
 struct DeviceRows {
   CudaMemory x_memory, y_memory;
   CudaRows x, y;
@@ -49,13 +49,13 @@ struct DeviceRows {
   }
 };
 
-// Rows that lie on the device already.
+// Describes rows that are on the device already.
 CudaRows device_rows(const ConstRows& x) {
   return {const_cast<void*>(x.data), type_of(x.dtype), x.rows, x.stride};
 }
 CudaRows device_rows(const Rows& y) { return {y.data, type_of(y.dtype), y.rows, y.stride}; }
 
-// One module in memory, with what surrounds its product.
+// Holds a module in memory, with the data around its product.
 struct LoadedMatrix {
   LoadBuffer buffer;
   std::vector<float> bias;
@@ -68,7 +68,7 @@ struct LoadedMatrix {
   }
 };
 
-// Whether one matrix can hold the outputs of both, one behind the other.
+// Returns whether one matrix can hold the outputs of both, first a's and then b's.
 bool can_join(const CudaMatrix& a, const CudaMatrix& b) {
   const QuantMatrix &v = a.w, &w = b.w;
   const bool scales = v.scale_type == ScaleType::kNone ||
@@ -85,7 +85,7 @@ bool can_join(const CudaMatrix& a, const CudaMatrix& b) {
          b.output_scale == 0.0f;
 }
 
-// Several matrices as one.
+// Joins several matrices into one.
 struct JoinedMatrix {
   std::vector<uint8_t> codes, scales;
   std::vector<int8_t> zero_points;
@@ -136,7 +136,7 @@ const Kernel& chosen_kernel(const Problem& problem, const CudaLoad& load, std::s
       });
 }
 
-// The path of experts: tensor cores where all their matrices have it.
+// Returns the path of an expert: tensor cores if all its matrices can use them.
 CudaPath expert_path(const ExpertModules& e, const CudaLoad& load) {
   CudaPath path = CudaPath::kHopper;
   for (const ModulePlan& p : e) {
@@ -166,14 +166,14 @@ void set_cuda_expert(const CudaLayer& layer, size_t local, const Checkpoint& che
   if (load.progress) load.progress(bytes);
 }
 
-// Global number to place.
+// Maps global expert numbers to places; -1: not here.
 std::vector<int32_t> places_map(std::span<const uint32_t> expert_of, size_t experts) {
   std::vector<int32_t> map(experts, -1);
   for (size_t p = 0; p < expert_of.size(); ++p) map.at(expert_of[p]) = static_cast<int32_t>(p);
   return map;
 }
 
-// shared: the shared expert may have tensor cores too.
+// Loads the experts of a block. shared: the shared expert may use tensor cores, too.
 CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                        const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path, bool shared,
                        std::optional<std::span<const uint32_t>> some) {
@@ -195,7 +195,7 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   moe.memory = load.memory, moe.memory_bytes = load.memory_bytes;
   if (plan.shared) {
     CudaLoad own = load;
-    own.policy.where_it_can = true;  // a kernel that was asked for is that of the routed ones
+    own.policy.where_it_can = true;  // a requested kernel is meant for the routed experts
     moe.shared_path = shared ? expert_path(*plan.shared, own) : CudaPath::kPlain;
   }
   void* made = nullptr;
@@ -327,7 +327,7 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
                               const CudaLoad& load, MoePart part,
                               std::optional<std::span<const uint32_t>> some) {
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
-  LayerOptions options;  // the plan of the CPU checks the block and knows its problems
+  LayerOptions options;  // the CPU's plan checks the block and reports its problems
   options.act = load.act, options.x_type = load.x_type;
   const MoeBlockPlan plan = plan_moe(block, options, part, groups);
   CudaExperts out;
@@ -354,8 +354,9 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
   };
   try {
     make(true);
-  } catch (const Error&) {              // experts that differ, numbers that the form does not hold
-    if (load.memory != nullptr) throw;  // which plain kernels do not share
+  } catch (const Error&) {              // experts that differ, or numbers that the path's layout
+                                        // cannot hold
+    if (load.memory != nullptr) throw;  // plain kernels do not use this memory
     out.path_ = CudaPath::kPlain;
     make(false);
   }
@@ -366,7 +367,7 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
 void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block,
                              const CudaLoad& load, MoePart part) {
   const RouterSpec& rule = spec_.router;
-  if (rule.method == RouterMethod::kTable) return;  // experts by token: the caller has them
+  if (rule.method == RouterMethod::kTable) return;  // experts by token id: the caller chooses them
   CudaRouter router{};
   router.spec = rule;
   router.bias = bias_.empty() ? nullptr : bias_.data();
@@ -374,7 +375,7 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
   std::unique_ptr<LoadedMatrix> matrix;
   if (part == MoePart::kBlock && load.router_matrix && block.router != nullptr) {
     CudaLoad own = load;
-    own.policy.where_it_can = true;  // a kernel that was asked for is that of the experts
+    own.policy.where_it_can = true;  // a requested kernel is meant for the experts
     matrix = std::make_unique<LoadedMatrix>(checkpoint.store(), *block.router, own);
     router.matrix = &matrix->matrix;
     router.path = path_of(chosen_kernel(
@@ -386,7 +387,8 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
     router.path = CudaPath::kPlain;
     status = api.set_router(layer_.get(), &router);
   }
-  if (status == CudaStatus::kRefused && router.matrix == nullptr) return;  // chosen on the CPU
+  // experts are chosen on the CPU
+  if (status == CudaStatus::kRefused && router.matrix == nullptr) return;
   check_cuda(api, status, block.name);
   routes_ = true, has_router_ = router.matrix != nullptr;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers and row operations of a CUDA device.
+// Implements layers and row operations of a CUDA device.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace moebius {
 namespace {
 
-// What a mark is of.
+// Names the call that a graph mark describes.
 enum class CudaCall : uint64_t { kTake = 1, kLinear, kMlp, kExperts, kAttention, kRows };
 CudaMark mark_of(CudaCall call) { return CudaMark().add(static_cast<uint64_t>(call)); }
 
@@ -29,7 +29,7 @@ void run_linear(const CudaDevice& device, Step& step, const CudaLinear& layer,
                 });
 }
 
-// Modules side by side.
+// Runs modules that read the same rows side by side.
 class CudaLinearOp final : public LinearOp {
  public:
   CudaLinearOp(const CudaDevice& device, std::vector<CudaLinear> parts)
@@ -63,7 +63,7 @@ class CudaLinearOp final : public LinearOp {
   std::vector<std::string> names_;
 };
 
-// A matrix per head.
+// Multiplies every head by a matrix of its own.
 class CudaHeadLinear final : public LinearOp {
  public:
   CudaHeadLinear(const CudaDevice& device, const HeadMatrices& m)
@@ -185,7 +185,8 @@ class CudaAttentionOp final : public AttentionOp {
     args.layer = a_, args.sequences = tables.sequences, args.blocks = tables.blocks.at(place_.kind);
     args.offset = place_.offset, args.tiles = tiles.tiles, args.tile_count = tiles.count;
     args.sequence_count = step.sequences.size();
-    // At most so many: a power of two, so that few numbers occur.
+    // Rounded up to a power of two, so that few different numbers of segments occur and graphs
+    // repeat.
     args.segments = std::bit_ceil((step.longest + kDeviceSegment - 1) / kDeviceSegment);
     args.q = device_.at(step, q), args.out = device_.at(step, out);
     args.k = device_.at(step, k), args.v = device_.at(step, v);
@@ -197,7 +198,8 @@ class CudaAttentionOp final : public AttentionOp {
     });
     step.kv_bytes += bytes_read(step);
   }
-  void cut(const KvPool&, BlockId, size_t) const override {}  // never read behind the last row
+  void cut(const KvPool&, BlockId, size_t) const override {}  // attention never reads behind the
+                                                              // last row
 
   size_t tile_tokens() const { return cuda_tile_tokens(a_); }
 
@@ -220,7 +222,7 @@ class CudaAttentionOp final : public AttentionOp {
   std::optional<CudaMemory> sinks_;
 };
 
-// A table of rows as they are read: times their factor, in the type of activations.
+// Reads rows of the token table, times their factor, in the activation type.
 class CudaEmbedding final : public EmbeddingOp {
  public:
   CudaEmbedding(const CudaDevice& device, const Checkpoint& checkpoint, const Module& table,
@@ -356,7 +358,7 @@ class CudaProgram final : public RowProgram {
   CudaDevice& device_;
   std::array<uint32_t, kCudaOperands> parts_;
   std::vector<CudaRowOp> ops_;
-  std::optional<CudaMemory> memory_;  // their numbers
+  std::optional<CudaMemory> memory_;  // row numbers on the device
   size_t first_ = 0;
 };
 

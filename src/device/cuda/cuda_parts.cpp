@@ -6,7 +6,8 @@
 namespace moebius {
 namespace {
 
-// Operations that treat columns alike, so that a head of the whole row is as good as one of many.
+// Returns whether an operation treats all columns alike: then one head as wide as the row is as
+// good as many heads.
 bool is_even(RowOpKind kind) {
   switch (kind) {
     case RowOpKind::kCopy:
@@ -29,13 +30,12 @@ bool reads(RowOpKind kind) { return kind == RowOpKind::kCopy || kind == RowOpKin
 }  // namespace
 
 std::array<uint32_t, kCudaOperands> cuda_parts(std::span<const RowOp> ops) {
-  std::array<size_t, kCudaOperands> heads{},
-      width{};  // of what is changed: a head is `width` columns
+  std::array<size_t, kCudaOperands> heads{}, width{};  // head width of each operand that is written
   const auto changed = [&](size_t operand) {
     return std::any_of(ops.begin(), ops.end(),
                        [&](const RowOp& o) { return o.y.operand == operand; });
   };
-  size_t common = 0;  // width of a head of some operand
+  size_t common = 0;  // common head width of the operands
   for (const RowOp& op : ops) {
     if (op.y.width == 0 || (!is_even(op.kind) && !is_by_head(op.kind))) return {};
     size_t &n = heads[op.y.operand], &w = width[op.y.operand];
@@ -56,7 +56,7 @@ std::array<uint32_t, kCudaOperands> cuda_parts(std::span<const RowOp> ops) {
   }
   for (const RowOp& op : ops) {
     const size_t o = op.y.operand, n = heads[o], w = width[o];
-    // Its columns: some of each head, or all columns of all heads.
+    // The columns of y must be some of each head, or all columns of all heads.
     const bool by_head = op.y.heads > 1 || n == 1;
     if (by_head ? op.y.at + op.y.width > w
                 : !is_even(op.kind) || op.y.at != 0 || op.y.width != n * w)

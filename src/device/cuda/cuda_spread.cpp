@@ -21,19 +21,21 @@
 namespace moebius {
 namespace {
 
-// From so many tokens on ranks share the sums: a second exchange, and with R ranks only an R-th of the rows comes to each.
+// From this many tokens on, ranks share the sums: that costs a second exchange, but with R ranks
+// each receives only an R-th of the rows.
 constexpr size_t kSharedSums = 64;
-constexpr size_t kMostSpread = 64;  // experts of a token, as the plugin adds them
+constexpr size_t kMostSpread = 64;  // experts per token that the plugin can add
 
-// Bytes to or from every rank, one behind the other.
+// Returns the bytes to or from all ranks together.
 size_t total(std::span<const size_t> bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-// Where the experts of all ranks are.
+// Knows which rank holds which experts.
 class SpreadPlaces {
  public:
-  // expert_of: what every place holds, as many on each rank; empty: every expert once.
+  // expert_of: expert of each place, the same number of places per rank; empty: every expert has
+  // one place.
   SpreadPlaces(size_t experts, size_t ranks, Placement placement, std::vector<uint32_t> expert_of)
       : ranks_(ranks), experts_(experts), expert_of_(std::move(expert_of)) {
     if (expert_of_.empty()) {
@@ -71,7 +73,7 @@ class SpreadPlaces {
     return {static_cast<size_t>(a - rank_of_.begin()), static_cast<size_t>(b - rank_of_.begin())};
   }
   bool has_copies() const { return expert_of_.size() > experts_; }
-  // Which rank serves each item; -1: none.
+  // Returns the rank that serves each item; -1: none.
   std::vector<int32_t> ranks_of(std::span<const int32_t> ids) const {
     std::vector<int32_t> out(ids.size());
     for (size_t i = 0; i < ids.size(); ++i)
@@ -90,7 +92,7 @@ class SpreadPlaces {
 
  private:
   size_t ranks_, experts_;
-  std::vector<uint32_t> expert_of_, rank_of_;  // by place
+  std::vector<uint32_t> expert_of_, rank_of_;  // indexed by place
   std::vector<uint32_t> first_, all_;          // places of every expert (ExpertCopies)
 };
 
@@ -166,11 +168,13 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     return expert_of.subspan(own.begin, own.size());
   }
 
-  // Who sends which rows: of own experts in the order of tokens and slots, for rank 0, for rank 1, ...
+  // Describes which rows this rank sends and receives: rows of its experts in the order of tokens
+  // and slots, first those for rank 0, then those for rank 1, ...
   struct Crossing {
-    std::vector<Range> sums;     // the rows that each rank adds
-    std::vector<int32_t> given;  // items whose rows go to others; with few rows all of them to each
-    std::vector<size_t> out_bytes, in_bytes;  // by rank
+    std::vector<Range> sums;     // tokens whose rows each rank adds
+    std::vector<int32_t> given;  // items whose rows are sent; with few rows, each goes to all other
+                                 // ranks
+    std::vector<size_t> out_bytes, in_bytes;  // bytes per rank
   };
 
   void run(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
@@ -184,7 +188,9 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
       sums[r] = {x.rows * r / ranks_, x.rows * (r + 1) / ranks_};
     d.run(step, [&] {
       const CudaItemsCall::Chosen chosen = call.chosen();
-      if (!places_.has_copies()) call.run_own();  // while the host looks who needs which rows
+      if (!places_.has_copies())
+        call.run_own();  // the device works while the host finds out which
+                         // rank needs which rows
       CudaDevice::DividedRoom& room = call.room();
       room.at_here.grow(d.api(), 3 * call.items() * sizeof(int32_t));
       const std::span at(reinterpret_cast<int32_t*>(room.at_here.data()), call.items());
@@ -208,7 +214,7 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     if (shares) d.run(step, [&] { share_sums(step, call, sums, y); });
   }
 
-  // Rows of the items that this rank serves: others may have their experts, too.
+  // Runs only the items that this rank serves, because other ranks may have copies of its experts.
   void run_some(Step& step, const CudaItemsCall& call, std::span<const int32_t> ids,
                 std::span<const int32_t> ranks) const {
     CudaDevice::DividedRoom& room = call.room();
@@ -222,13 +228,14 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     call.run_own(to);
   }
 
-  // ranks: who serves each item. at: where the rows that come from others will lie; -1: they do not come here.
+  // Plans the exchange. ranks: the rank that serves each item. at: receives the place of each row
+  // that another rank sends; -1: the row does not come here.
   Crossing plan(std::span<const int32_t> ranks, std::span<const Range> sums,
                 std::span<int32_t> at) const {
     const size_t slots = layer_.slots(), row = facts_.outputs * sizeof(float);
     Crossing c;
     c.out_bytes.assign(ranks_, 0), c.in_bytes.assign(ranks_, 0);
-    std::vector<int32_t> rows(ranks_, 0);  // that come from each
+    std::vector<int32_t> rows(ranks_, 0);  // rows that come from each rank
     const Range& mine = sums[place_];
     const auto has = [](const Range& r, size_t t) { return t >= r.begin && t < r.end; };
     for (size_t i = 0; i < ranks.size(); ++i) {
@@ -252,7 +259,7 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     return c;
   }
 
-  // Rows for others in memory of the host. Where a row of an item lies is known on the device alone.
+  // Copies rows for other ranks to host memory. Only the device knows where the row of an item is.
   void give_rows(Step& step, const CudaItemsCall& call, const Crossing& c, bool shares) const {
     const CudaDevice& d = device_;
     CudaDevice::DividedRoom& room = call.room();
@@ -266,7 +273,7 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     int32_t* given = reinterpret_cast<int32_t*>(room.at_here.data()) + call.items();
     std::copy(c.given.begin(), c.given.end(), given);
     d.check(d.api().upload(items, given, n * sizeof(int32_t), stream), "rows of experts");
-    const auto numbers = [](void* p, size_t rows, size_t cols) {  // of four bytes
+    const auto numbers = [](void* p, size_t rows, size_t cols) {  // rows of four-byte numbers
       return CudaRows{p, XType::kF32, rows, cols};
     };
     const CudaItems& own = call.divided().own;
@@ -280,12 +287,12 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     if (!shares) repeat(room.sent_here.data(), bytes);
   }
 
-  // The same bytes for all others, one behind the other.
+  // Repeats the first `count` bytes for every other rank.
   void repeat(uint8_t* bytes, size_t count) const {
     for (size_t r = 1; r + 1 < ranks_; ++r) std::memcpy(bytes + r * count, bytes, count);
   }
 
-  // Every rank has added some tokens; all get all.
+  // Sends the sums of this rank's tokens to all ranks, and receives theirs.
   void share_sums(Step& step, const CudaItemsCall& call, std::span<const Range> sums,
                   const RowSet& y) const {
     const CudaDevice& d = device_;
@@ -302,7 +309,7 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
     room.sent_here.grow(d.api(), total(out_bytes));
     d.check(
         d.api().download(room.sent_here.data(), rows + mine.begin * row, mine.size() * row, stream),
-        "sums of experts");  // what was uploaded before has crossed, too
+        "sums of experts");  // also waits for earlier uploads
     repeat(room.sent_here.data(), mine.size() * row);
     room.rows_here.grow(d.api(), total(in_bytes));
     exchange_.start_exchange(room.sent_here.data(), out_bytes, room.rows_here.data(), in_bytes);

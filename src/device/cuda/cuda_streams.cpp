@@ -14,9 +14,9 @@ StreamedExperts::StreamedExperts(CudaStreams& streams, const Checkpoint& checkpo
                                  std::span<const uint32_t> expert_of)
     : streams_(streams), ordinal_(streams.layers_.size()) {
   CudaStreams::Buffer& buffer = streams.buffer_of(ordinal_);
-  buffer.holds = nullptr;  // what times() left there
+  buffer.holds = nullptr;  // discards what times() left there
   CudaLoad own = load;
-  own.progress = nullptr;  // the CPU's copy counts
+  own.progress = nullptr;  // only the CPU's copy has progress
   own.memory = buffer.memory.data();
   own.memory_bytes = streams.buffer_bytes_;
   experts_ = load_cuda_experts(checkpoint, block, own, MoePart::kExperts, expert_of);
@@ -58,7 +58,8 @@ void StreamedExperts::keep(size_t place) {
 void StreamedExperts::replace(std::span<const Coming> coming, std::span<const uint32_t> expert_of) {
   const std::lock_guard lock(streams_.mutex_);
   const CudaApi& api = streams_.api_;
-  check_cuda(api, api.synchronize(streams_.copies_), "streamed experts");  // of a next layer
+  // a copy of the next layer may be under way
+  check_cuda(api, api.synchronize(streams_.copies_), "streamed experts");
   streams_.buffer_of(ordinal_).holds = nullptr;
   for (const auto& [place, expert] : coming) {
     experts_.replace(place, *expert);
@@ -79,7 +80,8 @@ CudaStreams::~CudaStreams() {
   api_.free_stream(copies_);
 }
 
-// Behind all turns that ended: each of them has the copies wait for it.
+// Starts the copy of a layer's weights. It waits for all calls that used the buffer, because each
+// of them makes the copy stream wait for its end.
 void CudaStreams::send(const StreamedExperts& layer) {
   Buffer& to = buffer_of(layer.ordinal_);
   if (to.holds == &layer) return;
@@ -89,7 +91,7 @@ void CudaStreams::send(const StreamedExperts& layer) {
   to.holds = &layer;
 }
 
-// Unless another stream's next layer is on its way there.
+// Starts the copy of the next layer, unless another stream's layer is on its way into that buffer.
 void CudaStreams::send_next(const StreamedExperts& layer, void* stream) {
   const size_t next = layer.ordinal_ + 1;
   if (next >= layers_.size() || layers_[next] == nullptr) return;
@@ -136,7 +138,7 @@ double fastest(F&& f) {
   return best;
 }
 
-// Rows that find experts by chance.
+// Holds rows that choose experts at random.
 struct ChanceRows {
   std::vector<float> x, weights;
   std::vector<int32_t> ids;
@@ -145,7 +147,7 @@ struct ChanceRows {
     std::mt19937 random(7);
     for (float& v : x) v = static_cast<float>(random() % 2001) / 1000.0f - 1.0f;
     for (size_t t = 0; t < rows; ++t)
-      for (size_t s = 0, first = random(); s < slots; ++s)  // each expert of a row once
+      for (size_t s = 0, first = random(); s < slots; ++s)  // the experts of a row are distinct
         ids.push_back(static_cast<int32_t>((first + s * 37 % spec.experts) % spec.experts));
   }
 };
