@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 # The one place that gives files their own compiler flags.
 #
-# An instruction-set file is named src/kernels/{arm,x86}/<isa>*.cpp. Its flags are added only when the target
-# architecture matches: on other machines the file compiles to its table of facts alone. Rows are
+# An instruction-set file is named src/kernels/{arm,x86}/<isa>*.cpp. Its flags, and MOEBIUS_KERNEL_BODIES, are added only
+# when the target architecture matches: on other machines the file compiles to its table of facts alone. Rows are
 # tried in order and the first match wins, so longer names stand before their prefixes.
-# Columns: architecture | file name pattern (regular expression) | flags
+# Columns: architecture | file name pattern (regular expression) | words of /proc/cpuinfo | flags
+#
+# With MOEBIUS_KERNELS=native a file also compiles to its facts alone where this CPU lacks one of the words, or has one that
+# stands behind a "!": it then takes better kernels for every problem. All other files have the same flags either way.
 set(MOEBIUS_KERNEL_FLAGS
-  "aarch64|^arm_dotprod.*|-march=armv8.2-a+dotprod"
-  "aarch64|^arm_limbs_dotprod.*|-march=armv8.2-a+dotprod"
-  "aarch64|^arm_limbs_i8mm.*|-march=armv8.2-a+dotprod+i8mm+bf16"
-  "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
-  "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
-  "aarch64|^arm_fhm.*|-march=armv8.2-a+fp16+fp16fml"
-  "aarch64|^arm_neon.*|"
-  "x86_64|^x86_avxvnni.*|-mavx2 -mfma -mf16c -mavxvnni"
-  "x86_64|^x86_avx512_rows.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -fno-math-errno"
-  "x86_64|^x86_avx2_rows.*|-mavx2 -mfma -mf16c -fno-math-errno"
-  "x86_64|^x86_avx2.*|-mavx2 -mfma -mf16c"
-  "x86_64|^x86_avx512.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
-  "x86_64|^x86_amx.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
+  "aarch64|^arm_dotprod.*|asimddp|-march=armv8.2-a+dotprod"
+  "aarch64|^arm_limbs_dotprod.*|asimddp|-march=armv8.2-a+dotprod"
+  "aarch64|^arm_limbs_i8mm.*|i8mm|-march=armv8.2-a+dotprod+i8mm+bf16"
+  "aarch64|^arm_i8mm.*|i8mm|-march=armv8.2-a+dotprod+i8mm"
+  "aarch64|^arm_bf16.*|bf16|-march=armv8.2-a+bf16"
+  "aarch64|^arm_fhm.*|asimdfhm|-march=armv8.2-a+fp16+fp16fml"
+  "aarch64|^arm_neon.*||"
+  "x86_64|^x86_avxvnni.*|avx_vnni !avx512_vnni|-mavx2 -mfma -mf16c -mavxvnni"
+  "x86_64|^x86_avx512_rows.*|avx512bw|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -fno-math-errno"
+  "x86_64|^x86_avx2_rows.*|avx2 !avx512bw|-mavx2 -mfma -mf16c -fno-math-errno"
+  "x86_64|^x86_avx2_int8_pack.*|avx2|-mavx2 -mfma -mf16c"
+  "x86_64|^x86_avx2.*|avx2 !avx512_vnni|-mavx2 -mfma -mf16c"
+  "x86_64|^x86_avx512.*|avx512_vnni|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+  "x86_64|^x86_amx.*|amx_tile|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
 )
 # Paths below src/. Hot: loops that are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer).
 # Cold: what runs once per folder or per command, where -O1 saves a fifth of the compile time; no step calls it (checks.cold
@@ -33,6 +37,46 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
 else()
   set(MOEBIUS_ARCH "${CMAKE_SYSTEM_PROCESSOR}")
 endif()
+
+set(MOEBIUS_KERNELS all CACHE STRING "Kernels: all, or native (those that this CPU takes by itself; builds with tests have all)")
+set_property(CACHE MOEBIUS_KERNELS PROPERTY STRINGS all native)
+if(NOT MOEBIUS_KERNELS MATCHES "^(all|native)$")
+  message(FATAL_ERROR "MOEBIUS_KERNELS: expected all or native, found ${MOEBIUS_KERNELS}")
+endif()
+set(cpu_words "")  # of this CPU; empty: no kernel is left out
+if(MOEBIUS_KERNELS STREQUAL "native" AND NOT MOEBIUS_TESTS AND NOT CMAKE_CROSSCOMPILING)
+  if(NOT MOEBIUS_CPUINFO)
+    set(MOEBIUS_CPUINFO /proc/cpuinfo)
+  endif()
+  if(EXISTS "${MOEBIUS_CPUINFO}")
+    file(STRINGS "${MOEBIUS_CPUINFO}" cpu_words REGEX "^(flags|Features)[ \t]*:" LIMIT_COUNT 1)
+    string(REGEX REPLACE "[ \t:]+" ";" cpu_words "${cpu_words}")
+  endif()
+endif()
+# kernels_left_out: what this build took for granted, for ./moebius, which asks for all kernels where it no longer holds.
+set(MOEBIUS_LEFT_OUT_FILE "${PROJECT_BINARY_DIR}/kernels_left_out")
+file(REMOVE "${MOEBIUS_LEFT_OUT_FILE}")
+
+# Whether this CPU takes kernels that ask for these words; notes them for kernels_left_out.
+function(moebius_takes out words)
+  set(${out} TRUE PARENT_SCOPE)
+  if(NOT cpu_words)
+    return()
+  endif()
+  separate_arguments(words)
+  foreach(word IN LISTS words)
+    string(REPLACE "!" "" plain "${word}")
+    set(found "!${plain}")
+    if(plain IN_LIST cpu_words)
+      set(found "${plain}")
+    endif()
+    set_property(GLOBAL APPEND PROPERTY moebius_cpu_words "${found}")
+    if(NOT word STREQUAL found)
+      set(${out} FALSE PARENT_SCOPE)
+      set_property(GLOBAL PROPERTY moebius_left_out TRUE)
+    endif()
+  endforeach()
+endfunction()
 
 # Names of files that match a row, whatever the architecture (the symbol check reads it).
 function(moebius_isa_sources out sources)
@@ -63,13 +107,18 @@ function(moebius_apply_kernel_flags sources)
     endif()
     if(path MATCHES "^kernels/")
       foreach(row IN LISTS MOEBIUS_KERNEL_FLAGS)
-        string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|(.*)$" whole "${row}")
+        string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|([^|]*)\\|(.*)$" whole "${row}")
         set(arch "${CMAKE_MATCH_1}")
         set(pattern "${CMAKE_MATCH_2}")
-        separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_3}")
+        set(words "${CMAKE_MATCH_3}")
+        separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_4}")
         if(name MATCHES "${pattern}")
+          set(takes FALSE)
           if(arch STREQUAL MOEBIUS_ARCH)
-            list(APPEND options ${flags})
+            moebius_takes(takes "${words}")
+          endif()
+          if(takes)
+            list(APPEND options -DMOEBIUS_KERNEL_BODIES ${flags})
             # g++ 12 takes minutes to instrument unrolled intrinsics; the kernel tests watch these
             # files with guard pages around every buffer instead.
             if(MOEBIUS_SANITIZE)
@@ -89,4 +138,11 @@ function(moebius_apply_kernel_flags sources)
     endif()
     set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${options}")
   endforeach()
+  get_property(left_out GLOBAL PROPERTY moebius_left_out)
+  if(left_out)
+    get_property(words GLOBAL PROPERTY moebius_cpu_words)
+    list(REMOVE_DUPLICATES words)
+    list(JOIN words " " words)
+    file(WRITE "${MOEBIUS_LEFT_OUT_FILE}" "${words}\n")
+  endif()
 endfunction()

@@ -23,6 +23,7 @@ if(SKBUILD AND EXISTS "${release}/build.ninja" AND EXISTS "${release}/CMakeCache
     set(wheel_from_release ON)
     message(STATUS "The library and the tool are those of build/release")
     add_custom_target(wheel_files USES_TERMINAL
+      COMMAND "${CMAKE_COMMAND}" -DMOEBIUS_KERNELS=all "${release}"
       COMMAND "${CMAKE_COMMAND}" --build "${release}" --target moebius_shared moebius_cli
       COMMAND "${CMAKE_COMMAND}" -E copy "${release}/libmoebius.so" "${PROJECT_BINARY_DIR}/libmoebius.so")  # the file, not the link
     moebius_install_wheel("${PROJECT_BINARY_DIR}/libmoebius.so" "${release}/moebius")

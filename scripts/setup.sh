@@ -139,6 +139,14 @@ show_progress() {
   [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 
+# announce_first_build: says how long it takes. CPU seconds go with the number of files; the longest unit and linking use one core.
+announce_first_build() {
+  local files jobs
+  files=$(find "$root/src" -name '*.cpp' | wc -l)
+  jobs=$(job_count)
+  say "the first build takes about $(((files * 6 / 10 / jobs + 40 + 59) / 60)) min on $jobs cores; later calls start at once"
+}
+
 # build_preset PRESET "CMAKE OPTIONS" TARGET...: configures when needed and builds; the log stays in the build folder
 build_preset() {
   local preset=$1 options=$2 dir=$root/build/$1 log start=$SECONDS status targets fresh=""

@@ -13,7 +13,8 @@
 //  3. It compiles on every architecture. The facts (name, codec, arch, needs, n_step, supports,
 //     numerics, packed_bytes, row_bytes, row_panel_bytes, scratch_bytes) are there everywhere, so that
 //     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_row_panel,
-//     gemm) are null pointers where the architecture does not match.
+//     gemm) are null pointers without MOEBIUS_KERNEL_BODIES: on other architectures, and where a build
+//     leaves the file out (cmake/kernel_flags.cmake).
 //  4. It includes kernel.h or attend.h, the plain headers quant/activation.h and quant/quant_matrix.h,
 //     kernels/unpack.h, prepared_rows.h and row_functions.h (declarations only), base/numeric.h and
 //     base/math_functions.h (always inlined), C headers and intrinsics. No <vector>, no <algorithm>, no inline functions shared

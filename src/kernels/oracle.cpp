@@ -46,6 +46,10 @@ Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Ac
   c.kernel = &kernel;
   c.reason = missing_features(cpu, kernel.arch, kernel.needs);
   if (!c.reason.empty()) return c;
+  if (cpu.here && kernel.gemm == nullptr) {
+    c.reason = "left out of this build (CMake option MOEBIUS_KERNELS)";
+    return c;
+  }
   if (const char* reason = kernel.supports(problem)) {
     c.reason = reason;
     return c;
@@ -142,6 +146,15 @@ std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const Kernel* kernel : kernel_list())
     if (std::find(names.begin(), names.end(), kernel->name) == names.end())
+      names.emplace_back(kernel->name);
+  return names;
+}
+
+std::vector<std::string> left_out_kernels(const Cpu& cpu) {
+  std::vector<std::string> names;
+  for (const Kernel* kernel : kernel_list())
+    if (kernel->gemm == nullptr && missing_features(cpu, kernel->arch, kernel->needs).empty() &&
+        std::find(names.begin(), names.end(), kernel->name) == names.end())
       names.emplace_back(kernel->name);
   return names;
 }

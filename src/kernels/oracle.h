@@ -65,6 +65,8 @@ const char* portable_reason(const Problem& problem);
 // kernel is called so.
 std::string normalize_kernel_name(std::string_view name);
 std::vector<std::string> kernel_names();  // without codecs, in list order
+// Names of kernels that `cpu` could run and that this build has no functions of (MOEBIUS_KERNELS).
+std::vector<std::string> left_out_kernels(const Cpu& cpu);
 
 Accept accept_from_name(std::string_view name);  // declared, exact, approximate; throws Error
 std::string_view name_of(Accept accept);

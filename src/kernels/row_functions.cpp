@@ -8,8 +8,10 @@ namespace moebius {
 
 const RowFunctions& choose_row_functions(const Cpu& cpu) {
   const auto list = row_function_list();
-  for (const RowFunctions* f : list)
+  for (const RowFunctions* f : list) {
+    if (cpu.here && f->load == nullptr) continue;  // left out of this build
     if (f->arch == Arch::kOther || (f->arch == cpu.arch && cpu.has(f->needs))) return *f;
+  }
   return *list.back();
 }
 

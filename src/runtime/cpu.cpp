@@ -193,7 +193,7 @@ const ArmPart* arm_part(std::string_view implementer, std::string_view part) {
 Cpu detect_cpu() {
   static const Cpu found = [] {
     memory_streams();  // reads the file now, because kernels must not while they multiply
-    return Cpu{kHostArch, detect_features(), usable_topology().caches};
+    return Cpu{kHostArch, detect_features(), usable_topology().caches, true};
   }();
   return found;
 }
@@ -291,7 +291,7 @@ void narrow_host_cpu(std::string_view list) {
   if (asked.arch != Arch::kOther && asked.arch != real.arch)
     fail("'{}' names {} features, this machine is {}", printable(list), arch_name(asked.arch),
          arch_name(real.arch));
-  cached_host() = Cpu{asked.arch, real.features & asked.features, real.caches};
+  cached_host() = Cpu{asked.arch, real.features & asked.features, real.caches, true};
 }
 
 std::string describe(const Cpu& cpu) {

@@ -69,6 +69,11 @@ def install_complaints(root, cmake):
             wrong.append(f"cmake --install behind ./moebius does not say '{part}'")
     if run(cmake, f"-DMOEBIUS_NEEDED={root}/README.md", "-P", root / "cmake/built.cmake")[0] != 0:
         wrong.append("cmake --install refuses a file that is there")
+    with tempfile.TemporaryDirectory() as build:
+        (Path(build) / "kernels_left_out").touch()
+        status, words = run(cmake, f"-DMOEBIUS_NEEDED={root}/README.md", f"-DMOEBIUS_BUILD={build}", "-P", root / "cmake/built.cmake")
+        if status == 0 or f"cmake -DMOEBIUS_KERNELS=all {build}" not in words:
+            wrong.append("cmake --install behind ./moebius does not say that kernels were left out")
     lists = (root / "CMakeLists.txt").read_text(encoding="utf-8")
     if "install(SCRIPT cmake/built.cmake" not in lists.split("include(cmake/mpi.cmake)")[0]:
         wrong.append("CMakeLists.txt: cmake/built.cmake is not the first rule of installation")

@@ -47,7 +47,7 @@ root=$1
 tree="$work/a tree"
 mkdir -p "$tree/build/release" "$tree/src/base" "$tree/scripts" "$work/elsewhere"
 cp "$root/moebius" "$tree/"
-printf 'say() { echo "$@" >&2; }\nensure_packages() { :; }\nbuild_preset() { say "asked to build $*"; return "${BUILD_STATUS:-0}"; }\n' >"$tree/scripts/setup.sh"
+printf 'say() { echo "$@" >&2; }\nensure_packages() { :; }\nannounce_first_build() { say announced; }\nbuild_preset() { say "asked to build $*"; return "${BUILD_STATUS:-0}"; }\n' >"$tree/scripts/setup.sh"
 printf '#!/bin/sh\necho "tool:$#:$1"\nexit 7\n' >"$tree/build/release/moebius"
 chmod +x "$tree/build/release/moebius"
 touch "$tree/src/base/a.cpp"
@@ -58,7 +58,8 @@ cd "$work/elsewhere" || exit 1
 out=$(./link2 "x y" z 2>"$work/err")
 expect "exit status is the tool's" 7 $?
 expect "first call: arguments" "tool:2:x y" "$out"
-expect "first call: builds" "asked to build release -DMOEBIUS_TESTS=OFF moebius_cli" "$(cat "$work/err")"
+expect "first call: builds" "announced asked to build release -DMOEBIUS_TESTS=OFF -DMOEBIUS_KERNELS=native moebius_cli" \
+  "$(paste -sd' ' "$work/err")"
 "$tree/moebius" >/dev/null 2>"$work/err"
 expect "second call: builds nothing" "" "$(cat "$work/err")"
 touch -d '+1 minute' "$tree/src/base/a.cpp"
@@ -68,6 +69,20 @@ touch -d '-1 minute' "$tree/src/base/a.cpp"
 out=$(BUILD_STATUS=1 bash -c 'touch -d "+1 minute" "$0/src/base/a.cpp"; "$0/moebius"' "$tree" 2>/dev/null)
 expect "a failed build: status 1" 1 $?
 expect "a failed build: nothing on stdout" "" "$out"
+
+# Kernels were left out: they are built for MOEBIUS_CPU, and where a word of this CPU is not as the build found it.
+flag=$(sed -n 's/^\(flags\|Features\)[[:space:]]*: *\([^ ]*\).*/\2/p' /proc/cpuinfo | head -n 1)
+touch "$tree/build/release/CMakeCache.txt"
+asked() { # WORDS [VARIABLE]
+  echo "$1" >"$tree/build/release/kernels_left_out"
+  touch -d '+1 minute' "$tree/build/release/.built"
+  env ${2:-x=} "$tree/moebius" 2>&1 >/dev/null | sed -n 's/^asked to build release *//p'
+}
+expect "kernels left out, the same CPU" "" "$(asked "!no_such_word ${flag:-!other}")"
+expect "kernels left out, MOEBIUS_CPU" "-DMOEBIUS_KERNELS=all moebius_cli" "$(asked "!no_such_word" MOEBIUS_CPU=reference)"
+expect "kernels left out, a CPU that has less" "-DMOEBIUS_KERNELS=all moebius_cli" "$(asked no_such_word)"
+[ -z "$flag" ] || expect "kernels left out, a CPU that has more" "-DMOEBIUS_KERNELS=all moebius_cli" "$(asked "!$flag")"
+rm "$tree/build/release/kernels_left_out"
 
 # A build folder that came from elsewhere (the clone was renamed) is configured afresh; one of its own is only built.
 mkdir -p "$work/bin" "$tree/build/x"

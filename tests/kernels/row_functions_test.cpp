@@ -144,6 +144,9 @@ TEST(RowFunctions, ChosenByTheCpu) {
   EXPECT_EQ(name(Arch::kX86_64, kAvx2 | kFma | kF16c | kAvx512f), "x86_avx2");
   EXPECT_EQ(name(Arch::kX86_64, kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw), "x86_avx512");
   EXPECT_EQ(&row_functions(), &choose_row_functions(host_cpu()));
+  Cpu other = parse_cpu(kHostArch == Arch::kAarch64 ? "avx2" : "neon");
+  other.here = true;  // their functions are not in this program
+  EXPECT_STREQ(choose_row_functions(other).name, "generic");
 }
 
 TEST(RowFunctions, Conversions) {

@@ -15,6 +15,7 @@
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/human.h"
+#include "kernels/oracle.h"
 #include "runtime/cpu.h"
 #include "runtime/thread_pool.h"
 
@@ -130,6 +131,8 @@ void narrow_cpu_by_environment() {
     fail("the environment sets {}: {}", kCpuVariable, e.what());
   }
   note("{} narrows the CPU to {}", kCpuVariable, describe(host_cpu()));
+  if (const auto names = left_out_kernels(host_cpu()); !names.empty())
+    note("this build has no {} (CMake option MOEBIUS_KERNELS)", fmt::join(names, ", "));
 }
 
 // Options that were not given take the value of their variable; said on stderr.

@@ -13,7 +13,7 @@ namespace {
 
 using namespace bf16_family;
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 constexpr size_t kMany = 7;        // rows from which operands in scratch pay
 constexpr size_t kSmall = 131072;  // weights of a dense matrix that stays in the second-level cache
 constexpr size_t kAhead = 16384;   // bytes from a weight to the one that is prefetched with it

@@ -36,7 +36,7 @@ bool attends(const Problem& keys, const Problem& values) {
   return fits && keys.code == values.code && keys.N == kKeys && values.K == kKeys;
 }
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 
 constexpr size_t kPairFloats = 2 * kKeys;  // scores of a pair of rows
 
@@ -430,7 +430,7 @@ void run(const AttendArgs& args) {
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr AttendKernel attend(const char* codec, size_t scratch, void (*body)(const AttendArgs&)) {
   return {"arm_bf16", codec, attends, scratch, 1, kTileRows * 10, body};

@@ -4,7 +4,7 @@
 // their order whatever the tile, so a row's bytes do not depend on the other rows; a single row is
 // multiplied with a second one of zeros.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <type_traits>
@@ -554,4 +554,4 @@ inline void store(const float32x4_t (&f)[P][4], const float* factors, GlobalScal
 }  // namespace bf16_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -2,7 +2,7 @@
 // The float family on Arm: packing of weights (layouts: arm_bf16.h). Internal linkage. Codes and
 // scales that lie as most do are arm_bf16_straight.h's; here are all others, and which is which.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <optional>
@@ -338,4 +338,4 @@ inline void pack(const PackArgs& a) { pack_panels<PanelPacker>(a, shape_of(*a.pr
 }  // namespace bf16_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on Arm: rows as bf16, panels of rows (layouts: arm_bf16.h). Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -148,4 +148,4 @@ inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
 }  // namespace bf16_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

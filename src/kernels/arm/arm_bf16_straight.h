@@ -6,7 +6,7 @@
 // 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights
 // 18 to 38 GB/s).
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_bf16.h"
@@ -174,4 +174,4 @@ template <class Codec>
 }  // namespace bf16_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -8,7 +8,7 @@
 // loaded right before its first use (a quarter ahead: half the speed), and every other quarter runs
 // backwards. docs/kernels.md has the figures.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <cstddef>
@@ -95,4 +95,4 @@ template <int P, int S, int kLines>
 }  // namespace bf16_tiles
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

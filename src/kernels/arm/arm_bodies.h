@@ -5,7 +5,7 @@
 #pragma once
 #include "kernels/kernel.h"
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #define MOEBIUS_BODIES(pack, prepare_rows, make_row_panel, gemm) \
   ::moebius::Bodies { pack, prepare_rows, make_row_panel, gemm }
 #else

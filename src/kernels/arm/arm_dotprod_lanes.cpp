@@ -5,7 +5,7 @@
 #include "kernels/arm/arm_lanes_pack.h"
 #include "kernels/arm/arm_scale.h"
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <utility>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace lanes_family;
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // ---------------------------------------------------------------------------------------------- the loop nest
 
 // As volatile asm: in this order and in registers of the compiler's choice.
@@ -325,7 +325,7 @@ void make_row_panel(const RowPanelArgs& a) {
                      s.form == Form::kFp4 ? reinterpret_cast<const uint8_t*>(&one) : from, 4);
   }
 }
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), const Bodies& b) {
   return {"arm_dotprod",

@@ -3,7 +3,7 @@
 // them, in this very order (volatile): 7.0 cycles for 4 numbers with the search for the largest, 7.6 in
 // the order that g++ finds. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <cstddef>
 
 #include "base/math_functions.h"
@@ -94,4 +94,4 @@ MOEBIUS_ALWAYS_INLINE void exp_coarse_in_order(const float* s, const CoarseConst
 
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

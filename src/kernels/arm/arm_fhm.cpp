@@ -13,7 +13,7 @@ namespace {
 
 using namespace float_family;
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 namespace float_family {
 struct Fp8Halves : Fp8InF16 {
   static constexpr size_t kSize = 1;

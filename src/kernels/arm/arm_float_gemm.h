@@ -3,7 +3,7 @@
 // arm_float.h). Up to 4 rows take weights out of registers; more rows take them out of scratch,
 // where a chunk of a panel is decoded once for all of them. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <type_traits>
@@ -586,4 +586,4 @@ inline void gemm(const GemmArgs& args) {
 }  // namespace float_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

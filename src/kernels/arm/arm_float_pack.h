@@ -2,7 +2,7 @@
 // Float weights on Arm at their stored width: packing of weights, panels of rows (layouts:
 // arm_float.h). Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -312,4 +312,4 @@ inline void make_row_panel(const RowPanelArgs& a) {
 }  // namespace float_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

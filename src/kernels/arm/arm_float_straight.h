@@ -3,7 +3,7 @@
 // order of the file (layouts: arm_float.h). What is left (tails, act-order, NaN) is
 // arm_float_pack.h's. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_float.h"
@@ -170,4 +170,4 @@ class PanelRows {
 }  // namespace float_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

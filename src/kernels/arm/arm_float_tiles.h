@@ -3,7 +3,7 @@
 // The loop is assembly: of the orders and registers that compilers find
 // for the same instructions some reach 99 % of FMLA in the first-level cache and some 75 %. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <cstddef>
@@ -141,4 +141,4 @@ struct Operands {
 }  // namespace float_tiles
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

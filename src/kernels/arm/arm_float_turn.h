@@ -8,7 +8,7 @@
 // between the products: an operand that was made right before its use costs a third of the speed.
 // More rows take them out of scratch, 8 outputs at a time.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/arm/arm_float_gemm.h"
 
 namespace moebius {
@@ -278,4 +278,4 @@ inline void gemm_any(const GemmArgs& args) {
 }  // namespace float_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 struct SmmlaOne;
 struct Smmla {
   using One = SmmlaOne;

@@ -5,7 +5,7 @@
 // cmake/i8mm_assembly.cpp, which has their register maps. Layouts: arm_int8.h. Internal linkage;
 // only for units compiled with I8MM.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <cstddef>
@@ -196,4 +196,4 @@ template <int P>
 }  // namespace i8mm_tiles
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

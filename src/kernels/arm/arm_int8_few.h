@@ -3,7 +3,7 @@
 // in registers: which rows and outputs meet in a tile. Loops: arm_int8_loops.h, layouts:
 // arm_int8.h, many rows: arm_int8_gemm.h. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_int8_choice.h"
@@ -332,4 +332,4 @@ struct FewRows {
 }  // namespace int8_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -2,7 +2,7 @@
 // The int8 family on Arm: many rows, whose operands are made in scratch, and the choice between the
 // forms. Few rows: arm_int8_few.h, loops: arm_int8_loops.h, layouts: arm_int8.h. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_int8.h"
@@ -323,4 +323,4 @@ inline void gemm(const GemmArgs& args) {
 }  // namespace int8_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -11,7 +11,7 @@
 // ones: two operations for 32 weights); SCVTF with 4 fraction bits takes the factor out again,
 // exactly.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_int8.h"
@@ -362,4 +362,4 @@ template <int P>
 }  // namespace int8_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

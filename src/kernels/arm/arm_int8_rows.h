@@ -2,7 +2,7 @@
 // The int8 family on Arm: quantization of rows, panels of rows (layouts: arm_int8.h). Plain NEON,
 // so the same for every unit of the family; internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -263,4 +263,4 @@ inline void make_panel_for(const RowPanelArgs& args) {
 }  // namespace int8_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -3,7 +3,7 @@
 // file, whole steps of 16 inputs (layouts: arm_int8.h). What is left (tails, act-order) is
 // arm_neon_int8_pack.cpp's. Internal linkage.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_int8.h"
@@ -162,4 +162,4 @@ template <class Codec, bool kSums>
 }  // namespace int8_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

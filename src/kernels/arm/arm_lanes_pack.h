@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs in lanes: packing of weights (layouts: arm_lanes.h). Internal linkage, plain NEON.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -183,4 +183,4 @@ inline void pack(const PackArgs& a) { pack_panels<PanelPacker>(a, shape_of(*a.pr
 }  // namespace lanes_family
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -11,7 +11,7 @@ namespace {
 
 using namespace limbs;
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // Vectors of half a step: 4 outputs, 4 inputs.
 inline size_t byte_of_four(size_t n, size_t i, bool four) {
   return four ? i / 4 * 16 + n % 4 * 4 + i % 4 : i / 4 * 32 + n * 4 + i % 4;

@@ -3,7 +3,7 @@
 // leaves the 24 bits of a float, so what BFMMLA adds is what integers would (arm_limbs.h). A chunk of
 // a panel becomes bf16 in scratch, then every tile of rows meets it. Internal linkage; only for units compiled with BF16.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/arm/arm_bf16_tiles.h"
 #include "kernels/arm/arm_limbs_gemm.h"
 
@@ -180,4 +180,4 @@ struct Exact {
 }  // namespace limbs
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

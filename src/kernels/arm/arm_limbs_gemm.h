@@ -15,7 +15,7 @@
 //   kTops                     many rows by BFMMLA (arm_limbs_exact.h); then also
 //   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is left
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <type_traits>
@@ -483,4 +483,4 @@ void gemm(const GemmArgs& args) {
 }  // namespace limbs
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -7,7 +7,7 @@
 #include "kernels/arm/arm_limbs_pack.h"
 #include "kernels/arm/arm_limbs_rows.h"
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <utility>
 #endif
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace limbs;
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // Vectors of half a step: 2 outputs, 8 inputs.
 inline size_t byte_of_pair(size_t n, size_t i, bool four) {
   return (four ? n % 4 : n) / 2 * 16 + n % 2 * 8 + i;

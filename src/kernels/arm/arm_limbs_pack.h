@@ -2,7 +2,7 @@
 // Weight-only products by limbs: packing of weights (layouts: arm_limbs.h; an Isa says by arrange()
 // how two pairs of outputs lie in half a step). Internal linkage, plain NEON.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_limbs.h"
@@ -210,4 +210,4 @@ inline void pack(const PackArgs& a) {
 }  // namespace limbs
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

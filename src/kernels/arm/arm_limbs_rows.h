@@ -2,7 +2,7 @@
 // Weight-only products by limbs: rows as digits, panels of rows (layouts: arm_limbs.h). Internal
 // linkage, plain NEON.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -436,4 +436,4 @@ inline void make_row_panel(const RowPanelArgs& a) {
 }  // namespace limbs
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

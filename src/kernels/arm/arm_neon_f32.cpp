@@ -14,7 +14,7 @@
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -107,7 +107,7 @@ size_t scratch_bytes(const Problem&, size_t M) {
   return kMostPanels * kChunk * kNr * 4 + up(most * kNr * 8, 64);
 }
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
 // ---------------------------------------------------------------------------------------------- decoding
@@ -514,7 +514,7 @@ void make_row_panel(const RowPanelArgs& a) {
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 const Kernel kKernels[] = {
     {"arm_neon", "f32", Arch::kAarch64, kNeon, kNr, supports, numerics, packed_bytes,

@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 inline int8x16_t twice(const uint8_t* p) {
   return vreinterpretq_s8_u8(vcombine_u8(vld1_u8(p), vld1_u8(p)));
 }

@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 namespace int8_family {
 
 // What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32;
@@ -199,7 +199,7 @@ class PanelPacker : Panel<Shape> {
 
 // Elsewhere the kernels of the family have no bodies, and nobody calls this.
 void pack_int8_family([[maybe_unused]] const PackArgs& args) {
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
   using namespace int8_family;
   pack_panels<PanelPacker>(args, shape_of(*args.problem));
 #endif

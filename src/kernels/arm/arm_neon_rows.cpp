@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 
 using FourBits = uint32_t __attribute__((vector_size(16)));
 MOEBIUS_ALWAYS_INLINE Four four(float v) { return Four{v, v, v, v}; }

@@ -7,7 +7,7 @@
 // reading them first, and nothing is loaded as a vector that was just stored in smaller parts:
 // such a load waits for every store before it.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include <utility>
@@ -332,4 +332,4 @@ inline void make_scales(const QuantMatrix& w, const ScaleRows& rows, const Shape
 }  // namespace arm_packing
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -2,7 +2,7 @@
 // Scales and zero points of the 8 outputs of a panel, for the packers of Arm families that keep scales
 // as 8 x bf16 or 8 x f32. Internal linkage, plain NEON.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "base/numeric.h"
@@ -143,4 +143,4 @@ class PanelScales {
 }  // namespace arm_packing
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

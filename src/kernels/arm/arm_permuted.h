@@ -2,7 +2,7 @@
 // Act-order for the packers of the Arm families (isa_permuted_rows.h), and the loop over their panels.
 // Internal linkage, plain NEON.
 #pragma once
-#ifdef __aarch64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/arm/arm_packing.h"
@@ -46,4 +46,4 @@ inline void pack_panels(const PackArgs& a, const Shape& s) {
 }  // namespace arm_packing
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // with_scale of quant/global_scale.h for four sums.
 #pragma once
-#if defined(__aarch64__)
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
 #include "kernels/kernel.h"
@@ -16,4 +16,4 @@ namespace {
 
 }  // namespace
 }  // namespace moebius
-#endif  // __aarch64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -25,7 +25,7 @@ constexpr size_t kScores = 4 * kRows * kKeys, kShares = 2 * kRows * kKeys, kSums
 constexpr size_t kScratch = kScores + kShares + 2 * kSums;
 constexpr size_t kScratchOfCodes = kScratch + 2 * 2 * kKeys * x86_float_facts::kAttendedDim;
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 
 constexpr size_t kStep = 32, kTileHalves = kTile * kStep;  // numbers of a tile of rows
 
@@ -319,7 +319,7 @@ void run(const AttendArgs& args) {
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr AttendKernel attend(const char* codec, size_t scratch, void (*body)(const AttendArgs&)) {
   return {"x86_amx", codec, x86_float_facts::amx_attends, scratch, kTile + 1, 512, body};

@@ -17,7 +17,7 @@ namespace {
 
 using namespace amx_float;
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 
 // ---- tiles ----
 
@@ -549,7 +549,7 @@ void pack(const PackArgs& a) { x86_float::pack(a, amx_shape(*a.problem)); }
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
   return {"x86_amx",

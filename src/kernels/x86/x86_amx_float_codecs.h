@@ -3,7 +3,7 @@
 // unit of 16 outputs) kUnit / 2 rows of a tile of weights: pairs of inputs, 16 outputs side by side.
 // Which inputs are a pair: order_of in x86_amx_float.h. Internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/x86/x86_amx_float_rows.h"
 
 namespace moebius {
@@ -225,4 +225,4 @@ constexpr bool shifted<Shifted<Codec>> = true;
 }  // namespace amx_float
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

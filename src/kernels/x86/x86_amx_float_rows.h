@@ -2,7 +2,7 @@
 // The float family on AMX: rows as bf16, panels of rows (layouts: x86_amx_float.h). Internal
 // linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -224,4 +224,4 @@ inline void make_row_panel(const RowPanelArgs& a) { PanelMaker(a).make(); }
 }  // namespace amx_float
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

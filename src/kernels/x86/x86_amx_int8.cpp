@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 using namespace x86_int8;
 using x86_few::Kind;
 

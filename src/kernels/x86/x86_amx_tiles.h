@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How both families use the tiles of AMX. Internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include <cstddef>
@@ -61,4 +61,4 @@ template <bool kTwo>
 }  // namespace amx
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

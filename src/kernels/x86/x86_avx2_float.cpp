@@ -3,14 +3,14 @@
 // bits become bf16 by two tables; bytes are placed in the mantissa of a power of two, which is then
 // taken away.
 #include "kernels/x86/x86_float_fma_gemm.h"
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 #endif
 
 namespace moebius {
 namespace {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 using x86_float::Form;
 
 // The bytes of 16 bf16 numbers.
@@ -160,7 +160,7 @@ struct Avx2 {
 };
 
 void gemm(const GemmArgs& args) { fma_float::Gemm<Avx2>(args).run(); }
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr Kernel kKernels[] =
     MOEBIUS_FMA_KERNELS("x86_avx2", kAvx2 | kFma | kF16c, MOEBIUS_BODY(gemm));

@@ -6,7 +6,7 @@
 #include "kernels/x86/x86_int8.h"
 #include "kernels/x86/x86_packing.h"
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "base/numeric.h"
@@ -258,13 +258,13 @@ class PanelPacker {
 }  // namespace x86_packing
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 namespace moebius {
 
 // Elsewhere the kernels of the family have no bodies, and nobody calls this.
 void pack_x86_int8([[maybe_unused]] const PackArgs& args) {
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
   const x86_int8::Shape s = x86_int8::shape_of(*args.problem);
   x86_packing::pack_panels<x86_packing::PanelPacker>(
       args, s, x86_int8::kOutputs, x86_packing::kStepWords * x86_packing::inputs_of_word(s),

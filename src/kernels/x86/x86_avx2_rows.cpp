@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c;
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 struct Avx2 : X86Rows<Avx2, 8> {
   static constexpr size_t kDelta = 4, kManyTokens = 2, kProductVectors = 2;
 

@@ -2,7 +2,7 @@
 // Vectors of 256 bits for x86_int8_few.h, all but the dot product: x86_avxvnni and x86_avx2 differ
 // in that alone. Internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/x86/x86_int8_few.h"
 
 namespace moebius {
@@ -82,4 +82,4 @@ struct Ymm {
 
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

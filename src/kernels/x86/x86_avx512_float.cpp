@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16 and decoding by table.
 #include "kernels/x86/x86_float_fma_gemm.h"
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -13,7 +13,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 using x86_float::Form;
 
 struct Sixteen {
@@ -126,7 +126,7 @@ struct Avx512 {
 };
 
 void gemm(const GemmArgs& args) { fma_float::Gemm<Avx512>(args).run(); }
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni;
 constexpr Kernel kKernels[] = MOEBIUS_FMA_KERNELS("x86_avx512", kNeeds, MOEBIUS_BODY(gemm));

@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 void make_row_panel(const RowPanelArgs& args) {
   x86_rows::PanelMaker(args, x86_int8::Engine::kZmm, x86_few::bias_of<Zmm>(*args.problem)).make();
 }

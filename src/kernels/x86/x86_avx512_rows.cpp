@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw;
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 struct Avx512 : X86Rows<Avx512, 16> {
   // Plain conversions in g++ 12's header start from a variable that it then warns about.
   static constexpr __mmask16 kAll = 0xFFFF;

@@ -2,7 +2,7 @@
 // Vectors of 512 bits for x86_int8_few.h: VPDPBUSD adds 4 products of an unsigned and a signed byte
 // to each of 16 sums. Internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 // Intrinsics of g++ 12 start from a vector that is "undefined" on purpose.
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -104,4 +104,4 @@ struct Zmm {
 
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 struct Vnni : Ymm {
   template <x86_int8::Codes kCodes>
   static constexpr int32_t bias() {

@@ -2,7 +2,7 @@
 // Packing on x86-64: scales of one byte (e4m3, e8m0) become bf16, exactly, those of 16 outputs side by
 // side. Nothing beyond AVX2; internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "base/numeric.h"
@@ -76,4 +76,4 @@ inline size_t put(const uint8_t* const (&rows)[kRows], size_t groups, bool e4m3,
 }  // namespace byte_scales
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

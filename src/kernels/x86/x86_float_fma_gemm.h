@@ -7,7 +7,7 @@
 #pragma once
 #include "kernels/x86/x86_float_facts.h"
 #include "kernels/x86/x86_float_fma.h"
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "base/numeric.h"
 #include "kernels/x86/x86_float_pack.h"
 #endif
@@ -16,7 +16,7 @@ namespace moebius {
 namespace {
 namespace fma_float {
 
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 
 // ---- panels ----
 
@@ -512,7 +512,7 @@ inline void pack(const PackArgs& a) { x86_float::pack(a, fma_shape(*a.problem));
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), void (*gemm)(const GemmArgs&)) {

@@ -2,7 +2,7 @@
 // The float family on x86-64: packing of weights (layouts: x86_float.h). Internal linkage; AVX2 is
 // enough, memory is the limit.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "base/numeric.h"
@@ -329,4 +329,4 @@ inline void pack(const PackArgs& a, const Shape& s) {
 }  // namespace x86_float
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

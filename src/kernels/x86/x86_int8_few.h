@@ -5,7 +5,7 @@
 // of x take back: exact in int32. Templates over an engine E (vectors, dot product); internal
 // linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include <cfloat>
@@ -280,4 +280,4 @@ inline int32_t bias_of(const Problem& p) {
 }  // namespace x86_few
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -5,7 +5,7 @@
 // over an engine E, as in x86_int8_few.h, which has the ends of groups and what follows; internal
 // linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/x86/x86_int8_few.h"
 
 namespace moebius {
@@ -294,4 +294,4 @@ inline void gemm(const GemmArgs& a, Engine engine) {
 }  // namespace x86_many
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

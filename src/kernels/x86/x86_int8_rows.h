@@ -2,7 +2,7 @@
 // The int8 family on x86-64: panels of rows (layouts: x86_int8.h) from canonical prepared rows.
 // Nothing beyond AVX2; internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "kernels/x86/x86_int8.h"
@@ -165,4 +165,4 @@ class PanelMaker {
 }  // namespace x86_rows
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

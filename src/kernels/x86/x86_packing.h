@@ -2,7 +2,7 @@
 // What the packers of both x86-64 families share: the loop over panels, act-order, and what is asked
 // for meanwhile. Nothing beyond AVX2; internal linkage.
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "kernels/isa_permuted_rows.h"
@@ -102,4 +102,4 @@ inline void pack_panels(const PackArgs& a, const Shape& s, size_t outputs, size_
 }  // namespace x86_packing
 }  // namespace
 }  // namespace moebius
-#endif  // __x86_64__
+#endif  // MOEBIUS_KERNEL_BODIES

@@ -10,7 +10,7 @@
 //   above                          whether a lane is larger than a number
 //   unordered                      not 0 if a lane of either is NaN
 #pragma once
-#ifdef __x86_64__
+#ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
 #include "kernels/isa_products.h"

@@ -161,6 +161,33 @@ TEST(Oracle, ACpuWithoutAnythingRunsEverySchemeOnGenericOrReference) {
   }
 }
 
+// Builds leave some kernels out (MOEBIUS_KERNELS); those of another architecture are left out of all.
+TEST(Oracle, LeavesKernelsWithoutFunctionsToOtherMachines) {
+  Cpu cpu = parse_cpu(kHostArch == Arch::kAarch64 ? "amx_int8,amx_bf16" : "i8mm,bf16");
+  const Problem p = problem_of(case_named("w4a8 g32"));
+  const Choice there = choose_kernel(p, cpu, {});
+  EXPECT_EQ(there.chosen->gemm, nullptr) << title_of(*there.chosen);
+  cpu.here = true;
+  const Choice here = choose_kernel(p, cpu, {});
+  EXPECT_EQ(here.chosen->arch, Arch::kOther) << title_of(*here.chosen);
+  for (const Candidate& k : here.candidates) {
+    if (k.kernel != there.chosen) continue;
+    EXPECT_EQ(k.reason, "left out of this build (CMake option MOEBIUS_KERNELS)");
+  }
+  const auto names = left_out_kernels(cpu);
+  EXPECT_NE(std::find(names.begin(), names.end(), there.chosen->name), names.end());
+  EXPECT_TRUE(left_out_kernels(detect_cpu()).empty());  // builds with tests have all
+}
+
+// What MOEBIUS_KERNELS=native takes for granted (cmake/kernel_flags.cmake).
+TEST(Oracle, TakesNoKernelOfASmallerCpuWithAvx512Vnni) {
+  for (const SchemeCase& s : test::scheme_cases()) {
+    const std::string name =
+        choose_kernel(problem_of(s), parse_cpu("avx512_vnni"), {}).chosen->name;
+    EXPECT_TRUE(name != "x86_avx2" && name != "x86_avxvnni") << s.name << ": " << name;
+  }
+}
+
 TEST(Oracle, ExactPolicySkipsReorderedKernels) {
   const Problem p = problem_of(case_named("w4a16 g32 x0"));
   const Choice c = choose_kernel(p, parse_cpu("neon"), {Accept::kExact, ""});
