@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a folder: config.json, quantization_config, headers, modules, schemes, MoE blocks, in
-// this order. Everything that can be wrong without reading payloads is found here.
+// Opens a folder: config.json, quantization_config, headers, modules, schemes and MoE blocks, in
+// this order. It finds everything that can be wrong without reading payloads.
 #include "checkpoint/checkpoint.h"
 
 #include <unistd.h>
@@ -58,7 +58,8 @@ std::string without_config(const std::string& folder) {
   return "expected the model's config";
 }
 
-// The quantization section of a folder whose config.json has none.
+// Returns the quantization section of a folder whose config.json has none, from the other files
+// that may hold it.
 QuantConfig other_config(const std::string& folder, const Json& config,
                          std::vector<std::string>& warnings) {
   for (const ConfigFile& file : other_config_files()) {
@@ -76,8 +77,8 @@ QuantConfig other_config(const std::string& folder, const Json& config,
   return {};
 }
 
-// A section in config.json counts. Where a file of the same method lies beside it and says otherwise,
-// that is said.
+// Warns when a file of the same method beside config.json contradicts its section. The section in
+// config.json applies.
 void compare_files(const std::string& folder, const Json& config, const QuantConfig& quant,
                    std::vector<std::string>& warnings) {
   for (const ConfigFile& file : other_config_files()) {
@@ -100,7 +101,8 @@ void compare_files(const std::string& folder, const Json& config, const QuantCon
   }
 }
 
-// weight_shape of tensors that hold several matrices: [2] or [3] integers, or one pair per expert.
+// Checks weight_shape of tensors that hold several matrices: [2] or [3] integers, or one pair per
+// expert.
 void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore& store) {
   for (const FusedShape& f : shapes) {
     const TensorInfo& t = *f.tensor;
@@ -133,7 +135,7 @@ bool is_bias_alone(const ModuleTensors& tensors) {
   return found == 1 && tensors[Role::kBias];
 }
 
-// Whether `head` is nothing but a matrix with the bytes of the table.
+// Returns whether `head` is only a matrix with the same bytes as the table.
 bool stored_again(const ModuleTensors& head, const ModuleTensors& table, const TensorStore& store) {
   const TensorRef &a = head[Role::kWeight], &b = table[Role::kWeight];
   for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
@@ -161,7 +163,7 @@ void check_config_file(const std::string& folder) {
             without_config(folder));
 }
 
-// Of a module: its name, and the file that its first tensor lies in.
+// Returns the place that errors of a module name: the module, and the file of its first tensor.
 ErrorPlace place_of(const Module& module, const TensorStore& store) {
   ErrorPlace place{"file", "", "", module.name, ""};
   for (const TensorRef& ref : module.plan.tensors.by_role)
@@ -226,7 +228,7 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
 
 void Checkpoint::understand(std::span<const TensorInfo> tensors) {
   const TensorStore& store = *store_;
-  if (config_.layers == 0) {  // unknown family: count layers by name
+  if (config_.layers == 0) {  // unknown family: counts layers by the tensors' names
     for (const TensorInfo& t : tensors) {
       const TensorName n = parse_tensor_name(t.name, config_, nullptr, quant().aliases());
       config_.layers = std::max<int64_t>(config_.layers, n.layer + 1);
@@ -240,7 +242,7 @@ void Checkpoint::understand(std::span<const TensorInfo> tensors) {
   ModuleMap map = map_modules(
       tensors, config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
       quant().aliases(), cache_scales);
-  if (!map.reshaped->empty()) {  // they live as long as the store
+  if (!map.reshaped->empty()) {  // the reshaped infos live as long as the store
     const auto kept =
         std::make_shared<std::pair<decltype(store_), decltype(map.reshaped)>>(store_, map.reshaped);
     store_ = {kept, kept->first.get()};
@@ -279,7 +281,7 @@ void Checkpoint::name_modules() {
 
 Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
                                      std::span<const std::string> paths) const {
-  struct Kept {  // as long as the store: what modules point at
+  struct Kept {  // holds what modules point at; lives as long as the store
     std::shared_ptr<const TensorStore> own;
     std::vector<TensorInfo> tensors;
     TensorStore store;
@@ -306,7 +308,7 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
     moved(b.router), moved(b.shared_gate);
   }
   for (const StoredElsewhere& other : modules) {
-    std::vector<Module*> parts;  // the module, or gate and up of a matrix that holds both
+    std::vector<Module*> parts;  // one module, or gate and up of one stored matrix
     if (const auto it = c.by_name_.find(other.module); it != c.by_name_.end())
       parts.push_back(&c.modules_[it->second]);
     else
@@ -343,9 +345,9 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
   return c;
 }
 
-// lm_head may be tied to the embedding; what the file holds and what the config says must fit. A head
-// that is stored beside the table is used, as transformers does, unless it is the table again; one of
-// which only a bias is stored multiplies by the table.
+// Decides what the output projection is. lm_head may be tied to the embedding; the stored tensors
+// and the config must agree. A head that is stored beside the table is used, as transformers does,
+// unless it equals the table; a head of which only a bias is stored multiplies by the table.
 void Checkpoint::settle_output(ModuleMap& map) {
   const auto find = [&](Part part) {
     return std::find_if(map.modules.begin(), map.modules.end(),
@@ -368,7 +370,7 @@ void Checkpoint::settle_output(ModuleMap& map) {
   }
   if (!config_.tie_embeddings) return;
   ModuleTensors& own = head->module.plan.tensors;
-  if (table != map.modules.end() && is_bias_alone(own)) {  // ERNIE-4.5
+  if (table != map.modules.end() && is_bias_alone(own)) {  // ERNIE-4.5 stores a bias alone
     const TensorRef bias = own[Role::kBias];
     own.by_role = table->module.plan.tensors.by_role;
     own[Role::kBias] = bias;

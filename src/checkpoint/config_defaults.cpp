@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See config_defaults.h. The table is written by tests/python/make_config_defaults.py.
+// Implements config_defaults.h. tests/python/make_config_defaults.py writes the table.
 #include "checkpoint/config_defaults.h"
 
 #include <map>
@@ -11,8 +11,8 @@ namespace moebius {
 namespace {
 
 struct TypeDefaults {
-  std::string_view model_types;  // words
-  std::string_view fields;       // JSON
+  std::string_view model_types;  // names, separated by spaces
+  std::string_view fields;       // a JSON object
 };
 
 constexpr TypeDefaults kTypeDefaults[] = {

@@ -28,7 +28,7 @@ std::pair<std::string_view, const Json*> ConfigFields::get(Names names) const {
   std::pair<std::string_view, const Json*> first{{}, nullptr};
   for (const std::string_view name : names) {
     const Json* value = object_.find(name);
-    if (value != nullptr) absent = false;  // null: none, whatever the default
+    if (value != nullptr) absent = false;  // null means none, whatever the default is
     if (value == nullptr || value->is_null()) continue;
     if (first.second == nullptr) {
       first = {name, value};

@@ -18,8 +18,8 @@ std::vector<uint32_t> by_descending(std::span<const double> weight) {
   return order;
 }
 
-// Copies handed out among `logical` experts and packed onto ranks: positions are slots, rank by
-// rank.
+// Hands out copies of `logical` experts and packs them onto ranks. Returns the expert of each slot,
+// rank by rank.
 std::vector<uint32_t> plan_flat(std::span<const double> load, uint64_t physical, uint64_t ranks) {
   const std::vector<uint32_t> copies = replicate_experts(load, physical);
   std::vector<double> count(load.size(), 0.0), weight(physical);
@@ -111,8 +111,8 @@ std::vector<uint32_t> rebalance(std::span<const double> load, const EplbSettings
                             s.ranks % s.nodes == 0 && s.logical % s.groups == 0 &&
                             physical % s.nodes == 0;
   if (!hierarchical) return plan_flat(load, physical, s.ranks);
-  // Groups go to nodes first, so that a token's group stays on one machine; then every node is
-  // planned by itself.
+  // Groups are placed on nodes first, so that a token's group stays on one machine; then every node
+  // is planned by itself.
   const uint64_t per_group = s.logical / s.groups;
   std::vector<double> group_load(s.groups, 0.0);
   for (size_t e = 0; e < load.size(); ++e) group_load[e / per_group] += load[e];
@@ -144,7 +144,7 @@ std::vector<uint32_t> keep_slots(std::span<const uint32_t> before, std::vector<u
     const size_t base = r * room;
     for (size_t i = 0; i < room; ++i) {
       if (after[base + i] == before[base + i]) continue;
-      // Look for the expert that sat here among those not yet settled; swap it in.
+      // Finds the expert that was in this slot among those not yet settled, and swaps it in.
       for (size_t j = 0; j < room; ++j) {
         const bool settled = after[base + j] == before[base + j];
         if (j != i && !settled && after[base + j] == before[base + i]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of model families (see families.h). Facts only: names, orders and rules, no code
-// per family.
+// Holds the one table of model families (see families.h): names, orders and rules, without code per
+// family.
 #include "checkpoint/families.h"
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// Pieces shared by several entries.
+// Words that several entries share.
 #define MOEBIUS_NORMS "input_layernorm! post_attention_layernorm! "
 #define MOEBIUS_GQA \
   MOEBIUS_NORMS "self_attn.q_proj! self_attn.k_proj! self_attn.v_proj! self_attn.o_proj! "

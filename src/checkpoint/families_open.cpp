@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Families of which the mixture-of-experts blocks are known and nothing else is promised: their
-// other modules are listed as the names say. Facts only; tests/python/architectures.py judges every
-// line against the library that the models come from.
+// Holds families of which only the mixture-of-experts blocks are known: their other modules are
+// listed by their names, without checks. tests/python/architectures.py compares every line with the
+// library that the models come from.
 #include <array>
 
 #include "checkpoint/families.h"
@@ -11,9 +11,9 @@ namespace {
 
 using enum RoutingRule;
 
-// What few entries need.
+// Holds the fields that few entries set.
 struct More {
-  std::string_view model_types{};  // beside the key
+  std::string_view model_types{};  // further types beside the key
   ActivationRule activation = ActivationRule::kConfig;
   bool transposed = false, interleaved = false, block_is_layer = false, expert_bias = false;
   bool double_layers = false, router_transposed = false, image_experts = false, stacked = false,

@@ -21,13 +21,13 @@ namespace moebius {
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
-constexpr ssize_t kEarly = 1 << 16;  // bytes that are worth a write to the disk of their own
+constexpr ssize_t kEarly = 1 << 16;  // bytes from which a piece is written to the disk early
 
 [[noreturn]] void cannot(const std::string& path, std::string_view what, int code) {
   fail("{}: cannot {}: {}", printable(path), what, errno_text(code));
 }
 
-// Positions in the text of an object that is known to parse.
+// Finds positions in the text of a JSON object that is known to parse.
 class ObjectText {
  public:
   explicit ObjectText(const std::string& text) : text_(text) {}
@@ -36,7 +36,7 @@ class ObjectText {
     while (at < text_.size() && std::strchr(" \t\r\n", text_[at]) != nullptr) ++at;
     return at;
   }
-  size_t skip_string(size_t at) const {  // at its first quote
+  size_t skip_string(size_t at) const {  // at: position of the opening quote
     for (++at; text_[at] != '"'; ++at)
       if (text_[at] == '\\') ++at;
     return at + 1;
@@ -62,7 +62,7 @@ class ObjectText {
   const std::string& text_;
 };
 
-// Lines after the first one moved to the right.
+// Indents all lines but the first.
 std::string indented(const std::string& text, size_t by) {
   std::string out;
   for (const char c : text) {
@@ -77,7 +77,8 @@ std::string indented(const std::string& text, size_t by) {
 OutputFile::OutputFile(const std::string& path, uint64_t size, bool keep) : path_(path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
   if (fd_ < 0) cannot(path, "create", errno);
-  // Room for all of it first: a full disk is known before the work. Not every file system can.
+  // Reserves the room for the whole file, so that a full disk is found before the work. Not every
+  // file system can.
   if (size == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0) return;
   const int code = errno;
   if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL) return;
@@ -95,7 +96,7 @@ void OutputFile::write_at(uint64_t offset, std::span<const uint8_t> bytes) {
                                static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) cannot(path_, "write", errno);
-    // The disk begins with it while others are made; what fails is told by the fsync at the end.
+    // The disk starts to write while further pieces are made; fsync at the end reports any failure.
     if (n >= kEarly) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     offset += static_cast<uint64_t>(n);
     bytes = bytes.subspan(static_cast<size_t>(n));
@@ -138,7 +139,7 @@ void make_folder(const std::string& path) {
 void sync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) cannot(path, "open", errno);
-  ::fsync(fd);  // file systems without it keep their names anyway
+  ::fsync(fd);  // file systems without fsync of folders keep their names anyway
   ::close(fd);
 }
 
@@ -169,9 +170,10 @@ std::string hash_of_file(const std::string& path) {
 
 std::string with_member(const std::string& text, std::string_view key, const std::string& value) {
   const ObjectText t(text);
-  size_t at = t.skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) + 1;  // behind the brace
+  // position after the brace
+  size_t at = t.skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) + 1;
   const size_t first = t.skip_space(at);
-  // The first member stands where all of them do; on the line of the brace: all on one line.
+  // The first member shows the layout: on the line of the brace, all members share that line.
   const size_t line = text.rfind('\n', first);
   const bool lines = line != std::string::npos && line >= at - 1;
   const size_t indent = lines ? first - line - 1 : 0;
@@ -187,7 +189,7 @@ std::string with_member(const std::string& text, std::string_view key, const std
     last = end;
     any = true;
     if (found == key) {
-      size_t stop = end;  // numbers and words take the space behind them
+      size_t stop = end;  // numbers and words include the space after them
       while (stop > begin && std::strchr(" \t\r\n", text[stop - 1]) != nullptr) --stop;
       return text.substr(0, begin) + written + text.substr(stop);
     }

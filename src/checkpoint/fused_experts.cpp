@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that hold several matrices, taken apart into references: all experts in one 3-D tensor
+// Takes tensors that hold several matrices apart into references: all experts in one 3-D tensor
 // (either orientation, gate and up as halves or interleaved), GPT-OSS blocks and scales, and gate
 // and up of one expert in one 2-D matrix.
 //
-// transformers saves FP8 experts with their weights split and their scales in stacks: each finds its own.
+// transformers saves FP8 experts with their weights split and their scales in stacks: each finds
+// its own.
 //
-//   standard    gate_up [E, 2I, H]   down [E, H, I]        transposed  gate_up [E, H, 2I]   down [E, I, H]
+//  standard    gate_up [E, 2I, H]   down [E, H, I]        transposed  gate_up [E, H, 2I]   down [E,
+//  I, H]
 #include <algorithm>
 #include <map>
 
@@ -26,11 +28,10 @@ bool is_scalar_role(Role role) {
          role == Role::kOutputZeroPoint;
 }
 
-// A value each for gate and up: [2], or [E, 2].
+// Selects the value of gate or up from a tensor [2] or [E, 2].
 void select_of_pair(TensorRef& ref, uint64_t experts, Projection projection) {
   uint64_t elements = 1;
-  for (const uint64_t d : ref.info->shape)
-    elements *= d;  // a tensor that exists: the product was proven
+  for (const uint64_t d : ref.info->shape) elements *= d;  // the tensor exists, so the product fits
   if (elements != 2 * (ref.index >= 0 ? experts : 1)) return;
   ref.row_begin = projection == Projection::kUp ? 1 : 0;
   ref.row_count = 1;
@@ -38,8 +39,8 @@ void select_of_pair(TensorRef& ref, uint64_t experts, Projection projection) {
 
 bool is_turned(const TensorInfo& weight) { return weight.name.ends_with(".qweight"); }
 
-// Outputs of a matrix, or of each of a stack, by the last two dimensions of its tensors; 0: they do
-// not tell. expected: what the configuration says, 0 where it does not.
+// Returns the number of outputs of a matrix, or of each matrix of a stack, from the last two
+// dimensions of its tensors; 0 when they do not tell. expected: what the configuration says, or 0.
 uint64_t outputs_of(const TensorInfo& weight, const TensorInfo* scales, uint64_t expected) {
   const auto last = [](const TensorInfo& t, size_t i) {
     return t.shape.size() < 2 ? uint64_t{0} : t.shape[t.shape.size() - i];
@@ -50,7 +51,7 @@ uint64_t outputs_of(const TensorInfo& weight, const TensorInfo* scales, uint64_t
   return gemv ? expected : last(*scales, 1);
 }
 
-// Rows of one part of a fused matrix.
+// Describes the rows of one part of a fused matrix.
 struct RowPart {
   Projection projection;
   uint64_t begin = 0, count = 0, step = 1;
@@ -74,7 +75,7 @@ class Expander {
         (main.shape[0] != experts && !lenient(family_)))
       fail("{} is {}; expected a fused tensor of {} experts in dimension 0", map_.where(main),
            describe(main), experts);
-    // A small file can claim many experts; every module costs memory.
+    // A small file can claim many experts, and every module costs memory.
     if (experts > kMaxModules || map_.modules.size() + experts * 2 > kMaxModules)
       fail("{} is {}: more than {} modules; expected a model", map_.where(main), describe(main),
            kMaxModules);
@@ -89,7 +90,7 @@ class Expander {
       for (uint64_t e = 0; e < experts; ++e) add_module(f, e, part, rows, experts, transposed);
   }
 
-  // Stacks of scales (and the like) whose weights are stored expert by expert.
+  // Attaches stacks of scales (and similar tensors) to weights that are stored expert by expert.
   void attach(const FusedTensors& f) {
     if (modules_.empty())
       for (size_t i = 0; i < map_.modules.size(); ++i)
@@ -108,7 +109,8 @@ class Expander {
     }
   }
 
-  // What the tensor's own shape says, if the config's sizes tell the two apart.
+  // Returns the orientation that the tensor's own shape shows, if the config's sizes tell the two
+  // apart.
   Orientation orientation(const FusedTensors& f) const {
     const TensorInfo* w = f[Role::kWeight];
     if (w == nullptr || w->shape.size() != 3 || in_words(*w)) return Orientation::kUnclear;
@@ -152,7 +154,7 @@ class Expander {
     ref = reference(t, role, e, part, 2 * N, experts, false);
   }
 
-  // MLX: codes packed along the inputs, outputs first.
+  // MLX packs codes along the inputs, with outputs first.
   static bool in_words(const TensorInfo& w) { return w.dtype == DType::kU32; }
 
   bool inputs_are_hidden(const FusedTensors& f) const {
@@ -263,10 +265,11 @@ class Expander {
   }
 
   const Family* family_;
-  const std::string layout_;  // stated by the user
+  const std::string layout_;  // stated by the user; may be empty
   ModuleMap& map_;
   uint64_t E_, H_, I_;
-  std::map<Key, size_t> modules_;  // experts that are stored one by one; made when asked for
+  std::map<Key, size_t> modules_;  // modules of experts that are stored one by one; filled on first
+                                   // use
 };
 
 }  // namespace
@@ -286,7 +289,7 @@ uint64_t outputs_of(const ModuleTensors& tensors, uint64_t expected) {
 void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
                   const Family* family, ModuleMap& map) {
   Expander expander(config, family, map);
-  // The two tensors of a block lie alike: the one whose shape is clear decides for the other.
+  // The two tensors of a block have the same orientation: a clear shape decides for the other one.
   std::map<std::string_view, Orientation> clear;
   for (const FusedTensors& f : all)
     if (const Orientation o = expander.orientation(f); o != Orientation::kUnclear)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of config.json under all their spellings. What a known family cannot do without is an error
-// that names the field; for an unknown family a missing size stays 0 and is found from the tensors
-// later.
+// Reads the sizes of config.json under all their spellings. A missing size that a known family
+// needs is an error that names the field; for an unknown family a missing size stays 0 and is found
+// from the tensors later.
 #include "checkpoint/model_config.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 
-// The object that describes the text model: the top level, or the nested object of a multimodal
-// wrapper.
+// Returns the object that describes the text model: the top level, or the nested object of a
+// multimodal wrapper.
 const Json& text_object(const Json& config, std::string& where, const std::string& path) {
   for (const std::string_view name :
        {"text_config", "llm_config", "language_config", "thinker_config"}) {
@@ -43,7 +43,7 @@ void read_identity(ModelConfig& c, const ConfigFields& top, const ConfigFields& 
   c.model_type = top.string({"model_type"}).value_or("");
   const std::string inner_type = text.string({"model_type"}).value_or(c.model_type);
   const Family* family = find_family(c.architecture, c.model_type);
-  // A wrapper we do not know may hold a text model that we do.
+  // An unknown wrapper may hold a known text model.
   if (family == nullptr) family = find_family(c.architecture, inner_type);
   if (family != nullptr) c.family = family->key;
   if (c.model_type.empty()) c.model_type = inner_type;
@@ -65,7 +65,7 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
   }
   c.hidden = size({"hidden_size", "n_embd", "d_model", "dim"}, kMaxSize);
   c.vocab = size({"vocab_size"}, kMaxSize);
-  // Logits behind it are those of no token (Inkling).
+  // Logits from there on belong to no token (Inkling).
   c.vocab = std::min(c.vocab, f.integer_or({"unpadded_vocab_size"}, c.vocab, 1, kMaxSize));
   c.heads = size({"num_attention_heads", "n_head", "num_heads", "n_heads"}, 1 << 20);
   c.kv_heads = f.integer_or({"num_key_value_heads", "num_kv_heads", "num_attention_groups"},
@@ -80,7 +80,7 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
   c.qk_nope_head_dim = f.integer_or({"qk_nope_head_dim"}, 0, 0, 1 << 20);
   c.qk_rope_head_dim = f.integer_or({"qk_rope_head_dim"}, 0, 0, 1 << 20);
   c.v_head_dim = f.integer_or({"v_head_dim"}, 0, 0, 1 << 20);
-  // Of latent attention without rotation it may be 0.
+  // head_dim may be 0 for latent attention without rotation.
   const auto given = f.integer({"head_dim"}, known ? 1 : 0, 1 << 20);
   if (given && (*given > 0 || c.kv_lora_rank == 0)) {
     c.head_dim = *given;
@@ -107,8 +107,7 @@ void require_mla(const ModelConfig& c, const ConfigFields& f) {
       fail("{} is missing; expected a positive integer ({} needs it)", f.label(name), c.family);
 }
 
-// dtype and rope are read here only to refuse wrong types early; the architectures read their
-// values from `text`.
+// Checks the types of dtype and rope early; the architectures read their values from `text`.
 void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top) {
   c.dtype = f.string({"dtype", "torch_dtype"})
                 .value_or(top.string({"dtype", "torch_dtype"}).value_or(""));
@@ -118,15 +117,15 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
     if (rope != nullptr && !rope->is_null() && !rope->is_object())
       f.wrong(name, *rope, "an object or null");
   }
-  const Json* base = c.text.find("rope_theta");  // Step: one for each layer
+  const Json* base = c.text.find("rope_theta");  // Step stores one value per layer
   if (base == nullptr || !base->is_array() || !lenient(family_by_key(c.family)))
     f.number({"rope_theta"});
   for (const std::string_view name : {"attention_bias", "qkv_bias", "use_qk_norm"})
     f.boolean({name});
   f.integer({"sliding_window"}, 0, kMaxSize);
   f.number({"rms_norm_eps", "norm_eps", "layer_norm_eps"});
-  // A stored lm_head is used whatever this says. Where there is none, a wrapper's word counts, and its
-  // text part's where that says they are tied, as older files do.
+  // A stored lm_head is used whatever this says. Without one, the wrapper's field applies, or the
+  // text part's where that says they are tied, as in older files.
   const auto own = top.boolean({"tie_word_embeddings"});
   c.tie_stated = own.has_value();
   c.tie_embeddings = own.value_or(false) || f.boolean({"tie_word_embeddings"}).value_or(false) ||

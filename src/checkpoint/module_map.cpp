@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects tensors into modules, then checks that what a known family must have is there. Linear in
-// the number of tensors.
+// Collects tensors into modules, then checks that everything a known family needs is there. The
+// work is linear in the number of tensors.
 #include "checkpoint/module_map.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
   switch (n.part) {
-    case Part::kTower:  // a quantized matrix is shown as one; the rest is counted
+    case Part::kTower:  // a quantized matrix of a tower is listed; its other tensors are counted
       return n.role == Role::kWeight || n.role == Role::kBias ? ModuleKind::kOther
                                                               : ModuleKind::kLinear;
     case Part::kEmbedding:
@@ -45,8 +45,8 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
     return ModuleKind::kNorm;
   if (n.parameter) return ModuleKind::kOther;
   if (last.starts_with("embed") || last == "wte") return ModuleKind::kEmbedding;
-  // Convolutions (whose bias may come first); a known family's matrix of a wrong rank stays a matrix
-  // and is refused as one.
+  // Recognizes convolutions (whose bias may come first); a known family's matrix of wrong rank
+  // stays a matrix and is refused as one.
   if (known ? last == "conv1d" : n.role == Role::kWeight && tensor.shape.size() != 2)
     return ModuleKind::kOther;
   return ModuleKind::kLinear;
@@ -105,7 +105,7 @@ class Mapper {
       fail("{} and {} are both the {} of {}", map_.where(*ref.info), map_.where(t),
            suffix_of(n.role), printable(m.module.name));
     ref.info = &t;
-    // Later tensors of the module may show that it is a matrix after all, or that it is none.
+    // Later tensors of a module may show that it is a matrix after all, or that it is none.
     const bool shows = n.part == Part::kTower
                            ? n.role != Role::kWeight && n.role != Role::kBias
                            : m.module.kind == ModuleKind::kOther && n.role != Role::kBias;
@@ -114,8 +114,8 @@ class Mapper {
     if (!n.parameter && (shows || convolution)) m.module.kind = kind_of(n, t, !lenient(family_));
   }
 
-  // What only the shape shows: stacks of experts under an MLP's names, weights of identity experts
-  // and of the experts that images take.
+  // Sets what only the shape shows: stacks of experts under an MLP's names, weights of identity
+  // experts and of experts for images.
   void place_openly(TensorName& n, const TensorInfo& t) const {
     const bool matrix = n.role == Role::kWeight || n.role == Role::kWeightScale;
     if (n.part == Part::kDenseMlp && matrix && t.shape.size() == 3) n.part = Part::kFusedExperts;
@@ -129,7 +129,8 @@ class Mapper {
     }
   }
 
-  // A layer behind the last that config.json does not announce must look like a prediction head.
+  // Remembers a layer after the last one that config.json announces; it must look like a prediction
+  // head.
   void note_extra_layer(int layer, const TensorInfo& t) {
     ExtraLayer& e = extra_[layer];
     if (e.first == nullptr) e.first = &t;
@@ -166,11 +167,11 @@ class Mapper {
     m.part = n.part;
     m.path = n.path;
     m.block = n.block;
-    if (n.gate_up) m.stored_name = n.module;  // marks it for split_gate_up
+    if (n.gate_up) m.stored_name = n.module;  // split_gate_up finds it by this name
     return m;
   }
 
-  // All layers of one model hang on one name.
+  // Checks that all layers of a model have the same prefix.
   void check_prefix(const TensorName& n, const TensorInfo& t) {
     if (n.layer < 0 || lenient(family_)) return;
     const std::string_view prefix = before_layers(t.name);
@@ -204,7 +205,7 @@ class Mapper {
     slot = family_ != nullptr && family_->stacked_experts && t.shape.size() == 2 ? &stacked(t) : &t;
   }
 
-  // [E * width, hidden] as [E, width, hidden].
+  // Views a tensor [E * width, hidden] as [E, width, hidden].
   const TensorInfo& stacked(const TensorInfo& t) {
     const auto experts = static_cast<uint64_t>(config_.experts);
     if (experts == 0 || t.shape[0] % experts != 0)
@@ -215,13 +216,13 @@ class Mapper {
     return made;
   }
 
-  // Expected dimensions; vectors are checked here, matrices by their format reader.
+  // Checks the expected dimensions of vectors; format readers check matrices.
   void finish(MappedModule& m) {
     ModuleTensors& tensors = m.module.plan.tensors;
     tensors.name = m.module.name;
     if (lenient(family_) && m.module.kind == ModuleKind::kLinear && !tensors[Role::kWeight] &&
         !tensors[Role::kWeightPacked] && tensors[Role::kBias])
-      m.module.kind = ModuleKind::kOther;  // a bias alone
+      m.module.kind = ModuleKind::kOther;  // only a bias is stored
     const ExpectedShape e =
         expected_shape(config_, family_, m.part, m.path, m.module.projection, m.module.layer);
     m.N = e.N;
@@ -272,7 +273,7 @@ class Mapper {
                       folder_));
       return;
     }
-    const bool predictor = !config_.predictor.stem.empty();  // reads the model's
+    const bool predictor = !config_.predictor.stem.empty();  // the predictor uses the model's own
     if (!embedding && !predictor) missing(prefix + "embed_tokens", "");
     if (!norm) missing(prefix + "norm", "");
     require_biases();
@@ -281,8 +282,8 @@ class Mapper {
       require_layer(prefix + fmt::format("layers.{}.", i), i, found[i]);
   }
 
-  // Optional modules (q_norm, low-rank projections) belong to all layers or to none; only indexers may
-  // be shared by layers.
+  // Checks that optional modules (q_norm, low-rank projections) exist in all layers or in none;
+  // only indexers may be shared by layers.
   void require_alike(const std::string& prefix,
                      const std::vector<std::set<std::string_view>>& found) {
     std::map<std::string_view, size_t> somewhere;
@@ -321,7 +322,7 @@ class Mapper {
                   " in layers that config.json gives no experts");
   }
 
-  // A bias belongs to a projection in all layers or in none; q, k and v have theirs together.
+  // Checks that a projection has a bias in all layers or in none; q, k and v have theirs together.
   void require_biases() {
     const Json* field = config_.text.find("attention_bias");
     const bool declared = field != nullptr && field->is_bool() && field->as_bool();
@@ -371,7 +372,8 @@ class Mapper {
   std::span<const RoleAlias> aliases_;
   bool cache_scales_;
   ModuleMap map_;
-  std::unordered_map<std::string_view, size_t> by_name_;  // keys live in the tensors' names
+  std::unordered_map<std::string_view, size_t> by_name_;  // the keys are views of the tensors'
+                                                          // names
   std::unordered_map<std::string, size_t> fused_by_key_;
   std::vector<FusedTensors> fused_;
   struct ExtraLayer {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// See module_scheme.h. Order: the config's own rules; for a module that stores quantized tensors
-// although they call it dense, vLLM's order and the other spellings of its name; for one that
-// stores a plain weight although they call it quantized, dense.
+// Decides each module's scheme (module_scheme.h), in this order: the config's own rules; for a
+// module that stores quantized tensors although they call it dense, vLLM's order and the other
+// spellings of its name; for one that stores a plain weight although they call it quantized, dense.
 #include "checkpoint/module_scheme.h"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ std::string prefixed(std::string_view prefix, const std::string& text) {
   return std::string(prefix) + text;
 }
 
-// Other names that exporters use for the same module: wrapper prefixes, block and projection
-// spellings, the fused tensor's name.
+// Returns other names that exporters use for the same module: wrapper prefixes, spellings of block
+// and projection, the fused tensor's name.
 std::vector<std::string> spellings(const MappedModule& m) {
   std::vector<std::string> out;
   if (!m.stored_name.empty()) out.push_back(m.stored_name);
@@ -75,8 +75,8 @@ SchemeDecision decide_quantized(const MappedModule& m, const QuantConfig& quant,
   return d;
 }
 
-// Methods whose modules are known by their tensors: what the configuration says otherwise is a
-// warning. Routers, embeddings and lm_head are left as they are by most writers, listed or not.
+// Decides for methods that are known by their tensors; a contradiction of the configuration becomes
+// a warning. Most writers leave routers, embeddings and lm_head as they are, listed or not.
 SchemeDecision decide_by_tensors(MappedModule& mapped, const MethodRules& rules,
                                  const TensorStore& store, RepeatedWarnings& warnings) {
   Module& m = mapped.module;
@@ -99,14 +99,14 @@ SchemeDecision decide_by_tensors(MappedModule& mapped, const MethodRules& rules,
   const bool routed = m.kind == ModuleKind::kExpert && !m.shared_expert;
   const bool embedding = m.kind == ModuleKind::kEmbedding;
   SchemeDecision d = rules.decide({m.name, stored, routed, tensors, store, embedding});
-  if (embedding) d.scheme.input.reset();  // rows are looked up
+  if (embedding) d.scheme.input.reset();  // rows of embeddings are looked up, not multiplied
   if (!dense.empty())
     warnings.add(m.name, fmt::format("stored quantized although {} excludes it; its tensors count",
                                      collapse_indices(dense)));
   return d;
 }
 
-// The native MXFP4 of GPT-OSS is known by its tensors: 4-D blocks with E8M0 scales.
+// Returns whether tensors are GPT-OSS's native MXFP4: 4-D blocks with E8M0 scales.
 bool is_gpt_oss_blocks(const ModuleTensors& t) {
   return t[Role::kWeightPacked] && t[Role::kWeightPacked].info->shape.size() == 4;
 }
@@ -126,7 +126,7 @@ SchemeDecision gpt_oss_decision() {
   return d;
 }
 
-// Scales that older exporters hung on k_proj and v_proj for the KV cache.
+// Removes scales for the KV cache, which older exporters stored with k_proj and v_proj.
 void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
                        std::vector<UnusedTensor>& unused) {
   const bool key_value = tensors.name.ends_with(".k_proj") || tensors.name.ends_with(".v_proj");
@@ -140,8 +140,8 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
   }
 }
 
-// Rows of an embedding are looked up one by one: weight-only, with scales per row or group, integers;
-// what MLX stores, and native FP8 however it is scaled.
+// Returns why an embedding cannot be read row by row; it can if only weights are quantized, as
+// integers with scales per row or group, as MLX stores them, or as native FP8.
 std::optional<std::string> embedding_reason(const Scheme& s) {
   const QuantArgs& w = *s.weights;
   const bool any = s.format == Format::kMlx || s.format == Format::kNativeFp8;
@@ -154,7 +154,7 @@ std::optional<std::string> embedding_reason(const Scheme& s) {
       w.kind == NumberKind::kInt ? "int" : "float", describe(s));
 }
 
-// Readers name the module; the file is known here.
+// Throws the error again with the file's name; readers know only the module.
 [[noreturn]] void rethrow_with_file(const Error& e, const ModuleTensors& tensors,
                                     const TensorStore& store) {
   const std::string_view text = e.what();
@@ -240,7 +240,7 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
                  .plan(tensors, m.decision.scheme, store, mapped.N, mapped.K, quant.version());
     if (!m.plan.warning.empty()) warnings.add(m.name, m.plan.warning);
   } catch (const Error& e) {
-    // An unsupported scheme is reported as such, whatever its tensors look like.
+    // An unsupported scheme is reported as such, whatever is wrong with its tensors.
     if (m.supported) rethrow_with_file(e, tensors, store);
     m.plan.scheme = m.decision.scheme;
     m.plan.N = mapped.N;

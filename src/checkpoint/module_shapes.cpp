@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dimensions of every module as config.json implies them. Only families whose attention follows
-// heads and head_dim are strict about it; for the others (and for unknown families) only what every
+// Computes the dimensions of every module that config.json implies. Only families whose attention
+// follows heads and head_dim are checked strictly; for other and unknown families only what every
 // model shares is known.
 #include "checkpoint/module_map.h"
 

@@ -27,7 +27,7 @@ class Builder {
     settle_layers();
     std::vector<MoeBlock> out;
     for (auto& [key, block] : blocks_) {
-      if (block.experts.empty()) continue;  // a dense MLP
+      if (block.experts.empty()) continue;  // the layer has a dense MLP
       complete(block);
       out.push_back(std::move(block));
     }
@@ -74,8 +74,8 @@ class Builder {
     slot = &m;
   }
 
-  // Slots are made once it is known that enough modules exist to fill them: an expert's number is a
-  // stranger's.
+  // Places experts into slots. Slots are allocated only when enough modules exist to fill them: the
+  // number comes from an untrusted file.
   void place_experts(MoeBlock& b, const std::vector<const Module*>& modules) const {
     size_t count = 0;
     for (const Module* m : modules) count = std::max(count, static_cast<size_t>(m->expert) + 1);
@@ -89,7 +89,8 @@ class Builder {
           "projection of one expert");
   }
 
-  // An open family may keep its shared expert or its correction bias beside the block, on the layer.
+  // Adopts a shared expert or a correction bias that an open family stores on the layer, beside the
+  // block.
   void adopt_strays() {
     const bool beside = family_ != nullptr && in_list(family_->layer, "shared_mlp.output_linear");
     if (!lenient(family_) && !beside) return;
@@ -136,8 +137,8 @@ class Builder {
         fail("{}[{}] is {}; expected a finite number", in_.store.where(t), i, values[i]);
   }
 
-  // Known families: config and tensors must agree on which layers have experts. Unknown ones: the
-  // tensors tell.
+  // Decides which layers have experts: for known families config and tensors must agree, for
+  // unknown ones the tensors tell.
   void settle_layers() {
     ModelConfig& c = in_.config;
     std::vector<const MoeBlock*> by_layer(static_cast<size_t>(c.layers), nullptr);
@@ -145,7 +146,9 @@ class Builder {
       if (b.experts.empty() || b.layer < 0 || static_cast<size_t>(b.layer) >= by_layer.size())
         continue;
       const MoeBlock*& slot = by_layer[static_cast<size_t>(b.layer)];
-      if (slot != nullptr && lenient(family_)) continue;  // an encoder's and a decoder's layer
+      if (slot != nullptr && lenient(family_))
+        continue;  // the encoder and the decoder may have a
+                   // layer of this number
       if (slot != nullptr)
         fail("{}: layer {} has the experts of both {} and {}; expected one block", in_.folder,
              b.layer, slot->name, b.name);
@@ -221,13 +224,14 @@ class Builder {
     complete_shared(b);
   }
 
-  // Shared experts that are the last of a block's experts.
+  // Returns the number of shared experts that are stored last among a block's experts.
   size_t shared_behind() const {
     return family_ != nullptr && family_->routed_shared
                ? static_cast<size_t>(in_.config.shared_experts)
                : 0;
   }
-  // Every token has them: no score comes up to their bias. Weights are those of all its experts.
+  // Routes every token to the shared experts: their bias exceeds any score. The weights are
+  // computed from the scores of all experts.
   void route_shared(MoeBlock& b) const {
     constexpr float kAlways = 1e30f;
     if (b.correction_bias.empty())
@@ -248,7 +252,7 @@ class Builder {
     return e[0] != nullptr || e[1] != nullptr || e[2] != nullptr;
   }
 
-  // Within a layer each projection has one scheme and one shape over all experts.
+  // Checks that each projection has one scheme and one shape over all experts of the layer.
   void check_alike(const MoeBlock& b, size_t p) const {
     const size_t routed = b.experts.size() - std::min(shared_behind(), b.experts.size());
     for (size_t e = 1; e < b.experts.size(); ++e) {
@@ -306,8 +310,8 @@ class Builder {
            b.name, in_.config.family);
   }
 
-  // DeepSeek configs may leave out how they select: a stored correction bias says so. All layers
-  // must agree.
+  // Decides selection with a correction bias for DeepSeek configs that do not say: a stored bias
+  // means yes. All layers must agree.
   void settle_bias(std::vector<MoeBlock>& out) {
     if (out.empty()) return;
     const size_t with = static_cast<size_t>(std::count_if(
@@ -376,7 +380,7 @@ class Builder {
   const BlockInputs& in_;
   const Family* family_;
   std::map<std::pair<int, std::string>, MoeBlock> blocks_;
-  std::map<std::string, std::vector<const Module*>> pending_;  // expert modules by block
+  std::map<std::string, std::vector<const Module*>> pending_;  // modules of experts by block
 };
 
 }  // namespace
@@ -387,7 +391,7 @@ void check_experts_present(const ModuleMap& map, const ModelConfig& config,
   if (lenient(family)) return;
   const auto count = static_cast<uint32_t>(config.experts);
   const char* off = family->layers == LayerRule::kFlag ? " (enable_moe_block is not true)" : "";
-  std::map<std::string_view, std::vector<uint32_t>> found;  // 3 * expert + projection
+  std::map<std::string_view, std::vector<uint32_t>> found;  // list of [3 * expert + projection]
   for (const MappedModule& m : map.modules) {
     if (m.part != Part::kExpert) continue;
     const auto id = static_cast<uint32_t>(m.module.expert);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mixture-of-experts part of config.json: counts, widths, which layers have experts, and the
-// router as parameters. The rules are those of the registry (families.h); what a rule means is
-// written here once.
+// Reads the mixture-of-experts part of config.json: counts, widths, layers with experts, and the
+// router's parameters. The registry (families.h) names a family's rules, and this file defines what
+// each rule means.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ float as_float(const ConfigFields& f, ConfigFields::Names names, float fallback)
   return narrowed;
 }
 
-// The value of a field that some exporters write once per layer; 0 where the layers differ and
+// Returns a field's value, which some exporters write once per layer; 0 where the layers differ and
 // `strict` is false.
 std::optional<int64_t> same_in_all_layers(const ModelConfig& c, const ConfigFields& f,
                                           std::string_view name, int64_t high, bool strict) {
@@ -102,7 +102,7 @@ std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const 
         out[static_cast<size_t>(i)] = (i + 1) % step == 0 && i >= first && i <= last;
       break;
     }
-    case LayerRule::kFlag:  // read with the count of experts
+    case LayerRule::kFlag:  // read together with the number of experts
       break;
   }
   return out;
@@ -153,7 +153,7 @@ void deepseek_v2(RouterSpec& r, const ConfigFields& f) {
          printable(method, 60));
   }
   r.scoring = scoring_of(f, "softmax");
-  // The original renormalizes instead of scaling.
+  // The original code renormalizes instead of scaling.
   r.renormalize = r.top_k > 1 && f.boolean({"norm_topk_prob"}).value_or(false);
   r.renormalize_epsilon = r.renormalize ? 1e-20f : 0.0f;
   r.scaling = r.renormalize ? 1.0f : as_float(f, {"routed_scaling_factor"}, 1.0f);
@@ -174,7 +174,8 @@ void biased(RouterSpec& r, const ConfigFields& f, Scoring scoring, float epsilon
   r.scaling = scale_of(f);
 }
 
-// The order of the norm by which weights are divided; null: they are not.
+// Returns whether weights are divided by their sum: yes by default, no if the field is null. Throws
+// Error for other norms.
 bool normalizes_by_sum(const ConfigFields& f) {
   constexpr const char* kName = "moe_normalize_expert_weights";
   const Json* order = f.find(kName);
@@ -184,7 +185,8 @@ bool normalizes_by_sum(const ConfigFields& f) {
   return true;
 }
 
-// The rules of the younger families: scores with a correction bias, or other than a softmax.
+// Reads the router rules of newer families: scores with a correction bias, or other scores than a
+// softmax.
 void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
                         const Family* family) {
   switch (rule) {
@@ -205,7 +207,8 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
       break;
     case RoutingRule::kSoftmaxBias:
       biased(r, f, Scoring::kSoftmax, 0.0f);
-      // The least sum by which weights are divided (ERNIE); the k best of a softmax have at least k / E.
+      // The least sum by which weights are divided (ERNIE) must not exceed k / E, which the k best
+      // of a softmax always reach.
       if (const float least = as_float(f, {"moe_norm_min"}, 0.0f);
           least > static_cast<float>(r.top_k) / static_cast<float>(r.experts))
         fail("{} is {}; expected at most {} of {} experts, which no sum lies below",
@@ -326,7 +329,7 @@ void read_shared(ModelConfig& c, const ConfigFields& f, SharedRule rule) {
   c.moe.shared_intermediate = static_cast<size_t>(c.shared_intermediate);
 }
 
-// A number or null for every layer; numbers behind the last are those of predicted tokens.
+// Reads a number or null for every layer; further numbers belong to prediction layers.
 std::vector<float> layer_limits(const ModelConfig& c, const ConfigFields& f, const char* name) {
   const Json* list = c.text.find(name);
   if (list == nullptr || list->is_null()) return {};
@@ -367,7 +370,7 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
     a.kind = activation_from_name(named);
     c.other_activation = a;
     a.kind = ActivationKind::kSilu;
-    // transformers' documentation says that 0 is no limit; its code clamps to 0.
+    // transformers documents 0 as no limit, but its code clamps to 0.
     if (!(limit > 0)) fail("{} is {}; expected a positive number", f.label("swiglu_limit"), limit);
     a.limit = limit;
     return;
@@ -385,7 +388,7 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
     a.kind = activation_from_name(name);
   } catch (const Error& e) {
     if (!lenient(family)) fail("{}: {}", f.label("hidden_act"), e.what());
-    c.experts_reason = e.what();  // the experts are listed and not run
+    c.experts_reason = e.what();  // the experts are listed but cannot run
   }
 }
 
@@ -417,7 +420,7 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
                   ? *same_in_all_layers(c, f, "num_experts", kMaxExperts, !lenient(family))
                   : f.integer_or(count_names, 0, 0, kMaxExperts);
   if (!f.boolean({"is_moe"}).value_or(true) || !f.boolean({"enable_moe_block"}).value_or(true))
-    c.experts = 0;  // Doge and Gemma-4 count experts they have not
+    c.experts = 0;  // Doge and Gemma-4 count experts that they do not have
   if (!lenient(family) && !dense_family && !f.has(count_names) &&
       family->layers != LayerRule::kFlag)
     f.require(count_names, 1, kMaxExperts);

@@ -22,19 +22,19 @@ uint64_t divide(uint64_t size, uint64_t tp, const std::string& module, std::stri
   return size / tp;
 }
 
-// Blocks of `block` that [begin, begin + count) touches.
+// Returns the blocks of size `block` that [begin, begin + count) touches.
 TensorSlice cover(int dim, uint64_t begin, uint64_t count, uint64_t block) {
   const uint64_t first = begin / block, last = ceil_div(begin + count, block);
   return {dim, first, last - first};
 }
 
-// Elements of K in stored units of the code tensor.
+// Converts elements of K to stored units of the code tensor.
 TensorSlice code_columns(const MatrixPlan& plan, uint64_t begin, uint64_t count) {
   const bool words = plan.scheme.format == Format::kMlx;
   const TensorRef& packed = plan.tensors[words ? Role::kWeight : Role::kWeightPacked];
   if (!packed) return {1, begin, count};
   const uint64_t bits = static_cast<uint64_t>(plan.scheme.weights ? plan.scheme.weights->bits : 4);
-  const uint64_t unit = bits_of(packed.info->dtype);  // 32 for words, 8 for bytes
+  const uint64_t unit = bits_of(packed.info->dtype);  // bits per unit: 32 for words, 8 for bytes
   if (begin * bits % unit != 0 || count * bits % unit != 0)
     fail("{}: {} inputs of {} bits per rank do not fill whole {}-bit words", plan.tensors.name,
          count, bits, unit);
@@ -51,7 +51,7 @@ TensorSlice zero_point_rows(const MatrixPlan& plan, uint64_t begin, uint64_t cou
   return {0, begin * bits / 32, count * bits / 32};
 }
 
-// [begin, begin + count) of codes that lie in words along dimension `dim`.
+// Returns the words of [begin, begin + count), for codes packed into words along dimension `dim`.
 TensorSlice code_words(const MatrixPlan& plan, int dim, uint64_t begin, uint64_t count) {
   const uint64_t bits = static_cast<uint64_t>(plan.scheme.weights->bits);
   const uint64_t unit = 32 % bits == 0 ? 32 / bits : 32;  // codes that fill whole words
@@ -61,7 +61,8 @@ TensorSlice code_words(const MatrixPlan& plan, int dim, uint64_t begin, uint64_t
   return {dim, begin * bits / 32, count * bits / 32};
 }
 
-// GPTQ and AWQ: outputs are columns; AWQ's gemv has rows, with groups eight to a word.
+// Slices a tensor of GPTQ or AWQ: outputs are columns; AWQ's gemv stores them as rows, with eight
+// groups in a word.
 TensorSlice turned_slice(const MatrixPlan& plan, Role role, bool outputs, uint64_t begin,
                          uint64_t n) {
   const bool gemv = plan.scheme.format == Format::kAwqGemv;
@@ -97,7 +98,7 @@ Cut cut_of(const Module& m, Cut second) {
       last == "kv_b_proj")
     return Cut::kOutputs;
   if (last == "o_proj") return second;
-  // low-rank projections, gates of shared experts, state-space parameters: repeated
+  // every rank has low-rank projections, gates of shared experts and state-space parameters
   return Cut::kWhole;
 }
 
@@ -114,7 +115,7 @@ HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t ran
   const uint64_t group = rank * kv_heads / ranks, first = ceil_div(group * ranks, kv_heads),
                  sharers = ceil_div((group + 1) * ranks, kv_heads) - first, i = rank - first;
   const Range given{group * each + each * i / sharers, group * each + each * (i + 1) / sharers};
-  // A rank without a head computes one that nobody asks it for.
+  // A rank without a head of its own computes one whose result nobody uses.
   const Range own = given.size() > 0 ? given : Range{group * each, group * each + 1};
   return {own, {group, group + 1}, given};
 }
@@ -122,15 +123,15 @@ HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t ran
 std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first_bytes,
                                  const std::vector<bool>& may_begin, uint64_t stages) {
   const size_t n = bytes.size();
-  std::vector<uint64_t> before(n + 1, 0);  // bytes of the layers before
+  std::vector<uint64_t> before(n + 1, 0);  // bytes of all layers before
   for (size_t i = 0; i < n; ++i) before[i + 1] = before[i] + bytes[i];
   size_t most = 0;
   for (size_t i = 0; i < n; ++i) most += i == 0 || may_begin[i] ? 1 : 0;
   if (stages == 0 || stages > most)
     fail("num_hidden_layers is {}: they make at most {} stages{}; {} were asked for", n, most,
          most < n ? ", since layers that read another's keys stay with it" : "", stages);
-  // best[s][i]: the largest stage of the first i layers in s stages, and where the last of them
-  // begins.
+  // best[s][i]: bytes of the largest stage when the first i layers form s stages, and the first
+  // layer of the last stage.
   constexpr uint64_t kNever = UINT64_MAX;
   std::vector<std::vector<uint64_t>> best(stages + 1, std::vector<uint64_t>(n + 1, kNever));
   std::vector<std::vector<size_t>> last(stages + 1, std::vector<size_t>(n + 1, 0));
@@ -171,14 +172,14 @@ TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, ui
         return role == Role::kWeightZeroPoint ? zero_point_rows(plan, begin, n)
                                               : cover(0, begin, n, plan.block_n);
       if (plan.groups == 1 || plan.act_order)
-        return {};  // per channel; or columns of all groups in every slice
+        return {};  // one scale per channel, or every slice needs columns of all groups
       return cover(1, begin, n, plan.block_k);
     case Role::kWeightGIdx:
       return outputs ? TensorSlice{} : TensorSlice{0, begin, n};
     case Role::kBias:
       return outputs ? TensorSlice{0, begin, n} : TensorSlice{};
     default:
-      return {};  // global, input and output scales
+      return {};  // every rank has global, input and output scales
   }
 }
 
@@ -251,8 +252,7 @@ uint64_t sliced_params(const Module& m, uint64_t tp) {
 uint64_t kv_per_rank(const Checkpoint& c, uint64_t tp) {
   const ModelConfig& config = c.config();
   const uint64_t whole = kv_bytes(config, 1000);
-  if (config.kv_lora_rank > 0 || config.kv_heads <= 0)
-    return whole;  // the latent is shared by all heads
+  if (config.kv_lora_rank > 0 || config.kv_heads <= 0) return whole;  // all heads share the latent
   const auto heads = static_cast<uint64_t>(config.kv_heads);
   return whole / heads * std::max<uint64_t>(heads / tp, 1);
 }
@@ -266,7 +266,8 @@ void check_heads(const ModelConfig& config, uint64_t tp) {
     fail("{} key-value heads can neither be cut into {} equal parts nor repeated evenly", kv, tp);
 }
 
-// Key and value projections are repeated, not cut, when there are fewer heads than ranks.
+// Returns whether a module is repeated on ranks and not cut: key and value projections with fewer
+// heads than ranks.
 bool repeats(const Module& m, const ModelConfig& config, uint64_t tp) {
   const bool kv = m.name.ends_with(".k_proj") || m.name.ends_with(".v_proj");
   return kv && static_cast<uint64_t>(config.kv_heads) < tp;

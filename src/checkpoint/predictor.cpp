@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer of a folder that predicts the token after the next. Two forms of names are known: DeepSeek's
-// and GLM's, where it is the layer behind the last, and Qwen's, where it hangs on "mtp".
+// Finds the layer of a folder that predicts the token after the next. Two forms of names are known:
+// in DeepSeek's and GLM's it is the layer after the last one, in Qwen's its names begin with "mtp".
 #include <algorithm>
 
 #include "base/error.h"
@@ -9,7 +9,8 @@
 namespace moebius {
 namespace {
 
-// Of the form that a tensor's name shows; no stem: of none.
+// Returns the names of the predictor in the form that a tensor's name shows; an empty stem: the
+// tensor belongs to none.
 PredictorNames names_by(std::string_view tensor, int64_t layers) {
   const auto before = [&](const std::string& words, std::string_view last) {
     const size_t at = tensor.find(words);
@@ -66,7 +67,7 @@ Checkpoint Checkpoint::open_predictor() const {
   for (std::vector<float>* limits : {&config.routed_limits, &config.other_limits})
     if (!limits->empty()) *limits = {limits->back()};
   const auto kept = std::make_shared<std::pair<decltype(store_), decltype(own)>>(store_, own);
-  c.store_ = {kept, kept->first.get()};  // its tensors live as long as the store
+  c.store_ = {kept, kept->first.get()};  // the tensors live as long as the store
   placing_errors(
       [&] {
         return ErrorPlace{"file", folder_, "", "", ""};

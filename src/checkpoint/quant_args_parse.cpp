@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parser and validator of QuantizationArgs: the rules of the format's own library, plus the
-// tolerances published files need (act-order "static" anywhere, block structures as text, booleans
-// for act-order, type names with "torch.").
+// Parses and validates QuantizationArgs by the rules of the format's own library, with the
+// tolerance that published files need (act-order "static" anywhere, block structures as text,
+// booleans for act-order, type names with "torch.").
 #include "checkpoint/quant_args_parse.h"
 
 #include <algorithm>
@@ -113,7 +113,7 @@ NumberKind parse_kind(const QuantFields& f) {
   f.reject("type", "expected int or float");
 }
 
-// The rules that bind several fields.
+// Checks the rules that involve several fields.
 void validate(const QuantFields& f, const QuantArgs& a, int64_t group_size) {
   const bool grouped = a.strategy == Strategy::kGroup || a.strategy == Strategy::kTensorGroup;
   if (grouped && group_size <= 0)

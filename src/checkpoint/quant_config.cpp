@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which scheme a module has. decide() follows compressed-tensors; decide_like_vllm() is the second
-// opinion. Both say the rule.
+// Decides which scheme a module has. decide() follows compressed-tensors; decide_like_vllm() is the
+// second opinion. Both return the rule that decided.
 #include "checkpoint/quant_config.h"
 
 #include <array>
@@ -28,7 +28,8 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Name with its last component replaced; nothing if that component is another one.
+// Returns the name with its last component replaced, or nothing if the name ends with another
+// component.
 std::optional<std::string> with_last(std::string_view name, std::string_view last,
                                      std::string_view replacement) {
   if (!name.ends_with(last) ||
@@ -49,14 +50,14 @@ void add_expert_names(std::string_view name, std::vector<std::string>& names) {
   const std::string_view rest = name.substr(at + kMiddle.size());
   const size_t dot = rest.find('.');
   if (dot != std::string_view::npos && is_number(rest.substr(0, dot))) {
-    names.push_back(experts + std::string(rest.substr(dot)));  // the fused 3-D tensor
+    names.push_back(experts + std::string(rest.substr(dot)));  // name of the fused 3-D tensor
     for (const std::string_view part : {"gate_proj", "up_proj"})
       if (with_last(name, part, "")) names.push_back(experts + ".gate_up_proj");
   }
   names.push_back(experts);
 }
 
-// Other names under which an exporter, or vLLM, may know a module.
+// Returns other names under which an exporter or vLLM may know a module.
 std::vector<std::string> other_names(std::string_view name) {
   std::vector<std::string> names;
   for (const FusedKey& key : kFusedKeys)
@@ -75,7 +76,8 @@ std::vector<std::string> other_names(std::string_view name) {
   return names;
 }
 
-// "model.layers.*.self_attn" covers every module below it, with any single component for the star.
+// Returns whether a pattern such as "model.layers.*.self_attn" covers a module: the star stands for
+// one component, and all modules below are covered.
 bool covered_by(std::string_view module, std::string_view pattern) {
   while (true) {
     const size_t p = pattern.find('.'), m = module.find('.');
@@ -95,7 +97,7 @@ struct QuantConfig::Impl {
   PatternList targets, ignore;
   std::vector<size_t> group_of;  // [target position] index into section.groups
 
-  // GPT-OSS's mxfp4: entries of its ignore list are paths.
+  // Returns whether ignore entries are paths, as in GPT-OSS's mxfp4.
   bool by_path() const { return section.method != nullptr && section.method->name == "mxfp4"; }
 
   void build(const std::string& file, std::vector<std::string>& warnings);
@@ -117,7 +119,7 @@ void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>&
         group_of.push_back(g);
         continue;
       }
-      // As both libraries do: the later group replaces the earlier one.
+      // Both libraries let the later group replace the earlier one.
       if (!(section.groups[group_of[position]].scheme == group.scheme))
         warnings.push_back(fmt::format("{} is '{}', which {} has too; the later group counts",
                                        where, printable(group.targets[t], 80),
@@ -125,7 +127,7 @@ void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>&
       group_of[position] = g;
     }
   }
-  if (by_path()) return;  // its ignore list has another syntax
+  if (by_path()) return;  // the ignore list has another syntax
   for (size_t i = 0; i < section.ignore.size(); ++i)
     ignore.add(section.ignore[i],
                fmt::format("{}: {}.ignore[{}]", printable(file), section.path, i));
@@ -148,7 +150,8 @@ SchemeDecision QuantConfig::Impl::ignored(std::string_view entry) const {
   return d;
 }
 
-// A module stored fused: every component must match some target; the first one's counts.
+// Matches a module that is stored fused: every component must match some target, and the first
+// one's match applies.
 std::optional<PatternMatch> QuantConfig::Impl::fused_components(std::string_view module) const {
   for (const FusedKey& key : kFusedKeys) {
     if (!with_last(module, key.fused, "")) continue;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the quantization section in the places exporters have used, and the method that reads it.
+// Finds the quantization section in the places that exporters have used, and the method that reads
+// it.
 #include "checkpoint/quant_config_parse.h"
 
 #include "checkpoint/methods/method.h"
@@ -12,7 +13,7 @@ struct Place {
   std::string path;
 };
 
-// First match wins. A section that is null counts as absent.
+// Returns the first section that exists; null counts as absent.
 Place find_section(const Json& config) {
   const auto at = [](const Json* object, std::string_view key) -> const Json* {
     const Json* value = object != nullptr ? object->find(key) : nullptr;
@@ -31,7 +32,7 @@ Place find_section(const Json& config) {
   return {};
 }
 
-// What a section without quant_method is.
+// Returns the method of a section without quant_method, from its fields.
 std::string_view unnamed_method(const QuantFields& f) {
   if (f.find("config_groups") != nullptr || f.find("sparsity_config") != nullptr)
     return "compressed-tensors";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed member access with messages; see the header.
+// Reads members by type and words their errors (quant_fields.h).
 #include "checkpoint/quant_fields.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMaxUnknown =
-    100;  // warnings about unknown members; a config of strangers must not fill the screen
+    100;  // most warnings about unknown members: a hostile config must not fill the screen
 
 std::string show(const Json& value) {
   if (value.is_string()) return "'" + printable(value.as_string(), 80) + "'";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preset names that may stand for a config group: {"FP8_DYNAMIC": ["Linear"]}. Configs as published
-// spell the arguments out; the shorthand is legal all the same.
+// Resolves preset names that may stand for a config group: {"FP8_DYNAMIC": ["Linear"]}. Published
+// configs spell the arguments out, but the shorthand is legal.
 #include <charconv>
 
 #include "checkpoint/quant_args_parse.h"
@@ -24,7 +24,8 @@ constexpr NumberKind kInt = NumberKind::kInt, kFloat = NumberKind::kFloat;
 constexpr Dynamic kDynamic = Dynamic::kDynamic;
 constexpr std::string_view kE4m3 = "float8_e4m3fn", kU8 = "uint8";
 
-// W<b>A<a> for integers: b in 2..8, a in 4, 8, 16, not wider weights than activations.
+// Parses W<b>A<a> for integers: b in 2..8; a is 4, 8 or 16, and weights are not wider than
+// activations.
 std::optional<Scheme> integer_preset(std::string_view name, std::string_view version) {
   if (name == "INT8") name = "W8A8";
   const size_t a = name.find('A');

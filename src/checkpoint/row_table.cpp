@@ -31,7 +31,7 @@ float float_of(DType type, const uint8_t* p) {
   }
 }
 
-// One positive number.
+// Reads the scale of a table: one positive number.
 float table_scale(const TensorStore& store, const TensorInfo& t) {
   const std::vector<float> v = read_floats(store, t);
   if (v.size() != 1 || !(v[0] > 0) || !std::isfinite(v[0]))

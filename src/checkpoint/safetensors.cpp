@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a safetensors file and reading payloads from it. The header's length is checked against
-// the file before memory is taken for it; safetensors_header.cpp proves the rest.
+// Opens safetensors files and reads payloads from them. The header's length is checked against the
+// file before memory is allocated for it; safetensors_header.cpp proves the rest.
 #include "checkpoint/safetensors.h"
 
 #include <array>
@@ -12,7 +12,7 @@ namespace moebius {
 
 namespace {
 
-// Header bytes of a file: the first eight say how many there are.
+// Reads the header, whose length is in the first eight bytes.
 std::string read_header(const ReadFile& file) {
   const std::string& path = file.path();
   const uint64_t size = file.size();
@@ -73,7 +73,7 @@ void SafetensorsFile::read(const TensorInfo& tensor, uint64_t offset,
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset)
     fail("{}: cannot read {} bytes at {} of tensor '{}', which has {}", printable(path()),
          out.size(), offset, printable(tensor.name), tensor.bytes);
-  if (file_ == nullptr)  // offsets are addresses
+  if (file_ == nullptr)  // without a file, offsets are addresses in memory
     std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(tensor.offset) + offset, out.size());
   else
     placing_errors(

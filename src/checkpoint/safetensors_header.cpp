@@ -23,8 +23,8 @@ std::string describe_shape(std::span<const uint64_t> shape) {
   return text + "]";
 }
 
-// One tensor as the header states it; TensorInfo::offset and ::bytes hold begin and end until they
-// are proven.
+// Parses the tensors of a header; TensorInfo::offset and ::bytes hold begin and end until
+// prove_layout().
 class HeaderHandler final : public JsonHandler {
  public:
   std::vector<TensorInfo> tensors;
@@ -47,7 +47,7 @@ class HeaderHandler final : public JsonHandler {
       case State::kEntry:
         return entry_key(key);
       default:
-        return true;  // keys of metadata and of skipped values
+        return true;  // skips keys of metadata and of ignored values
     }
   }
 
@@ -138,7 +138,7 @@ class HeaderHandler final : public JsonHandler {
   }
   std::string current() const { return fmt::format("tensor '{}'", printable(tensors.back().name)); }
 
-  // What the header holds at this place, and what belongs there.
+  // Stops with an error that names what the header has here and what it should have.
   bool wrong(std::string_view found) {
     switch (state_) {
       case State::kStart:
@@ -188,7 +188,7 @@ class HeaderHandler final : public JsonHandler {
       if (std::exchange(seen_[i], true)) return stop("{}: has two members '{}'", current(), key);
       return to(next[i]);
     }
-    skip_depth_ = 0;  // members that the format does not know are ignored, as the reference does
+    skip_depth_ = 0;  // unknown members are ignored, as the reference reader does
     return to(State::kSkip);
   }
 
@@ -203,7 +203,8 @@ class HeaderHandler final : public JsonHandler {
     return true;
   }
 
-  // `wrong_kind` is empty for a non-negative integer `number`; `text` is set for a string.
+  // Handles a scalar. `wrong_kind` is empty for a non-negative integer `number`; `text` is set for
+  // a string.
   bool scalar(std::string_view wrong_kind, uint64_t number, const std::string* text) {
     if (state_ == State::kSkip) {
       if (skip_depth_ == 0) state_ = State::kEntry;
@@ -241,7 +242,8 @@ class HeaderHandler final : public JsonHandler {
 
 }  // namespace
 
-// Folded left to right, so [2^63, 4, 0] overflows although it is 0 on paper.
+// Returns the size of a tensor. The product runs from left to right, so [2^63, 4, 0] overflows
+// although its size is 0.
 uint64_t bytes_of_shape(const TensorInfo& t, const std::string& path) {
   uint64_t count = 1;
   std::optional<uint64_t> bits;
@@ -274,8 +276,9 @@ void check_names(const std::vector<TensorInfo>& tensors, const std::string& path
          printable(*twice));
 }
 
-// Sorts by position and proves: first at 0, each begins where the last ended, sizes as dtype and
-// shape say, exact file length. Then turns (begin, end) into (offset in the file, bytes).
+// Sorts tensors by position and proves the layout: the first begins at 0, each begins where the
+// last ended, sizes agree with dtype and shape, and the file's length is exact. Then turns (begin,
+// end) into (offset in the file, bytes).
 void prove_layout(std::vector<TensorInfo>& tensors, uint64_t data_begin, uint64_t data_bytes,
                   const std::string& path) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer of safetensors files. Order and padding are those of the format's own writer (widest types
-// first, then by name; the header padded with spaces to 8 bytes), so equal tensors give equal files
-// whoever wrote them, and every tensor is aligned.
+// Writes safetensors files. Order and padding are those of the format's own writer (widest types
+// first, then by name; the header padded with spaces to 8 bytes), so equal tensors give equal
+// files, and every tensor is aligned.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// Descending rank of the reference writer.
+// Order of types in the reference writer.
 constexpr std::array kOrder = {
     DType::kU64,    DType::kI64,        DType::kF64,        DType::kC64,    DType::kF32,
     DType::kU32,    DType::kI32,        DType::kBf16,       DType::kF16,    DType::kU16,

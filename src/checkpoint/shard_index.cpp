@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index parser. Only weight_map matters; metadata is informational and may be absent or wrong.
+// Parses the index. Only weight_map matters; metadata is informational and may be absent or wrong.
 #include "checkpoint/shard_index.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class IndexHandler final : public JsonHandler {
     error = std::move(text);
     return false;
   }
-  // Anything but a string inside weight_map, anything but an object where one belongs.
+  // Refuses anything but a string inside weight_map, and anything but an object where one belongs.
   bool value(std::string_view found) {
     if (depth_ == 0) return stop(fmt::format("index is {}; expected a JSON object", found));
     if (in_map())

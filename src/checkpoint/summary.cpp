@@ -23,8 +23,9 @@ ByteTable sorted(const std::map<std::string, uint64_t>& table) {
   return out;
 }
 
-// What decided a group of several. Numbers replaced by '*' would read as a pattern of the config,
-// and beside a sibling that another rule decided as a contradiction.
+// Returns the rule of a group of several modules. A rule that names one module becomes general:
+// with numbers replaced by '*' it would look like a pattern of the config, and would contradict a
+// sibling that another rule decided.
 std::string rule_of_many(const ModuleGroup& g) {
   const auto quoted = [](const Module& m) { return fmt::format("'{}'", m.name); };
   const std::string& first = g.sample->decision.rule;
@@ -41,7 +42,7 @@ std::string rule_of_many(const ModuleGroup& g) {
                               : fmt::format("{} and {} more alike", first, distinct.size() - 1);
 }
 
-// What transformers holds as buffers, and buffers are no parameters.
+// Returns whether transformers holds a tensor as a buffer, which does not count as a parameter.
 bool is_buffer(std::string_view name, bool correction_counts) {
   constexpr std::string_view kBuffers =
       "layer_scalar tid2eid slope_rate query_decay key_decay diagonal_decay balancing_biases "
@@ -154,10 +155,10 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
     g.layers.erase(std::unique(g.layers.begin(), g.layers.end()), g.layers.end());
     if (g.count != 1) {
       g.rule = rule_of_many(g);
-      // All of one layer: say which.
+      // All modules belong to one layer: the name shows which.
       const size_t star = g.name.find("layers.*");
       if (g.layers.size() != 1 || star == std::string::npos) continue;
-      const std::string& name = g.sample->name;  // a predictor's one layer has its own number there
+      const std::string& name = g.sample->name;  // the name shows the predictor's own layer number
       g.name.replace(star + 7, 1,
                      checkpoint.config().predictor.stem.empty()
                          ? std::to_string(g.layers[0])

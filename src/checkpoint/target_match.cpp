@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pattern lists. Published ignore lists hold thousands of explicit names, so exact names are looked
-// up, not compared one by one.
+// Matches pattern lists. Published ignore lists hold thousands of explicit names, so exact names
+// are looked up and not compared one by one.
 #include "checkpoint/target_match.h"
 
 #include <algorithm>
@@ -55,8 +55,8 @@ std::optional<PatternMatch> PatternList::match(std::string_view module,
     return PatternMatch{it->second, MatchKind::kName};
   for (const Expression& e : expressions_)
     if (e.regex.matches_start(module)) return PatternMatch{e.position, MatchKind::kRegex};
-  // Of the classes only the module's own and the base class of all modules can be listed: "Linear"
-  // sorts before "Module".
+  // Only the module's own class and the base class of all modules can be listed: "Linear" sorts
+  // before "Module".
   std::optional<PatternMatch> best;
   for (const std::string_view name : {class_name, std::string_view("Module")}) {
     const auto it = name.empty() ? positions_.end() : positions_.find(std::string(name));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names are read from left to right: wrapper prefix, layer, MLP or MoE block, expert, projection,
-// role. Which words may stand where comes from the registry; an unknown family may use the words of
-// every family.
+// Parses tensor names from left to right: wrapper prefix, layer, MLP or MoE block, expert,
+// projection, role. The registry says which words may stand where; an unknown family may use the
+// words of every family.
 #include "checkpoint/tensor_name.h"
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// Words of a wrapper's other towers. They stand in the first two components of a name.
+// Words of a wrapper's other towers, found in the first two components of a name.
 constexpr std::string_view kOtherTowers =
     "visual vision_tower vision_model vision_encoder vision_embed_tokens multi_modal_projector "
     "mm_projector "
@@ -27,7 +27,7 @@ constexpr std::string_view kCacheScales =
     "k_scale v_scale q_scale kv_scale qk_scale prob_scale k_zero_point v_zero_point q_zero_point "
     "k_global_scale "
     "v_global_scale q_global_scale";
-// Suffixes of other quantization formats, with what they are.
+// Suffixes of other quantization formats, and the formats' names.
 struct ForeignSuffix {
   std::string_view suffix, what;
 };
@@ -68,7 +68,7 @@ Projection projection_of(std::string_view word) {
   return Projection::kNone;
 }
 
-// A list of the family, or of every family when it is unknown.
+// Returns whether a list of the family, or of any family when it is unknown, contains the word.
 bool family_lists(const Family* family, std::string_view Family::*list, std::string_view word) {
   if (family != nullptr) return in_list(family->*list, word);
   for (const Family& f : families())
@@ -76,7 +76,7 @@ bool family_lists(const Family* family, std::string_view Family::*list, std::str
   return false;
 }
 
-// "3" of "experts.3", or of "experts.expert_3".
+// Returns 3 for the word "3" or "expert_3"; nothing for another word.
 std::optional<int> expert_index(std::string_view word) {
   if (word.starts_with("expert_")) word.remove_prefix(7);
   return parse_index(word);
@@ -108,7 +108,7 @@ class Parser {
   }
 
  private:
-  // All of these begin with the predictor's stem.
+  // Handles names that begin with the predictor's stem.
   void of_predictor() {
     const PredictorNames& names = config_.predictor;
     const std::string_view rest = name_.substr(names.stem.size());
@@ -145,7 +145,7 @@ class Parser {
     out_.reason = std::move(reason);
   }
 
-  // Tensors that no text model reads, whatever the family.
+  // Handles tensors that no text model reads, whatever the family.
   bool elsewhere() {
     const Cut first = cut_first(name_), second = cut_first(first.tail);
     for (const std::string_view word : {first.head, second.head}) {
@@ -176,7 +176,7 @@ class Parser {
       rest = c.tail;
     }
     if (!lenient_) return rest;
-    // Whatever the wrappers are called, the layers hang on a number.
+    // Wrappers may have any names: the first word with a layer number after it begins the layers.
     for (std::string_view from = rest; !from.empty(); from = cut_first(from).tail) {
       const Cut word = cut_first(from);
       if (is_layer_word(word.head) && parse_index(cut_first(word.tail).head)) return from;
@@ -184,11 +184,11 @@ class Parser {
     return rest;
   }
   bool is_layer_word(std::string_view word) const {
-    // "blocks": transformers saves Kimi-K2.5's text under the word of its image tower.
+    // "blocks": transformers saves Kimi-K2.5's text model under the word of its image tower.
     return in_list("layers blocks", word) || (lenient_ && in_list("h layer block", word));
   }
 
-  // Consumes "layers.N." and sets the layer; layers behind the last one are judged at once.
+  // Consumes "layers.N." and sets the layer; a layer after the last one is decided at once.
   bool take_layer(std::string_view& rest) {
     const Cut word = cut_first(rest), number = cut_first(word.tail);
     if (!is_layer_word(word.head) || number.tail.empty()) return false;
@@ -214,7 +214,8 @@ class Parser {
   }
 
   bool double_layers() const { return family_ != nullptr && family_->double_layers; }
-  // "self_attn.1.q_a_proj" is of the second of a file's two layers in one.
+  // Returns 1 for names such as "self_attn.1.q_a_proj", which belong to the second of two layers
+  // that the file stores as one.
   static int second_half(std::string_view rest) {
     return cut_first(cut_first(rest).tail).head == "1" ? 1 : 0;
   }
@@ -230,8 +231,8 @@ class Parser {
                : 0;
   }
 
-  // Splits module path and role; a last component that is no role makes the tensor a parameter of
-  // its own.
+  // Splits a name into module path and role; when the last component is no role, the tensor is a
+  // parameter of its own.
   std::string_view take_role(std::string_view rest) {
     const Cut c = cut_last(rest);
     const auto role = role_from_suffix(c.tail, aliases_);
@@ -257,7 +258,7 @@ class Parser {
     return false;
   }
 
-  // Stored rotation matrices hang on a module as "<module>.<group>_<location>.weight".
+  // Handles stored rotation matrices, named "<module>.<group>_<location>.weight".
   bool transform(std::string_view path) {
     const std::string_view last = cut_last(path).tail;
     if (cut_last(path).head.empty()) return false;
@@ -312,7 +313,8 @@ class Parser {
     }
   }
 
-  // Experts, routers and shared experts that hang on the layer itself.
+  // Returns whether the rest names experts, a router or a shared expert that the layer holds
+  // without a block.
   bool belongs_to_block(std::string_view rest) const {
     const Cut first = cut_first(rest);
     if (family_ != nullptr && family_->block_is_layer && in_list(family_->router, first.head))
@@ -412,15 +414,15 @@ class Parser {
     }
   }
 
-  // A module that only an open or unknown family may have; else an error.
+  // Accepts a module that only an open or unknown family may have; throws for other families.
   void something(std::string reason) {
     if (!lenient_) return unknown(std::move(reason));
     out_.expert = -1;
     out_.part = Part::kLayer;
   }
 
-  // "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed", "gate_up_proj_blocks",
-  // "output_linear.weight"
+  // Handles names such as "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed",
+  // "gate_up_proj_blocks", "output_linear.weight".
   void all_experts(std::string_view rest) {
     std::string_view stem, tail, list_of_stem;
     for (const std::string_view list : {kGateUpNames, kFusedDownNames, kGateNames, kUpNames})
@@ -459,7 +461,7 @@ class Parser {
     if (tail == "blocks") return Role::kWeightPacked;
     if (tail == "scales") return Role::kWeightScale;
     if (const auto role = role_from_suffix(tail, aliases_)) return role;
-    // "_scale", "_packed" without the word weight
+    // "_scale" and "_packed" lack the word weight
     return role_from_suffix("weight_" + std::string(tail), aliases_);
   }
 
@@ -469,7 +471,8 @@ class Parser {
     if (path == "embed_tokens" || (lenient_ && in_list(kTokenTables, path))) {
       out_.part = Part::kEmbedding;
     } else if (path == "lm_head" ||
-               (lenient_ && in_list("head output unembed", path))) {  // DeepSeek's own name is head
+               // DeepSeek calls lm_head "head"
+               (lenient_ && in_list("head output unembed", path))) {
       out_.part = Part::kLmHead;
     } else if (path == "norm") {
       out_.part = Part::kFinalNorm;

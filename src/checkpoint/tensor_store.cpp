@@ -29,7 +29,8 @@ std::string real_path(const std::string& path) {
   return real.get();
 }
 
-// snapshots/<revision>/name -> ../../blobs/<hash>: how the hub's cache keeps its files.
+// Returns whether a link is snapshots/<revision>/name -> ../../blobs/<hash>, as the hub's cache
+// keeps its files.
 bool is_hub_cache_link(const std::string& real_folder, const std::string& link,
                        const std::string& target) {
   std::string text(PATH_MAX, '\0');
@@ -56,7 +57,8 @@ std::vector<std::string> list_folder(const std::string& folder) {
   return names;
 }
 
-// Neither a single file nor an index: one other file will do, several need an index.
+// Returns the only other safetensors file of a folder with neither a single file nor an index;
+// several files need an index.
 std::string other_single_file(const std::string& folder, std::vector<std::string>& warnings) {
   std::vector<std::string> candidates;
   std::string hint;
@@ -83,7 +85,7 @@ std::string other_single_file(const std::string& folder, std::vector<std::string
   return candidates[0];
 }
 
-// The single file is used; the reader should know if an index beside it tells another story.
+// Warns when an index beside the single file, which is used, contradicts it.
 void compare_with_index(const std::string& folder, std::span<const TensorInfo> tensors,
                         std::vector<std::string>& warnings, Links links) {
   const std::string path = join_path(folder, kIndexName);
@@ -105,8 +107,8 @@ void compare_with_index(const std::string& folder, std::span<const TensorInfo> t
   }
 }
 
-// Of the tensors of one shard keeps those the index gives to it and those it does not know; counts
-// the rest.
+// Keeps the tensors of a shard that the index places there or does not know; warns with the number
+// of the others.
 std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const ShardIndex& index,
                                        uint32_t shard, const std::string& path,
                                        std::vector<std::string>& warnings) {

@@ -20,7 +20,7 @@ namespace {
 bool is_gemv(const MatrixPlan& plan) { return plan.scheme.format == Format::kAwqGemv; }
 bool is_signed(const MatrixPlan& plan) { return plan.scheme.format == Format::kQuarkInt4; }
 
-// The words that hold the wanted outputs: gate or up of one matrix are some of its words.
+// Returns the words that hold the wanted outputs: for gate or up of one matrix, some of its words.
 TensorRef words_of(const TensorStore& store, TensorRef ref, const MatrixPlan& plan) {
   if (is_gemv(plan)) return ref;
   if (ref.row_step != 1 || ref.row_begin % 8 != 0 || ref.row_count % 8 != 0)
@@ -38,7 +38,7 @@ uint64_t all_outputs(const MatrixPlan& plan) {
   return is_whole(plan.tensors[Role::kWeightPacked]) ? plan.N : stored_rows(plan);
 }
 
-// Words of a gemv table beside `groups`; writers pad them to 1, 2 or 4 by group size.
+// Plans the scales of a gemv table, whose words writers pad to 1, 2 or 4 by group size.
 void plan_gemv_scales(const Planner& p) {
   MatrixPlan& plan = p.plan;
   const TensorRef& ref = require_role(p, Role::kWeightScale);
@@ -73,11 +73,11 @@ void plan_awq_zero_points(const Planner& p) {
   plan.scale_bytes += want[0] * want[1] * 4 / outputs * plan.N;
 }
 
-// Symmetric files may carry zero points all the same: each must be 8.
+// Loads zero points. Symmetric files may store them nevertheless: then each must be 8.
 void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
   const TensorRef& ref = l.plan.tensors[Role::kWeightZeroPoint];
   if (!ref) return;
-  // gemm: a row of words per group, those of all outputs; gemv: the wanted rows.
+  // gemm: one row of words per group, for all outputs; gemv: the wanted rows.
   TensorRef rows = ref;
   uint64_t first = 0;
   if (!is_gemv(l.plan)) {
@@ -104,7 +104,7 @@ void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
 }
 
 void load_gemm_codes(const Loader& l, const Piece& piece, QuantMatrix& w) {
-  const StoredRows words = read_rows(l.store, piece, l.buffer);  // turned: [N/8, K] words
+  const StoredRows words = read_rows(l.store, piece, l.buffer);  // transposed: [N/8, K] words
   w.row_bytes = ceil_div(w.K, 2);
   uint8_t* codes = l.buffer.allocate(w.N * w.row_bytes);
   for (size_t j = 0; j < w.N / 8; ++j)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format dense: a plain weight [N, K] in BF16, F16 or F32, viewed as read. Values may be anything,
-// NaN included.
+// Reads format dense: a plain weight [N, K] in BF16, F16 or F32, viewed as read. Values may be
+// anything, NaN included.
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-OSS's own MXFP4 storage: `_blocks` U8 [E, R, K/32, 16] (32 E2M1 codes, low nibble first),
-// `_scales` U8 [E, R, K/32],
-// `_bias` [E, R]. In gate_up the rows alternate (even gate, odd up): the references carry row_step
-// 2 and the view skips rows.
+// Reads GPT-OSS's own MXFP4 storage: `_blocks` U8 [E, R, K/32, 16] (32 E2M1 codes, low nibble
+// first), `_scales` U8 [E, R, K/32], `_bias` [E, R]. In gate_up the rows alternate (even gate, odd
+// up): the references carry row_step 2 and the view skips rows.
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"

@@ -25,7 +25,7 @@ bool is_planar(const Scheme& s) {
   return s.format == Format::kGptqPlanar && 32 % s.weights->bits != 0;
 }
 
-// Codes of a row as signed bytes, from the words of the row.
+// Unpacks the codes of a row to signed bytes.
 void unpack_stream(const Scheme& s, const uint8_t* words, size_t n, int8_t* out) {
   const auto bits = static_cast<unsigned>(s.weights->bits);
   if (is_planar(s))
@@ -34,7 +34,7 @@ void unpack_stream(const Scheme& s, const uint8_t* words, size_t n, int8_t* out)
     unpack_row(words, n, bits, false, out);
 }
 
-// What the writer meant by a stored zero point, both in the signed domain.
+// Returns the zero point that the writer meant by a stored one; both are in the signed domain.
 int8_t zero_point_of(const Scheme& s, int8_t stored) {
   const int half = 1 << (s.weights->bits - 1);
   if (s.format != Format::kGptq) return stored;
@@ -46,14 +46,15 @@ void warn(const Planner& p, std::string text) {
   all += all.empty() ? text : "; " + text;
 }
 
-// The first zero points of a module tell whether file and configuration agree. All of them are
-// seen only by a load, which cannot warn.
+// Checks with a module's first zero points whether file and configuration agree, and warns. Only a
+// load sees all zero points, and a load cannot warn.
 void look_at_zero_points(const Planner& p, uint64_t words, uint64_t columns) {
   constexpr uint64_t kMost = 1024;  // words
   const Scheme& s = p.plan.scheme;
   const TensorRef& ref = p.ref(Role::kWeightZeroPoint);
   const auto bits = static_cast<unsigned>(s.weights->bits);
-  const uint64_t taken = words < kMost ? words : kMost / bits * bits;  // whole blocks of planes
+  // whole blocks of bit planes
+  const uint64_t taken = words < kMost ? words : kMost / bits * bits;
   const uint64_t count = std::min(columns, taken * 32 / bits);
   const uint64_t slice = static_cast<uint64_t>(std::max<int64_t>(ref.index, 0));
   std::vector<uint8_t> raw(taken * 4);
@@ -160,7 +161,8 @@ void prove_gptq(const Planner& p) {
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kI32});
   const Piece piece = matrix_piece(p.store, turned(packed));
-  // A block of 32 codes takes as many words as a code has bits; widths that divide 32 may end early.
+  // A block of 32 codes takes as many words as a code has bits; with widths that divide 32 the last
+  // block may be shorter.
   if (32 % bits != 0 && piece.cols % bits != 0)
     wrong_tensor(p.store, *packed.info, "a multiple of {} rows of words: 32 {}-bit codes take {}",
                  bits, bits, bits);
@@ -175,7 +177,8 @@ void prove_gptq(const Planner& p) {
 
 void fill_gptq(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, turned(l.plan.tensors[Role::kWeightPacked]));
-  const StoredRows words = read_rows(l.store, piece, l.buffer);  // turned: a stream per output
+  const StoredRows words = read_rows(l.store, piece, l.buffer);  // transposed: one bit stream per
+                                                                 // output
   w.codes = words.data;
   w.row_bytes = words.stride;
   if (w.code == CodeType::kInt8) {

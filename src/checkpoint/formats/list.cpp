@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of format readers (adding a format is one file and one line here), the load buffer, and
-// small dense tensors.
+// Lists the format readers (a new format is one file and one line here), and implements the load
+// buffer and the reading of small dense tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -113,7 +113,7 @@ QuantMatrix FormatReader::load(const MatrixPlan& plan, const TensorStore& store,
 uint8_t* LoadBuffer::allocate(size_t bytes) {
   const size_t need = (bytes + kAlign - 1) / kAlign * kAlign;
   if (blocks_.empty() || blocks_.back().size - used_ < need) {
-    // The first block after a reset that found several is as large as the whole last round.
+    // The first block after a reset is as large as all blocks of the last round together.
     const size_t size = std::max(need, blocks_.empty() ? round_ : size_t{0});
     blocks_.push_back({std::unique_ptr<uint8_t[]>(new uint8_t[size + kAlign]), size});
     used_ = 0;
@@ -128,7 +128,7 @@ uint8_t* LoadBuffer::allocate(size_t bytes) {
 
 void LoadBuffer::reset() {
   if (blocks_.size() > 1) {
-    blocks_.clear();  // round_ stays: the next block is that large
+    blocks_.clear();  // round_ stays: the next block has that size
   } else {
     round_ = 0;
   }

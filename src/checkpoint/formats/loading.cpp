@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared loading and content checks. A scan answers "is anything wrong in this block" with a few
-// operations per word; only a block that says yes is walked again to name the element.
+// Loads and checks tensors for all formats. A scan answers "is anything wrong in this block" with a
+// few operations per word; only a block with a bad element is walked again to name it.
 #include "checkpoint/formats/loading.h"
 
 #include <algorithm>
@@ -18,17 +18,17 @@ namespace {
 constexpr uint64_t kLow7 = 0x7f7f7f7f7f7f7f7fu, kOnes = 0x0101010101010101u,
                    kTops = 0x8080808080808080u;
 
-// Each returns a nonzero word if one of the eight bytes is bad; the byte 0 is always good.
-struct BadFp8 {  // NaN: 0x7f and 0xff
+// Each of these returns a nonzero word if one of eight bytes is bad; the byte 0 is always good.
+struct BadFp8 {  // bad: NaN, 0x7f and 0xff
   uint64_t operator()(uint64_t x) const { return ((x & kLow7) + kOnes) & kTops; }
 };
-struct BadFp8Scale {  // NaN or a sign
+struct BadFp8Scale {  // bad: NaN, or a sign
   uint64_t operator()(uint64_t x) const { return (((x & kLow7) + kOnes) | x) & kTops; }
 };
-struct BadE8m0 {  // 255
+struct BadE8m0 {  // bad: 255
   uint64_t operator()(uint64_t x) const { return ((x & kLow7) + kOnes) & x & kTops; }
 };
-struct BadInt {  // the bits above the sign bit of the declared width must repeat it
+struct BadInt {  // bad: bits above the sign bit of the declared width that do not repeat it
   uint64_t mask;
   explicit BadInt(unsigned bits) : mask(((0x7fu >> (bits - 1)) << (bits - 1)) * kOnes) {}
   uint64_t operator()(uint64_t x) const { return (x ^ (x >> 1)) & mask; }
@@ -40,7 +40,7 @@ uint64_t load_some(const uint8_t* p, size_t n) {
   return v;
 }
 
-// Index of the first bad byte, or n.
+// Returns the index of the first bad byte, or n.
 template <class Bad>
 size_t first_bad(const uint8_t* p, size_t n, const Bad& bad) {
   constexpr size_t kBlock = 1024;
@@ -58,7 +58,7 @@ size_t first_bad(const uint8_t* p, size_t n, const Bad& bad) {
   return n;
 }
 
-// Runs `fail_at(row, column)` for the first bad byte of the wanted rows.
+// Calls `fail_at(row, column)` for the first bad byte of the wanted rows.
 template <class Bad, class Fail>
 void scan_rows(const Piece& piece, const StoredRows& rows, const Bad& bad, const Fail& fail_at) {
   const size_t bytes = piece.row_bytes();
@@ -73,8 +73,9 @@ void scan_rows(const Piece& piece, const StoredRows& rows, const Bad& bad, const
   }
 }
 
-// The first scale that is not a finite number above 0, from `at` on; n if there is none. Positive
-// finite numbers are one interval of bit patterns, so one subtraction and one comparison decide.
+// Returns the index of the first scale, from `at` on, that is not a finite number above 0; n if
+// there is none. Positive finite numbers are one interval of bit patterns, so one subtraction and
+// one comparison decide.
 template <class Word>
 size_t next_odd_scale(const uint8_t* p, size_t at, size_t n, Word first_infinite) {
   const Word limit = static_cast<Word>(first_infinite - 1u);
@@ -108,7 +109,7 @@ size_t next_odd_scale(ScaleType type, const uint8_t* p, size_t at, size_t n) {
   }
 }
 
-// True if a zero was met.
+// Throws Error for a scale that is negative or not finite. Returns true if one is zero.
 bool check_float_scales(const Loader& l, const Piece& piece, const StoredRows& rows,
                         const QuantMatrix& w) {
   bool zero = false;
@@ -233,7 +234,7 @@ void check_zero_scales(const Loader& l, const QuantMatrix& w) {
 void attach_zero_points(const Loader& l, const int8_t* values, QuantMatrix& w) {
   w.zero_points = values;
   if (w.scale_stride == w.groups) return;
-  // Interleaved rows: bring the scales to the stride of the zero points.
+  // Interleaved rows: copies the scales to the row distance of the zero points.
   const size_t rows = (w.N + w.n_phase - 1) / w.block_n + 1;
   const size_t bytes = scale_bytes(w.scale_type);
   uint8_t* packed = l.buffer.allocate(rows * w.groups * bytes);
@@ -247,7 +248,7 @@ void attach_zero_points(const Loader& l, const int8_t* values, QuantMatrix& w) {
 void load_plain_zero_points(const Loader& l, QuantMatrix& w) {
   const TensorRef& ref = l.plan.tensors[Role::kWeightZeroPoint];
   if (!ref) return;
-  if (!l.plan.zero_points) {  // symmetric: all bytes must be 0
+  if (!l.plan.zero_points) {  // symmetric: all stored bytes must be 0
     uint8_t chunk[4096];
     for (uint64_t at = 0; at < ref.info->bytes; at += sizeof chunk) {
       const uint64_t n = std::min<uint64_t>(sizeof chunk, ref.info->bytes - at);
@@ -280,7 +281,7 @@ void load_g_idx(const Loader& l, QuantMatrix& w) {
   const bool inside = std::all_of(values.begin(), values.end(), [&](int32_t g) {
     return g >= 0 && static_cast<uint64_t>(g) < l.plan.groups;
   });
-  if (values.empty() || !inside)  // plan() proved it: the file is another one now
+  if (values.empty() || !inside)  // plan() checked this: the file was changed since
     fail("{} changed while it was being read",
          l.store.where(*l.plan.tensors[Role::kWeightGIdx].info));
   std::copy(values.begin(), values.end(), out);

@@ -35,7 +35,7 @@ void plan_offsets(const Planner& p) {
   p.plan.scale_bytes += piece.count * piece.row_bytes();
 }
 
-// Scales of either sign, and offsets: finite.
+// Loads scales or offsets, which may have either sign and must be finite.
 const uint8_t* load_finite(const Loader& l, Role role, QuantMatrix& w) {
   const Piece piece = table_piece(l.store, l.plan, l.plan.tensors[role]);
   const StoredRows rows = read_rows(l.store, piece, l.buffer);

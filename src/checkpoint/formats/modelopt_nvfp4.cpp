@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format modelopt-nvfp4: two E2M1 codes per byte (`weight` U8 [N, K/2], low nibble first), one
-// F8_E4M3 scale per 16 inputs, and a global scale (weight_scale_2, F32) that multiplies. Inputs
+// Reads format modelopt-nvfp4: two E2M1 codes per byte (`weight` U8 [N, K/2], low nibble first),
+// one F8_E4M3 scale per 16 inputs, and a global scale (weight_scale_2, F32) that multiplies. Inputs
 // quantized the same way bring an input_scale, which multiplies too. Each module keeps its own.
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
@@ -34,7 +34,7 @@ void prove_modelopt_nvfp4(const Planner& p) {
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kF8E4M3});
   plan.global_scale = factor(p, Role::kWeightGlobalScale, "weight_scale_2");
-  // Weights alone may bring an input_scale too, which means nothing then.
+  // A file that quantizes weights alone may have an input_scale nevertheless; it is ignored.
   if (plan.scheme.input) plan.input.global_scale = factor(p, Role::kInputScale, "input_scale");
   plan_bias(p);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format mxfp4-pack-quantized: two E2M1 codes per byte (U8 [N, K/2], low nibble first), one
+// Reads format mxfp4-pack-quantized: two E2M1 codes per byte (U8 [N, K/2], low nibble first), one
 // exponent byte per 32 inputs (U8 or F8_E8M0 [N, K/32], 2^(e - 127)). Version 0.13 of the writer
 // stored exponents 2 too small: they are corrected in the buffer, and the plan says so.
 #include "checkpoint/formats/loading.h"
@@ -19,7 +19,7 @@ void prove_mxfp4_pack(const Planner& p) {
     fail("{}: mxfp4-pack-quantized means symmetric 4-bit float weights in groups of 32, not {}",
          plan.tensors.name, describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
-  require_dtype(p, packed, {DType::kU8, DType::kI8});  // I8: DeepSeek-V4
+  require_dtype(p, packed, {DType::kU8, DType::kI8});  // DeepSeek-V4 stores I8
   require_untransposed(p, packed);
   const Piece piece = matrix_piece(p.store, packed);
   set_dimensions(p, piece, piece.cols * 2);

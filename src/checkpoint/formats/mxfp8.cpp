@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format mxfp8-quantized: F8_E4M3 codes [N, K], one exponent byte per 32 inputs (U8 or F8_E8M0 [N,
-// K/32], 2^(e - 127)).
+// Reads format mxfp8-quantized: F8_E4M3 codes [N, K], one exponent byte per 32 inputs (U8 or
+// F8_E8M0 [N, K/32], 2^(e - 127)).
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"

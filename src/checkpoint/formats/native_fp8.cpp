@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format native-fp8: F8_E4M3 codes [N, K] and multiplying scales: one per block of outputs x inputs
-// (the last blocks may be short), per output, or for the matrix. Scales are F32, BF16 or F16, or
-// exponent bytes (F8_E8M0, U8: 2^(e - 127)), which are widened to F32 in the buffer: they are few, and
-// the numbers are the same.
+// Reads format native-fp8: F8_E4M3 codes [N, K] and multiplying scales: one per block of outputs x
+// inputs (the last blocks may be short), per output, or for the matrix. Scales are F32, BF16 or
+// F16, or exponent bytes (F8_E8M0, U8: 2^(e - 127)), which are widened to F32 in the buffer: they
+// are few, and the numbers are the same.
 #include <cstring>
 
 #include "base/numeric.h"
@@ -27,7 +27,7 @@ void prove_native_fp8(const Planner& p) {
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E8M0, DType::kU8});
   if (plan.scale_type == ScaleType::kE8m0) {
-    plan.layout = 1;  // widened
+    plan.layout = 1;  // exponents are widened to F32
     plan.scale_type = ScaleType::kF32;
   }
   plan_activations(p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See needs.h. What plan() of the readers asks for, as a list.
+// Lists the tensors that plan() of the readers asks for (needs.h).
 #include "checkpoint/formats/needs.h"
 
 namespace moebius {
@@ -35,7 +35,8 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
     if (scheme.format < Format::kGptOssMxfp4 || is_turned(scheme.format))
       out.push_back({Role::kWeightZeroPoint, !w.symmetric});
     const bool gptq = scheme.format == Format::kGptq || scheme.format == Format::kGptqV2 ||
-                      scheme.format == Format::kGptqPlanar;  // stored also where it is in order
+                      scheme.format == Format::kGptqPlanar;  // GPTQ files store it even for the
+                                                             // natural order
     if (w.act_order == ActOrder::kGroup || gptq) out.push_back({Role::kWeightGIdx, false});
     if (scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kInputScale, scheme.input.has_value()});

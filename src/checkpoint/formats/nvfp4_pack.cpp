@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format nvfp4-pack-quantized: two E2M1 codes per byte (U8 [N, K/2], low nibble first), one F8_E4M3
-// scale per 16 inputs, and a global scale (F32) that divides. Inputs quantized the same way bring
-// an input_global_scale. Each module keeps its own.
+// Reads format nvfp4-pack-quantized: two E2M1 codes per byte (U8 [N, K/2], low nibble first), one
+// F8_E4M3 scale per 16 inputs, and a global scale (F32) that divides. Inputs quantized the same way
+// bring an input_global_scale. Each module keeps its own.
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format pack-quantized: integer codes of 1 to 8 bits in 32-bit words (unpack.h), weight_packed I32
-// [N, words], weight_shape (N, K), scales by strategy, zero points packed along the rows (I32) or
-// plain (I8), optional weight_g_idx. Rows of 4 and 8 bits are viewed as read; other widths are
-// unpacked to one signed byte per code.
+// Reads format pack-quantized: integer codes of 1 to 8 bits in 32-bit words (unpack.h),
+// weight_packed I32 [N, words], weight_shape (N, K), scales by strategy, zero points packed along
+// the rows (I32) or plain (I8), optional weight_g_idx. Rows of 4 and 8 bits are viewed as read;
+// other widths are unpacked to one signed byte per code.
 #include <charconv>
 
 #include "base/checked.h"
@@ -14,11 +14,11 @@
 namespace moebius {
 namespace {
 
-// MatrixPlan::layout of this reader.
+// Values of MatrixPlan::layout for this reader.
 enum : int { kRowsPadded = 1, kZeroPointsPacked = 2, kZeroPointsPadded = 4 };
 
-// Writers before 0.18 padded odd widths to whole words. Asked only where the row length does not
-// tell.
+// Returns whether this version of the writer padded odd widths to whole words, as versions before
+// 0.18 did. Used only where the row length does not tell.
 bool writer_pads(std::string_view version) {
   unsigned major = 0, minor = 0;
   const char* end = version.data() + version.size();
@@ -32,8 +32,8 @@ struct Shape {
   uint64_t N = 0, K = 0;
 };
 
-// weight_shape as (N, K); nothing when it is missing or zero-filled. Stored [2], [3] (experts
-// first) or [experts, 2].
+// Returns weight_shape as (N, K), or nothing when it is missing or zero. It is stored as [2], [3]
+// (experts first) or [experts, 2].
 std::optional<Shape> read_weight_shape(const Planner& p) {
   const TensorRef& ref = p.ref(Role::kWeightShape);
   if (!ref) return std::nullopt;
@@ -64,7 +64,7 @@ std::optional<Shape> read_weight_shape(const Planner& p) {
   return Shape{static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1])};
 }
 
-// K, from weight_shape, else from the architecture, else from the words themselves.
+// Returns K: from weight_shape, else from the architecture, else from the words themselves.
 uint64_t find_k(const Planner& p, const Piece& packed, unsigned bits) {
   const std::optional<Shape> shape = read_weight_shape(p);
   if (shape) {
@@ -84,10 +84,12 @@ uint64_t find_k(const Planner& p, const Piece& packed, unsigned bits) {
   return packed.cols * (32 / bits);
 }
 
-// Whether `words` hold n codes in the padded layout; throws when they fit neither layout.
+// Returns whether `words` hold n codes in the padded layout rather than the dense one; throws when
+// they fit neither.
 bool is_padded(const Planner& p, const TensorInfo& info, uint64_t words, uint64_t n, unsigned bits,
                bool if_equal, std::string_view what) {
-  const uint64_t dense = n <= words * 32 ? dense_words(n, bits) : 0;  // 0 < bits: longer cannot fit
+  // a code has at least 1 bit, so more codes cannot fit
+  const uint64_t dense = n <= words * 32 ? dense_words(n, bits) : 0;
   const uint64_t padded = padded_words(n, bits);
   if (words == dense && words == padded) return if_equal && 32 % bits != 0;
   if (words == dense) return false;

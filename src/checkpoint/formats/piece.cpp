@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of tensors: selection, proofs that it lies inside, positioned reads, and the transposing
-// read in cache-sized tiles.
+// Reads pieces of tensors: selects them, proves that they lie inside, and reads them in place or
+// transposed, in tiles that fit the cache.
 #include "checkpoint/formats/piece.h"
 
 #include <algorithm>
@@ -11,11 +11,12 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kStretch = uint64_t{1} << 20;  // bytes read at a time when rows are transformed
+constexpr uint64_t kStretch = uint64_t{1} << 20;  // bytes that are read at a time when rows are
+                                                  // transposed
 
-// Turns k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small dense
-// square: stored rows are often a power of two apart, where a straight walk down a column would
-// evict its own cache lines.
+// Transposes k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small
+// dense square: stored rows are often a power of two apart, where a straight walk down a column
+// would evict its own cache lines.
 template <class T>
 void transpose_stretch(const uint8_t* in, uint64_t k_count, const Piece& piece, uint64_t k0,
                        uint8_t* out) {
@@ -45,7 +46,7 @@ void transpose_stretch(const uint8_t* in, uint64_t k_count, const Piece& piece, 
 }
 
 StoredRows read_transposed(const TensorStore& store, const Piece& piece, LoadBuffer& buffer) {
-  const uint64_t line = piece.rows * piece.element_bytes;  // one stored row
+  const uint64_t line = piece.rows * piece.element_bytes;  // bytes of one stored row
   const uint64_t lines = std::clamp<uint64_t>(kStretch / line, 1, piece.cols);
   uint8_t* out = buffer.allocate(piece.count * piece.row_bytes());
   uint8_t* scratch = buffer.allocate(lines * line);
@@ -121,7 +122,7 @@ uint64_t scalar_position(const TensorStore& store, const TensorRef& ref) {
   if (bits_of(ref.info->dtype) % 8 != 0) wrong_tensor(store, *ref.info, "whole bytes per element");
   const uint64_t elements = ref.info->bytes / (bits_of(ref.info->dtype) / 8);
   if (elements == 1) return 0;
-  // Gate and up of a fused matrix may have a value each: [2], or [E, 2].
+  // Gate and up of a fused matrix may have one value each: [2], or [E, 2].
   const bool pair = ref.row_count == 1 && ref.row_begin < 2;
   if (pair && ref.index < 0 && elements == 2) return ref.row_begin;
   if (ref.index >= 0) {
@@ -158,7 +159,9 @@ std::string element_name(const Piece& piece, uint64_t i, uint64_t column) {
   const uint64_t row = piece.first + i * piece.step;
   at.push_back(piece.transposed ? column : row);
   at.push_back(piece.transposed ? row : column);
-  while (at.size() > piece.info->shape.size()) at.pop_back();  // a column vector stored as [N]
+  while (at.size() > piece.info->shape.size())
+    at.pop_back();  // a column vector may be stored as
+                    // [N]
   return describe_shape(at);
 }
 

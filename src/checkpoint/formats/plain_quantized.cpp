@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formats int-quantized, float-quantized and naive-quantized: one byte per code in `weight` [N, K],
-// I8 (whatever the declared width, sign-extended) or F8_E4M3; scales by strategy; zero points I8,
-// not packed. The bytes are viewed as read.
+// Reads formats int-quantized, float-quantized and naive-quantized: one byte per code in `weight`
+// [N, K], I8 (whatever the declared width, sign-extended) or F8_E4M3; scales by strategy; zero
+// points I8, not packed. The bytes are viewed as read.
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"

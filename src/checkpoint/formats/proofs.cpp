@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proofs of dtype, rank and shape that every format needs. Order inside plan(): weight first (it
-// fixes N and K), then granularity and scales, then companions. Products are formed only of numbers
-// that a tensor of the file already bounds.
+// Proves dtype, rank and shape for every format. Order inside plan(): weight first (it fixes N and
+// K), then granularity and scales, then companions. Products are formed only of numbers that a
+// tensor of the file already bounds.
 #include "checkpoint/formats/proofs.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@ std::string dtype_list(std::initializer_list<DType> types) {
   return text;
 }
 
-// With the name that most files of a format have for it: "weight_scale (scales)".
+// Returns a role's name with the spelling that most files of the format have: "weight_scale
+// (scales)".
 std::string spelled(Format format, Role role) {
   const std::string suffix(suffix_of(role));
   std::string_view other;
@@ -52,7 +53,7 @@ ScaleType scale_type_of(DType t) {
     case DType::kF8E4M3:
       return ScaleType::kFp8;
     default:
-      return ScaleType::kE8m0;  // U8 and F8_E8M0
+      return ScaleType::kE8m0;  // U8 and F8_E8M0 hold exponents
   }
 }
 
@@ -110,7 +111,7 @@ uint64_t stored_rows(const MatrixPlan& plan) {
   const size_t leading = ref.index < 0 ? 0 : 1;
   const Format format = plan.scheme.format;
   const uint64_t rows = ref.info->shape[leading + (ref.transposed || has_columns(format) ? 1 : 0)];
-  // AWQ: words of eight outputs, of a tensor that exists.
+  // AWQ: each word holds eight outputs; the tensor exists, so the product fits.
   return format == Format::kAwq || format == Format::kQuarkInt4 ? rows * 8 : rows;
 }
 
@@ -169,7 +170,7 @@ void plan_scales(const Planner& p, std::initializer_list<DType> allowed) {
 }
 
 Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const TensorRef& ref) {
-  TensorRef blocks = ref;  // the same piece in rows of blocks
+  TensorRef blocks = ref;  // the same piece, counted in rows of blocks
   if (plan.scheme.weights && plan.scheme.weights->strategy == Strategy::kTensor) {
     blocks.index = static_cast<int64_t>(scalar_position(store, ref));
     blocks.row_begin = blocks.row_count = 0;
@@ -177,7 +178,7 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
     return make_piece(store, blocks, 1, 1);
   }
   const bool whole = is_whole(ref);
-  // Half of a table for gate and up, whose weights are stored apart.
+  // Selects one half of a table of scales for gate or up whose weights are stored apart.
   const TensorRef& packed = plan.tensors[Role::kWeightPacked];
   const bool apart = is_whole(packed ? packed : plan.tensors[Role::kWeight]);
   const uint64_t outputs = whole ? plan.N : apart ? 2 * ref.row_count : stored_rows(plan);
@@ -185,7 +186,8 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
   const uint64_t cols = plan.groups;
   std::vector<uint64_t> dims = slice_dims(store, ref);
   const bool spread = plan.scheme.format == Format::kNativeFp8 && dims.size() == 4;
-  if (spread && dims[1] == 1 && dims[3] == 1) dims = {dims[0], dims[2]};  // ModelOpt's blocks
+  // ModelOpt stores blocks with dimensions of 1 between
+  if (spread && dims[1] == 1 && dims[3] == 1) dims = {dims[0], dims[2]};
   const std::vector<uint64_t> want =
       ref.transposed ? std::vector{cols, rows} : std::vector{rows, cols};
   if (dims != want && !(cols == 1 && dims == std::vector{rows})) {
@@ -210,7 +212,7 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
 
 void plan_plain_zero_points(const Planner& p) {
   const QuantArgs& args = weight_args(p);
-  if (args.symmetric) return;  // zeros of older writers: looked at when loading
+  if (args.symmetric) return;  // zero points of older writers: a load checks that they are 0
   if (args.kind != NumberKind::kInt)
     fail("{}: float weights are declared asymmetric; zero points exist for integers only",
          p.plan.tensors.name);

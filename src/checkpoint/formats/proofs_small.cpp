@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small tensors that plan() reads: weight_g_idx, and the static scales and zero points of
-// inputs and outputs.
+// Checks the small tensors that plan() reads: weight_g_idx, and the static scales and zero points
+// of inputs and outputs.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// The stored parameters of one side (input or output) of a module.
+// Refers to the stored parameters of one side (input or output) of a module.
 struct Side {
   const std::optional<QuantArgs>& args;
   Role scale, zero_point;
@@ -28,7 +28,8 @@ int read_small_zero_point(const Planner& p, const TensorRef& ref, const QuantArg
   return value;
 }
 
-// Older writers store zero points of symmetric quantization, in whatever type: they must be zero.
+// Requires a zero point of 0: older writers store zero points of symmetric quantization, in any
+// type.
 void require_zero(const Planner& p, const TensorRef& ref) {
   scalar_position(p.store, ref);
   uint8_t raw[8] = {};
@@ -55,8 +56,8 @@ void plan_side(const Planner& p, const Side& side, ActParams& params, bool& has_
     fail("{}: no tensor {}; static {} quantization needs it", p.plan.tensors.name,
          suffix_of(side.scale), side.name);
   const float value = read_scalar(p.store, scale);
-  // 0 marks an uncalibrated scale where inputs and outputs are fake-quantized (WNA8O8), nowhere
-  // else.
+  // The scale 0 marks an uncalibrated input where inputs and outputs are fake-quantized (WNA8O8),
+  // and is an error elsewhere.
   const bool uncalibrated = value == 0.0f && p.plan.scheme.input && p.plan.scheme.output;
   if (!uncalibrated && (!(value > 0.0f) || !std::isfinite(value)))
     fail("{} is {}; expected a finite scale above 0", p.store.where(*scale.info), value);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of some rows of a matrix: the references of codes and scales get the rows, the
-// granularity follows. Used where a matrix is too large to be in memory twice, as read and as
-// packed.
+// Plans some rows of a matrix: the references of codes and scales get the rows, and the granularity
+// follows. Used where a matrix is too large to be in memory twice, as read and as packed.
 #include "checkpoint/formats/piece.h"
 
 namespace moebius {

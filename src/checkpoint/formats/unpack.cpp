@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unpacking of bit streams. Dense rows go eight codes at a time: eight codes are exactly b bytes,
-// so one 64-bit load holds them whatever the width. Hosts are little-endian (the words on disk
-// are).
+// Unpacks bit streams. Dense rows are unpacked eight codes at a time: eight codes are exactly b
+// bytes, so one 64-bit load holds them whatever the width. Hosts are little-endian (the words on
+// disk are).
 #include "checkpoint/formats/unpack.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void unpack_dense(const uint8_t* in, size_t n, int8_t* out) {
     std::memcpy(&v, in + at, 8);
     split_eight<B>(v, out + i);
   }
-  for (; i < n; i += 8, at += B) {  // the last ones: not beyond the row
+  for (; i < n; i += 8, at += B) {  // the last codes, without reading past the row
     uint64_t v = 0;
     std::memcpy(&v, in + at, std::min<size_t>(8, row_bytes - at));
     int8_t eight[8];

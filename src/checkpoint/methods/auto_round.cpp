@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AutoRound (quant_method auto-round): the layouts of GPTQ and AWQ, or the names of
 // compressed-tensors for MXFP4, MXFP8 and NVFP4. `extra_config` gives modules numbers of their own;
-// it is asked by exact name, by the end of the name, and by expression.
+// a module is looked up by exact name, by the end of its name, and by regular expression.
 #include "base/regex.h"
 #include "checkpoint/methods/packed_numbers.h"
 #include "checkpoint/quant_args_parse.h"
@@ -24,9 +24,9 @@ struct ExtraRule {
 class AutoRoundRules : public MethodRules {
  public:
   RoundNumbers numbers;
-  Format format = Format::kGptq;  // kDense: the names of compressed-tensors
+  Format format = Format::kGptq;  // kDense: tensors have the names of compressed-tensors
   std::vector<ExtraRule> extra;
-  std::vector<std::string> blocks;  // empty: all
+  std::vector<std::string> blocks;  // names of quantized blocks; empty: all blocks
 
   const ExtraRule* find(std::string_view module) const {
     for (const ExtraRule& r : extra)
@@ -103,7 +103,7 @@ Format parse_packing(const QuantFields& f) {
       "auto_round:llm_compressor");
 }
 
-// Weights alone in the packed layouts; and the number system that each layout has.
+// Checks that the packed layouts quantize weights alone, and that each has its own number system.
 void check_numbers(const QuantFields& f, Format format, const RoundNumbers& n) {
   if (n.packed.bits > 8) return;
   if (format == Format::kDense) return;

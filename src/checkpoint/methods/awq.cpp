@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AWQ (quant_method awq), as AutoAWQ and GPTQModel write it: 4-bit weights in one of two layouts.
+// Parses AWQ (quant_method awq), as AutoAWQ and GPTQModel write it: 4-bit weights in one of two
+// layouts.
 #include "checkpoint/methods/packed_numbers.h"
 
 namespace moebius {
@@ -10,7 +11,7 @@ class AwqRules : public MethodRules {
   PackedNumbers numbers;
   Format format = Format::kAwq;
   bool lm_head = false;
-  std::vector<std::string> skip;  // parts of names
+  std::vector<std::string> skip;  // parts of names of dense modules
 
   SchemeDecision decide(const StoredModule& m) const override {
     return packed_decision(m, numbers, format, std::string(name_of(format)));
@@ -85,7 +86,7 @@ void parse_awq(const MethodConfig& c) {
     c.context.warn(fmt::format("{} is ignored; the stored tensors tell which modules are quantized",
                                f.path("dynamic")));
   rules->format = parse_awq_format(f);
-  // Quark's export in the names of AWQ says how it packs; without zero points its codes have a sign.
+  // Quark's export under AWQ's names states how it packs; without zero points its codes are signed.
   if (const auto pack = f.lower_text("pack_method")) {
     if (*pack != "reorder") f.reject("pack_method", "expected reorder");
     if (n.symmetric && rules->format == Format::kAwq) rules->format = Format::kQuarkInt4;

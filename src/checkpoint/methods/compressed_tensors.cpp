@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// compressed-tensors: groups, presets, formats, ignore lists, KV-cache scheme; sparsity and online
-// transforms are refused in words. And GPT-OSS's own mxfp4, which is rules by name too.
+// Parses compressed-tensors: groups, presets, formats, ignore lists and the KV-cache scheme;
+// refuses sparsity and online transforms. It also parses GPT-OSS's own mxfp4, whose rules go by
+// name, too.
 #include <algorithm>
 
 #include "checkpoint/methods/method.h"
@@ -31,7 +32,7 @@ std::optional<Format> parse_format_name(const QuantFields& f, const std::string&
 
 struct GlobalFormat {
   bool mixed = false;
-  std::optional<Format> format;  // none: not stated, or mixed
+  std::optional<Format> format;  // unset: not stated, or mixed
 };
 
 GlobalFormat parse_global_format(const QuantFields& f) {
@@ -41,9 +42,9 @@ GlobalFormat parse_global_format(const QuantFields& f) {
   return {false, parse_format_name(f, *name)};
 }
 
-// Files may leave the scale type unsaid although the number system hangs on it: 4-bit floats in
-// groups of 32 have E8M0 scales whatever the format, 8-bit floats in such groups where the format
-// says so.
+// States the scale type where a file leaves it out although the number system depends on it: 4-bit
+// floats in groups of 32 have E8M0 scales whatever the format, 8-bit floats in such groups where
+// the format says so.
 void state_scale_types(Scheme& s) {
   const bool mx_format = s.format == Format::kMxfp8 || s.format == Format::kMxfp4Pack ||
                          s.format == Format::kGptOssMxfp4;
@@ -112,8 +113,8 @@ ConfigGroup parse_group(const std::string& name, const Json& value, const QuantF
   return group;
 }
 
-// Groups that describe attention (queries, keys, values) and not weights: an engine may keep more
-// precision there.
+// Returns whether a group describes attention (queries, keys, values) and not weights; the engine
+// may keep more precision there.
 bool is_attention_group(const ConfigGroup& group) {
   return !group.targets.empty() &&
          std::all_of(group.targets.begin(), group.targets.end(),
@@ -131,7 +132,7 @@ void parse_groups(const QuantFields& f, QuantSection& section) {
   if (value->members().size() > kMaxGroups)
     f.reject("config_groups", fmt::format("at most {} groups are accepted", kMaxGroups));
   for (const auto& [name, member] : value->members()) {
-    // Group names are free, so none of them is an unknown field.
+    // Names of groups are free: none of them is an unknown field.
     const Json one = Json::object({{name, member}});
     const std::string path = f.path("config_groups");
     const QuantFields groups(one, path, f.context(), {std::string_view(name)});
@@ -167,7 +168,7 @@ void check_sparsity(const QuantFields& f) {
                                                : "not 'dense'");
 }
 
-// Rotations folded into the weights need nothing from us; rotations at run time are refused.
+// Accepts rotations that are folded into the weights; refuses rotations at run time.
 void check_transforms(const QuantFields& f) {
   const Json* value = f.find("transform_config");
   if (value == nullptr || (value->is_object() && value->members().empty())) return;
@@ -215,7 +216,7 @@ void parse_compressed_tensors(const MethodConfig& c) {
   parse_groups(f, section);
 }
 
-// GPT-OSS as published: the experts are MXFP4, everything else is dense.
+// Parses GPT-OSS as published: the experts are MXFP4, everything else is dense.
 void parse_native_mxfp4(const MethodConfig& c) {
   QuantSection& section = c.out;
   const QuantFields f(c.section, section.path, c.context,

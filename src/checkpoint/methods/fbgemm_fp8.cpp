@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FBGEMM FP8 (quant_method fbgemm_fp8): E4M3 weights with a scale per output, inputs per token; a scale counts magnitudes
-// up to activation_scale_ub, and larger inputs are clamped.
+// Parses FBGEMM FP8 (quant_method fbgemm_fp8): E4M3 weights with a scale per output, inputs per
+// token; a scale counts magnitudes up to activation_scale_ub, and larger inputs are clamped.
 #include "checkpoint/formats/piece.h"
 #include "checkpoint/methods/schemes.h"
 #include "checkpoint/methods/skip_list.h"

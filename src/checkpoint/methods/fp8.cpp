@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Native FP8 (quant_method fp8), as DeepSeek, Qwen, GLM, MiniMax and others publish: E4M3 weights
-// with a multiplying scale per block (weight_scale_inv) or per matrix (weight_scale). DeepSeek-V4
-// calls the scale `scale` and stores its experts as MXFP4.
+// Parses native FP8 (quant_method fp8), as DeepSeek, Qwen, GLM, MiniMax and others publish: E4M3
+// weights with a multiplying scale per block (weight_scale_inv) or per matrix (weight_scale).
+// DeepSeek-V4 calls the scale `scale` and stores its experts as MXFP4.
 #include <algorithm>
 
 #include "checkpoint/formats/piece.h"
@@ -12,8 +12,8 @@ namespace moebius {
 namespace {
 
 struct Fp8Config {
-  std::optional<std::pair<int64_t, int64_t>> block;  // outputs x inputs
-  bool block_stated = false;                         // also "none"
+  std::optional<std::pair<int64_t, int64_t>> block;  // outputs x inputs of a block
+  bool block_stated = false;                         // true also when stated as "none"
   bool is_static = false;
   bool ue8m0 = false;
   std::optional<bool> fp4_experts;
@@ -107,9 +107,10 @@ class Fp8Rules : public MethodRules {
     return block_scheme(*block);
   }
 
-  // The block that shares a scale; none: one scale for the matrix. Where the configuration does not
-  // say, the shape of the scales does (files without the field mean blocks of 128 to some readers
-  // and none to others). A token table has one scale beside matrices with blocks.
+  // Returns the block that shares a scale, or nothing for one scale per matrix. Where the
+  // configuration does not say, the shape of the scales does (files without the field mean blocks
+  // of 128 to some readers and none to others). A token table has one scale beside matrices with
+  // blocks.
   std::optional<std::pair<int64_t, int64_t>> block_of(const StoredModule& m) const {
     const TensorRef& scale = m.tensors[Role::kWeightScale];
     const std::vector<uint64_t> dims = slice_dims(m.store, scale);
@@ -119,8 +120,9 @@ class Fp8Rules : public MethodRules {
     return std::nullopt;
   }
 
-  // Gate and up of all experts in one tensor: a block must not hold rows of both, because writers
-  // disagree on where the blocks of the second half begin. One matrix of both is a matrix like any.
+  // Refuses blocks that hold rows of both gate and up in a tensor of all experts, because writers
+  // disagree on where the blocks of the second half begin. One matrix of both is a matrix like any
+  // other.
   void check_halves(const StoredModule& m, int64_t block_n) const {
     const TensorRef& scale = m.tensors[Role::kWeightScale];
     if (scale.index < 0 || scale.row_count == 0 ||

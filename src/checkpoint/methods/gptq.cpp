@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTQ (quant_method gptq), as AutoGPTQ, GPTQModel and transformers write it. `dynamic` rules give
-// modules numbers of their own: an expression from the start of the name, "-:" before it for modules
-// left dense; the first that matches counts.
+// Parses GPTQ (quant_method gptq), as AutoGPTQ, GPTQModel and transformers write it. `dynamic`
+// rules give single modules other numbers: a regular expression from the start of the name, after
+// "-:" for modules left dense; the first match applies.
 #include "base/regex.h"
 #include "checkpoint/methods/packed_numbers.h"
 
@@ -82,7 +82,8 @@ Format parse_gptq_format(const QuantFields& f) {
   f.reject(key, "expected gptq, gptq_v2 or gptq_p");
 }
 
-// Widths of 5, 6 and 7 bits exist in planes only, and then the whole folder has them.
+// Decides whether the folder stores bit planes: widths of 5, 6 and 7 bits exist only there, and one
+// of them makes the whole folder planar.
 void settle_planes(const QuantFields& f, GptqRules& rules) {
   const auto odd = [](const PackedNumbers& n) { return n.bits >= 5 && n.bits <= 7; };
   bool planes = odd(rules.numbers);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of quantization methods: adding one is one file here and one line in the list. What is
-// refused stands in the same list, with what it is and which tool converts it.
+// Lists the quantization methods: a new one is one file here and one line in the list. Refused
+// methods stand in the same list, with a description and the tool that converts them.
 #include "checkpoint/families.h"
 #include "checkpoint/methods/method.h"
 
@@ -32,7 +32,7 @@ constexpr RoleAlias kTurnedSuffixes[] = {
 constexpr RoleAlias kQuarkSuffixes[] = {
     {"weight_scale_2", Role::kWeightGlobalScale, true},
     {"input_scale_2", Role::kInputGlobalScale, true},
-    {"qweight", Role::kWeightPacked},  // exported in the names of AWQ
+    {"qweight", Role::kWeightPacked},  // Quark's export under AWQ's names
     {"qzeros", Role::kWeightZeroPoint},
     {"scales", Role::kWeightScale},
 };

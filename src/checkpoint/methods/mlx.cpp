@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLX (section `quantization`, or quantization_config without a method): bits, group_size and mode for the whole model;
-// keys that name modules give them numbers of their own, or false for a module left dense. Weights alone are quantized.
+// Parses MLX (section `quantization`, or quantization_config without a method): bits, group_size
+// and mode for the whole model; keys that name modules give them numbers of their own, or false for
+// a module left dense. Only weights are quantized.
 #include <map>
 
 #include "checkpoint/methods/schemes.h"
@@ -37,7 +38,8 @@ Scheme mlx_scheme(const MlxNumbers& n) {
 class MlxRules : public MethodRules {
  public:
   MlxNumbers numbers;
-  std::map<std::string, std::optional<MlxNumbers>, std::less<>> modules;  // none: dense
+  // nothing: the module is dense
+  std::map<std::string, std::optional<MlxNumbers>, std::less<>> modules;
 
   SchemeDecision decide(const StoredModule& m) const override {
     SchemeDecision d;
@@ -56,7 +58,10 @@ class MlxRules : public MethodRules {
     if (it == modules.end() || it->second) return "";
     return fmt::format("'{}': false", printable(it->first, 120));
   }
-  bool lists_dense() const override { return false; }  // what is too narrow for a group is not said
+  bool lists_dense() const override {
+    return false;
+  }  // modules too narrow for a group are dense
+     // without being listed
 
  private:
   using Modules = std::map<std::string, std::optional<MlxNumbers>, std::less<>>;
@@ -100,7 +105,7 @@ bool is_module(const Json& value) { return value.is_object() || value.is_bool();
 }  // namespace
 
 void parse_mlx(const MethodConfig& c) {
-  // Modules are members beside the numbers.
+  // Entries of modules are members beside the model's numbers.
   Json own = Json::object();
   constexpr size_t kMost = 1'000'000;
   auto rules = std::make_shared<MlxRules>();

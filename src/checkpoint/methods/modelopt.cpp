@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelOpt (NVIDIA): one algorithm for the whole model, or one per module (MIXED_PRECISION). The
-// configuration lies in hf_quant_config.json ({"quantization": {...}}) or in config.json. Which of
-// the algorithms a module is stored in, its tensors must confirm.
+// Parses ModelOpt (NVIDIA): one algorithm for the whole model, or one per module (MIXED_PRECISION).
+// The configuration lies in hf_quant_config.json ({"quantization": {...}}) or in config.json. Which
+// of the algorithms a module is stored in, its tensors must confirm.
 #include <algorithm>
 #include <map>
 
@@ -68,8 +68,9 @@ Scheme scheme_of(Algo algo) {
 
 class ModeloptRules : public MethodRules {
  public:
-  std::optional<Algo> algo;                         // of every module; none: `layers` alone
-  std::map<std::string, Algo, std::less<>> layers;  // MIXED_PRECISION
+  std::optional<Algo> algo;                         // algorithm of every module; unset: only
+                                                    // `layers` are quantized
+  std::map<std::string, Algo, std::less<>> layers;  // algorithms of MIXED_PRECISION by name
   SkipList skip;
 
   SchemeDecision decide(const StoredModule& m) const override {
@@ -115,7 +116,8 @@ class ModeloptRules : public MethodRules {
  private:
   using Layers = std::map<std::string, Algo, std::less<>>;
 
-  // Entries name modules, or what holds them ("model.layers.0.mlp.experts").
+  // Finds the entry of a module, which may name the module or a part of its path
+  // ("model.layers.0.mlp.experts").
   Layers::const_iterator find_layer(std::string_view module) const {
     for (std::string_view name = module; !name.empty();) {
       if (const auto it = layers.find(name); it != layers.end()) return it;
@@ -136,7 +138,7 @@ class ModeloptRules : public MethodRules {
       rule = fmt::format("quant_algo {}", name_of(*algo));
       return *algo;
     }
-    // Not listed, but stored: the tensors say what it is.
+    // The list does not name the module but it is stored quantized: its tensors tell how.
     rule = "its tensors; quantized_layers does not list it";
     if (packed) return m.tensors[Role::kInputScale] ? Algo::kNvfp4 : Algo::kNvfp4Weights;
     const TensorRef& scale = m.tensors[Role::kWeightScale];
@@ -144,8 +146,8 @@ class ModeloptRules : public MethodRules {
     return Algo::kFp8;
   }
 
-  // An expert that saw no token while it was calibrated has no input_scale, or 0: it takes the largest
-  // of its layer's experts, which is what others take for all of them.
+  // Gives an expert that saw no token during calibration (no input_scale, or 0) the largest scale
+  // of its layer's experts, which other engines use for all of them.
   static void settle_input(const StoredModule& m, SchemeDecision& d) {
     TensorRef& scale = m.tensors[Role::kInputScale];
     if (!m.routed_expert || (scale && read_scalar(m.store, scale) != 0.0f)) return;

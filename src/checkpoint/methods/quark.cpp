@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quark (AMD): a specification of weights and inputs for the whole model (global_quant_config), by patterns of names
-// (layer_quant_config, the first that matches) or for all linears (layer_type_quant_config). NVFP4 is a list of two
-// specifications, the second of the block scales. Which modules are quantized their tensors say.
+// Parses Quark (AMD): a specification of weights and inputs for the whole model
+// (global_quant_config), by patterns of names (layer_quant_config, the first that matches) or for
+// all linears (layer_type_quant_config). NVFP4 is a list of two specifications, the second of the
+// block scales. The tensors tell which modules are quantized.
 #include "checkpoint/formats/piece.h"
 #include "checkpoint/methods/packed_numbers.h"
 #include "checkpoint/methods/schemes.h"
@@ -12,16 +13,16 @@ namespace {
 
 constexpr std::string_view kElsewhere = "; llm-compressor quantizes the original model";
 
-// One tensor's specification, as stated.
+// Holds the specification of one tensor, as stated.
 struct QuarkSpec {
-  std::string dtype, scheme;  // "fp8_e4m3", "per_tensor"
+  std::string dtype, scheme;  // such as "fp8_e4m3" and "per_tensor"
   int64_t group = 0;
   std::optional<std::pair<int64_t, int64_t>> block;
-  bool dynamic = false, symmetric = true, exponents = false;  // exponents: scale_format e8m0
+  bool dynamic = false, symmetric = true, exponents = false;  // exponents: the scales are e8m0
 };
 
 struct QuarkLayer {
-  Scheme scheme;  // dense: left as it is
+  Scheme scheme;  // a dense scheme leaves the module as it is
   bool outputs = false;
 };
 
@@ -30,7 +31,8 @@ struct QuarkRule {
   QuarkLayer layer;
 };
 
-// A scheme is checked where it is stated: messages name the fields.
+// Parses specifications and checks each scheme where it is stated, so that messages name the
+// fields.
 class QuarkParser {
  public:
   explicit QuarkParser(const MethodConfig& c) : c_(c) {}
@@ -49,7 +51,7 @@ class QuarkParser {
       f.reject("bias", std::string("a quantized bias is not run").append(kElsewhere));
     if (weight.empty()) {
       if (!input.empty()) f.reject("input_tensors", "inputs are quantized but weights are not");
-      return s;  // outputs alone: scales of the KV cache
+      return s;  // only outputs: scales of the KV cache
     }
     if (weight.size() == 2) {
       if (!is_two_level(weight, false) || (!input.empty() && !is_two_level(input, true)))
@@ -205,7 +207,7 @@ class QuarkRules : public MethodRules {
     if (d.scheme.is_dense())
       fail("{} is stored quantized, but {} gives it no weight specification", printable(m.name),
            d.rule);
-    // Outputs of k and v are what the KV cache holds; it keeps a higher precision.
+    // The KV cache stores the outputs of k and v; it keeps a higher precision.
     if (layer.outputs && !m.name.ends_with("k_proj") && !m.name.ends_with("v_proj"))
       fail("{}: output_tensors of {}: quantized outputs are run for the KV cache alone{}",
            printable(m.name), d.rule, kElsewhere);
@@ -238,12 +240,12 @@ class QuarkRules : public MethodRules {
     return nullptr;
   }
 
-  // The names of the file become the roles under which the reader looks.
+  // Moves tensors from the roles of their names to the roles that the reader uses.
   static void place_tensors(const StoredModule& m, const Scheme& s) {
     const bool packed = s.format == Format::kMxfp4Pack || is_turned(s.format);
     if (packed && m.tensors[Role::kWeight] && !m.tensors[Role::kWeightPacked])
       rename_role(m.tensors, Role::kWeight, Role::kWeightPacked);
-    // The scale of NVFP4 inputs is the second of two, of which the first is dynamic.
+    // NVFP4 inputs have two scales, of which the first is dynamic: the reader uses the second.
     if (s.format == Format::kModeloptNvfp4 && m.tensors[Role::kInputGlobalScale])
       rename_role(m.tensors, Role::kInputGlobalScale, Role::kInputScale);
   }

@@ -5,7 +5,8 @@
 namespace moebius {
 namespace {
 
-// Names of one model differ in their wrappers: "model.language_model.", "language_model.", "model.".
+// Removes wrapper prefixes, in which names of one model differ: "model.language_model.",
+// "language_model.", "model.".
 std::string_view without_wrappers(std::string_view name) {
   for (bool again = true; again;) {
     again = false;
@@ -15,7 +16,8 @@ std::string_view without_wrappers(std::string_view name) {
   return name;
 }
 
-// `part` at the beginning, at the end or in the middle of `name`, between dots.
+// Returns whether `part` stands at the beginning, at the end or in the middle of `name`, between
+// dots.
 bool is_path_part(std::string_view name, std::string_view part) {
   while (part.ends_with('.')) part.remove_suffix(1);
   if (part.empty()) return false;
