@@ -20,12 +20,12 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kAtOnce = 64;        // rows whose products are added together
-constexpr size_t kMostPerInput = 64;  // rows per input that moments are made of
-constexpr size_t kLayerRows = 16;     // the same for the moments of a layer
-constexpr size_t kSentRows = 4;       // the same for experts that no row reached
+constexpr size_t kAtOnce = 64;        // rows whose products are summed together
+constexpr size_t kMostPerInput = 64;  // rows per input for the moments of a module
+constexpr size_t kLayerRows = 16;     // rows per input for the moments of a layer
+constexpr size_t kSentRows = 4;       // rows per input for experts that no row reached
 
-// Mean moments of rows as they come.
+// Averages the moments of rows as they arrive.
 class MomentSum {
  public:
   MomentSum(size_t K, bool whole, ThreadPool* pool) : pool_(pool) {
@@ -63,7 +63,7 @@ class MomentSum {
   size_t count_ = 0;
 };
 
-// At most so many of a list, evenly spaced; list null: of 0, 1, ..., total - 1.
+// Returns at most `most` numbers of a list, evenly spaced; list null: of 0, 1, ..., total - 1.
 std::vector<uint32_t> spaced(const std::vector<uint32_t>* list, size_t total, size_t most) {
   const size_t n = std::min(most, total);
   std::vector<uint32_t> out(n);
@@ -74,7 +74,7 @@ std::vector<uint32_t> spaced(const std::vector<uint32_t>* list, size_t total, si
   return out;
 }
 
-// The weights of a module with inputs as rows [K, N], and its bias.
+// Holds the weights of a module transposed, [K, N], and its bias.
 struct TurnedMatrix {
   TurnedMatrix(const Module& module, const TensorStore& store) {
     LoadBuffer buffer;
@@ -89,7 +89,7 @@ struct TurnedMatrix {
     }
     bias = load_bias(module.plan, store);
   }
-  // y [n,N] of inputs that stand as columns of x [K, x_stride].
+  // Computes y [n,N] for inputs that are the columns of x [K, x_stride].
   void product(const float* x, size_t x_stride, size_t n, std::vector<float>& y) const {
     y.assign(n * N, 0.0f);
     for (size_t r = 0; r < n && !bias.empty(); ++r)
@@ -107,8 +107,8 @@ struct TurnedMatrix {
   std::vector<float> weights, bias;
 };
 
-// What gate and up of an expert, and the activation behind them, make of rows: numbers of a type, as
-// transformers passes them on.
+// Computes the rows that an expert's down projection reads: gate, up and activation, rounded to a
+// type as transformers passes them on.
 class InnerRows {
  public:
   InnerRows(const ActivationSpec& activation, const std::array<const Module*, 3>& parts,
@@ -116,7 +116,7 @@ class InnerRows {
       : activation_(activation), type_(type), up_(*parts[1], store) {
     if (parts[0] != nullptr) gate_.emplace(*parts[0], store);
   }
-  // rows [n, spread_stride(K)] become out [n, spread_stride(N)].
+  // Turns rows [n, spread_stride(K)] into out [n, spread_stride(N)].
   void run(const float* rows, size_t n, std::vector<float>& out) {
     const size_t K = up_.K, N = up_.N, stride = spread_stride(kAtOnce);
     turned_.resize(K * stride);
@@ -142,7 +142,7 @@ class InnerRows {
   std::vector<float> turned_, u_, g_;
 };
 
-// Its name, or that of the matrix that holds it beside another.
+// Returns the module's name, or the name of the stored matrix that holds it beside another.
 std::string stored_name(const Module& m) {
   std::string whole = whole_of(m.plan.tensors);
   return whole.empty() ? m.name : whole;
@@ -159,7 +159,7 @@ void widen(float& most, const float* x, size_t rows, size_t cols, size_t stride)
 }  // namespace
 
 struct Calibration::Linear {
-  std::unique_ptr<RowStore> rows;  // null: not asked for
+  std::unique_ptr<RowStore> rows;  // null: no rows are needed
   size_t K = 0;
   float largest = 0;
 };
@@ -169,7 +169,7 @@ struct Calibration::Block {
   size_t slots = 0;
   std::vector<std::vector<uint32_t>> routed;  // rows of every expert
   float largest = 0;
-  Moments input, inner;  // of the layer
+  Moments input, inner;  // moments of the layer
 };
 
 Calibration::Calibration(const Checkpoint& source, TokenWindows windows, ThreadPool& pool,
@@ -317,7 +317,7 @@ void Calibration::each(const Place& place, const std::vector<uint32_t>& which,
   });
 }
 
-// Moments of all rows of a layer, from some of them.
+// Estimates the moments of a layer from some of its rows.
 void Calibration::finish_block(const std::shared_ptr<Block>& b) const {
   if (b->slots == 0 || !settings_.moments) return;
   const size_t K = b->rows->cols(), experts = b->block.experts.size();
@@ -327,7 +327,7 @@ void Calibration::finish_block(const std::shared_ptr<Block>& b) const {
        [&](const float* rows, size_t n) { input.add(rows, n); });
   b->input = input.finish();
   if (settings_.all_experts) return;
-  // Of the inner rows: some of every expert's own, a few experts at a time.
+  // Moments of the inner rows: some rows of every expert, a few experts at a time.
   const uint64_t width = b->block.experts.front()[2]->plan.K;
   const size_t share = std::max<size_t>(4, kLayerRows * width / experts);
   MomentSum inner(width, true, &pool_);
@@ -361,7 +361,8 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   if (it == places_.end() || !settings_.moments) return {};
   const Place& place = it->second;
   const Block& b = *place.block;
-  if (place.expert >= 0 && settings_.all_experts && !place.inner) {  // the same for all of them
+  // the same inputs for all experts
+  if (place.expert >= 0 && settings_.all_experts && !place.inner) {
     Moments m = b.input;
     if (!whole) m.hessian.clear();
     m.rows = b.rows->rows();
@@ -370,14 +371,14 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   const size_t K = place.inner ? module.plan.K : b.rows->cols();
   size_t seen = 0;
   std::vector<uint32_t> which = rows_of(place, kMostPerInput * K, &seen);
-  if (seen == 0 && place.inner)  // rows of the layer through this expert alone
+  if (seen == 0 && place.inner)  // rows of the layer, sent through this expert alone
     which = spaced(nullptr, b.rows->rows(), kSentRows * K);
   MomentSum sum(K, whole, &pool_);
   each(place, which, [&](const float* x, size_t n) { sum.add(x, n); });
   Moments m = sum.finish();
   m.rows = seen;
   const Moments& layer = place.inner ? b.inner : b.input;
-  const bool sent = seen == 0 && m.known();  // nothing of other experts is in what it makes
+  const bool sent = seen == 0 && m.known();  // these rows come from this expert alone
   if (!routed(place) || !layer.known() || sent) return m;
   if (!m.known()) {  // an expert that no row reached
     m.diagonal = layer.diagonal;
@@ -399,7 +400,7 @@ float Calibration::largest(const Module& module) const {
   if (it == places_.end()) return -1;
   const Place& place = it->second;
   const Block& b = *place.block;
-  if (!place.inner) return b.largest;  // engines have one scale for all experts
+  if (!place.inner) return b.largest;  // engines use one scale for all experts of a layer
   size_t seen = 0;
   std::vector<uint32_t> which = rows_of(place, SIZE_MAX, &seen);
   if (seen == 0) which = spaced(nullptr, b.rows->rows(), kSentRows * module.plan.K);
@@ -445,7 +446,7 @@ CalibrationCost calibration_cost(const Checkpoint& source,
   for (size_t s = 0; s < stages.count(); ++s) {
     const Range layers = stages.layers(s);
     uint64_t weights = 0, widths = 0, rows = 0, largest = 0, second = 0;
-    std::set<uint64_t> blocks;  // layers whose block is kept
+    std::set<uint64_t> blocks;  // layers whose block is kept in memory
     for (const Module& m : source.modules()) {
       const bool here = !m.tower && m.layer >= 0 && static_cast<size_t>(m.layer) >= layers.begin &&
                         static_cast<size_t>(m.layer) < layers.end;
@@ -456,7 +457,7 @@ CalibrationCost calibration_cost(const Checkpoint& source,
       }
       if (!has_matrix(m)) continue;
       const uint64_t packed = module_memory(source, m, {}, {}, type).packed;
-      // Once more as it was made, with bytes and scales at most.
+      // The quantized copy of the weights: bytes and scales, at most.
       const uint64_t made = is_wanted(wanted, m) ? m.plan.N * m.plan.K / 8 * 9 : 0;
       weights += std::max(packed, made);
       largest = std::max<uint64_t>(largest, m.bytes);
@@ -473,7 +474,7 @@ CalibrationCost calibration_cost(const Checkpoint& source,
         rows += RowStore::bytes_of(tokens, m.plan.K, XType::kBf16);
       }
     }
-    // Rows of a window in f32 on their way: some of every width, several of the widest.
+    // Rows of a window in f32 between stages: some of every width, several of the widest.
     cost.stage =
         std::max(cost.stage, weights + 4 * largest + window * 4 * (widths + 8 * stages.width()));
     cost.moments = std::max(cost.moments, moments ? second : 0);

@@ -16,8 +16,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kKept = 2048;   // tokens of a position in a file
-constexpr size_t kRanked = 256;  // of these in order: more are not compared
+constexpr size_t kKept = 2048;   // most tokens per position in a file
+constexpr size_t kRanked = 256;  // tokens of a position that are sorted; more are not compared in
+                                 // order
 constexpr uint64_t kMaxCache = uint64_t{1} << 40;
 constexpr uint64_t kMagic = 0x316c6176656f6d;  // "moeval1"
 
@@ -28,7 +29,8 @@ double log_sum(std::span<const float> logits) {
   return most + std::log(sum);
 }
 
-// The best k tokens; the first `sorted` of them best first, ties to the lower id.
+// Returns the best k tokens; the first `sorted` of them are sorted, best first, ties to the lower
+// id.
 std::vector<uint32_t> best_tokens(std::span<const float> logits, size_t k, size_t sorted) {
   std::vector<uint32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0u);
@@ -44,11 +46,11 @@ std::vector<uint32_t> best_tokens(std::span<const float> logits, size_t k, size_
   return ids;
 }
 
-// What is known of the base at a position.
+// Holds the base model's probabilities at a position.
 struct BaseRow {
-  std::vector<uint32_t> ids;  // the first kRanked best first
+  std::vector<uint32_t> ids;  // the first kRanked are sorted, best first
   std::vector<float> log_p;
-  float log_rest = -INFINITY;  // of all others together
+  float log_rest = -INFINITY;  // of all other tokens together
   float log_target = 0;
 };
 BaseRow base_row(std::span<const float> logits, int32_t target, size_t keep) {
@@ -77,7 +79,7 @@ PositionScore score_position(const BaseRow& base, std::span<const float> logits,
   PositionScore s;
   s.loss = norm - logits[static_cast<size_t>(target)];
   s.base_loss = -static_cast<double>(base.log_target);
-  double others = 1;  // our probability of what the base does not name
+  double others = 1;  // our probability of all tokens that the base does not list
   for (size_t i = 0; i < base.ids.size(); ++i) {
     const double log_p = base.log_p[i], log_q = logits[base.ids[i]] - norm;
     s.kl += std::exp(log_p) * (log_p - log_q);
@@ -98,7 +100,7 @@ PositionScore score_position(const BaseRow& base, std::span<const float> logits,
   return s;
 }
 
-// Layers of two models: rows whose experts are the same.
+// Counts rows whose experts are the same in two models, per layer.
 struct RoutingCount {
   std::string block;
   size_t rows = 0, same = 0;
@@ -125,7 +127,7 @@ void count_routing(const std::vector<RoutingTap::Layer>& a, const std::vector<Ro
   }
 }
 
-// The same windows through a model, step by step: rows of a step are those of every model.
+// Runs the same windows through models, step by step: a step has the same rows in every model.
 class EvalSteps {
  public:
   EvalSteps(const Windows& windows, size_t vocab) : windows_(windows) {
@@ -143,7 +145,7 @@ class EvalSteps {
     }
   };
 
-  // use(positions): every reader has the logits of these.
+  // Calls use(positions) whenever every reader has the logits of these positions.
   void run(std::span<Reader* const> readers, const EvalSettings& settings,
            const std::function<void(const std::vector<size_t>& positions)>& use) const {
     for (size_t w = 0; w < windows_.count(); w += at_once_) {

@@ -13,12 +13,13 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kBlock = 128;  // columns whose losses reach the rest together
-constexpr size_t kInner = 16;   // of these, columns whose losses reach the block together
-constexpr size_t kTurned = 16;  // rows that become columns together
-constexpr size_t kPanel = 64;  // rows of a matrix that are finished before the others learn of them
+constexpr size_t kBlock = 128;  // columns whose losses are spread to the rest together
+constexpr size_t kInner = 16;   // columns of a block whose losses are spread within it together
+constexpr size_t kTurned = 16;  // rows that are transposed together
+constexpr size_t kPanel = 64;   // finished rows of a matrix that are subtracted from the others
+                                // together
 
-// Some rows [count, n], copied apart from each other; times -1 where they are taken off.
+// Copies rows [count, n] with a padded distance; negated where they are subtracted.
 struct RowPanel {
   size_t stride = 0;
   std::vector<float> data;
@@ -53,7 +54,7 @@ bool factor_backwards(std::vector<float>& a, size_t K) {
       f.divide(row, std::sqrt(d), row, j + 1);
       for (size_t i = begin; i < j; ++i) f.fma(a.data() + i * K, -row[i], row, i + 1);
     }
-    // The rows before, from the last of these columns to the first.
+    // Subtracts the rows before, from the last of these columns to the first.
     plus.resize(count, begin), minus.resize(count, begin);
     for (size_t t = 0; t < count; ++t) {
       const float* row = a.data() + (end - 1 - t) * K;
@@ -70,15 +71,16 @@ bool factor_backwards(std::vector<float>& a, size_t K) {
   return true;
 }
 
-// R is stored by columns in the rows of `r` (r[j*K + i] = R_ij, i <= j). Its inverse U, upper
-// triangular, by rows from the last up: u_i = (e_i - sum_{k>i} R_ik u_k) / R_ii.
+// Computes the inverse U of R (upper triangular), by rows from the last one up: u_i = (e_i -
+// sum_{k>i} R_ik u_k) / R_ii. R is stored by columns in the rows of `r` (r[j*K + i] = R_ij, i <=
+// j).
 std::vector<float> inverse_of(const std::vector<float>& r, size_t K) {
   const RowFunctions& f = row_functions();
   std::vector<float> u(K * K, 0.0f);
   RowPanel weights, rows;
   for (size_t end = K; end > 0;) {
     const size_t begin = end > kPanel ? end - kPanel : 0, count = end - begin;
-    for (size_t k = end; k < K; k += kPanel) {  // what is finished, some rows at a time
+    for (size_t k = end; k < K; k += kPanel) {  // finished rows, some at a time
       const size_t some = std::min(kPanel, K - k);
       weights.resize(some, count), rows.resize(some, K - k);
       for (size_t t = 0; t < some; ++t) {
@@ -147,15 +149,16 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
                                 const EncodeRules& rules, const ScaleTable& table) {
   const RowFunctions& f = row_functions();
   const size_t K = factor.K;
-  // Columns as rows, in the order they are taken; some rows at a time, so that lines are whole.
+  // Transposes the weights into the order in which columns are quantized; some rows at a time, so
+  // that cache lines are written whole.
   std::vector<float> w(K * N);
   for (size_t first = 0; first < N; first += kTurned)
     for (size_t i = 0; i < K; ++i)
       for (size_t n = first; n < std::min(N, first + kTurned); ++n)
         w[i * N + n] = weights[n * K + factor.order[i]];
-  RowPanel lost, minus;  // of a block: what its columns lost, and -U of its rows
+  RowPanel lost, minus;  // of a block: losses of its columns, and its rows of -U
   lost.resize(kBlock, N), minus.resize(kBlock, K);
-  // What is rounded is no number of the source's type any more: quotients stay f32.
+  // The corrected weights are f32 and no longer of the source's type, so quotients stay f32.
   const CodeLimits limits = code_limits(rules);
   std::vector<float> scales(table.groups * N), zeros(table.groups * N);
   for (size_t n = 0; n < N; ++n)
@@ -164,14 +167,14 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
       scales[g * N + n] = effective_scale(rules, s.scale);
       zeros[g * N + n] = static_cast<float>(s.zero_point);
     }
-  std::vector<int8_t> turned(K * N);  // codes, column by column
+  std::vector<int8_t> turned(K * N);  // codes by columns
   for (size_t from = 0; from < K; from += kBlock) {
     const size_t to = std::min(K, from + kBlock);
     for (size_t i = from; i < to; ++i) {
       const float* u = factor.upper.data() + i * K;
       std::transform(u + i, u + K, minus.row(i - from) + i, [](float v) { return -v; });
     }
-    // Columns [first, last) get what `count` columns before them lost.
+    // Adds to columns [first, last) the losses of `count` columns before them.
     const auto spread = [&](size_t before, size_t count, size_t first, size_t last) {
       products(w.data() + first * N, N, last - first, N, minus.row(before - from) + first,
                minus.stride, lost.row(before - from), lost.stride, count);

@@ -16,10 +16,11 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kRows = 64;     // of inputs that a module is compared on
-constexpr size_t kOutputs = 64;  // at once
+constexpr size_t kRows = 64;     // inputs on which a module is compared
+constexpr size_t kOutputs = 64;  // outputs at a time
 
-// Squares of x w^T of inputs that stand as columns of x [K, x_stride], added up; w [K, kOutputs].
+// Returns the sum of squares of x w^T for inputs that are the columns of x [K, x_stride]; w [K,
+// kOutputs].
 double squares(const std::vector<float>& x, size_t n, const std::vector<float>& w, size_t K,
                size_t outputs) {
   std::vector<float> y(n * kOutputs, 0.0f);

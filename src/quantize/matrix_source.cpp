@@ -19,7 +19,7 @@ XType source_type(const Module& m) {
     case CodeType::kF32:
       return XType::kF32;
     default:
-      return XType::kBf16;  // and native FP8
+      return XType::kBf16;  // native FP8, too
   }
 }
 

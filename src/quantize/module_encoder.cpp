@@ -46,21 +46,22 @@ void put(std::vector<uint8_t>& out, size_t index, T value) {
   std::memcpy(out.data() + index * sizeof value, &value, sizeof value);
 }
 
-// Codes of a row into the bytes of the file.
+// Packs the codes of a row as the file stores them.
 void pack_row(Format format, int bits, const uint8_t* codes, size_t K, uint8_t* out) {
   const bool integers = format == Format::kPackQuantized;
   if (integers && (bits != 4 || K % 8 != 0)) {
     std::vector<uint32_t> words(ceil_div(K * static_cast<uint64_t>(bits), 32));
     pack_words(codes, K, 1, bits, words.data());
     std::memcpy(out, words.data(), words.size() * sizeof(uint32_t));
-  } else if (is_packed(format)) {  // a word of eight codes is four bytes; integers count from 8
+  } else if (is_packed(format)) {  // a word of eight codes is four bytes; integer codes are offset
+                                   // by 8
     row_functions().pack_nibbles(codes, integers ? 0x88 : 0, out, K / 2);
   } else {
     std::memcpy(out, codes, K);
   }
 }
 
-// Codes of rows that are packed one after the other without a gap are one row.
+// Packs rows; rows without a gap between them are packed as one.
 void pack_rows(Format format, int bits, const uint8_t* codes, size_t rows, size_t K,
                size_t row_bytes, uint8_t* out) {
   if (format != Format::kPackQuantized || K * static_cast<size_t>(bits) % 32 == 0)
@@ -78,7 +79,7 @@ void put_scale(std::vector<uint8_t>& out, size_t index, const EncodeRules& rules
     put(out, index, static_cast<uint16_t>(stored));
 }
 
-// Everything but the codes.
+// Writes all tensors of a module but the codes.
 void fill_companions(const std::vector<ModuleTensor>& tensors, uint64_t N, uint64_t K,
                      const EncodeRules& rules, const ScaleTable& table,
                      std::vector<std::vector<uint8_t>>& out) {
@@ -112,7 +113,7 @@ void fill_companions(const std::vector<ModuleTensor>& tensors, uint64_t N, uint6
           out[t] = z;
           break;
         }
-        // Packed along the rows: words [ceil(rows * bits / 32), groups].
+        // Zero points are packed along the rows: words [ceil(rows * bits / 32), groups].
         std::vector<uint32_t> words(ceil_div(table.rows * static_cast<uint64_t>(rules.bits), 32));
         for (size_t g = 0; g < table.groups; ++g) {
           pack_words(z.data() + g, table.rows, table.groups, rules.bits, words.data());
@@ -137,8 +138,8 @@ ScaleTable empty_table(const QuantArgs& weights, uint64_t N, uint64_t K) {
   return t;
 }
 
-// Rows of a matrix through the row functions of this machine, several at once where they follow each
-// other and groups end with them.
+// Computes ranges, scales and codes of rows by the row functions of this machine; several rows at
+// once where they follow each other and groups end with them.
 class RowCoder {
  public:
   RowCoder(const MatrixSource& source, const EncodeRules& rules, const ScaleTable& table)
@@ -167,13 +168,13 @@ class RowCoder {
 
   size_t at_once() const { return at_once_; }
 
-  // Of the groups of row r, joined with what `ranges` holds. Throws Error where one is not finite.
+  // Widens `ranges` by the ranges of row r's groups. Throws Error where one is not finite.
   void widen(size_t r, std::vector<GranuleRange>& ranges) {
     look_at(r, 1);
     for (size_t g = 0; g < ranges.size(); ++g) ranges[g] = joined(ranges[g], {low_[g], high_[g]});
   }
 
-  // Scales of rows that share none.
+  // Computes the scales of rows that do not share scales.
   void set_scales(size_t r, size_t rows, GranuleScale* scales) {
     look_at(r, rows);
     scales_of(rules_, low_.data(), high_.data(), rows * groups_, scales);
@@ -181,7 +182,7 @@ class RowCoder {
       if (!std::isfinite(scales[g].scale)) fail_wide(source_, r + g / groups_, {low_[g], high_[g]});
   }
 
-  // The codes of some rows, valid until the next call.
+  // Returns the codes of some rows, valid until the next call.
   const uint8_t* codes(size_t r, size_t rows, const GranuleScale* scales) {
     const MatrixSource::Row row = source_.row(r, scratch_.data());
     how_.type = row.type;
@@ -201,7 +202,8 @@ class RowCoder {
   }
 
  private:
-  static constexpr size_t kNumbers = 16384;  // with their codes they stay in the nearest caches
+  static constexpr size_t kNumbers = 16384;  // so many numbers stay in the nearest caches together
+                                             // with their codes
 
   void look_at(size_t r, size_t rows) {
     const MatrixSource::Row row = source_.row(r, scratch_.data());
@@ -323,7 +325,7 @@ std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
   for (const ModuleTensor& t : tensors) out.emplace_back(t.bytes);
   const size_t row_bytes = out[0].size() / N;
   ScaleTable table = empty_table(*scheme.weights, N, K);
-  const bool by_rows = table.block_n == 1;  // then scales and codes of a row in one visit
+  const bool by_rows = table.block_n == 1;  // computes scales and codes of a row together
   if (!by_rows) table = rtn_scales(source, *scheme.weights, rules);
   table.input_scale = input_scale;
   RowCoder rows(source, rules, table);

@@ -24,11 +24,11 @@ constexpr uint64_t kCopyPiece = uint64_t{16} << 20;
 
 uint64_t elements_of(const TensorInfo& t) {
   uint64_t n = 1;
-  for (const uint64_t d : t.shape) n *= d;  // the header was proven
+  for (const uint64_t d : t.shape) n *= d;  // the header was proven, so the product fits
   return n;
 }
 
-// Layer by name; -1: none.
+// Returns the layer in a tensor's name; -1: none.
 int layer_of_name(std::string_view name) {
   for (size_t at = name.find("layers."); at != std::string_view::npos;
        at = name.find("layers.", at + 1)) {
@@ -40,8 +40,10 @@ int layer_of_name(std::string_view name) {
 }
 
 struct Item {
-  uint64_t extra = 0;                     // memory of the module that takes most, one at a time
-  std::tuple<int, int, std::string> key;  // layer (embedding before, the rest behind), expert, name
+  uint64_t extra = 0;                     // extra memory of the module that takes most; modules run
+                                          // one at a time
+  std::tuple<int, int, std::string> key;  // order in the file: layer (embedding before, other
+                                          // modules after), expert, name
   WorkUnit unit;
   std::vector<TensorInfo> outputs;
 };
@@ -75,7 +77,7 @@ class OutputPlanner {
   }
 
   void encode_items() {
-    std::map<std::string, size_t> sets;  // modules that share a global scale are one unit
+    std::map<std::string, size_t> sets;  // modules that share a global scale form one unit
     for (const ChosenModule& c : selection_.chosen) {
       const Module& m = *c.module;
       const std::string set = work_.gptq || is_nvfp4(*c.scheme.weights) ? fused_set_of(m) : "";
@@ -99,7 +101,7 @@ class OutputPlanner {
       }
       const uint64_t weight = bytes_of(m.plan.tensors[Role::kWeight]);
       item.unit.source_bytes += weight;
-      // Rows that lie apart in the file are read with what is between them, or turned.
+      // Rows with gaps between them in the file are read with the gaps, or transposed.
       item.unit.memory += bytes + 3 * weight;
       item.extra = std::max(item.extra, extra_memory(m));
       plan_.chosen_bytes += bytes;
@@ -113,15 +115,16 @@ class OutputPlanner {
     }
   }
 
-  // The type that a plain tensor gets: those of the model's type change, others have theirs for a
-  // reason.
+  // Returns the type of a plain tensor in the result: the model's own float type is converted,
+  // other types stay.
   DType made_type(DType found) const {
     const DType main = stored_type(activation_type("auto", source_.config().dtype));
     return work_.type && found == main ? stored_type(*work_.type) : found;
   }
 
-  // What a module needs beside its bytes. Searched: codes. GPTQ: weights twice in f32 and codes; H,
-  // its copy and its factor. Calibrated: rows on their way, and for a down projection gate and up.
+  // Returns the memory that a module needs beside its bytes. Search needs codes; GPTQ weights twice
+  // in f32, codes, H, its copy and its factor; calibration rows between stages, and for a down
+  // projection gate and up.
   uint64_t extra_memory(const Module& m) const {
     const uint64_t N = m.plan.N, K = m.plan.K;
     uint64_t bytes = work_.searched ? 2 * N * K : 0;
@@ -146,7 +149,7 @@ class OutputPlanner {
     items_.push_back(std::move(item));
   }
 
-  // Native FP8 matrices that are left, and those of parts that no module stands for.
+  // Adds native FP8 matrices that stay unquantized, also of parts without modules.
   void decode_items() {
     for (const Module& m : source_.modules())
       if (has_matrix(m) && m.plan.scheme.format == Format::kNativeFp8 &&
@@ -195,7 +198,8 @@ class OutputPlanner {
   }
 
   void copy_items() {
-    std::unordered_set<std::string> dropped;  // a tied lm_head is not written again
+    std::unordered_set<std::string> dropped;  // names of tensors that are not written again, such
+                                              // as a tied lm_head
     for (const UnusedTensor& u : source_.unused())
       if (u.reason.starts_with("config.json ties")) dropped.insert(u.name);
     for (const TensorInfo& t : store_.tensors()) {
@@ -225,7 +229,7 @@ class OutputPlanner {
           fail("{}: two tensors would be called {}", source_.folder(), printable(t.name));
   }
 
-  // Items to files in order, tensors to offsets, copies to pieces.
+  // Distributes items to files in order, tensors to offsets, copies to pieces.
   void place(uint64_t shard_bytes) {
     std::vector<std::vector<Item*>> files(1);
     uint64_t filled = 0;
@@ -303,7 +307,8 @@ class OutputPlanner {
   UnitWork work_;
   OutputPlan plan_;
   std::vector<Item> items_;
-  std::unordered_set<std::string_view> used_;  // names: modules may see a tensor in another shape
+  std::unordered_set<std::string_view> used_;  // by name, because modules may see a tensor in
+                                               // another shape
 };
 
 }  // namespace

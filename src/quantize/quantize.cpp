@@ -35,8 +35,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kOtherMemory = uint64_t{64} << 20;  // program, headers, lists
-constexpr uint64_t kOtherDisk = uint64_t{1} << 20;     // configs, index, journal
+constexpr uint64_t kOtherMemory = uint64_t{64} << 20;  // bytes of the program, headers and lists
+constexpr uint64_t kOtherDisk = uint64_t{1} << 20;     // bytes of configs, index and journal
 constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
 
 bool is_empty_folder(const std::string& path) {
@@ -49,7 +49,7 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-// The folder that a path will lie in.
+// Returns the folder that contains a path.
 std::string parent_of(const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
@@ -62,7 +62,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return a == outer.end();
 }
 
-// Files that describe a model beside its weights and its config.
+// Returns whether a file describes the model beside its weights and its config.
 bool is_copied(const std::string& name) {
   constexpr std::string_view kLeft[] = {"config.json", "recipe.yaml", "quantize_config.json",
                                         "quantization_config.json", "hf_quant_config.json"};
@@ -79,7 +79,8 @@ bool is_copied(const std::string& name) {
   return false;
 }
 
-// What the source says of itself does not speak of the folder that is made: "README.source.md".
+// Returns a copied file's name: the source's README describes the source, so it becomes
+// "README.source.md".
 std::string copied_name(const std::string& name) {
   constexpr std::string_view kReadme = "README";
   return name.starts_with(kReadme) ? "README.source" + name.substr(kReadme.size()) : name;
@@ -89,11 +90,11 @@ std::string copied_name(const std::string& name) {
 
 struct QuantizeJob::State {
   Journal journal;
-  std::set<std::string, std::less<>> wanted;  // modules that the calibration is asked for
+  std::set<std::string, std::less<>> wanted;  // modules that need calibration
   TokenWindows windows;
   CalibrationCost cost;
   std::unique_ptr<Calibration> calibration;
-  std::mutex mutex;  // of reports
+  std::mutex mutex;  // guards the reports
   std::vector<ModuleReport> reports;
   std::atomic<uint64_t> done{0};
 };
@@ -162,14 +163,14 @@ void QuantizeJob::check_room() {
     fail("{} needs {} of memory, and {} may be used",
          one + other >= cost.stage + kOtherMemory ? "the largest matrix" : "the largest layer",
          human_bytes(static_cast<double>(least)), human_bytes(static_cast<double>(budget)));
-  // Rows stay in memory where they take a third of what is left; else they are files.
+  // Rows stay in memory if they take at most a third of what is left; else they go to files.
   f.scratch = cost.rows > 0 && (!options_.scratch.empty() || cost.rows > (budget - least) / 3)
                   ? cost.rows
                   : 0;
   const uint64_t kept = f.scratch > 0 ? 0 : cost.rows;
   f.threads = std::min<uint64_t>(f.threads, (budget - other - kept) / std::max<uint64_t>(1, one));
   f.memory = std::max(one * f.threads + other, cost.stage + kOtherMemory) + kept;
-  uint64_t there = 0;  // finished shards of the run that is resumed
+  uint64_t there = 0;  // bytes of finished shards of the resumed run
   std::error_code error;
   if (options_.resume)
     for (const OutputPlan::Shard& s : plan_.shards)
@@ -195,13 +196,13 @@ void QuantizeJob::probe() {
   const auto since = [](Clock::time_point t) {
     return std::chrono::duration<double>(Clock::now() - t).count();
   };
-  // The first unit that encodes, again and again; one thread.
+  // Measures the first unit that encodes, repeatedly, with one thread.
   const WorkUnit* unit = nullptr;
   for (const OutputPlan::Shard& s : plan_.shards)
     for (const WorkUnit& u : s.units)
       if (u.kind == WorkUnit::Kind::kEncode && unit == nullptr) unit = &u;
   if (unit == nullptr) return;
-  // Only rounding is forecast: what reads a text takes longer.
+  // Only rounding is forecast: methods that read a text take longer.
   if (options_.method != QuantizeMethod::kRtn || !options_.calibration.files.empty()) return;
   LoadBuffer buffer;
   double bytes = 0;
@@ -247,7 +248,7 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
   ShardFile file(plan_, number, partial_, state_->journal.begun);
   for (size_t i = 0; i < file.done(); ++i) done(shard.units[i].source_bytes, shard.units[i].layer);
   Calibration* calibration = state_->calibration.get();
-  const auto waits = [&](const WorkUnit& u) {  // for rows of its layer
+  const auto waits = [&](const WorkUnit& u) {  // whether a unit waits for rows of its layer
     return calibration != nullptr && u.kind == WorkUnit::Kind::kEncode &&
            calibration->runs(u.layer) && !calibration->has(u.layer);
   };
@@ -258,7 +259,7 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
     WorkCounter next;
     std::atomic<size_t> seats{0};
     pool.run([&](ThreadPool::Member&) {
-      if (seats.fetch_add(1) >= forecast_.threads) return;  // memory for so many only
+      if (seats.fetch_add(1) >= forecast_.threads) return;  // memory suffices for that many threads
       LoadBuffer buffer;
       for (size_t i = from + next.take(); i < to; i = from + next.take()) {
         const WorkUnit& unit = shard.units[i];
@@ -274,7 +275,7 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
     });
     from = to;
     if (from == shard.units.size()) break;
-    state_->journal.begun = file.settle(from);  // a layer whose calibration need not be done again
+    state_->journal.begun = file.settle(from);  // a layer whose calibration is already done
     keep_journal();
   }
   state_->journal.begun.reset();
@@ -285,7 +286,7 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
 void QuantizeJob::keep_journal() {
   std::sort(state_->reports.begin(), state_->reports.end(),
             [](const ModuleReport& a, const ModuleReport& b) { return a.name < b.name; });
-  std::map<std::string, Json> made;  // also by the run that this one goes on with
+  std::map<std::string, Json> made;  // results of this run and of the run that it resumes
   for (const Json& m : state_->journal.modules)
     if (const Json* name = m.find("name"); name != nullptr && name->is_string())
       made.insert_or_assign(name->as_string(), m);
@@ -323,7 +324,7 @@ void QuantizeJob::check_method() const {
   }
 }
 
-// What the calibration will be asked for, and what it takes.
+// Determines which modules need calibration, and its cost.
 void QuantizeJob::plan_calibration() {
   const CalibrationOptions& c = options_.calibration;
   if (c.files.empty()) return;
@@ -430,7 +431,7 @@ Json QuantizeJob::index_json() const {
        {"weight_map", map}});
 }
 
-// Checked before the work: a file that cannot be read is not found at its end.
+// Checks the other files before the work, so that an unreadable one does not fail at the end.
 void QuantizeJob::find_others() {
   std::error_code error;
   for (const std::string& name : folder_names(options_.source)) {
@@ -450,7 +451,7 @@ void QuantizeJob::finish() {
   if (!difference.empty())
     fail("{}: the source was changed during the run: {}", options_.source, difference);
   std::error_code error;
-  for (const std::string& name : folder_names(partial_))  // of a run that was stopped
+  for (const std::string& name : folder_names(partial_))  // remains of a stopped run
     if (name.ends_with(".tmp")) fs::remove(join_path(partial_, name), error);
   for (const auto& [from, name] : others_) copy_file_bytes(from, join_path(partial_, name));
   if (plan_.index) write_text_file(join_path(partial_, kIndexName), index_json().dump(2) + "\n");

@@ -16,7 +16,7 @@
 namespace moebius {
 namespace {
 
-// Members of an object, each by a function of its value; null is as if it were not there.
+// Reads an object's members, each by a function of its value; null counts as absent.
 class JsonOptions {
  public:
   using Take = std::function<void(const Json&)>;
@@ -93,7 +93,7 @@ class JsonOptions {
   std::map<std::string, Take, std::less<>> takers_;
 };
 
-// The most that this process had.
+// Returns the peak memory of this process in bytes.
 uint64_t peak_memory() {
   struct rusage usage {};
   return ::getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * 1024 : 0;

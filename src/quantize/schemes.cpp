@@ -53,7 +53,7 @@ Json dtype_json(std::string_view name) {
   return name.empty() ? Json() : Json("torch." + std::string(name));
 }
 
-// QuantizationArgs as the library writes them, members by alphabet.
+// Writes QuantizationArgs as the library does, members in alphabetical order.
 Json args_json(const std::optional<QuantArgs>& args, bool weights) {
   if (!args) return {};
   const QuantArgs& a = *args;
@@ -116,7 +116,7 @@ std::vector<ConfigGroup> read_groups(const std::string& path, std::vector<std::s
   std::vector<std::string> said;
   const QuantConfig parsed =
       QuantConfig::parse(Json::object({{"quantization_config", file}}), path, said);
-  for (const std::string& w : said)  // a format that is not stated is ours to choose
+  for (const std::string& w : said)  // the format is chosen here if it is not stated
     if (w.find("weights are taken as dense") == std::string::npos) warnings.push_back(w);
   return parsed.groups();
 }
@@ -127,8 +127,7 @@ std::span<const SchemeName> scheme_names() { return kSchemes; }
 std::span<const std::string_view> readers() { return kReaders; }
 
 std::string reader_refusal(std::string_view reader, const Scheme& s) {
-  if (reader != "vllm")
-    return {};  // Moebius runs, and compressed-tensors decodes, all that is made
+  if (reader != "vllm") return {};  // Moebius runs every result, and compressed-tensors decodes it
   const QuantArgs& w = *s.weights;
   if (w.kind == NumberKind::kInt && w.bits != 4 && w.bits != 8)
     return fmt::format("vLLM loads int4 and int8 weights, not int{}", w.bits);

@@ -12,9 +12,9 @@ namespace moebius {
 namespace {
 
 constexpr int kCandidates = 24;
-constexpr float kLeast = 0.60f, kMost = 1.04f;  // of the range
+constexpr float kLeast = 0.60f, kMost = 1.04f;  // scales to try, as shares of the range's own
 
-// The scale of the range first, then the others.
+// Lists the candidate scales, the range's own first.
 void candidates_of(const EncodeRules& r, GranuleRange range, std::vector<GranuleScale>& out) {
   out.clear();
   const GranuleScale plain = scale_of(r, range);
@@ -38,14 +38,14 @@ void candidates_of(const EncodeRules& r, GranuleRange range, std::vector<Granule
   }
 }
 
-// The candidate that loses least; the first wins ties.
+// Finds the candidate with the least loss; the first one wins ties.
 class Search {
  public:
   Search(const EncodeRules& rules, size_t most)
       : rules_(rules),
         limits_(code_limits(rules)),
-        // To tell which scale is the best a product with 1/s is near enough to the quotient that
-        // encode() rounds.
+        // Ranking scales tolerates the product with 1/s in place of the quotient that encode()
+        // rounds.
         vectors_(rules.kind == NumberKind::kInt &&
                  (rules.one_rounding || rules.type != XType::kF16)),
         codes_(vectors_ ? 0 : most) {}
@@ -147,7 +147,7 @@ double relative_loss(const MatrixSource& source, const EncodeRules& rules, const
         made[c] = static_cast<float>(static_cast<int8_t>(q[c]) - s.zero_point) * s.scale;
       for (size_t c = from; c < to && !integers; ++c) made[c] = decode(rules, s, q[c]);
     }
-    // Sums of a row in f32, in lanes that the compiler makes vectors of.
+    // Row sums in f32, in lanes that the compiler vectorizes.
     constexpr size_t kLanes = 16;
     float lost_lanes[kLanes] = {}, all_lanes[kLanes] = {};
     const auto add = [&](size_t c, size_t lane) {

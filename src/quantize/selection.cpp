@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See selection.h. The section that will be written is parsed again and must decide every module as
-// was decided here: what a reader does with the folder is what was meant.
+// Selects the modules to quantize (selection.h). The section that will be written is parsed again
+// and must decide every module as here, so that a reader does what was meant.
 #include "quantize/selection.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::string_view class_of(const Module& m) {
   return m.kind == ModuleKind::kEmbedding ? "Embedding" : "Linear";
 }
 
-// Why a module stays as it is unless it is named; "": it does not.
+// Returns why a module stays unquantized unless it is named; "" if it does not.
 std::string usual_reason(const Module& m) {
   switch (m.kind) {
     case ModuleKind::kRouter:
@@ -55,7 +55,7 @@ void check_source(const Checkpoint& source) {
   }
 }
 
-// One text of a list alone: whether it means a module, and how.
+// Matches a single text of a list: whether it means a module, and how.
 class OnePattern {
  public:
   OnePattern(const std::string& text, const std::string& where) { list_.add(text, where); }
@@ -97,7 +97,8 @@ class Selector {
                               warnings != nullptr ? *warnings : unsaid);
   }
 
-  // Matrices as the file stores them. Halves of one become whole again: readers know it by its name.
+  // Finds the matrices as the file stores them. Halves of a matrix are joined again, because
+  // readers know it by its name.
   void find_candidates() {
     std::map<const TensorInfo*, const Module*> wholes;
     for (const Module& m : source_.modules()) {
@@ -145,7 +146,7 @@ class Selector {
     out_.chosen.push_back({&m, d.scheme, d.rule});
   }
 
-  // Every target means something, and no vector.
+  // Checks that every target means some module, and none a vector.
   void check_targets() const {
     for (const ConfigGroup& g : out_.groups)
       for (const std::string& t : g.targets) {
@@ -163,7 +164,7 @@ class Selector {
   }
 
   void check_groups_divide() const {
-    std::map<std::string, uint64_t> wrong;  // collapsed name, K
+    std::map<std::string, uint64_t> wrong;  // by collapsed name; the value is K
     int64_t group = 0;
     for (const ChosenModule& c : out_.chosen) {
       const int64_t g = c.scheme.weights->group_size;
@@ -187,7 +188,7 @@ class Selector {
          offer != 0 ? fmt::format("--group {} does, and ", offer) : "");
   }
 
-  // Engines load q, k, v or gate, up or the experts of a layer as one matrix.
+  // Checks sets that engines load as one matrix: q, k, v; gate, up; the experts of a layer.
   void check_fused_sets() const {
     std::map<std::string, const ChosenModule*> chosen;
     for (const ChosenModule& c : out_.chosen) chosen.emplace(c.module->name, &c);
@@ -215,7 +216,8 @@ class Selector {
     }
   }
 
-  // Keys of the sets, and whether members share their scheme (else only whether they have one).
+  // Returns the keys of a module's sets, each with whether members must share their scheme (or only
+  // whether they have one).
   static std::vector<std::pair<std::string, bool>> sets_of(const Module& m) {
     std::vector<std::pair<std::string, bool>> keys;
     if (std::string set = fused_set_of(m); !set.empty()) keys.emplace_back(std::move(set), true);
@@ -227,8 +229,8 @@ class Selector {
     return keys;
   }
 
-  // All matrices that the targets mean and that stay as they are, as names, or as patterns where
-  // there are very many.
+  // Returns all matrices that the targets mean and that stay unquantized, as names, or as patterns
+  // where there are very many.
   std::vector<std::string> ignore_list() const {
     std::vector<std::string> names;
     for (const LeftModule& l : out_.left) names.push_back(l.name);
@@ -250,7 +252,7 @@ class Selector {
                        [&](const ChosenModule& c) { return c.module->name == name; });
   }
 
-  // Matrices of parts that are never run: towers, prediction heads.
+  // Returns the matrices of parts that never run: towers and prediction heads.
   std::vector<std::string> other_matrices() const {
     std::vector<std::string> names;
     const auto add = [&](const TensorInfo& t) {

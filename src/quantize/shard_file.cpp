@@ -21,12 +21,12 @@ uint64_t sum_of(std::span<const uint64_t> sums) {
   return checksum({reinterpret_cast<const uint8_t*>(sums.data()), sums.size_bytes()});
 }
 
-// Of the header and the first units.
+// Returns the hash of a shard's header and its first units.
 std::string hash_of_units(const OutputPlan::Shard& shard, std::span<const uint64_t> sums) {
   return fmt::format("{:016x}{:016x}", checksum(bytes_of(shard.header)), sum_of(sums));
 }
 
-// What a unit writes of one of its tensors.
+// Locates the bytes that a unit writes of one of its tensors.
 struct Stretch {
   uint64_t offset, bytes;
 };
@@ -36,7 +36,7 @@ Stretch stretch_of(const OutputPlan& plan, const WorkUnit& unit, size_t k) {
   return {t.offset + unit.begin, part ? unit.count : t.bytes};
 }
 
-// Sums of the first units as the file has them; none: it is shorter, or has another header.
+// Reads the checksums of a file's first units; nothing when it is shorter or has another header.
 std::optional<std::vector<uint64_t>> read_sums(const OutputPlan& plan,
                                                const OutputPlan::Shard& shard,
                                                const std::string& path, size_t units) {

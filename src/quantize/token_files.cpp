@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kMaxText = uint64_t{1} << 32;
 
-// One line of a .jsonl file. The tokenizer and the templates are opened when a line needs them.
+// Reads lines of a .jsonl file. Tokenizer and templates are opened when a line first needs them.
 class LineReader {
  public:
   LineReader(std::string path, std::string folder)

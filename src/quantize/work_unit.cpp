@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One unit of work, from the source's bytes to the bytes of its tensors: a pure function of both.
+// Runs one unit of work: a pure function from the source's bytes to the bytes of its tensors.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -17,14 +17,15 @@
 namespace moebius {
 namespace {
 
-// Scales that lose the least, and GPTQ where its inputs are known well enough.
+// Encodes with the scales that lose least, and by GPTQ where the inputs are known well enough.
 ModuleReport encode_searched(const MatrixSource& source, const Module& module, const Scheme& scheme,
                              const EncodeRules& rules, const QuantizeOptions& options,
                              const Moments& moments, const HessianFactor* factor, bool enough,
                              float input_scale, std::vector<std::vector<uint8_t>>& out) {
   const float* h = moments.known() ? moments.diagonal.data() : nullptr;
   EncodeRules searched = rules;
-  searched.one_rounding = searched.one_rounding || factor != nullptr;  // as GPTQ rounds
+  // GPTQ rounds in one step
+  searched.one_rounding = searched.one_rounding || factor != nullptr;
   ScaleTable table = searched_scales(source, *scheme.weights, searched, h);
   table.input_scale = input_scale;
   ModuleReport report{module.name, QuantizeMethod::kSearch, moments.rows, 0, {}};
@@ -64,7 +65,7 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
   }
   float input_scale = 0;
   if (has_stored_input_scale(unit.scheme)) {
-    const Module& first = *unit.modules.front();  // all read the same rows
+    const Module& first = *unit.modules.front();  // all modules of a unit read the same rows
     const float most = calibration != nullptr ? calibration->largest(first) : -1;
     if (!(most >= 0) || !std::isfinite(most))
       fail("{}: {} and therefore gets no input scale; expected --ignore for it",
@@ -78,7 +79,7 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
         result.tensors.push_back(std::move(bytes));
     return;
   }
-  // Modules of one unit read the same rows.
+  // Modules of a unit read the same rows, so they share the moments.
   const bool wanted = options.method == QuantizeMethod::kGptq && weights.kind == NumberKind::kInt;
   Moments moments;
   if (calibration != nullptr) moments = calibration->moments(*unit.modules.front(), wanted);
@@ -102,7 +103,7 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
                                              input_scale, result.tensors));
 }
 
-// Numbers as those of a type that holds them: what is finite stays so.
+// Stores numbers in a type that can hold them: finite numbers stay finite. Throws Error.
 void store_finite(XType type, const std::vector<float>& numbers, uint8_t* out,
                   const std::function<std::string()>& where) {
   row_functions().store(type, numbers.data(), out, numbers.size());
@@ -125,7 +126,7 @@ std::vector<uint8_t> decoded(const MatrixSource& source) {
   return out;
 }
 
-// Some of a tensor's numbers, as those of another type.
+// Converts some of a tensor's numbers to another type.
 std::vector<uint8_t> converted(const WorkUnit& unit, const TensorStore& store, XType type) {
   const XType from = type_of_numbers(unit.tensor->dtype);
   const uint64_t in = bits_of(unit.tensor->dtype) / 8, made = bits_of(stored_type(type)) / 8;
