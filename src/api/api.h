@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the units of the public API share: the interface's types as the layers' own.
+// Helpers that the files of the public API share: conversions between the API's types and those of
+// the layers.
 #pragma once
 #include <chrono>
 #include <mutex>
@@ -15,18 +16,22 @@ namespace moebius {
 DType dtype_of(ElementType type);
 Accept accept_of(Arithmetic arithmetic);
 ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& policy);
-// The runtime that options name, or the shared one of so many threads. Throws Error.
+// Returns the given runtime, or the shared one with so many threads. Throws Error.
 std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
 LayerOptions layer_options(const Options& options, ThreadPool& pool);
 
-// Whether a layer goes to a CUDA device. Throws Error for other names than cpu and cuda.
+// Returns true if the options put layers on a CUDA device. Throws Error for names other than cpu
+// and cuda.
 bool on_cuda(const Options& options);
-// The plugin beside this library with a device; throws Error where there is none.
+// Returns the CUDA plugin beside this library. Throws Error if it is missing or the device is not
+// there.
 const CudaModule& library_cuda_module(int device);
-// How it is loaded there; throws Error where there is no device, and for one rank of several.
+// Returns how to load on the device. Throws Error if there is no device, and for one rank of
+// several.
 CudaLoad cuda_load(const Options& options);
 
-// Counts what is loaded; tells the caller now and then, one call at a time.
+// Counts loaded bytes and reports them to the caller from time to time, one call at a time.
+// Thread-safe.
 class LoadProgress {
  public:
   LoadProgress(Progress tell, uint64_t total) : tell_(std::move(tell)), total_(total) {}
@@ -40,7 +45,8 @@ class LoadProgress {
   uint64_t done_ = 0, total_ = 0;
   std::chrono::steady_clock::time_point next_{};
 };
-// Runs `load` with these options, telling `tell` (may be empty) of `total` bytes.
+// Runs `load` with these options, reporting progress of `total` bytes to `tell` (which may be
+// empty).
 template <class F>
 auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& load) {
   LoadProgress progress(tell, total);
@@ -50,7 +56,7 @@ auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& l
   return made;
 }
 
-// The same for a layer that goes to a CUDA device; errors name `module`.
+// Runs `load` for a layer on a CUDA device with progress; errors name `module`.
 template <class F>
 auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t total, F&& load) {
   LoadProgress progress(options.progress, total);
@@ -65,11 +71,12 @@ auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t 
   return made;
 }
 
-// Handles of layers; the runtime ends after them.
+// Make handles of layers. The runtime outlives its layers.
 Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer);
 Moe make_moe(std::shared_ptr<Runtime> runtime, MoeBlockLayer layer, std::string kernel);
 
-// Runs fn; the message of an Error that leaves it then begins with the name of part `i` of a layer.
+// Runs fn; an Error that leaves it gets the name of part `i` of a layer at the beginning of its
+// message.
 template <class F>
 auto naming_part(const std::string& name, size_t i, F&& fn) {
   try {
@@ -82,7 +89,7 @@ auto naming_part(const std::string& name, size_t i, F&& fn) {
   }
 }
 
-// What a handle points to; a handle that was moved from points to nothing.
+// Returns the object of a handle. Throws Error if the handle was moved from.
 template <class Pointer>
 auto& checked_handle(const Pointer& impl, const char* what) {
   if (impl == nullptr)

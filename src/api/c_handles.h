@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the units of the C interface share: handles that are numbers in a table, so that one that was
-// freed, is of another kind, or comes from before a fork() is noticed; and the border that no
-// exception crosses.
+// Handles of the C interface: a handle is a number in a table, so that one which was freed, has
+// another kind, or is from before a fork() is detected; and wrappers that stop exceptions at the
+// interface.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -25,17 +25,18 @@ enum class HandleKind {
   kMoeBuilder,
 };
 
-// The number of a handle is never used again. Objects live as long as a call uses them, also when
-// another thread frees the handle meanwhile.
+// Adds an object and returns its handle, whose number is never used again. An object lives as long
+// as a call uses it, even if another thread frees the handle meanwhile. Thread-safe.
 void* add_handle(HandleKind kind, std::shared_ptr<void> object);
-// Throws Error calling the argument `what`.
+// Returns the object of a handle. Throws Error that calls the argument `what` if the handle is not
+// valid.
 std::shared_ptr<void> find_handle(HandleKind kind, const void* handle, const char* what);
 void remove_handle(HandleKind kind, void* handle);
 
-// Keeps what is being thrown as the thread's last error; call in a handler.
+// Stores the current exception as this thread's last error; call it in a handler.
 void keep_last_error() noexcept;
 
-// Runs fn; on an exception keeps its words and returns `failed`.
+// Returns fn(); if it throws, stores the error and returns `failed`.
 template <class R, class F>
 R guarded(R failed, F&& fn) noexcept {
   try {
@@ -45,7 +46,7 @@ R guarded(R failed, F&& fn) noexcept {
   }
   return failed;
 }
-// The same for functions that return 0 or 1.
+// Runs fn and returns 0; if it throws, stores the error and returns 1.
 template <class F>
 int guarded_status(F&& fn) noexcept {
   return guarded(1, [&] { return fn(), 0; });
@@ -55,8 +56,8 @@ int guarded_status(F&& fn) noexcept {
 void require(const void* pointer, const char* what);
 char* new_string(const std::string& text, size_t* bytes = nullptr);
 
-// A C caller can store any number in an enum; in C++ merely loading such a value as the enum is
-// undefined.
+// Returns an enum of a C caller as a number. A C caller can store any number there, and in C++
+// reading it as the enum would be undefined.
 template <typename Enum>
 int number_of(const Enum& e) {
   int number = 0;
@@ -64,7 +65,7 @@ int number_of(const Enum& e) {
   std::memcpy(&number, &e, sizeof number);
   return number;
 }
-// The enum's value; throws unless it is below `count`.
+// Returns the enum's value. Throws Error unless it is below `count`.
 template <typename To, typename Enum>
 To enum_of(const Enum& e, int count, const char* what) {
   const int number = number_of(e);
@@ -75,8 +76,8 @@ To enum_of(const Enum& e, int count, const char* what) {
   return static_cast<To>(number);
 }
 
-// Copies a struct of the caller over `to`, which holds the defaults: members beyond its size keep
-// them.
+// Copies the caller's struct over `to`, which holds the defaults; members beyond the caller's size
+// keep them.
 template <class Struct>
 void take_struct(const Struct* given, Struct& to, const char* what) {
   if (given == nullptr) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands behind each handle of the C interface.
+// The objects behind the handles of the C interface.
 #pragma once
 #include <mutex>
 #include <type_traits>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// With everything that C callers get pointers into.
+// A folder, with all data that C callers get pointers into.
 struct CFolder {
   explicit CFolder(const std::string& path)
       : folder(Folder::open(path)),
@@ -28,25 +28,25 @@ struct CFolder {
 
 struct CEngine {
   llm::Engine engine;
-  std::mutex mutex;  // of what the last step left
+  std::mutex mutex;  // guards the results of the last step below
   std::vector<llm::Event> events;
   std::vector<std::vector<moebius_alternative>> tops;
   std::vector<moebius_event> list;
 };
 
-// Streams are not for several threads at once; the interface is.
+// A stream with a mutex: Stream is not thread-safe, the C interface is.
 struct CStream {
   llm::Stream stream;
   std::mutex mutex;
 };
 
-// With what C callers get pointers into.
+// A scheme, with all data that C callers get pointers into.
 struct CScheme {
   build::Scheme scheme;
   std::vector<build::TensorNeed> tensors;
 };
 
-// Of each handle type the kind, and (declared only) what stands behind it.
+// For each handle type its kind, and (only declared) the type of its object.
 constexpr HandleKind kind_of(const moebius_runtime*) { return HandleKind::kRuntime; }
 Runtime* behind(const moebius_runtime*);
 constexpr HandleKind kind_of(const moebius_folder*) { return HandleKind::kFolder; }
@@ -95,7 +95,7 @@ inline std::shared_ptr<Runtime> runtime_named(const moebius_runtime* runtime) {
   return runtime == nullptr ? nullptr : get(runtime, "runtime");
 }
 
-// Fills a struct of the caller as far as its size goes.
+// Copies `value` into the caller's struct, as much as that has room for.
 template <class Struct>
 void give_struct(Struct value, Struct* to, const char* what) {
   require(to, what);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the modules of a model read when it runs on calibration text, layer by layer: rows of the
-// layers that are looked at are kept, and become second moments of the inputs of a module,
-// H = E[x x^T], or the largest number that it reads.
+// Runs a model on calibration text, layer by layer, and records what its modules read: rows of the
+// current layers are kept and give the second moments of a module's inputs, H = E[x x^T], or the
+// largest input.
 //
-// An expert sees the rows that are routed to it. With n of them and K inputs its moments are mixed
-// with those of all rows of the layer, H = a H_expert + (1 - a) H_layer, a = n / (n + K), because few
-// rows say little. Experts without any row have the layer's; for their down projection rows of the
-// layer are sent through them. On request every row goes through every expert, as llmcompressor does.
+// An expert sees the rows that are routed to it. With n such rows and K inputs its moments are
+// mixed with those of all rows of the layer, H = a H_expert + (1 - a) H_layer, a = n / (n + K),
+// because few rows are not representative. Experts without rows get the layer's moments; for their
+// down projection, rows of the layer are sent through them. On request every row goes through every
+// expert, as llmcompressor does.
 #pragma once
 #include <functional>
 #include <map>
@@ -22,43 +23,46 @@ namespace moebius {
 
 struct Moments {
   size_t K = 0;
-  size_t rows = 0;              // that the module itself saw
-  std::vector<float> hessian;   // [K,K]; empty: not asked for
-  std::vector<float> diagonal;  // [K]
+  size_t rows = 0;              // rows that the module itself read
+  std::vector<float> hessian;   // [K,K]; empty: not requested
+  std::vector<float> diagonal;  // [K]; empty: nothing known
   bool known() const { return !diagonal.empty(); }
 };
 
 struct CalibrationSettings {
-  bool all_experts = false;                  // every row through every expert
-  bool moments = true;                       // else only the largest inputs are asked for
-  std::string scratch;                       // as of RowStore
-  std::optional<XType> type;                 // of activations; none: as the config says
-  std::function<void(size_t stage)> begins;  // a stage of layers; may be empty
-  // The model with layers as they were made, whose rows the layers behind them read; empty: those of
-  // the original weights.
+  bool all_experts = false;                  // true: every row goes through every expert
+  bool moments = true;                       // false: only the largest inputs are recorded
+  std::string scratch;                       // folder of RowStore; "": memory
+  std::optional<XType> type;                 // type of activations; none: the config's
+  std::function<void(size_t stage)> begins;  // called when a stage of layers begins; may be empty
+  // Returns the model with these layers as they were quantized: later layers read its rows. Empty:
+  // later layers read rows of the original weights.
   std::function<Checkpoint(Range layers)> made;
 };
 
 class Calibration final : private ModuleTap {
  public:
-  // `wanted`: modules that will be asked for. The source outlives this. Throws Error where it does not
-  // run.
+  // `wanted`: modules that will be queried. The source must outlive this. Throws Error if the model
+  // cannot run.
   Calibration(const Checkpoint& source, TokenWindows windows, ThreadPool& pool,
               std::set<std::string, std::less<>> wanted, CalibrationSettings settings);
   ~Calibration() override;
 
-  // Runs the model up to this layer and keeps what its modules read; forgets others. Layers ascend, and
-  // those before it are made (settings).
+  // Runs the model up to this layer and keeps what its modules read; forgets other layers. Call
+  // with ascending layers, after the layers before are quantized if settings.made is used.
   void reach(int layer);
   bool has(int layer) const;
-  bool runs(int layer) const;                               // the model has such a layer
-  const RowStore& hidden() const { return run_.hidden(); }  // behind the layers that were reached
+  bool runs(int layer) const;  // true: the model has such a layer
+  // rows after the layers that were reached
+  const RowStore& hidden() const { return run_.hidden(); }
   const LayerStages& stages() const { return run_.stages(); }
 
-  // Of a module of these layers. Thread-safe.
-  Moments moments(const Module& module, bool whole) const;  // not known: nothing was seen of it
-  float largest(const Module& module) const;  // input; negative: nothing was seen of it
-  // At most so many of the rows that it reads, evenly spaced [n,K]; empty: nothing was seen.
+  // --- for modules of the reached layers; thread-safe ---
+  // unknown if nothing was recorded; whole: with the full matrix
+  Moments moments(const Module& module, bool whole) const;
+  float largest(const Module& module) const;  // largest input; negative if nothing was recorded
+  // Returns at most `most` rows that the module reads, evenly spaced, [n,K]; empty if nothing was
+  // recorded.
   std::vector<float> inputs(const Module& module, size_t most) const;
 
  private:
@@ -68,17 +72,18 @@ class Calibration final : private ModuleTap {
     std::shared_ptr<Block> block;
     int expert = -1;  // -1: all rows
     std::array<const Module*, 3> parts{};
-    bool inner = false;  // reads what gate and up gave
+    bool inner = false;  // true: reads the product of gate and up
   };
-  using UseRows = std::function<void(const float* rows, size_t n)>;  // [n, spread_stride(K)]
+  using UseRows = std::function<void(const float* rows, size_t n)>;  // rows: [n, spread_stride(K)]
 
   void linear(std::span<const Module* const> modules, const TappedRows& x) override;
   void block(const MoeBlock& block, const TappedRows& x, std::span<const int32_t> ids,
              size_t slots) override;
   bool keeps(std::span<const Module* const> modules) const;
-  void pass(size_t stage);  // to the rows behind it
+  void pass(size_t stage);  // runs a stage and keeps the rows after it
   void finish_block(const std::shared_ptr<Block>& block) const;
-  // Rows of the block that a module reads; more: those of the layer where none is routed to it.
+  // Returns the rows of the block that a module reads; if none is routed to it, rows of the layer.
+  // *seen: number of rows routed to it.
   std::vector<uint32_t> rows_of(const Place& place, size_t most, size_t* seen) const;
   void each(const Place& place, const std::vector<uint32_t>& which, const UseRows& use) const;
   static void each(const RowStore& rows, const std::vector<uint32_t>& which, const UseRows& use);
@@ -90,18 +95,19 @@ class Calibration final : private ModuleTap {
   std::set<std::string, std::less<>> wanted_;
   CalibrationSettings settings_;
   StageRun run_;
-  Range kept_{0, 0};  // layers
+  Range kept_{0, 0};  // layers that are kept
   bool keep_ = false;
   std::map<std::string, std::shared_ptr<Linear>, std::less<>> linear_;
   std::map<std::string, std::shared_ptr<Block>, std::less<>> blocks_;
-  std::map<std::string, Place, std::less<>> places_;  // of modules inside blocks
+  std::map<std::string, Place, std::less<>> places_;  // by name, for modules inside blocks
 };
 
-// What calibration takes beside the work on modules.
+// Memory and disk space of calibration, in addition to that of quantizing modules.
 struct CalibrationCost {
-  uint64_t stage = 0;  // memory of the stage with most weights while it runs, with rows of a window
-  uint64_t rows = 0;   // kept, in memory or in scratch files
-  uint64_t moments = 0;  // of all rows of a layer, in memory while its modules are made
+  // bytes of the stage with most weights while it runs, with rows of one window
+  uint64_t stage = 0;
+  uint64_t rows = 0;     // bytes of kept rows, in memory or in scratch files
+  uint64_t moments = 0;  // bytes of moments of a layer, in memory while its modules are quantized
 };
 CalibrationCost calibration_cost(const Checkpoint& source,
                                  const std::set<std::string, std::less<>>& wanted,

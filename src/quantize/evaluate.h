@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a quantized folder lost against its base, on text: both see the same windows, and every
-// position is compared. The base runs beside the folder, or alone and first, into a file.
+// Compares a quantized folder with its base on text: both models read the same windows, and their
+// predictions are compared at every position. The base runs together with the folder, or alone and
+// first, storing its results in a file.
 #pragma once
 #include <functional>
 #include <map>
@@ -12,7 +13,7 @@
 
 namespace moebius {
 
-// The experts of every row of a step, layer by layer.
+// Records the experts of every row of a step, layer by layer.
 class RoutingTap final : public ModuleTap {
  public:
   struct Layer {
@@ -36,20 +37,20 @@ struct KlFigures {
 };
 struct RoutingFigures {
   std::string block;
-  double agreement = 0;  // share of rows with the same set of experts
+  double agreement = 0;  // share of rows for which both models chose the same set of experts
 };
 struct EvalFigures {
   size_t positions = 0;
   MeanAndError loss, base_loss;
-  KlFigures kl;            // of the folder from the base, in nats
-  double top1 = 0;         // share of positions with the same best token
-  double top_overlap = 0;  // mean share of the base's best `top` tokens that are among ours
-  double rms_delta_p = 0;  // of the probability of the right token
-  double routing = 0;      // mean over layers; 1 where there are none
+  KlFigures kl;            // divergence of the folder from the base, in nats
+  double top1 = 0;         // share of positions at which both have the same best token
+  double top_overlap = 0;  // mean share of the base's best `top` tokens that are among the folder's
+  double rms_delta_p = 0;  // root mean square difference of the right token's probability
+  double routing = 0;      // mean of `agreement` over layers; 1 if there are none
   std::vector<RoutingFigures> layers;
 };
 
-// A model with the tap that sees its routing.
+// A model and the tap that records its routing.
 struct EvalModel {
   DecoderModel* model = nullptr;
   RoutingTap* tap = nullptr;
@@ -63,11 +64,12 @@ struct EvalSettings {
 
 EvalFigures evaluate(const Windows& windows, EvalModel model, EvalModel base,
                      const EvalSettings& settings);
-// The base alone, into a file; then the folder against that file. A file holds the probabilities of
-// the best 2048 tokens and of all others together, so the figures of larger vocabularies are near.
+// write_eval_cache() runs the base and stores its results in a file; evaluate_cached() compares the
+// folder with that file. The file has the probabilities of the best 2048 tokens and the sum of all
+// others, so figures for larger vocabularies are approximate.
 void write_eval_cache(const std::string& path, const Windows& windows, EvalModel base,
                       const EvalSettings& settings);
-// Throws Error where the file is of other windows or another vocabulary.
+// Throws Error if the file was made from other windows or another vocabulary.
 EvalFigures evaluate_cached(const std::string& path, const Windows& windows, EvalModel model,
                             const EvalSettings& settings);
 

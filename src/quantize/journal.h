@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// moebius-quantize.json: in an unfinished folder what was made so far and of what, so that --resume
-// gives the bytes of a run that was never stopped; in a finished one how it was made.
+// Reads and writes moebius-quantize.json. In an unfinished folder it records what was made so far
+// and from what, so that --resume gives the bytes of an uninterrupted run; in a finished folder it
+// records how the folder was made.
 #pragma once
 #include <optional>
 #include <string>
@@ -18,29 +19,29 @@ struct FinishedShard {
   uint64_t bytes = 0;
 };
 
-// The first units of a file that is being made.
+// The finished units of a file that is not complete.
 struct BegunShard {
   std::string name, hash;
   size_t units = 0;
 };
 
-// Files of a source: names, sizes, times and a hash of their headers.
+// Returns facts about a source's files: names, sizes, times and a hash of their headers.
 Json source_facts(const std::string& folder, const TensorStore& store);
 
 struct Journal {
   Json source, options;
   std::vector<FinishedShard> shards;
   std::optional<BegunShard> begun;
-  std::vector<Json> modules;  // how each was made, where that is more than rounding
+  std::vector<Json> modules;  // how each module was made, if not by rounding
   Json to_json() const;
 };
 
-// Of an unfinished folder. Throws Error unless it was begun with this source and these options;
-// names the first difference.
+// Reads the journal of an unfinished folder. Throws Error that names the first difference unless it
+// was made from this source with these options.
 Journal read_journal(const std::string& folder, const Json& source, const Json& options);
 void write_journal(const std::string& folder, const Journal& journal);
 
-// The first member in which two values differ, "a.b.c is 1, here 2"; "": none.
+// Returns the first difference of two values, "a.b.c is 1, here 2", or "".
 std::string first_difference(const Json& before, const Json& now, const std::string& path = "");
 
 }  // namespace moebius

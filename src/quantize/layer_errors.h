@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a quantized folder loses what it loses: both models go through the same windows layer by
-// layer, with the weights of one layer in memory. After each layer the hidden states are compared,
-// and every quantized module on the rows that it reads in the base.
+// Finds the layers in which a quantized folder loses accuracy: both models process the same windows
+// layer by layer, with the weights of one layer in memory. After each layer the hidden states are
+// compared, and each quantized module is compared on the rows that it reads in the base.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,21 +15,21 @@ namespace moebius {
 struct ModuleError {
   std::string name;
   int layer = -1;
-  double error = 0;  // ||X (W - Wq)|| / ||X W||; without rows ||W - Wq|| / ||W||
-  size_t rows = 0;   // of X
+  double error = 0;  // ||X (W - Wq)|| / ||X W||; if there are no rows ||W - Wq|| / ||W||
+  size_t rows = 0;   // number of rows of X
 };
 struct HiddenError {
-  int layer = -1;      // behind this one
+  int layer = -1;      // the hidden state after this layer
   double error = 0;    // ||h - hq|| / ||h||
-  double modules = 0;  // mean of the layer's modules
+  double modules = 0;  // mean error of the layer's modules
 };
 struct LayerErrors {
   std::vector<HiddenError> layers;
-  std::vector<ModuleError> modules;  // worst first
+  std::vector<ModuleError> modules;  // largest error first
 };
 
-// options: kernels and types of both. begins(layer): may be empty. Throws Error where the folders are
-// not the same model.
+// Compares two folders. options: kernels and types of both. begins(layer, layers): may be empty.
+// Throws Error if the folders are not the same model.
 LayerErrors layer_errors(const Checkpoint& base, const Checkpoint& folder,
                          const TokenWindows& windows, const ModelOptions& options,
                          const std::function<void(size_t layer, size_t layers)>& begins);

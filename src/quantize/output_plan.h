@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder that will be written, before anything is read: every tensor with its place, and the
-// work that fills it. Tensors stand in the order of layers; in a file those whose size is no multiple
-// of 8 come last, so that all others are aligned. Nothing here depends on threads or memory.
+// Plans the folder that will be written, before anything is read: every tensor with its place, and
+// the work that produces it. Tensors are in the order of layers; in a file, those whose size is not
+// a multiple of 8 come last, so that the others are aligned. The plan does not depend on threads or
+// memory.
 #pragma once
 #include <deque>
 #include <string>
@@ -19,44 +20,48 @@ struct PlannedTensor {
 
 struct WorkUnit {
   enum class Kind : uint8_t {
-    kCopy,     // bytes of a source tensor, or a stretch of them
-    kConvert,  // the same as numbers of another type
-    kDecode,   // a native FP8 matrix that stays unquantized, as bf16
-    kBias,     // of one expert of a fused tensor
-    kEncode,   // modules; several where they share a global scale
+    kCopy,     // bytes of a source tensor, or a range of them
+    kConvert,  // as kCopy, with numbers converted to another type
+    kDecode,   // a native FP8 matrix that stays unquantized, decoded to bf16
+    kBias,     // bias of one expert of a fused tensor
+    kEncode,   // quantizes modules; several if they share a global scale
   };
   Kind kind = Kind::kCopy;
-  const TensorInfo* tensor = nullptr;  // kCopy
-  uint64_t begin = 0, count = 0;       // kCopy, kConvert: bytes that are written
-  std::vector<const Module*> modules;  // of the others
-  Scheme scheme;                       // kEncode
-  DType dtype = DType::kU8;            // kBias: as it is written
-  std::vector<size_t> outputs;         // tensors of the plan, module after module
+  const TensorInfo* tensor = nullptr;  // for kCopy and kConvert
+  uint64_t begin = 0, count = 0;       // for kCopy and kConvert: bytes that are written
+  std::vector<const Module*> modules;  // for the other kinds
+  Scheme scheme;                       // for kEncode
+  DType dtype = DType::kU8;            // for kBias: type in the output
+  std::vector<size_t> outputs;         // indices of the plan's tensors, module after module
   int layer = -1, expert = -1;
-  uint64_t source_bytes = 0, memory = 0;  // memory: while it runs
+  uint64_t source_bytes = 0, memory = 0;  // memory: bytes needed while the unit runs
 };
 
 struct OutputPlan {
   std::vector<PlannedTensor> tensors;
   struct Shard {
     std::string name, header;
-    uint64_t bytes = 0;  // of the file
+    uint64_t bytes = 0;  // of the whole file
     std::vector<WorkUnit> units;
   };
   std::vector<Shard> shards;
-  bool index = false;  // model.safetensors.index.json is written
+  bool index = false;  // true: model.safetensors.index.json is written
   uint64_t source_bytes = 0, output_bytes = 0, parameters = 0;
-  uint64_t chosen_bytes = 0, chosen_weights = 0;  // what is quantized: bytes made, numbers
-  uint64_t unit_memory = 0;                       // of the largest unit
-  std::deque<Module> decoded;                     // FP8 matrices of parts that are not run
+  // for quantized modules: bytes written, number of weights
+  uint64_t chosen_bytes = 0, chosen_weights = 0;
+  uint64_t unit_memory = 0;    // largest memory of a unit
+  std::deque<Module> decoded;  // FP8 matrices of parts that are not run
 };
 
-// How units work: what their memory is.
+// Properties of units on which their memory depends.
 struct UnitWork {
-  std::optional<XType> type;  // of what is written; none: the source's
-  bool searched = false;      // codes and scales of a module are kept while the best are looked for
-  bool gptq = false;        // modules that are loaded as one matrix are one unit: same rows, same H
-  bool calibrated = false;  // inputs of a down projection are made from gate and up
+  std::optional<XType> type;  // type of the output; none: the source's
+  // true: scales are searched, so codes and scales of a module are kept meanwhile
+  bool searched = false;
+  // true: modules that are loaded as one matrix are one unit, because they read the same rows and
+  // share H
+  bool gptq = false;
+  bool calibrated = false;  // true: inputs of a down projection are computed from gate and up
 };
 OutputPlan plan_output(const Checkpoint& source, const Selection& selection, uint64_t shard_bytes,
                        const UnitWork& work = {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of plain weights becomes a compressed-tensors folder, tensor by tensor: never more in
-// memory than one unit of work per thread. The result has its name only when it is whole; until then
-// it is TARGET.partial, which no loader takes (config.json is written last), and which --resume goes
-// on with.
+// Converts a folder of unquantized weights to a compressed-tensors folder, tensor by tensor, with
+// at most one unit of work per thread in memory. Until it is complete the result is named
+// TARGET.partial, which no loader accepts because config.json is written last; --resume continues
+// it.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,29 +19,29 @@ class ThreadPool;
 
 struct QuantizeForecast {
   uint64_t bytes_in = 0, bytes_out = 0;
-  double bits_per_weight = 0;  // of what is quantized, scales included
+  double bits_per_weight = 0;  // of quantized weights, scales included
   uint64_t memory = 0, memory_free = 0;
   uint64_t disk_needed = 0, disk_free = 0;
-  uint64_t scratch = 0;                // bytes of rows in files; 0: rows are in memory
-  size_t tokens = 0, expert_rows = 0;  // of the calibration; rows an expert sees on the mean
+  uint64_t scratch = 0;                // bytes of calibration rows in files; 0: rows are in memory
+  size_t tokens = 0, expert_rows = 0;  // of the calibration; expert_rows: mean rows per expert
   size_t threads = 1;
-  double seconds = 0;  // from a short probe; 0: not probed
+  double seconds = 0;  // estimated from a short probe; 0: not probed
 };
 
 struct QuantizeProgress {
   uint64_t done = 0, total = 0;  // bytes of the source
-  int layer = -1;                // of the unit that was just finished
-  std::string_view note = {};    // "calibrating" and the like
+  int layer = -1;                // layer of the unit that was finished last
+  std::string_view note = {};    // "calibrating" and the like; empty: converting
 };
-using OnQuantizeProgress = std::function<void(const QuantizeProgress&)>;  // from any thread
+using OnQuantizeProgress = std::function<void(const QuantizeProgress&)>;  // called from any thread
 
-// How a module was made, beyond rounding.
+// Report about a module that was not just rounded.
 struct ModuleReport {
   std::string name;
   QuantizeMethod method = QuantizeMethod::kRtn;
-  size_t rows = 0;     // that it saw of the calibration text
-  double loss = 0;     // relative, weighted by its inputs where they are known
-  std::string reason;  // why not the method that was asked for; "": it is
+  size_t rows = 0;     // rows of the calibration text that it read
+  double loss = 0;     // relative loss, weighted by its inputs if they are known
+  std::string reason;  // why another method than requested was used; "": the requested one was
 };
 struct UnitResult {
   std::vector<std::vector<uint8_t>> tensors;  // in the order of the unit's outputs
@@ -50,16 +50,17 @@ struct UnitResult {
 
 class QuantizeJob {
  public:
-  // Opens the source and plans; throws Error for all that can be refused before the work.
+  // Opens the source and plans the work. Throws Error for everything that can be refused before the
+  // work.
   QuantizeJob(QuantizeOptions options, size_t threads);
   const Checkpoint& source() const { return source_; }
   const Selection& selection() const { return selection_; }
   const OutputPlan& plan() const { return plan_; }
   const QuantizeOptions& options() const { return options_; }
   const QuantizeForecast& forecast() const { return forecast_; }
-  const std::vector<ModuleReport>& reports() const;  // of a run that is done, by name
-  void probe();                                      // fills forecast().seconds: 0.02 s
-  // Throws Error; what was finished stays for --resume.
+  const std::vector<ModuleReport>& reports() const;  // after run(), by name
+  void probe();  // measures for 0.02 s and fills forecast().seconds
+  // Does the work. Throws Error; finished parts are kept for --resume.
   void run(ThreadPool& pool, const OnQuantizeProgress& progress);
 
  private:
@@ -70,7 +71,8 @@ class QuantizeJob {
   void begin();
   void plan_calibration();
   void make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress);
-  Checkpoint made_layers(Range layers) const;  // as the shards have them
+  // the source with these layers as the written shards have them
+  Checkpoint made_layers(Range layers) const;
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void keep_journal();
   void finish();
@@ -82,13 +84,14 @@ class QuantizeJob {
   Selection selection_;
   OutputPlan plan_;
   QuantizeForecast forecast_;
-  std::string partial_;                                      // the folder while it is made
-  std::vector<std::pair<std::string, std::string>> others_;  // files to copy, and their names there
+  std::string partial_;  // path of the unfinished folder
+  // files to copy, with their names in the target
+  std::vector<std::pair<std::string, std::string>> others_;
   struct State;
   std::shared_ptr<State> state_;
 };
 
-// calibration: may be null.
+// Does one unit of work. calibration: may be null.
 UnitResult do_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeOptions& options,
                    const Calibration* calibration, LoadBuffer& buffer);
 

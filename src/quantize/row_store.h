@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many rows of numbers of a type, in memory or in a file that has no name: gone with the process.
+// Many rows of numbers of one type, in memory or in a file without a name that disappears with the
+// process.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +12,7 @@ namespace moebius {
 
 class RowStore {
  public:
-  // scratch: the folder of the file; "": memory.
+  // scratch: folder of the file; "": memory.
   RowStore(size_t cols, XType type, const std::string& scratch);
   ~RowStore();
   RowStore(const RowStore&) = delete;
@@ -20,10 +21,10 @@ class RowStore {
   size_t rows() const { return rows_; }
   size_t cols() const { return cols_; }
   static uint64_t bytes_of(uint64_t rows, uint64_t cols, XType type);
-  void reserve(size_t rows);  // so that memory does not grow by doubling
-  // Rows behind the last; row r lies at x + r * stride. Numbers are rounded to the type.
+  void reserve(size_t rows);  // allocates memory for so many rows at once
+  // Appends rows; row r is at x + r * stride. Numbers are rounded to the type.
   void append(const float* x, size_t rows, size_t stride);
-  // Rows from `first` on, which are there.
+  // Overwrites rows that exist, from `first` on.
   void write(size_t first, const float* x, size_t rows);
   void read(size_t first, size_t rows, float* out) const;  // thread-safe
 
@@ -32,7 +33,7 @@ class RowStore {
   size_t cols_, row_bytes_, rows_ = 0;
   XType type_;
   std::string scratch_;
-  int fd_ = -1;  // -1: memory
+  int fd_ = -1;  // -1: rows are in memory
   std::vector<uint8_t> memory_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schemes that can be made: one list for the command, its help, the documents and the tests. And
-// the quantization_config that says so in the words of compressed-tensors.
+// The list of schemes that `quantize` can make, for the command, its help, the documents and the
+// tests; and the quantization_config that describes a result in compressed-tensors' terms.
 #pragma once
 #include <span>
 #include <string>
@@ -12,34 +12,36 @@
 
 namespace moebius {
 
-inline constexpr std::string_view kSectionVersion = "0.19.0";  // of compressed-tensors, as written
+// version of compressed-tensors that results claim
+inline constexpr std::string_view kSectionVersion = "0.19.0";
 
 struct SchemeName {
   std::string_view name, what;
 };
 std::span<const SchemeName> scheme_names();
 
-// Programs that load folders, for --for.
+// Returns the programs that can be named with --for.
 std::span<const std::string_view> readers();
-// Nothing if `reader` loads the scheme, else why not.
+// Returns why `reader` cannot load the scheme, or "".
 std::string reader_refusal(std::string_view reader, const Scheme& scheme);
 
-// The preset with its changes; its format is ours to choose where the options give none. Throws
-// Error.
+// Returns the preset's scheme with the options' changes, in the usual format unless the options
+// give one. Throws Error.
 Scheme scheme_of(const QuantizeOptions& options);
-// The format that compressed-tensors gives weights, and 4-bit weights with int8 rows packed.
+// Returns the format that compressed-tensors uses for the scheme; 4-bit weights with int8 rows are
+// packed.
 Format usual_format(const Scheme& scheme);
 
-// Input scales are stored: they come from activations.
+// Returns true if the scheme stores input scales, which need calibration.
 bool has_stored_input_scale(const Scheme& scheme);
 
-// The groups that the options ask for: from --scheme and --targets, or from a file. Throws Error.
+// Returns the groups of the options: from --scheme and --targets, or from a file. Throws Error.
 std::vector<ConfigGroup> groups_of(const QuantizeOptions& options,
                                    std::vector<std::string>& warnings);
-// Without a method: rounding; with calibration text GPTQ for integers of at most 4 bits, else searched
-// scales.
+// Returns the method if the options name none: rounding; with calibration text, GPTQ for integers
+// of at most 4 bits, otherwise searched scales.
 QuantizeMethod usual_method(const QuantizeOptions& options);
-// The section of config.json, every field spelt out.
+// Returns the quantization_config for config.json with all fields written out.
 Json section_of(const std::vector<ConfigGroup>& groups, const std::vector<std::string>& ignore);
 
 }  // namespace moebius

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which modules of a folder are quantized, and how: the groups of a configuration, matched as
-// compressed-tensors matches them, less what the family table calls router, embedding and so on.
+// Selects the modules of a folder that are quantized, and their schemes: groups of a configuration,
+// matched as compressed-tensors does, without modules that must stay unquantized (router,
+// embedding, ...).
 #pragma once
 #include <deque>
 #include <map>
@@ -16,9 +17,9 @@ namespace moebius {
 struct ChosenModule {
   const Module* module = nullptr;
   Scheme scheme;
-  std::string rule;  // what decided
+  std::string rule;  // the rule that decided
 };
-struct LeftModule {  // a matrix that stays as it is
+struct LeftModule {  // a matrix that stays unquantized
   std::string name, reason;
   const Module* module = nullptr;
 };
@@ -27,19 +28,20 @@ struct Selection {
   std::vector<ConfigGroup> groups;
   std::vector<ChosenModule> chosen;
   std::vector<LeftModule> left;
-  Json section;  // quantization_config
-  // Gate and up in one matrix of the file, which stay together (Granite's shared MLP).
+  Json section;  // the quantization_config
+  // Gate and up in one matrix of the file, which stays one matrix (Granite's shared MLP).
   std::shared_ptr<std::deque<Module>> joined = std::make_shared<std::deque<Module>>();
   std::vector<std::string> warnings;
 };
 
-// How many modules each scheme gets by which rule.
+// Returns the number of modules by scheme and rule.
 std::map<std::string, size_t> modules_by_rule(const Selection& selection);
 
-// Throws Error for what cannot be made, or what no reader would load.
+// Selects modules. Throws Error for schemes that cannot be made, or that no reader would load.
 Selection select_modules(const Checkpoint& source, const QuantizeOptions& options);
 
-// Modules that engines join into one matrix: names of equal sets are equal. "" : in none.
+// Returns the name of the set of modules that engines join into one matrix; "" if the module is in
+// none.
 std::string fused_set_of(const Module& module);
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One file of the output while it is made: units of the plan come in any order and from any thread,
-// and are summed up while they are in memory, so that nothing is read again to know the file. What the
-// journal says of a file that a stopped run began or finished is checked against its bytes here.
+// One file of the output while it is made: units of the plan are written in any order and from any
+// thread, and are added to a checksum while they are in memory, so that nothing is read again. What
+// the journal of an interrupted run says about a file is verified against the file's bytes.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,17 +15,17 @@ namespace moebius {
 
 class ShardFile {
  public:
-  // begun: what a stopped run has left of this file; where its bytes are not as it says, the file
-  // begins anew. Throws Error.
+  // begun: what an interrupted run has left of this file; if its bytes differ, the file is begun
+  // anew. Throws Error.
   ShardFile(const OutputPlan& plan, size_t number, const std::string& folder,
             const std::optional<BegunShard>& begun);
 
-  size_t done() const { return done_; }  // the first units that are there already
+  size_t done() const { return done_; }  // units at the beginning that are already written
   void put(size_t unit, const std::vector<std::vector<uint8_t>>& tensors);  // thread-safe
-  BegunShard settle(size_t units);  // the first units are on the disk
-  FinishedShard finish();           // all of them, and the file has its name
+  BegunShard settle(size_t units);  // returns when the first `units` units are on the disk
+  FinishedShard finish();  // returns when all units are on the disk and the file is renamed
 
-  // Whether the file of a stopped run has the bytes that it wrote.
+  // Returns true if the file of an interrupted run has the bytes that were written.
   static bool is_whole(const OutputPlan& plan, size_t number, const std::string& folder,
                        const FinishedShard& finished);
 
@@ -33,7 +33,7 @@ class ShardFile {
   const OutputPlan& plan_;
   const OutputPlan::Shard& shard_;
   std::string path_;
-  std::vector<uint64_t> sums_;  // of the units
+  std::vector<uint64_t> sums_;  // checksum of each unit
   size_t done_ = 0;
   std::optional<OutputFile> file_;
 };

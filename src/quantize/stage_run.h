@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of tokens through a model, one stage of layers after the other: rows between stages are
-// kept (row_store.h), and memory holds the weights of one stage while it runs.
+// Runs windows of tokens through a model one stage of layers after the other: rows between stages
+// are stored (row_store.h), and memory holds the weights of one stage at a time.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,16 +15,16 @@ size_t tokens_of(const TokenWindows& windows);
 
 class StageRun {
  public:
-  // Both outlive this. scratch: as of RowStore.
+  // checkpoint and windows must outlive this. scratch: folder of RowStore; "": memory.
   StageRun(const Checkpoint& checkpoint, const TokenWindows& windows, ModelOptions options,
            const std::string& scratch);
   const LayerStages& stages() const { return stages_; }
-  size_t done() const { return done_; }  // stages that were run
-  // Runs the next one; its weights are gone behind it. with: the checkpoint that they are of, null:
-  // the model's own.
+  size_t done() const { return done_; }  // number of stages that were run
+  // Runs the next stage and releases its weights. with: checkpoint of the weights, null: the
+  // model's own.
   void advance(const Checkpoint* with = nullptr);
-  void look();  // runs the next one for what a tap sees, and stays before it
-  const RowStore& hidden() const { return hidden_; }  // behind the last stage that was run
+  void look();  // runs the next stage for a tap only, and does not advance
+  const RowStore& hidden() const { return hidden_; }  // rows after the last stage that was run
 
  private:
   void run(LayerStages& stages, bool keep);

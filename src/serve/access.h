@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask: keys, and the Host and Origin that a request came with. Looks at the raw target and
-// headers only.
+// Access control of the server: API keys, and the Host and Origin of a request. Reads the raw
+// target and headers only.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,29 +12,32 @@ namespace moebius {
 struct ApiKey {
   std::string name, key;
 };
-// Lines "name:key"; empty ones and those that begin with # are skipped. Throws Error.
+// Parses lines "name:key"; skips empty lines and those that begin with #. Throws Error.
 std::vector<ApiKey> parse_keys(std::string_view text, const std::string& file);
 
 struct AccessRules {
-  std::vector<ApiKey> keys;          // empty: none is needed
-  bool loopback = true;              // bound to this machine: Host must name it
-  std::vector<std::string> hosts;    // further names
-  std::vector<std::string> origins;  // of pages that may ask, exactly
+  std::vector<ApiKey> keys;        // empty: no key is needed
+  bool loopback = true;            // true: bound to this machine, so Host must name it
+  std::vector<std::string> hosts;  // further names that Host may have
+  // origins of web pages that may send requests, compared exactly
+  std::vector<std::string> origins;
   bool open_metrics = false;
 };
 
 class Access {
  public:
   explicit Access(AccessRules rules) : rules_(std::move(rules)) {}
-  // Throw ApiError 403 and 401.
+  // Throw ApiError 403 and 401, respectively.
   void check_host_and_origin(const HttpRequest& request) const;
-  // The name of the key; empty where none is needed.
+  // Returns the name of the request's key; "" if none is needed.
   std::string check_key(const HttpRequest& request) const;
-  // Whose cached prompts it may use: those of its key, whatever that is called; empty: of nobody.
+  // Returns the id under which the request shares cached prompts: a hash of its key, whatever the
+  // key is called; "" without keys.
   std::string owner(const HttpRequest& request) const;
-  // Fields that let the allowed page read the answer.
+  // Returns the CORS fields that let an allowed page read the answer.
   std::vector<HttpField> cors_fields(const HttpRequest& request) const;
-  // Of a preflight: headers that the page may send. What it asks for, if its origin is allowed.
+  // Returns the headers that a page may send, in answer to a preflight: those it asks for, if its
+  // origin is allowed.
   std::string allowed_headers(const HttpRequest& preflight) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to any endpoint that generates: the one place that knows them all.
+// Parses requests to any endpoint that generates; the only file that knows all of them.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace moebius {
 
-// Of a body as it came. Throws ApiError.
+// Parses a body. Throws ApiError.
 ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model);
-// prepare() or prepare_pooled(), as the request needs it.
+// Calls prepare() or prepare_pooled(), as the request needs.
 std::vector<GenerationRequest> prepare_request(ApiRequest& request, const ServedModel& model);
 
 }  // namespace moebius

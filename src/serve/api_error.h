@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong with a request, in the form that clients of this interface know.
+// Errors of requests, in the form that clients of each API expect.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -11,7 +11,7 @@ namespace moebius {
 
 class ApiError : public std::runtime_error {
  public:
-  // `where`: the path of the field ("messages[2].content"); empty: none.
+  // `where`: path of the field ("messages[2].content"); empty: none.
   ApiError(int http_status, std::string_view word, std::string_view message, std::string where = {})
       : std::runtime_error(std::string(message)),
         status(http_status),
@@ -19,17 +19,17 @@ class ApiError : public std::runtime_error {
         param(std::move(where)) {}
   int status;
   std::string code, param;
-  std::vector<HttpField> fields;  // of the answer, in addition
+  std::vector<HttpField> fields;  // added to the answer's header
 };
 
-// For now; it may be asked again after so many seconds.
+// Returns an error for requests that may be repeated after so many seconds.
 ApiError try_later(int http_status, std::string_view word, std::string_view message, int seconds);
 
-// {"error":{...}}
+// Returns {"error":{...}}, OpenAI's form.
 std::string error_json(const ApiError& error);
-// In Anthropic's form.
+// Returns the error in Anthropic's form.
 std::string anthropic_error_json(const ApiError& error, const std::string& request_id);
-// In the form of whoever asks for this path.
+// Returns the reply in the form of the API to which the path belongs.
 HttpReply error_reply(const ApiError& error, std::string_view path = {},
                       const std::string& request_id = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that consist of blocks, one after another: reasoning, text, a call. Who derives from it
-// writes what opens a block, what adds to it and what closes it.
+// Base of answers that consist of consecutive blocks: reasoning, text, or a call. Derived classes
+// write what opens, extends and closes a block.
 #pragma once
 #include "serve/answer.h"
 
@@ -10,23 +10,23 @@ class BlockAnswer : public InterfaceAnswer {
  public:
   bool complete() const override { return ended_; }
   std::string take(size_t prompt, const GenerationEvent& event) final;
-  std::string stream_end() final { return {}; }  // it left with the last event
+  std::string stream_end() final { return {}; }  // the last event wrote the end already
 
  protected:
   struct Block {
     enum class Kind : uint8_t { kReasoning, kText, kCall };
     Kind kind;
-    std::string id, call_id, name, text;  // the text of a call: its arguments
-    bool whole = true;                    // of a call
-    std::string logprobs = {};            // of a text: entries of a JSON list, where asked for
+    std::string id, call_id, name, text;  // text: of a call, its arguments
+    bool whole = true;                    // of a call: false if it was cut off
+    std::string logprobs = {};            // of a text: entries of a JSON list, if requested
   };
   BlockAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
               const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
-  // Parts of the stream; only asked where there is one.
+  // Parts of the stream; called for streams only.
   virtual std::string began() = 0;
   virtual std::string opened(const Block& block) = 0;
-  // `logprobs`: entries of the tokens that came since the last text.
+  // `logprobs`: entries for the tokens since the last text.
   virtual std::string grown(const Block& block, const std::string& text,
                             const std::string& logprobs) = 0;
   virtual std::string closed(const Block& block) = 0;
@@ -34,7 +34,7 @@ class BlockAnswer : public InterfaceAnswer {
   virtual Block make_block(Block::Kind kind, const AnswerEvent* call) = 0;
 
   size_t index() const { return blocks_.size() - 1; }
-  // The context was full before the answer reached the length it may have.
+  // Returns true if the context was full before the answer reached its longest length.
   bool context_full() const { return end_ == EndReason::kLength && fills_context_; }
 
   const ServedModel& model_;
@@ -45,7 +45,7 @@ class BlockAnswer : public InterfaceAnswer {
 
  private:
   std::string add(const AnswerEvent& part);
-  // Closes the block that is open and opens one of this kind.
+  // Closes the open block and opens one of this kind.
   std::string next(Block::Kind kind, const AnswerEvent* call);
   std::string grow(const std::string& text);
   std::string close();

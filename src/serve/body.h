@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a request while it is read: fields that the endpoint knows are kept, all others are
-// passed over without a value of theirs being built, and a list is refused at its first entry too
-// many. What is kept costs a few times the bytes that came, whatever they are.
+// Reads the body of a request: keeps the fields that the endpoint knows and skips all others
+// without building values, and refuses a list at its first entry beyond the limit. Memory is at
+// most a few times the bytes of the body, whatever it contains.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,7 +22,7 @@ enum class Endpoint : uint8_t {
   kCompletion = 2,
   kTokenize = 4,
   kDetokenize = 8,
-  kMessages = 16,  // Anthropic's
+  kMessages = 16,  // Anthropic's /v1/messages
   kResponses = 32,
   kEmbeddings = 64,
   kRerank = 128,
@@ -32,24 +32,24 @@ using PromptInput = std::variant<std::string, std::vector<int32_t>>;
 
 struct RequestBody {
   Json fields = Json::object();
-  // Fields that hold token ids, texts or lists of ids: one entry for ids that stand alone.
+  // Fields with token ids, texts or lists of ids; a single list of ids is one entry.
   std::map<std::string, std::vector<PromptInput>, std::less<>> lists;
 
-  // Of a field that is one list of token ids; null: absent.
+  // Returns the ids of a field that is one list of token ids; null if absent.
   const std::vector<int32_t>* ids(std::string_view name) const;
 };
 
-// By the rules for strangers. Throws ApiError 400.
+// Parses an untrusted body. Throws ApiError 400.
 RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedModel& model);
 
-// The name that a body asks for, read no further than that; none: it has none, or is no body
-// (parse_body says what is wrong).
+// Returns the model's name in a body, reading no further; nothing if it has none or is malformed
+// (parse_body then reports the error).
 std::optional<std::string> model_of_body(std::string_view text);
 
-// How many values a body may hold beside lists of token ids.
+// Most values in a body, not counting lists of token ids.
 inline constexpr size_t kMostBodyValues = 1 << 15;
-// JSON within a string of a body; its values count too, and `left` says how many more there may be.
-// Throws Error.
+// Parses JSON within a string of a body. Its values count as values of the body, of which `left`
+// may follow. Throws Error.
 Json parse_inner_json(std::string_view text, const std::string& what, size_t& left);
 
 }  // namespace moebius

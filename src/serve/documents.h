@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts that are compiled in: the page at /, and the document that describes the interface.
+// Documents that are compiled in: the web page at /, and the description of the API.
 #pragma once
 #include <string_view>
 
@@ -7,7 +7,7 @@ namespace moebius {
 
 std::string_view openapi_json();
 std::string_view page_html();
-std::string_view page_tag();     // changes with the page
-std::string_view page_policy();  // Content-Security-Policy
+std::string_view page_tag();     // changes with the page's text
+std::string_view page_policy();  // the page's Content-Security-Policy
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine as a generator: one thread runs its steps; what a step brought goes to the sink in one
-// piece.
+// Runs a TextEngine as a Generator: one thread runs its steps, and all results of a step are passed
+// to the sink in one call.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -17,18 +17,20 @@ namespace moebius {
 
 struct EngineGeneratorOptions {
   size_t slots = 1;
-  size_t experts = 0;        // per layer; 0: not known
-  double read_roof = 0;      // bytes per second
-  bool disk = false;         // the engine keeps prompts on disk
-  std::vector<int32_t> eos;  // tokens that are not worth a word when they end an answer
-  std::function<std::vector<RankFigures>()> ranks;  // empty: one rank
-  std::shared_ptr<StepTurns> turns;                 // with other generators; null: it is alone
-  std::shared_ptr<void> weights;                    // what the engine points to: goes with this
+  size_t experts = 0;        // per layer; 0: unknown
+  double read_roof = 0;      // measured bytes per second; 0: not measured
+  bool disk = false;         // true: the engine has a prompt cache on disk
+  std::vector<int32_t> eos;  // end tokens that need not be reported when they end an answer
+  // returns figures of all ranks; empty: there is one rank
+  std::function<std::vector<RankFigures>()> ranks;
+  std::shared_ptr<StepTurns> turns;  // shared with other generators; null: none
+  std::shared_ptr<void> weights;  // owner of what the engine points to; released with this object
 };
 
 class EngineGenerator final : public Generator {
  public:
-  EngineGenerator(TextEngine& engine, EngineGeneratorOptions options);  // must live longer
+  // the engine must outlive this
+  EngineGenerator(TextEngine& engine, EngineGeneratorOptions options);
   ~EngineGenerator() override;
 
   void start(Sink sink) override;
@@ -42,7 +44,7 @@ class EngineGenerator final : public Generator {
  private:
   using Clock = std::chrono::steady_clock;
   void run();
-  bool wait();  // false: there is no step to run
+  bool wait();  // waits for work; false: there is no step to run
   void say(const char* failure) const noexcept;
   void report(const TextStep& step);
   GenerationEvent event_of(const TextEvent& event) const;
@@ -50,9 +52,9 @@ class EngineGenerator final : public Generator {
   TextEngine& engine_;
   EngineGeneratorOptions options_;
   Sink sink_;
-  std::atomic<int64_t> step_began_{0};  // Clock; 0: none runs
+  std::atomic<int64_t> step_began_{0};  // of Clock; 0: no step is running
   std::atomic<double> step_seconds_{0};
-  // Between steps; both under the mutex.
+  // Idle time between steps; guarded by the mutex.
   mutable std::mutex mutex_;
   Clock::duration idle_{0};
   std::optional<Clock::time_point> idle_since_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a JSON object that a stranger wrote: null counts as absent, numbers have ranges, and
-// what does not fit is an ApiError that names its path.
+// Reads members of an untrusted JSON object: null counts as absent, numbers are range-checked, and
+// errors are ApiErrors that name the member's path.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,10 +12,10 @@ namespace moebius {
 
 class Fields {
  public:
-  // `path` of the object: "" or "messages[2]".
+  // `path`: path of the object, "" or "messages[2]".
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  const Json* find(std::string_view name) const;  // null: absent, or null
+  const Json* find(std::string_view name) const;  // null if the member is absent or null
   bool has(std::string_view name) const { return find(name) != nullptr; }
   std::string path(std::string_view name) const;
 
@@ -29,7 +29,7 @@ class Fields {
   std::string path_;
 };
 
-// Of any value: an integer (written 1 or 1.0) within the range. Throws ApiError.
+// Returns a value as an integer (written 1 or 1.0) within the range. Throws ApiError.
 int64_t integer_at(const Json& value, const std::string& path, int64_t low, int64_t high);
 
 [[noreturn]] void wrong_type(const Json& value, const std::string& path, std::string_view expected);

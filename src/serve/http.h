@@ -3,9 +3,9 @@
 // http_parser.cpp). Two parts: HttpReader turns bytes into requests and is free of sockets;
 // HttpServer owns one event thread, on which every function of a handler runs.
 //
-// What is accepted is less than RFC 9112 allows: one Host, one length, no folded headers, no
-// trailers, requests of a connection one after another. Everything a stranger sends is bounded.
-// What a handler or a posted function throws ends one exchange at most, and is counted.
+// Less is accepted than RFC 9112 allows: one Host, one length, no folded headers, no trailers,
+// requests of a connection one after another. All input is limited. An exception of a handler or a
+// posted function ends at most one exchange, and is counted.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -23,23 +23,23 @@ using HttpTime = std::chrono::milliseconds;
 
 struct HttpLimits {
   size_t request_line = 8 << 10;
-  size_t header = 16 << 10;  // one of them
+  size_t header = 16 << 10;  // bytes of one header field
   size_t headers = 32 << 10;
   size_t header_count = 100;
   size_t body = 8 << 20;
-  size_t bodies = 64 << 20;   // of all requests, read and not dropped; then reading pauses
-  size_t connections = 1024;  // when full, the one longest idle goes
-  size_t kept = 16;           // more, for vital requests alone
-  size_t requests = 10000;    // per connection
-  size_t unsent = 1 << 20;    // of a stream
+  size_t bodies = 64 << 20;   // bytes of all bodies that are in memory; reading pauses beyond it
+  size_t connections = 1024;  // when all are in use, the one that is idle longest is closed
+  size_t kept = 16;           // further connections for vital requests only
+  size_t requests = 10000;    // most requests per connection
+  size_t unsent = 1 << 20;    // most unsent bytes of a stream
   HttpTime header_time{10'000};
-  HttpTime body_time{10'000};  // and a second more per body_rate bytes
-  HttpTime body_most{60'000};  // in all
+  HttpTime body_time{10'000};  // for a body, plus a second per body_rate bytes
+  HttpTime body_most{60'000};  // most time for any body
   size_t body_rate = 16 << 10;
-  HttpTime first_time{10'000};  // for the first byte of a connection
+  HttpTime first_time{10'000};  // until the first byte of a connection
   HttpTime idle_time{75'000};   // between two requests
-  HttpTime write_time{60'000};  // of a client that does not read
-  HttpTime linger_time{2'000};  // to read an answer before the connection is torn down
+  HttpTime write_time{60'000};  // for a client that does not read
+  HttpTime linger_time{2'000};  // for the client to read the answer before the connection is closed
 
   HttpTime time_of_body(std::optional<uint64_t> length) const;
 };
@@ -48,35 +48,37 @@ using HttpField = std::pair<std::string, std::string>;
 
 struct HttpRequest {
   std::string method, target;
-  int version = 11;  // 10 or 11
+  int version = 11;  // 10 or 11 for HTTP/1.0 and 1.1
   std::vector<HttpField> fields;
   std::string body;
   std::string peer;  // address of the client
   bool keep_alive = true;
 
-  // The first of that name (whatever its case), or null.
+  // Returns the first field of that name, ignoring case, or null.
   const std::string* find(std::string_view name) const;
-  std::string_view path() const;  // the target up to its query
+  std::string_view path() const;  // the target without its query
 };
 
 struct HttpReply {
   int status = 200;
-  std::vector<HttpField> fields;  // without length and connection, which the server writes
+  std::vector<HttpField> fields;  // without Content-Length and Connection, which the server adds
   std::string body;
   bool close = false;
 };
 std::string_view http_reason(int status);
-// Status line and fields; without a length, `chunked` or up to the end of the connection.
+// Returns status line and fields. Without a length the body is `chunked`, or ends with the
+// connection.
 std::string http_head(const HttpReply& reply, std::optional<size_t> length, bool chunked);
-std::string http_text(const HttpReply& reply, bool head_only);  // the whole, with its length
+std::string http_text(const HttpReply& reply, bool head_only);  // the whole reply, with its length
 
-// What the system is to do for a client's socket: at once, and not for ever.
+// Sets options of a client's socket: no delay, a bounded send buffer, and timeouts for clients that
+// are gone.
 void set_socket_limits(int socket, HttpTime write_time);
-// Answers 503 where there is no memory to say anything else: without a queue and without waiting, so that
-// a client that does not read misses it.
+// Sends 503 when there is no memory for any other answer: without a queue and without waiting, so a
+// client that does not read misses it.
 void say_last_words(int socket) noexcept;
 
-// What reads heads and the framing of bodies; the reader decides what is put to it, and in which
+// Parses heads and the framing of bodies; HttpReader decides which bytes it gets, and in which
 // pieces.
 class HttpParser {
  public:
@@ -84,34 +86,34 @@ class HttpParser {
   virtual ~HttpParser() = default;
   struct Taken {
     size_t bytes = 0;
-    std::string error;  // empty: none
+    std::string error;  // empty: no error
     bool bad_version = false;
   };
   virtual Taken put(std::string_view bytes) = 0;
   virtual bool head_done() const = 0;
   virtual bool keep_alive() const = 0;
-  uint64_t chunk = 0;  // length of the chunk whose line was read last
+  uint64_t chunk = 0;  // length of the chunk whose line was parsed last
 };
 
-// Bytes to requests. How the bytes are cut changes nothing.
+// Turns bytes into requests. Results do not depend on how bytes are divided over calls.
 class HttpReader {
  public:
   enum class State : uint8_t { kHead, kBody, kDone, kBad };
-  explicit HttpReader(const HttpLimits& limits);  // they must live longer
+  explicit HttpReader(const HttpLimits& limits);  // the limits must outlive this
   ~HttpReader();
 
-  // Takes bytes up to the end of the head, or of the request, or to what makes it bad; says how
-  // many. What follows belongs to the next request.
+  // Consumes bytes up to the end of the head, of the request, or to what makes it invalid, and
+  // returns how many. The bytes after that belong to the next request.
   size_t push(std::string_view bytes);
   State state() const { return state_; }
   bool started() const { return started_; }
   HttpRequest& request() { return request_; }
   bool expects_continue() const { return continue_; }
-  std::optional<uint64_t> length() const { return length_; }  // none: in chunks
-  // Of a bad request: what to answer.
+  std::optional<uint64_t> length() const { return length_; }  // none: the body is in chunks
+  // For state kBad: status and reason of the answer.
   int status() const { return status_; }
   const std::string& reason() const { return reason_; }
-  void next();  // forgets the request
+  void next();  // prepares for the next request
 
  private:
   size_t take_head(std::string_view bytes);
@@ -127,56 +129,60 @@ class HttpReader {
   const HttpLimits& limits_;
   State state_ = State::kHead;
   bool started_ = false, continue_ = false, chunked_ = false;
-  bool skipped_ = false;  // an empty line before the request line
+  bool skipped_ = false;  // an empty line before the request line was skipped
   std::optional<uint64_t> length_;
   HttpRequest request_;
-  std::string head_;                           // so far
-  size_t line_begin_ = 0, headers_begin_ = 0;  // of the line that is being read, of the second
+  std::string head_;  // bytes of the head so far
+  // offset of the current line; offset of the second line
+  size_t line_begin_ = 0, headers_begin_ = 0;
   size_t lines_ = 0;
-  std::string line_;             // of a chunk, so far
-  uint64_t left_ = 0, sum_ = 0;  // bytes of the body, of this chunk: still to come; announced
+  std::string line_;  // chunk line so far
+  // left_: bytes of the body or chunk that are still to come; sum_: bytes announced in all
+  uint64_t left_ = 0, sum_ = 0;
   bool first_chunk_ = true, last_chunk_ = false;
   int status_ = 0;
   std::string reason_;
   std::unique_ptr<HttpParser> parser_;
 };
 
-// A request that waits for its answer. Used on the event thread only. After the client left, what
-// is written goes nowhere.
+// A request that waits for its answer. Used on the event thread only. After the client has left,
+// output is discarded.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
   virtual HttpRequest& request() = 0;
   virtual bool open() const = 0;
-  virtual void drop_body() = 0;  // it was understood
+  virtual void drop_body() = 0;  // releases the body's memory once it was parsed
   virtual void reply(HttpReply reply) = 0;
-  // A stream: its head, then pieces (each becomes one chunk), then its end. Pieces of one turn of
-  // the event loop leave in one write.
+  // Streams: begin() sends the head, each send() one chunk, end() the end. All output of one turn
+  // of the event loop is sent in one write.
   virtual void begin(HttpReply head) = 0;
   virtual void send(std::string_view piece) = 0;
   virtual void end() = 0;
-  // What worked on it threw: 500 where nothing was sent, else the connection is closed.
+  // Called when the code that answers threw: sends 500 if nothing was sent yet, else closes the
+  // connection.
   virtual void fail() noexcept = 0;
-  std::function<void()> on_gone;  // before the end the client left, or it failed
+  // called if the client left, or the exchange failed, before the end
+  std::function<void()> on_gone;
 };
 using HttpExchangePtr = std::shared_ptr<HttpExchange>;
 
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // The head is complete: an answer refuses the request before its body is read.
+  // Called when the head is complete; a returned reply refuses the request before its body is read.
   virtual std::optional<HttpReply> refuse(const HttpRequest& head) = 0;
   virtual void serve(HttpExchangePtr exchange) = 0;
-  // The head is that of a request for which places are kept.
+  // Returns true for requests for which `kept` connections are reserved.
   virtual bool vital(const HttpRequest& head) = 0;
-  // The answer to what is no request, and to refused connections. `from` has its peer and what fields
-  // could be read.
+  // Returns the reply to an invalid request or a refused connection. `from` has the client's
+  // address and the fields that could be read.
   virtual HttpReply broken(int status, const std::string& reason, const HttpRequest& from) = 0;
-  // A function on the event thread threw.
+  // Called when a function on the event thread threw.
   virtual void failed(std::string_view what) noexcept = 0;
 };
 
-// Runs `work`; true: it threw, and the handler was told.
+// Runs `work`; if it throws, calls handler.failed() and returns true.
 template <class Work>
 bool threw(HttpHandler& handler, Work&& work) noexcept {
   try {
@@ -191,7 +197,7 @@ bool threw(HttpHandler& handler, Work&& work) noexcept {
 }
 
 struct HttpCounts {
-  size_t active = 0, idle = 0;  // connections with a request, and without
+  size_t active = 0, idle = 0;  // connections with and without a request
 };
 
 class HttpServer {
@@ -199,20 +205,22 @@ class HttpServer {
   static std::unique_ptr<HttpServer> make(const HttpLimits& limits, HttpHandler& handler);
   virtual ~HttpServer() = default;
 
-  // Returns the port. Throws Error.
+  // Binds and returns the port. Throws Error.
   virtual uint16_t listen(const std::string& host, uint16_t port) = 0;
-  virtual void run() = 0;                                             // until stop
-  virtual void post(std::function<void()> work) = 0;                  // from any thread
-  virtual void after(HttpTime time, std::function<void()> work) = 0;  // event thread
-  // SIGTERM and SIGINT, each time one comes.
+  virtual void run() = 0;  // returns after stop()
+  // thread-safe: runs `work` on the event thread
+  virtual void post(std::function<void()> work) = 0;
+  // runs `work` later; from the event thread only
+  virtual void after(HttpTime time, std::function<void()> work) = 0;
+  // Calls `work` on the event thread for each SIGTERM and SIGINT.
   virtual void on_signal(std::function<void()> work) = 0;
-  // Closes connections between two requests, and others when answered. New ones are still taken,
-  // until the last answer to those that were there has left; then the listener closes, behind
-  // whoever the system has queued for it. Those that have not asked are told 503. `last`: does not
-  // wait for requests that are still coming in. To be called again until it says true: nobody is
-  // left.
+  // Closes idle connections, and others when they are answered. New connections are accepted, and
+  // told 503, until the last answer to earlier ones was sent; then the listener closes after those
+  // queued by the system. `last`: does not wait for requests that are still being received. Call
+  // repeatedly until it returns true: no connection is left.
   virtual bool drain(bool last) = 0;
-  // From any thread. Nothing that was posted, or waits for its time, runs any more.
+  // Stops run(). Thread-safe. Functions that were posted or are waiting for their time do not run
+  // any more.
   virtual void stop() = 0;
   virtual HttpCounts counts() const = 0;
 };

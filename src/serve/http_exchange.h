@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request of a connection and the bytes of its answer. Event thread only.
+// One request of a connection and the bytes of its answer. Event thread only.
 #pragma once
 #include <fmt/format.h>
 
@@ -43,7 +43,7 @@ class HttpExchangeOf final : public HttpExchange {
   }
   void send(std::string_view piece) override {
     if (!connection_ || piece.empty() || request_.method == "HEAD") return;
-    if (chunked_)  // all of it or nothing
+    if (chunked_)  // written as one piece, so that a chunk is complete
       connection_->put(fmt::format("{:x}\r\n{}\r\n", piece.size(), piece));
     else
       connection_->put(piece);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places for connections: how many there may be, and which make room for others. Event thread only.
+// Limits the number of connections, and chooses which one is closed to make room. Event thread
+// only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +13,13 @@ class HttpPlaces {
   using List = std::list<Connection*>;
 
  public:
-  // What has come of a connection's next request: nothing, a part of its head, more than that.
+  // Progress of a connection's next request: nothing received, a part of its head, or more.
   enum class Stage : uint8_t { kIdle, kHead, kRequest };
 
   explicit HttpPlaces(size_t most) : most_(most) {}
   bool full() const { return used_ >= most_; }
-  // Who makes room for another: the one longest idle, else the one whose head is longest on its way,
-  // if nothing has come meanwhile; null: none.
+  // Returns the connection to close for a new one: the one idle longest, else the one whose head
+  // takes longest, if nothing was received meanwhile; null: none.
   Connection* to_give_way() const {
     for (const List& list : waiting_)
       for (Connection* c : list)
@@ -26,7 +27,7 @@ class HttpPlaces {
     return nullptr;
   }
 
-  // What one connection holds.
+  // The place that one connection occupies.
   class Place {
    public:
     Place(HttpPlaces& places, Connection& owner) : places_(places), owner_(owner) {
@@ -57,14 +58,14 @@ class HttpPlaces {
     HttpPlaces& places_;
     Connection& owner_;
     Stage stage_ = Stage::kRequest;
-    typename List::iterator at_;  // in the list of its stage
+    typename List::iterator at_;  // position in the list of its stage
     bool held_ = true;
   };
 
  private:
   const size_t most_;
   size_t used_ = 0;
-  List waiting_[2];  // by stage, longest first
+  List waiting_[2];  // by stage, longest waiting first
 };
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of the server's log, as words in a fixed order or as one JSON object.
+// A line of the server's log, written as words in a fixed order or as a JSON object.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,20 +10,20 @@ namespace moebius {
 struct LogLine {
   static constexpr const char* kRequest = "request";
   struct Figure {
-    std::string_view word, key;  // its name in words, and in JSON
+    std::string_view word, key;  // name of the figure in words, and in JSON
     std::string number;
   };
-  std::string event = kRequest;  // or listening, ready, draining, stopped, stuck, error
-  // Of a request; what is not known is empty, or 0.
+  std::string event = kRequest;  // kRequest, or listening, ready, draining, stopped, stuck, error
+  // Facts about a request; unknown ones are empty or 0.
   std::string id, client, key, method, path;
-  std::string model;  // where there are several
+  std::string model;  // set if there are several models
   int status = 0;
   std::vector<Figure> figures;
   std::string message;  // of a request: how it ended
 };
 
-// "TIME ID CLIENT KEY METHOD PATH STATUS figures message", "-" for what is empty; a model stands
-// before the figures. Of events "TIME message". An empty time is left out.
+// Returns "TIME ID CLIENT KEY METHOD PATH STATUS figures message", with "-" for what is empty and a
+// model before the figures; for other events "TIME message". An empty time is left out.
 std::string log_text(const LogLine& line, std::string_view time);
 std::string log_json(const LogLine& line, std::string_view time);
 

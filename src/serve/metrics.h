@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters and histograms of the server, and their text for Prometheus. Event thread only.
+// Counters and histograms of the server, and their text form for Prometheus. Event thread only.
 #pragma once
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ class Histogram {
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds), counts_(bounds.size() + 1) {}
   void add(double value);
-  // Lines with buckets, sum and count, of the metric that was named last.
+  // Writes lines with buckets, sum and count, for the metric named last.
   void write(MetricsText& out, const std::string& labels) const;
 
  private:
@@ -33,24 +33,24 @@ class Histogram {
   double sum_ = 0;
 };
 
-// The last values, for quantiles that people look at.
+// Keeps the latest values, for quantiles.
 class Recent {
  public:
   void add(double value);
-  double quantile(double q) const;  // 0 where there is none
+  double quantile(double q) const;  // 0 if there are no values
 
  private:
   std::deque<double> values_;
 };
 
-// Lines of metrics, all of one name together, as Prometheus wants them: whoever writes the same name
-// again, for another model, adds to it.
+// Builds the text of metrics. Prometheus wants all lines of one name together: lines for a name
+// that was written before are added to the earlier ones.
 class MetricsText {
  public:
-  // Sets the labels of every later line, as in `model_name="a"`; empty: nothing.
+  // Sets labels for all later lines, as in `model_name="a"`; empty: none.
   void set_common(std::string labels) { common_ = std::move(labels); }
   void head(std::string_view name, std::string_view kind, std::string_view help);
-  // Of the metric that was named last; `labels` as in `kind="prompt"`, or empty.
+  // Writes a line of the metric named last; `labels` as in `kind="prompt"`, or empty.
   template <class Value>
   void line(std::string_view labels, const Value& value, std::string_view suffix = "") {
     put(labels, fmt::format("{}", value), suffix);
@@ -74,7 +74,7 @@ class MetricsText {
   std::string common_;
 };
 
-// What was counted of one model.
+// Counters and histograms of one model.
 class ModelMetrics {
  public:
   ModelMetrics();
@@ -83,14 +83,14 @@ class ModelMetrics {
   void step(const StepSummary& step);
   void first_token(double seconds);
   void gap(double seconds);
-  // Counts of experts are looked at every so many steps, so that figures can be those of the last.
+  // Rows per expert are recorded every so many steps, so that figures can cover the recent past.
   bool wants_expert_rows() const;
   void mark_expert_rows(std::vector<uint64_t> rows);
 
   Histogram queue_time, total_time, prefill_time, decode_time, prompt_tokens, generation_tokens;
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
-  const std::vector<uint64_t>& expert_mark() const;  // the oldest
+  const std::vector<uint64_t>& expert_mark() const;  // the oldest record
   void write(MetricsText& out) const;
 
  private:
@@ -100,10 +100,10 @@ class ModelMetrics {
       experts_;
   Recent recent_first_, recent_gap_;
   size_t steps_ = 0;
-  std::deque<std::vector<uint64_t>> expert_marks_;  // added up until then, oldest first
+  std::deque<std::vector<uint64_t>> expert_marks_;  // sums up to each record, oldest first
 };
 
-// A model at the moment that is asked about; without one, what is known before it is there.
+// A model at the time of a query; without one, what is known while it is loaded.
 struct ModelMoment {
   const ServedModel* model = nullptr;
   const ModelMetrics* metrics = nullptr;
@@ -111,13 +111,13 @@ struct ModelMoment {
   double read_rate = 0;  // bytes per second
 };
 
-// What was counted of the server.
+// Counters of the whole server.
 class Metrics {
  public:
   void request_done(std::string_view path, int status) { ++requests_[{std::string(path), status}]; }
   void rejected(const std::string& reason) { ++rejected_[reason]; }
-  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // from any thread
-  // `experts`: each expert's rows as well.
+  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // thread-safe
+  // Returns the text. `experts`: with the rows of each expert.
   std::string text(std::span<const ModelMoment> models, HttpCounts connections, double load_share,
                    bool experts) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that gives vectors or scores as a generator: the event of a request holds one, and no token.
-// Texts that wait share steps; what comes of one does not depend on the others.
+// Runs a model that returns vectors or scores as a Generator: the event of a request holds one
+// vector or score, and no token. Waiting texts share steps; results do not depend on the other
+// texts.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -17,11 +18,11 @@
 namespace moebius {
 
 struct PoolingGeneratorOptions {
-  size_t slots = 1;                  // texts that share steps
-  uint64_t kv_bytes = 0;             // of all of them; one may take more
-  size_t row = 0;                    // numbers that the model gives per token
-  std::shared_ptr<StepTurns> turns;  // with other generators; null: it is alone
-  std::shared_ptr<void> weights;     // what this points to: goes with it
+  size_t slots = 1;       // number of texts that share steps
+  uint64_t kv_bytes = 0;  // memory for keys and values of all texts; a single text may use more
+  size_t row = 0;         // numbers that the model returns per token
+  std::shared_ptr<StepTurns> turns;  // shared with other generators; null: none
+  std::shared_ptr<void> weights;     // owner of what this points to; released with this object
 };
 
 class PoolingGenerator final : public Generator {
@@ -44,7 +45,7 @@ class PoolingGenerator final : public Generator {
     std::vector<int32_t> tokens;
     SequenceState state;
     Pooler pooler;
-    uint64_t kv;  // bytes
+    uint64_t kv;  // bytes of its keys and values
     Clock::time_point came, ran;
   };
   struct Waiting {
@@ -57,16 +58,16 @@ class PoolingGenerator final : public Generator {
   void step();
   void forget_cancelled();
   void tell(std::vector<GenerationEvent> events, const StepSummary& summary);
-  void give_up(const char* why);  // on every text that was taken and not told
+  void give_up(const char* why);  // ends every text that was accepted and not reported
 
   DecoderModel& model_;
   const PoolingPlan& plan_;
   const PoolingGeneratorOptions options_;
   Sink sink_;
-  std::deque<std::unique_ptr<Text>> running_;  // the thread's
-  std::set<uint64_t> untold_;                  // likewise: taken, and their event has not left
+  std::deque<std::unique_ptr<Text>> running_;  // used by the thread alone
+  std::set<uint64_t> untold_;  // accepted texts whose event was not sent; used by the thread alone
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   std::deque<Waiting> waiting_;
   std::set<uint64_t> live_, cancelled_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: routes, who may ask, requests that are being answered, and the end of it all. Runs on
-// the event thread of HttpServer; a text thread prepares prompts; tokens come from a Generator.
-// No endpoint but the generating ones waits for either.
+// The API server: routes, access control, running requests, and shutting down. Runs on the event
+// thread of HttpServer; text threads prepare prompts; tokens come from Generators. Only the
+// generating endpoints wait for either.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -30,23 +30,23 @@ struct ServerOptions {
   std::string version, commit;
   AccessRules access;
   HttpLimits limits;
-  size_t queue = 0;  // sequences that may wait beside those that run; 0: 4 per slot
+  size_t queue = 0;  // sequences that may wait in addition to those that run; 0: 4 per slot
   HttpTime queue_time{300'000}, drain_time{30'000}, ping_time{15'000};
-  HttpTime head_time{15'000};  // a stream's head leaves by then, whatever the engine does
-  HttpTime end_time{5'000};    // after the drain the process ends, whoever is still there
+  HttpTime head_time{15'000};  // the head of a stream is sent by then, even without a token
+  HttpTime end_time{5'000};    // after draining, the process ends even if connections remain
   bool ping = true;
-  bool share_prefixes = false;  // between keys
+  bool share_prefixes = false;  // true: cached prefixes are shared between keys
   bool expert_metrics = false;
-  bool cut_off_fails = false;  // answers that SIGTERM cut off make run() return 3
-  // One line per request, and for the start and the end of the server; empty: none. Where it throws
-  // the line is lost, and counted.
+  bool cut_off_fails = false;  // true: run() returns 3 if SIGTERM cut off answers
+  // Receives a line for each request, and for start and end of the server; empty: no log. If it
+  // throws, the line is lost and counted.
   std::function<void(const std::string&)> log;
-  bool log_json = false;    // a JSON object each
-  bool log_times = true;    // lines that are no JSON begin with the time
-  bool log_probes = false;  // answers of /health, /live and /metrics have lines, too
+  bool log_json = false;    // true: each line is a JSON object
+  bool log_times = true;    // true: lines that are not JSON begin with the time
+  bool log_probes = false;  // true: requests to /health, /live and /metrics are logged, too
 };
 
-// A model to serve; both parts live longer than the server.
+// A model to serve; its parts must outlive the server.
 struct ModelOffer {
   ServedModel model;
   Generator* generator = nullptr;
@@ -57,21 +57,21 @@ class ApiServer : private HttpHandler {
   explicit ApiServer(ServerOptions options);
   ~ApiServer() override;
 
-  // Throws Error. The port that was taken.
+  // Binds and returns the port. Throws Error.
   uint16_t listen();
-  // Answers until the end. The exit status: 0, 3 when the generator died (or as cut_off_fails says), or what
-  // stop() was told.
+  // Serves until the end and returns the exit status: 0, 3 if the generator died (or as
+  // cut_off_fails says), or the argument of stop().
   int run();
-  // From any thread. The share of the model's bytes that were read, for whoever waits.
+  // Thread-safe. Reports the share of the model's bytes that were read, for clients that wait.
   void loading(double share) { loaded_share_ = share; }
-  // The models can be asked; they have names of their own each. The first is the one of requests that
-  // name none. No event of a generator may come after the server's end.
+  // Starts serving the models, whose names must differ. Requests without a name use the first.
+  // Generators must not send events after the server is destroyed.
   void ready(std::vector<ModelOffer> models);
   void ready(ServedModel model, Generator& generator) { ready({{std::move(model), &generator}}); }
-  void shut_down();                          // as SIGTERM does; the second time at once
-  void stop(int status = 0);                 // now; run() gives the status
-  bool at_once() const { return at_once_; }  // it was told twice
-  // From any thread: a line of the log.
+  void shut_down();                          // what SIGTERM does; a second call ends at once
+  void stop(int status = 0);                 // ends at once; run() returns the status
+  bool at_once() const { return at_once_; }  // true: shut_down() was called twice
+  // Writes one line to the log. Thread-safe.
   void log_event(std::string_view event, const std::string& message) noexcept;
 
  private:
@@ -82,40 +82,40 @@ class ApiServer : private HttpHandler {
     Clock::time_point time;
     GeneratorStats stats;
   };
-  // A model and what is under way there. Event thread only, but for what never changes: `served` and
-  // `queue`.
+  // A model and its running requests. Event thread only, except `served` and `queue`, which never
+  // change.
   struct Host {
     Host(ServedModel model, Generator& g) : served(std::move(model)), generator(g) {}
     const ServedModel served;
     const TokenTexts texts{*served.tokenizer};
     Generator& generator;
-    size_t queue = 0;  // sequences that may wait beside those that run
+    size_t queue = 0;  // sequences that may wait in addition to those that run
     ModelMetrics metrics;
     std::map<uint64_t, std::pair<GenerationPtr, size_t>> running;  // by the generator's id
-    size_t sequences = 0;        // that were submitted and have not ended
-    size_t waiting_tokens = 0;   // of prompts whose first token has not come
-    double rate = 0;             // tokens per second, running mean
+    size_t sequences = 0;                                          // submitted and not ended
+    size_t waiting_tokens = 0;   // tokens of prompts whose first token has not come
+    double rate = 0;             // tokens per second, a running mean
     bool stuck = false;          // a step that never ends was logged
-    bool died = false;           // its end was seen
+    bool died = false;           // the generator's end was handled
     std::deque<Sample> samples;  // of the last seconds, for rates
 
     size_t most() const { return served.slots + queue; }
     int retry_after() const;
-    // Rates are differences between the oldest of the last seconds and now.
+    // Returns the oldest sample of the last seconds; rates are differences between it and now.
     const Sample& sample(std::chrono::milliseconds pace = std::chrono::seconds(1));
     double read_rate();  // bytes per second
   };
   struct Route;
   static const Route* find_route(std::string_view path);
 
-  // HttpHandler
+  // --- HttpHandler ---
   std::optional<HttpReply> refuse(const HttpRequest& head) override;
   void serve(HttpExchangePtr exchange) override;
   bool vital(const HttpRequest& head) override;
   HttpReply broken(int status, const std::string& reason, const HttpRequest& from) override;
   void failed(std::string_view what) noexcept override;
 
-  // Endpoints, as the routes name them: what is answered at once, and what takes its time.
+  // --- endpoints, as the routes name them: those answered at once, then those that take longer ---
   HttpReply health(const HttpRequest& request);
   HttpReply live(const HttpRequest& request);
   HttpReply page(const HttpRequest& request);
@@ -143,11 +143,11 @@ class ApiServer : private HttpHandler {
 
   using TextAnswer = std::string (*)(const RequestBody& body, const ServedModel& model);
   void text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make);
-  // The model that a name means; the first: of those that name none. Throws ApiError 404.
+  // Returns the model of a name, or the first if there is none. Throws ApiError 404.
   Host& host_of(const std::optional<std::string>& name) const;
-  // The one that a body asks for, on a text thread.
+  // Returns the model that a body names; called on a text thread.
   Host& host_of_body(std::string_view body) const;
-  Host* host_of_query(const HttpRequest& request) const;  // null: there is none yet
+  Host* host_of_query(const HttpRequest& request) const;  // null: no model is ready yet
   static std::string model_json(const ServedModel& model, const std::string& id);
   std::string anthropic_models() const;
   void send_state(const HttpExchangePtr& exchange, Host* host);
@@ -155,19 +155,20 @@ class ApiServer : private HttpHandler {
   ApiError loading_error() const;
   static ApiError draining_error();
   ApiError text_full() const;
-  static double longest_step(const GeneratorStats& stats);  // seconds; what takes more is stuck
-  // False: too much waits there already.
+  // in seconds; a step that takes longer counts as stuck
+  static double longest_step(const GeneratorStats& stats);
+  // Queue a job for a thread; false: too many are queued.
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
   bool on_thread(TextWorker& worker, const HttpExchangePtr& exchange, std::function<void()> job);
-  // On the event thread, when a text thread is done with it.
+  // Called on the event thread when a text thread is done with the body.
   void drop_body(const HttpExchangePtr& exchange);
   double load_share() const { return hosts_.empty() ? loaded_share_.load() : 1; }
   bool dead() const;  // no model can answer any more
 
-  // Generating (generation.cpp).
+  // --- generating (generation.cpp) ---
   void generate(HttpExchangePtr exchange, Endpoint endpoint);
-  // On a text thread. A grammar that takes more work than `limits` allow is compiled on the thread
-  // for these, for which no other request waits.
+  // Called on a text thread. A grammar that takes more work than `limits` allow is compiled on the
+  // thread `grammars_`, so that other requests do not wait for it.
   void read_request(const GenerationPtr& g, Endpoint endpoint, const GrammarLimits& limits);
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
@@ -180,11 +181,12 @@ class ApiServer : private HttpHandler {
   void fail_generation(const GenerationPtr& g, const ApiError& error);
   void end_generation(GenerationPtr g, int status, std::string_view word);
   static void check_capacity(const Host& host, size_t sequences);
-  static void check_choices(const Host& host, size_t prompts, size_t choices);  // on a text thread
+  // called on a text thread
+  static void check_choices(const Host& host, size_t prompts, size_t choices);
   static HttpReply stream_head();
   template <class Work>
   void each_generation(Work&& work);
-  void fail_all(const ApiError& error, const Host* host = nullptr);  // null: of every model
+  void fail_all(const ApiError& error, const Host* host = nullptr);  // host null: of all models
   void tick();
   void watch(const GenerationPtr& g);
   void start_ticking();
@@ -194,7 +196,7 @@ class ApiServer : private HttpHandler {
   void drain();
   void drain_on();
 
-  // Runs what works for an exchange, or a generation; where it throws, that alone fails.
+  // Runs `work` for an exchange or a generation; if it throws, only that one fails.
   template <class Work>
   void guard(const HttpExchangePtr& exchange, Work&& work) {
     if (threw(*this, work)) exchange->fail();
@@ -203,9 +205,9 @@ class ApiServer : private HttpHandler {
   void guard(const GenerationPtr& g, Work&& work);
 
   void answer(const HttpExchangePtr& exchange, HttpReply reply);
-  // Adds what every answer carries, and counts it.
+  // Adds the fields that every answer has, and counts the answer.
   void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
-  // The line of a request.
+  // Logs a request.
   void note(const HttpRequest& request, const std::string& id, const std::string& key, int status,
             const std::string& end, std::vector<LogLine::Figure> figures = {},
             const std::string& model = {}) noexcept;
@@ -217,13 +219,13 @@ class ApiServer : private HttpHandler {
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<TextWorker> text_, large_text_;
-  std::unique_ptr<TextWorker> grammars_;      // requests whose grammars take long
-  std::vector<std::unique_ptr<Host>> hosts_;  // empty: they are being loaded
+  std::unique_ptr<TextWorker> grammars_;      // for requests whose grammars take long to compile
+  std::vector<std::unique_ptr<Host>> hosts_;  // empty while models are loaded
   std::set<GenerationPtr> generations_;
   std::atomic<bool> at_once_{false};
   std::atomic<int> stopped_with_ = 0;
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
-  size_t watchers_ = 0;  // of /api/events
+  size_t watchers_ = 0;  // clients of /api/events
   std::atomic<double> loaded_share_{0};
   Clock::time_point started_ = Clock::now();
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines that share a pool of threads take turns, step by step, in the order they asked: so that none
-// waits for more than one step of each other, and a step's time is its own.
+// Lets engines that share a pool of threads take turns, step by step, in the order of asking: an
+// engine waits for at most one step of each other, and the time of a step is its own.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace moebius {
 
 class StepTurns {
  public:
-  // The turn lasts as long as this; null: there is nobody else.
+  // A turn, which lasts as long as this object; null: there is no other engine.
   class Turn {
    public:
     explicit Turn(StepTurns* turns) : turns_(turns) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form that a request wants its answer to have, by the several names that clients use.
+// Reads the form that a request demands of its answer, under the various names that clients use.
 #pragma once
 #include <string>
 
@@ -10,20 +10,21 @@
 
 namespace moebius {
 
-// response_format, structured_outputs, guided_json, guided_regex, guided_choice or json_schema: one
-// of them at most. Throws ApiError.
+// Reads response_format, structured_outputs, guided_json, guided_regex, guided_choice or
+// json_schema, of which at most one may be given. Throws ApiError.
 AnswerFormat read_answer_format(const Fields& fields);
-// {"type": "text" | "json_object" | "json_schema", ...}, with the schema under json_schema or at hand.
+// Parse {"type": "text" | "json_object" | "json_schema", ...}, with the schema under json_schema or
+// directly. Throw ApiError.
 AnswerFormat format_of_type(const Json& value, const std::string& path);
 AnswerFormat format_of_schema(const Json& value, const std::string& path);
 
-// 400 with the path as its parameter.
+// Returns a 400 error whose parameter is the path.
 ApiError api_error(const GrammarError& error, const std::string& path);
-// Throws ApiError.
+// Compiles a format. Throws ApiError.
 GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
                           GrammarCache& cache);
-// The same behind reasoning, where an answer by these rules begins with it or may: the form is that
-// of the content. Throws ApiError.
+// Compiles a format for an answer that may begin with reasoning by these rules: the format then
+// constrains the content after it. Throws ApiError.
 GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
                           const AnswerRules& rules, const Tokenizer& tokenizer,
                           GrammarCache& cache);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What templates may take for a request from a stranger, and how their refusals are told.
+// Limits for rendering templates with untrusted input, and the errors of refused renderings.
 #pragma once
 #include <string>
 
@@ -9,11 +9,12 @@
 
 namespace moebius {
 
-// The limits of one request; `time` is what is left of it (renderings of one request share it).
+// Sets the limits of one request; `time` is what is left for it, because all renderings of a
+// request share it.
 constexpr std::chrono::milliseconds kTemplateTime{200};
 void limit_template(ChatInput& input, std::chrono::nanoseconds time = kTemplateTime);
 
-// 400, without the folder's place: where the model lies is nobody's business.
+// Returns a 400 error without the path of the folder, which clients must not learn.
 ApiError template_refusal(const Error& error, const ServedModel& model, const std::string& texts,
                           const std::string& param);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread for what takes too long for the event thread: parsing, templates, encoding. Its queue is
-// bounded, in jobs and in the bytes that they hold, and one key's jobs fill at most half of it.
+// A thread for work that takes too long for the event thread: parsing, templates, encoding. Its
+// queue is limited in jobs and in bytes that they hold, and the jobs of one key fill at most half
+// of it.
 #pragma once
 #include <pthread.h>
 
@@ -15,7 +16,7 @@ namespace moebius {
 
 class TextWorker {
  public:
-  enum class Order : uint8_t { kArrival, kShortest };  // of the jobs that wait
+  enum class Order : uint8_t { kArrival, kShortest };  // order in which waiting jobs are run
 
   TextWorker(size_t most_jobs, size_t most_bytes, Order order = Order::kArrival)
       : most_jobs_(most_jobs), most_bytes_(most_bytes), order_(order), thread_([this] { run(); }) {}
@@ -31,8 +32,8 @@ class TextWorker {
   TextWorker(const TextWorker&) = delete;
   TextWorker& operator=(const TextWorker&) = delete;
 
-  // False: there are too many already; one alone may hold any number of bytes. `key`: who sent it;
-  // empty: nobody in particular. A job must not throw.
+  // Queues a job; false: the queue is full. A single job may hold any number of bytes. `key`: who
+  // sent it; empty: nobody in particular. A job must not throw. Thread-safe.
   bool put(std::function<void()> job, size_t bytes, const std::string& key = {}) {
     {
       const std::lock_guard lock(mutex_);
@@ -78,19 +79,19 @@ class TextWorker {
     size_t bytes = 0;
     std::string key;
   };
-  // Of one key, of the jobs that wait and the one that runs.
+  // Jobs of one key, waiting and running.
   struct Share {
     size_t jobs = 0, bytes = 0;
   };
   const size_t most_jobs_, most_bytes_;
   const Order order_;
-  size_t bytes_ = 0;  // of the jobs that wait and the one that runs
+  size_t bytes_ = 0;  // of waiting and running jobs
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::multimap<size_t, Job> jobs_;  // the first is next; equal ones in the order they came
+  std::multimap<size_t, Job> jobs_;  // the first one is next; equal keys in order of arrival
   std::map<std::string, Share> shares_;
   bool ending_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // declared last, because it uses the other members
 };
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to text: the bytes of a single token, and the text of an answer as its tokens come.
+// Converts tokens to text: the bytes of a single token, and the text of an answer as it arrives.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,18 +11,18 @@ namespace moebius {
 
 class TokenTexts {
  public:
-  explicit TokenTexts(const Tokenizer& tokenizer);  // must live longer
+  explicit TokenTexts(const Tokenizer& tokenizer);  // the tokenizer must outlive this
   std::string bytes(int32_t token) const;
-  // For JSON: the bytes where they are whole characters, else "bytes:\xe2\x82".
+  // Returns bytes for JSON: as they are if they are whole characters, else "bytes:\xe2\x82".
   static std::string shown(const std::string& bytes);
 
  private:
   const Tokenizer& tokenizer_;
-  int32_t anchor_ = -1;  // a token before which others look as within a text
+  int32_t anchor_ = -1;  // a token after which others have the form that they have within a text
   std::string anchor_text_;
 };
 
-// Text of one choice of a request.
+// Makes the text of one choice of a request.
 ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& request);
 
 }  // namespace moebius

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tools that a request offers, and past messages that called some.
+// Reads the tools that a request offers, and past messages that called tools.
 #pragma once
 #include "serve/fields.h"
 #include "serve/request.h"
 
 namespace moebius {
 
-// One tool, whatever form it came in. Throws ApiError that names the path.
+// One tool, in whatever form it was sent.
 struct ToolInput {
   std::string name;
   std::optional<std::string> description;
-  const Json* schema = nullptr;  // null: no arguments
+  const Json* schema = nullptr;  // null: the tool has no arguments
   bool strict = false;
 };
-// `path` of the object that has both, and the name of the second.
+// Adds a tool. `path`: of the object with name and schema; schema_name: name of its schema member.
+// Throws ApiError that names the path.
 void add_tool(ApiRequest& request, const ToolInput& tool, const std::string& path,
               std::string_view schema_name);
-// After the last tool: whether the model can call any, and those that are asked for exist. With
-// kNone the template does not see them.
+// Call after the last tool: checks that the model can call tools and that demanded ones exist. With
+// kNone the template does not get them. Throws ApiError.
 void finish_tools(ApiRequest& request, const ServedModel& model, const std::string& choice_path);
 
-// Of chat completions: tools, tool_choice, parallel_tool_calls.
+// Reads the fields of chat completions: tools, tool_choice, parallel_tool_calls. Throws ApiError.
 void read_tools(const Fields& fields, ApiRequest& request, const ServedModel& model);
-// "none", "auto", "required" as all interfaces of OpenAI write it; false: it is another value.
+// Reads "none", "auto" or "required", as all of OpenAI's APIs write it; false for other values.
 bool read_choice_word(const Json& value, ApiRequest& request);
-// Arrays of tools by that name, or null.
+// Returns the array of tools, or null.
 const Json* tool_list(const Fields& fields);
 
-// What the tokens of an answer may be where it can call: names of the tools once a call begins, and
-// calls alone, in the form of the model's family, where the choice asks for one. Throws ApiError.
+// Constrains the tokens of an answer that may call tools: to names of the tools once a call begins,
+// and to calls only, in the form of the model's family, if the choice demands one. Throws ApiError.
 void mask_calls(GenerationRequest& generation, const ApiRequest& request, const ServedModel& model);
 
-// Past calls and their results as this model's template expects them: ids in the form of its
-// family, results with the name of their call. Throws ApiError where it cannot print them.
+// Adapts past calls and their results to what the model's template expects: ids in its family's
+// form, results with the name of their call. Throws ApiError if the template cannot print them.
 void repair_past_calls(Json& messages, const ServedModel& model, const std::string& param);
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generator whose weights go when nobody has asked for a while, and come back with the next request.
-// Requests wait meanwhile; where the weights cannot be loaded these end with the reason in words, and
-// the next one tries again. A generator that died is let go of in the same way. Counters go on.
+// A generator that releases its weights after a time without requests, and loads them with the next
+// request. Requests wait meanwhile; if loading fails they end with the reason, and the next request
+// tries again. A generator that died is replaced in the same way. Counters continue.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -16,15 +16,16 @@
 namespace moebius {
 
 struct WakingOptions {
-  std::chrono::milliseconds sleep_after{0};                // 0: only where it died
+  std::chrono::milliseconds sleep_after{0};  // 0: weights are released only if the generator died
   std::function<std::unique_ptr<Generator>()> load;        // throws Error
-  std::function<void(std::unique_ptr<Generator>)> unload;  // gives all of it back
-  std::function<void(const std::string& words)> say;       // for the log; from any thread
+  std::function<void(std::unique_ptr<Generator>)> unload;  // frees everything
+  // receives lines for the log; called from any thread
+  std::function<void(const std::string& words)> say;
 };
 
 class WakingGenerator final : public Generator {
  public:
-  // Begins with one that is loaded.
+  // Starts with a loaded generator.
   WakingGenerator(std::unique_ptr<Generator> awake, WakingOptions options);
   ~WakingGenerator() override;
 
@@ -39,7 +40,7 @@ class WakingGenerator final : public Generator {
  private:
   using Clock = std::chrono::steady_clock;
   struct Job {
-    uint64_t inner = 0;  // its number at the generator; 0: it waits for one
+    uint64_t inner = 0;  // its id at the generator; 0: not submitted yet
     size_t open = 0;     // choices that have not ended
     GenerationRequest request;
   };
@@ -52,19 +53,19 @@ class WakingGenerator final : public Generator {
 
   const WakingOptions options_;
   Sink sink_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   std::unique_ptr<Generator> awake_;       // null: asleep
-  std::map<uint64_t, Job> jobs_;           // by our number
-  std::map<uint64_t, uint64_t> by_inner_;  // ours by the generator's
+  std::map<uint64_t, Job> jobs_;           // by this object's id
+  std::map<uint64_t, uint64_t> by_inner_;  // this object's id by the generator's
   uint64_t next_ = 1, loads_ = 1;
   bool loading_ = false, ending_ = false, ended_ = false, broken_ = false;
   Clock::time_point idle_since_ = Clock::now();
-  GeneratorStats before_;  // counters of those that went
+  GeneratorStats before_;  // counters of generators that were released
   std::thread thread_;
 };
 
-// Adds the counters of one to another's; everything else stays.
+// Adds the counters of `more`; other members stay.
 void add_counters(GeneratorStats& to, const GeneratorStats& more);
 
 }  // namespace moebius

@@ -41,7 +41,7 @@ inline constexpr const char* name_of(HopperScheme s) {
   return kNames[static_cast<int>(s)];
 }
 
-// What follows the codes of a tile.
+// Scales that follow the codes of a tile.
 enum class TileScales : uint8_t {
   kNone,        // nothing: scales are per output and outside of the tiles, or there are none
   kPairs,       // 16 bits per output and term
