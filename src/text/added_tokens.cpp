@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building and running the automaton; word boundaries and swallowed white space.
+// Builds and runs the automaton that finds added tokens; handles word boundaries and swallowed
+// white space.
 #include "text/added_tokens.h"
 
 #include <algorithm>
@@ -53,7 +54,8 @@ std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& 
     by_id.emplace(t.id, out.size());
     out.push_back(std::move(t));
   }
-  // Where two patterns are equal after normalization the first wins, special tokens before others.
+  // If two patterns are equal after normalization the first one wins, and special tokens come
+  // before others.
   std::stable_partition(out.begin(), out.end(), [](const AddedToken& t) { return t.special; });
   return out;
 }
@@ -78,7 +80,8 @@ void TokenFinder::build(const std::vector<std::string>& patterns) {
   edges_.clear();
   pattern_length_.clear();
   std::fill(std::begin(root_), std::end(root_), -1);
-  std::vector<std::pair<int32_t, uint8_t>> parents(1);  // of each node, for the breadth-first pass
+  std::vector<std::pair<int32_t, uint8_t>> parents(1);  // parent and byte of each node, for the
+                                                        // breadth-first pass
   for (size_t p = 0; p < patterns.size(); ++p) {
     pattern_length_.push_back(patterns[p].size());
     int32_t node = 0;
@@ -124,7 +127,7 @@ bool TokenFinder::search(std::string_view text, size_t from, Match& match) const
     }
     node = step(node, byte);
     const Node& at = nodes_[static_cast<size_t>(node)];
-    // Everything still possible now begins at or after this position; it cannot beat a match that
+    // Every match that is still possible begins at or after this position and cannot beat one that
     // begins before it.
     if (found && i + 1 - at.depth > match.begin) return true;
     if (at.report == 0) continue;
@@ -177,8 +180,8 @@ std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags&
     const AddedToken& token = tokens[match.pattern];
     from = end;
     if (token.special && !trusted.empty()) {
-      // Text of a stranger that looks like a special token stays text. If it reaches into trusted
-      // text, search on from there, so that it cannot hide a token of ours.
+      // Untrusted text that looks like a special token stays text. If the match reaches into
+      // trusted text, the search goes on from there, so that untrusted text cannot hide a token.
       const size_t last_foreign = std::string_view(trusted).substr(begin, end - begin).rfind('\0');
       if (last_foreign != std::string_view::npos) {
         from = begin + last_foreign + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symbols of a piece, merging, and cutting of long pieces where no token can span.
+// Splits a piece into symbols, merges them, and cuts long pieces where no token can span the cut.
 #include "text/bpe.h"
 
 #include <algorithm>
@@ -12,9 +12,11 @@ namespace moebius {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kShort = 48;  // symbols up to which scanning for the lowest rank beats a heap
+constexpr size_t kShort = 48;  // for up to this many symbols, a scan for the lowest rank beats a
+                               // heap
 
-// The bytes a token stands for, or false if it holds a character that is no stand-in.
+// Writes the bytes that a token stands for; returns false if one of its characters stands for no
+// byte.
 bool token_bytes(std::string_view token, std::string& out) {
   out.clear();
   for (size_t i = 0; i < token.size();) {
@@ -58,7 +60,8 @@ Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
     for (size_t i = 0; i < vocab_.size(); ++i)
       if (token_bytes(vocab_.token(i), raw)) raw_.insert(raw, vocab_.id(i));
   }
-  // Where every byte has a token nothing is unknown, and no token stands for more than its text.
+  // With a token for every byte nothing is unknown, and no token stands for more bytes than its
+  // text.
   const bool every_byte = options_.bytes ? std::all_of(std::begin(byte_ids_), std::end(byte_ids_),
                                                        [](int32_t id) { return id >= 0; })
                                          : full_fallback_;
@@ -105,7 +108,7 @@ void Bpe::add_merge(std::string_view left, std::string_view right) {
   std::string merged(left);
   merged += right.substr(prefix);
   const int32_t id = known(merged);
-  // A merge of byte-fallback tokens would join characters that the joints do not know.
+  // A merge of byte-fallback tokens would join characters that can_cut_ does not track.
   if (options_.byte_fallback && (is_fallback_name(left) || is_fallback_name(right)))
     can_cut_ = false;
   if (can_cut_) learn_joints(merged);
@@ -125,8 +128,8 @@ bool Bpe::may_join(char32_t left, char32_t right, bool known) const {
 
 int32_t Bpe::char_id(std::string_view character) const { return vocab_.find(character); }
 
-// One character that may need affixes or may not be in the vocabulary. Byte-fallback tokens do not
-// end a run of unknown characters, as in the published implementation.
+// Appends one character that may need affixes or may be missing in the vocabulary. Byte-fallback
+// tokens do not end a run of unknown characters, as in the published implementation.
 void Bpe::slow_symbol(std::string_view character, bool first, bool last, bool& pending_unknown,
                       std::vector<int32_t>& ids) const {
   std::string text(character);
@@ -197,7 +200,7 @@ void Bpe::merge_short(std::vector<int32_t>& ids) const {
 void Bpe::merge_long(std::vector<int32_t>& ids) const {
   struct Symbol {
     uint32_t prev, next;
-    MergeTable::Merge pair;  // with the next symbol
+    MergeTable::Merge pair;  // merge with the next symbol
   };
   const auto n = static_cast<uint32_t>(ids.size());
   std::vector<Symbol> symbols(n);
@@ -222,7 +225,7 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
     heap.pop_back();
     const auto at = static_cast<uint32_t>(top & 0xffffffffu);
     if (symbols[at].pair.rank != static_cast<uint32_t>(top >> 32))
-      continue;  // an entry of a pair that is gone
+      continue;  // the entry's pair no longer exists
     const uint32_t gone = symbols[at].next;
     ids[at] = symbols[at].pair.id;
     ids[gone] = -1;
@@ -265,9 +268,9 @@ void Bpe::encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>
     }
   }
   if (!can_cut_) return encode_segment(piece, cache, out);
-  // Cut where no merged token has these two characters side by side: merges cannot cross, so the
-  // parts are independent. Unknown characters are kept together with their neighbours, because runs
-  // of them may become one token.
+  // Cuts where no merged token has these two characters side by side: merges cannot cross, so the
+  // parts are independent. Unknown characters stay with their neighbours, because a run of them may
+  // become one token.
   size_t begin = 0;
   auto left = unicode::decode(piece.data());
   bool left_known = full_fallback_ || char_id(piece.substr(0, left.length)) >= 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names a template sees, and where templates are found.
+// Finds templates, and defines the names that they see.
 #include "text/chat_template.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMaxSource = uint64_t{4} << 20;
 constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
 constexpr std::chrono::nanoseconds kTimePerByte{
-    100};  // of the input, beside the time that is given
+    100};  // per byte of the input, beside the given time
 
 size_t text_bytes(const Json& j) {
   size_t n = j.is_string() ? j.as_string().size() : 16;
@@ -80,7 +80,7 @@ std::vector<TextSegment> ChatTemplate::render(
     for (const auto& [name, json] : in.extra->members())
       runtime.define(name, jinja::from_json(json, runtime.heap()));
   jinja::Str text = runtime.render(parsed_->block, input);
-  running.reset();  // a long text is not kept three times
+  running.reset();  // frees it first: a long text must not exist three times
   return segments_of(std::move(text));
 }
 

@@ -17,7 +17,7 @@ ChoiceText::ChoiceText(const Tokenizer& tokenizer, const TextRules& rules)
   if (answer_) splitter_.emplace(answer_);
 }
 
-// Markers are read even where special tokens are not shown.
+// Decodes a token. Markers are decoded even where special tokens are not shown.
 std::string ChoiceText::decoded(int32_t token) {
   if (splitter_ && skip_special_ && tokenizer_.is_special(token)) {
     const auto& markers = answer_->marker_tokens;
@@ -51,7 +51,7 @@ std::string ChoiceText::finish(bool cut) {
   return stop_.stopped() ? text : text + release_content();
 }
 
-// Stop strings are looked for in content alone.
+// Passes events on; only content is searched for stop strings.
 std::string ChoiceText::pass(const AnswerEvents& events) {
   std::string shown;
   for (const AnswerEvent& e : events) {
@@ -67,13 +67,13 @@ std::string ChoiceText::pass(const AnswerEvents& events) {
 }
 
 std::string ChoiceText::pass_content(const std::string& text) {
-  if (seen_ < min_new_) return text;  // too early to stop
+  if (seen_ < min_new_) return text;  // an answer this short cannot stop yet
   std::string out = stop_.push(text);
   if (stop_.stopped() && include_stop_) out += stop_.found();
   return out;
 }
 
-// What does not go on is no beginning of a stop string.
+// Releases content that was held back: it ends here, so it cannot become a stop string.
 std::string ChoiceText::release_content() {
   std::string text = stop_.finish();
   if (!text.empty()) stop_ = StopMatcher(stops_);

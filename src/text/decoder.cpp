@@ -17,10 +17,10 @@ namespace moebius {
 
 struct Fragment {
   std::string_view text;
-  bool begin = true, end = true;  // of a token
+  bool begin = true, end = true;  // whether the fragment begins and ends a token
 };
 
-// The state of one stage in one stream.
+// Holds the state of one stage in one stream.
 class DecoderRun {
  public:
   virtual ~DecoderRun() = default;
@@ -29,7 +29,7 @@ class DecoderRun {
   DecoderRun* next = nullptr;
 };
 
-// How a stage's tokens stand for bytes.
+// Tells how a stage's tokens represent bytes.
 enum class TokenBytes : uint8_t { kNo, kAlphabet, kHexTokens };
 
 class DecoderStage {
@@ -66,7 +66,7 @@ std::unique_ptr<const DecoderStage> make_stage(Args... args) {
   return std::make_unique<Stage<Run, Args...>>(std::move(args)...);
 }
 
-// The last run of every stream: collects the text.
+// Ends the chain of stages of every stream and collects the text.
 class Collect final : public DecoderRun {
  public:
   void push(const Fragment& f) override { out->append(f.text); }
@@ -100,7 +100,7 @@ class WholeTokens : public DecoderRun {
   bool open_ = false;
 };
 
-// A token in the alphabet of bytes; one that is not written in it is taken as it is.
+// Returns the bytes of a token in the byte alphabet; another token is returned unchanged.
 std::string alphabet_bytes(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -133,8 +133,8 @@ class ByteLevelRun final : public WholeTokens {
   bool first_ = true;
 };
 
-// A run of tokens <0xHH> is one string if it is valid UTF-8 as a whole, else a replacement
-// character for each.
+// Joins runs of tokens <0xHH>: a run is one string if it is valid UTF-8 as a whole, else one
+// replacement character per token.
 class ByteFallbackRun final : public WholeTokens {
  public:
   static constexpr TokenBytes kBytes = TokenBytes::kHexTokens;
@@ -184,7 +184,7 @@ class FuseRun final : public DecoderRun {
   bool first_ = true;
 };
 
-// Replaces inside each token. One character can be replaced in every fragment at once; other
+// Replaces within each token. A single character is replaced in every fragment at once; other
 // patterns need the token's end.
 class ReplaceWholeRun final : public WholeTokens {
  public:
@@ -251,7 +251,7 @@ class StripRun final : public DecoderRun {
       --left_;
     }
     text += fresh;
-    // Up to stop_ characters at the end may have to go: they wait until the token's end is known.
+    // Up to stop_ characters at the end may be removed: they wait until the token's end is known.
     size_t end = text.size();
     for (size_t n = 0; n < stop_ && end >= character_.size() &&
                        std::string_view(text).substr(0, end).ends_with(character_);
@@ -267,8 +267,8 @@ class StripRun final : public DecoderRun {
   std::string held_;
 };
 
-// The first token loses its replacement characters where a leading one was added; elsewhere they
-// are spaces.
+// Turns replacement characters into spaces; the first token loses those that were added at its
+// start.
 class MetaspaceRun final : public DecoderRun {
  public:
   MetaspaceRun(std::string replacement, bool prepended)
@@ -366,7 +366,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
     if (stage->bytes() == TokenBytes::kHexTokens)
       if (const auto byte = ByteFallbackRun::byte_of(token)) return {*byte};
   }
-  // Behind a letter, because the first token of a text may be written otherwise.
+  // Decodes the token after a letter, because the first token of a text may be decoded differently.
   std::string letter, both;
   for (std::string* out : {&letter, &both}) {
     Stream stream(*this);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Field by field, with the ranges that sampling can use.
+// Reads each field with the range that sampling accepts.
 #include "text/generation_config.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ int32_t checked_id(const Json& j, std::string_view key, uint64_t vocab, const st
   return static_cast<int32_t>(*v);
 }
 
-// An id or a list of ids.
+// Adds an id or a list of ids.
 void add_ids(const Json& json, std::string_view key, uint64_t vocab, const std::string& where,
              std::vector<int32_t>& out) {
   if (!has_value(json, key)) return;

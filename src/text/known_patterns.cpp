@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hand-written scanners for the split expressions of published tokenizers. One is used only when
-// the file's expression is equal to one below byte by byte; tests hold each against the general
-// engine. Alternatives are tried in the order of the expression, and what the engine finds by
-// backtracking is computed directly, so a scan never takes more than linear time.
+// Scans for the split expressions of published tokenizers by hand-written code. A scanner is used
+// only when the file's expression is equal to one below byte by byte; tests hold each against the
+// general engine. Alternatives are tried in the order of the expression, and what the engine finds
+// by backtracking is computed directly, so a scan never takes more than linear time.
 #include <array>
 
 #include "text/pattern.h"
@@ -18,7 +18,7 @@ namespace {
 using unicode::kL, unicode::kM, unicode::kN, unicode::kP, unicode::kS, unicode::kSpace,
     unicode::Table;
 
-// A window on valid UTF-8 with class lookups; positions are byte offsets.
+// Views valid UTF-8 text and looks up character classes; positions are byte offsets.
 class Scan {
  public:
   explicit Scan(std::string_view text) : text_(text), table_(Table::get()) {}
@@ -27,7 +27,7 @@ class Scan {
   char byte(size_t i) const { return text_[i]; }
   bool is(size_t i, char c) const { return i < text_.size() && text_[i] == c; }
   bool newline(size_t i) const { return is(i, '\r') || is(i, '\n'); }
-  // Class word of the character at i (0 at the end) and the position after it.
+  // Returns the class bits of the character at i (0 at the end) and sets the position after it.
   uint32_t mask(size_t i, size_t& next) const {
     if (i >= text_.size()) return 0;
     const auto c = unicode::decode(text_.data() + i);
@@ -39,7 +39,7 @@ class Scan {
     return mask(i, unused);
   }
   bool any(size_t i, uint32_t set) const { return (mask(i) & set) != 0; }
-  // End of the longest run from i of characters of `set` (or of none of `set`).
+  // Returns the end of the longest run from i of characters in `set` (or not in `set`).
   size_t run(size_t i, uint32_t set) const {
     size_t next = i;
     while ((mask(i, next) & set) != 0) i = next;
@@ -60,15 +60,16 @@ class Scan {
   const Table& table_;
 };
 
-// \s+(?!\S)|\s+ from i, where the run ends at `end`.
+// Matches \s+(?!\S)|\s+ from i, where the run of white space ends at `end`.
 size_t spaces(const Scan& s, std::string_view text, size_t i, size_t end) {
   if (s.at_end(end)) return end;
   const size_t last = end - unicode::decode_before(text, end).length;
   return last > i ? last : end;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else
-// as above.
+// Matches \s*[\r
+// ]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else as
+// above.
 size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
   size_t next = i, after_break = 0, end = i;
   while ((s.mask(end, next) & kSpace) != 0) {
@@ -78,8 +79,8 @@ size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
   return after_break > 0 ? after_break : spaces(s, text, i, end);
 }
 
-// 's|'t|'re|'ve|'m|'ll|'d at i: its end, or i. Ignoring case also means that the long s counts as
-// an s.
+// Matches 's|'t|'re|'ve|'m|'ll|'d at i; returns its end, or i. Ignoring case makes the long s
+// match, too.
 size_t contraction(const Scan& s, size_t i, bool ignore_case) {
   if (!s.is(i, '\'') || s.at_end(i + 1)) return i;
   const auto lower = [&](size_t k) {
@@ -94,7 +95,8 @@ size_t contraction(const Scan& s, size_t i, bool ignore_case) {
   return i;
 }
 
-// Scanners give the end of the match at i, or i for none (these expressions never match nothing).
+// Base of scanners: match() returns the end of the match at i, or i for none (these expressions
+// never match the empty text).
 class Scanner : public Pattern {
  public:
   bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const final {
@@ -127,8 +129,10 @@ class ByteLevelScanner final : public Scanner {
   }
 };
 
-// (?i:'s|...)|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS
-// \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+// Scans (?i:'s|...)|[^\r
+// \p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS \p{N}]+[\r
+// ]*|\s*[\r
+// ]+|\s+(?!\S)|\s+
 class WordScanner final : public Scanner {
  public:
   WordScanner(uint32_t letters, int digits) : letters_(letters), digits_(digits) {}
@@ -155,15 +159,16 @@ class WordScanner final : public Scanner {
   int digits_;
 };
 
-// The expression of the o200k vocabulary: words split where lower case turns to upper case.
+// Scans the expression of the o200k vocabulary, which splits words where lower case turns to upper
+// case.
 class CasedScanner final : public Scanner {
   static constexpr uint32_t kBoth = unicode::bit(unicode::kLm) | unicode::bit(unicode::kLo) | kM;
   static constexpr uint32_t kUpper =
       unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt) | kBoth;
   static constexpr uint32_t kLower = unicode::bit(unicode::kLl) | kBoth;
 
-  // UPPER*LOWER+ from i: its end, or i. Where no lower-case character follows the run of UPPER, the
-  // last character of the run that is also LOWER ends the word.
+  // Matches UPPER*LOWER+ from i; returns its end, or i. If no lower-case character follows the run
+  // of UPPER, the run's last character that is also LOWER ends the word.
   static size_t lower_word(const Scan& s, size_t i) {
     size_t end = i, next = i, back = i;
     for (uint32_t m; ((m = s.mask(end, next)) & kUpper) != 0; end = next)
@@ -171,7 +176,7 @@ class CasedScanner final : public Scanner {
     if (s.any(end, kLower)) return s.run(end, kLower);
     return back;
   }
-  // UPPER+LOWER* from i: its end, or i.
+  // Matches UPPER+LOWER* from i; returns its end, or i.
   static size_t upper_word(const Scan& s, size_t i) {
     const size_t end = s.run(i, kUpper);
     return end > i ? s.run(end, kLower) : i;
@@ -209,7 +214,7 @@ class DigitScanner final : public Scanner {
   }
 };
 
-// Chinese characters and kana of the DeepSeek expression.
+// Scans for the Chinese characters and kana of DeepSeek's expression.
 class CjkScanner final : public Scanner {
   size_t match(const Scan&, std::string_view text, size_t i) const override {
     while (i < text.size()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The normalizers. Unicode forms are in unicode_form.cpp.
+// Implements the normalizers. Unicode forms are in unicode_form.cpp.
 #include "text/normalizer.h"
 
 #include "base/utf8.h"
@@ -83,7 +83,7 @@ class Replace final : public Normalizer {
   std::string content_;
 };
 
-// Character by character: lower case, or dropping of marks, or bytes to their stand-ins.
+// Maps characters one by one: to lower case, to nothing (marks), or from bytes to their stand-ins.
 class PerChar final : public Normalizer {
  public:
   enum class What { kLowercase, kStripAccents, kByteLevel };
@@ -145,7 +145,7 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
 
 }  // namespace
 
-char32_t simple_lowercase(char32_t code);  // unicode_form.cpp
+char32_t simple_lowercase(char32_t code);  // defined in unicode_form.cpp
 
 void PerChar::apply(NormalizedText& v) const {
   const Table& table = Table::get();

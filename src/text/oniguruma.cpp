@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one unit that knows Oniguruma. Syntax and options are the library's defaults, as in the
-// published tokenizers.
+// This is the only unit that knows Oniguruma. Syntax and options are the library's defaults, as in
+// the published tokenizers.
 #include "text/oniguruma.h"
 
 #include <oniguruma.h>
@@ -21,29 +21,29 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMaxPattern = 64 * 1024;
-// A greedy loop keeps one stack entry per repetition; a 4 MB run of one class still fits.
+// A greedy loop keeps one stack entry per repetition; a run of 4 MB of one class still fits.
 constexpr unsigned kMaxStackEntries = 8u << 20;
 
-// A text may take a fixed part and a part for each of its bytes. Published patterns take less
-// than 20 steps for a byte.
+// Limits of steps and written bytes for a text: a fixed part and a part per byte. Published
+// patterns take less than 20 steps per byte.
 constexpr uint64_t kSteps = 100'000'000, kStepsPerByte = 64;
 constexpr uint64_t kWritten = uint64_t{64} << 20, kWrittenPerByte = 64;
-// Retries that a search may take without being charged one by one: the engine does not tell their
-// number, so a search that needs more is repeated with a higher limit.
+// Retries that a search may take without being charged: the engine does not tell their number, so a
+// search that needs more is repeated with a higher limit.
 constexpr uint64_t kFirstRetries = 64, kRetriesGrow = 64, kStepsOfSearch = 4;
 
-// The steps that the text of this thread has left.
+// Counts the steps that remain for the current text of this thread.
 struct Work {
   bool counting = false;
   size_t text_bytes = 0;
   uint64_t steps = 0, written = 0;
-  const OnigUChar* end = nullptr;  // of the text that is searched
+  const OnigUChar* end = nullptr;  // end of the searched text
 };
 thread_local Work work;
 
-// The engine asks for the length of every character that a class or a dot matches, and of every
-// character at which it tries anew: those are the steps. Once they are used up a character reaches
-// to the end of the text, so that every loop ends and the search with it.
+// Counts steps. The engine asks for the length of every character that a class or a dot matches,
+// and of every character where it tries again. When the steps are used up, a character reaches to
+// the end of the text, so that every loop and the search end.
 int counted_length(const OnigUChar* p) {
   Work& w = work;
   if (w.end == nullptr) return ONIG_ENCODING_UTF8->mbc_enc_len(p);
@@ -61,7 +61,7 @@ OnigEncoding counted_utf8() {
   return &encoding;
 }
 
-// Literals are compared without asking for lengths, so that a loop over them would go uncounted.
+// Makes loops over literals countable: the engine compares literals without asking for lengths.
 // Returns the pattern with every literal that repeats ("a*", "(?:ab){2,}") spelled as the class of
 // that one character: [^\x{0}-\x{60}\x{62}-\x{10ffff}].
 std::string with_counted_loops(std::string_view p) {
@@ -71,12 +71,12 @@ std::string with_counted_loops(std::string_view p) {
     bool loops;
   };
   struct Group {
-    size_t first;  // the first literal inside
+    size_t first;  // index of the first literal inside
     bool any_case, extended;
   };
   std::vector<Literal> literals;
   std::vector<Group> groups = {{0, false, false}};
-  size_t atom = 0;  // the first literal of what a quantifier would repeat
+  size_t atom = 0;  // first literal of the expression that a quantifier would repeat
   const auto at = [&](size_t i) { return i < p.size() ? p[i] : '\0'; };
   const auto past = [&](char what, size_t from) {
     return std::min(p.find(what, from), p.size() - 1) + 1;
@@ -112,7 +112,9 @@ std::string with_counted_loops(std::string_view p) {
             std::from_chars(p.data() + std::min(first, p.size()),
                             p.data() + std::min(first + most, p.size()), code.emplace(0), 16);
         const auto stop = static_cast<size_t>(hex.ptr - p.data());
-        if (braces && at(stop) != '}') code.reset();  // several characters
+        if (braces && at(stop) != '}')
+          code.reset();  // the quantifier's atom has several
+                         // characters
         end = braces ? past('}', end) : stop;
       } else if (const size_t k = kNames.find(next); k != std::string_view::npos) {
         code = static_cast<uint32_t>(kCodes[k]);
@@ -123,7 +125,7 @@ std::string with_counted_loops(std::string_view p) {
       }
     } else if (c == '[') {
       end += next == '^';
-      end += at(end) == ']';  // a member
+      end += at(end) == ']';  // a bracket that is a member
       for (size_t depth = 1; end < p.size() && depth > 0; ++end) {
         if (p[end] == '\\')
           ++end;
@@ -157,7 +159,7 @@ std::string with_counted_loops(std::string_view p) {
       code = character.code;
       end = i + character.length;
     }
-    // A letter of any case is a class in the engine, too. No range can end at a surrogate.
+    // The engine treats a letter of any case as a class, too. No range can end at a surrogate.
     const bool letter = code && (*code >= 128 || (*code | 32) - 'a' < 26);
     if (code && !(letter && groups.back().any_case) && *code > 0 && *code < 0x10ffff &&
         *code != 0xd7ff && *code != 0xe000)
@@ -176,8 +178,8 @@ std::string with_counted_loops(std::string_view p) {
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
-// Some messages quote a part of the pattern: onig_error_code_to_str() then reads a third argument,
-// whatever the caller gave.
+// Returns the text of an error. Some messages quote a part of the pattern: onig_error_code_to_str()
+// then reads a third argument, whatever the caller gave.
 std::string onig_message(int code, OnigErrorInfo info = {}) {
   OnigUChar none[1] = {};
   info.enc = ONIG_ENCODING_UTF8;
@@ -210,8 +212,8 @@ struct ParamDeleter {
 struct OnigPattern::Impl {
   regex_t* regex = nullptr;
   std::string where;
-  uint64_t retry_steps = 1;  // a retry compares literals: the longer the pattern, the more
-  bool refers = false;       // and with a back reference text, up to all of it
+  uint64_t retry_steps = 1;  // steps per retry, which compares literals: more for a longer pattern
+  bool refers = false;       // a back reference compares text, at most all of it
   ~Impl() {
     if (regex) onig_free(regex);
   }
@@ -257,7 +259,7 @@ bool OnigPattern::search(std::string_view text, size_t from, size_t& begin, size
     if (param) onig_initialize_match_param(param.get());
   }
   if (!region || !param) throw std::bad_alloc();
-  const TextBudget budget(text.size());  // where the caller has none
+  const TextBudget budget(text.size());  // used if the caller has no budget
   Work& w = work;
   const OnigUChar* const start = bytes(text.data());
   const OnigUChar* const stop = start + text.size();

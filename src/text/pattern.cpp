@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Literal and general patterns, and the walk over all matches.
+// Implements literal and general patterns, and the walk over all matches.
 #include "text/pattern.h"
 
 #include "text/json_fields.h"

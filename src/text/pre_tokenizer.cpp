@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages, and how matches become pieces (Isolated, Removed, Contiguous, MergedWithPrevious,
-// MergedWithNext).
+// Implements the stages, and how matches become pieces (Isolated, Removed, Contiguous,
+// MergedWithPrevious, MergedWithNext).
 #include "text/pre_tokenizer.h"
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace moebius {
 
-// Where a stage sends its pieces: to the rest of the stages, then to the sink.
+// Passes a stage's pieces to the remaining stages, and after the last one to the sink.
 struct PreNext {
   const std::unique_ptr<PreStage>* stage;
   size_t left;
@@ -22,7 +22,7 @@ struct PreNext {
 class PreStage {
  public:
   virtual ~PreStage() = default;
-  // False: the sink wants no more.
+  // Returns false if the sink wants no more pieces.
   virtual bool run(std::string_view text, bool at_start, const PreNext& next) const = 0;
 };
 
@@ -47,7 +47,7 @@ class Cutter {
   Cutter(Behavior behavior, std::string_view text, bool at_start, const PreNext& next)
       : behavior_(behavior), text_(text), at_start_(at_start), next_(next) {}
 
-  // False, as of finish(): no more is wanted.
+  // Adds a span; returns false if no more pieces are wanted, like finish().
   bool add(const Span& span) {
     bool more = true;
     switch (behavior_) {
@@ -88,8 +88,8 @@ class Cutter {
     open_ = true;
     return more;
   }
-  // From the right: a match goes to the piece after it, unless that piece begins with a match of
-  // its own.
+  // Merges from the right: a match joins the piece after it, unless that piece begins with a match
+  // of its own.
   bool merge_with_next() {
     std::vector<Span> pieces;
     bool previous = false;
@@ -141,7 +141,7 @@ class Split final : public PreStage {
   bool invert_;
 };
 
-// Splits on single characters chosen by a predicate.
+// Splits at single characters chosen by a predicate.
 class CharSplit final : public PreStage {
  public:
   using Predicate = std::function<bool(char32_t)>;
@@ -169,7 +169,8 @@ class CharSplit final : public PreStage {
   Behavior behavior_;
 };
 
-// Words (\w+) and runs of what is neither word nor space; white space disappears.
+// Splits into words (\w+) and runs of characters that are neither word nor space; drops white
+// space.
 class Whitespace final : public PreStage {
  public:
   bool run(std::string_view text, bool at_start, const PreNext& next) const override {

@@ -33,7 +33,7 @@ class CharacterMap {
     texts_ = bytes.substr(4 + trie_bytes);
   }
 
-  // What the shortest entry that `text` begins with stands for.
+  // Returns the replacement of the shortest entry with which `text` begins.
   std::optional<std::string_view> find(std::string_view text) const {
     size_t node = offset(units_[0]);
     for (const char c : text) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Knuth-Morris-Pratt automaton per stop string. What an automaton has matched so far is the
-// part of the text that must wait.
+// Finds stop strings by one Knuth-Morris-Pratt automaton each. The longest text that an automaton
+// has matched so far must be held back.
 #include "text/stop.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::string StopMatcher::push(std::string_view text) {
   held_ += text;
   if (stops_.empty()) return std::exchange(held_, {});
   size_t best_begin = held_.size(), best_stop = stops_.size();
-  // Automata have seen everything of held_ but the new text.
+  // The automata have read all of held_ but the new text.
   for (size_t i = held_.size() - text.size(); i < held_.size() && best_stop == stops_.size(); ++i) {
     for (size_t s = 0; s < stops_.size(); ++s) {
       const std::string& stop = stops_[s];
@@ -39,7 +39,7 @@ std::string StopMatcher::push(std::string_view text) {
       if (k == stop.size()) k = border_[s][k];
       while (k > 0 && held_[i] != stop[k]) k = border_[s][k];
       if (held_[i] == stop[k]) ++k;
-      // Of stop strings that end here the one that begins first.
+      // If several stop strings end here, the one that begins first wins.
       if (k == stop.size() && i + 1 - k < best_begin) {
         best_begin = i + 1 - k;
         best_stop = s;

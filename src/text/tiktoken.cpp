@@ -27,7 +27,7 @@ constexpr std::string_view kKimiRegex =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Tokens by their bytes.
+// Reads the tokens by their bytes.
 TokenTable read_ranks(std::string_view text, const std::string& file) {
   TokenTable raw;
   std::string token;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Growth and insertion; open addressing with linear probing at no more than 3/4 load.
+// Inserts tokens and grows the table; open addressing with linear probing at no more than 3/4 load.
 #include "text/token_table.h"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ void PieceCache::store(std::string_view piece, uint64_t hash, std::span<const in
                   static_cast<uint16_t>(piece.size()), static_cast<uint16_t>(ids.size())};
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   keys_ += piece;
-  slots_[i] = slot;  // when what it names is there
+  slots_[i] = slot;  // set last, when the entry exists
   ++used_;
 }
 

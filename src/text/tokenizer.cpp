@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline: cut out added tokens, normalize, cut out normalized ones, pre-tokenize, merge,
-// post-process; and back.
+// Runs the pipeline: cuts out added tokens, normalizes, cuts out normalized added tokens,
+// pre-tokenizes, merges, post-processes; and decodes.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Merger final : public PieceSink {
   std::vector<int32_t>& out_;
 };
 
-// One stretch between raw added tokens. False: there are too many tokens.
+// Encodes the text between two added tokens. Returns false if there are too many tokens.
 bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_start,
                     Merger& merger) {
   if (p.normalizer) p.normalizer->apply(value);
@@ -54,7 +54,7 @@ bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_sta
   return true;
 }
 
-// Nothing: there are more than `most`.
+// Encodes a text; returns nothing if there are more than `most` tokens.
 std::optional<std::vector<int32_t>> encode_text(const Tokenizer::Parts& p, std::string_view text,
                                                 const TrustFlags& trusted, bool add_special,
                                                 size_t most) {
@@ -62,7 +62,7 @@ std::optional<std::vector<int32_t>> encode_text(const Tokenizer::Parts& p, std::
   std::vector<int32_t> out;
   out.reserve(std::min(text.size() / 3, most) + 16);
   if (add_special) out = p.post.before;
-  // Whoever finds the cache in use encodes without one.
+  // A thread that finds the cache in use encodes without it.
   std::unique_lock lock(p.cache_mutex, std::try_to_lock);
   Merger merger(*p.model, lock.owns_lock() ? &p.cache : nullptr, most, out);
   for (const TokenSpan& span : cut_added_tokens(text, trusted, p.raw_finder, p.raw_tokens, most)) {
@@ -129,7 +129,7 @@ void Tokenizer::Parts::connect() {
     normalized_tokens.push_back(t);
     normalized.push_back(content.text);
   }
-  for (const auto& [id, index] : model->earlier_ids())  // special where its token is
+  for (const auto& [id, index] : model->earlier_ids())  // an earlier id is special if its token is
     if (const auto it = added_ids.find(std::string(vocab.token(index))); it != added_ids.end())
       added_of_id.emplace(id, added_of_id.at(it->second));
   raw_finder.build(raw);
@@ -180,7 +180,7 @@ std::optional<std::vector<int32_t>> Tokenizer::encode_segments_within(
       text += unicode::lossy(s.text);
     trusted.append(text.size() - before, s.trusted ? '\1' : '\0');
     foreign = foreign || (!s.trusted && !s.text.empty());
-    std::string().swap(s.text);  // a long one is not there twice while it is encoded
+    std::string().swap(s.text);  // frees it: a long text must not exist twice while it is encoded
   }
   if (!foreign) trusted.clear();
   return encode_text(*parts_, text, trusted, add_special, most);

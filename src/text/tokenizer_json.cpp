@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads tokenizer.json. Vocabulary, scores and merges, which make up nearly all of the file, go
-// straight into their tables; the rest becomes a small tree.
+// straight into their tables; everything else becomes a small tree.
 #include <algorithm>
 #include <limits>
 
@@ -19,10 +19,10 @@ class Reader final : public JsonHandler {
  public:
   JsonTree tree;
   TokenTable vocab;
-  std::vector<double> scores;  // of a vocabulary that is a list of tokens and scores
-  size_t listed = 0;           // how many
+  std::vector<double> scores;  // scores of a vocabulary that is a list of tokens and scores
+  size_t listed = 0;           // number of listed tokens
   double lowest = std::numeric_limits<double>::infinity();
-  std::vector<std::pair<int32_t, size_t>> earlier_ids;  // of tokens that are listed again
+  std::vector<std::pair<int32_t, size_t>> earlier_ids;  // ids of tokens that are listed again later
   bool has_vocab = false, has_scores = false, has_merges = false;
   struct Merge {
     std::string left, right;
@@ -128,7 +128,7 @@ class Reader final : public JsonHandler {
         fmt::format("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings",
                     merges.size(), what));
   }
-  // At a member of the object "model" of the root.
+  // Returns whether the parser is at a member of the root's object "model".
   bool in_model(std::string_view key) const {
     return tree.depth() == 2 && tree.key_at(0) == "model" && tree.object_at(1) &&
            tree.key_at(1) == key;
@@ -146,7 +146,7 @@ class Reader final : public JsonHandler {
     const auto id = static_cast<int32_t>(listed++);
     lowest = std::min(lowest, score_);
     if (const int32_t before = vocab.find(token_); before >= 0) {
-      const size_t index = vocab.reassign(token_, id);  // the later one counts
+      const size_t index = vocab.reassign(token_, id);  // the later entry applies
       earlier_ids.emplace_back(before, index);
       scores[index] = score_;
     } else {
@@ -164,7 +164,7 @@ class Reader final : public JsonHandler {
     }
     const size_t space = v.find(' ');
     if (space == std::string::npos || v.find(' ', space + 1) != std::string::npos) {
-      // Old files start with a version line that is no merge.
+      // Old files start with a version line, which is no merge.
       if (merges.empty() && v.starts_with("#version")) return true;
       return stop(
           fmt::format("model.merges[{}] is '{}'; expected two tokens with one space between them",
@@ -189,7 +189,7 @@ class Reader final : public JsonHandler {
   std::string token_;
   Merge pair_;
   double score_ = 0;
-  int parts_ = -1;  // values seen of a pair; -1: outside
+  int parts_ = -1;  // values read of the current pair; -1: outside a pair
 };
 
 std::string optional_string(const Json& object, std::string_view key, const std::string& where) {
@@ -291,7 +291,7 @@ void parse_template(const Json& json, const std::string& where, PostProcessor& o
   out.after.insert(out.after.end(), mine.after.begin(), mine.after.end());
 }
 
-// ["</s>", 2]
+// Returns the id of a pair such as ["</s>", 2].
 int32_t named_id(const Json& json, std::string_view key, const std::string& where) {
   const Json& pair = require_field(json, key, where);
   const auto id = pair.is_array() && pair.items().size() == 2 && pair.items()[1].is_integer()
@@ -304,7 +304,7 @@ int32_t named_id(const Json& json, std::string_view key, const std::string& wher
 void parse_post(const Json& json, const std::string& where, int depth, PostProcessor& out) {
   if (depth > 16) fail("{}: sequences nested deeper than 16", where);
   const std::string& type = string_field(json, "type", where);
-  if (type == "ByteLevel") return;  // concerns offsets only
+  if (type == "ByteLevel") return;  // affects offsets only
   if (type == "TemplateProcessing") return parse_template(json, where, out);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     out.before.insert(out.before.begin(), named_id(json, "cls", where));

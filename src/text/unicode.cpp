@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Class table, lossy decoding and the byte alphabet.
+// Holds the class table, decodes with replacement characters, and maps the byte alphabet.
 #include "text/unicode.h"
 
 #include <cstring>
@@ -34,8 +34,8 @@ const ByteAlphabet& alphabet() {
   return a;
 }
 
-// How many bytes of `rest` (which starts with an invalid character) one replacement stands for, and
-// whether the sequence only lacks bytes that the end of the text cut off.
+// Describes an invalid sequence at the start of a text: how many bytes one replacement character
+// stands for, and whether only the end of the text cut it off.
 struct Broken {
   size_t length;
   bool cut;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NFC, NFD, NFKC, NFKD and graphemes through utf8proc, which only this unit includes. Only the stretches that
-// can change are decomposed; marks are sorted here, because the library's own ordering takes
-// quadratic time on long runs of them.
+// Computes NFC, NFD, NFKC, NFKD and graphemes through utf8proc, which only this unit includes. Only
+// the stretches that can change are decomposed; marks are sorted here, because the library's own
+// ordering takes quadratic time on long runs of them.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@ bool contains(const Range (&ranges)[n], char32_t c) {
   return r != ranges + n && c >= r->low;
 }
 
-// Marks and compatibility characters of Unicode 10 and later. The library that published tokenizers
-// were trained with has the tables of Unicode 9 and leaves them alone; to give the same ids, so do
-// we.
+// Returns whether a mark or compatibility character is from Unicode 10 or later. The library that
+// published tokenizers were trained with has the tables of Unicode 9 and leaves such characters
+// alone; this code does so, too, to give the same ids.
 bool newer_than_tables(char32_t c) {
   static constexpr Range kRanges[] = {
       {0x07fd, 0x07fd},   {0x0898, 0x089f},   {0x08ca, 0x08d3},   {0x09fe, 0x09fe},
@@ -42,7 +42,8 @@ bool newer_than_tables(char32_t c) {
   return c >= 0x7fd && contains(kRanges, c);
 }
 
-// True only for characters that stay as they are in NFC and never join the character before them.
+// Returns true only for characters that NFC leaves as they are and that never join the character
+// before them.
 bool nfc_inert(char32_t c) {
   if (c < 0x300) return true;
   static constexpr Range kRanges[] = {
@@ -57,7 +58,7 @@ bool nfc_inert(char32_t c) {
 
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Canonical ordering: a stable sort of every run of marks by class.
+// Orders marks canonically: sorts every run of marks stably by class.
 void order_marks(std::vector<utf8proc_int32_t>& codes) {
   const auto less = [](utf8proc_int32_t a, utf8proc_int32_t b) {
     return combining_class(a) < combining_class(b);
@@ -108,8 +109,8 @@ std::string normalize_stretch(std::string_view text, UnicodeForm form) {
   return out;
 }
 
-// The next stretch at or after `from` that may change: it starts at the character before the first
-// one that is not inert (a base may join its marks) and ends before the next inert character.
+// Finds the next stretch at or after `from` that may change: it starts at the character before the
+// first one that is not inert (a base may join its marks) and ends before the next inert character.
 bool next_stretch(std::string_view text, size_t from, UnicodeForm form, size_t& begin,
                   size_t& end) {
   const auto inert = [&](char32_t c) {

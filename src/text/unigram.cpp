@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same sums in the same order as the tokenizers library, so that ties break alike: tokens are
-// tried in ascending order of their beginning, and only a higher score replaces another.
+// Finds the most likely tokens with the same sums in the same order as the tokenizers library, so
+// that ties break alike: tokens are tried in ascending order of their beginning, and only a higher
+// score replaces another.
 #include "text/unigram.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace moebius {
 namespace {
 
-constexpr double kUnknownPenalty = 10.0;  // below the least likely token
+constexpr double kUnknownPenalty = 10.0;  // below the score of the least likely token
 
 }  // namespace
 
@@ -25,7 +26,7 @@ ByteTrie::ByteTrie(const TokenTable& tokens) {
     uint32_t begin, end;
     size_t depth;
   };
-  std::vector<Range> ranges;  // of each node: the tokens that begin with its path
+  std::vector<Range> ranges;  // [node] tokens that begin with its path
   const auto add_node = [&](const Range& range, uint8_t label) {
     nodes_.emplace_back();
     labels_.push_back(label);
@@ -34,7 +35,7 @@ ByteTrie::ByteTrie(const TokenTable& tokens) {
   add_node({0, static_cast<uint32_t>(order.size()), 0}, 0);
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Range r = ranges[n];
-    // Of tokens with equal paths (there is at most one) the node itself is the end.
+    // The node stands for the token that equals its path; there is at most one.
     while (r.begin < r.end && tokens.token(order[r.begin]).size() == r.depth) {
       if (r.depth > 0) nodes_[n].token = static_cast<int32_t>(order[r.begin]);
       ++r.begin;
@@ -95,7 +96,7 @@ std::vector<Unigram::Best> Unigram::best_cuts(std::string_view text) const {
   return best;
 }
 
-// A token of the vocabulary, or the bytes of unknown text, or the unknown token.
+// Appends a token of the vocabulary, the byte tokens of unknown text, or the unknown token.
 void Unigram::append(std::string_view token, std::vector<int32_t>& ids) const {
   const int32_t id = vocab_.find(token);
   if (id >= 0) {
@@ -105,14 +106,14 @@ void Unigram::append(std::string_view token, std::vector<int32_t>& ids) const {
              })) {
     for (const char c : token) ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
   } else {
-    ids.push_back(options_.unk_id.value());  // best_cuts found it
+    ids.push_back(options_.unk_id.value());  // set, because best_cuts() needed it for this text
   }
 }
 
 std::vector<int32_t> Unigram::tokens_of(std::string_view text) const {
   const std::vector<Best> best = best_cuts(text);
-  std::vector<std::string_view> parts;  // from the end
-  bool unknown = false;                 // the part last pushed is
+  std::vector<std::string_view> parts;  // collected from the end
+  bool unknown = false;                 // whether the part added last is unknown
   for (size_t end = text.size(); end > 0; end = best[end].from) {
     const std::string_view part = text.substr(best[end].from, end - best[end].from);
     const bool is_unknown = options_.unk_id && best[end].id == *options_.unk_id;

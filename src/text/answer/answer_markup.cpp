@@ -18,7 +18,7 @@ std::string names_of(const Rows& rows) {
   return out;
 }
 
-// Special tokens whose text stands in a marker.
+// Returns the special tokens whose text is part of a marker.
 std::vector<int32_t> special_tokens_in(const Tokenizer& tokenizer,
                                        const std::vector<std::string_view>& texts) {
   std::vector<int32_t> out;
@@ -40,7 +40,8 @@ constexpr const char* kProbeTools =
 constexpr const char* kProbeMessages =
     R"([{"role":"user","content":"Weather?"},{"role":"assistant","content":"","tool_calls":[{"id":"functions.get_weather:0","type":"function","function":{"name":"get_weather","arguments":{"city":"Oslo","days":2}}}]}])";
 
-// The prompt may begin with the same bytes of a marker as the answer ("<think>", "<tool_call>").
+// Returns where the marker at `at` begins: its first bytes may end the prompt, as of "<think>" and
+// "<tool_call>".
 size_t begin_of_marker(std::string_view text, size_t at) {
   const size_t open = text.substr(0, at).find_last_of("<[");
   if (open == text.npos) return at;
@@ -48,7 +49,8 @@ size_t begin_of_marker(std::string_view text, size_t at) {
   return text.substr(open, at - open).find(close) == text.npos ? open : at;
 }
 
-// What the template prints behind its prompt for an answer that calls; nothing where it cannot.
+// Returns what the template prints after its prompt for an answer with a call; empty if it cannot
+// print one.
 std::string printed_call(const ChatTemplates& templates, CallIds ids) {
   const Json all = with_family_calls(parse_json(kProbeMessages, "probe"), ids);
   const Json tools = parse_json(kProbeTools, "probe");
@@ -76,7 +78,7 @@ std::string printed_call(const ChatTemplates& templates, CallIds ids) {
   }
 }
 
-// How well a format reads that: not at all, a call of that name, or all of it.
+// Tells how well a format reads a printed call: not at all, only its name, or all of it.
 enum class Reading : uint8_t { kNone, kName, kWhole };
 
 Reading reading_of(const ToolFormat& format, const std::string& printed) {
@@ -105,10 +107,10 @@ Reading reading_of(const ToolFormat& format, const std::string& printed) {
   return same ? Reading::kWhole : Reading::kName;
 }
 
-// Words of a template may mean another format than the one that has them: what it prints for a past
-// call is what the model writes, and decides. Arguments need not be right for the format that the
-// words name, because some templates print them without quotes. A template that prints no call is
-// taken by its words.
+// Finds the format of a template's calls. The template's words may belong to another format than
+// the one they suggest: what it prints for a past call is what the model writes, and decides.
+// Arguments need not be right for the format that the words name, because some templates print them
+// without quotes. A template that prints no call is taken by its words.
 const ToolFormat* recognise_by_print(const ChatTemplates& templates) {
   const ToolFormat* named = recognise_tool_format(templates.text());
   if (!prints_calls(templates)) return named;

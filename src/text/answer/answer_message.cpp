@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kEndTokens = 64;
 
-// Both forms of a tool.
+// Returns the function of a tool in either form, bare or as the member "function".
 const Json& function_of(const Json& tool) {
   const Json* function = tool.find("function");
   return function != nullptr ? *function : tool;

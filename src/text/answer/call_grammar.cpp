@@ -10,19 +10,19 @@ namespace {
 
 using Rule = GrammarBuilder::Rule;
 
-constexpr size_t kFreeLevels = 8;  // of objects and lists in forms that are not JSON
+constexpr size_t kFreeLevels = 8;  // levels of objects and lists in forms that are not JSON
 
 Rule open_channel(GrammarBuilder& b, const char* name) {
   return b.sequence({b.marker("<|channel|>"), b.literal(name), b.marker("<|message|>")});
 }
 
-// What may stand before an answer's content or calls: reasoning up to its end, where the prompt
+// Allows what may precede an answer's content or calls: reasoning up to its end, if the prompt
 // leaves room for it.
 Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
   const ReasoningFormat* r = rules.reasoning;
   if (r == nullptr || rules.start == AnswerStart::kContent) return b.literal("");
   const std::string ends[] = {std::string(r->end)};
-  if (r->name == "harmony") {  // a message in the channel of reasoning, or several
+  if (r->name == "harmony") {  // one or several messages in the channel of reasoning
     const Rule rest =
         b.sequence({b.text_until(ends), b.marker("<|start|>"), b.literal("assistant")});
     const Rule more = b.repeat(b.sequence({open_channel(b, "analysis"), rest}), 0);
@@ -33,7 +33,7 @@ Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
   return b.optional(b.sequence({b.marker(std::string(r->begin)), rest}));
 }
 
-// Parts of one format's calls.
+// Builds the rules of one format's calls.
 class CallRules {
  public:
   CallRules(const AnswerRules& rules, const Tokenizer& tokenizer, const GrammarLimits& limits)
@@ -50,7 +50,8 @@ class CallRules {
         b_.sequence({reasoning_rule(b_, rules_), no_content(), sections(b_.choice(calls))}));
   }
 
-  // Free text; where a marker comes, a name follows, and of strict tools the arguments.
+  // Builds a grammar of free text in which every marker is followed by a tool's name, and for
+  // strict tools by the arguments.
   GrammarPtr free() {
     const std::string marker = trigger();
     if (marker.empty()) return nullptr;
@@ -58,7 +59,7 @@ class CallRules {
     for (const Tool& t : rules_.tools->tools())
       names.push_back(t.strict ? call_behind(t, marker) : name_behind(t, marker));
     GrammarBuilder::Trigger triggers[] = {{marker, b_.choice(names)}};
-    // A token that is only part of the marker stands in other markers as well.
+    // The special token is only a part of the marker, and other markers contain it, too.
     if (const auto s = b_.special_in(marker); s && s->bytes < marker.size()) {
       const Rule rest = mark(std::string_view(marker).substr(s->at + s->bytes));
       triggers[0] = {marker.substr(s->at, s->bytes),
@@ -74,7 +75,8 @@ class CallRules {
     const std::string markers[] = {std::string(s)};
     return b_.text_until(markers);
   }
-  // What markers go on with, other than that of a call, behind the token that they share.
+  // Lists how other markers than that of a call continue after the special token that they share
+  // with it.
   std::vector<std::string> other_markers() const {
     std::vector<std::string> out;
     if (f_.name == "kimi_k3") out = {"think", "response", "tools", "argument"};
@@ -88,7 +90,7 @@ class CallRules {
     return out;
   }
 
-  // Where content stands between markers: none of it.
+  // Allows no content between markers; only the frame around it remains.
   Rule no_content() {
     const ReasoningFormat* around = framed_by(&f_, rules_.reasoning);
     if (around == nullptr) return text("");
@@ -97,7 +99,7 @@ class CallRules {
     return b_.optional(b_.sequence({mark(around->content_begin), end}));
   }
 
-  // All of an answer's calls.
+  // Builds the rule of all calls of an answer.
   Rule sections(Rule call) {
     const auto more = [&](Rule first, Rule next) {
       return several_ ? b_.sequence({first, b_.repeat(next, 0)}) : first;
@@ -114,7 +116,8 @@ class CallRules {
       return b_.sequence(
           {mark(f_.section_begin), more(call, call), text("\n"), mark(f_.section_end)});
     if (f_.name == "llama3_json" || f_.layout == CallLayout::kChannels) return call;
-    const bool one = f_.call_begin.empty() || f_.name == "qwen3_coder";  // per section
+    // one call per section
+    const bool one = f_.call_begin.empty() || f_.name == "qwen3_coder";
     const bool lines = (f_.layout == CallLayout::kTagged && !one && f_.lines) ||
                        f_.layout == CallLayout::kElements;
     if (one) {
@@ -126,7 +129,7 @@ class CallRules {
         {mark(f_.section_begin), text(lines ? "\n" : ""), more(call, call), mark(f_.section_end)});
   }
 
-  // One call, within a section.
+  // Builds the rule of one call within a section.
   Rule whole_call(const Tool& t) {
     switch (f_.layout) {
       case CallLayout::kObject: {
@@ -157,14 +160,14 @@ class CallRules {
     return text("");
   }
 
-  // Behind the name, up to the arguments.
+  // Builds the rule of the text between name and arguments.
   Rule tag_end() {
     if (f_.tag_end.empty()) return text(std::string(f_.name_end) + (f_.lines ? "\n" : ""));
     return b_.sequence({text(std::string(f_.name_end) + " index=\""), b_.regex("[0-9]{1,4}"),
                         text("\""), mark(f_.tag_end)});
   }
 
-  // Between marker and arguments.
+  // Builds the rule of the text between marker and arguments.
   Rule head(const Tool& t) {
     if (f_.ids == CallIds::kFunctions)
       return b_.sequence(
@@ -178,7 +181,7 @@ class CallRules {
     return b_.schema(t.schema, "tools." + t.name);
   }
 
-  // A property's schema by itself: what it refers to comes along.
+  // Returns a property's schema as a document of its own, with the definitions it refers to.
   Json alone(const Tool& t, const Json& property) const {
     Json out = property;
     for (const char* name : {"$defs", "definitions"})
@@ -195,7 +198,7 @@ class CallRules {
     return false;
   }
 
-  // Every property in its order, those that need not come perhaps.
+  // Builds the rule of all properties in order; optional ones may be absent.
   Rule tagged(const Tool& t) {
     std::vector<Rule> parts;
     const Json* properties = t.schema.find("properties");
@@ -231,7 +234,7 @@ class CallRules {
     return b_.sequence(parts);
   }
 
-  // What the tag of an argument says of its type.
+  // Returns the text by which an argument's tag states the argument's type.
   Rule value_type(const Json& property) {
     const JsonKinds kinds = kinds_of_schema(property);
     if (f_.name != "kimi_k3") return text(kinds == kStringKind ? "true" : "false");
@@ -246,12 +249,13 @@ class CallRules {
     return words.empty() ? text("object") : b_.words(words);
   }
 
-  // The members of an object by their schema, each written by `member`; those that need not come
-  // perhaps. `comma` stands between them.
+  // Builds the rule of an object's members by their schema; `member` writes each, `comma` separates
+  // them, and optional ones may be absent.
   template <class Member>
   Rule members_of(const Json& object, std::string_view comma, const Member& member) {
     const Json* properties = object.find("properties");
-    Rule none = text(""), some = text("");  // behind nothing written, behind something
+    Rule none = text(""), some = text("");  // positions where nothing was written yet, and where
+                                            // something was
     if (properties == nullptr) return none;
     const auto& list = properties->members();
     for (size_t i = list.size(); i > 0; --i) {
@@ -270,7 +274,7 @@ class CallRules {
     return found != nullptr ? *found : Json();
   }
 
-  // Gemma's values: as JSON, but for strings and keys.
+  // Builds Gemma's values, which are JSON except for strings and keys.
   Rule gemma_string(const Json& schema) {
     const Json* words = schema.find("enum");
     if (words == nullptr) return b_.sequence({mark(f_.separator), until(f_.separator)});
@@ -296,7 +300,7 @@ class CallRules {
                       b_.words(std::vector<std::string>{"true", "false", "null"})});
   }
 
-  // MiniMax-M3's: an element for each member, `item` for those of a list.
+  // Builds MiniMax-M3's values: an element for each member, and `item` elements for a list.
   Rule elements(const Tool& t, const Json& schema, size_t depth) {
     return members_of(schema, "", [&](const std::string& key, const Json& property) {
       return element(t, key, property, depth);
@@ -330,7 +334,7 @@ class CallRules {
     return b_.words(list);
   }
 
-  // key=value, with commas between those that come.
+  // Builds key=value pairs with commas between them.
   Rule pythonic(const Tool& t) {
     return members_of(t.schema, ", ", [&](const std::string& key, const Json& property) {
       return b_.sequence(
@@ -338,7 +342,7 @@ class CallRules {
     });
   }
 
-  // The marker behind which a name comes.
+  // Returns the marker that a name follows.
   std::string trigger() const {
     if (f_.name == "llama3_json") return {};
     if (f_.layout == CallLayout::kChannels) return " to=functions.";
@@ -351,7 +355,7 @@ class CallRules {
     return std::string(f_.section_begin);
   }
 
-  // What comes behind that marker, up to the end of the name.
+  // Builds the rule of the text after that marker, up to the end of the name.
   Rule name_behind(const Tool& t, const std::string&) {
     const Rule space = b_.regex("[ \\n]{0,2}");
     switch (f_.layout) {
@@ -384,7 +388,7 @@ class CallRules {
     return text("");
   }
 
-  // A strict tool's call, from behind the trigger to its end.
+  // Builds the rule of a strict tool's call, from after the trigger to its end.
   Rule call_behind(const Tool& t, const std::string& marker) {
     if (f_.layout == CallLayout::kChannels)
       return b_.sequence(

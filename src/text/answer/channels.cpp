@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-OSS: an answer is a row of messages, each with a head that names its channel and, of a call,
-// the function it goes to. Analysis is reasoning, everything without a recipient content.
+// Reads GPT-OSS's answers: a row of messages, each with a head that names its channel and, for a
+// call, the function. The channel "analysis" is reasoning; every other message without a recipient
+// is content.
 #include <array>
 
 #include "text/answer/reader.h"
@@ -65,7 +66,7 @@ class ChannelReader final : public AnswerReader {
     for (const std::string_view b : kBegins)
       known = known || head_.starts_with(b) || b.starts_with(head_);
     if (!known || head_.size() == kMostHead) {
-      // No head: what the model says without one. Its marker is not read again, or it would begin
+      // The text is no head: it becomes content. Its marker is not read again, or it would begin
       // the same head for ever.
       state_ = State::kContent;
       std::string again = std::exchange(head_, {});
@@ -81,7 +82,7 @@ class ChannelReader final : public AnswerReader {
     return {};
   }
 
-  // The word behind `mark`, up to a space or a marker.
+  // Returns the word after `mark`, up to a space or a marker.
   static std::string_view word_after(std::string_view head, std::string_view mark) {
     const size_t at = head.find(mark);
     if (at == head.npos) return {};
@@ -140,7 +141,7 @@ class ChannelReader final : public AnswerReader {
       state_ = State::kContent;
       return std::string(1, c);
     }
-    // Behind the arguments: the end of the message.
+    // After the arguments only the end of the message may follow.
     if (pending_.empty() && is_json_space(c)) return {};
     pending_ += c;
     const MarkerAt at = marker_at_end(pending_, kEnds);
@@ -163,7 +164,7 @@ class ChannelReader final : public AnswerReader {
 
   AnswerWriter& writer_;
   State state_ = State::kHead;
-  bool in_call_ = false;  // its arguments are not whole
+  bool in_call_ = false;  // the call's arguments are not complete
   std::string head_, pending_;
   std::optional<JsonStream> json_;
 };

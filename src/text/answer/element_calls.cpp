@@ -22,7 +22,8 @@ std::string_view without_space(std::string_view s) {
   return s;
 }
 
-// Behind the element's closing tag, elements of the same name within it passed over; npos: none.
+// Returns the position after the element's closing tag, skipping nested elements of the same name;
+// npos without a closing tag.
 size_t end_of_element(std::string_view text, std::string_view mark, std::string_view name) {
   const std::string open = fmt::format("{}<{}>", mark, name),
                     close = fmt::format("{}</{}>", mark, name);
@@ -48,7 +49,7 @@ Json schema_below(const Json& schema, std::string_view key) {
   return {};
 }
 
-// A value without elements.
+// Converts a value without elements to JSON.
 std::string plain_value(std::string_view text, JsonKinds kinds) {
   const std::string_view word = without_space(text);
   if (kinds != kStringKind) {
@@ -180,7 +181,7 @@ class ElementParser final : public CallParser {
     return Take::kMore;
   }
 
-  // value_: what has not been passed on.
+  // Takes a byte of a value; value_ holds what was not passed on yet.
   Take value_byte(char c) {
     value_ += c;
     if (kinds_ == kStringKind) return string_byte();
@@ -246,7 +247,7 @@ class ElementParser final : public CallParser {
   }
 
   const ToolFormat& f_;
-  const std::string tag_;  // of an element, up to its name
+  const std::string tag_;  // the element's tag up to its name
   State state_ = State::kBetween;
   WordMatcher words_;
   std::string name_, key_, value_, closing_;

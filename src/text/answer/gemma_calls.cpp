@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma-4's calls, call:f{a:<|"|>x<|"|>,b:[1,true]}: objects with bare keys, strings between marks of
-// their own that are not escaped. Strings are passed on as they grow, other values when whole.
+// Reads Gemma-4's calls, call:f{a:<|"|>x<|"|>,b:[1,true]}: objects with bare keys, strings between
+// marks of their own that are not escaped. Strings are passed on as they grow, other values when
+// whole.
 #include <algorithm>
 
 #include "text/answer/call_parser.h"
@@ -59,13 +60,13 @@ class GemmaParser final : public CallParser {
   enum class State : uint8_t {
     kBegin,
     kName,
-    kKey,  // or the end of an object
+    kKey,  // at a key or the end of an object
     kValue,
-    kMark,  // of a string, begun
+    kMark,  // within the mark that begins a string
     kString,
     kScalar,
-    kAfter,  // a value
-    kEnd,    // of the call
+    kAfter,  // after a value
+    kEnd,    // at the end of the call
     kDone,
   };
 
@@ -96,7 +97,7 @@ class GemmaParser final : public CallParser {
     return Take::kMore;
   }
 
-  // A value, or what begins one; the key before it has waited for it.
+  // Passes on a value, or its beginning, together with the key before it.
   void write(std::string_view json) {
     if (!stack_.empty()) {
       std::string out = first_ ? "" : ",";
@@ -143,7 +144,7 @@ class GemmaParser final : public CallParser {
   Take string_byte(char c) {
     text_ += c;
     const bool whole = text_.ends_with(kStringMark);
-    size_t waits = whole ? kStringMark.size() : 0;  // may begin the mark
+    size_t waits = whole ? kStringMark.size() : 0;  // bytes at the end that may begin the mark
     for (size_t n = std::min(text_.size(), kStringMark.size() - 1); n > waits; --n)
       if (kStringMark.starts_with(std::string_view(text_).substr(text_.size() - n))) waits = n;
     pass(text_.size() - waits);
@@ -161,7 +162,7 @@ class GemmaParser final : public CallParser {
     text_.erase(0, bytes);
   }
 
-  // A word that is no scalar is a string without its marks.
+  // Takes a byte of a scalar; a word that is no scalar is a string without its marks.
   Take scalar_byte(char c) {
     if (c != ',' && c != ']' && c != '}') {
       text_ += c;
@@ -215,8 +216,8 @@ class GemmaParser final : public CallParser {
   State state_ = State::kBegin;
   WordMatcher words_;
   std::string name_, key_, stack_;
-  std::string text_;    // of the key, string or scalar in hand
-  bool first_ = false;  // nothing stands in the innermost container
+  std::string text_;    // text of the current key, string or scalar
+  bool first_ = false;  // the innermost container is still empty
 };
 
 }  // namespace

@@ -121,7 +121,7 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
     default:
       return Take::kBroken;
   }
-  // A closing bracket.
+  // c is a closing bracket.
   out += held_ + c;
   held_.clear();
   stack_.pop_back();
@@ -177,7 +177,7 @@ void JsonStream::string_text(std::string_view text, std::string& out) {
   (key_ ? held_ : out) += text;
 }
 
-// Half of a pair without the other half.
+// Writes the replacement for half of a surrogate pair without the other half.
 void JsonStream::flush_surrogate(std::string& out) {
   if (!surrogate_.empty()) string_text("\\ufffd", out);
   surrogate_.clear();
@@ -219,7 +219,7 @@ JsonStream::Take JsonStream::escape_byte(char c, std::string& out) {
     string_text(escape_ + c, out);
     return Take::kMore;
   }
-  string_text("\\\\", out);  // no escape: the backslash itself
+  string_text("\\\\", out);  // not an escape: the backslash itself
   return string_byte(c, out);
 }
 
@@ -263,7 +263,7 @@ void JsonStream::close(std::string& out) {
 std::optional<std::string> json_value(std::string_view text) {
   JsonStream stream(JsonStream::Root::kAny);
   std::string out;
-  // A scalar ends with what follows it.
+  // The space after the text ends a scalar.
   for (size_t i = 0; i <= text.size(); ++i) {
     const auto take = stream.put(i < text.size() ? text[i] : ' ', out);
     if (take == JsonStream::Take::kBroken) return std::nullopt;
@@ -305,7 +305,7 @@ bool PythonString::escape_byte(char c, std::string& out) {
       text(kBytes.substr(at, 1), out);
     else if (c == '/' && quote_ == '"')
       text("/", out);
-    else if (c != '\n')  // a line that goes on
+    else if (c != '\n')  // a backslash before a line feed continues the line
       text(std::string("\\") + c, out);
     return true;
   }
@@ -350,7 +350,7 @@ void PythonString::text(std::string_view text, std::string& out) {
 
 namespace {
 
-// A small reader of Python's literals. Depth is bounded, so it may call itself.
+// Reads Python's literals. Depth is bounded, so the reader may recurse.
 class PythonReader {
  public:
   explicit PythonReader(std::string_view text) : text_(text) {}

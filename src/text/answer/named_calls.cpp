@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name, a separator, the arguments as JSON: Kimi-K2, DeepSeek-V3 and V3.1, new Mistral. The
-// arguments end where the JSON object does, whatever its strings hold.
+// Reads calls of a name, a separator and arguments as JSON: Kimi-K2, DeepSeek-V3 and V3.1, new
+// Mistral. The arguments end where the JSON object ends, whatever its strings contain.
 #include <array>
 
 #include "text/answer/call_parser.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call as one JSON object, {"name": ..., "arguments": {...}}: Hermes and Qwen, Llama-3.1 (also
-// several, with semicolons), MiniMax-M1 (one behind the other), old Mistral and Nemotron (a list).
+// Reads calls as one JSON object, {"name": ..., "arguments": {...}}: Hermes and Qwen, Llama-3.1
+// (also several, with semicolons), MiniMax-M1 (one after the other), old Mistral and Nemotron (a
+// list).
 #include <optional>
 
 #include "text/answer/call_parser.h"
@@ -8,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// A JSON string's text.
+// Returns the text of a JSON string; nothing for other values.
 std::optional<std::string> unquoted(const std::string& json) {
   if (!json.starts_with('"')) return std::nullopt;
   try {
@@ -76,10 +77,10 @@ class ObjectParser final : public CallParser {
     kKey,
     kColon,
     kValueBegin,
-    kValue,      // read and kept
-    kArguments,  // passed on, or kept until the name is known
+    kValue,      // a value is read and kept
+    kArguments,  // arguments are passed on, or kept until the name is known
     kAfterValue,
-    kEnd,  // of the object
+    kEnd,  // at the end of the object
   };
 
   Take start(State state, char c) {
@@ -111,7 +112,7 @@ class ObjectParser final : public CallParser {
     return take == JsonStream::Take::kWhole ? Take::kMore : put(c);
   }
 
-  // False: it cannot be what it stands for.
+  // Handles a complete key or value; returns false if it cannot be what its place requires.
   bool value_read() {
     if (state_ == State::kKey) {
       const auto key = unquoted(text_);
@@ -135,7 +136,7 @@ class ObjectParser final : public CallParser {
     return true;
   }
 
-  // An object written as a string, or nothing.
+  // Handles arguments that are an object written as a string; returns false for another string.
   bool quoted_arguments() {
     if (text_ == "null") return true;
     const auto inner = unquoted(text_);
@@ -162,7 +163,7 @@ class ObjectParser final : public CallParser {
     return Take::kMore;
   }
 
-  // Behind an object: the end of the section, or another one.
+  // After an object, the section ends or another object follows.
   Take end_byte(char c) {
     if (f_.list && !list_ended_) {
       if (is_json_space(c)) return Take::kMore;
@@ -206,7 +207,7 @@ class ObjectParser final : public CallParser {
   std::string text_, key_;
   std::string waiting_;  // arguments that came before the name
   std::optional<std::string> name_;
-  bool given_ = false;  // arguments came
+  bool given_ = false;  // arguments were seen
   bool list_ended_ = false;
   size_t calls_ = 0;
 };

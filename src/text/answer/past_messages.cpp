@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// Letters and digits alone, the last nine, as Mistral's templates want them.
+// Returns the last nine letters and digits, the form of ids that Mistral's templates accept.
 std::string last_nine(const std::string& id) {
   std::string out;
   for (const char c : id)
@@ -43,7 +43,7 @@ const Json* calls_of(const Json& message) {
 
 bool is_result(const Json& message) { return text_of(&message, "role") == "tool"; }
 
-// Empty text: no arguments.
+// Returns the call with its arguments as an object; an empty text means no arguments.
 Json with_object_arguments(const Json& call, const Json& function) {
   const Json* arguments = function.find("arguments");
   if (arguments == nullptr || !arguments->is_string()) return call;
@@ -74,7 +74,8 @@ bool prints_calls(const ChatTemplates& templates) {
 }
 
 Json with_family_calls(const Json& messages, CallIds ids) {
-  std::map<std::string, std::pair<std::string, std::string>> known;  // id: new id, name
+  // original id: new id, name
+  std::map<std::string, std::pair<std::string, std::string>> known;
   size_t count = 0;
   const auto own_call = [&](const Json& call) {
     const Json* function = call.find("function");
@@ -120,7 +121,7 @@ std::vector<TextSegment> render_filled(const ChatTemplates& templates, ChatInput
   try {
     return templates.render(input);
   } catch (const Error&) {
-    // Templates that add a content to a string expect one, others ask whether there is none.
+    // Some templates add a content to a string and need one; others test whether there is none.
     const auto& list = input.messages->items();
     if (std::none_of(list.begin(), list.end(), [](const Json& m) {
           const Json* content = m.find("content");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls as Python writes them, [f(a='x', b=[1, None]), g()]: Llama-4, LFM2. Strings are passed on as
-// they grow, other values when whole. Templates of these families print past calls carelessly and
-// models take after them: a number between quotes is read by the schema, a text without quotes is a
-// string, and a comma behind a string may be missing.
+// Reads calls as Python writes them, [f(a='x', b=[1, None]), g()]: Llama-4, LFM2. Strings are
+// passed on as they grow, other values when whole. Templates of these families print past calls
+// carelessly and models take after them: a number between quotes is read by the schema, a text
+// without quotes is a string, and a comma behind a string may be missing.
 #include "text/answer/call_parser.h"
 
 namespace moebius {
@@ -147,14 +147,14 @@ class PythonicParser final : public CallParser {
       sink_.arguments(json);
   }
 
-  // A string where the schema has none: what stands in it, if that is a value.
+  // Returns the value that a string contains, for a parameter whose schema allows no string.
   std::string unquoted_value() const {
     const std::string text = parse_json(quoted_, "a string").as_string();
     if (const auto json = json_value(text)) return *json;
     return python_to_json(text).value_or(quoted_);
   }
 
-  // Anything but a string: up to the comma or bracket that ends it.
+  // Takes a byte of a value other than a string, up to the comma or bracket that ends it.
   Take value_byte(char c) {
     if (inner_quote_ != 0) {
       value_ += c;
@@ -220,7 +220,7 @@ class PythonicParser final : public CallParser {
   State state_ = State::kBegin;
   WordMatcher words_;
   std::string name_, key_, value_;
-  std::string quoted_;  // a string that may stand for another value
+  std::string quoted_;  // text of a string that may stand for another value
   PythonString string_;
   char inner_quote_ = 0;
   bool escaped_ = false, kept_ = false;
@@ -250,7 +250,7 @@ std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink&
     case CallLayout::kElements:
       return make_element_parser(format, sink);
     case CallLayout::kChannels:
-      break;  // read with the channels
+      break;  // the reader of channels handles it
   }
   return nullptr;
 }

@@ -8,9 +8,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostRaw = 1 << 16;  // bytes of a call whose name is not known yet
+constexpr size_t kMostRaw = 1 << 16;  // most bytes of a call before its name is known
 
-// Text with markers in it: all formats but GPT-OSS's.
+// Reads text with markers in it: all formats but GPT-OSS's.
 class MarkedReader final : public AnswerReader {
  public:
   MarkedReader(const AnswerRules& rules, AnswerWriter& writer) : rules_(rules), writer_(writer) {
@@ -51,7 +51,8 @@ class MarkedReader final : public AnswerReader {
     return text.find_first_not_of(kJsonSpaces) == text.npos;
   }
 
-  // The first bytes decide: the marker of reasoning, white space before it, or content.
+  // Decides by the first bytes whether the answer begins with reasoning's marker, white space
+  // before it, or content.
   std::string start() {
     std::string_view text = pending_;
     while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
@@ -81,7 +82,7 @@ class MarkedReader final : public AnswerReader {
     state_ = State::kContent;
   }
 
-  // Formats that do without a marker begin the answer with a call.
+  // Returns whether the answer begins with a call in a format that needs no marker.
   bool unmarked(std::string_view text) const {
     if (section_.empty() || !fresh_) return false;
     const CallLayout layout = rules_.format->layout;
@@ -104,8 +105,8 @@ class MarkedReader final : public AnswerReader {
       markers = {section_, around->content_begin, around->content_end, around->message_end};
     const MarkerAt at = marker_at_end(pending_, markers);
     size_t shown = pending_.size() - at.bytes;
-    // White space before a call belongs to its marker: all of it where there is nothing before it,
-    // else the line feed that templates write.
+    // White space before a call belongs to its marker: all of it if nothing stands before, else the
+    // line feed that templates write.
     if (!section_.empty() && (at.marker == kNoMarker || at.marker == 0)) {
       if (fresh_ && blank(std::string_view(pending_).substr(0, shown)))
         shown = 0;
@@ -124,7 +125,7 @@ class MarkedReader final : public AnswerReader {
     return {};
   }
 
-  // raw: white space and marker, in case it is no call after all.
+  // raw: white space and marker, which become content again if there is no call after all.
   void begin_section(std::string raw, bool marked) {
     pending_.clear();
     from_ = state_;
@@ -161,7 +162,7 @@ class MarkedReader final : public AnswerReader {
     fresh_ = after_call_ = true;
   }
 
-  // What has to be read again as text.
+  // Ends a call that cannot be read; returns its text, which is then read as content.
   std::string break_call() {
     if (parser_->in_call()) {
       parser_->close();
@@ -203,7 +204,7 @@ class MarkedReader final : public AnswerReader {
       writer_.content(raw_);
   }
 
-  // Between parser and writer: reasoning ends where a call begins.
+  // Passes the parser's events to the writer; reasoning ends when a call begins.
   class Sink final : public CallSink {
    public:
     explicit Sink(MarkedReader& reader) : r_(reader) {}
@@ -229,13 +230,13 @@ class MarkedReader final : public AnswerReader {
   const AnswerRules& rules_;
   AnswerWriter& writer_;
   Sink sink_{*this};
-  std::string_view section_;  // the marker of a section; empty: no calls
+  std::string_view section_;  // marker of a section; empty: the format has no calls
   State state_ = State::kStart, from_ = State::kContent;
-  std::string pending_;  // text that has not been passed on
-  std::string raw_;      // of the call in hand, as long as it may turn out to be none
+  std::string pending_;  // text that was not passed on yet
+  std::string raw_;      // text of the current call, kept while it may turn out to be none
   size_t lead_ = 0, calls_ = 0;
-  bool fresh_ = true;        // no content since the beginning, or since a call
-  bool after_call_ = false;  // and there was one
+  bool fresh_ = true;        // no content since the beginning or the last call
+  bool after_call_ = false;  // a call preceded
   std::unique_ptr<CallParser> parser_;
 };
 
@@ -255,7 +256,7 @@ AnswerSplitter& AnswerSplitter::operator=(AnswerSplitter&&) noexcept = default;
 
 void AnswerSplitter::push(std::string_view text, AnswerEvents& out) {
   writer_->into(out);
-  std::string again;  // read before what follows, its last byte first
+  std::string again;  // to be read before the next bytes, its last byte first
   for (const char next : text) {
     again = next;
     while (!again.empty() && !stopped()) {

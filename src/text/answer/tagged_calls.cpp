@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every argument between tags: Qwen3-Coder, GLM, Hy3, Kimi-K3, DeepSeek-V3.2 and V4, MiniMax-M2.
-// Strings are passed on as they grow; what may begin the closing tag waits. Other types are passed
-// on when whole.
+// Reads calls with every argument between tags: Qwen3-Coder, GLM, Hy3, Kimi-K3, DeepSeek-V3.2 and
+// V4, MiniMax-M2. Strings are passed on as they grow; what may begin the closing tag waits. Other
+// types are passed on when whole.
 #include <algorithm>
 #include <array>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostKeyBytes = 256;
 constexpr JsonKinds kAnyButString = kNumberKind | kBoolKind | kNullKind | kObjectKind | kArrayKind;
 
-// Of an attribute.
+// Replaces the escapes in an attribute's value.
 std::string unescaped(std::string text) {
   for (const auto& [word, c] : {std::pair{"&quot;", '"'}, std::pair{"&amp;", '&'}})
     for (size_t at = 0; (at = text.find(word, at)) != text.npos; ++at)
@@ -59,7 +59,7 @@ class TaggedParser final : public CallParser {
     kBetween,
     kName,
     kNameEnd,
-    kTagEnd,  // other attributes of the tag with the name
+    kTagEnd,  // other attributes of the tag that has the name
     kParameters,
     kKey,
     kValueBegin,
@@ -67,7 +67,7 @@ class TaggedParser final : public CallParser {
   };
 
   Take between(char c) {
-    // A call begins, or the section ends; the marker of a section may be written twice.
+    // A call begins, or the section ends; some models write a section's marker twice.
     const std::array<std::string_view, 2> words = {f_.call_begin, f_.section_end};
     switch (words_.put(c, words)) {
       case WordMatcher::Take::kMore:
@@ -154,7 +154,7 @@ class TaggedParser final : public CallParser {
       begin_value(kinds_of_key());
       return Take::kMore;
     }
-    // The tag says whether the value is a string.
+    // The tag states whether the value is a string.
     if (!key_.ends_with(f_.type_end)) return Take::kMore;
     const std::string_view text =
         std::string_view(key_).substr(0, key_.size() - f_.type_end.size());
@@ -187,7 +187,7 @@ class TaggedParser final : public CallParser {
     sink_.arguments(out + "\":");
   }
 
-  // value_: what has not been passed on.
+  // Takes a byte of a value; value_ holds what was not passed on yet.
   Take value_byte(char c) {
     value_ += c;
     if (first_ && !f_.line_feed.empty() && value_ == f_.line_feed) {
@@ -215,7 +215,7 @@ class TaggedParser final : public CallParser {
     return Take::kMore;
   }
 
-  // Bytes at the end that may begin the closing tag.
+  // Returns the number of bytes at the end that may begin the closing tag.
   size_t held_back() const {
     for (size_t n = std::min(value_.size(), closing_.size()); n > 0; --n) {
       const std::string_view end = std::string_view(value_).substr(value_.size() - n);
@@ -236,7 +236,7 @@ class TaggedParser final : public CallParser {
     value_.erase(0, bytes);
   }
 
-  // Of another type, or of none that is known.
+  // Returns a value that is no string, or whose type is not known, as JSON.
   std::string whole_value() const {
     std::string_view text = value_;
     while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);

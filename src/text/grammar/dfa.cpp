@@ -14,8 +14,8 @@ namespace {
 
 std::atomic<uint64_t> next_dfa_id{1};
 
-// Equal automata have one id, whoever makes them: what is kept for their states serves all schemas
-// with the same pattern. Large ones are not compared.
+// Equal automata share an id: masks that are kept for their states then serve all schemas with the
+// same pattern. Large automata are not compared.
 constexpr size_t kMostComparedBytes = 64 << 10, kMostKnownDfas = 1 << 14;
 uint64_t id_of_content(std::span<const std::span<const uint8_t>> parts) {
   size_t bytes = 0;
@@ -41,12 +41,12 @@ std::span<const uint8_t> bytes_of(const T& list) {
           std::size(list) * sizeof(*std::data(list))};
 }
 
-// What an Aho-Corasick automaton over a few words needs.
+// Holds an Aho-Corasick automaton over a few words.
 struct WordTrie {
   struct Node {
     std::map<uint8_t, uint32_t> children;
     uint32_t fail = 0;
-    bool word = false;  // one ends here, or further up the chain of failures
+    bool word = false;  // a word ends here, or at a node that its chain of failures reaches
   };
   std::vector<Node> nodes{1};
 
@@ -81,7 +81,7 @@ struct WordTrie {
       at = nodes[at].fail;
     }
   }
-  // Its own bytes, and one that stands for all others.
+  // Returns rules whose alphabet is the trie's own bytes and one byte that represents all others.
   DfaRules rules() const {
     DfaRules r;
     std::array<bool, 256> used{};
@@ -102,7 +102,7 @@ struct WordTrie {
 DfaPtr product(const Dfa& a, const Dfa& b, const DfaPtr& base_dfa, GrammarBudget& budget) {
   const bool without = base_dfa != nullptr;
   budget.work(512);
-  // Classes of pairs.
+  // Combines the classes of both automata: a class for each pair.
   std::array<uint8_t, 256> class_of{};
   std::map<std::pair<uint8_t, uint8_t>, uint8_t> known;
   std::vector<std::pair<uint8_t, uint8_t>> pairs;
@@ -168,7 +168,7 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
                  const Base& base) {
   const size_t n = accepting.size();
   budget.work(n * classes * 2 + 256);
-  // Backwards from the accepting states.
+  // Searches backwards from the accepting states.
   std::vector<uint32_t> first(n + 1, 0), from(table.size());
   for (const uint32_t t : table)
     if (t != kDead) ++first[t + 1];
@@ -228,7 +228,8 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
 DfaPtr dfa_from_rules(const DfaRules& rules, GrammarBudget& budget) {
   std::array<uint8_t, 256> class_of{};
   const size_t letters = rules.alphabet.size();
-  const bool others = rules.rest < 0 && letters < 256;  // a class of its own, never taken
+  const bool others = rules.rest < 0 && letters < 256;  // all other bytes share a class without
+                                                        // transitions
   class_of.fill(static_cast<uint8_t>(rules.rest >= 0 ? static_cast<size_t>(rules.rest) : letters));
   for (size_t c = 0; c < letters; ++c)
     class_of[static_cast<uint8_t>(rules.alphabet[c])] = static_cast<uint8_t>(c);
@@ -302,7 +303,7 @@ DfaPtr dfa_without(const DfaPtr& a, const Dfa& b, GrammarBudget& budget) {
 DfaPtr dfa_between(const Dfa& inner, char mark, GrammarBudget& budget) {
   std::array<uint8_t, 256> class_of{};
   for (unsigned b = 0; b < 256; ++b) class_of[b] = inner.class_of(static_cast<uint8_t>(b));
-  // Where every byte has a class of its own, so has the mark.
+  // If every byte has a class of its own, the mark has one already; else it gets a new one.
   const bool alone = inner.classes() == 256;
   const size_t own = alone ? inner.class_of(static_cast<uint8_t>(mark)) : inner.classes();
   const size_t classes = inner.classes() + (alone ? 0 : 1), n = inner.size();

@@ -13,28 +13,28 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kFreeDepth = 32;  // of values that no schema describes
+constexpr size_t kFreeDepth = 32;  // levels of JSON values that no schema describes
 constexpr Grammar::Node::Kind kChoiceNode = Grammar::Node::Kind::kChoice;
 constexpr Grammar::Node::Kind kCallNode = Grammar::Node::Kind::kCall;
 constexpr Grammar::Node::Kind kTerminalNode = Grammar::Node::Kind::kTerminal;
 
-// Of a terminal that takes special tokens, but for some.
+// Returns the key of a terminal that accepts special tokens except some.
 std::string free_key(const GrammarTerminal& t) {
   return fmt::format("u{}:{}", t.dfa->id(), fmt::join(t.except, ","));
 }
 
 }  // namespace
 
-// Markers by how they come: as text, or as one token without text.
+// Sorts markers by how they occur: as text, or as one token without text.
 struct GrammarBuilder::Markers {
   std::vector<std::string> texts;
   std::vector<int32_t> tokens;
-  std::vector<size_t> text_index, token_index;  // in the list of markers
+  std::vector<size_t> text_index, token_index;  // index in the list of markers
 };
 
 GrammarBuilder::GrammarBuilder(const Tokenizer* tokenizer, const GrammarLimits& limits)
     : tokenizer_(tokenizer), budget_(limits), grammar_(new Grammar) {
-  add({});  // the end of every rule
+  add({});  // node 0 is the end of every rule
 }
 
 GrammarBuilder::Node GrammarBuilder::add(Grammar::Node node) {
@@ -109,7 +109,8 @@ GrammarBuilder::Rule GrammarBuilder::token(int32_t id) {
   return define(at_terminal(add_terminal(fmt::format("k{}", id), t), kEnd));
 }
 std::optional<GrammarBuilder::SpecialIn> GrammarBuilder::special_in(std::string_view text) const {
-  // Special tokens begin and end with brackets or bars, as markers do: few places to look at.
+  // Special tokens begin and end with brackets or bars, as markers do, so only few places are
+  // searched.
   static constexpr std::string_view kOpen[] = {"<", "[", "]", "｜"},
                                     kClose[] = {">", "]", "[", "｜"};
   if (tokenizer_ == nullptr) return std::nullopt;
@@ -184,7 +185,7 @@ GrammarBuilder::Markers GrammarBuilder::split_markers(std::span<const std::strin
   return out;
 }
 
-// Any text and tokens but this one, then the marker, which has this token in it.
+// Accepts any text and tokens but this one, then the marker that contains this token.
 GrammarBuilder::Rule GrammarBuilder::text_until(const std::string& marker_text,
                                                 const SpecialIn& special) {
   GrammarTerminal t;
@@ -235,19 +236,19 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
   const auto then = [&](size_t index) {
     return at_call(triggers[index].then, again ? at_call(all, kEnd) : kEnd);
   };
-  // Text that ends the answer, or a token behind it.
+  // Text that ends the answer, or a token after it.
   std::vector<Node> behind = {kEnd};
   for (size_t i = 0; i < m.tokens.size(); ++i)
     behind.push_back(at_call(token(m.tokens[i]), then(m.token_index[i])));
   std::vector<Node> branches = {at_terminal(text, at_choice(behind))};
   for (size_t i = 0; i < m.texts.size(); ++i) {
-    // Text up to this marker that has none of the others before it.
+    // Text up to this marker without any other marker before it.
     std::vector<std::string> others = m.texts;
     std::swap(others[0], others[i]);
     GrammarTerminal t = free;
     const DfaPtr until = dfa_until(std::span(others).first(1), budget_);
     std::vector<std::string> rest(others.begin() + 1, others.end());
-    // The others may not come within; what overlaps with the marker's own end is not looked at.
+    // No other marker may occur within; one that overlaps this marker's end is not excluded.
     t.dfa = rest.empty() ? until : dfa_both(*until, *dfa_lacking(rest, budget_), budget_);
     branches.push_back(at_terminal(add_terminal(free_key(t), t), then(m.text_index[i])));
   }
@@ -255,7 +256,8 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
   return all;
 }
 
-// Values of every depth that is left: at 0 neither objects nor arrays.
+// Builds rules for JSON values of every remaining depth; at depth 0 there are neither objects nor
+// arrays.
 void GrammarBuilder::make_json_values() {
   const auto call_text = [&](const char* text, Node next) {
     return at_terminal(text_terminal(text), next);
@@ -299,13 +301,14 @@ GrammarBuilder::Rule GrammarBuilder::json_value() {
   return json_values_.back();
 }
 
-// A node lives if some way from it to the end of its rule has possible terminals and calls of rules
-// that live: found from the ends, until nothing changes.
+// Marks nodes from which no text can be completed. A node lives if some path to its rule's end has
+// only satisfiable terminals and calls of living rules; the search starts at the ends and runs
+// until nothing changes.
 void GrammarBuilder::find_dead() {
   auto& nodes = grammar_->nodes_;
-  std::vector<std::vector<uint32_t>> users(nodes.size());  // nodes that wait for a node
+  std::vector<std::vector<uint32_t>> users(nodes.size());  // nodes that depend on each node
   std::vector<std::vector<uint32_t>> callers(grammar_->rules_.size());
-  std::vector<std::vector<uint32_t>> starts(nodes.size());  // rules that begin there
+  std::vector<std::vector<uint32_t>> starts(nodes.size());  // rules that begin at each node
   for (uint32_t i = 0; i < nodes.size(); ++i) {
     const Grammar::Node& n = nodes[i];
     if (n.kind == kChoiceNode) {
@@ -346,9 +349,10 @@ void GrammarBuilder::find_dead() {
 std::vector<uint8_t> GrammarBuilder::nullable_rules() const {
   const auto& g = *grammar_;
   std::vector<uint8_t> nullable(g.rules_.size(), 0);
-  std::vector<uint8_t> node(g.nodes_.size(), 0);  // the end can be reached without a byte
+  std::vector<uint8_t> node(g.nodes_.size(), 0);  // the rule's end can be reached from the node
+                                                  // without a byte
   node[kEnd] = 1;
-  // Nodes mostly come after what follows them, so that few passes are needed.
+  // Most nodes come after those that follow them, so few passes are needed.
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t i = 1; i < g.nodes_.size(); ++i) {
@@ -372,7 +376,7 @@ std::vector<uint8_t> GrammarBuilder::nullable_rules() const {
 void GrammarBuilder::refuse_left_recursion() const {
   const auto& g = *grammar_;
   const std::vector<uint8_t> nullable = nullable_rules();
-  // Rules that a rule may call before its first byte.
+  // Lists the rules that a rule may call before its first byte.
   std::vector<std::vector<uint32_t>> calls(g.rules_.size());
   std::vector<uint32_t> seen(g.nodes_.size(), UINT32_MAX), work;
   for (uint32_t r = 0; r < g.rules_.size(); ++r) {

@@ -70,15 +70,15 @@ DfaPtr shared_regex(std::string_view text) {
   return regex_dfa(text, {}, budget);
 }
 
-// Comparison of what was written so far with a bound, digit by digit.
+// Compares the digits written so far with a bound, one by one.
 enum Order : uint64_t { kEqual, kLess, kGreater };
 
-// One sign's bound on magnitudes.
+// Holds one sign's bound on magnitudes.
 struct Magnitude {
   bool given = false, exclusive = false;
   std::string whole, fraction;
 
-  Order digit(Order so_far, size_t index, char d) const {  // of the whole part
+  Order digit(Order so_far, size_t index, char d) const {  // compares a digit of the whole part
     if (so_far != kEqual || index >= whole.size()) return so_far;
     return d == whole[index] ? kEqual : d < whole[index] ? kLess : kGreater;
   }
@@ -96,7 +96,7 @@ struct Magnitude {
   }
 };
 
-// A number while it is written. Packed into the state of an automaton.
+// Holds the progress of a number that is being written; packed into the state of an automaton.
 struct NumberState {
   enum Phase : uint64_t { kStart, kSign, kZero, kWhole, kPoint, kFraction };
   uint64_t phase = kStart, negative = 0, digits = 0, fraction = 0, low = kEqual, high = kEqual,
@@ -119,7 +119,7 @@ class NumberAutomaton {
     for (const bool negative : {false, true}) {
       Magnitude& least = least_[negative];
       Magnitude& most = most_[negative];
-      const auto& near = negative ? rules.high : rules.low;  // the bound towards zero
+      const auto& near = negative ? rules.high : rules.low;  // the bound nearer to zero
       const auto& far = negative ? rules.low : rules.high;
       possible_[negative] = true;
       if (near && near->value.negative == negative && !near->value.zero())
@@ -134,14 +134,15 @@ class NumberAutomaton {
       }
     }
     counts_digits_ = rules.multiple <= 1000;
-    // Longer ones have no exact double, by which many would judge them.
+    // Longer numbers have no exact double, by which many validators would judge them.
     if (rules.multiple > 0) most_digits_ = 15;
     size_t longest = 0;
     for (const auto* b : {&rules.low, &rules.high})
       if (*b && (*b)->exclusive) longest = std::max(longest, (*b)->value.whole.size());
     const bool exclusive =
         (rules.low && rules.low->exclusive) || (rules.high && rules.high->exclusive);
-    // Beside an exclusive bound, digits that a double cannot tell from it would reach it.
+    // Beside an exclusive bound, digits that a double cannot distinguish from the bound would reach
+    // it.
     fraction_digits_ = exclusive ? std::clamp(14 - static_cast<int>(longest), 1, kFractionDigits)
                                  : kFractionDigits;
     if (rules.fraction_digits)
@@ -226,7 +227,7 @@ class NumberAutomaton {
     m.whole = b.value.whole, m.fraction = b.value.fraction;
   }
   NumberRules rules_;
-  Magnitude least_[2], most_[2];  // [negative]
+  Magnitude least_[2], most_[2];  // indexed by whether the number is negative
   bool possible_[2] = {true, true};
   bool counts_digits_ = true;
   int fraction_digits_ = kFractionDigits, most_digits_ = kWholeDigits;

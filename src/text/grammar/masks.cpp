@@ -10,9 +10,10 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kFewTokens = 1024;  // kept as a list
-constexpr size_t kFewLeaves = 64;    // branches of the big tree that are walked one by one
-constexpr size_t kMostForced = 128;  // bytes that are looked ahead
+constexpr size_t kFewTokens = 1024;  // up to this many tokens are kept as a list
+constexpr size_t kFewLeaves = 64;    // up to this many branches of the vocabulary's tree are walked
+                                     // one by one
+constexpr size_t kMostForced = 128;  // most bytes that are looked ahead
 constexpr uint32_t kNoNode = UINT32_MAX;
 
 uint64_t state_key(const GrammarTerminal& t, uint32_t state) {
@@ -28,22 +29,24 @@ void clear_bit(std::vector<uint64_t>& bits, int32_t token) {
 
 }  // namespace
 
-// What the vocabulary is to one state of an automaton.
+// Sorts the vocabulary for one state of an automaton.
 struct TokenMasks::Entry {
-  // Tokens that end within the terminal, or with it. Of a string: without those that close it.
+  // Tokens that end within the terminal or with it; for a string, only those that do not close it.
+  // `wide` selects bits over ids.
   bool wide = false;
   std::vector<uint64_t> bits;
   std::vector<int32_t> ids;
   struct CountedToken {
-    uint16_t count;  // characters that it adds
+    uint16_t count;  // characters that the token adds to the string
     int32_t token;
   };
-  // Of strings: the same by how many characters they add, and the tokens that close it.
+  // For strings: tokens by the number of characters that they add, and tokens that close the
+  // string.
   std::vector<CountedToken> by_count, closing;
-  uint32_t longest = 0;  // characters that a token adds
+  uint32_t longest = 0;  // most characters that a token adds
 
-  // Tokens that go on behind the terminal, by the bytes that do: branches of the vocabulary's tree,
-  // or a tree of their own.
+  // Tokens that go on after the terminal's end, grouped by the node where it ends: branches of the
+  // vocabulary's tree, or of a tree built from their remaining bytes.
   struct Leave {
     uint32_t node;
     uint16_t count;
@@ -51,9 +54,10 @@ struct TokenMasks::Entry {
   Once leaves_once;
   std::vector<Leave> leaves;
   TrieNodes own;
-  std::vector<uint32_t> own_leaf;  // of own.ids: which of `leaves`
+  std::vector<uint32_t> own_leaf;  // index into `leaves` for each of own.ids
 
-  // That this was made from: its leaves are these, but for those that are not kept.
+  // Entry of the base automaton from which this one was made: its leaves are this entry's, except
+  // those not kept.
   std::shared_ptr<Entry> wider;
   std::vector<uint8_t> kept;
 
@@ -65,7 +69,7 @@ struct TokenMasks::Entry {
   }
 };
 
-// A mask in the making.
+// Collects a mask.
 struct TokenMasks::Walk {
   std::vector<int32_t> ids;
   std::vector<uint64_t> bits;
@@ -93,15 +97,15 @@ struct TokenMasks::Walk {
     }
     for (size_t i = 0; i < bits.size(); ++i) bits[i] |= other[i];
   }
-  // Tokens in nodes [begin, end) of a tree whose bytes fit from level(0) on; `depth` is that of
-  // their parent.
+  // Adds the tokens in nodes [begin, end) of a tree whose bytes fit from level(0) on; `depth` is
+  // their parent's depth.
   template <class Fits>
   void follow(GrammarMatcher& m, const TrieNodes& t, uint32_t begin, uint32_t end, size_t depth,
               Fits fits) {
     for (uint32_t i = begin; i < end;) {
       const TrieNodes::Node& n = t.nodes[i];
       const size_t d = n.depth - depth;
-      level(d);  // may move them
+      level(d);  // this call may move the levels
       const GrammarPlaces& from = levels[d - 1];
       const bool alive = std::any_of(from.list.begin(), from.list.end(), [&](const auto& p) {
         uint32_t count = p.count;
@@ -148,7 +152,7 @@ TokenMasks::EntryPtr TokenMasks::entry(const GrammarTerminal& terminal, uint32_t
       return it->second;
     }
   }
-  // Two threads may both do this.
+  // Two threads may compute the same entry; the first one to store it wins.
   EntryPtr fresh = dfa.base() != nullptr ? narrowed(dfa, state) : look_through(terminal, state);
   const std::lock_guard lock(mutex_);
   const auto [it, ours] = entries_.try_emplace(key, fresh);
@@ -159,7 +163,7 @@ TokenMasks::EntryPtr TokenMasks::entry(const GrammarTerminal& terminal, uint32_t
   return out;
 }
 
-// The half that was used longest ago goes.
+// Drops the half that was used longest ago.
 void TokenMasks::evict() {
   std::vector<std::pair<uint64_t, uint64_t>> order;
   for (const auto& [key, e] : entries_) order.emplace_back(e->used.load(), key);
@@ -218,8 +222,8 @@ TokenMasks::EntryPtr TokenMasks::look_through(const GrammarTerminal& terminal,
   return e;
 }
 
-// What the base lets in, without what is different here: only where the two automata differ are
-// tokens looked at.
+// Makes an entry from the base automaton's by removing tokens that this one refuses; only tokens
+// that reach states where the two differ are walked.
 TokenMasks::EntryPtr TokenMasks::narrowed(const Dfa& dfa, uint32_t state) {
   GrammarTerminal base;
   base.kind = GrammarTerminal::Kind::kDfa;
@@ -255,7 +259,7 @@ TokenMasks::EntryPtr TokenMasks::narrowed(const Dfa& dfa, uint32_t state) {
   return e;
 }
 
-// Which branches the tokens take that go on behind the terminal, in a form that can be walked.
+// Finds the branches of tokens that go on after the terminal's end, in a form that can be walked.
 void TokenMasks::find_leaves(const Dfa& dfa, uint32_t state, Entry& e) const {
   if (e.wider == nullptr) return join_leaves(e);
   const Entry& wider = *e.wider;
@@ -275,7 +279,8 @@ void TokenMasks::find_leaves(const Dfa& dfa, uint32_t state, Entry& e) const {
 void TokenMasks::join_leaves(Entry& e) const {
   const TrieNodes& trie = trie_.trie();
   if (e.leaves.size() <= kFewLeaves) return;
-  // Many branches, small ones mostly: one tree of what is behind the terminal.
+  // Many branches are mostly small: one tree joins the bytes of all tokens after the terminal's
+  // end.
   std::vector<std::pair<std::string_view, int32_t>> rests;
   std::vector<std::pair<int32_t, uint32_t>> who;  // token, leaf
   for (uint32_t k = 0; k < e.leaves.size(); ++k) {
@@ -296,7 +301,7 @@ void TokenMasks::join_leaves(Entry& e) const {
   }
 }
 
-// Down the one path that the text is, then on behind it.
+// Walks down the single path that is the text, then everything after it.
 void TokenMasks::add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_view rest,
                           Walk& walk) const {
   const TrieNodes& trie = trie_.trie();
@@ -372,7 +377,8 @@ void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
   }
 }
 
-// A space at the start of the first token is not written: it counts as nothing.
+// Adds tokens at the answer's start, where a token's leading space is not written and so not
+// matched.
 void TokenMasks::add_first(GrammarMatcher& m, Walk& walk) const {
   const TrieNodes& trie = trie_.trie();
   const auto all = [](uint32_t) { return true; };

@@ -11,7 +11,7 @@ constexpr size_t kFewPlaces = 16;
 
 uint64_t pair_key(uint32_t a, uint32_t b) { return (uint64_t{a} << 32) | b; }
 
-// The string automaton's state between two characters.
+// Returns the string automaton's state between two characters.
 uint32_t body_state(const Dfa& string) { return string.next(0, '"'); }
 
 }  // namespace
@@ -89,7 +89,7 @@ GrammarMatcher::Closure GrammarMatcher::close(uint32_t at_frame, uint32_t at_nod
         break;
       }
       case Grammar::Node::Kind::kCall:
-        // A call that is the last thing of its rule needs no way back.
+        // A call at the end of its rule needs no frame to return to.
         work.emplace_back(
             grammar_->node(node.next).kind == Grammar::Node::Kind::kEnd ? f : frame(f, node.next),
             grammar_->rule(node.what));
@@ -171,7 +171,7 @@ bool GrammarMatcher::accept_special(int32_t token) {
     if (t.kind == GrammarTerminal::Kind::kToken) {
       if (t.token == token) add(close(p.frame, grammar_->node(p.node).next), next);
     } else if (t.special && std::find(t.except.begin(), t.except.end(), token) == t.except.end()) {
-      GrammarPlaces again;  // the text before it begins no marker any more
+      GrammarPlaces again;  // places after the text before it turned out to begin no marker
       again.list.push_back({p.frame, p.node, 0, 0});
       if (t.nullable()) add(close(p.frame, grammar_->node(p.node).next), again);
       next.list.insert(next.list.end(), again.list.begin(), again.list.end());
@@ -205,7 +205,7 @@ GrammarMatcher::Forced GrammarMatcher::forced(const GrammarPlaces& at) const {
   return out;
 }
 
-// Keeps the frames that places still stand in.
+// Keeps only frames that places still refer to.
 void GrammarMatcher::forget_frames() {
   std::vector<uint32_t> renamed(frames_.size(), UINT32_MAX);
   renamed[0] = 0;
@@ -214,7 +214,7 @@ void GrammarMatcher::forget_frames() {
     for (uint32_t f = p.frame; f != 0 && used[f] == 0; f = frames_[f].parent) used[f] = 1;
   std::vector<Frame> kept = {{0, 0}};
   frame_of_.clear();
-  for (uint32_t f = 1; f < frames_.size(); ++f) {  // parents come first
+  for (uint32_t f = 1; f < frames_.size(); ++f) {  // a frame's parent comes before it
     if (used[f] == 0) continue;
     renamed[f] = static_cast<uint32_t>(kept.size());
     kept.push_back({renamed[frames_[f].parent], frames_[f].next});

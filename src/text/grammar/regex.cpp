@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expression to nondeterministic automaton, built from its end so that every node knows what
-// follows, then sets of its nodes as states.
+// Turns an expression into a nondeterministic automaton, built from its end so that every node
+// knows its successor, and then into a deterministic one whose states are sets of nodes.
 #include "text/grammar/regex.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace {
 struct NfaNode {
   enum class Kind : uint8_t { kRange, kSplit, kBegin, kEnd, kMatch };
   Kind kind = Kind::kSplit;
-  uint8_t low = 0, high = 0;  // of kRange
+  uint8_t low = 0, high = 0;  // used by kRange
   uint32_t out = 0;
-  std::vector<uint32_t> outs;  // of kSplit
+  std::vector<uint32_t> outs;  // used by kSplit
 };
 
-// The bytes of code points that UTF-8 writes with one pattern of lengths.
+// Holds the bytes of code points that UTF-8 writes with the same length and ranges.
 struct ByteSequence {
   uint8_t low[4], high[4];
   size_t size;
@@ -31,7 +31,7 @@ void encode_code(char32_t c, size_t size, uint8_t* out) {
   out[0] = static_cast<uint8_t>(kLead[size] | c);
 }
 
-// Splits until all code points between the ends of a piece are all sequences between their bytes.
+// Splits ranges of code points until each is the product of the ranges of its bytes.
 void utf8_sequences(char32_t low, char32_t high, std::vector<ByteSequence>& out) {
   std::vector<CodeRange> work = {{low, high}};
   while (!work.empty()) {
@@ -43,7 +43,7 @@ void utf8_sequences(char32_t low, char32_t high, std::vector<ByteSequence>& out)
       if (b > 0xdfff) work.emplace_back(0xe000, b);
       continue;
     }
-    if (a >= 0xd800 && a <= 0xdfff) {  // no text has half a pair
+    if (a >= 0xd800 && a <= 0xdfff) {  // surrogates occur in no text
       if (b > 0xdfff) work.emplace_back(0xe000, b);
       continue;
     }
@@ -146,7 +146,7 @@ class NfaBuilder {
       heads.push_back(at);
     }
   }
-  // One character of the set, then `out`.
+  // Adds nodes that match one character of the set and continue at `out`.
   void characters(const CodeSet& set, uint32_t out, std::vector<uint32_t>& heads) {
     for (const auto& [low, high] : set.ranges) {
       if (bytes_ == RegexBytes::kPlain) {
@@ -185,7 +185,7 @@ class NfaBuilder {
     return bytes({text, sizeof text}, out);
   }
 
-  // Depth is that of the parser's groups, which is bounded.
+  // Recursion is bounded by the parser's limit on nested groups.
   uint32_t part(uint32_t index, uint32_t out) {
     const ParsedRegex::Node& n = regex_.nodes[index];
     switch (n.kind) {
@@ -254,7 +254,8 @@ class SubsetBuilder {
     std::vector<uint8_t> accepting;
     std::vector<std::vector<uint32_t>> targets(classes_);
     for (size_t i = 0; i < states_.size(); ++i) {
-      const std::vector<uint32_t> set = *states_[i];  // the map may move what it points to
+      const std::vector<uint32_t> set = *states_[i];  // a copy, because the map may move its
+                                                      // elements
       accepting.push_back(accepts(set) ? 1 : 0);
       for (auto& t : targets) t.clear();
       for (const uint32_t n : set) {
@@ -295,7 +296,7 @@ class SubsetBuilder {
     }
     return it->second;
   }
-  // All nodes that take a byte, end or match, reached without a byte.
+  // Collects all nodes that take a byte, end or match and are reached without a byte.
   void close(const std::vector<uint32_t>& from, bool begin, bool end, std::vector<uint32_t>& out) {
     ++stamp_;
     work_.assign(from.begin(), from.end());
@@ -342,7 +343,8 @@ class SubsetBuilder {
   std::array<uint8_t, 256> class_of_{};
   size_t classes_ = 1;
   std::unordered_map<std::vector<uint32_t>, uint32_t, SetHash> numbers_;
-  std::vector<const std::vector<uint32_t>*> states_;  // keys of numbers_, which do not move
+  std::vector<const std::vector<uint32_t>*> states_;  // addresses of keys of numbers_, which do not
+                                                      // move
   std::vector<uint32_t> seen_, work_;
   uint32_t stamp_ = 0;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups are a stack of what is open, so that depth costs memory and not the program's stack.
+// Parses regular expressions with a stack of open groups, so that depth costs memory and not the
+// program's stack.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ CodeSet spaces() {
 }
 CodeSet line_ends() { return set_of({{10, 10}, {13, 13}, {0x2028, 0x2029}}); }
 
-// General categories by their short and a few long names.
+// Returns the mask of a general category by its short name or a common long one.
 std::optional<uint32_t> category_mask(std::string_view name) {
   using namespace unicode;
   static constexpr std::pair<std::string_view, uint32_t> kNames[] = {
@@ -168,18 +169,19 @@ class RegexParser {
     open_.pop_back();
     g.choices.push_back(joined(Kind::kSequence, std::move(g.sequence)));
     const uint32_t all = joined(Kind::kChoice, std::move(g.choices));
-    // The last node is all: where nothing was added last, it is added again.
+    // The last node must be the whole expression: a copy is added if another node is last.
     if (open_.empty() && all + 1 != out_.nodes.size()) add(Node(out_.nodes[all]));
     return all;
   }
 
-  // (a|a)* reads every text in 2^n ways, and nobody means it.
+  // Refuses equal alternatives in a repetition: (a|a)* reads a text in 2^n ways, which nobody
+  // intends.
   void refuse_equal_ways() {
     std::map<std::tuple<Kind, std::vector<uint32_t>, std::vector<CodeRange>, uint32_t, uint32_t>,
              uint32_t>
-        numbers;  // of what nodes say
+        numbers;  // numbers of the nodes' content
     std::vector<uint32_t> said(out_.nodes.size());
-    std::vector<uint8_t> twice(out_.nodes.size(), 0);  // has equal alternatives within
+    std::vector<uint8_t> twice(out_.nodes.size(), 0);  // whether a node contains equal alternatives
     for (size_t i = 0; i < out_.nodes.size(); ++i) {
       const Node& n = out_.nodes[i];
       std::vector<uint32_t> parts;
@@ -299,7 +301,7 @@ class RegexParser {
     } else {
       return open_.back().sequence.push_back(item);
     }
-    take('?');  // which of several ways is tried first does not matter here
+    take('?');  // a lazy quantifier matches the same texts
     if (more() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?'))
       bad("repeats a repeat");
     Node n;
@@ -364,7 +366,8 @@ class RegexParser {
     return s;
   }
 
-  // Behind a backslash: a set of several characters, or nothing and `code` is one.
+  // Parses after a backslash: returns a set of several characters, or nothing and sets `code` to
+  // the only one.
   std::optional<CodeSet> escaped(char32_t& code, bool in_bracket) {
     const char32_t c = take_code();
     switch (c) {

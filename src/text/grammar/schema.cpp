@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of parts to rules; arrays and objects.
+// Compiles lists of schema parts to grammar rules; arrays and objects.
 #include "text/grammar/schema.h"
 
 #include <fmt/core.h>
@@ -12,8 +12,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostItems = 1024;    // that are counted one by one
-constexpr uint64_t kMostWays = 10000;  // through the choices of one value
+constexpr size_t kMostItems = 1024;    // most items that are counted one by one
+constexpr uint64_t kMostWays = 10000;  // most combinations of choices for one value
 
 }  // namespace
 
@@ -50,7 +50,8 @@ GrammarBuilder::Rule SchemaCompiler::value_rule(const Parts& parts) {
   return parts.empty() ? builder_.json_value() : rule_of(parts);
 }
 
-// A value that has to satisfy p has to satisfy q: q is a branch of p's choices, or what p refers to.
+// Returns whether every value that satisfies p must satisfy q: q is a branch of p's choices, or
+// what p refers to.
 bool SchemaCompiler::leads_to(const Json& p, const Json& q) {
   builder_.budget().work(8 + lookups(p, 4));
   for (const char* name : {"anyOf", "oneOf", "allOf"})
@@ -68,15 +69,15 @@ void SchemaCompiler::refuse_above(const Json& schema, std::string_view keyword,
     document_.refuse(schema, keyword, fmt::format("is above {}", most), "schema_too_complex");
 }
 
-// In how many ways a value may choose among branches of branches, all written out. Rules are shared
-// here, so that a chain of choices costs little; but what grows like 2^k is refused as it is said.
+// Refuses schemas in which a value can choose in too many ways among nested branches. Rules are
+// shared here, so that a chain of choices costs little; but one that grows like 2^k is refused.
 void SchemaCompiler::check_ways(const Json& schema) {
   std::vector<const Json*> work = {&schema};
   while (!work.empty()) {
     const Json& s = *work.back();
     document_.check(s);
     builder_.budget().work(16 + lookups(s, 4));
-    const bool fresh = ways_.try_emplace(&s, 0).second;  // 0: still open
+    const bool fresh = ways_.try_emplace(&s, 0).second;  // 0: not computed yet
     if (!fresh && ways_[&s] != 0) {
       work.pop_back();
       continue;
@@ -97,7 +98,8 @@ void SchemaCompiler::check_ways(const Json& schema) {
     work.pop_back();
     uint64_t all = 1, any = 0, one = 0;
     each([&](std::string_view name, const Json& next) {
-      const uint64_t ways = std::max<uint64_t>(ways_[&next], 1);  // open: refused elsewhere
+      const uint64_t ways = std::max<uint64_t>(ways_[&next], 1);  // a cycle, which is refused
+                                                                  // elsewhere
       if (name == "anyOf")
         any += ways;
       else if (name == "oneOf")
@@ -119,10 +121,10 @@ void SchemaCompiler::check_ways(const Json& schema) {
   }
 }
 
-// Follows references and allOf. A schema that leads to itself without a value between is refused.
+// Follows references and allOf. Refuses a schema that leads to itself without a value between.
 SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
   Flat out;
-  std::map<const Json*, bool> seen;  // true: still open
+  std::map<const Json*, bool> seen;  // true: still being followed
   struct Step {
     const Json* schema;
     bool leave;
@@ -137,7 +139,7 @@ SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
       out.choices.push_back(p);
       continue;
     }
-    // Schemas that lead here are still open.
+    // The schemas on the path to this one are still being followed.
     std::vector<const Json*> above = {p.json};
     for (size_t i = 0; i < above.size(); ++i)
       for (auto& [schema, open] : seen)
@@ -194,7 +196,7 @@ void SchemaCompiler::build(Rule rule, const Parts& parts) {
   const Flat flat = flatten(parts);
   if (flat.never) return builder_.define(rule, never());
   if (flat.choices.empty()) return builder_.define(rule, value_node(flat.plain));
-  // One rule for each branch of the first choice that is open.
+  // Makes one rule for each branch of the first open choice.
   Parts rest;
   for (const Json* s : flat.plain) rest.push_back({Part::Kind::kPlain, s});
   rest.insert(rest.end(), flat.choices.begin() + 1, flat.choices.end());
@@ -210,7 +212,7 @@ void SchemaCompiler::build(Rule rule, const Parts& parts) {
 GrammarBuilder::Node SchemaCompiler::value_node(const std::vector<const Json*>& plain) {
   builder_.budget().work(16 + lookups(plain, 12));
   uint32_t types = kAllTypes;
-  bool asks = false;  // anything at all
+  bool asks = false;  // whether it restricts values at all
   for (const Json* s : plain) {
     types &= types_of(*s);
     for (const auto& [name, value] : s->members())
@@ -268,7 +270,7 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
   const uint32_t gap = builder_.dfa_terminal(json_gap());
   const uint32_t comma = builder_.text_terminal(",");
   const Rule rest = most && *most <= prefix ? 0 : item(prefix);
-  // What may come behind so many items, from the greatest number on.
+  // Nodes after each number of items, built from the greatest number down.
   const size_t last = most ? *most : std::max(least, prefix);
   Node after = close;
   if (!most) {
@@ -354,7 +356,8 @@ SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json
   return parts;
 }
 
-// Names that match a pattern, each with its parts, and all others.
+// Returns a class of names for each pattern, with the parts that apply to it, and a class of all
+// other names.
 std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
     const std::vector<const Json*>& plain, const std::vector<Property>& names) {
   GrammarBudget& budget = builder_.budget();
@@ -420,7 +423,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   constexpr Node kEnd = GrammarBuilder::kEnd;
   builder_.budget().work(lookups(plain, 6));
   const std::vector<Property> names = listed(plain);
-  // Closed objects need no automaton of other names.
+  // A closed object needs no automaton of other names.
   const bool closed = std::any_of(plain.begin(), plain.end(), [](const Json* s) {
     const Json* v = s->find("additionalProperties");
     return v != nullptr && v->is_bool() && !v->as_bool();
@@ -432,7 +435,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   const std::vector<NameClass> classes =
       closed && !patterned ? std::vector<NameClass>() : name_classes(plain, names);
 
-  // How many others there may be.
+  // Number of unlisted properties that the object must and may have.
   const auto needed = static_cast<size_t>(
       std::count_if(names.begin(), names.end(), [](const Property& p) { return p.required; }));
   size_t least = 0;
@@ -465,7 +468,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   const auto behind_comma = [&](Node keys) {
     return builder_.at_terminal(comma, builder_.at_terminal(gap, keys));
   };
-  // A name that is not listed and its value.
+  // Builds an unlisted name and its value.
   const auto other = [&](Node next) {
     std::vector<Node> branches;
     for (const NameClass& c : classes) {
@@ -476,7 +479,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
     }
     return builder_.at_choice(branches);
   };
-  // From the end: `keys` is what may come where a name is due, `after` what may come behind a value.
+  // Built from the end: `keys` is the node where a name must come, `after` the node after a value.
   Node keys = 0, after = close;
   bool has_keys = false;
   if (!classes.empty()) {

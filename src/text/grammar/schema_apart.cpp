@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneOf is kept where no value can satisfy two branches: then it is a choice like anyOf.
+// Accepts oneOf where no value can satisfy two branches: then it is the same as anyOf.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostFollowed = 64;  // schemas that a branch is made of
+constexpr size_t kMostFollowed = 64;  // most schemas that a branch consists of
 
-// Steps of the two functions below.
+// Returns the steps that the two functions below take.
 size_t steps_of_name(const std::vector<const Json*>& plain) {
   size_t steps = lookups(plain, 3);
   for (const Json* s : plain)
@@ -29,7 +29,7 @@ bool requires_name(const std::vector<const Json*>& plain, std::string_view name)
   });
 }
 
-// No object that satisfies it has the name.
+// Returns whether no object that satisfies the schemas has the name.
 bool forbids_name(const std::vector<const Json*>& plain, std::string_view name) {
   return std::any_of(plain.begin(), plain.end(), [&](const Json* s) {
     const Json* others = s->find("additionalProperties");
@@ -50,7 +50,7 @@ bool none_equal(const std::vector<Json>& a, const std::vector<Json>& b) {
 
 }  // namespace
 
-// What is known of a branch without its own choices.
+// Collects what a branch requires without its own choices.
 SchemaCompiler::Summary SchemaCompiler::summary(const Json& schema) {
   Summary out;
   std::vector<const Json*> work = {&schema};
@@ -92,7 +92,7 @@ SchemaCompiler::Summary SchemaCompiler::summary(const Json& schema) {
 }
 
 bool SchemaCompiler::objects_apart(const Summary& a, const Summary& b) {
-  // A name that both must have, with values that are not shared.
+  // Looks for a name that both must have, with values that no object can share.
   const size_t steps = steps_of_name(b.plain);
   builder_.budget().work(steps + lookups(a.plain, 1));
   for (const Json* s : a.plain) {

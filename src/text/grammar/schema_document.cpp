@@ -9,12 +9,12 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostDepth = 64;  // of the document: a level of schemas takes two
+constexpr size_t kMostDepth = 64;  // levels of the document; a level of schemas takes two
 
 enum class Keyword : uint8_t {
   kSchema,
-  kSchemas,  // a list, not empty
-  kNamed,    // an object of schemas
+  kSchemas,  // a list of schemas, not empty
+  kNamed,    // an object whose members are schemas
   kCount,    // an integer from 0 on
   kNumber,
   kString,
@@ -99,7 +99,7 @@ uint32_t type_named(const Json& name) {
   return 0;
 }
 
-// What a refused keyword says where it asks for nothing.
+// Returns whether a keyword that is not supported has a value that restricts nothing.
 bool asks_for_nothing(std::string_view name, const Json& v) {
   if (name == "uniqueItems" || name == "nullable" || name == "$recursiveAnchor")
     return v.is_bool() && !v.as_bool();
@@ -144,7 +144,7 @@ uint32_t json_type(const Json& v) {
   }
 }
 
-// Depth is that of the document, which is bounded.
+// Recursion is bounded by the document's depth.
 bool json_equal(const Json& a, const Json& b) {
   if (a.kind() == Json::Kind::kUint && b.kind() == Json::Kind::kUint)
     return a.as_uint() == b.as_uint();
@@ -169,10 +169,10 @@ bool json_equal(const Json& a, const Json& b) {
   }
 }
 
-// Depth is that of the document, which is bounded.
+// Recursion is bounded by the document's depth.
 size_t weight_of(const Json& value) {
   if (value.is_string()) return 2 + value.as_string().size() / 16;
-  if (value.kind() == Json::Kind::kDouble) return 128;  // as many digits
+  if (value.kind() == Json::Kind::kDouble) return 128;  // a double may have that many digits
   size_t weight = 2 + weight_of(value.items());
   for (const Json::Member& m : value.members())
     weight += 2 + m.first.size() / 16 + value.members().size() / 2 + weight_of(m.second);
@@ -210,7 +210,7 @@ SchemaDocument::SchemaDocument(const Json& root, std::string path, GrammarBudget
     : root_(root), budget_(budget) {
   budget_.at(path);
   std::vector<std::pair<const Json*, size_t>> work = {{&root, 1}};
-  size_t least = 0;  // bytes of its text
+  size_t least = 0;  // least bytes of the value's text
   while (!work.empty()) {
     const auto [at, depth] = work.back();
     work.pop_back();
@@ -318,7 +318,7 @@ void SchemaDocument::check_keyword(const Json& schema, const std::string& name, 
   budget_.work(16);
   const auto* known = std::find_if(std::begin(kKeywords), std::end(kKeywords),
                                    [&](const KnownKeyword& k) { return k.name == name; });
-  if (known == std::end(kKeywords)) return;  // says something about values, asks nothing of them
+  if (known == std::end(kKeywords)) return;  // an annotation, which restricts no value
   const auto wrong = [&](std::string_view expected) {
     refuse(schema, name, fmt::format("is {}; expected {}", kind_name(value.kind()), expected),
            "invalid_schema");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings, numbers and values that a schema names.
+// Compiles strings, numbers and enumerated values of a schema.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace moebius {
 namespace {
 
 constexpr uint32_t kMostMultiple = 10000;
-constexpr size_t kMostLength = size_t{1} << 24;  // no answer is as long
+constexpr size_t kMostLength = size_t{1} << 24;  // longer than any answer
 
 size_t code_points(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -22,7 +22,8 @@ size_t code_points(std::string_view text) {
   }));
 }
 
-// Between the quotes. Made once in the process: there are ten.
+// Returns the automaton of a format's text without quotes; null for an unknown format. Each of the
+// ten is made once in the process.
 DfaPtr format_dfa(std::string_view name) {
   static std::mutex mutex;
   static std::map<std::string, DfaPtr, std::less<>> made;
@@ -34,7 +35,7 @@ DfaPtr format_dfa(std::string_view name) {
   made.emplace(name, dfa);
   return dfa;
 }
-// The same with its quotes.
+// Returns the automaton of a format's text with its quotes.
 DfaPtr quoted_format_dfa(std::string_view name) {
   static std::mutex mutex;
   static std::map<std::string, DfaPtr, std::less<>> made;
@@ -47,7 +48,7 @@ DfaPtr quoted_format_dfa(std::string_view name) {
   return dfa;
 }
 
-// 10^-k of a number like 0.01; nothing: it is no such.
+// Returns k for a number 10^-k such as 0.01; nothing for another number.
 std::optional<uint32_t> decimal_places(const Decimal& d) {
   if (!d.whole.empty() || d.fraction.empty() || d.fraction.back() != '1' ||
       d.fraction.find_first_not_of('0') != d.fraction.size() - 1)
@@ -178,7 +179,8 @@ GrammarBuilder::Node SchemaCompiler::number_node(const std::vector<const Json*>&
   return builder_.at_terminal(it->second, GrammarBuilder::kEnd);
 }
 
-// The values that every schema with enum or const names; nothing: none has either.
+// Returns the values that every schema with enum or const allows; nothing if there is no such
+// schema.
 std::optional<std::vector<Json>> SchemaCompiler::values_of(const std::vector<const Json*>& plain) {
   GrammarBudget& budget = builder_.budget();
   std::optional<std::vector<Json>> out;
@@ -226,7 +228,7 @@ GrammarBuilder::Node SchemaCompiler::enum_node(const std::vector<const Json*>& p
   return builder_.at_choice(branches);
 }
 
-// Depth is that of the document, which is bounded.
+// Recursion is bounded by the document's depth.
 GrammarBuilder::Node SchemaCompiler::const_node(const Json& value, Node next) {
   const auto text = [&](std::string word, Node then) {
     return builder_.at_terminal(builder_.text_terminal(std::move(word)), then);

@@ -11,7 +11,7 @@ TrieNodes make_trie(std::vector<std::pair<std::string_view, int32_t>> words) {
   std::sort(words.begin(), words.end());
   TrieNodes out;
   out.ids.reserve(words.size());
-  std::vector<uint32_t> open;  // the nodes of the word before
+  std::vector<uint32_t> open;  // nodes of the previous word, by depth
   std::string_view last;
   const auto close_to = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back())

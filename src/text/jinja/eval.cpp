@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions: names, operators, subscripts, calls. Attributes prefer methods over keys and
-// subscripts prefer keys, as in Jinja.
+// Evaluates expressions: names, operators, subscripts, calls. Attributes prefer methods over keys
+// and subscripts prefer keys, as in Jinja.
 #include <algorithm>
 #include <cmath>
 
@@ -103,7 +103,9 @@ Value Runtime::loop_attribute(Loop& loop, const std::string& name) {
   if (name == "first") return Value(i == 0);
   if (name == "last") return Value(i + 1 == n);
   if (name == "length") return Value(n);
-  if (name == "depth") return Value(int64_t{1});  // counts recursion, which loops here do not have
+  if (name == "depth")
+    return Value(int64_t{1});  // Jinja counts recursion of loops, which this
+                               // engine does not have
   if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem") return i > 0 ? (*loop.items)[loop.index - 1] : Value::undefined(&name);
   if (name == "nextitem")
@@ -194,7 +196,7 @@ Value Runtime::eval_slice(const Expr& e, Scope* scope) {
     const Value out = heap_.list(std::move(picked), object.kind());
     const List& from = object.list();
     if (object.is(Kind::kRange)) {
-      // Only shown, never counted with: may wrap.
+      // Only shown and never computed with, so it may wrap.
       const auto at = [&](int64_t k) {
         return static_cast<int64_t>(static_cast<uint64_t>(from.start) +
                                     static_cast<uint64_t>(k) * static_cast<uint64_t>(from.step));
@@ -363,7 +365,7 @@ Value Runtime::eval(const Expr& e, Scope* scope) {
   }
 }
 
-// Expressions whose operands are all evaluated first.
+// Evaluates expressions whose operands are all evaluated first.
 Value Runtime::eval_simple(const Expr& e, Scope* scope) {
   if (e.kind == Expr::Kind::kFilter || e.kind == Expr::Kind::kTest) {
     const Value input = eval(*e.args[0], scope);
@@ -394,7 +396,8 @@ Value Runtime::eval_simple(const Expr& e, Scope* scope) {
     case Expr::Kind::kItem:
       return item(v[0], v[1]);
     case Expr::Kind::kBinary: {
-      // Of a + b + c the text of a + b is nobody else's: it grows, so that a long one is there once.
+      // In a + b + c nothing else refers to the text of a + b: it is extended in place, so that a
+      // long text is not copied.
       const Expr& left = *e.args[0];
       if (e.text == "+" && left.kind == Expr::Kind::kBinary && left.text == "+" &&
           v[0].is_string() && v[1].is_string())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions of chat templates, with the precedence and the oddities of Jinja (a filter binds
+// Parses expressions of chat templates with Jinja's precedence and peculiarities (a filter binds
 // tighter than a sign's operand, tests take one argument without parentheses).
 #include <charconv>
 
@@ -290,7 +290,7 @@ ExprPtr Parser::filter(ExprPtr input) {
 }
 
 ExprPtr Parser::test(ExprPtr input) {
-  const Place place = take().place;  // "is"
+  const Place place = take().place;  // takes the word "is"
   const bool negated = skip_name("not");
   auto e = make(Expr::Kind::kTest, place);
   adopt(*e, std::move(input));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters. Those that Jinja evaluates lazily give generators: always true, without length, used up
-// by one pass.
+// Implements the filters. Filters that Jinja evaluates lazily return generators, which are always
+// true, have no length and can be read once.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -27,7 +27,7 @@ int64_t integer_argument(const Value& v, int64_t otherwise, std::string_view wha
   return v.integer();
 }
 
-// a.b.0: attributes and items in turn.
+// Follows a path like a.b.0 of attributes and items.
 Value deep_attribute(Runtime& r, Value v, const Value& path) {
   if (path.is_integer()) return r.item(v, path);
   const std::string& text = text_of(r, path).text;
@@ -45,7 +45,7 @@ Value deep_attribute(Runtime& r, Value v, const Value& path) {
   return v;
 }
 
-// Strings compare without case unless asked otherwise.
+// Returns the key by which a value sorts: strings compare without case unless asked otherwise.
 Value sort_key(Runtime& r, const Value& v, bool case_sensitive) {
   return v.is_string() && !case_sensitive ? r.heap().string(changed_case(v.str(), false)) : v;
 }
@@ -205,7 +205,7 @@ Value filter_map(Runtime& r, const Value& in, const std::string&, const Argument
   return r.heap().list(std::move(out), Kind::kGenerator);
 }
 
-// select, reject, selectattr, rejectattr
+// Implements select, reject, selectattr and rejectattr.
 Value filter_choose(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
   const bool by_attribute = name.ends_with("attr"), keep = name.starts_with("select");
   size_t used = 0;
@@ -393,7 +393,7 @@ Value filter_string(Runtime& r, const Value& in, const std::string&, const Argum
   return r.to_str(in);
 }
 
-// The string's method of the same name.
+// Calls the string's method of the same name.
 Value filter_through_method(Runtime& r, const Value& in, const std::string& name,
                             const Arguments& args) {
   return r.call_method(r.to_str(in), name, args);

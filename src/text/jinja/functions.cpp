@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions a template may call without an object.
+// Implements functions that a template calls without an object.
 #include <cmath>
 
 #include "base/error.h"
@@ -46,7 +46,7 @@ Value function_range(Runtime& r, const Value&, const std::string& name, const Ar
   return range;
 }
 
-// namespace(...) and dict(...): a mapping to begin with, then named values.
+// Implements namespace(...) and dict(...): an optional mapping, then named values.
 Value function_mapping(Runtime& r, const Value&, const std::string& name, const Arguments& args) {
   Dict* d = r.heap().dict();
   if (args.positional.size() > 1) fail("{} takes at most one positional argument", name);

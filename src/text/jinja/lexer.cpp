@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text is cut at {{, {% and {#; inside tags the token rules are those of Jinja expressions.
+// Cuts a template into tokens: text up to {{, {% or {#, and inside tags the tokens of Jinja
+// expressions.
 #include "text/jinja/lexer.h"
 
 #include <algorithm>
@@ -16,7 +17,8 @@ bool space_byte(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool digit(char c) { return c >= '0' && c <= '9'; }
 
-// Line breaks become \n, and one at the very end goes.
+// Converts line breaks to
+// and drops one at the very end.
 std::string with_plain_breaks(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -65,7 +67,7 @@ class Lexer {
   std::vector<Token> tokens_;
   size_t pos_ = 0;
   bool line_starting_ = true;
-  size_t place_pos_ = 0;  // places are asked for in ascending order
+  size_t place_pos_ = 0;  // places are requested in ascending order
   Place place_;
 };
 
@@ -91,7 +93,8 @@ void Lexer::add(Token::Kind kind, std::string text, size_t at) {
   tokens_.push_back({kind, std::move(text), place(at)});
 }
 
-// Where the text before a tag ends once the tag's sign and lstrip_blocks took what they strip.
+// Returns where the text before a tag ends, after the tag's sign and lstrip_blocks removed white
+// space.
 size_t Lexer::text_end(size_t begin, size_t tag, char sign, bool variable) const {
   size_t end = tag;
   if (sign == '-') {
@@ -111,8 +114,8 @@ size_t Lexer::text_end(size_t begin, size_t tag, char sign, bool variable) const
   return line;
 }
 
-// The position after a closing sign at `at` ("-%}" strips what follows, "%}" one line break), or
-// npos if there is none.
+// Returns the position after a closing sign at `at` ("-%}" removes the following white space, "%}"
+// one line break), or npos if there is none.
 size_t Lexer::after_close(size_t at, std::string_view close, bool trims) const {
   if (trims && starts(at, "+") && starts(at + 1, close)) return at + 1 + close.size();
   if (starts(at, "-") && starts(at + 1, close)) {
@@ -129,7 +132,7 @@ size_t Lexer::after_close(size_t at, std::string_view close, bool trims) const {
   return trims && starts(end, "\n") ? end + 1 : end;
 }
 
-// {% raw %}...{% endraw %}: true if there was one at `tag`.
+// Reads {% raw %}...{% endraw %} at `tag`; returns false if there is none.
 bool Lexer::raw_block(size_t tag, size_t text_begin) {
   const auto skip_spaces = [&](size_t i) {
     while (i < source_.size() && space_byte(source_[i])) ++i;
@@ -268,7 +271,8 @@ void Lexer::number_token(size_t at) {
   pos_ = i;
 }
 
-// Tokens up to the closing sign. A sign inside brackets does not close ({{ {'a': {}} }}).
+// Reads tokens up to the closing sign. A sign inside brackets does not close, as in {{ {'a': {}}
+// }}.
 void Lexer::inside(std::string_view close, bool block) {
   static constexpr std::string_view kOperators[] = {
       "**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of lists, dictionaries and loops.
+// Implements methods of lists, dictionaries and loops.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Kind = Value::Kind;
 
-// A position as Python counts, from the end where it is negative.
+// Converts a position as Python counts it: a negative one counts from the end.
 int64_t list_position(const std::vector<Value>& items, const Value& v, int64_t absent,
                       const std::string& name, bool must) {
   int64_t i = absent;

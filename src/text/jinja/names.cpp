@@ -17,14 +17,14 @@ Value on_string(Runtime& r, const Value& self, const std::string& name, const Ar
   return (StringMethods(r, self.str(), name, args).*method)();
 }
 
-// A test without arguments.
+// Implements a test without arguments.
 template <bool (*predicate)(const Value&)>
 Value plain(Runtime&, const Value& self, const std::string& name, const Arguments& args) {
   bind(name, args, {});
   return Value(predicate(self));
 }
 
-// A test that is an operator: one or two characters.
+// Implements a test that is an operator of one or two characters.
 template <char a, char b = 0>
 Value compares(Runtime& r, const Value& self, const std::string& name, const Arguments& args) {
   static const std::string op = b == 0 ? std::string{a} : std::string{a, b};

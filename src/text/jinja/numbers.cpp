@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic with Python's signs for // and %, formatting with %, dates, and upper and lower case.
+// Implements arithmetic with Python's signs for // and %, formatting with %, dates, and upper and
+// lower case.
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -9,7 +10,7 @@
 #include "text/unicode.h"
 
 namespace moebius {
-char32_t simple_lowercase(char32_t code);  // unicode_form.cpp
+char32_t simple_lowercase(char32_t code);  // defined in unicode_form.cpp
 char32_t simple_uppercase(char32_t code);
 }  // namespace moebius
 
@@ -64,7 +65,7 @@ Value integer_arithmetic(const std::string& op, int64_t a, int64_t b) {
   return Value(out);
 }
 
-// Special cases of upper case that are more than one character.
+// Returns the upper case of characters that become more than one; empty for all others.
 std::string_view long_uppercase(char32_t c) {
   switch (c) {
     case 0xdf:
@@ -162,7 +163,7 @@ Str changed_case(const Str& s, bool upper) {
       made = "i\u0307";
     else
       unicode::append(made, upper ? simple_uppercase(c.code) : simple_lowercase(c.code));
-    // A special token keeps its meaning only as it is written: changed bytes keep their origin.
+    // A special token is trusted only as it was written, so changed bytes keep their origin.
     out.add(made, s.trust.at(i));
     i += c.length;
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements of chat templates.
+// Parses statements of chat templates.
 #include "text/jinja/parser.h"
 
 namespace moebius::jinja {
 
-// Statements up to a tag whose name is in `ends` (left standing after "{%").
+// Parses statements up to a tag whose name is in `ends`; that name stays unread after "{%".
 Block Parser::block(std::initializer_list<std::string_view> ends) {
   const Deeper guard(*this);
   Block out;
@@ -45,7 +45,7 @@ void Parser::end_tag(std::string_view end) {
 }
 
 std::unique_ptr<Stmt> Parser::statement() {
-  take();  // "{%"
+  take();  // takes "{%"
   const Token& t = current();
   if (t.kind != Kind::kName) fail_here("expected the name of a tag, found " + shown(t));
   if (t.text == "if") return if_statement();
@@ -111,7 +111,7 @@ std::unique_ptr<Stmt> Parser::for_statement() {
   if (parentheses) expect(")");
   if (s->targets.empty()) fail_here("expected a loop variable");
   if (!skip_name("in")) fail_here("expected 'in', found " + shown(current()));
-  // The iterable ends before "if": a condition of the loop, not an inline one.
+  // The iterable ends before "if", which begins a condition of the loop and not an inline one.
   s->value = or_expression();
   if (current().is(",")) {
     auto tuple = make(Expr::Kind::kTuple, s->value->place);

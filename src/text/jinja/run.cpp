@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements. A loop body, a macro, a with block and a block set have their own names; an if does
-// not.
+// Runs statements. A loop body, a macro, a with block and a block set have their own scope of
+// names; an if has none.
 #include "text/jinja/run.h"
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 namespace moebius::jinja {
 namespace {
 
-constexpr int kMaxDepth = 1200;  // of nested evaluation, macros included
+constexpr int kMaxDepth = 1200;  // levels of nested evaluation, macros included
 using Kind = Value::Kind;
 
 }  // namespace
@@ -42,7 +42,7 @@ void Runtime::define(const std::string& name, Value value) {
 
 Str Runtime::render(const Block& block, size_t expected_bytes) {
   StrBuilder out;
-  out.reserve(expected_bytes + expected_bytes / 8);  // a long text is not moved
+  out.reserve(expected_bytes + expected_bytes / 8);  // so that a long text is not moved
   try {
     run(block, heap_.scope(globals_), out);
   } catch (const Error& e) {
@@ -153,9 +153,10 @@ Runtime::Flow Runtime::run_for(const Stmt& s, Scope* scope, StrBuilder& out) {
     }
     items = std::move(kept);
   }
-  // As in Jinja, "else" also runs when every pass was cut short by break or continue.
+  // As in Jinja, "else" also runs when break or continue cut every pass short.
   bool completed = false;
-  const Value kept = heap_.list(std::move(items));  // a macro defined in the body may keep the loop
+  const Value kept = heap_.list(std::move(items));  // a copy, because a macro defined in the body
+                                                    // may keep the loop
   Loop* loop = heap_.loop();
   loop->items = &kept.list().items;
   for (size_t i = 0; i < loop->items->size(); ++i) {
@@ -171,7 +172,7 @@ Runtime::Flow Runtime::run_for(const Stmt& s, Scope* scope, StrBuilder& out) {
   return completed ? Flow::kNormal : run(s.otherwise, scope, out);
 }
 
-// The body's text, through the filters.
+// Returns the body's text after the filters.
 Value Runtime::captured(const Stmt& s, Scope* scope) {
   StrBuilder body;
   Scope* inner = heap_.scope(scope);

@@ -22,7 +22,7 @@ int64_t integer_or(const Value& v, int64_t absent, std::string_view method) {
   return v.integer();
 }
 
-// [begin, end) of what remains after stripping. `chars` null: white space.
+// Returns the part that remains after stripping `chars`; null: white space.
 Str stripped(const Str& s, const Str* chars, bool left, bool right) {
   const auto strips = [&](std::string_view c) {
     return chars ? chars->text.find(c) != std::string::npos
@@ -291,7 +291,7 @@ Value StringMethods::partition() {
                     Kind::kTuple);
 }
 
-// {} {0} {name}, without format specifications.
+// Formats fields {}, {0} and {name}, without format specifications.
 Value StringMethods::format() {
   StrBuilder out;
   size_t next = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heap, dictionaries, comparison and conversion of values.
+// Implements the heap, dictionaries, and comparison and conversion of values.
 #include "text/jinja/value.h"
 
 #include <time.h>
@@ -19,15 +19,15 @@ void check_nesting(int depth) {
   if (depth > kMaxNesting) fail("values are nested deeper than {}", kMaxNesting);
 }
 
-constexpr uint64_t kStepsPerLook = 1024;  // at the clock
+constexpr uint64_t kStepsPerLook = 1024;  // steps between two looks at the clock
 constexpr size_t kBytesPerStep = 64;
-constexpr size_t kBytesOfAdding = 16;  // what adding to a text takes beside its bytes
+constexpr size_t kBytesOfAdding = 16;  // cost of appending to a text beside its bytes
 
 thread_local uint64_t allowed = 0, budget = 0, next_look = 0;
-thread_local size_t bytes_spent = 0;  // less than a step
+thread_local size_t bytes_spent = 0;  // bytes that are less than a step
 thread_local std::chrono::nanoseconds allowed_time{0}, deadline{0};
 
-// Time that others take on a busy machine does not count.
+// Returns the thread's CPU time: time that others take on a busy machine does not count.
 std::chrono::nanoseconds cpu_time() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -311,7 +311,7 @@ bool equal(const Value& a, const Value& b, int depth) {
              std::equal(x.begin(), x.end(), y.begin(),
                         [&](const Value& p, const Value& q) { return equal(p, q, depth + 1); });
     }
-    case Kind::kView: {  // sets, but for values
+    case Kind::kView: {  // keys and items compare as sets; a view of values equals only itself
       const List &x = a.list(), &y = b.list();
       if (&x == &y || x.view == "dict_values") return &x == &y;
       return x.view == y.view && x.items.size() == y.items.size() &&

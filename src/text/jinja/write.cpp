@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as text: str(), repr() and json.dumps() as Python writes them. Bytes keep their origin.
+// Writes values as text like Python's str(), repr() and json.dumps(). Bytes keep their origin.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
