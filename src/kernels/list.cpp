@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ordered lists of kernels and row functions (list.h). To add a kernel file: one line in
+// Holds the ordered lists of kernels and row functions (list.h). To add a kernel file: one line in
 // MOEBIUS_KERNEL_TABLES; a unit of row functions: one line in MOEBIUS_ROW_TABLES.
 #include "kernels/list.h"
 
@@ -8,7 +8,8 @@
 
 #include "kernels/attend.h"
 
-// Priority order: for one problem on one CPU, an earlier entry is preferred to a later one.
+// Kernels in order of priority: for one problem on one CPU, an earlier entry is preferred to a
+// later one.
 #define MOEBIUS_KERNEL_TABLES(X) \
   X(kArmI8mmKernels)             \
   X(kArmLimbsI8mmKernels)        \
@@ -32,14 +33,14 @@
   X(kGenericFloatKernels)        \
   X(kReferenceKernels)
 
-// The same for row functions.
+// Tables of row functions in order of priority.
 #define MOEBIUS_ROW_TABLES(X) \
   X(kX86Avx512Rows)           \
   X(kX86Avx2Rows)             \
   X(kArmNeonRows)             \
   X(kGenericRows)
 
-// The same for blocks of attention.
+// Tables of attention blocks in order of priority.
 #define MOEBIUS_ATTEND_TABLES(X) \
   X(kX86AmxAttends)              \
   X(kArmBf16Attends)

@@ -12,7 +12,7 @@ using enum CodeType;
 constexpr std::string_view kV1 = "Neoverse-V1";
 
 constexpr MeasuredShare kMeasured[] = {
-    // Written by bench/speed_table.py --write.
+    // bench/speed_table.py --write writes these rows.
     {"arm_i8mm/int4", kInt4Offset, 0, 88, kV1},
     {"arm_i8mm/int4", kInt4Offset, 128, 83, kV1},
     {"arm_i8mm/int4", kInt4Offset, 32, 75, kV1},
@@ -69,7 +69,7 @@ constexpr MeasuredShare kMeasured[] = {
     {"arm_neon/fp4", kFp4, 32, 23, kV1},
     {"arm_neon/f32", kFp4, 16, 4, kV1},
     {"arm_neon/f32", kFp4, 32, 5, kV1},
-    // end
+    // end of the written rows
 };
 
 CodeType measured_code(const Problem& p) {
@@ -82,7 +82,8 @@ CodeType measured_code(const Problem& p) {
 
 std::span<const MeasuredShare> measured_shares() { return kMeasured; }
 
-// The nearest group, as a ratio; one scale per output is a group of K.
+// Returns the measured share of the nearest group length, as a ratio; one scale per output is a
+// group of length K.
 std::optional<ExpectedShare> expected_share(const Kernel& kernel, const Problem& p) {
   const std::string title = title_of(kernel);
   const CodeType code = measured_code(p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selection over the kernel list (oracle.h).
+// Selects kernels from the list (oracle.h).
 #include "kernels/oracle.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace moebius {
 namespace {
 
-// A request names a kernel ("arm_i8mm": whichever codec fits) or one codec of it ("arm_i8mm/int4").
+// Returns whether a request means this kernel: "arm_i8mm" means any of its codecs, "arm_i8mm/int4"
+// only one.
 bool is_called(const Kernel& kernel, const std::string& name) {
   return name == kernel.name || name == title_of(kernel);
 }
@@ -40,7 +41,7 @@ std::string facts(const Kernel& kernel, const Problem& problem, const Candidate&
   return fmt::format("weights as {}, {}, {:.2f}x bytes", kernel.codec, name_of(c.numerics), ratio);
 }
 
-// The verdict of one kernel on its own; kFallback means that it would do.
+// Returns the verdict on a single kernel; kFallback means that it could run.
 Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Accept accept) {
   Candidate c;
   c.kernel = &kernel;
@@ -124,7 +125,7 @@ Policy request_for(const Problem& problem, const Policy& policy) {
 }
 
 const char* portable_reason(const Problem& problem) {
-  // The words of a kernel that runs such weights and rows in their plainest form say what is wrong.
+  // A kernel that runs such weights and rows in their plainest form explains best what is wrong.
   Problem plain = problem;
   plain.groups = 1, plain.block_k = plain.K;
   plain.zero_points = plain.offsets = plain.act_order = plain.ragged = false;

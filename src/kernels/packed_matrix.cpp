@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems, column orders and owned packed matrices (packed_matrix.h).
+// Implements problems, column orders and owned packed matrices (packed_matrix.h).
 #include "kernels/packed_matrix.h"
 
 #include <algorithm>
@@ -19,7 +19,8 @@ bool single_group(const QuantMatrix& w) {
          (w.g_idx == nullptr && w.k_phase == 0 && w.block_k >= w.K);
 }
 
-// Ends of the groups once columns are sorted by group; empty when they are the regular blocks.
+// Returns the ends of the groups of columns sorted by group; empty when the groups are the regular
+// blocks.
 std::vector<int32_t> irregular_ends(const QuantMatrix& w) {
   if (single_group(w)) return {};
   std::vector<int32_t> ends(w.groups, 0);

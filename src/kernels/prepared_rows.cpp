@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout of the canonical row. The loops that fill it are row functions (isa_quantize.h).
+// Computes the layout of the canonical row. Row functions fill it (isa_quantize.h).
 #include "kernels/prepared_rows.h"
 
 #include "kernels/row_functions.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which table of row functions runs: the first of the list (list.cpp) whose needs the CPU has.
+// Chooses the table of row functions: the first of the list (list.cpp) whose needs the CPU meets.
 #include "kernels/row_functions.h"
 
 #include "kernels/list.h"
@@ -9,7 +9,7 @@ namespace moebius {
 const RowFunctions& choose_row_functions(const Cpu& cpu) {
   const auto list = row_function_list();
   for (const RowFunctions* f : list) {
-    if (cpu.here && f->load == nullptr) continue;  // left out of this build
+    if (cpu.here && f->load == nullptr) continue;  // this build leaves the table out
     if (f->arch == Arch::kOther || (f->arch == cpu.arch && cpu.has(f->needs))) return *f;
   }
   return *list.back();

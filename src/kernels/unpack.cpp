@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding of canonical views for packers (unpack.h). One template loop, instantiated per code
-// type, so that each loop is plain enough to vectorise; with a column order the same loop gathers.
+// Decodes canonical views for packers (unpack.h). One template loop per code type is plain enough
+// to be vectorised; with a column order the same loop gathers.
 #include "kernels/unpack.h"
 
 #include <cstring>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with BF16: FP8, NVFP4, MXFP4, MXFP8, weight-only integers and dense
-// bf16. Layouts: arm_bf16.h; decoding and loops: arm_bf16_gemm.h. Here: which rows and outputs meet
-// in a tile.
+// Implements the float family on CPUs with BF16: FP8, NVFP4, MXFP4, MXFP8, weight-only integers and
+// dense bf16. Layouts: arm_bf16.h; decoding and loops: arm_bf16_gemm.h. This file decides which
+// rows and outputs meet in a tile.
 #include "kernels/arm/arm_bf16.h"
 #include "kernels/arm/arm_bf16_gemm.h"
 #include "kernels/arm/arm_bf16_pack.h"
@@ -14,11 +14,11 @@ namespace {
 using namespace bf16_family;
 
 #ifdef MOEBIUS_KERNEL_BODIES
-constexpr size_t kMany = 7;        // rows from which operands in scratch pay
-constexpr size_t kSmall = 131072;  // weights of a dense matrix that stays in the second-level cache
-constexpr size_t kAhead = 16384;   // bytes from a weight to the one that is prefetched with it
+constexpr size_t kMany = 7;        // from this many rows on, operands in scratch pay
+constexpr size_t kSmall = 131072;  // weights of a dense matrix that fits the second-level cache
+constexpr size_t kAhead = 16384;   // prefetch distance in bytes of weights
 
-// A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
+// Multiplies operands that lie in memory as BFMMLA reads them; weights may still need decoding.
 template <bool kGrouped>
 struct Product {
   const GemmArgs& a;
@@ -68,15 +68,16 @@ struct Product {
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps, k0, g0;  // of this chunk of K, and where it begins
-    size_t bytes;                  // of this chunk of a packed panel
+    size_t groups, steps, k0, g0;  // groups and steps of this chunk of K, and its first input and
+                                   // group
+    size_t bytes;                  // bytes of this chunk in a packed panel
     bool first, last;
   };
   const uint8_t* packed_at(const Scratch& c, size_t n) const {
     return a.w->data + n / kNr * s.stride() +
            (kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes);
   }
-  // What is the same for all tiles of a chunk.
+  // Returns the values that all tiles of a chunk share.
   Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
@@ -85,11 +86,16 @@ struct Product {
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
     return t;
   }
-  // One tile of rows and one panel over a chunk of K: sums to y, or to the state if K goes on.
+  // Multiplies one tile of rows and one panel over a chunk of K; the sums go to y, or to the state
+  // if further chunks follow.
   template <int P, int kLines>
   [[gnu::always_inline]] void tile(const Tile& t, bf16_tiles::Ahead next, size_t pair,
                                    size_t n) const {
-    asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    asm volatile(""
+                 :
+                 :
+                 : "memory");  // the compiler must store operands in scratch before it loads
+                               // them
     float32x4_t f[P][4];
     set_zero<P>(f);
     if (t.state_in != nullptr) load_state<P>(t.state_in, f);
@@ -115,11 +121,12 @@ struct Product {
     if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
     if (!kGrouped && t.dense && valid(n) == kNr)
       return store_dense<P>(f, a.y + 2 * pair * a.ldy + (n - a.n0), a.ldy, a.M - 2 * pair);
-    float32x4_t out[P][4];  // put may index it at run time: g++ would store f after every group
+    float32x4_t out[P][4];  // put() may index it at run time: with f, g++ would store f after every
+                            // group
     copy<P>(f, out);
     put<P>(out, pair, n);
   }
-  // Tile of rows number `index` against the panels from n on.
+  // Multiplies tile of rows `index` with the panels from n on.
   template <int P, int kLines>
   void expanded(const Scratch& c, const Tile& same, size_t index, size_t n, size_t end) const {
     Tile t = same;
@@ -133,7 +140,7 @@ struct Product {
     uint8_t* state = c.state + 2 * pair * kNr * 4;
     const size_t panels = (end - n + kNr - 1) / kNr;
     const size_t share =
-        c.bytes / map.tiles;  // of what comes next, for each tile and panel to prefetch
+        c.bytes / map.tiles;  // bytes of the next chunk that each tile and panel prefetches
     const size_t ahead = c.bytes * panels;
     bf16_tiles::Ahead next = {packed_at(c, n) +
                                   (map.tiles == 1 && ahead > kAhead ? kAhead : ahead) +
@@ -155,7 +162,7 @@ struct Product {
       expanded<P, 2>(c, same, index, n, end);
     }
   }
-  // All rows against the panels [n, end) and a chunk of K.
+  // Multiplies all rows with the panels [n, end) over a chunk of K.
   void multiply_chunk(const Scratch& c, size_t n, size_t end) const {
     const Tile same = chunk_tile(c);
     for (size_t t = 0; t < map.tiles; ++t)
@@ -210,7 +217,7 @@ struct Gemm : Product<kGrouped> {
 
   // --- many rows: operands of a few panels in scratch ---
 
-  // Operands of some steps into scratch; returns where the next ones go.
+  // Decodes operands of some steps to scratch; returns the position after them.
   template <class Any>
   static uint8_t* write(const Any& codec, const uint8_t* from, size_t steps,
                         const int8x16_t (&zeros)[4], uint8_t* to) {
@@ -286,18 +293,18 @@ struct Gemm : Product<kGrouped> {
   }
 };
 
-// One of many small dense matrices, as keys and values are: what is known of them is little, and
-// memory is asked for the one that comes next while the first tile of rows is multiplied. Panels
-// one after the other: more streams, of loads or of prefetches, are slower here
-// (docs/kernels.md, "Attention").
+// Multiplies one of many small dense matrices, such as blocks of keys and values. Little is known
+// of each matrix; while the first tile of rows is multiplied, the matrix that comes next is
+// prefetched. Panels are taken one after the other: more streams, of loads or of prefetches, are
+// slower here (docs/kernels.md, "Attention").
 struct InTurn {
   const GemmArgs& a;
-  const size_t K, stride;  // inputs with their padding; bytes of a panel
+  const size_t K, stride;  // padded inputs; bytes of a panel
 
   explicit InTurn(const GemmArgs& args)
       : a(args), K(up(args.w->problem->K, kKr)), stride(2 * kNr * K) {}
 
-  // Sums of 8 outputs from n on.
+  // Stores the sums of 8 outputs from n on.
   template <int P>
   void put(const float32x4_t (&acc)[P][4], float* y, size_t n, size_t rows) const {
     if (__builtin_expect(a.n1 - n >= kNr, 1)) {
@@ -309,17 +316,18 @@ struct InTurn {
         __builtin_memcpy(y + i * a.ldy, last + i * kNr, (a.n1 - n) * 4);
     }
   }
-  // S panels at a time, as long as there are so many, from n on.
+  // Multiplies S panels at a time from n on, as long as S are left; returns the first panel that is
+  // left.
   template <int P, int S, int kLines>
   size_t panels(size_t pair, size_t n, bf16_tiles::Ahead& begin) const {
-    bf16_tiles::Ahead next = begin;  // in registers
+    bf16_tiles::Ahead next = begin;  // a copy, which stays in registers
     const uint8_t* w = a.w->data + n / kNr * stride;
     const size_t rows = a.M - 2 * pair;
     float* y = a.y + 2 * pair * a.ldy + (n - a.n0);
     for (; n + (S - 1) * kNr < a.n1; n += S * kNr, w += S * stride, y += S * kNr) {
       const uint8_t *x = a.panel + 4 * pair * K, *panel[S];
       MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) panel[u] = w + u * stride;
-      asm volatile("" : : : "memory");  // rows are written before they are loaded
+      asm volatile("" : : : "memory");  // the compiler must store rows before it loads them
       float32x4_t acc[S][P][4];
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
       bf16_tiles::steps<P, S, kLines>(x, panel, K / kKr, next, acc);
@@ -336,7 +344,7 @@ struct InTurn {
       panels<P, 1, 0>(pair, n, next);
       return;
     }
-    if constexpr (P <= 2) {  // have too few sums for the latency of BFMMLA
+    if constexpr (P <= 2) {  // one or two pairs have too few sums for the latency of BFMMLA
       constexpr int kPanels = 4 / P;
       next.stride = 256 * kPanels;
       n = panels<P, kPanels, 4 * kPanels>(pair, n, next);

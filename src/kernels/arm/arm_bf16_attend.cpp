@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of 128 keys and values in one call, for any number of rows, on CPUs with BF16
-// (kernels/attend.h). A tile of up to 12 rows: its scores stay in the 2x2 blocks of BFMMLA, two keys of
-// two rows; so does the softmax, which makes bf16 probabilities in the order that the product with the
-// values takes, and their products are added to the sums of the rows. Up to three tiles meet some panels
-// of keys or values while these are in the first-level cache. 8-bit codes become bf16 in scratch, once
-// for all rows. What comes next is asked for all the way. docs/kernels.md, "Attention".
+// Attends to a block of 128 keys and values in one call, for any number of rows, on CPUs with BF16
+// (kernels/attend.h). Rows form tiles of up to 12: a tile's scores stay in the 2x2 blocks of
+// BFMMLA, two keys of two rows; so does the softmax, which makes bf16 probabilities in the order
+// that the product with the values takes, and their products are added to the sums of the rows. Up
+// to three tiles meet some panels of keys or values while these are in the first-level cache. 8-bit
+// codes become bf16 in scratch, once for all rows. What comes next is asked for all the way.
+// docs/kernels.md, "Attention".
 #include "kernels/arm/arm_bf16.h"
 #include "kernels/arm/arm_bf16_gemm.h"
 #include "kernels/arm/arm_bf16_tiles.h"
@@ -17,16 +18,18 @@ namespace {
 using namespace bf16_family;
 
 constexpr size_t kKeys = 128, kMostDim = 256;
-constexpr size_t kTileRows = 2 * kMostPairs, kTogether = 3;  // tiles
-constexpr size_t kChunk = 4 * kNr;                           // keys, or features of values
+constexpr size_t kTileRows = 2 * kMostPairs, kTogether = 3;  // rows of a tile; tiles that are
+                                                             // computed together
+constexpr size_t kChunk = 4 * kNr;                           // keys, or features of values, that
+                                                             // are decoded together
 // Scratch: for each tile scores [pair][64][2x2] and probabilities as a panel of rows; then keys and
 // values of codes.
 constexpr size_t kScores = 4 * kTileRows * kKeys, kShares = 2 * kTileRows * kKeys;
 constexpr size_t kScratch = kTogether * (kScores + kShares);
-constexpr size_t kScales = 4 * 2 * kKeys;  // of keys, then of values: twice each
+constexpr size_t kScales = 4 * 2 * kKeys;  // scales of keys, then of values, twice each
 constexpr size_t kScratchOfCodes = kScratch + 2 * kScales + 2 * 2 * kKeys * kMostDim;
 
-// Whole steps of inputs, whole panels of outputs.
+// Checks for whole steps of inputs and whole panels of outputs.
 bool attends(const Problem& keys, const Problem& values) {
   for (const Problem* p : {&keys, &values})
     if (p->x_type != XType::kBf16 || p->act.code != ActCode::kAsIs || p->zero_points ||
@@ -40,43 +43,44 @@ bool attends(const Problem& keys, const Problem& values) {
 
 constexpr size_t kPairFloats = 2 * kKeys;  // scores of a pair of rows
 
-// One instruction: two take four times as long.
+// Stores two vectors with one instruction: two instructions take four times as long.
 template <class Vector>
 [[gnu::always_inline]] inline void store_two(void* p, Vector a, Vector b) {
   asm volatile("stp %q0, %q1, [%2]" : : "w"(a), "w"(b), "r"(p) : "memory");
 }
-// A number for each row of a pair.
+// Returns a vector with r[0] in its lower and r[1] in its upper half.
 [[gnu::always_inline]] inline float32x4_t both_rows(const float* r) {
   return vcombine_f32(vdup_n_f32(r[0]), vdup_n_f32(r[1]));
 }
 
-// Of two rows; the second may be missing.
+// Holds the softmax state of two rows; the second may be missing.
 struct Pair {
   size_t rows;
   float best[2], total[2], keep[2];
-  float raised[2];           // what its sums are multiplied by: e4m3 alone
-  alignas(16) float top[4];  // the largest scores
+  float raised[2];           // factor of the row's raised probabilities; only with e4m3
+  alignas(16) float top[4];  // the largest scores so far
 };
 struct TileOfRows {
-  size_t first;  // pair
-  size_t size;   // pairs
+  size_t first;  // first pair
+  size_t size;   // number of pairs
   const uint8_t* q;
   float *scores, *out;
   uint8_t* shares;
-  bool kept;  // no sum of its rows becomes smaller
+  bool kept;  // no sum of its rows has to shrink
   Pair pairs[kMostPairs];
 };
 
-// Codec: of 8-bit codes, or Operands.
+// Codec: decodes 8-bit codes; Operands: keys and values are bf16 already.
 template <class Codec>
 struct Attend {
   static constexpr bool kCodes = !std::is_same_v<Codec, Operands>,
                         kRaised = std::is_same_v<Codec, Fp8>;
   const AttendArgs& a;
   const size_t dk, dv;
-  const float *key_scales, *value_scales;  // of two keys, for both rows of a pair; codes alone
-  const uint8_t* next;                     // lines of memory that will be needed
-  size_t lines_of_pair = 0;                // of these, while the softmax of a pair runs
+  const float *key_scales, *value_scales;  // scales of two keys each, for both rows of a pair; only
+                                           // with codes
+  const uint8_t* next;                     // memory of the next block, to prefetch
+  size_t lines_of_pair = 0;                // cache lines to prefetch during a pair's softmax
 
   explicit Attend(const AttendArgs& args)
       : a(args), dk(args.keys->K), dv(args.values->N), next(args.next) {
@@ -90,8 +94,8 @@ struct Attend {
 
   // --- operands ---
 
-  // Outputs [n0, n1) of a matrix of codes as bf16. Keys and values are written code by code, so that no
-  // group of e4m3 is known to be plain.
+  // Decodes outputs [n0, n1) of a matrix of codes to bf16. Keys and values are written code by
+  // code, so no group of e4m3 is known to be plain.
   static void expand(const uint8_t* from, const Problem& p, size_t n0, size_t n1, uint8_t* to) {
     const Codec codec{};
     const size_t stride = shape_of(p).stride(), steps = p.K / kKr;
@@ -110,7 +114,7 @@ struct Attend {
 
   // --- scores ---
 
-  // Keys [n, end) of panels at w, S panels at a time, as long as there are so many.
+  // Computes scores of keys [n, end) of the panels at w, S panels at a time, as long as S are left.
   template <int P, int S, int kLines>
   [[gnu::noinline]] size_t score(TileOfRows& t, const uint8_t* w, size_t n, size_t end) {
     bf16_tiles::Ahead ahead = {next, 64 * kLines * S};
@@ -119,7 +123,7 @@ struct Attend {
     for (; n + (S - 1) * kNr < end; n += S * kNr, w += S * bytes, to += 16 * S) {
       const uint8_t *x = t.q, *panel[S];
       MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) panel[u] = w + u * bytes;
-      asm volatile("" : : : "memory");  // operands are written before they are loaded
+      asm volatile("" : : : "memory");  // the compiler must store operands before it loads them
       float32x4_t acc[S][P][4];
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
       bf16_tiles::steps<P, S, kLines * S>(x, panel, steps, ahead, acc);
@@ -146,7 +150,7 @@ struct Attend {
     return n;
   }
 
-  // Keys that a row does not see.
+  // Masks the keys that a row does not see.
   void mask(size_t pair, float* s, float* top) const {
     uint32_t first[4] = {}, span[4] = {};
     for (size_t r = 0; r < 2 && 2 * pair + r < a.M; ++r) {
@@ -169,7 +173,7 @@ struct Attend {
 
   // --- softmax ---
 
-  // Probabilities of 8 keys of both rows to the even and the odd quarter.
+  // Writes the probabilities of 8 keys of both rows to the even and the odd quarter.
   [[gnu::always_inline]] static void put_shares(const Lanes* t, uint8x16_t order, uint8_t* even,
                                                 uint8_t* odd) {
     uint16x8_t low, high;
@@ -180,14 +184,15 @@ struct Attend {
     vst1q_u8(even, vqtbl1q_u8(vreinterpretq_u8_u16(vuzp1q_u16(low, high)), order));
     vst1q_u8(odd, vqtbl1q_u8(vreinterpretq_u8_u16(vuzp2q_u16(low, high)), order));
   }
-  // Of 16 keys, `stride` bytes between quarters.
+  // Writes the probabilities of 16 keys, with `stride` bytes between quarters.
   [[gnu::always_inline]] static void put_shares(const Lanes (&t)[8], uint8_t* to, size_t stride) {
     static constexpr uint8_t kOrder[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
     const uint8x16_t order = vld1q_u8(kOrder);
     put_shares(t, order, to, to + 2 * stride);
     put_shares(t + 4, order, to + stride, to + 3 * stride);
   }
-  // The same for e4m3: raised as far as the largest of a row allows (arm_bf16_rows.h).
+  // Writes probabilities for e4m3 values, raised as far as the largest one of a row allows
+  // (arm_bf16_rows.h).
   static void put_raised(const float* s, uint32x4_t most, Pair& p, uint8_t* to, size_t stride) {
     float by[2];
     for (int r = 0; r < 2; ++r) {
@@ -204,13 +209,13 @@ struct Attend {
     }
   }
 
-  // Scores s of a pair become its probabilities, `stride` bytes between quarters.
+  // Turns the scores s of a pair into probabilities, with `stride` bytes between quarters.
   void softmax(float* s, Pair& p, uint8_t* to, size_t stride) {
     const float lowest = f32_from_bits(0xFF800000u);
     float most[2], top[2];
     const float32x4_t largest = vld1q_f32(p.top);
     vst1_f32(most, vget_low_f32(vpmaxq_f32(largest, largest)));
-    bool odd[2];  // it sees nothing, or has a NaN
+    bool odd[2];  // the row sees nothing, or has a NaN
     for (int r = 0; r < 2; ++r) {
       const float here = most[r] * a.scale;
       top[r] = here > p.best[r] ? here : p.best[r];
@@ -241,7 +246,7 @@ struct Attend {
       }
     }
     next = ask;
-    // Lanes 4 apart are added first, then 8, 2, 1.
+    // Adds lanes 4 apart first, then 8, 2, 1.
     const Lanes low = (sum[0] + sum[2]) + (sum[4] + sum[6]),
                 high = (sum[1] + sum[3]) + (sum[5] + sum[7]), both = low + high;
     for (int r = 0; r < 2; ++r) {
@@ -276,13 +281,14 @@ struct Attend {
 
   // --- values ---
 
-  // A sum under a scale of 1 has no negative zero. (A zero in a register would be one too many.)
+  // Adds +0: a sum under a scale of 1 must not be a negative zero. (A zero kept in a register would
+  // be one register too many.)
   [[gnu::always_inline]] static float32x4_t plus_zero(float32x4_t v) {
     float32x4_t zero;
     asm volatile("movi %0.4s, #0" : "=w"(zero));
     return vaddq_f32(v, zero);
   }
-  // Sums of 8 outputs to the results.
+  // Adds the sums of 8 outputs to the results.
   template <int P, bool kKept>
   [[gnu::always_inline]] void add(const float32x4_t (&acc)[P][4], const Pair* pairs,
                                   float* out) const {
@@ -301,7 +307,7 @@ struct Attend {
       store_two(out, sums[0], sums[1]);
     }
   }
-  // Features [n, end) of panels at w.
+  // Computes features [n, end) of the panels at w.
   template <int P, int S, int kLines, bool kKept>
   [[gnu::noinline]] size_t weigh(const TileOfRows& t, const uint8_t* w, size_t n, size_t end) {
     bf16_tiles::Ahead ahead = {next, 64 * kLines * S};
@@ -309,7 +315,11 @@ struct Attend {
     for (; n + (S - 1) * kNr < end; n += S * kNr, w += S * kBytes) {
       const uint8_t *x = t.shares, *panel[S];
       MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) panel[u] = w + u * kBytes;
-      asm volatile("" : : : "memory");  // probabilities are written before they are loaded
+      asm volatile(""
+                   :
+                   :
+                   : "memory");  // the compiler must store probabilities before it loads
+                                 // them
       float32x4_t acc[S][P][4];
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
       bf16_tiles::steps<P, S, kLines * S>(x, panel, kKeys / kKr, ahead, acc);
@@ -322,8 +332,8 @@ struct Attend {
 
   // --- tiles ---
 
-  // One pair has four sums a panel and two have eight, too few for the latency of BFMMLA: so many panels
-  // at a time.
+  // Returns how many panels are multiplied together: one pair has four sums per panel and two have
+  // eight, too few for the latency of BFMMLA.
   static constexpr int panels_of(int pairs) { return pairs <= 2 ? 4 / pairs : 1; }
 
   template <int P, int kLines>
@@ -339,13 +349,13 @@ struct Attend {
     if (n < end) weigh<P, 1, kLines, kKept>(t, w + (n - begin) * 2 * kKeys, n, end);
   }
 
-  // Which tiles meet a matrix, and how much of it at a time. Codes become bf16 for the first ones; what is
-  // met once needs the place of one chunk.
+  // Describes which tiles multiply a matrix, and how much of it at a time. The first tiles decode
+  // codes to bf16; a matrix that is used once needs scratch for one chunk only.
   struct Meeting {
     size_t chunk;
     bool first, once;
   };
-  // f(panels of bf16, outputs [n, end)) of a matrix of codes or of bf16, chunk by chunk.
+  // Calls f(panels of bf16, outputs [n, end)) for a matrix of codes or of bf16, chunk by chunk.
   template <class F>
   static void in_chunks(const Meeting& m, const uint8_t* from, const Problem& p, size_t outputs,
                         uint8_t* scratch, const F& f) {
@@ -362,7 +372,7 @@ struct Attend {
     }
   }
 
-  // The rows of some tiles.
+  // Attends with the rows of some tiles.
   template <int kLines>
   void run_tiles(TileOfRows* tiles, size_t count, bool first, bool last) {
     const Meeting m{kCodes || count > 1 ? kChunk : kKeys + dv, first, first && last};
@@ -408,7 +418,8 @@ struct Attend {
     const size_t pairs = (a.M + 1) / 2, lines = kKeys * (dk + dv) * (kCodes ? 1 : 2) / 64;
     TileOfRows tiles[kTogether];
     if (map.tiles == 1) {
-      // One pair hardly has a softmax; with others it gets a quarter of what comes next.
+      // The softmax of a single pair is too short to prefetch in; with more pairs, it prefetches a
+      // quarter of the next block.
       begin_tile(tiles[0], 0, pairs, 0);
       lines_of_pair = pairs == 1 ? 0 : lines / 4 / pairs;
       if (pairs == 1) return run_tiles < kCodes ? 2 : 4 > (tiles, 1, true, true);

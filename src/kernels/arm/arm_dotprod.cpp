@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on CPUs with dot products: SDOT adds four products of bytes per int32 lane. With
-// 8 codes of a row in both halves of a register, the lanes of one SDOT are two halves of two
-// outputs; ADDP joins them. Layouts: arm_int8.h.
+// Implements the int8 family on CPUs with dot products: SDOT adds four products of bytes per int32
+// lane. With 8 codes of a row in both halves of a register, the lanes of one SDOT are two halves of
+// two outputs; ADDP joins them. Layouts: arm_int8.h.
 #include "kernels/arm/arm_int8.h"
 #include "kernels/arm/arm_int8_gemm.h"
 #include "kernels/arm/arm_int8_rows.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer and fp4 weights with int8 and fp4 rows by SDOT, outputs in the lanes of a vector. Layouts:
-// arm_lanes.h.
+// Multiplies integer and fp4 weights with int8 and fp4 rows by SDOT, with outputs in the lanes of a
+// vector. Layouts: arm_lanes.h.
 #include "kernels/arm/arm_lanes.h"
 #include "kernels/arm/arm_lanes_pack.h"
 #include "kernels/arm/arm_scale.h"
@@ -19,7 +19,7 @@ using namespace lanes_family;
 #ifdef MOEBIUS_KERNEL_BODIES
 // ---------------------------------------------------------------------------------------------- the loop nest
 
-// As volatile asm: in this order and in registers of the compiler's choice.
+// Volatile asm keeps the order of these instructions, and the compiler chooses the registers.
 template <size_t kOffset>
 [[gnu::always_inline]] inline uint8x16_t load(const uint8_t* p) {
   uint8x16_t v;
@@ -37,7 +37,7 @@ constexpr int32_t kOnes = 0x4B400000, kQuarters = 0x4A400000, kSixteenths = 0x49
 alignas(16) constexpr int32_t kStartQuarters[4] = {kQuarters, kQuarters, kQuarters, kQuarters};
 alignas(16) constexpr int8_t kE2m1Twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
-// As a function: clang's loads are not allowed in the initializer of a member.
+// A function, because clang forbids its loads in the initializer of a member.
 [[gnu::always_inline]] inline int8x16_t e2m1_twice() { return vld1q_s8(kE2m1Twice); }
 
 template <Form kForm>
@@ -65,7 +65,7 @@ struct Gemm {
     const uint32x4_t upper = vdupq_n_u32(0xffff0000u);
   };
 
-  // The operands of 4 inputs, those of `quad` of the four quads whose codes are at w.
+  // Unpacks the operands of 4 inputs: quad `quad` of the four whose codes are at w.
   template <int quad>
   [[gnu::always_inline]] static void operands(const uint8_t* w, const Constants& c,
                                               uint8x16_t (&v)[2]) {
@@ -84,7 +84,7 @@ struct Gemm {
   template <int R, int quad, int... r>
   [[gnu::always_inline]] static void four(const uint8_t* x, const uint8_t* w, const Constants& c,
                                           Sums<R>& acc, std::integer_sequence<int, r...>) {
-    constexpr int kFirst = quad * padded(R);  // of the words of rows
+    constexpr int kFirst = quad * padded(R);  // index of the first word of rows
     uint8x16_t v[2], in[padded(R) / 4 + 1];
     operands<quad>(w, c, v);
     const auto row = [&]<int i>() __attribute__((always_inline)) {
@@ -105,9 +105,9 @@ struct Gemm {
     four<R, 3>(x, w, c, acc, kRows);
   }
 
-  static constexpr size_t kStep = kBytes ? 128 : 64;  // bytes of 16 inputs
+  static constexpr size_t kStep = kBytes ? 128 : 64;  // code bytes of 16 inputs
 
-  // group: what the panel has of this group of a row.
+  // Starts the sums of a group. group: the panel's correction for this group of a row.
   [[gnu::always_inline]] static void begin(const int32_t* group, bool by_start,
                                            int32x4_t (&acc)[2]) {
     if constexpr (kBytes) {
@@ -125,7 +125,7 @@ struct Gemm {
   static float32x4_t floats_from(int32x4_t sums, int32_t start) {
     return vsubq_f32(vreinterpretq_f32_s32(sums), vreinterpretq_f32_s32(vdupq_n_s32(start)));
   }
-  // The sums of a group as floats.
+  // Converts the sums of a group to floats.
   [[gnu::always_inline]] static void floats(const int32x4_t (&acc)[2], bool by_start,
                                             float32x4_t (&d)[2]) {
     if constexpr (kBytes) {
@@ -152,7 +152,8 @@ struct Gemm {
     }
   }
 
-  // R rows from m on against S panels that are `apart` panels away. kSteps: of a group, 0 if any.
+  // Multiplies R rows from m on with S panels that are `apart` panels away from each other. kSteps:
+  // steps of a group, or 0 for any number.
   template <int R, int S, bool kStart, int kSteps>
   [[gnu::noinline]] void tile(size_t m, size_t n, size_t apart) const {
     const Constants k{};
@@ -186,7 +187,7 @@ struct Gemm {
         put<R>(m, n + static_cast<size_t>(u) * apart * kNr, f[u]);
   }
 
-  // The end of a group of one row.
+  // Adds the finished group of one row to its results.
   [[gnu::always_inline]] static void add(const int32_t* group, const float32x4_t (&c)[2],
                                          const int32x4_t (&acc)[2], bool by_start,
                                          float32x4_t (&f)[2]) {
@@ -222,7 +223,8 @@ struct Gemm {
     }
   }
 
-  // S streams through the block, each a share of its panels; what is left over goes one by one.
+  // Runs S streams through the block, each over a share of its panels; the remaining panels go one
+  // by one.
   template <int R, int S, bool kStart, int kSteps>
   void streams() const {
     const size_t panels = (a.n1 - a.n0 + kNr - 1) / kNr, each = panels / S;
@@ -283,7 +285,7 @@ void put_row(const RowPanelArgs& a, const Shape& s, const int8_t* codes, size_t 
     if (!s.bytes()) *groups = -8 * sum;
   }
 }
-// E2M1 codes become twice their values; scales: of the groups.
+// Writes E2M1 codes as twice their values. scales: one per group.
 void put_fp4_row(const Shape& s, size_t K, const uint8_t* codes, const uint8_t* scales, size_t step,
                  uint8_t* to, int32_t* groups) {
   const int8x16_t table = e2m1_twice();

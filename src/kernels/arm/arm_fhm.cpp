@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// f16 and e4m3 weights on CPUs that multiply f16 to f32 (FMLAL): what arm_neon does, without making
-// weights f32 where few rows are f16 themselves. The same bytes: a product of two f16 is exact, and
-// added with one rounding. Every e4m3 code shifted left by 7, its sign put back, is an f16, 2^8 too
-// small; rows of e4m3 codes are f16 as they are. Layouts: arm_float.h.
+// Implements f16 and e4m3 weights on CPUs that multiply f16 to f32 (FMLAL). It does the work of
+// arm_neon without converting weights to f32 when few rows are f16 themselves, and gives the same
+// bytes: a product of two f16 is exact, and added with one rounding. Every e4m3 code shifted left
+// by 7, its sign put back, is an f16, 2^8 too small; rows of e4m3 codes are f16 as they are.
+// Layouts: arm_float.h.
 #include "kernels/arm/arm_float.h"
 #include "kernels/arm/arm_float_gemm.h"
 #include "kernels/arm/arm_float_pack.h"
@@ -21,7 +22,7 @@ struct Fp8Halves : Fp8InF16 {
   struct Begun {
     uint8x16_t half[2];
   };
-  const uint16x8_t sign_and_code = vdupq_n_u16(0xbfff);  // all but the copy of the sign
+  const uint16x8_t sign_and_code = vdupq_n_u16(0xbfff);  // all bits but the copy of the sign
   [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
     Begun b;
     asm volatile("sshll %0.8h, %1.8b, #7" : "=w"(b.half[0]) : "w"(codes));
@@ -36,7 +37,7 @@ struct Fp8Halves : Fp8InF16 {
   }
 };
 
-// Weights stay f16: a vector of outputs is one half of a register.
+// Keeps weights as f16: a vector of outputs is one half of a register.
 struct F16Products : F16 {
   static constexpr bool kOfHalves = true;
   template <int>
@@ -54,7 +55,7 @@ struct Fp8Products : Fp8Halves {
 template <class Codec>
 requires Codec::kOfHalves struct Meeting<Codec> {
   static constexpr int kAhead = Codec::kSize == 1 ? 4 : 0, kUnitsAhead = Codec::kSize == 1 ? 1 : 0;
-  using Rows = float16x8_t;  // four numbers, in a whole register: what products by element take
+  using Rows = float16x8_t;  // four numbers in a whole register, as products by element read them
   [[gnu::always_inline]] static Rows rows(float32x4_t x) {
     Rows v;
     asm volatile("fcvtn %0.4h, %1.4s" : "=w"(v) : "w"(x));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops:
-// arm_int8_gemm.h.
+// Implements the int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts:
+// arm_int8.h; loops: arm_int8_gemm.h.
 #include "kernels/arm/arm_i8mm_registers.h"
 #include "kernels/arm/arm_i8mm_tiles.h"
 #include "kernels/arm/arm_int8.h"
@@ -29,7 +29,7 @@ struct Smmla {
     return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
   }
 
-  // Tiles over codes, operands made in registers: in assembly.
+  // Returns whether a tile over codes with operands in registers exists in assembly.
   template <class Codec, int kFix, bool kGrouped>
   static constexpr bool has_registers() {
     return kFix == int8_family::kPlain && Codec::kStep == 64;
@@ -62,7 +62,7 @@ struct Smmla {
                                                               float32x4_t (&f)[2][4]) {
     i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
   }
-  // One row or a pair, two panels.
+  // Multiplies one row or a pair of rows with two panels.
   template <bool kPair>
   [[gnu::always_inline]] static inline void registers_streams(const int8_family::Tile& t,
                                                               int32x4_t (&v)[2][4]) {
@@ -73,20 +73,21 @@ struct Smmla {
                                                               float32x4_t* f) {
     i8mm_registers::grouped_streams<kPair>(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
   }
-  // f += 3 to 5 pairs of rows.
+  // Adds the products of 3 to 5 pairs of rows to f.
   template <int P>
   [[gnu::always_inline]] static inline void registers_narrow(const int8_family::Tile& t,
                                                              float32x4_t (&f)[P][4]) {
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
       float32x4_t half[10] = {};
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) half[i] = f[i / 2][2 * h + i % 2];
-      const size_t scales = 128 - 24 * static_cast<size_t>(h);  // 8 bytes a half, codes 32
+      const size_t scales = 128 - 24 * static_cast<size_t>(h);  // scales take 8 bytes per half,
+                                                                // codes 32
       i8mm_registers::narrow<P>(t.a, t.w + 32 * h, t.groups, t.steps, scales, half);
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) f[i / 2][2 * h + i % 2] = half[i];
     }
   }
 
-  // Tiles of 12 outputs over operands in scratch.
+  // Multiplies tiles of 12 outputs with operands in scratch.
   template <int P>
   [[gnu::always_inline]] static inline void twelve(const uint8_t* x, const uint8_t* w, size_t steps,
                                                    const int32_t* sums, const float32x4_t* scales,
@@ -99,7 +100,7 @@ struct Smmla {
     i8mm_tiles::twelve_sums<P>(x, w, steps, sums);
   }
 
-  // Full tiles over operands in scratch, without corrections: in assembly.
+  // Returns whether a full tile over operands in scratch, without corrections, exists in assembly.
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
     return (kFix == int8_family::kPlain && (kGrouped ? P == 2 || P == 3 : P == 4)) ||
@@ -149,7 +150,8 @@ struct Smmla {
     if (t.state_out != nullptr) __builtin_memcpy(t.state_out, f, sizeof f);
   }
 };
-// A single row has a second one of zeros: memory is the limit there.
+// Multiplies a single row: the second one of its pair is zeros, which costs nothing where memory is
+// the limit.
 struct SmmlaOne : Smmla {
   [[gnu::always_inline]] static inline X load(const uint8_t* p) {
     return vcombine_s8(vreinterpret_s8_u8(vld1_u8(p)), vdup_n_s8(0));

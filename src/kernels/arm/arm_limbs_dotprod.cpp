@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only integers and FP4 by limbs on CPUs with dot products: SDOT by element, so that lanes are
-// outputs and no sum lies across a register. Layouts: arm_limbs.h.
+// Multiplies weight-only integers and FP4 by limbs on CPUs with dot products: SDOT by element, so
+// that lanes are outputs and no sum lies across a register. Layouts: arm_limbs.h.
 #include "kernels/arm/arm_limbs.h"
 #include "kernels/arm/arm_limbs_gemm.h"
 #include "kernels/arm/arm_limbs_pack.h"
@@ -12,12 +12,12 @@ namespace {
 using namespace limbs;
 
 #ifdef MOEBIUS_KERNEL_BODIES
-// Vectors of half a step: 4 outputs, 4 inputs.
+// Returns the byte of an output and input in half a step whose vectors hold 4 outputs and 4 inputs.
 inline size_t byte_of_four(size_t n, size_t i, bool four) {
   return four ? i / 4 * 16 + n % 4 * 4 + i % 4 : i / 4 * 32 + n * 4 + i % 4;
 }
 
-// As asm: g++ 12 moves accumulators around when it sees the intrinsic.
+// Written as asm, because g++ 12 moves accumulators around when it sees the intrinsic.
 template <int kLane>
 [[gnu::always_inline]] inline void dot(int32x4_t& acc, int8x16_t w, int8x16_t x) {
   asm("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(acc) : "w"(w), "w"(x), "i"(kLane));
@@ -40,7 +40,7 @@ struct Dotprod {
     set_zero(acc);
     if constexpr (Codec::kRaw) acc[2] = acc[3] = vld1q_dup_s32(start + 2);
   }
-  // acc: upper limb of outputs 0-3, 4-7; lower limb of them.
+  // acc: upper limbs of outputs 0-3 and 4-7, then their lower limbs.
   template <int q>
   [[gnu::always_inline]] static void quad(int8x16_t a, int8x16_t b, int8x16_t x,
                                           int32x4_t (&acc)[4]) {
@@ -73,7 +73,7 @@ struct Dotprod {
     vst1q_f32(out, lo);
     vst1q_f32(out + 4, hi);
   }
-  // Inputs 4 q to 4 q + 3 of a step.
+  // Multiplies inputs 4 q to 4 q + 3 of a step.
   template <int P, int W, int q>
   [[gnu::always_inline]] static void four(const int8x16_t (&xs)[P], const uint8_t* const (&w)[W],
                                           int32x4_t (&acc)[P][2 * W]) {

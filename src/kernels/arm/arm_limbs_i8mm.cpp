@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only integers and FP4 by limbs on CPUs with I8MM and BF16: the two limbs of one row, or one limb
-// of two rows, are the two rows of SMMLA; many bf16 rows and 4-bit weights take BFMMLA. Layouts: arm_limbs.h.
+// Multiplies weight-only integers and FP4 by limbs on CPUs with I8MM and BF16: the two limbs of one
+// row, or one limb of two rows, are the two rows of SMMLA; many bf16 rows and 4-bit weights take
+// BFMMLA. Layouts: arm_limbs.h.
 #include "kernels/arm/arm_limbs.h"
 #include "kernels/arm/arm_limbs_exact.h"
 #include "kernels/arm/arm_limbs_gemm.h"
@@ -17,12 +18,12 @@ namespace {
 using namespace limbs;
 
 #ifdef MOEBIUS_KERNEL_BODIES
-// Vectors of half a step: 2 outputs, 8 inputs.
+// Returns the byte of an output and input in half a step whose vectors hold 2 outputs and 8 inputs.
 inline size_t byte_of_pair(size_t n, size_t i, bool four) {
   return (four ? n % 4 : n) / 2 * 16 + n % 2 * 8 + i;
 }
 
-// As asm: g++ 12 moves accumulators around when it sees the intrinsic.
+// Written as asm, because g++ 12 moves accumulators around when it sees the intrinsic.
 [[gnu::always_inline]] inline void mmla(int32x4_t& acc, int8x16_t x, int8x16_t w) {
   asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(w));
 }
@@ -33,7 +34,8 @@ inline size_t byte_of_pair(size_t n, size_t i, bool four) {
   return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
 }
 
-// In this order, and in registers of the compiler's choice (arm_bf16_tiles.h says why).
+// Volatile asm keeps the order of loads, and the compiler chooses the registers (arm_bf16_tiles.h
+// says why).
 template <int kOffset>
 [[gnu::always_inline]] inline void load(int8x16_t& v, const uint8_t* p) {
   asm volatile("ldr %q0, [%1, %2]" : "=w"(v) : "r"(p), "i"(kOffset));
@@ -65,7 +67,7 @@ struct I8mm {
       set_zero(acc);
     }
   }
-  // acc: outputs 0 1, 4 5, 2 3, 6 7; the first row has the upper limb.
+  // acc: outputs 0 1, 4 5, 2 3, 6 7; its first row holds the upper limb.
   template <class Codec>
   [[gnu::always_inline]] static void half(const Codec& codec, const uint8_t* w, int8x16_t x,
                                           int32x4_t (&acc)[4]) {
@@ -103,8 +105,8 @@ struct I8mm {
     vst1q_f32(out + 8, vreinterpretq_f32_f64(vzip1q_f64(h, h)));
     vst1q_f32(out + 12, vreinterpretq_f32_f64(vzip2q_f64(h, h)));
   }
-  // Product t of a half: pairs of outputs one after the other (those of W panels), all units of rows
-  // for each.
+  // Multiplies product t of a half: one pair of outputs of each of the W panels after the other,
+  // with all units of rows.
   template <int P, int W, int H, int t>
   [[gnu::always_inline]] static void product(const uint8_t* x, const uint8_t* const (&w)[W],
                                              int8x16_t (&xs)[P], int8x16_t (&ws)[4 * W],

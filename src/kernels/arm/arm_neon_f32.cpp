@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every float problem on every 64-bit Arm CPU, in f32: weights are decoded to f32 in a scratch that
-// stays in the first-level cache, FMLA multiplies 8 outputs by one input of a row. Each output is
-// one chain of fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f):
-// the operations of the definition in their order, so the class is exact.
+// Computes every float problem on every 64-bit Arm CPU, in f32: weights are decoded to f32 in a
+// scratch that stays in the first-level cache, FMLA multiplies 8 outputs by one input of a row.
+// Each output is one chain of fused multiply-adds over its group in the order of K, then f =
+// fma(dot, scale, f): the operations of the definition in their order, so the class is exact.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes; the codes of all inputs, then
 // scales 8 x f32 and (with zero points) 8 x int8 per group. Codes of one input k: 4 bit: 4 bytes,
@@ -24,14 +24,15 @@ namespace moebius {
 namespace {
 
 constexpr size_t kNr = 8, kKr = 4, kTile = 8;
-constexpr size_t kChunk = 256, kMostPanels = 4;  // inputs decoded at once: 8 KiB per panel
+constexpr size_t kChunk = 256, kMostPanels = 4;  // inputs that are decoded at once: 8 KiB per panel
 
 size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 struct Shape {
   size_t groups, group_k, K_padded, weight_k, row_k;
   size_t bits;                      // per code
-  size_t code_bytes, extras_bytes;  // codes of a panel; scales and zeros of one group
+  size_t code_bytes, extras_bytes;  // bytes of a panel's codes; bytes of scales and zero points of
+                                    // one group
   bool row_groups;
   size_t stride() const { return up(code_bytes + groups * extras_bytes, 64); }
 };
@@ -98,9 +99,11 @@ PanelLayout panel_layout(const Shape& s, size_t M) {
 }
 size_t row_panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
 
-// Panels worked on together: few rows need more outputs to keep the multipliers busy.
+// Returns how many panels are worked on together: few rows need more outputs to keep the
+// multipliers busy.
 size_t panels_for(size_t M) { return M <= 2 ? 4 : M <= 4 ? 2 : 1; }
-// Scratch: decoded weights [panel][chunk][8], then for every row dot and f of the outputs in work.
+// Scratch holds decoded weights [panel][chunk][8], then for every row dot and f of the current
+// outputs.
 size_t scratch_bytes(const Problem&, size_t M) {
   const size_t few = panels_for(1) * (M < 2 ? 1 : 2), many = M * panels_for(M),
                most = few > many ? few : many;
@@ -117,7 +120,7 @@ struct Decoder {
   const Shape& s;
   const uint8_t* panel;
 
-  // f32 of 8 bytes, code - zero, in two vectors.
+  // Writes code - zero of 8 bytes as f32, in two vectors.
   static void ints(int8x8_t codes, int8x8_t zeros, float* out) {
     const int16x8_t v = vsubl_s8(codes, zeros);
     vst1q_f32(out, vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))));
@@ -156,7 +159,7 @@ struct Decoder {
       }
     }
   }
-  // Inputs [k, k + count) of one group.
+  // Decodes inputs [k, k + count) of one group.
   void run(size_t k, size_t count, size_t g, float* out) const {
     const uint8_t* from = panel + k * kNr * s.bits / 8;
     const int8x8_t zeros =
@@ -190,7 +193,7 @@ struct Sums {
   float32x4_t dot[R][2 * PN], f[R][2 * PN];
 };
 
-// Four inputs of R rows times 8 * PN outputs; w[panel][k][8].
+// Multiplies four inputs of R rows with 8 * PN outputs; w[panel][k][8].
 template <int R, int PN>
 inline void four(float32x4_t (&dot)[R][2 * PN], const float* x, const float* w,
                  size_t panel_floats) {
@@ -231,13 +234,13 @@ struct Gemm {
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // [row][dot: 8 * PN, f: 8 * PN]
+  // layout: [row][dot: 8 * PN, f: 8 * PN]
   float* sums(size_t m) const {
     return reinterpret_cast<float*>(a.scratch + kMostPanels * kChunk * kNr * 4) + m * PN * kNr * 2;
   }
 
-  // Inputs [k0, k1) for R rows from m on; panels past the block repeat the last one and are not
-  // stored.
+  // Multiplies inputs [k0, k1) of R rows from m on; panels past the block repeat the last one and
+  // are not stored.
   template <int R, int N>
   void tile(size_t n, size_t m, size_t tile_rows, size_t k0, size_t k1) const {
     float32x4_t dot[R][2 * N];
@@ -355,7 +358,7 @@ void gemm(const GemmArgs& args) { Gemm(args).run(); }
 
 // ---------------------------------------------------------------------------------------------- packing
 
-// Codes of inputs [k, k + count) of output r: one byte each (nibbles: one code per byte), or 2 or 4
+// Writes the codes of inputs [k, k + count) of output r: one byte each (a nibble too), or 2 or 4
 // bytes.
 void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t count, uint8_t* out) {
   const QuantMatrix& w = *a.w;
@@ -376,7 +379,8 @@ void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t coun
   for (size_t i = k; a.columns != nullptr && i < end; ++i)
     __builtin_memcpy(out + (i - k) * size, row + static_cast<size_t>(a.columns[i]) * size, size);
   for (size_t i = 0; w.code == CodeType::kFp8 && i < end - k; ++i)
-    out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];  // NaN: carried by the scale
+    out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];  // a NaN becomes 0: the scale carries
+                                                             // it
 }
 
 bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
@@ -403,7 +407,8 @@ void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t*
   }
 }
 
-// 16 bytes of the codes of each of 8 outputs, input by input; returns how many bytes they became.
+// Interleaves 16 bytes of the codes of each of 8 outputs, input by input; returns the number of
+// bytes written.
 size_t interleave(const uint8x16_t (&r)[kNr], size_t bits, uint8_t* out) {
   if (bits == 4) {
     uint8x16x4_t v;

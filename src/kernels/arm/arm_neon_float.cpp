@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float and int8 weights at their stored width on every 64-bit Arm CPU, multiplied by FMLA. Layouts:
+// Multiplies float and int8 weights at their stored width by FMLA on every 64-bit Arm CPU. Layouts:
 // arm_float.h; loops: arm_float_gemm.h, arm_float_turn.h.
 #include "kernels/arm/arm_float.h"
 #include "kernels/arm/arm_float_gemm.h"

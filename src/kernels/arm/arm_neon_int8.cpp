@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on every 64-bit Arm CPU: SMULL makes int16 products, SADALP adds neighbours into
-// int32. Layouts: arm_int8.h.
+// Implements the int8 family on every 64-bit Arm CPU: SMULL makes int16 products, SADALP adds
+// neighbours into int32. Layouts: arm_int8.h.
 #include "kernels/arm/arm_int8.h"
 #include "kernels/arm/arm_int8_gemm.h"
 #include "kernels/arm/arm_int8_rows.h"
@@ -12,8 +12,8 @@ namespace {
 inline int8x16_t twice(const uint8_t* p) {
   return vreinterpretq_s8_u8(vcombine_u8(vld1_u8(p), vld1_u8(p)));
 }
-// One row, two outputs. A product of two bytes is at most 2^14: it fits int16, a sum of two might
-// not.
+// Holds the sums of one row and two outputs. A product of two bytes is at most 2^14 and fits int16;
+// a sum of two might not.
 struct RowAcc {
   int32x4_t out0, out1;
   [[gnu::always_inline]] inline void zero() { out0 = out1 = vdupq_n_s32(0); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: packing of weights (layouts: arm_int8.h), for every unit of the family:
-// plain NEON, one external function. Codes that lie as most do are arm_int8_straight.h's; here are
-// all others, sums, and which is which.
+// Packs weights for every kernel of the int8 family on Arm, with plain NEON and through one
+// external function (layouts: arm_int8.h). arm_int8_straight.h packs codes in the most frequent
+// layout; this file packs all others and the sums, and decides which is which.
 #include "kernels/arm/arm_int8.h"
 #include "kernels/arm/arm_int8_straight.h"
 #include "kernels/arm/arm_packing_scales.h"
@@ -13,11 +13,11 @@ namespace {
 #ifdef MOEBIUS_KERNEL_BODIES
 namespace int8_family {
 
-// What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32;
-// all that there may be.
+// Tells which values follow the codes of a group: only 8 scales as bf16; also zero points, or
+// scales as f32; or sums, too.
 enum class Extras : uint8_t { kBf16, kOthers, kSums };
 
-// A panel of 8 outputs, group after group.
+// Packs a panel of 8 outputs, group after group.
 class PanelPacker : Panel<Shape> {
  public:
   using Panel::Panel;
@@ -44,7 +44,7 @@ class PanelPacker : Panel<Shape> {
  private:
   static constexpr size_t kChunk = PanelScales::kChunk;
 
-  // Calls f(codec) with the one for these codes; false if there is none.
+  // Calls f(codec) with the codec for these codes; returns false if there is none.
   template <class F>
   bool with_codec(const F& f) const {
     if (s_.fp4) {
@@ -65,8 +65,8 @@ class PanelPacker : Panel<Shape> {
 
   // --- groups ---
 
-  // What follows the codes of a group of `inputs` inputs. Zeros are looked at only where there are
-  // zero points.
+  // Writes the values that follow the codes of a group of `inputs` inputs. `zeros` is read only
+  // with zero points.
   template <Extras kExtras>
   [[gnu::always_inline]] void put_extras(const Scales& scales, const uint8x8_t* zeros,
                                          const Sums& sums, size_t inputs, uint8_t* out) const {
@@ -91,7 +91,8 @@ class PanelPacker : Panel<Shape> {
     }
   }
 
-  // As many of [g, g1) as lie straight and have all their inputs; returns how many.
+  // Packs those of groups [g, g1) that are complete and in the most frequent layout; returns their
+  // number.
   size_t whole_groups(size_t g, size_t g1, const Scales* scales, const uint8x8_t* zeros) const {
     const size_t whole = w_.K / s_.group_k;
     if (g1 > whole) g1 = whole;
@@ -122,7 +123,7 @@ class PanelPacker : Panel<Shape> {
       put_extras<kExtras>(*scales, zeros, sums, s_.group_k, out + at);
     }
   }
-  // Two groups at a time.
+  // Packs two groups at a time.
   [[gnu::noinline]] size_t one_step_groups(size_t g, size_t g1, const Scales* scales) const {
     using Codec = NibbleCodec<StoredFp4>;
     const size_t count = (g1 - g) / 2 * 2;
@@ -140,7 +141,7 @@ class PanelPacker : Panel<Shape> {
 
   // --- whatever is left ---
 
-  // 16 codes of one row as bytes; past K and past N zeros.
+  // Returns 16 codes of one row as bytes; zeros past K and past N.
   int8x16_t codes16(size_t r, size_t k) const {
     int8_t c[kKr] = {};
     const size_t end = k + kKr < w_.K ? k + kKr : w_.K;
@@ -197,7 +198,7 @@ class PanelPacker : Panel<Shape> {
 
 }  // namespace
 
-// Elsewhere the kernels of the family have no bodies, and nobody calls this.
+// In other builds the kernels of the family have no bodies, and this is never called.
 void pack_int8_family([[maybe_unused]] const PackArgs& args) {
 #ifdef MOEBIUS_KERNEL_BODIES
   using namespace int8_family;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functions in NEON, four lanes. Loops over the scalar definition are what the compiler makes of
-// them; those that layers spend time in work on blocks of vectors, with instructions it does not
-// choose.
+// Implements row functions in NEON, four lanes. The compiler vectorizes loops over the scalar
+// definition; functions in which layers spend time work on blocks of vectors, by instructions that
+// the compiler does not choose.
 #include "kernels/arm/arm_exp_coarse.h"
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
@@ -18,8 +18,8 @@ MOEBIUS_ALWAYS_INLINE Four load_four(const float* p) { return load_vector<Four>(
 MOEBIUS_ALWAYS_INLINE void store_four(float* p, Four v) { __builtin_memcpy(p, &v, sizeof v); }
 MOEBIUS_ALWAYS_INLINE FourBits bits_of(Four v) { return reinterpret_cast<FourBits>(v); }
 MOEBIUS_ALWAYS_INLINE Four from_bits(FourBits v) { return reinterpret_cast<Four>(v); }
-// a * b + c and c - a * b, rounded once. As instructions: g++ makes copies around a loop over
-// lanes.
+// a * b + c and c - a * b, rounded once. Written as asm, because g++ makes copies around a loop
+// over lanes.
 MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
   asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
@@ -28,7 +28,7 @@ MOEBIUS_ALWAYS_INLINE Four fms_four(Four a, Four b, Four c) {
   asm("fmls %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
 }
-// b where it is smaller; NaN gives anything.
+// Returns the smaller of a and b in each lane; anything for NaN.
 MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
   Four v;
   asm("fmin %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(four(b)));
@@ -38,11 +38,11 @@ MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
 constexpr LanesOf kMagic64{numeric_detail::kExpMagic64}, k5{numeric_detail::kExp5},
     k4{numeric_detail::kExp4}, k3{numeric_detail::kExp3}, k2{numeric_detail::kExp2}, kOne{1.0f};
 
-// e^-q (exp_nonpositive_f32) of 4 N numbers, one operation of the definition after the other over
-// all of them: the latencies of a chain of 15 operations overlap, which the order "one vector after
-// the other" leaves to a reorder window too short for it. Changing the sign of r and of every
-// second step changes no bit. silu: 14.4 cycles for 4 numbers with N = 4 and copied constants, 12.3
-// with loaded ones, 10.1 with N = 8.
+// Computes e^-q (exp_nonpositive_f32) of 4 N numbers, one operation of the definition after the
+// other over all of them: the latencies of a chain of 15 operations overlap, which the order "one
+// vector after the other" leaves to a reorder window too short for it. Changing the sign of r and
+// of every second step changes no bit. silu: 14.4 cycles for 4 numbers with N = 4 and copied
+// constants, 12.3 with loaded ones, 10.1 with N = 8.
 constexpr size_t kFours = 4, kBlock = 4 * kFours, kManyFours = 8, kManyBlock = 4 * kManyFours;
 #define MOEBIUS_EACH for (size_t j = 0; j < kFours; ++j)
 template <size_t N>
@@ -105,7 +105,7 @@ struct Neon : RowLoops<Neon, 4>,
   MOEBIUS_ALWAYS_INLINE static Four fused(Four a, Four b, Four c) { return fma_four(a, b, c); }
 
   MOEBIUS_ALWAYS_INLINE static Four larger_or_nan(Four a, Four b) {
-    Four v;  // one operation where comparing and choosing make five
+    Four v;  // one instruction instead of the five of a comparison and a choice
     asm("fmax %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b));
     return v;
   }

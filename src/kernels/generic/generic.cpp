@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The portable kernel: plain C++ that compilers vectorise, no instruction set assumed, every
-// scheme. This file holds what its two families share; generic_int.cpp is of class exact,
-// generic_float.cpp of class reordered.
+// Implements the portable kernel for every scheme in plain C++ that compilers vectorise, without
+// any instruction set. This file holds the code that its two families share; generic_int.cpp is of
+// class exact, generic_float.cpp of class reordered.
 #include "kernels/generic/generic.h"
 
 #include <cstring>
@@ -44,8 +44,8 @@ void pack_codes(const Problem& p, const QuantMatrix& w, size_t n, const int32_t*
     gather<4>(row, columns, p.K, out);
 }
 
-// Mode vllm: S = sum of w * c over a row, 16 elements at a time, c rounded to bf16
-// (quant/reference_gemm.cpp).
+// Returns the sum S of mode vllm: S = sum of w * c over a row, 16 elements at a time, c rounded to
+// bf16 (quant/reference_gemm.cpp).
 float vllm_row_sum(const PackArgs& args, size_t n) {
   const Problem& p = *args.problem;
   const QuantMatrix& w = *args.w;

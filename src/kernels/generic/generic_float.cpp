@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Portable kernel, float family, class reordered: any weights, activations as they are or
-// quantized. Rows of w are decoded to f32 once per block of output columns; a row of x then meets
-// four of them in eight lanes. The order of a sum is fixed: lane l of a stretch adds its columns
-// begin + l, begin + l + 8, ..., each lane's part is scaled and added to the lane's total, and the
-// lanes are added pairwise at the end, whatever M, N or the other rows are.
+// Implements the float family of the portable kernel, class reordered: any weights, activations as
+// they are or quantized. Rows of w are decoded to f32 once per block of output columns; a row of x
+// then meets four of them in eight lanes. The order of a sum is fixed: lane l of a stretch adds its
+// columns begin + l, begin + l + 8, ..., each lane's part is scaled and added to the lane's total,
+// and the lanes are added pairwise at the end, whatever M, N or the other rows are.
 #include <cstring>
 
 #include "base/numeric.h"
@@ -32,7 +32,7 @@ const char* supports(const Problem& p) {
 Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
 struct PairTable {
-  float pair[256][2];  // the values of the low and the high nibble
+  float pair[256][2];  // [byte] values of the low and the high nibble
 };
 template <class F>
 constexpr PairTable make_pairs(F f) {
@@ -142,7 +142,7 @@ void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
   }
 }
 
-// Weights with offsets are decoded whole: their scales become 1.
+// Decodes weights with offsets completely: their scales become 1.
 void add_offsets(const GemmArgs& args, const PackedLayout& l, size_t n, float* out, float* scales) {
   const Problem& p = *args.w->problem;
   const uint8_t* offsets = args.w->data + l.offsets + n * l.offset_row;
@@ -180,7 +180,7 @@ inline void add_product(Lanes& a, const float* w, Vec x0, Vec x1) {
   a.high += load(w + 4) * x1;
 }
 
-// One stretch: d[j] = lanes of the sum of x * w[j].
+// Sums x * w[j] over one stretch into the lanes d[j].
 inline void dot4(const float* x, float* const* w, size_t begin, size_t end, Lanes* d) {
   Lanes d0, d1, d2, d3;
   size_t k = begin;
@@ -196,7 +196,7 @@ inline void dot4(const float* x, float* const* w, size_t begin, size_t end, Lane
   d[2] = d2;
   d[3] = d3;
   if (k == end) return;
-  float tail[kRows + 1][kLanes] = {};  // the rest, filled up with zeros
+  float tail[kRows + 1][kLanes] = {};  // the last columns, padded with zeros
   for (size_t i = k; i < end; ++i) {
     tail[kRows][i - k] = x[i];
     for (size_t j = 0; j < kRows; ++j) tail[j][i - k] = w[j][i];

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Portable kernel, integer family, class exact: both operands become int16 with their zero points
-// already subtracted
-// (|q - zp| <= 255, so one product fits int32 and compilers have a widening multiply-add for it on
-// every machine), a stretch of K is added in int32, and the f32 operations are those of the
-// reference, in its order. fp4 times fp4 belongs here too: twice a code is a small integer, and a
-// quarter of the sum is the reference's f32 sum, which is exact because every partial sum is a
-// multiple of 1/4 below 2^22.
+// Implements the integer family of the portable kernel, class exact: both operands become int16
+// with their zero points already subtracted (|q - zp| <= 255, so one product fits int32 and
+// compilers have a widening multiply-add for it on every machine), a stretch of K is added in
+// int32, and the f32 operations are those of the reference, in its order. fp4 times fp4 belongs
+// here too: twice a code is a small integer, and a quarter of the sum is the reference's f32 sum,
+// which is exact because every partial sum is a multiple of 1/4 below 2^22.
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -53,7 +52,7 @@ size_t row_panel_bytes(const Problem& p, size_t M) {
 
 bool grouped_vllm(const Problem& p) { return p.act.mode == Int8Mode::kVllm && p.groups > 1; }
 
-// Operands of one row in the order of its columns, then in packed order.
+// Writes the operands of each row in the order of its columns, then in packed order.
 void make_row_panel(const RowPanelArgs& args) {
   const Problem& p = *args.problem;
   const PreparedLayout l = prepared_layout(p);
@@ -139,7 +138,7 @@ void decode_row(const GemmArgs& args, const PackedLayout& l, size_t n, int16_t* 
     for (size_t g = 0; g < p.groups; ++g) scales[g] = bf16_to_f32(f32_to_bf16(scales[g]));
 }
 
-// Four sums over one stretch. Separate names keep the accumulators in registers.
+// Sums four products over one stretch. Separate names keep the accumulators in registers.
 inline void dot4(const int16_t* x, int16_t* const* w, size_t begin, size_t end, int32_t* out) {
   const int16_t *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
   int32_t a0 = 0, a1 = 0, a2 = 0, a3 = 0;
@@ -157,7 +156,7 @@ inline void dot4(const int16_t* x, int16_t* const* w, size_t begin, size_t end, 
 }
 
 struct Finish {
-  bool per_row, inside;  // where the activation scale goes
+  bool per_row, inside;  // whether the activation scale is per row, or inside the sum
   float unit;            // 0.25 for doubled fp4 codes on both sides
   GlobalScale global;
 };
@@ -172,7 +171,7 @@ Finish finish_of(const PackedMatrix& w) {
   return f;
 }
 
-// One row of x against kRows decoded rows of w: f[j] before the last factors.
+// Multiplies one row of x with kRows decoded rows of w; f[j] lacks the last factors.
 void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, size_t stretches,
                   const Finish& finish, float* f) {
   const auto* scales = reinterpret_cast<const float*>(row);
@@ -190,7 +189,7 @@ void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, s
   }
 }
 
-// Mode vllm, one scale per row of w: the two scales are multiplied first
+// Multiplies in mode vllm with one scale per row of w: the two scales are multiplied first
 // (quant/reference_gemm.cpp).
 void multiply_row_vllm_channel(const uint8_t* row, const PanelRow& at, const RowScratch& s,
                                size_t K, float* f) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functions for every CPU: the scalar definitions in plain loops. Ends the list.
+// Implements the row functions for every CPU: the scalar definitions in plain loops. It is the last
+// entry of the list.
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
 #include "kernels/isa_search.h"

@@ -95,8 +95,8 @@ size_t scratch_bytes(const Problem& p, size_t M) {
   return reference_gemm_bytes(M, p.K) + g_idx;
 }
 
-// The canonical view of the packed bytes; the column-to-group index is rebuilt from the order of
-// columns.
+// Returns the canonical view of the packed bytes; the column-to-group index is rebuilt from the
+// order of columns.
 QuantMatrix view_of(const PackedMatrix& packed, std::pmr::vector<int32_t>& g_idx) {
   const Problem& p = *packed.problem;
   const PackedLayout l = layout_of(p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts of the float family on x86-64 (x86_float_facts.h), compiled for the baseline.
+// States the facts of the float family on x86-64 (x86_float_facts.h); compiled for the baseline.
 #include "kernels/x86/x86_amx_float.h"
 #include "kernels/x86/x86_float_facts.h"
 #include "kernels/x86/x86_float_fma.h"
@@ -36,7 +36,7 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k) {
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
 size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::row_panel_bytes(p, M); }
 size_t amx_scratch_bytes(const Problem& p, size_t M) { return amx_float::scratch_bytes(p, M); }
-// Whole tiles of bf16 rows.
+// Checks for whole tiles of bf16 rows.
 bool amx_attends(const Problem& keys, const Problem& values) {
   for (const Problem* p : {&keys, &values})
     if (p->x_type != XType::kBf16 || p->act.code != ActCode::kAsIs || p->zero_points ||

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts of the int8 family on x86-64 (x86_int8.h). Not named as an instruction-set file: it is
-// compiled for the baseline, because facts are asked on any CPU.
+// States the facts of the int8 family on x86-64 (x86_int8.h). It is not named as an instruction-set
+// file because it is compiled for the baseline: facts are asked on any CPU.
 #include "kernels/x86/x86_int8.h"
 
 #include "quant/reference.h"
@@ -18,7 +18,7 @@ bool is_fp4_pair(const Problem& p) {
 }
 bool rows_have_groups(const Problem& p) { return p.act.granule == ActGranule::kGroup; }
 
-// Inputs on which both scales are constant.
+// Returns the number of inputs over which both scales are constant.
 size_t group_length(const Problem& p) {
   const size_t w = p.block_k < p.K ? p.block_k : p.K;
   return rows_have_groups(p) ? least(w, p.act.group) : w;
@@ -46,7 +46,7 @@ const char* supports_integers(const Problem& p, bool bytes) {
   return supports(p);
 }
 
-// Inputs at a time: whole groups, or a part of one.
+// Inputs of a chunk: whole groups, or a part of one.
 constexpr size_t kChunk = 256;
 size_t chunk_of(const Shape& s) {
   return s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
@@ -86,7 +86,7 @@ Shape shape_of(const Problem& p) {
   Shape s{};
   s.codes = p.code == CodeType::kFp4 ? Codes::kFp4 : p.bits > 4 ? Codes::kBytes : Codes::kNibbles;
   s.vllm = p.act.mode == Int8Mode::kVllm && p.act.code == ActCode::kInt;
-  const bool rounded = s.vllm && p.groups > 1;  // mode vllm keeps scales of groups as bf16
+  const bool rounded = s.vllm && p.groups > 1;  // mode vllm stores scales of groups as bf16
   s.scale_type = p.scale_type == ScaleType::kF16 && !rounded   ? Scales::kF16
                  : p.scale_type == ScaleType::kF32 && !rounded ? Scales::kF32
                                                                : Scales::kBf16;
@@ -112,14 +112,14 @@ Shape shape_of(const Problem& p) {
 size_t packed_bytes(const Problem& p) { return up(p.N, kOutputs) / kOutputs * shape_of(p).stride; }
 
 RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
-  // Registers hold the sums and results of so many rows; below kMany rows tiles are too empty.
+  // Rows whose sums and results fit the registers; below kMany rows tiles are too empty.
   constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5, kExpandedRows = 6;
   RowTiles t{};
   t.many = engine == Engine::kAmx && M >= kMany;
   const bool narrow = engine == Engine::kMadd || engine == Engine::kYmm;
   const size_t few = narrow ? kYmmRows : kZmmRows;
   const size_t direct =
-      s.codes == Codes::kBytes ? 8 : few;  // rows for which expanding does not pay
+      s.codes == Codes::kBytes ? 8 : few;  // up to this many rows, expanding codes does not pay
   t.expanded = (engine == Engine::kYmm || engine == Engine::kZmm) && M > direct;
   const size_t most = t.many ? kTileRows : t.expanded ? kExpandedRows : few;
   t.tiles = (M + most - 1) / most;
@@ -144,16 +144,17 @@ size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engi
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
   Blocking b{};
-  b.chunk = chunk_of(s);  // 2 panels of it are 8 KiB, 2 tiles of rows too
+  b.chunk = chunk_of(s);  // 2 panels of a chunk are 8 KiB, and so are 2 tiles of rows
   b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
-  constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
+  constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // bytes of sums of two tiles of rows and
+                                                           // two panels
   b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;
 }
 Blocking expanded_blocking(const Shape& s, const RowTiles& t) {
   Blocking b{};
-  b.chunk = chunk_of(s);  // 4 panels of it are 16 KiB
+  b.chunk = chunk_of(s);  // 4 panels of a chunk are 16 KiB
   b.sums = kExpanded * kOutputs * b.chunk;
   const size_t results = t.padded() * kExpanded * kOutputs * 4;
   b.acc = b.sums + (s.padded > b.chunk ? results : 0);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of 128 keys and values for many rows, on CPUs with AMX (kernels/attend.h). 32 rows at a time:
-// their scores leave the tiles, a softmax of 16 rows at once makes bf16 probabilities in the order that
-// tiles want, and the products with values are added to the sums of the rows one panel late. Codes of 8
-// bits become bf16 once for all rows. What bounds it: docs/kernels_x86.md, "Attention".
+// Attends to a block of 128 keys and values with many rows, on CPUs with AMX (kernels/attend.h). 32
+// rows at a time: their scores leave the tiles, a softmax of 16 rows at once makes bf16
+// probabilities in the order that tiles want, and the products with values are added to the sums of
+// the rows one panel late. Codes of 8 bits become bf16 once for all rows. What bounds it:
+// docs/kernels_x86.md, "Attention".
 #include <type_traits>
 
 #include "base/math_functions.h"
@@ -19,8 +20,8 @@ namespace {
 using namespace amx_float;
 
 constexpr size_t kKeys = 128, kRows = 2 * kTile;
-// Scratch: scores [32][128], probabilities [tile][step][16][32], sums of two panels [32][32]; of codes
-// keys and values as bf16.
+// Scratch holds scores [32][128], probabilities [tile][step][16][32], sums of two panels [32][32],
+// and keys and values decoded from codes to bf16.
 constexpr size_t kScores = 4 * kRows * kKeys, kShares = 2 * kRows * kKeys, kSums = 4 * kRows * kNr;
 constexpr size_t kScratch = kScores + kShares + 2 * kSums;
 constexpr size_t kScratchOfCodes = kScratch + 2 * 2 * kKeys * x86_float_facts::kAttendedDim;
@@ -29,8 +30,8 @@ constexpr size_t kScratchOfCodes = kScratch + 2 * 2 * kKeys * x86_float_facts::k
 
 constexpr size_t kStep = 32, kTileHalves = kTile * kStep;  // numbers of a tile of rows
 
-// 16 rows of 16 lanes to one number of each: lanes 4 apart meet first, then 8, 2, 1, the order in which
-// the softmax adds.
+// Joins 16 rows of 16 lanes to one number per row: lanes 4 apart first, then 8, 2, 1, the order in
+// which the softmax adds.
 template <class Join>
 [[gnu::always_inline]] inline __m512 join_lanes(const __m512 (&row)[16], Join join) {
   __m512 a[8], b[4], c[2];
@@ -48,11 +49,12 @@ template <class Join>
   return _mm512_permutexvar_ps(order, all);
 }
 
-// exp_coarse_f32 of 16 numbers.
+// Computes exp_coarse_f32 of 16 numbers.
 [[gnu::always_inline]] inline __m512 exp_coarse(__m512 x) {
   using namespace numeric_detail;
   const __m512 log2e = _mm512_set1_ps(kLog2E), magic = _mm512_set1_ps(kExpMagic127);
-  const __m512 c = _mm512_max_ps(_mm512_set1_ps(kExpCoarseLeast), x);  // x where it is NaN
+  // a NaN in x stays
+  const __m512 c = _mm512_max_ps(_mm512_set1_ps(kExpCoarseLeast), x);
   const __m512 t = _mm512_fmadd_ps(c, log2e, magic);
   const __m512 f = _mm512_fmsub_ps(c, log2e, _mm512_sub_ps(t, magic));
   __m512 q = _mm512_fmadd_ps(_mm512_set1_ps(kExpCoarse4), f, _mm512_set1_ps(kExpCoarse3));
@@ -62,7 +64,8 @@ template <class Join>
   return _mm512_fmadd_ps(_mm512_mul_ps(q, f), power, power);
 }
 
-// A block of 32 rows, the last ones of which may be none. Codec: of 8-bit codes, or void.
+// Handles a block of 32 rows, of which the last ones may be missing. Codec: decodes 8-bit codes;
+// void: keys and values are bf16.
 template <class Codec>
 struct Attend {
   static constexpr bool kCodes = !std::is_void_v<Codec>;
@@ -95,11 +98,12 @@ struct Attend {
     }
   }
 
-  // Panels of codes as bf16, in the order in which tiles take them; returns the bytes of one.
+  // Decodes panels of codes to bf16, in the order in which tiles read them; returns the bytes of
+  // one panel.
   static size_t expand(const uint8_t* from, const Shape& s, size_t panels, uint8_t* to) {
     const Codec codec;
     const auto zeros = Codec::zeros(nullptr);
-    constexpr size_t kRow = 4 * kNr;  // bytes: a unit of codes, a pair of bf16
+    constexpr size_t kRow = 4 * kNr;  // bytes of a unit of codes and of a pair of bf16
     const size_t units = s.K_padded / Codec::kUnit;
     for (size_t n = 0; n < panels; ++n, from += s.stride())
       for (size_t u = 0; u < units; ++u, to += kRow * Codec::kUnit / 2)
@@ -126,7 +130,7 @@ struct Attend {
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  // Tiles 0 to 3 = rows * one panel of 32 outputs, four steps at a time.
+  // Multiplies rows with one panel of 32 outputs into tiles 0 to 3, four steps at a time.
   template <bool kTwo>
   [[gnu::always_inline]] static void multiply(const uint16_t* x, size_t apart, const uint8_t* w,
                                               size_t steps) {
@@ -160,7 +164,7 @@ struct Attend {
       }
   }
 
-  // A row by the definition: it sees nothing, or has a NaN.
+  // Computes a row by the definition, because it sees nothing or has a NaN.
   [[gnu::noinline]] void odd_row(size_t i, float m, float l) {
     float* s = scores + i * kKeys;
     keep[i] = a.softmax_step(s, kKeys, a.scale, true, &m, &l);
@@ -168,7 +172,8 @@ struct Attend {
     for (size_t j = 0; j < kKeys; j += kStep)
       put_shares(i, j, _mm512_load_ps(s + j), _mm512_load_ps(s + j + 16));
   }
-  // Probabilities of row i, keys [j, j + 32): pairs are neighbours, of codes keys 0 2 1 3.
+  // Writes the probabilities of row i and keys [j, j + 32): neighbours form pairs; with codes the
+  // order is 0 2 1 3.
   [[gnu::always_inline]] void put_shares(size_t i, size_t j, __m512 low, __m512 high) const {
     if constexpr (kCodes) {
       low = _mm512_mul_ps(low, _mm512_loadu_ps(a.value_scales + j));
@@ -185,7 +190,7 @@ struct Attend {
     return shares + i / kTile * kTile * kKeys + key / kStep * kTileHalves + i % kTile * kStep;
   }
 
-  // Rows [first, first + 16) of the block.
+  // Runs the softmax of rows [first, first + 16) of the block.
   [[gnu::noinline]] void softmax(size_t first) {
     const float* s = scores + first * kKeys;
     const __m512 by = _mm512_set1_ps(a.scale);
@@ -241,9 +246,12 @@ struct Attend {
         if ((usual >> i & 1) == 0) odd_row(first + i, old_m[i], old_l[i]);
     }
   }
-  float* lanes_of(size_t i) const { return sums + i * 16; }  // free until the values come
+  float* lanes_of(size_t i) const {
+    return sums + i * 16;
+  }  // `sums` is free until the values are
+     // multiplied
 
-  // Sums of a panel to the results of `count` rows.
+  // Adds the sums of a panel to the results of `count` rows.
   void add(const float* from, float* out, size_t count) const {
     const size_t dv = a.values->N;
     for (size_t i = 0; i < count; ++i, from += kNr, out += dv) {
@@ -254,7 +262,7 @@ struct Attend {
     }
   }
 
-  // The next block comes while the softmax has no use for memory: some lines with every row.
+  // Prefetches a part of the next block with every row of the softmax, which leaves memory idle.
   [[gnu::always_inline]] void ask_for_some() {
     for (size_t i = 0; i < ask_each && ask < ask_end; ++i, ask += 64)
       _mm_prefetch(reinterpret_cast<const char*>(ask), _MM_HINT_T1);

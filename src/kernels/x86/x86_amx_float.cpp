@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
-// by tiles of bf16: the loop nest. Codes of 32 outputs and a chunk of K become bf16 once and then meet
+// Implements the float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and
+// dense bf16, by tiles of bf16. Codes of 32 outputs and a chunk of K become bf16 once and then meet
 // all tiles of rows; two tiles of rows times two of outputs share what they load. A single row does
 // without tiles, in the order that TDPBF16PS is documented to have.
 #include <type_traits>
@@ -21,16 +21,16 @@ using namespace amx_float;
 
 // ---- tiles ----
 
-// Tiles 0 1 and 2 3 are the sums of two tiles of rows, 4 5 rows, 6 7 weights.
+// Configures the tiles: 0 1 and 2 3 hold the sums of two tiles of rows, 4 5 rows, 6 7 weights.
 inline void configure(size_t rows, size_t step) {
   const amx::TileConfig config(rows, 2 * step);
   amx::written();
   _tile_loadconfig(&config);
 }
 
-constexpr std::ptrdiff_t kAhead = 4096;  // bytes of a panel
+constexpr std::ptrdiff_t kAhead = 4096;  // prefetch distance in bytes of a panel
 
-struct Rows {  // a block of one or two tiles of rows
+struct Rows {  // Describes a block of one or two tiles of rows.
   size_t first, tiles;
   const uint8_t* at[2];
 };
@@ -48,7 +48,7 @@ struct Gemm {
   const GlobalScale G;
   const float* const factors;
   const bool single;  // one row of at most two limbs
-  bool tame = false;  // a single row whose numbers are neither large nor small
+  bool tame = false;  // a single row whose numbers are neither very large nor very small
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -78,12 +78,12 @@ struct Gemm {
     Group first;
     size_t groups, scales, k0, k1;
     bool last;
-    size_t panels;         // one, but for a single row
-    const uint8_t* codes;  // of the first panel
+    size_t panels;         // one panel, or several for a single row
+    const uint8_t* codes;  // codes of the first panel
     const uint8_t* extras;
   };
 
-  // The scales of a chunk and of the panel `q` behind its own, as f32.
+  // Returns the f32 scales of a chunk for the panel `q` after its own.
   float* scales_of(size_t q) const { return floats(b.scales) + q * b.chunk_groups * kNr; }
   void expand_scales(const Chunk& c, size_t q) const {
     const uint8_t* from = c.extras + q * s.stride() + c.first.index * s.scale_bytes;
@@ -109,8 +109,8 @@ struct Gemm {
     codec.decode(_mm512_loadu_si512(codes), z, row);
     MOEBIUS_UNROLL for (size_t i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, row[i]);
   }
-  // What decoding needs of a group besides its codes, for the lower and the upper 16 outputs. Scales
-  // that are in the weights change at input `change`, which is counted from k0.
+  // Holds the values besides codes that decoding a group needs, for the lower and the upper 16
+  // outputs. Scales that are folded into the weights change at input `change`, counted from k0.
   struct Extras {
     const uint8_t *at, *last;
     size_t change;
@@ -132,7 +132,8 @@ struct Gemm {
     read_extras(e);
     return e;
   }
-  // For the unit at input k of the chunk. What is beyond the last input is zero, whatever the scale.
+  // Moves on to the values for the unit at input k of the chunk. Inputs beyond the last one are
+  // zero, whatever the scale.
   [[gnu::always_inline]] void move_extras(Extras& e, size_t k) const {
     if (!kFolded || k < e.change || e.at == e.last) return;
     e.at += kNr * 4, e.change += s.group_k;
@@ -142,7 +143,8 @@ struct Gemm {
     _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
   }
-  // One tile of rows takes memory faster than that brings it: the second-level cache is asked earlier.
+  // Prefetches a step of codes. A single tile of rows consumes memory faster, so the second-level
+  // cache is asked further ahead.
   void ask_for_step(const uint8_t* codes) const {
     for (size_t i = 0; i < s.step * kNr * 2; i += 64) {
       if (l.tiles == 1)
@@ -154,7 +156,7 @@ struct Gemm {
     const auto n = static_cast<size_t>(c.codes - a.w->data) / s.stride() * kNr;
     return x86_float::ahead_of(a, s, n, c.panels, kAhead);
   }
-  // What the next panels have beside their codes.
+  // Prefetches the values besides codes of the next panels.
   void ask_for_extras(const Chunk& c) const {
     const uint8_t* next = c.codes + ahead_of(c).next;
     for (size_t q = 0; q < c.panels; ++q, next += s.stride())
@@ -184,8 +186,9 @@ struct Gemm {
     }
   }
 
-  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the chunk begins at k0. Rows
-  // are next needed when other panels pass: they shall not drive the weights out of the cache.
+  // Adds rows from input `from` on * packed inputs [k, end) to tiles 0 to 3; the chunk begins at
+  // k0. Rows are needed again only with other panels: their loads must not drive weights out of the
+  // cache.
   template <bool kTwo>
   [[gnu::always_inline]] void multiply(const Rows& r, const Chunk& c, size_t from, size_t k,
                                        size_t end) const {
@@ -193,7 +196,8 @@ struct Gemm {
     const uint8_t* w = kStored ? c.codes + s.code_at(k) : a.scratch + (k - c.k0) * kNr * 2;
     const size_t at = from * 2 * l.limbs * l.tile_rows, row_stride = 2 * s.step;
     const uint8_t *x0 = r.at[0] + at, *x1 = r.at[1] + at;
-    const bool from_memory = kStored && r.first == 0;  // other rows find it in a cache
+    const bool from_memory = kStored && r.first == 0;  // tiles of rows after the first find the
+                                                       // weights in a cache
     for (; k < end; k += s.step, w += s.step * kNr * 2) {
       if (from_memory) ask_for_step(w);
       _tile_loadd(6, w, stride);
@@ -229,7 +233,8 @@ struct Gemm {
     if (last || !alone) amx::store_sums<kTwo>(state, kNr * 4);
     if (last) put(r, n, state, scales_of(0));
   }
-  // Sums to y: times scale and factor of the row. Sums of groups have their scale already.
+  // Stores sums to y, times the scale and the row's factor. Sums of groups have their scale
+  // already.
   void put(const Rows& r, size_t n, const float* sums, const float* scales) const {
     const size_t valid = a.n1 - n < kNr ? a.n1 - n : kNr;
     const auto mask = static_cast<uint32_t>((uint64_t{1} << valid) - 1);
@@ -311,7 +316,7 @@ struct Gemm {
 
   // --- one row ---
 
-  // A unit as f32, input by input: j and j + kPairs are a pair.
+  // Decodes a unit to f32, input by input: j and j + kPairs form a pair.
   [[gnu::always_inline]] static void values(const Codec& codec, __m512i v,
                                             const typename Codec::Zeros& z,
                                             __m512 (&out)[Codec::kUnit]) {
@@ -328,15 +333,15 @@ struct Gemm {
     }
   }
 
-  // What TDPBF16PS adds to the sums of 32 outputs of each panel, which lie `apart`, `count` groups from
-  // g on: over each step the even and the odd inputs are chains of their own. kLate: the scale of a
-  // step meets its sums, not its weights; for a tame row that is the same, since powers of two change
-  // no rounding. The caller has set that subnormal numbers are flushed; not inlined, so that nothing
-  // is moved across that.
+  // Adds to `sums` the same values as TDPBF16PS, for 32 outputs of each panel, `apart` from each
+  // other, and `count` groups from g on: within a step, even and odd inputs form chains of their
+  // own. kLate: a step's scale is applied to its sums and not to its weights, which is equal for a
+  // tame row because powers of two change no rounding. The caller has subnormal numbers flushed;
+  // not inlined, so that no operation moves across that setting.
   template <size_t kLimbs, size_t kPanels, bool kLate>
   [[gnu::noinline]] void row_sums(const Chunk& c, Group g, size_t count, float* sums,
                                   size_t apart) const {
-    constexpr size_t kVectors = 2 * kPanels;  // of 16 outputs
+    constexpr size_t kVectors = 2 * kPanels;  // vectors of 16 outputs
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
     const size_t stride = s.stride();
@@ -397,7 +402,7 @@ struct Gemm {
   template <size_t kPanels, bool kLate>
   void flushed_row_sums(const Chunk& c, const Group& g, size_t count, float* sums,
                         size_t apart) const {
-    constexpr unsigned kFlush = 0x8040;  // results and operands
+    constexpr unsigned kFlush = 0x8040;  // MXCSR bits that flush results and operands
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | kFlush);
     if (l.limbs == 1) {
@@ -465,10 +470,11 @@ struct Gemm {
   size_t panels_at(size_t n) const {
     const size_t left = (a.n1 - n + kNr - 1) / kNr;
     if (!single || left < 2) return 1;
-    // Codes that need no decoding are read faster by two, and two limbs leave no registers for more.
+    // Codes that need no decoding are read faster two panels at a time, and two limbs leave no
+    // registers for more.
     return left >= kRowPanels && !kStored && l.limbs == 1 ? kRowPanels : 2;
   }
-  // The outputs of `panels` panels, the first of which begins at n.
+  // Computes the outputs of `panels` panels, of which the first begins at n.
   void multiply_panels(size_t n, size_t panels) const {
     const Groups groups{p, s, a.w->group_ends};
     Chunk c{};
@@ -510,7 +516,8 @@ void run(const GemmArgs& args) {
   }
   gemm.end();
 }
-// Scales that are powers of two go into the weights where no product can leave the range of bf16.
+// Runs a problem whose scales are powers of two: they are folded into the weights if no product can
+// leave the range of bf16.
 template <class Codec>
 void run_shifted(const GemmArgs& args) {
   if (args.M == 0) return;

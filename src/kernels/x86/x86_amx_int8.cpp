@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on CPUs with AMX: TDPBSSD adds the products of 16 rows and 16 outputs over 64
-// inputs. Few rows leave tiles empty and go by vectors, from the same packed weights. Layouts:
-// x86_int8.h.
+// Implements the int8 family on CPUs with AMX: TDPBSSD adds the products of 16 rows and 16 outputs
+// over 64 inputs. Few rows leave tiles empty and go by vectors, from the same packed weights.
+// Layouts: x86_int8.h.
 #include "kernels/x86/x86_amx_tiles.h"
 #include "kernels/x86/x86_avx512_vectors.h"
 #include "kernels/x86/x86_int8.h"
@@ -14,7 +14,7 @@ namespace {
 using namespace x86_int8;
 using x86_few::Kind;
 
-// Codes of one panel as signed operands.
+// Expands the codes of one panel to signed operands.
 template <Codes kCodes>
 inline void expand(const uint8_t* from, size_t inputs, uint8_t* to) {
   const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
@@ -37,10 +37,10 @@ inline void expand(const uint8_t* from, size_t inputs, uint8_t* to) {
 [[gnu::always_inline]] inline void ask(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
-// Lines of two panels, asked for in equal parts.
+// Prefetches the lines of two panels in equal parts.
 struct Ahead {
   const uint8_t* next[2] = {};
-  size_t lines = 0, part = 0;  // left, of each panel; of a part
+  size_t lines = 0, part = 0;  // lines left of each panel; lines of a part
   void fetch() {
     for (size_t i = 0; i < part && lines > 0; ++i, --lines)
       for (const uint8_t*& at : next) {
@@ -49,9 +49,10 @@ struct Ahead {
       }
   }
 };
-// Sums of a group leave the tiles late and piecemeal, so that multiplying never waits for them: the
-// first products of a group store the sums of the group before, tile by tile, and the sums of the
-// one before that, by then long in memory, are added to the results a few rows after each step.
+// Multiplies many rows. Sums of a group leave the tiles late and in pieces, so that multiplying
+// never waits for them: the first products of a group store the sums of the group before, tile by
+// tile, and the sums of the one before that, by then long in memory, are added to the results a few
+// rows after each step.
 class ManyRows {
  public:
   explicit ManyRows(const GemmArgs& args)
@@ -83,20 +84,24 @@ class ManyRows {
   }
 
  private:
-  static constexpr size_t kShortGroup = 64;           // inputs
-  static constexpr size_t kTile = 16 * kOutputs * 4;  // bytes of sums
+  static constexpr size_t kShortGroup = 64;           // inputs of a group that counts as short
+  static constexpr size_t kTile = 16 * kOutputs * 4;  // bytes of a tile's sums
   struct Chunk {
-    size_t k0, k1, group, groups;  // inputs; groups of which it has a part
-    bool begins, ends;             // of its (only) group, where it has a part of one
-    bool first, more;              // panels of the call, panels after these
+    size_t k0, k1, group, groups;  // first and last input, group length; number of groups that the
+                                   // chunk touches
+    bool begins, ends;             // whether the chunk begins and ends its only group, if it has
+                                   // only a part of one
+    bool first, more;              // whether these are the call's first panels, and whether panels
+                                   // follow
   };
-  // Sums of tiles of rows from row m on over a group, or of one tile of rows over two.
+  // Locates sums of tiles of rows from row m on over a group, or of one tile of rows over two
+  // groups.
   struct Sums {
     uint8_t* at;
-    size_t group, m, tiles;  // no tiles: nothing
+    size_t group, m, tiles;  // tiles == 0: there are no sums
     bool two_groups;
   };
-  // Where the operands of a step begin: of two tiles of rows, and of the two panels.
+  // Points at the operands of a step: two tiles of rows, and two panels.
   struct Operands {
     const uint8_t *x0, *x1, *w0, *w1;
   };
@@ -122,7 +127,7 @@ class ManyRows {
     }
   }
 
-  // Returns where it ends.
+  // Multiplies all rows with a chunk; returns the input where it ends.
   template <Kind kKind>
   size_t chunk(size_t n, size_t k0) {
     Chunk p{};
@@ -152,7 +157,8 @@ class ManyRows {
     return p.k1;
   }
 
-  // The same chunk of the next two panels; nobody asks for the first two, so those ask for their own.
+  // Prepares to prefetch the same chunk of the next two panels; the first two panels, which nobody
+  // prefetched, prefetch their own.
   void ask_for_next(const Chunk& p) {
     const size_t per_input = s_.codes == Codes::kBytes ? kOutputs : kOutputs / 2;
     ahead_.lines = p.more || p.first ? (p.k1 - p.k0) * per_input / 64 : 0;
@@ -175,9 +181,9 @@ class ManyRows {
             bytes ? panels_[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.chunk};
   }
 
-  // One step of T tiles of rows against both panels; kStore: the tiles begin anew, and what they
-  // held goes to memory. Rows come from the second-level cache and are next needed when other panels
-  // pass: where they are many, a hint says that they shall not drive out codes, sums and results.
+  // Runs one step of T tiles of rows with both panels. kStore: the tiles begin anew, and their old
+  // sums go to memory. Rows come from the second-level cache and are needed again only with other
+  // panels: where they are many, a hint keeps them from driving out codes, sums and results.
   template <int T, bool kStore>
   [[gnu::always_inline]] void step(Operands& o, [[maybe_unused]] uint8_t* to) const {
     if constexpr (T == 2) {
@@ -212,7 +218,7 @@ class ManyRows {
     }
     next(o);
   }
-  // The same of one tile of rows in tiles 2 and 3.
+  // Runs one step of one tile of rows into tiles 2 and 3, for the second of two groups.
   template <bool kStore>
   [[gnu::always_inline]] void second_step(Operands& o, [[maybe_unused]] uint8_t* to) const {
     _tile_loadd(5, o.x0, s_.step);
@@ -235,17 +241,18 @@ class ManyRows {
     o.w0 += kOutputs * s_.step, o.w1 += kOutputs * s_.step;
   }
 
-  // T tiles of rows against both panels.
+  // Multiplies T tiles of rows with both panels.
   template <int T, Kind kKind>
   [[gnu::noinline]] void tiles(const Chunk& p, size_t tile) {
     if (s_.padded > b_.chunk) return part_of_group<T, kKind>(p, tile);
     Operands o = operands(p, tile);
     const size_t steps = steps_, part = (t_.rows + steps - 1) / steps;
-    Sums now = in_tiles_, waiting = waiting_;  // in registers: nothing waits for a store
+    Sums now = in_tiles_, waiting = waiting_;  // copies in registers: nothing waits for a store
     for (size_t g = 0; g < p.groups; ++g) {
       uint8_t* const to = other(waiting.at);
       step<T, true>(o, to);
-      if (T == 1 && (now.tiles == 2 || now.two_groups)) {  // theirs, which nobody needs now
+      if (T == 1 && (now.tiles == 2 || now.two_groups)) {  // these tiles hold sums that are no
+                                                           // longer needed
         _tile_stored(2, to + 2 * kTile, 64);
         _tile_stored(3, to + 3 * kTile, 64);
       }
@@ -262,8 +269,8 @@ class ManyRows {
     in_tiles_ = now, waiting_ = waiting;
   }
 
-  // Short groups spend their time on results: a tile of rows against both panels over two groups, so
-  // that results are read and written once for both.
+  // Multiplies a tile of rows with both panels over two short groups at once: short groups spend
+  // their time on results, which are then read and written once for both.
   template <Kind kKind>
   [[gnu::noinline]] void two_groups(const Chunk& p, size_t tile) {
     Operands o = operands(p, tile);
@@ -284,8 +291,8 @@ class ManyRows {
     in_tiles_ = now, waiting_ = waiting;
   }
 
-  // A chunk of a group longer than chunks: its sums stay in the tiles from chunk to chunk where there
-  // are no other rows, else in memory.
+  // Multiplies a chunk of a group that is longer than a chunk: its sums stay in the tiles from
+  // chunk to chunk if there are no other rows, else in memory.
   template <int T, Kind kKind>
   void part_of_group(const Chunk& p, size_t tile) {
     uint8_t* const sums = sums_ + tile * 2 * kTile;
@@ -336,8 +343,8 @@ class ManyRows {
     in_tiles_ = {};
   }
 
-  // Adds rows [from, to) of each tile of the sums to the results, between barriers, so that
-  // it stays where it is called.
+  // Adds rows [from, to) of each tile of the sums to the results, between compiler barriers, so
+  // that the additions stay where the call is.
   template <Kind kKind>
   [[gnu::always_inline]] void fold(const Sums& w, size_t from, size_t to) {
     amx::written();
@@ -372,7 +379,7 @@ class ManyRows {
   const Shape s_;
   const RowTiles t_;
   const Blocking b_;
-  const size_t steps_;  // of a group
+  const size_t steps_;  // steps of a group
   const x86_few::Finish finish_;
   const uint8_t* panels_[2] = {};
   uint8_t* const codes_;
@@ -409,7 +416,8 @@ constexpr x86_int8::Unit kUnit = {
 constexpr Kernel kKernels[] = {x86_int8_kernel(kUnit, "int4", x86_int8::supports_int4),
                                x86_int8_kernel(kUnit, "int8", x86_int8::supports_int8),
                                x86_int8_kernel(kUnit, "fp4", x86_int8::supports_fp4_tiles)};
-// Sums leave the tiles after every group, which takes longer than 16 inputs save: vectors come first.
+// Sums leave the tiles after every group, which costs more than tiles save with 16 inputs: kernels
+// with vectors come first.
 constexpr Kernel kShortGroups[] = {
     x86_int8_kernel(kUnit, "fp4_16", x86_int8::supports_fp4_short_groups)};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8. Codes of 4
-// bits become bf16 by two tables; bytes are placed in the mantissa of a power of two, which is then
-// taken away.
+// Implements the float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8.
+// Codes of 4 bits become bf16 by two tables; bytes are placed in the mantissa of a power of two,
+// which is then subtracted.
 #include "kernels/x86/x86_float_fma_gemm.h"
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -13,7 +13,7 @@ namespace {
 #ifdef MOEBIUS_KERNEL_BODIES
 using x86_float::Form;
 
-// The bytes of 16 bf16 numbers.
+// Holds the upper and lower bytes of 16 bf16 numbers.
 struct Bf16Table {
   uint8_t high[16], low[16];
 };
@@ -56,13 +56,13 @@ struct Avx2 {
                : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
   }
 
-  // The bits of `mask`, which count in units of magic / 2^23, minus `by`: magic + offset.
+  // Returns the bits of `mask`, in units of magic / 2^23, minus `by` = magic + offset.
   static Vec number(__m256i v, int mask, float magic, Vec by) {
     const __m256i bits = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(mask)),
                                          _mm256_castps_si256(_mm256_set1_ps(magic)));
     return _mm256_sub_ps(_mm256_castsi256_ps(bits), by);
   }
-  // Four bytes of every lane, low to high, minus `by`.
+  // Converts the four bytes of every lane, low to high, minus `by`.
   [[gnu::always_inline]] static void bytes(__m256i v, Vec by, Vec* out) {
     const __m256i high = _mm256_srli_epi32(v, 16);
     const Vec by_low = _mm256_add_ps(by, _mm256_set1_ps(0x1p23f));
@@ -81,11 +81,11 @@ struct Avx2 {
       out[j + 4] = number(high, 15 << (4 * j), magic, with);
     }
   }
-  // 4-bit codes whose values are the bf16 numbers of `table` (its upper bytes, its lower bytes).
+  // Looks up 4-bit codes in `table`, the upper and lower bytes of bf16 numbers.
   [[gnu::always_inline]] static void nibbles_by_table(__m256i v, const __m256i (&table)[2],
                                                       Vec* out) {
-    // Bytes 0 and 1 of four outputs side by side, then bytes 2 and 3: so that interleaving upper and
-    // lower bytes leaves every output in its lane.
+    // Puts bytes 0 and 1 of four outputs side by side, then bytes 2 and 3, so that interleaving
+    // upper and lower bytes leaves every output in its lane.
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
                                            1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const __m256i low = _mm256_set1_epi8(15), sorted = _mm256_shuffle_epi8(v, order);
@@ -110,7 +110,7 @@ struct Avx2 {
         _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.low)))};
     nibbles_by_table(v, table, out);
   }
-  // f16 in the lower and the upper halves of lanes, to two vectors.
+  // Widens f16 in the lower and the upper halves of lanes to two vectors.
   [[gnu::always_inline]] static void widen(__m256i v, Vec& low, Vec& high) {
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
                                            1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
@@ -118,7 +118,7 @@ struct Avx2 {
     low = _mm256_cvtph_ps(_mm256_castsi256_si128(sorted));
     high = _mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1));
   }
-  // e4m3 in the upper bytes of 16-bit lanes: an f16 that is 2^8 too small.
+  // Converts e4m3 in the upper bytes of 16-bit lanes by way of an f16 that is 2^8 too small.
   [[gnu::always_inline]] static void fp8(__m256i v, Vec* out) {
     const __m256i h =
         _mm256_and_si256(_mm256_srai_epi16(v, 1), _mm256_set1_epi16(static_cast<short>(0xBF80)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on every CPU with AVX2: VPMADDUBSW adds two products of an unsigned and a signed
-// byte in 16 bits, saturating. Nibbles stay far below (64 products of 15 and -128 at most would
-// not), bytes do not: those are widened to 16 bits and go by VPMADDWD. Layouts: x86_int8.h; loops:
-// x86_int8_few.h.
+// Implements the int8 family on every CPU with AVX2: VPMADDUBSW adds two products of an unsigned
+// and a signed byte in 16 bits, saturating. Nibbles stay far below (64 products of 15 and -128 at
+// most would not), bytes do not: those are widened to 16 bits and go by VPMADDWD. Layouts:
+// x86_int8.h; loops: x86_int8_few.h.
 #include "kernels/x86/x86_avx2_vectors.h"
 #include "kernels/x86/x86_int8.h"
 #include "kernels/x86/x86_int8_rows.h"
@@ -24,7 +24,7 @@ struct Madd : Ymm {
       nibbles<kCodes>(w, b);
     }
   }
-  // The bytes at even and at odd places, as 16 bits.
+  // Returns the bytes at even places (even) and at odd places (odd) as 16-bit numbers.
   [[gnu::always_inline]] static inline V even(V v) {
     return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
   }
@@ -38,7 +38,7 @@ struct Madd : Ymm {
             sum, add(_mm256_madd_epi16(even(b[i]), even(v)), _mm256_madd_epi16(odd(b[i]), odd(v))));
       }
     } else {
-      V pairs[4];  // of 8 products in the end: at most 8 * 15 * 128
+      V pairs[4];  // sums of at most 8 products: at most 8 * 15 * 128
       MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) pairs[i] =
           _mm256_maddubs_epi16(b[i], four(x + kApart * i));
       const V all = _mm256_add_epi16(_mm256_add_epi16(pairs[0], pairs[1]),

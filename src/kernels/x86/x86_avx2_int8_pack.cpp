@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on x86-64: packing of weights (layouts: x86_int8.h), for every unit of the
-// family: one external function. Rows of the file that lie as the packed form wants them are turned
-// by words of 4 bytes where they are; all others are first laid out so in a small buffer.
+// Packs weights for every kernel of the int8 family on x86-64, through one external function
+// (layouts: x86_int8.h). Rows of the file in the packed form's order are transposed by words of 4
+// bytes in place; all others are first copied in that order to a small buffer.
 #include "kernels/x86/x86_byte_scales.h"
 #include "kernels/x86/x86_int8.h"
 #include "kernels/x86/x86_packing.h"
@@ -19,9 +19,9 @@ namespace x86_packing {
 
 using namespace x86_int8;
 
-constexpr size_t kWord = 4;  // bytes of one output that lie together
+constexpr size_t kWord = 4;  // consecutive bytes of one output
 
-// 8 rows of 8 words each, `stride` bytes apart, turned: word j of row i goes to word i of row j.
+// Transposes 8 rows of 8 words each, `stride` bytes apart: word j of row i becomes word i of row j.
 [[gnu::always_inline]] inline void transpose(const __m256i (&r)[8], uint8_t* out, size_t stride) {
   __m256i a[8], b[8];
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
@@ -42,10 +42,10 @@ constexpr size_t kWord = 4;  // bytes of one output that lie together
   }
 }
 
-constexpr size_t kStepWords = 8;  // at a time
+constexpr size_t kStepWords = 8;  // words at a time
 inline size_t inputs_of_word(const Shape& s) { return s.codes == Codes::kBytes ? 4 : 8; }
 
-// `words` words of 16 rows, `flip` XORed to each byte, to 64 bytes per word.
+// Transposes `words` words of 16 rows to 64 bytes per word, with `flip` XORed to each byte.
 inline void turn(const uint8_t* const (&rows)[kOutputs], size_t words, uint8_t flip, Ahead& ahead,
                  uint8_t* out) {
   const __m256i sign = _mm256_set1_epi8(static_cast<char>(flip));
@@ -72,7 +72,8 @@ inline void turn(const uint8_t* const (&rows)[kOutputs], size_t words, uint8_t f
     }
 }
 
-// A panel of 16 outputs from row n of w on; rows past N repeat the last scales and have weight 0.
+// Packs a panel of 16 outputs from row n of w on; rows past N repeat the last scales and have
+// weight 0.
 class PanelPacker {
  public:
   PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, const Ahead& ahead)
@@ -101,7 +102,7 @@ class PanelPacker {
                                ? w_.code == CodeType::kInt8 || w_.code == CodeType::kInt8Offset
                                : w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
     const bool side_by_side = s_.padded == s_.length || s_.groups == 1;
-    size_t done = 0;  // inputs
+    size_t done = 0;  // inputs that are packed
     if (as_stored && side_by_side && a_.columns == nullptr && n_ + kOutputs <= w_.N) {
       const size_t count = words(p_.K);
       turn(rows_, count, w_.code == CodeType::kInt8Offset ? 0x80 : 0, ahead_, out_);
@@ -111,12 +112,13 @@ class PanelPacker {
     }
   }
 
-  // Packed inputs from k on, as many as the buffer holds of this group; returns where it ended.
+  // Packs inputs from k on, as many as the buffer holds of this group; returns the input after
+  // them.
   size_t put_any(size_t k) {
     constexpr size_t kInputs = 256;
     const size_t g = k / s_.padded, begin = g * s_.padded;
     const size_t end = begin + s_.padded < k + kInputs ? begin + s_.padded : k + kInputs;
-    // Inputs of the matrix: those of this group that there are.
+    // Inputs of the matrix that belong to this group.
     const size_t from = g * s_.length + (k - begin);
     size_t to = g * s_.length + s_.length < p_.K ? g * s_.length + s_.length : p_.K;
     if (to > from + (end - k)) to = from + (end - k);
@@ -142,7 +144,8 @@ class PanelPacker {
     decode_scales(w_.scale_type, at, 1, &v);
     return v;
   }
-  // Calls f(group of scales) -> T for every group from `first` on and output, group by group.
+  // Writes the scales as T: calls f(group of scales) for every group from `first` on and every
+  // output.
   template <class T, class F>
   [[gnu::always_inline]] void put_scales_as(const F& f, size_t first = 0) const {
     uint8_t* out = out_ + s_.scales + first * s_.group_scale_bytes;
@@ -174,7 +177,7 @@ class PanelPacker {
               : byte_scales::put(rows, s_.groups, e4m3, out_ + s_.scales, s_.group_scale_bytes);
       const byte_scales::Table& table = e4m3 ? byte_scales::kE4m3 : byte_scales::kE8m0;
       put_scales_as<uint16_t>([&](size_t o, size_t g) { return table.bf16[rows[o][g]]; }, done);
-    } else if (s_.scale_type == Scales::kBf16) {  // mode vllm rounds
+    } else if (s_.scale_type == Scales::kBf16) {  // mode vllm rounds to bf16
       put_scales_as<uint16_t>([&](size_t o, size_t g) { return f32_to_bf16(scale(o, g)); });
     } else {
       put_scales_as<float>([&](size_t o, size_t g) { return scale(o, g); });
@@ -190,7 +193,7 @@ class PanelPacker {
       for (size_t o = 0; o < kOutputs; ++o) out[g * kOutputs + o] = static_cast<int8_t>(zero(o, g));
   }
 
-  // Sums of the packed codes: what fills a group up counts nothing.
+  // Writes the sums of the packed codes; padding of a group counts as zero.
   void put_sums() const {
     const __m256i ones = _mm256_set1_epi16(1), one = _mm256_set1_epi8(1),
                   low = _mm256_set1_epi8(15);
@@ -221,7 +224,7 @@ class PanelPacker {
     }
   }
 
-  // S = S + float(sum of 16 weights) * c along the groups.
+  // Writes S = S + float(sum of 16 weights) * c along the groups.
   void put_row_sums() const {
     constexpr size_t kStep = 16;
     auto* out = reinterpret_cast<float*>(out_ + s_.row_sums);
@@ -262,7 +265,7 @@ class PanelPacker {
 
 namespace moebius {
 
-// Elsewhere the kernels of the family have no bodies, and nobody calls this.
+// In other builds the kernels of the family have no bodies, and this is never called.
 void pack_x86_int8([[maybe_unused]] const PackArgs& args) {
 #ifdef MOEBIUS_KERNEL_BODIES
   const x86_int8::Shape s = x86_int8::shape_of(*args.problem);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functions in AVX2 with FMA and F16C: a block of 16 numbers is two vectors.
+// Implements row functions in AVX2 with FMA and F16C: a block of 16 numbers is two vectors.
 #include "kernels/row_functions.h"
 #include "kernels/x86/x86_rows.h"
 
@@ -13,7 +13,7 @@ struct Avx2 : X86Rows<Avx2, 8> {
   static constexpr size_t kDelta = 4, kManyTokens = 2, kProductVectors = 2;
 
   MOEBIUS_ALWAYS_INLINE static V fused(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-  // False, and nothing done, if there is a NaN.
+  // Converts a block; returns false, having done nothing, if it holds a NaN.
   MOEBIUS_ALWAYS_INLINE static bool half_to_float(const uint16_t* x, float* y) {
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
     const __m256i magnitude = _mm256_and_si256(h, _mm256_set1_epi16(0x7FFF));
@@ -33,11 +33,12 @@ struct Avx2 : X86Rows<Avx2, 8> {
       _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i),
                                                               _MM_FROUND_TO_NEAREST_INT)));
   }
-  // The halves of lanes below 2^16, in order.
+  // Joins the halves of lanes below 2^16 in order.
   MOEBIUS_ALWAYS_INLINE static __m256i halves(U a, U b) {
     const __m256i packed =
         _mm256_packus_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));
-    return _mm256_permute4x64_epi64(packed, 0xD8);  // each half of the registers was packed apart
+    return _mm256_permute4x64_epi64(packed, 0xD8);  // the instruction packs each half of the
+                                                    // registers separately
   }
   MOEBIUS_ALWAYS_INLINE static void low_halves(const U (&v)[2], uint16_t* y) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), halves(v[0], v[1]));

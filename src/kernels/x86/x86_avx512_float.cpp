@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16 and decoding by table.
+// Implements the float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16, decoded
+// by table.
 #include "kernels/x86/x86_float_fma_gemm.h"
 #ifdef MOEBIUS_KERNEL_BODIES
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
@@ -38,7 +39,7 @@ constexpr SmallFp8 small_fp8() {
     t.of[i] = static_cast<uint16_t>(f32_bits(e4m3_to_f32(static_cast<uint8_t>(i & 7u))) >> 16);
   return t;
 }
-alignas(64) constexpr SmallFp8 kSmallFp8 = small_fp8();  // e4m3 subnormals as bf16
+alignas(64) constexpr SmallFp8 kSmallFp8 = small_fp8();  // bf16 values of e4m3 subnormals
 
 struct Avx512 {
   using Vec = __m512;
@@ -67,13 +68,13 @@ struct Avx512 {
   static __m512i upper(__m512i v) {
     return _mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
   }
-  // (v & mask) | magic, minus `by`.
+  // Returns (v & mask) | magic, minus `by`.
   static Vec number(__m512i v, int mask, float magic, Vec by) {
     const __m512i bits = _mm512_ternarylogic_epi32(
         v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
     return _mm512_sub_ps(number(bits), by);
   }
-  // e4m3 in the upper bytes of 16-bit lanes, as bf16.
+  // Converts e4m3 in the upper bytes of 16-bit lanes to bf16.
   static __m512i fp8(__m512i v) {
     __m512i n =
         _mm512_and_si512(_mm512_srai_epi16(v, 4), _mm512_set1_epi16(static_cast<short>(0x07F0)));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on CPUs with AVX-512 VNNI. Layouts: x86_int8.h; loops: x86_int8_few.h, x86_int8_many.h.
+// Implements the int8 family on CPUs with AVX-512 VNNI. Layouts: x86_int8.h; loops: x86_int8_few.h,
+// x86_int8_many.h.
 #include "kernels/x86/x86_avx512_vectors.h"
 #include "kernels/x86/x86_int8.h"
 #include "kernels/x86/x86_int8_many.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row functions in AVX-512 (F, BW, DQ, VL): a block of 16 numbers is one vector.
+// Implements row functions in AVX-512 (F, BW, DQ, VL): a block of 16 numbers is one vector.
 #include "kernels/row_functions.h"
 #include "kernels/x86/x86_rows.h"
 
@@ -10,13 +10,14 @@ constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw;
 
 #ifdef MOEBIUS_KERNEL_BODIES
 struct Avx512 : X86Rows<Avx512, 16> {
-  // Plain conversions in g++ 12's header start from a variable that it then warns about.
+  // Masked with all lanes: plain conversions in g++ 12's header start from a variable that it then
+  // warns about.
   static constexpr __mmask16 kAll = 0xFFFF;
   static constexpr size_t kDelta = 4;
 
   MOEBIUS_ALWAYS_INLINE static V fused(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 
-  // False, and nothing done, if there is a NaN.
+  // Converts a block; returns false, having done nothing, if it holds a NaN.
   MOEBIUS_ALWAYS_INLINE static bool half_to_float(const uint16_t* x, float* y) {
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
     const __m256i magnitude = _mm256_and_si256(h, _mm256_set1_epi16(0x7FFF));

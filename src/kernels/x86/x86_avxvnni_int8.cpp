@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on CPUs with AVX-VNNI and no AVX-512: VPDPBUSD adds 4 products of an unsigned and a
-// signed byte to each of 8 sums. Layouts: x86_int8.h; loops: x86_int8_few.h, x86_int8_many.h.
+// Implements the int8 family on CPUs with AVX-VNNI and no AVX-512: VPDPBUSD adds 4 products of an
+// unsigned and a signed byte to each of 8 sums. Layouts: x86_int8.h; loops: x86_int8_few.h,
+// x86_int8_many.h.
 #include "kernels/x86/x86_avx2_vectors.h"
 #include "kernels/x86/x86_int8.h"
 #include "kernels/x86/x86_int8_many.h"
@@ -28,7 +29,7 @@ struct Vnni : Ymm {
     MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) sum =
         _mm256_dpbusd_avx_epi32(sum, b[i], four(x + kApart * i));
   }
-  // 16 inputs of R rows against a panel of operands.
+  // Multiplies 16 inputs of R rows with a panel of operands.
   template <x86_int8::Codes, int R, size_t N>
   [[gnu::always_inline]] static inline void dots(V (&sum)[R][N], const uint8_t* w, size_t,
                                                  const uint8_t* x) {
