@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with tensor cores: kernels around attention.cuh, in the form that attention_plan.h says.
+// Runs attention with tensor cores: the kernels around attention.cuh, in the form that
+// attention_plan.h chooses.
 #include "attention.h"
 
 #include <algorithm>
@@ -10,13 +11,14 @@
 namespace moebius::cuda {
 namespace {
 
-// single: every sequence has one row, whose key and value the block that needs them writes itself.
+// single: every sequence has one row; the block that needs its key and value writes them itself.
 template <bool kF16, int D, int kPasses>
 __global__ void __launch_bounds__(32 * kSplitWarps)
     split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
   MOEBIUS_BLOCK_MEMORY(float, shared);
   const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
-  // Tables of the step, and keys of earlier steps, are older than the kernel before this one.
+  // The step's tables and keys of earlier steps are older than the kernel before this one, so they
+  // need no wait.
   const CudaTokens tile = args.tiles[blockIdx.x];
   TensorTile<kF16, D> queries(args, tile, kv_head,
                               blockIdx.y % parts * static_cast<unsigned>(kTensorQueries));
@@ -32,7 +34,8 @@ __global__ void __launch_bounds__(32 * kSplitWarps)
   attend_split<kF16, D, kPasses>(args, queries, blockIdx.z, partials, shared);
 }
 
-// group: 0, or those tiles alone whose group, of so many, is of several sequences.
+// group: 0 for all tiles; else only tiles in a group of that many which belong to several
+// sequences.
 template <bool kF16, int D>
 __global__ void __launch_bounds__(32 * kWholeWarps, 2)
     whole_kernel(const __grid_constant__ CudaAttend args, unsigned group) {
@@ -42,7 +45,7 @@ __global__ void __launch_bounds__(32 * kWholeWarps, 2)
   const unsigned parts = gridDim.y / args.layer.kv_heads, warp = threadIdx.x / 32;
   const size_t i = blockIdx.x * size_t{kWholeWarps} + warp;
   if (i >= args.tile_count) return;
-  // Those with the most keys first.
+  // Tiles with the most keys come first.
   const size_t tile = args.tile_count - 1 - i;
   if (group != 0 && is_of_one(args, tile / group * group, group)) return;
   attend_whole<kF16, D>(args, args.tiles[tile], blockIdx.y / parts,
@@ -50,7 +53,8 @@ __global__ void __launch_bounds__(32 * kWholeWarps, 2)
                         shared + warp * kTensorQueries * D);
 }
 
-// Blocks of the grid: groups of tiles of one sequence, those with the most keys first, by kv heads and parts of their heads.
+// The grid's blocks are groups of tiles of one sequence (those with the most keys first), times kv
+// heads and parts of their heads.
 template <bool kF16, int D, int kWarps, int kStages>
 __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     staged_kernel(const __grid_constant__ CudaAttend args, unsigned parts) {
@@ -120,7 +124,7 @@ template <bool kF16, int D>
 void run_tensor(const CudaAttend& args, AttentionForm form, cudaStream_t stream) {
   const CudaAttention& a = args.layer;
   const size_t each = a.heads / a.kv_heads, parts = (each + kTensorQueries - 1) / kTensorQueries;
-  // Every sequence has one row.
+  // True if every sequence has one row.
   const bool rows = args.q.rows == args.sequence_count && args.tile_count == args.sequence_count;
   const AttentionPlan plan =
       plan_attention({D, a.kv_heads * parts, rows ? std::min(each, kTensorQueries) : kTensorQueries,

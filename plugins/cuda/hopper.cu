@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds the tensor-core products: dispatch by scheme, rows of x and h as operands, packing of tiles.
+// Surrounds the tensor-core products: dispatches by scheme, makes operands of rows of x and h, and
+// packs tiles.
 #include "hopper.h"
 
 #include <cuda_fp8.h>
@@ -15,7 +16,7 @@ namespace moebius::cuda {
 
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
-// Each is a unit of its own (hopper_scheme.cu).
+// Each scheme is a unit of its own (hopper_scheme.cu).
 #define MOEBIUS_CUDA_SCHEMES(X)                                                                  \
   X(kInt4Group)                                                                                  \
   X(kInt4Channel)                                                                                \
@@ -55,7 +56,8 @@ __device__ __forceinline__ void store_operand(uint8_t* row, int i, float x, floa
   }
 }
 
-// The largest of a block's numbers, for all its threads, which share kOwnBytes for it.
+// Returns the largest of a block's numbers to all its threads, which share kOwnBytes of memory for
+// it.
 constexpr size_t kOwnBytes = 32 * sizeof(uint32_t);
 __device__ __forceinline__ uint32_t block_max(uint32_t most) {
   __shared__ uint32_t warps[32];
@@ -79,7 +81,7 @@ __device__ __forceinline__ void store_eight(uint8_t* row, int i, const float (&v
 
 constexpr int kRowGroup = 128;
 
-// Block 0 routes; the others make operands of x, a row each.
+// Block 0 routes; every other block makes the operands of one row of x.
 template <RowForm kForm>
 __global__ void __launch_bounds__(1024)
     prepare_kernel(const __grid_constant__ PrepareArgs a, bool whole) {
@@ -103,8 +105,8 @@ __global__ void __launch_bounds__(1024)
         reinterpret_cast<uint16_t*>(row)[i + j] =
             kForm == RowForm::kBf16 ? f32_to_bf16(x[j]) : f32_to_f16(x[j]);
     }
-  } else if (a.scaling.groups) {             // sixteen threads have a group
-    for (int i = first; i < H; i += step) {  // whole warps: H is a multiple of 256
+  } else if (a.scaling.groups) {             // sixteen threads share a group
+    for (int i = first; i < H; i += step) {  // whole warps, because H is a multiple of 256
       float x[8];
       load_eight(a.x, from + i, x);
       uint32_t most = 0;
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(1024)
         a.scales[static_cast<size_t>(t) * (H / kRowGroup) + i / kRowGroup] = scale;
     }
   } else {
-    float kept[8];  // the first eight of a thread: usually all
+    float kept[8];  // the first eight numbers of a thread, usually all of them
     uint32_t most = 0;
     for (int i = first; i < H; i += step) {
       float x[8];
@@ -166,7 +168,8 @@ __device__ __forceinline__ uint32_t largest_of(const float4& v) {
              max(f32_bits(v.z) & 0x7FFFFFFFu, f32_bits(v.w) & 0x7FFFFFFFu));
 }
 
-// A warp for a row of at most 128 kPieces inputs, or, with groups, for a group of them: 128 inputs are four of each lane.
+// A warp makes the operands of a row of at most 128 kPieces inputs, or of one group of them: each
+// lane has four of 128 inputs.
 constexpr int kMostPieces = 8;
 template <RowForm kForm, int kPieces>
 __global__ void __launch_bounds__(kRequantizeThreads)
@@ -239,7 +242,8 @@ __device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int 
   const uint8_t* row = s.codes + static_cast<size_t>(n) * s.row_bytes;
   switch (s.code) {
     case CodeType::kInt4Offset:
-      return ((row[k / 2] >> (4 * (k % 2)) & 15u) + 8u) & 15u;  // value + 8 -> two's complement
+      return ((row[k / 2] >> (4 * (k % 2)) & 15u) + 8u) & 15u;  // converts value + 8 to two's
+                                                                // complement
     case CodeType::kFp4:
       return row[k / 2] >> (4 * (k % 2)) & 15u;
     case CodeType::kInt8Offset:
@@ -252,7 +256,7 @@ __device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int 
   }
 }
 
-// A block per tile.
+// Each block packs one tile.
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackArgs a) {
   const HopperTile f = hopper_tile(a.scheme);
   const int k_tiles = a.K / static_cast<int>(kTileInputs);
@@ -268,7 +272,7 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
   const auto there = [&](uint32_t r, uint32_t k) {
     return row(r) < a.N && k0 + static_cast<int>(k) < a.stored;
   };
-  // Where the scale of an output and an input lies.
+  // Returns the place of the scale of an output and an input.
   const auto scale_at = [&](uint32_t r, uint32_t k) {
     const PackSource& s = whose(r);
     return static_cast<size_t>(row(r)) / s.block_n * s.scale_stride + (k0 + k) / s.block_k;
@@ -282,7 +286,8 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
     const PackSource& s = whose(r);
     const int column = s.columns != nullptr ? s.columns[k0 + k] : k0 + static_cast<int>(k);
     const uint32_t c = stored_code(s, row(r), column);
-    if (f.codes == TileCodes::kHalfShared && s.code == CodeType::kFp8)  // MXFP8: bf16 holds it
+    // MXFP8: bf16 holds the product of code and scale
+    if (f.codes == TileCodes::kHalfShared && s.code == CodeType::kFp8)
       return f32_to_bf16(e4m3_to_f32(static_cast<uint8_t>(c)) *
                          table_number(s.scales, s.scale_type, scale_at(r, k)));
     return c;
@@ -326,7 +331,7 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
 
 template <RowForm kForm>
 void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
-  constexpr int kFew = 2048;  // rows that one block places
+  constexpr int kFew = 2048;  // most rows that one block places
   const RoutingArgs& r = a.routing;
   const bool routes = r.ids != nullptr, rows = a.rows != nullptr;
   const int n = routes ? r.T * r.slots : 0;
@@ -335,7 +340,8 @@ void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
                blocks = (routes ? 1 : 0) + (rows ? a.T : 0);
   if (blocks == 0) return;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
-  const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);  // eight numbers each
+  // each thread has eight numbers
+  const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);
   const int routing_threads = n <= 256 ? 256 : n <= kFew || !rows ? 1024 : 512;
   const int threads = routes ? std::max(routing_threads, row_threads) : row_threads;
   launch(prepare_kernel<kForm>, blocks_of(blocks), static_cast<size_t>(threads), bytes, early,
@@ -350,7 +356,7 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
                        const RowScaling& scaling, uint8_t* to, float* scales, bool early,
                        cudaStream_t stream) {
   if (rows == 0) return;
-  // Of few rows a block for each is faster (docs/gpu.md). I is a multiple of 256.
+  // For few rows a block per row is faster (docs/gpu.md). I is a multiple of 256.
   constexpr int kManyRows = 4096;
   if (scaling.groups || (rows >= kManyRows && I <= kMostPieces * kRowGroup)) {
     const size_t jobs =
@@ -363,7 +369,7 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
   // Rows that do not fit shared memory are read twice.
   const size_t bytes = static_cast<size_t>(I) * sizeof(float);
   const bool keeps = bytes + kOwnBytes <= device_limits().shared_bytes;
-  // Long rows of which there are few: as many threads as a block can have.
+  // Few long rows get as many threads as a block can have.
   const size_t threads = I >= 4096 && rows < kManyRows ? 1024 : kRequantizeThreads;
   launch(requantize_kernel<kForm>, blocks_of(static_cast<size_t>(rows)), threads, keeps ? bytes : 0,
          early, stream, "requantizing rows", h, total, I, keeps, scaling, to, scales);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers (layers.h): weights to the device, and the launches of a call.
+// Implements the layers (layers.h): copies weights to the device, and launches the kernels of a
+// call.
 #include "layers.h"
 
 #include <algorithm>
@@ -62,7 +63,8 @@ void Moe::Experts::set(size_t i, const CudaExpert& e) {
   down.weights[i] = std::make_unique<PlainWeights>(*e.down);
 }
 
-// Kernels of a graph know the table, and which of them run.
+// Replaces an expert in place: graphs captured the table's address and which kernels run, so these
+// must not change.
 void Moe::Projection::replace(size_t i, std::unique_ptr<PlainWeights> by) {
   if ((modes >> static_cast<unsigned>(by->view.mode) & 1u) == 0 || by->view.act_groups > groups)
     refuse("an expert that is stored in another way than the others");
@@ -130,7 +132,7 @@ void Moe::set(size_t local, const CudaExpert& e) {
   else
     set_tiles(shared ? shared_tiles_ : tiles_, shared ? 0 : local, e, shared);
   given_[local] = true;
-  // Tables are on the device before the first call, which may be inside a graph.
+  // Tables are on the device before the first call, because a graph may capture that call.
   for (Projection* p :
        {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up, &shared_.down})
     if (p->complete()) p->table();
@@ -151,7 +153,7 @@ void Moe::set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e,
     t.I = static_cast<size_t>(t.down.K);
     t.fused = e.gate != nullptr && t.activation.kind == 0 && !t.activation.has_limit &&
               first.bias == nullptr && second->bias == nullptr;
-    // h of the fused form has the 16-bit type of its own rows.
+    // In the fused form, h has the 16-bit type of its own rows.
     if (is_as_is(t.down.rows.form) && t.down.rows.act.code == ActCode::kAsIs &&
         row_form(t.up.scheme) != row_form(t.down.scheme))
       t.fused = false;
@@ -181,7 +183,7 @@ void Moe::check_call(const CudaRows& x, const CudaRouting& routing) const {
 
 struct Moe::Output {
   CudaRows y{};
-  const CudaDivided* divided = nullptr;  // instead of y
+  const CudaDivided* divided = nullptr;  // receives the rows instead of y
 };
 
 void Moe::run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
@@ -243,7 +245,7 @@ size_t Moe::ranges(size_t local, CudaRange* to) const {
   return count;
 }
 
-// Arrays that routing makes.
+// Locates the arrays that routing writes.
 struct Moe::Rows {
   size_t source, expert, input_weight, weight, order, rows_of, tiles, total, cursor;
   int n, max_tiles;
@@ -288,7 +290,7 @@ CombineArgs combine_args(const RoutingArgs& g, const float* y, const CudaRows& x
 
 }  // namespace
 
-// What the shared expert gives to the sum.
+// Locates the shared expert's part of the sum and its gates.
 struct Moe::SharedRows {
   size_t y, gate;
   SharedRows(Arena& a, size_t T, size_t H) : y(a.add<float>(T * H)), gate(a.add<float>(T)) {}
@@ -301,8 +303,8 @@ struct Moe::SharedRows {
 };
 
 struct Moe::TileRows {
-  const RoutingArgs* routing;  // null: rows are those of x, and all meet the one expert
-  size_t T, n;                 // rows of x, rows of experts
+  const RoutingArgs* routing;  // null: rows are those of x, and all use the only expert
+  size_t T, n;                 // number of rows of x, and of rows of experts
   uint32_t tile;
   int max_tiles;
   CudaLaunch launch;
@@ -311,7 +313,7 @@ struct Moe::TileRows {
 
 struct Moe::TileArrays {
   size_t operands, scales, outputs, h, h_operands, h_scales;
-  // Rows of x are operands already; those of h are.
+  // Set if rows of x, and of h, are operands already.
   bool direct, h_direct;
   TileArrays(Arena& a, const Tiles& e, const CudaRows& x, size_t T, size_t n) {
     const size_t x_rows = e.up.rows.by_expert ? n : T;
@@ -327,7 +329,7 @@ struct Moe::TileArrays {
   }
 };
 
-// Room for the plain kernels behind what the arena has: it must not move between their passes.
+// Reserves memory for the plain kernels behind the arena's: it must not move between their passes.
 void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
   for (Projection* p : {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up,
                         &shared_.down, &gate_}) {
@@ -371,7 +373,8 @@ void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaR
   c.shared_gate = gate;
 }
 
-// Operands of x (made by the routing kernel already where that is fast), both products, and what lies between them.
+// Makes operands of x (the routing kernel has made them where that is fast), and runs both products
+// and the steps between them.
 void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
                     float* y, const Arena& arena, cudaStream_t stream) {
   const RoutingArgs* routing = r.routing;
@@ -499,7 +502,7 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const Output
   if (to.divided == nullptr) combine_rows(c, r.early && shared_.count == 0, stream);
 }
 
-// No row's experts are here.
+// Runs only the shared expert, for calls in which no chosen expert is here.
 void Moe::run_shared_alone(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
                            cudaStream_t stream) {
   check(cudaMemsetAsync(to.own.at, 0xFF, x.rows * routing.slots * sizeof(int32_t), stream),
@@ -513,7 +516,8 @@ void Moe::run_shared_alone(const CudaRows& x, const CudaRouting& routing, const 
   run_shared(to.shared, to.shared_gate, arrays ? &*arrays : nullptr, x, c, arena, stream);
 }
 
-// gate, up, activation, down of some experts; rows are sorted, or are those of x.
+// Runs gate, up, activation and down of some experts; the rows are sorted by expert, or are those
+// of x.
 void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
                       const CudaRows& x, float* y, Arena arena, cudaStream_t stream) {
   const size_t n = static_cast<size_t>(rows.rows), H = spec_.hidden, I = e.I;
@@ -553,7 +557,7 @@ void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, in
 void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output& to,
                     cudaStream_t stream) {
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
-  // Long calls are cut, so that what lies between the products stays small. Rows do not see each other.
+  // Long calls are cut, so that the memory between the products stays small; rows are independent.
   constexpr size_t kMostRows = 32768;
   const size_t most = std::max<size_t>(1, kMostRows / routing.slots);
   if (T > most && to.divided != nullptr) refuse("too many rows in one call of a divided layer");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices in tiles, and linear layers (layers.h).
+// Implements matrices in tiles, and linear layers (layers.h).
 #include <algorithm>
 #include <numeric>
 
@@ -46,7 +46,7 @@ void check_mx(const QuantMatrix& w) {
     }
 }
 
-// Block scales with which every e4m3 number is a normal number of bf16.
+// Checks that with its block scale every e4m3 number is a normal number of bf16.
 void check_widened(const QuantMatrix& w) {
   constexpr uint8_t kLeast = 10, kMost = 246;  // 2^-9 and 448 times 2^(byte - 127)
   for (size_t n = 0; n < w.N; ++n)
@@ -60,7 +60,7 @@ void check_widened(const QuantMatrix& w) {
     }
 }
 
-// Numbers that the tensor-core forms do not hold.
+// Refuses numbers that the tensor-core forms cannot hold.
 void check_values(HopperScheme scheme, const QuantMatrix& w) {
   if (w.code == CodeType::kFp8)
     for (size_t n = 0; n < w.N; ++n)
@@ -87,7 +87,7 @@ void check_values(HopperScheme scheme, const QuantMatrix& w) {
         refuse("a zero point of 4-bit weights leaves their range");
 }
 
-// Columns by group, where every group has its share of them.
+// Returns the columns sorted by group; every group must have an equal share of them.
 std::vector<int32_t> columns_of(const QuantMatrix& w) {
   if (w.g_idx == nullptr) return {};
   std::vector<int32_t> order(w.K);
@@ -102,7 +102,7 @@ std::vector<int32_t> columns_of(const QuantMatrix& w) {
 
 }  // namespace
 
-// Tests compile two of the tiles (cmake/cuda.cmake).
+// Returns the tile to use; builds for tests contain only two (cmake/cuda.cmake).
 uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs) {
   wanted = std::min(wanted, hopper_most_tile(device_limits().shared_bytes));
 #if defined(MOEBIUS_CUDA_FEW_TILES)
@@ -150,7 +150,7 @@ void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int 
   rows.form = row_form(scheme), rows.scaling = row_scaling(first.act);
   rows.act = first.act, rows.x_type = first.x_type;
   const bool as_is = first.act.code == ActCode::kAsIs;
-  // Scales that are stored belong to an expert.
+  // Stored scales belong to an expert.
   rows.by_expert =
       first.w.g_idx != nullptr ||
       (!as_is && (first.act.granule == ActGranule::kStatic || first.act.scale == ActScale::kFp8));
@@ -217,10 +217,10 @@ void HopperWeights::fill(int expert, const CudaMatrix& first, const CudaMatrix* 
               tiles.as<uint8_t>() + bytes * static_cast<size_t>(expert), nullptr);
   fill_scales(expert, matrices);
   fill_rows(expert, matrices, std::move(columns));
-  check(cudaDeviceSynchronize(), "packing");  // the stored form goes
+  check(cudaDeviceSynchronize(), "packing");  // packing is done: the stored form is freed
 }
 
-// Scales beside the tiles, and biases.
+// Copies the scales beside the tiles, and the biases.
 void HopperWeights::fill_scales(int expert, const CudaMatrix* const* matrices) {
   const auto e = static_cast<size_t>(expert);
   const auto copy = [&](const Buffer& to, const std::vector<float>& from) {
@@ -263,7 +263,7 @@ void HopperWeights::fill_scales(int expert, const CudaMatrix* const* matrices) {
   copy(bias, biases);
 }
 
-// What rows of this expert need.
+// Copies the data that rows of this expert need to become operands.
 void HopperWeights::fill_rows(int expert, const CudaMatrix* const* matrices,
                               std::vector<int32_t> columns) {
   const auto e = static_cast<size_t>(expert);

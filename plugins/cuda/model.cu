@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model needs between its products: row operations, rows by number, attention over blocks. The definitions
-// are device/cuda/device_rows.h and device_attention.h; here threads of a block take the place of their lanes. Attention with tensor cores
-// is attention.cu.
+// Runs a model's operations between its products: row operations, rows by number, attention over
+// blocks. The definitions are device/cuda/device_rows.h and device_attention.h; here the threads of
+// a block are their lanes. Attention with tensor cores is attention.cu.
 #include "model.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@ constexpr unsigned kRowThreads = 256, kPartThreads = 64, kAppendThreads = 128,
                    kAttentionThreads = 512;
 constexpr size_t kSharedTerms = 4096;  // a multiple of sixteen
 
-// The threads of a block.
+// Runs the definitions with the threads of a block as lanes.
 struct BlockLanes {
-  float* terms;  // [kSharedTerms], or null where nothing is summed by all
+  float* terms;  // [kSharedTerms], or null where a block adds no terms together
   __device__ size_t lane() const { return threadIdx.x; }
   __device__ size_t lanes() const { return blockDim.x; }
   __device__ size_t group() const { return threadIdx.x / kDeviceSumLanes; }
@@ -38,7 +38,7 @@ struct BlockLanes {
     for (size_t i = in_group(); i < n; i += kDeviceSumLanes) s += term(i);
     return joined(s, first, second);
   }
-  // The sum of what the lanes of a group have.
+  // Returns the sum over the lanes of a group.
   __device__ float joined(float s, int first, int second) const {
     const unsigned m = mask();
     s = s + __shfl_xor_sync(m, s, first);
@@ -46,7 +46,7 @@ struct BlockLanes {
     s = s + __shfl_xor_sync(m, s, 2);
     return s + __shfl_xor_sync(m, s, 1);
   }
-  // Terms go through memory that the lanes share: sixteen lanes alone would wait for every one of a long row.
+  // Sums terms through shared memory: sixteen lanes alone would wait for every term of a long row.
   template <class Term, class Eight>
   __device__ float sum_of_all(size_t n, int first, int second, Term term, Eight eight,
                               bool by_eight) const {
@@ -88,7 +88,7 @@ struct BlockLanes {
   }
 };
 
-// Sixteen threads that do a part of a row alone.
+// Runs a definition with sixteen threads, for one part of a row.
 struct GroupLanes : BlockLanes {
   __device__ size_t lane() const { return in_group(); }
   __device__ size_t lanes() const { return kDeviceSumLanes; }
@@ -101,7 +101,8 @@ struct GroupLanes : BlockLanes {
   }
 };
 
-// Programs with their operations, as a parameter of a kernel: reading them costs no way to memory.
+// Holds programs with their operations as a kernel parameter, so that reading them needs no memory
+// access.
 struct Programs {
   CudaRowProgram of[kCudaPrograms];
   CudaRowOp ops[kCudaRowOps];
@@ -156,7 +157,8 @@ __global__ void __launch_bounds__(kAppendThreads)
     attention.append(args.sequences[tile.sequence], tile.first + i);
 }
 
-// Blocks of the grid: tile, kv head and part of its heads, segment (partials null: one does all).
+// The grid's blocks are tile, kv head and part of its heads, and segment (null partials: one block
+// does all).
 template <KvType kStored>
 __global__ void __launch_bounds__(kAttentionThreads)
     attend_kernel(const __grid_constant__ CudaAttend args, float* partials) {
@@ -221,7 +223,7 @@ void run_attention(const CudaAttend& args, cudaStream_t stream) {
   merge<kStored>(args, partials, stream);
 }
 
-// f(KvType of a layer's keys and values, as a constant).
+// Calls f with the KvType of a layer's keys and values as a constant.
 template <class F>
 void by_storage(const CudaAttention& a, F f) {
   switch (static_cast<KvType>(a.storage)) {
@@ -240,7 +242,8 @@ void by_storage(const CudaAttention& a, F f) {
 
 }  // namespace
 
-// A program of more operations than a parameter holds goes in pieces: rows are in memory between them.
+// Runs a program in pieces if it has more operations than a parameter holds; between them rows are
+// in memory.
 void run_pieces(CudaRowProgram program, cudaStream_t stream) {
   const size_t all = program.count;
   const CudaRowOp* ops = program.ops;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of the table (device/cuda/cuda_table.h). Every one of them ends exceptions here.
+// Implements the functions of the table (device/cuda/cuda_table.h). Each of them catches all
+// exceptions.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -20,7 +21,7 @@ int opened_device = 0;
 template <class F>
 CudaStatus guarded(F&& f) {
   try {
-    thread_local int current = 0;  // a thread begins with the first device
+    thread_local int current = 0;  // every thread starts with the first device
     if (current != opened_device) {
       check(cudaSetDevice(opened_device), "device");
       current = opened_device;
@@ -122,7 +123,7 @@ CudaStatus run_behind(void* stream, void* before) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
     cudaError_t error = cudaEventRecord(event, stream_of(before));
     if (error == cudaSuccess) error = cudaStreamWaitEvent(stream_of(stream), event, 0);
-    cudaEventDestroy(event);  // goes when nobody waits for it any more
+    cudaEventDestroy(event);  // the event is freed once no stream waits for it
     check(error, "order of streams");
   });
 }
@@ -272,7 +273,7 @@ CudaStatus read_clock(void* clock, size_t count, float* milliseconds) {
 }
 void free_clock(void* clock) { delete static_cast<Clock*>(clock); }
 
-// `own`: words that run() left behind stay.
+// Times a graph of `count` calls, in microseconds; a failure keeps the words that run() left.
 double graph_microseconds(CudaStatus (*run)(void*, size_t, void*), void* context, size_t count,
                           size_t repeats) {
   const Stream s;
@@ -280,7 +281,9 @@ double graph_microseconds(CudaStatus (*run)(void*, size_t, void*), void* context
     if (const CudaStatus status = run(context, i, s.stream); status != CudaStatus::kOk)
       throw Failure{status, last_words};
   };
-  for (size_t i = 0; i < count; ++i) call(i);  // memory and kernels are there before the capture
+  for (size_t i = 0; i < count; ++i)
+    call(i);  // loads kernels and allocates memory before the
+              // capture
   check(cudaStreamSynchronize(s.stream), "device");
   cudaGraph_t graph{};
   cudaGraphExec_t exec{};
@@ -326,7 +329,7 @@ __global__ void read_kernel(const uint4* p, size_t n, uint32_t* out) {
     const uint4 v = __ldcs(p + i);
     a ^= v.x ^ v.y ^ v.z ^ v.w;
   }
-  if (a == 0x12345u) *out = a;  // never, but unknown to the compiler
+  if (a == 0x12345u) *out = a;  // never true, but the compiler does not know that
 }
 __global__ void empty_kernel() {
   wait_for_predecessor();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows as operands of tensor-core products (hopper.h): what the fast forms of hopper.cu do not do.
+// Makes operands of tensor-core products from rows (hopper.h), for all forms that the fast ones of
+// hopper.cu do not cover.
 #include <cuda_fp16.h>
 
 #include "hopper.h"
@@ -13,7 +14,7 @@ constexpr int kOperandThreads = 256, kGroupInputs = 128;
 
 struct OperandStore {
   RowForm form;
-  bool inside;  // the scale goes into the operand
+  bool inside;  // the scale is multiplied into the operand
   __device__ void operator()(uint8_t* row, int i, const ActSpec& act, const GranuleScale& s,
                              float x) const {
     if (form == RowForm::kInt8) {
@@ -41,7 +42,7 @@ __device__ uint32_t block_largest(uint32_t most) {
   return __reduce_max_sync(~0u, warps[threadIdx.x % (kOperandThreads / 32)]);
 }
 
-// A block per row; a warp per granule, or all threads for a granule of the whole row.
+// Each block has a row; each warp a granule, or all threads one granule of the whole row.
 __global__ void __launch_bounds__(kOperandThreads)
     operand_kernel(const __grid_constant__ OperandArgs a) {
   const int row = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kOperandThreads)
     if (tid == 0) a.scales[row] = s.stored;
     return;
   }
-  // Eight numbers of a thread: neighbouring threads share a group of 16, 32, 64 or 128.
+  // Each thread has eight numbers; neighbouring threads share a group of 16, 32, 64 or 128.
   store.inside = a.form == RowForm::kBf16;
   const int width = static_cast<int>(a.act.group), groups = (a.K + width - 1) / width;
   for (int first = 0; first < a.K; first += 8 * kOperandThreads) {  // whole warps

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain kernels (plain.h).
+// Implements the plain kernels (plain.h).
 #include "plain.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::vector<Stretch> stretches_of(const QuantMatrix& w, const ActSpec& act,
 
 // ---- rows ----
 
-// A block per row, a warp per granule.
+// Each block has a row, each warp a granule.
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const PlainMatrix* matrices, RowSet rows, CudaRows x, Prepared to) {
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
@@ -133,7 +133,8 @@ __device__ size_t scale_row(const PlainMatrix& w, int n) {
   return (static_cast<size_t>(n) + w.n_phase) / w.block_n * w.scale_stride;
 }
 
-// The weight of the sum: the code without zero point, or the decoded weight where there are offsets.
+// Returns a weight as the sum needs it: the code without zero point, or the decoded weight if there
+// are offsets.
 __device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
   const float v = code_number(w, n, k);
   if (w.zero_points == nullptr && w.offsets == nullptr) return v;
@@ -169,15 +170,15 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
   const bool quantized = w.act.code != ActCode::kAsIs;
   const bool per_row = quantized && w.act.granule == ActGranule::kRow,
              inside = quantized && !per_row;
-  const bool grouped = w.stretch_count > 1;  // of vllm
+  const bool grouped = w.stretch_count > 1;  // groups of mode vllm
   const int zero = kMode == PlainMode::kVllm ? g.x.zeros[row * g.x.groups] : 0;
   float f[kThreadN] = {}, S[kThreadN] = {};
   Sum dot[kThreadN] = {}, sum[kThreadN] = {};
-  int s = 0, staged = 0;  // stretch of the sum, stretch of the staging
+  int s = 0, staged = 0;  // stretch of the sum, and stretch of the staged weights
   Stretch now = w.stretches[0];
   for (int k0 = 0; k0 < K; k0 += kTileK) {
     __syncthreads();
-    if (tid < kTileK && k0 + tid < K) {  // group of each place
+    if (tid < kTileK && k0 + tid < K) {  // [place] group
       int i = staged;
       while (w.stretches[i].end <= k0 + tid) ++i;
       groups[tid] = w.stretches[i].group;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selection of experts (router.h), and the router of a layer.
+// Selects experts (router.h), and runs the router of a layer.
 #include "router.h"
 
 #include "launch.h"
@@ -15,7 +15,7 @@ struct WarpLanes {
   static constexpr int kCount = 32;
   __device__ int lane() const { return static_cast<int>(threadIdx.x); }
   __device__ void sync() const { __syncwarp(); }
-  // Scores are no NaN, and both zeros are one.
+  // Scores are never NaN; both zeros compare equal.
   __device__ RouterPick best(RouterPick p) const {
     const int32_t key = float_key(p.score == 0.0f ? 0.0f : p.score),
                   most = __reduce_max_sync(~0u, key);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32)
       atomicAdd(counts + id, 1u);
 }
 
-constexpr unsigned kUsualRows = 4;  // of a block, a warp for each
+constexpr unsigned kUsualRows = 4;  // rows of a block, one per warp
 
 template <int kHeld>
 __global__ void __launch_bounds__(32 * kUsualRows)

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory between the kernels of calls (check.h).
+// Keeps the memory that the kernels of a call share (check.h).
 #include "check.h"
 
 namespace moebius::cuda {
 namespace {
 
-// Capture of a stream: its number (0: none) and its graph.
+// Describes the capture of a stream: its number (0: none) and its graph.
 struct Capture {
   unsigned long long id = 0;
   cudaGraph_t graph{};
   explicit Capture(cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    // Asked for although not wanted: kernels that start early have edges, which must not be lost.
+    // Asks for the edges although they are not used: kernels that start early have edges, and the
+    // query fails if it cannot return them.
     const cudaGraphNode_t* before = nullptr;
     const cudaGraphEdgeData* edges = nullptr;
     size_t count = 0;
@@ -32,7 +33,7 @@ struct Capture {
 
 Scratch& scratch() {
   static auto* all =
-      new Scratch;  // outlives the driver, which is gone before static destructors run
+      new Scratch;  // never destroyed: the driver is gone before static destructors run
   return *all;
 }
 
@@ -44,7 +45,8 @@ ScratchArea& Scratch::of(cudaStream_t stream, int slot) {
   if (area != nullptr) return *area;
   area = std::make_unique<ScratchArea>();
   if (capture.id == 0) return *area;
-  // The graph, and what is made of it, says when it is gone. Memory cannot be freed there.
+  // A user object of the graph, and of every copy, tells when the graph is gone. CUDA memory cannot
+  // be freed in its callback.
   area->captured = true;
   cudaUserObject_t object{};
   const auto gone = [](void* p) { static_cast<ScratchArea*>(p)->dead = true; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of the usual lists of row operations (usual_rows.cuh).
+// Implements kernels of the usual lists of row operations (usual_rows.cuh).
 #include "usual_rows.cuh"
 
 #include "launch.h"
@@ -10,7 +10,8 @@ namespace {
 
 constexpr unsigned kHeadThreads = 128;
 
-// Behind it, what the kernel before this one wrote is there.
+// Waits for the kernel before this one, whose results are visible afterwards, and lets the next
+// kernel start.
 __device__ __forceinline__ void take_turn() {
   wait_for_predecessor();
   let_successor_start();
@@ -51,13 +52,12 @@ void run_heads(const UsualHeads& u, size_t rows, cudaStream_t stream) {
   const auto kernel = u.width == 64    ? usual_heads_kernel<kType, 4>
                       : u.width == 128 ? usual_heads_kernel<kType, 8>
                                        : usual_heads_kernel<kType, 16>;
-  launch_early(
-      kernel,
-      dim3(blocks_of(rows), blocks_of(head_count(u), kHeadThreads / kDeviceSumLanes)),
-      kHeadThreads, 0, stream, "rows", u);
+  launch_early(kernel,
+               dim3(blocks_of(rows), blocks_of(head_count(u), kHeadThreads / kDeviceSumLanes)),
+               kHeadThreads, 0, stream, "rows", u);
 }
 
-// f(type), known when the program is compiled.
+// Calls f(type) with the type as a compile-time constant.
 template <class F>
 void by_type(XType type, F f) {
   switch (type) {
