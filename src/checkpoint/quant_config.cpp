@@ -119,7 +119,7 @@ void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>&
         group_of.push_back(g);
         continue;
       }
-      // Both libraries let the later group replace the earlier one.
+      // The later group replaces the earlier one in compressed-tensors and in vLLM.
       if (!(section.groups[group_of[position]].scheme == group.scheme))
         warnings.push_back(fmt::format("{} is '{}', which {} has too; the later group counts",
                                        where, printable(group.targets[t], 80),

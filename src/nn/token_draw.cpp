@@ -249,8 +249,8 @@ std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t voca
     need.top_k = static_cast<uint32_t>(p.top_k);
   else
     need.top_p = static_cast<double>(p.top_p);
-  // With top_k and top_p, the mass of the best top_k includes tokens that min_p removes; otherwise
-  // no token below min_p's depth is needed. One more bucket covers every rounding.
+  // Tokens that min_p removes count in the mass of top_p among the best top_k; in all other cases no
+  // token below min_p's depth is needed. One more bucket covers every rounding.
   if (p.min_p > 0 && (need.top_k == 0 || p.top_p >= 1.0f)) {
     const double depth =
         -least_exponent(p) * static_cast<double>(kCandidateBucketsPerOctave) * 1.01 + 1;

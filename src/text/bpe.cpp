@@ -60,7 +60,7 @@ Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
     for (size_t i = 0; i < vocab_.size(); ++i)
       if (token_bytes(vocab_.token(i), raw)) raw_.insert(raw, vocab_.id(i));
   }
-  // With a token for every byte nothing is unknown, and no token stands for more bytes than its
+  // Nothing is unknown if every byte has a token, and then no token stands for more bytes than its
   // text.
   const bool every_byte = options_.bytes ? std::all_of(std::begin(byte_ids_), std::end(byte_ids_),
                                                        [](int32_t id) { return id >= 0; })

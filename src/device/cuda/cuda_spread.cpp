@@ -21,7 +21,7 @@
 namespace moebius {
 namespace {
 
-// From this many tokens on, ranks share the sums: that costs a second exchange, but with R ranks
+// Ranks share the sums from this many tokens on: that costs a second exchange, but with R ranks
 // each receives only an R-th of the rows.
 constexpr size_t kSharedSums = 64;
 constexpr size_t kMostSpread = 64;  // experts per token that the plugin can add

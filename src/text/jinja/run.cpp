@@ -153,7 +153,7 @@ Runtime::Flow Runtime::run_for(const Stmt& s, Scope* scope, StrBuilder& out) {
     }
     items = std::move(kept);
   }
-  // As in Jinja, "else" also runs when break or continue cut every pass short.
+  // "else" also runs, as in Jinja, when break or continue cut every pass short.
   bool completed = false;
   const Value kept = heap_.list(std::move(items));  // a copy, because a macro defined in the body
                                                     // may keep the loop
