@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2, beside the products: a block of keys and values for many rows in one call, where an
-// instruction set does better than a product, a softmax and a product one after the other. The bytes
-// are those of the three. Like kernel.h this is included by units compiled for any instruction set:
-// plain data and declarations. A unit exports one table and has one line in list.cpp.
+// WAIST 2, in addition to products: attention of many rows to one block of keys and values in one
+// call, for instruction sets where that is faster than a product, a softmax and a product. The
+// bytes are those of the three calls. Like kernel.h this is included by units compiled for any
+// instruction set: plain data and declarations. A unit exports one table and has one line in
+// list.cpp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,29 +14,32 @@ namespace moebius {
 
 struct AttendArgs {
   const Problem *keys, *values;  // [block, key_dim] and [value_dim, block]
-  const uint8_t *k, *v;          // 64; both packed
-  const uint8_t* next;  // a hint: the keys of the block that comes next, its values as far behind
-  const uint8_t* q;     // 64; panel of M rows for the keys
+  const uint8_t *k, *v;          // aligned to 64; packed by the kernel of the products
+  // null, or the keys of the next block, whose values are as far from them: a hint for prefetching
+  const uint8_t* next;
+  const uint8_t* q;  // aligned to 64; row panel of M rows for the keys
   size_t M;
-  size_t columns;       // keys that some row sees, from the first on; a multiple of n_step
-  const uint8_t* seen;  // [M, 2]: a row sees keys [first, last); null: all
+  size_t columns;       // number of keys, from the first, that any row sees; a multiple of n_step
+  const uint8_t* seen;  // [M, 2]: row m sees keys [first, last); null: all
   float scale;          // > 0
-  // 4; of 8-bit codes, for each key: scores and probabilities are multiplied by them; null: 1
+  // aligned to 4; [block] scales of 8-bit codes, by which scores and probabilities are multiplied;
+  // null: 1
   const float *key_scales, *value_scales;
-  // 4; the softmax so far, as RowFunctions::softmax_step keeps it: [M], [M]; [M, value_dim]
+  // aligned to 4; the running softmax as RowFunctions::softmax_step keeps it: [M], [M]; [M,
+  // value_dim]
   float *best, *total, *out;
-  uint8_t* scratch;  // 64; scratch_bytes, private to the caller
-  // For rows that see nothing or have a NaN.
+  uint8_t* scratch;  // aligned to 64; scratch_bytes, of this call alone
+  // Used for rows that see no key or have a NaN.
   float (*softmax_step)(float* s, size_t n, float scale, bool coarse, float* m, float* l) noexcept;
 };
 
 struct AttendKernel {
-  const char *name, *codec;  // of the kernel that both products would have
+  const char *name, *codec;  // name and codec of the kernel that computes both products
   bool (*supports)(const Problem& keys, const Problem& values);
   size_t scratch_bytes;
-  size_t least_rows;               // fewer go the other way
-  size_t best_rows;                // as many as keep what is read near
-  void (*run)(const AttendArgs&);  // null where the architecture does not match
+  size_t least_rows;               // with fewer rows, callers use products instead
+  size_t best_rows;                // rows per call with which all data stays in cache
+  void (*run)(const AttendArgs&);  // null if compiled for another architecture
 };
 
 struct AttendTable {
@@ -43,7 +47,7 @@ struct AttendTable {
   size_t count;
 };
 
-// Null: there is none.
+// Returns the attention kernel for problems that `kernel` runs; null: there is none.
 const AttendKernel* attend_kernel(const Kernel& kernel, const Problem& keys, const Problem& values);
 
 }  // namespace moebius

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounding stored weights to codes, for units of any instruction set (internal linkage), as in
+// Rounds stored weights to codes, for units of any instruction set (internal linkage), as in
 // isa_rows.h: the operations of quant/encode.cpp in the same order. Ranges are taken over the bits
-// of the numbers, mapped to signed integers in the same order, which unlike a floating-point minimum
-// may be reordered; infinities and NaN lie at the ends.
+// of the numbers, mapped to signed integers in the same order, which unlike a floating-point
+// minimum may be reordered; infinities and NaN lie at the ends.
 #pragma once
 #include "base/numeric.h"
 #include "kernels/row_functions.h"
@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// A bf16 rounding of what is no NaN.
+// Rounds to bf16; x must not be NaN.
 MOEBIUS_ALWAYS_INLINE float near_bf16(float x) {
   const uint32_t u = f32_bits(x);
   return f32_from_bits((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);
@@ -53,14 +53,16 @@ struct EncodeLoops {
                                    [](uint32_t u) { return f32_from_bits(u); });
   }
 
-  // The quotient of two bf16 numbers lies on no tie between two others: the odd part of its numerator
-  // has at most 8 bits, that of a tie 9. It is at least 2^-17 of itself away from one, and a product
-  // with 1 / s at most 2^-23 from the quotient: both round to the same number. Where s is at most 1
-  // neither becomes 0, and below all normal numbers what they round to does not matter: the code is 0.
+  // Returns true if x / s may be computed as x * (1 / s) for bf16 numbers. The quotient of two bf16
+  // numbers is never a tie between two others: the odd part of its numerator has at most 8 bits,
+  // that of a tie 9. So it is at least 2^-17 of itself away from a tie, and the product with 1 / s
+  // is at most 2^-23 from the quotient: both round to the same number. For s of at most 1 neither
+  // becomes 0, and below all normal numbers rounding does not matter, because the code is 0.
   static bool has_inverse(float s) { return s >= 0x1p-126f && s <= 1.0f; }
 
-  // One group: q = code(round(round(x / s) + z)). In short loops over a few numbers at a time:
-  // compilers do not see through all of it at once. bf16: x, s and quotients are such numbers.
+  // Encodes one group: q = code(round(round(x / s) + z)). Uses short loops over a few numbers at a
+  // time, because compilers do not vectorise all of it at once. bf16: x, s and quotients are bf16
+  // numbers.
   template <class From, class Number, class Round, class Code>
   MOEBIUS_ALWAYS_INLINE static void codes_of(const From* x, size_t n, float s, bool bf16, float z,
                                              bool shifted, uint8_t* q, Number number, Round round,
@@ -124,7 +126,8 @@ struct EncodeLoops {
     const auto* halves = static_cast<const uint16_t*>(x);
     const auto* floats = static_cast<const float*>(x);
     const auto as_is = [](float v) { return v; };
-    const auto bf16 = [](float v) { return near_bf16(v); };  // a name would be a call
+    // a lambda is inlined; a function's name would be a call
+    const auto bf16 = [](float v) { return near_bf16(v); };
     const auto f16 = [](float v) { return f16_to_f32(f32_to_f16(v)); };
     const auto from_bf16 = [](uint16_t v) { return bf16_to_f32(v); };
     const auto from_f16 = [](uint16_t v) { return f16_to_f32(v); };

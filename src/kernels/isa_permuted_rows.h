@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Act-order for packers: a block of rows of integer codes, as stored but with the columns in the order
-// of `columns`, to be packed as if the file had them so. Internal linkage.
+// Act-order for packers: PermutedRows reads a block of rows of integer codes with the columns in
+// the order of `columns`, to be packed as if the file had that order. Internal linkage.
 //
 // A gather for every code of every row is slow, so the block is turned: the codes of a column are
-// one vector, which moves at once, and the vectors of 16 bytes of a row are turned back. Of 4-bit codes
+// one vector, which moves at once, and the vectors of 16 bytes of a row are turned back. Of 4-bit
+// codes
 // a vector has 32 rows (byte p: rows p and p + 16), of bytes 16.
 #pragma once
 #include "kernels/kernel.h"
@@ -13,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// 16 x 16 bytes: rows become columns. Bytes: below.
+// Transposes 16 x 16 bytes. Bytes: see PermutedRows.
 template <class Bytes>
 [[gnu::always_inline]] inline void transpose_16(typename Bytes::V (&v)[16]) {
   typename Bytes::V o[16];
@@ -25,10 +26,10 @@ template <class Bytes>
   }
 }
 
-// Bytes: the vectors of 16 bytes of an architecture (V), with load and store, store_all of 16 vectors
-// that follow each other, zip1 and zip2 (the lower and the upper halves of two vectors, in turn), low
-// and high: of two vectors of pairs of 4-bit codes the lower ones, or the upper ones, as pairs.
-// kByteRows: rows of a block of bytes, 16 or 32.
+// Bytes: vectors of 16 bytes of an architecture (V), with load and store, store_all of 16
+// consecutive vectors, zip1 and zip2 (interleave the lower and the upper halves of two vectors),
+// low and high (the lower or upper 4-bit codes of two vectors of pairs, as pairs). kByteRows: rows
+// per block of bytes, 16 or 32.
 template <class Bytes, size_t kByteRows>
 class PermutedRows {
  public:
@@ -44,7 +45,7 @@ class PermutedRows {
         w_(from_),
         args_(a),
         nibbles_(from_.code == CodeType::kInt4Offset),
-        // a cache has few places for lines that are a power of two apart
+        // not a multiple of a power of two, because those share few cache sets
         apart_((from_.K / (nibbles_ ? 2 : 1) + 63) / 64 * 64 + 64) {
     for (size_t k = 0; k < from_.K; ++k) places_[k] = place(static_cast<uint32_t>(a.columns[k]));
     w_.codes = rows_, w_.row_bytes = apart_, w_.g_idx = nullptr;
@@ -52,11 +53,11 @@ class PermutedRows {
   }
   PermutedRows(const PermutedRows&) = delete;
   PermutedRows& operator=(const PermutedRows&) = delete;
-  // Takes rows from n on, as many as there are and fit: args().w->N of them.
+  // Reads rows from n on, as many as exist and fit: args().w->N of them.
   void read(size_t n) {
     const size_t most = nibbles_ ? 2 * kVector : kByteRows, left = from_.N - n;
     w_.N = most < left ? most : left, w_.n_phase = from_.n_phase + n;
-    const uint8_t* from[2 * kVector];  // those past N repeat the last one
+    const uint8_t* from[2 * kVector];  // rows past N repeat the last one
     for (size_t i = 0; i < most; ++i)
       from[i] = from_.codes + (n + (i < w_.N ? i : w_.N - 1)) * from_.row_bytes;
     if (nibbles_) {
@@ -72,12 +73,13 @@ class PermutedRows {
   using V = typename Bytes::V;
   static constexpr size_t kVector = 16;
 
-  // Where the vector of a column lies in turned_: of 32 columns of nibbles the even ones first.
+  // Returns the offset of a column's vector in turned_: of 32 columns of nibbles, even ones are
+  // first.
   uint32_t place(uint32_t c) const {
     const bool whole = nibbles_ && c < from_.K / 32 * 32;
     return 16 * (whole ? (c & ~31u) | (c & 1u) << 4 | (c >> 1 & 15u) : c);
   }
-  // Of two bytes of two codes each: the lower ones, or the upper ones.
+  // Returns the lower or the upper codes of two bytes with two codes each.
   template <bool kUpper>
   [[gnu::always_inline]] static V halves(V a, V b) {
     return kUpper ? Bytes::high(a, b) : Bytes::low(a, b);
@@ -101,7 +103,7 @@ class PermutedRows {
             kNibbles ? static_cast<uint8_t>(nibble(from[i], k) | nibble(from[i + kVector], k) << 4)
                      : from[i][k];
   }
-  // 16 columns; of nibbles every other one of 32.
+  // Turns 16 columns; of nibbles, every other one of 32.
   template <bool kNibbles, bool kOdd>
   [[gnu::always_inline]] static void turn_16(const uint8_t* const* from, size_t at, uint8_t* to) {
     V v[kVector];
@@ -135,10 +137,10 @@ class PermutedRows {
       }
     }
   }
-  // 16 bytes of 16 rows: of nibbles those of the lower or of the upper half of the block.
+  // Gathers 16 bytes of 16 rows: of nibbles, rows of the lower or of the upper half of the block.
   template <bool kNibbles, bool kUpper>
   [[gnu::always_inline]] void gather(const uint32_t* places, uint8_t* to) const {
-    const size_t apart = apart_;  // would be loaded again behind every store
+    const size_t apart = apart_;  // a local, because the member would be reloaded after every store
     V v[kVector];
     MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) {
       if constexpr (kNibbles) {

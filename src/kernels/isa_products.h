@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of rows added to a block of rows (RowProducts), for units of any instruction set (internal
+// Products of rows added to a block of rows (RowProducts), for units of any instruction set
+// (internal
 // linkage), as in isa_rows.h. Every number of y gets its products in ascending order, one fma each,
-// whatever tile it lies in: the bytes are those of one row after the other.
+// whatever its tile: the bytes are those of one row after the other.
 //
 // A unit's `Isa` may hide
 //   kProductVectors    vectors of columns of a tile, which has four rows
@@ -16,10 +17,10 @@ struct ProductLoops {
   using ProductV = typename Vectors<kWidth>::Floats;
   static constexpr size_t kProductVectors = 4;
 
-  // R rows from i on, B vectors of columns from c on.
+  // Computes R rows from i on, B vectors of columns from c on.
   template <class W, size_t R, size_t B>
   MOEBIUS_ALWAYS_INLINE static void product_tile(const RowProducts& p, size_t i, size_t c) {
-    constexpr size_t kLanes = sizeof(W) / sizeof(float);  // NOLINT: W may be one float
+    constexpr size_t kLanes = sizeof(W) / sizeof(float);  // W may be a single float
     W sum[R][B];
     float* y = p.y + i * p.y_stride + c;
     for (size_t r = 0; r < R; ++r)

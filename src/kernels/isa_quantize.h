@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantization of rows for units of any instruction set (internal linkage), as in isa_rows.h: the
+// Quantizes rows, for units of any instruction set (internal linkage), as in isa_rows.h: the
 // operations of quant/reference_activation.cpp in the same order, into the canonical form of
 // prepared_rows.h. A unit's `Isa` hides the loops it does better.
 //
@@ -35,7 +35,8 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     return most;
   }
 
-  // Floats as signed integers in the same order; zero is always inside the range.
+  // Returns least and greatest number, zero included, by comparing floats as signed integers in the
+  // same order.
   static RowRange range_of(const float* x, size_t n) {
     const auto key = [](uint32_t u) {
       return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
@@ -124,7 +125,7 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     return {s, 0};
   }
 
-  // Granules that are not dynamic and symmetric, one by one.
+  // Quantizes one granule that is not dynamic and symmetric.
   static RowScale quantize_granule(const Problem& p, const ActParams& params, const float* x,
                                    size_t n, uint8_t* q) {
     if (Isa::amax_bits(x, n) >= kInfinityBits) return not_a_number(q, n);
@@ -133,7 +134,7 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     return int_asymmetric(x, n, p.act.bits, q);
   }
 
-  // ---- dynamic and symmetric: many granules, one step after the other over all of them ----
+  // ---- dynamic and symmetric: each step runs over many granules ----
 
   static constexpr size_t kGranules = 64;  // at a time
 
@@ -141,15 +142,15 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     for (size_t g = 0; g < count; ++g) most[g] = Isa::amax_bits(x + g * width, width);
   }
 
-  // From the bits of the largest magnitudes: what is stored, and what x is divided by (0: all codes
-  // are 0, because there is a number that is not finite, or all are too small for NVFP4).
+  // Computes from the bits of the largest magnitudes the stored scale, and the divisor of x; 0
+  // means that all codes are 0, because a number is not finite, or all are too small for NVFP4.
   static void scales_of(const ActSpec& spec, GlobalScale global_scale, const uint32_t* most,
                         size_t count, float* stored, float* divisor) {
     const auto amax = [](uint32_t bits) {
       return f32_from_bits(select_bits(bits < kInfinityBits, bits, 0u));
     };
     if (spec.scale == ActScale::kFp8) {
-      // with_scale and without_scale, one loop for each kind.
+      // with_scale and without_scale, written as one loop for each kind of scale
       const float G = global_scale.value;
       const auto nearest = [](float wanted) {
         return e4m3_to_f32(f32_to_e4m3(min_f32(wanted, 448.0f)));
@@ -235,7 +236,8 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     const Problem& p = *args.problem;
     const PreparedLayout l = prepared_layout(p);
     const size_t width = p.act.granule == ActGranule::kGroup ? p.act.group : p.K;
-    const size_t whole = width == 0 ? 0 : p.K / width;  // granules; the last may be shorter
+    // whole granules; the last one may be shorter
+    const size_t whole = width == 0 ? 0 : p.K / width;
     const bool together =
         p.act.scale == ActScale::kFp8 ||
         (p.act.granule != ActGranule::kStatic &&

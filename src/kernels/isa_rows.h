@@ -165,7 +165,7 @@ struct RowLoops {
 
   // ---- sums and maxima in lanes ----
 
-  // lane l = sum of term(x) over the elements i with i % 16 = l.
+  // Adds term(x) of elements i with i % 16 = l to lane l.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE static void add_lanes(const float* x, size_t n, float (&lane)[kSumLanes],
                                               Term term) {
@@ -175,7 +175,7 @@ struct RowLoops {
     __builtin_memcpy(lane, sum, sizeof sum);
     for (size_t j = 0; j < n; ++j) lane[j] += term(x[j]);
   }
-  // Lanes 8 apart are added first, then 4, 2, 1.
+  // Returns the sum; lanes 8 apart are added first, then 4, 2, 1.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE static float sum_by_halves(const float* x, size_t n, Term term) {
     float lane[kSumLanes];
@@ -184,7 +184,8 @@ struct RowLoops {
                    (load_vector<Four>(lane + 4) + load_vector<Four>(lane + 12));
     return (a[0] + a[2]) + (a[1] + a[3]);
   }
-  // Lanes 4 apart are added first, then 8, 2, 1: the order of the softmax.
+  // Returns the sum of lanes; those 4 apart are added first, then 8, 2, 1: the order of the
+  // softmax.
   MOEBIUS_ALWAYS_INLINE static float sum_of_lanes(const float (&lane)[kSumLanes]) {
     const Four a = (load_vector<Four>(lane) + load_vector<Four>(lane + 4)) +
                    (load_vector<Four>(lane + 8) + load_vector<Four>(lane + 12));
@@ -196,12 +197,12 @@ struct RowLoops {
     return sum_of_lanes(lane);
   }
 
-  // b where it is larger, NaN where either is.
+  // Returns b where it is larger, NaN where either is NaN.
   MOEBIUS_ALWAYS_INLINE static Four larger_or_nan(Four a, Four b) {
     const auto take = (b > a) | (b != b);
     return take ? b : a;
   }
-  // NaN if there is one; of nothing: -infinity.
+  // Returns the largest element; NaN if one is NaN, -infinity if n is 0.
   static float largest(const float* x, size_t n) {
     Four top[4];
     for (size_t j = 0; j < 4; ++j) top[j] = Four{} + f32_from_bits(0xFF800000u);
@@ -227,7 +228,7 @@ struct RowLoops {
     Isa::exp_scaled_minus(x, 1.0f, top, y, n);
   }
 
-  // s = exp(scale * s - top), and its sum.
+  // Replaces s by exp(scale * s - top) and returns the sum.
   static float exp_and_sum(float* s, size_t n, float scale, float top, bool coarse) {
     if (coarse) {
       Isa::exp_scaled_minus_coarse(s, scale, top, s, n);
@@ -272,7 +273,7 @@ struct RowLoops {
     return most;
   }
 
-  // Exact sums need no order.
+  // Returns the sum; it is exact, so the order does not matter.
   static double sum_of_weights(const float* w, size_t n) {
     constexpr size_t kHalf = kWidth / 2;
     using Half = typename Vectors<kHalf>::Floats;
@@ -295,7 +296,7 @@ struct RowLoops {
 
   // ---- norms and rope ----
 
-  // y = x * r, rounded to bf16, times w, rounded again.
+  // Computes y = x * r rounded to bf16, times w, rounded again.
   static void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) {
     Isa::map_two(x, w, y, n, [=](float v, float weight) {
       const float hat = moebius::bf16_to_f32(moebius::f32_to_bf16(v * r));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recurrent layers do to a state, for units of any instruction set (internal linkage), as in
-// isa_rows.h. A column of a state depends on no other column, and sums over rows have one order, so
-// a block of columns goes through many tokens while its part of the state is in registers or in the
+// Updates the states of recurrent layers, for units of any instruction set (internal linkage), as
+// in isa_rows.h. Columns of a state are independent, and sums over rows have one order, so a block
+// of columns is advanced over many tokens while its part of the state is in registers or in the
 // first-level cache: the bytes are those of token by token.
 //
 // A unit's `Isa` may hide
@@ -18,7 +18,7 @@ template <class Isa, size_t kWidth>
 struct ScanLoops {
   using ScanV = typename Vectors<kWidth>::Floats;
   static constexpr size_t kDelta = 8, kManyTokens = 4, kTokens = 4;
-  static constexpr size_t kChunk = 512;  // columns of one token
+  static constexpr size_t kChunk = 512;  // columns that one token processes at a time
 
   MOEBIUS_ALWAYS_INLINE static ScanV fused(ScanV a, ScanV b, ScanV c) {
     for (size_t i = 0; i < kWidth; ++i) c[i] = fma_f32(a[i], b[i], c[i]);
@@ -37,7 +37,7 @@ struct ScanLoops {
       return Isa::fused(a, b, c);
     }
   }
-  // Minus zero keeps its sign, as it would not in zero plus s.
+  // Broadcasts s; subtracting zero keeps the sign of -0, unlike adding it.
   template <class W>
   MOEBIUS_ALWAYS_INLINE static W all(float s) {
     return s - W{};
@@ -47,7 +47,7 @@ struct ScanLoops {
     __builtin_memcpy(p, &v, sizeof v);
   }
 
-  // f(a vector or number that says the type, column) over n columns in ascending order.
+  // Calls f(a vector or number that gives the type, column) for n columns in ascending order.
   template <class F>
   MOEBIUS_ALWAYS_INLINE static void each_vector(size_t n, F f) {
     size_t c = 0;
@@ -57,9 +57,9 @@ struct ScanLoops {
     for (; c < n; ++c) f(0.0f, c);
   }
 
-  // ---- plain ----
+  // ---- plain: S = S * decay + key value ----
 
-  // T tokens from `first` on through B vectors of columns.
+  // Advances B vectors of columns by T tokens from `first` on.
   template <class W, size_t B, size_t T, bool kPerRow>
   MOEBIUS_ALWAYS_INLINE static void plain_tile(const RowScan& s, size_t column, size_t first,
                                                const float* from) {
@@ -100,8 +100,8 @@ struct ScanLoops {
       plain_tile<W, B, T, kPerRow>(s, column, first, from);
     return column;
   }
-  // One token: a state comes from memory and goes to memory, which is fastest in one sequence (8.4
-  // GB/s of state in blocks of columns, 14 so, on a core of Neoverse-V1 that copies 25).
+  // Advances by one token, reading and writing the state sequentially, which is fastest (14 GB/s of
+  // state on a Neoverse-V1 core that copies 25; in blocks of columns 8.4).
   template <bool kPerRow>
   [[gnu::noinline]] static void plain_token(const RowScan& s, size_t t, const float* from) {
     const float *decay = s.decay.first + t * s.decay.stride, *key = s.key.first + t * s.key.stride,
@@ -139,10 +139,10 @@ struct ScanLoops {
     for (; t < s.tokens; ++t, from = s.to) plain_token<kPerRow>(s, t, from);
   }
 
-  // ---- delta ----
+  // ---- delta rule ----
 
-  // Token t is finished and the next one begun in one pass over the rows: a token is in two halves,
-  // because what is added to a row needs what all rows remember.
+  // Finishes token t and begins the next one in one pass over the rows: a token has two halves,
+  // because the change of a row depends on sums over all rows.
   template <class W, size_t B, bool kPerRow, bool kFinish, bool kBegin>
   MOEBIUS_ALWAYS_INLINE static void delta_pass(const RowScan& s, size_t column, size_t t,
                                                const float* from, W (&change)[B]) {
@@ -189,8 +189,8 @@ struct ScanLoops {
     }
     return column;
   }
-  // One token, the state in one sequence as in plain_token: what is added to a row needs all rows,
-  // so they are read twice, and written once.
+  // Advances by one token, reading the state sequentially as plain_token does. Rows are read twice,
+  // because the change of a row depends on all rows, and written once.
   template <bool kPerRow>
   [[gnu::noinline]] static void delta_token(const RowScan& s) {
     const float *decay = s.decay.first, *key = s.key.first, *query = s.query.first;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rounding to integer codes loses (RowLosses) and the codes of one column of GPTQ (ColumnCodes),
-// for units of any instruction set (internal linkage), as in isa_rows.h. Sums run in 16 lanes whatever
-// the width, so that the scale that is chosen is the same everywhere.
+// Computes the loss of rounding to integer codes (RowLosses) and the codes of one column of GPTQ
+// (ColumnCodes), for units of any instruction set (internal linkage), as in isa_rows.h. Sums run in
+// 16 lanes whatever the width, so that every machine chooses the same scale.
 #pragma once
 #include "kernels/isa_rows.h"
 
@@ -14,7 +14,7 @@ struct SearchLoops {
   typedef uint32_t SearchU __attribute__((vector_size(4 * kWidth)));
   static constexpr size_t kSearchVectors = kSumLanes / kWidth;
 
-  MOEBIUS_ALWAYS_INLINE static SearchV bf16_of(SearchV v) {  // finite numbers
+  MOEBIUS_ALWAYS_INLINE static SearchV bf16_of(SearchV v) {  // for finite numbers
     const SearchU u = reinterpret_cast<SearchU>(v);
     return reinterpret_cast<SearchV>((u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u);
   }
@@ -23,11 +23,11 @@ struct SearchLoops {
     v = v < least ? least : v;
     return v > most ? most : v;
   }
-  // Added to a number of at most 2^22: the adder drops the fraction, ties to even, and the low bits of
-  // the sum are the whole number.
+  // Added to a number of at most 2^22, it makes the addition drop the fraction, ties to even; the
+  // low bits of the sum are then the integer.
   static constexpr float kDropsFraction = 0x1.8p23f;
 
-  // The loss of one scale over whole blocks of 16 numbers, added to the lanes.
+  // Adds the loss of one scale over whole blocks of 16 numbers to the lanes.
   template <bool kBf16, bool kShifted, bool kWeighed>
   MOEBIUS_ALWAYS_INLINE static void add_losses(const RowLosses& r, const float* x, const float* h,
                                                size_t blocks, float scale, float zero,
@@ -54,7 +54,8 @@ struct SearchLoops {
   template <bool kBf16, bool kShifted, bool kWeighed>
   MOEBIUS_ALWAYS_INLINE static void losses_as(const RowLosses& r, double* losses) {
     const size_t whole_blocks = r.n / kSumLanes, done = whole_blocks * kSumLanes;
-    float last[kSumLanes] = {}, last_h[kSumLanes] = {};  // a 0 is its own code and loses nothing
+    // padding with 0 loses nothing, because its code is exact
+    float last[kSumLanes] = {}, last_h[kSumLanes] = {};
     __builtin_memcpy(last, r.x + done, (r.n - done) * sizeof(float));
     if (kWeighed) __builtin_memcpy(last_h, r.h + done, (r.n - done) * sizeof(float));
     for (size_t c = 0; c < r.count; ++c) {
@@ -86,7 +87,7 @@ struct SearchLoops {
       weighed.template operator()<false, false>();
   }
 
-  // A vector of a column; codes as the low bytes of numbers.
+  // Computes a vector of a column; codes are the low bytes of the numbers written.
   MOEBIUS_ALWAYS_INLINE static void column_block(const ColumnCodes& c, const float* w,
                                                  const float* scales, const float* zeros,
                                                  uint32_t* codes, float* lost) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What share of the speed of reading memory a kernel reaches with one row: measured, not promised.
+// The measured speed of kernels with one row, as a share of the speed of reading memory.
 // bench/speed_table.py measures it and writes the table.
 #pragma once
 #include <optional>
@@ -12,16 +12,18 @@ namespace moebius {
 
 struct ExpectedShare {
   double percent =
-      0;  // of reading memory, codes and scales as a file stores them; one row, one thread
-  std::string_view from;  // where it was measured
+      // percent of the speed of reading memory, counting codes and scales as a file stores them;
+      // one row, one thread
+      0;
+  std::string_view from;  // machine of the measurement
 };
-// Of weights like these; none where nothing like it was measured.
+// Returns the share for a similar problem; none if nothing similar was measured.
 std::optional<ExpectedShare> expected_share(const Kernel& kernel, const Problem& problem);
 
-// A line of the table; group 0: one scale per output, or none.
+// One line of the table. group 0: one scale per output, or no scales.
 struct MeasuredShare {
   std::string_view kernel;  // "arm_i8mm/int4"
-  CodeType code;            // integers of up to 4 bits: kInt4Offset, of more: kInt8
+  CodeType code;            // integers of up to 4 bits: kInt4Offset, of more bits: kInt8
   uint32_t group;
   float percent;
   std::string_view from;

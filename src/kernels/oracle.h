@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: which kernel runs a problem, and why. A pure function of problem, CPU and policy over
-// the one list of kernels; the CPU is an argument, so it answers for any machine from any machine.
-// Every kernel gets a verdict in words.
+// The oracle chooses the kernel for a problem and gives a reason for every kernel of the list. A
+// pure function of problem, CPU and policy; the CPU is an argument, so it answers for any machine
+// on any machine.
 //
 // Order of the tests, first failure wins: architecture, CPU features, what the kernel supports,
 // numerics against the policy, whether the kernel waits to be requested.
@@ -15,31 +15,32 @@
 namespace moebius {
 
 enum class Accept : uint8_t {
-  kDeclared,     // the arithmetic the checkpoint declares: classes exact and reordered
+  kDeclared,     // arithmetic that the checkpoint declares: classes exact and reordered
   kExact,        // class exact only
   kApproximate,  // all classes
 };
 
 struct Policy {
   Accept accept = Accept::kDeclared;
-  // Requested by name ("arm_i8mm", "arm_i8mm/int4"); empty, "auto" or "cpu": the oracle's choice.
+  // Name of a kernel ("arm_i8mm", "arm_i8mm/int4"); empty, "auto" or "cpu": the oracle chooses.
   std::string kernel;
-  bool where_it_can = false;  // what that kernel cannot run gets the oracle's choice
+  // true: problems that the named kernel cannot run are left to the oracle
+  bool where_it_can = false;
 };
 
 enum class Verdict : uint8_t {
   kChosen,
-  kFallback,  // would do, but stands behind the chosen one
-  kSkipped,   // could run, but the policy or the request does not want it
-  kRejected,  // cannot run this
+  kFallback,  // could run it, but comes after the chosen one
+  kSkipped,   // could run it, but the policy excludes it
+  kRejected,  // cannot run it
 };
 
 struct Candidate {
   const Kernel* kernel = nullptr;
   Verdict verdict = Verdict::kRejected;
   std::string reason;
-  Numerics numerics = Numerics::kExact;  // of kernels that support the problem
-  size_t packed_bytes = 0;               // likewise
+  Numerics numerics = Numerics::kExact;  // set for kernels that support the problem
+  size_t packed_bytes = 0;               // set for kernels that support the problem
 };
 
 struct Choice {
@@ -48,24 +49,25 @@ struct Choice {
   std::vector<Candidate> candidates;  // in list order
 };
 
-// Throws Error if the requested kernel is unknown (naming all) or impossible here (saying why and
-// what would work).
+// Returns the choice. Throws Error if the requested kernel is unknown (naming all) or cannot run
+// the problem (saying why, and which could).
 Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& policy);
 
-// The policy as far as it concerns this problem. A kernel requested by name is for the quantized
-// modules; a dense companion (router, norm-like gate, attention) that it cannot run gets the
-// oracle's choice, and so does every other problem where the policy says so.
+// Returns the policy to apply to this problem. A kernel requested by name is meant for quantized
+// modules; dense modules (router, gate, attention) that it cannot run are left to the oracle, as is
+// every other problem if the policy says so.
 Policy request_for(const Problem& problem, const Policy& policy);
 
-// Why no kernel of its own runs the problem on some architecture, so that it would fall to a portable
-// one there; null: every architecture has one.
+// Returns why some architecture has only a portable kernel for the problem; null: every
+// architecture has a special one.
 const char* portable_reason(const Problem& problem);
 
-// Lower case, '-' as '_'; "auto" and "cpu" become empty. Throws Error listing the names if no
-// kernel is called so.
+// Returns the name in lower case with '-' replaced by '_'; "auto" and "cpu" become empty. Throws
+// Error that lists the names if no kernel has this one.
 std::string normalize_kernel_name(std::string_view name);
 std::vector<std::string> kernel_names();  // without codecs, in list order
-// Names of kernels that `cpu` could run and that this build has no functions of (MOEBIUS_KERNELS).
+// Returns names of kernels that `cpu` could run, but that were left out of this build
+// (MOEBIUS_KERNELS).
 std::vector<std::string> left_out_kernels(const Cpu& cpu);
 
 Accept accept_from_name(std::string_view name);  // declared, exact, approximate; throws Error

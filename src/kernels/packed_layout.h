@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the portable kernels keep the parts of a packed matrix: rows of codes, then the scales of
-// each row in their stored type, zero points, offsets, and (mode vllm) one f32 per row. All row-major; each
+// Layout of a packed matrix for the portable kernels: rows of codes, then the scales of each row in
+// their stored type, zero points, offsets, and (mode vllm) one f32 per row. All are row-major; each
 // region starts at a multiple of 64 bytes.
 #pragma once
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace moebius {
 struct PackedLayout {
   size_t code_row;                             // bytes of one row of codes
   size_t scale_row;                            // bytes of one row of scales
-  size_t offset_row;                           // the same of offsets; 0: none
+  size_t offset_row;                           // bytes of one row of offsets; 0: none
   size_t zero_row;                             // bytes of one row of zero points
-  size_t codes, scales, zeros, offsets, sums;  // where they begin
+  size_t codes, scales, zeros, offsets, sums;  // offsets of the regions in bytes
   size_t total;
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The canonical prepared row: the quantized form of one row of x, self-contained, bytes equal to
-// quant/reference. A kernel may use these two functions as its own row_bytes and prepare_rows and
-// reorder in make_row_panel. Declarations only (see list.h, rule 4); the loops are row functions
+// The canonical prepared row: the quantized form of one row of x with its scales, whose bytes equal
+// quant/reference. A kernel may use these functions as its row_bytes and prepare_rows, and reorder
+// in make_row_panel. Declarations only (see list.h, rule 4); the loops are row functions
 // (row_functions.h), chosen for the machine.
-//
 // clang-format off
 //   offset 0      scales        float[S]    S = act_groups: 0 for kAsIs, 1 for kRow and kStatic, ceil(K / group) for kGroup
 //   offset 4 S    zero points   int32[S]    only for dynamic asymmetric integers (PreparedLayout::zero_points)
@@ -28,10 +27,10 @@ struct PreparedLayout {
 PreparedLayout prepared_layout(const Problem& p) noexcept;
 size_t prepared_row_bytes(const Problem& p);
 void prepare_rows_canonical(const PrepareArgs& args);
-void round_to(XType type, float* x, size_t n) noexcept;  // to the numbers of a type
+void round_to(XType type, float* x, size_t n) noexcept;  // rounds in place
 
-// Mode vllm rounds ties by the type of the rows it is given: bf16 only reaches it when weights have
-// one scale per row.
+// Returns the type whose rounding of ties mode vllm uses: bf16 only if weights have one scale per
+// row.
 XType quantizer_row_type(const Problem& p) noexcept;
 
 }  // namespace moebius

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2, the other half: what layers do to rows between products. One plain record of functions
+// WAIST 2, second half: operations of layers on rows between products. One plain record of
+// functions
 // per instruction set, chosen once for the machine; equal bytes on every one (any NaN equals any
 // NaN), because no lane does anything the scalar definition in base/ does not, and sums have one
 // lane order (docs/numerics.md). Like kernel.h this is included by units compiled for any
 // instruction set: plain data and declarations, no function is defined here.
 //
 // How a unit (src/kernels/<isa>_rows.cpp) joins: it includes kernels/isa_rows.h, says what its
-// instruction set does better, exports one table, and gets one line in kernels/list.cpp. It compiles
+// instruction set does better, exports one table, and gets one line in kernels/list.cpp. It
+// compiles
 // on every architecture; where it cannot run, its functions are null.
 #pragma once
 #include <cstddef>
@@ -16,7 +18,7 @@
 
 namespace moebius {
 
-// Functions of one number (y = f(x)) and gated ones (y = f(gate, x)), base/math_functions.h.
+// Functions of one number (y = f(x)) and gated functions (y = f(gate, x)) of base/math_functions.h.
 enum class RowFunction : uint8_t {
   kSiluAndMul,
   kSiluLimitAndMul,
@@ -25,7 +27,7 @@ enum class RowFunction : uint8_t {
   kSwigluOai,
   kSwigluStep,
   kSitu,
-  kSituBoth,  // gated up to here
+  kSituBoth,  // the functions up to here are gated
   kSilu,
   kGelu,
   kGeluTanh,
@@ -33,12 +35,12 @@ enum class RowFunction : uint8_t {
   kSigmoid,
   kSoftplus,
   kSqrtSoftplus,
-  kCap,  // by `limit`
+  kCap,  // bounded by `limit`
 };
 struct RowActivation {
   RowFunction function = RowFunction::kSiluAndMul;
-  float limit = 0.0f, alpha = 0.0f, beta = 0.0f;  // of those that have them
-  float b = 0.0f, lb = 0.0f;                      // situ
+  float limit = 0.0f, alpha = 0.0f, beta = 0.0f;  // of functions that have them
+  float b = 0.0f, lb = 0.0f;                      // of situ
 };
 
 enum class NormKind : uint8_t {
@@ -50,22 +52,22 @@ enum class NormKind : uint8_t {
 };
 struct RowNorm {
   NormKind kind = NormKind::kRms;
-  XType type = XType::kF32;  // the result is rounded to its numbers
+  XType type = XType::kF32;  // the result is rounded to this type
   float epsilon = 0.0f;
-  const float *weight = nullptr, *bias = nullptr;  // [n]; no bias: null
+  const float *weight = nullptr, *bias = nullptr;  // [n]; bias null: none
 };
 
-// How tokens are weighed for a draw: token_weight_f32.
+// Constants of token_weight_f32, which weighs tokens for a draw.
 struct RowWeights {
   float top = 0.0f, rate = 1.0f, grid = 0.0f;
 };
 
-// Row t lies at first + t * stride.
+// Numbers of several tokens: row t is at first + t * stride.
 struct TokenRows {
   const float* first = nullptr;
   size_t stride = 0;
 };
-// Tokens of one head of a recurrent layer through its state S [rows, width], one after the other:
+// Advances the state S [rows, width] of one head of a recurrent layer over its tokens, in order:
 //   plain: S = S * decay + key (value * gain)
 //   delta: S = S * decay, then S = S + key ((value - key S) * gain)
 //   y = query S
@@ -73,24 +75,24 @@ struct TokenRows {
 struct RowScan {
   size_t rows = 0, width = 0, tokens = 0;
   bool delta = false;
-  bool decay_per_row = false;   // decay is [rows], else one number
-  const float* from = nullptr;  // S before; null: zeros
-  float* to = nullptr;          // S behind; may be `from`
-  TokenRows decay, gain;        // gain: one number
+  bool decay_per_row = false;   // true: decay is [rows]; false: one number
+  const float* from = nullptr;  // S before the first token; null: zeros
+  float* to = nullptr;          // receives S after the last token; may be `from`
+  TokenRows decay, gain;        // gain: one number per token
   TokenRows key, value, query;  // [rows], [width], [rows]
   float* y = nullptr;           // [width]
   size_t y_stride = 0;
 };
-// A causal convolution of one token: y = bias + sum over j of taps[j] * x[j], in ascending j.
+// A causal convolution for one token: y = bias + sum over j of taps[j] * x[j], in ascending j.
 struct RowTaps {
   size_t count = 0;
-  const float* const* x = nullptr;  // [count] rows of n; null: left out
+  const float* const* x = nullptr;  // [count] rows of n numbers; null: the term is left out
   const float* taps = nullptr;      // [count, n]
   const float* bias = nullptr;      // [n]; null: 0
 };
 
-// Products added to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in ascending order, one
-// fma each.
+// Adds products to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in ascending order,
+// one fma each.
 struct RowProducts {
   float* y = nullptr;  // [rows, n]
   size_t y_stride = 0, rows = 0, n = 0;
@@ -98,31 +100,32 @@ struct RowProducts {
   size_t a_stride = 0, b_stride = 0, count = 0;
 };
 
-// How a row of stored weights becomes codes of one byte (quant/encode.h): consecutive numbers share a
-// scale, the last group may be shorter.
+// Says how a row of stored weights is encoded to one byte per code (quant/encode.h): `group`
+// consecutive numbers share a scale, and the last group may be shorter.
 enum class RowCode : uint8_t { kInt, kFp8, kFp4 };
 struct RowEncode {
   RowCode code = RowCode::kInt;
-  XType type = XType::kBf16;      // of the row
-  XType rounding = XType::kBf16;  // quotients and sums are rounded to its numbers: `type`, or f32;
-                                  // of f32 rows also bf16; then scales are such numbers too
-  float low = 0.0f, high = 0.0f;  // codes are clamped
+  XType type = XType::kBf16;  // type of the row
+  // type to which quotients and sums are rounded: `type` or f32, for f32 rows also bf16; scales are
+  // then such numbers, too
+  XType rounding = XType::kBf16;
+  float low = 0.0f, high = 0.0f;  // bounds of codes
   size_t group = 0;
 };
 
-// What integer codes of a row lose for each of some scales: sum over i of h[i] (x[i] - (q - z) s)^2 in
-// f32, with q = rne(clamp(x[i] (1 / s) + z)), the product and the sum rounded to bf16 where it says so.
-// Sums run in 16 lanes as everywhere, and these are added in ascending order in f64.
+// Losses of a row's integer codes for each of several scales: sum over i of h[i] (x[i] - (q - z)
+// s)^2 in f32, with q = rne(clamp(x[i] (1 / s) + z)), the product and the sum rounded to bf16 if
+// `bf16`. Sums run in 16 lanes as everywhere, and these are added in ascending order in f64.
 struct RowLosses {
   const float *x = nullptr, *h = nullptr;  // [n]; h null: all 1
   size_t n = 0;
-  float low = 0.0f, high = 0.0f;  // codes are clamped
+  float low = 0.0f, high = 0.0f;  // bounds of codes
   bool bf16 = false;
   const float *scales = nullptr, *zero_points = nullptr;  // [count]; zero_points null: all 0
   size_t count = 0;
 };
-// One column of weights to integer codes, a scale and a zero point each: q = rne(clamp(w / s + z)),
-// lost = (w - (q - z) s) / divisor.
+// Encodes one column of weights to integer codes, each with its own scale and zero point: q =
+// rne(clamp(w / s + z)), lost = (w - (q - z) s) / divisor.
 struct ColumnCodes {
   const float *w = nullptr, *scales = nullptr, *zero_points = nullptr;  // [n]
   size_t n = 0;
@@ -131,17 +134,17 @@ struct ColumnCodes {
   float* lost = nullptr;
 };
 
-// Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
-// overlap is not allowed.
+// Functions on rows of n numbers, at any address that is aligned for their elements. y may be one
+// of the inputs; other overlap is not allowed. All are thread-safe.
 struct RowFunctions {
   const char* name;  // "x86_avx512"
   Arch arch;         // kOther: runs everywhere
   uint32_t needs;    // CpuFeature bits
 
-  // To and from rows of a type, by one rounding to nearest even; f32 is copied.
+  // Convert to and from rows of a type, with one rounding to nearest even; f32 is copied.
   void (*load)(XType type, const void* x, float* y, size_t n) noexcept = nullptr;
   void (*store)(XType type, const float* x, void* y, size_t n) noexcept = nullptr;
-  void (*round)(XType type, float* x, size_t n) noexcept = nullptr;  // to the numbers of a type
+  void (*round)(XType type, float* x, size_t n) noexcept = nullptr;  // rounds x in place
 
   void (*add)(float* y, const float* x, size_t n) noexcept = nullptr;              // y += x
   void (*multiply)(float* y, const float* x, size_t n) noexcept = nullptr;         // y *= x
@@ -153,22 +156,22 @@ struct RowFunctions {
   void (*scale_and_add)(float* y, float s, const float* x,
                         size_t n) noexcept = nullptr;  // y = (y * s) + x
 
-  // gate is not read by functions of one number.
+  // Applies an activation; gate is not read by functions of one number.
   void (*activate)(const RowActivation& what, const float* gate, const float* x, float* y,
                    size_t n) noexcept = nullptr;
-  // y = e^(x - top), no x above top; NaN gives NaN.
+  // Computes y = e^(x - top) for x <= top; NaN gives NaN.
   void (*exp_minus)(const float* x, float top, float* y, size_t n) noexcept = nullptr;
   // A step of a softmax over blocks of scores: with m' = max(m, max(scale * s)), scale > 0,
   //   s = exp(scale * s - m'), l = l * exp(m - m') + sum(s), m = m'; returns exp(m - m').
   // Scores of -infinity are not seen; a block without any changes nothing (returns 1, s = 0). A NaN
-  // makes l NaN and s 0. Coarse: the exponential of what is rounded to bf16 next.
+  // makes l NaN and s 0. coarse: uses exp_coarse_f32, for results that are rounded to bf16 next.
   float (*softmax_step)(float* s, size_t n, float scale, bool coarse, float* m,
                         float* l) noexcept = nullptr;
 
-  // Of logits (docs/numerics.md, "Sampling"): the greatest, where NaN counts as none; of nothing:
-  // -infinity.
+  // Returns the greatest logit (docs/numerics.md, "Sampling"); NaN is ignored; -infinity if there
+  // is none.
   float (*greatest)(const float* x, size_t n) noexcept = nullptr;
-  // w = token_weight_f32(x); returns the sum, in f64, which is exact.
+  // Computes w = token_weight_f32(x) and returns the sum in f64, which is exact.
   double (*weigh)(const RowWeights& how, const float* x, float* w, size_t n) noexcept = nullptr;
 
   void (*normalize)(const RowNorm& norm, const float* x, float* y, size_t n) noexcept = nullptr;
@@ -177,7 +180,7 @@ struct RowFunctions {
   void (*rotate)(float* x, size_t half, const float* cos, const float* sin, bool interleaved,
                  XType type) noexcept = nullptr;
 
-  // What recurrent layers do to a row and to a state (isa_scan.h).
+  // Operations of recurrent layers on a row and on a state (isa_scan.h).
   void (*convolve)(const RowTaps& taps, float* y, size_t n) noexcept = nullptr;
   void (*scan)(const RowScan& what) noexcept = nullptr;
   void (*add_products)(const RowProducts& what) noexcept = nullptr;  // isa_products.h
@@ -187,22 +190,24 @@ struct RowFunctions {
   // Quantizes rows into the canonical form (prepared_rows.h).
   void (*prepare_rows)(const PrepareArgs& args) noexcept = nullptr;
 
-  // Least and greatest number of every group of a row, zero included; not finite where one is not.
+  // Finds least and greatest number of each group of a row, zero included; not finite if a number
+  // is not.
   void (*group_ranges)(XType type, const void* x, size_t n, size_t group, float* low,
                        float* high) noexcept = nullptr;
-  // zero_points: null where there are none. All x finite, all scales finite and not 0.
+  // Encodes a row. zero_points null: none. All x must be finite, all scales finite and not 0.
   void (*encode)(const RowEncode& how, const void* x, size_t n, const float* scales,
                  const float* zero_points, uint8_t* codes) noexcept = nullptr;
-  // Codes of four bits, one a byte, as two a byte: y[i] = (x[2i] & 15 | x[2i + 1] << 4) ^ flip.
+  // Packs codes of four bits, one per byte, two per byte: y[i] = (x[2i] & 15 | x[2i + 1] << 4) ^
+  // flip.
   void (*pack_nibbles)(const uint8_t* codes, uint8_t flip, uint8_t* y, size_t n) noexcept = nullptr;
-  // isa_search.h; all numbers finite, all scales and the divisor not 0.
+  // See isa_search.h; all numbers must be finite, all scales and the divisor not 0.
   void (*integer_losses)(const RowLosses& what, double* losses) noexcept = nullptr;
   void (*column_codes)(const ColumnCodes& what) noexcept = nullptr;
 };
 
-// The best table that runs on a CPU; the last one runs everywhere.
+// Returns the best table that runs on a CPU; the last one of the list runs everywhere.
 const RowFunctions& choose_row_functions(const Cpu& cpu);
-// The one for this machine (host_cpu), chosen at the first call.
+// Returns the table for this machine (host_cpu), chosen at the first call.
 const RowFunctions& row_functions() noexcept;
 
 }  // namespace moebius

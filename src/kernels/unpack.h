@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Canonical matrix views turned into the operands that packers need. Declarations only, so that
-// units compiled for any instruction set can call it; the functions live in the baseline unit
-// unpack.cpp and are not inline.
+// Unpacks canonical matrix views to the operands that packers need. Declarations only, so that
+// units compiled for any instruction set can call these functions, which are in the baseline unit
+// unpack.cpp and not inline.
 //
-// A column range [k0, k1) is in packed order: position i stands for column columns[i] of w, or i
-// when columns is null.
+// A column range [k0, k1) is in packed order: position i is column columns[i] of w, or column i if
+// columns is null.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,28 +15,29 @@ namespace moebius {
 
 // --- codes of row r, positions [k0, k1) ---
 
-// Integer codes as signed bytes (zero points not subtracted); kFp4 as twice the value (0 1 2 3 4 6
-// 8 12 and negatives).
+// Writes integer codes as signed bytes (zero points not subtracted); kFp4 as twice the value (0 1 2
+// 3 4 6 8 12 and negatives).
 void unpack_int8(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                  int8_t* out);
-// Code values as f32: exact for every code type, before zero point and scale.
+// Writes code values as f32, exact for every code type, before zero point and scale.
 void unpack_f32(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                 float* out);
-// Code values as bf16 bits: exact for integer codes, fp4, fp8 and bf16 (f16 and f32 would round to
-// nearest even).
+// Writes code values as bf16 bits: exact for integer codes, fp4, fp8 and bf16; f16 and f32 would be
+// rounded to nearest even.
 void unpack_bf16(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                  uint16_t* out);
-// Two 4-bit codes per byte, low nibble first: value + 8 for integers of at most 4 bits, E2M1 codes
-// for kFp4. The last byte of an odd count has a high nibble that decodes to 0.
+// Writes two 4-bit codes per byte, low nibble first: value + 8 for integers of at most 4 bits, E2M1
+// codes for kFp4. The last byte of an odd count has a high nibble that decodes to 0.
 void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                     uint8_t* out);
 
 // --- scales and zero points of row r, one per group (w.groups of them) ---
 
-void row_scales_f32(const QuantMatrix& w, size_t r, float* out);    // 1 for dense
-void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // stored type, scale_bytes each
-void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // the same of w.offsets
-void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);   // 0 for symmetric
+void row_scales_f32(const QuantMatrix& w, size_t r, float* out);  // 1 for dense matrices
+// in the stored type, scale_bytes each
+void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out);
+void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // w.offsets in the stored type
+void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);   // 0 for symmetric weights
 void decode_scales(ScaleType type, const uint8_t* raw, size_t count, float* out);
 
 // --- facts of a problem ---
@@ -45,12 +46,13 @@ size_t scale_size(ScaleType type);  // bytes of one stored scale, 0 for kNone
 size_t group_begin(const Problem& p, const int32_t* group_ends,
                    size_t g);  // first position of group g
 size_t group_end(const Problem& p, const int32_t* group_ends, size_t g);
-bool is_integer_problem(const Problem& p);  // integer codes on both sides: class exact is possible
-// True when no sum of (qx - zpx) * (qw - zpw) over one group can leave int32. Kernels that add in
-// int32 ask it in supports.
+// true: integer codes on both sides, so class exact is possible
+bool is_integer_problem(const Problem& p);
+// Returns true if no sum of (qx - zpx) * (qw - zpw) over one group can leave int32. Kernels that
+// add in int32 check it in supports().
 bool fits_int32(const Problem& p);
-// Bytes of codes, scales and zero points at their declared widths: what packed_bytes is compared
-// with.
+// Returns the bytes of codes, scales and zero points at their declared widths, for comparison with
+// packed_bytes.
 size_t stored_bytes(const Problem& p);
 
 }  // namespace moebius

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two families of the portable kernel share (generic.cpp, generic_int.cpp,
-// generic_float.cpp): the packed form, the stretches of K, the panel's row header. Internal to
-// them.
-//
+// Helpers that the two families of the portable kernel share (generic.cpp, generic_int.cpp,
+// generic_float.cpp): packed layout, stretches of K, header of panel rows. Internal to these files.
 // clang-format off
 //   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes, everything else as stored;
 //            columns in packed order (act-order is already applied)
@@ -17,7 +15,7 @@
 
 namespace moebius::generic {
 
-constexpr size_t kRows = 4;  // rows of w decoded and multiplied together
+constexpr size_t kRows = 4;  // rows of w that are decoded and multiplied together
 
 struct Stretch {
   uint32_t begin, end, group,
@@ -37,7 +35,7 @@ struct PanelRow {
 };
 PanelRow panel_row(const Problem& p, size_t value_bytes);
 
-// What gemm keeps while it works: kRows rows of w decoded, their scales, the stretches.
+// Scratch memory of gemm: kRows decoded rows of w, their scales, the stretches.
 template <class Value>
 struct Scratch {
   Value* w[kRows];
@@ -64,6 +62,6 @@ struct Scratch {
   }
 };
 
-const char* order_reason(const Problem& p);  // what neither family does
+const char* order_reason(const Problem& p);  // why neither family can run the problem, or null
 
 }  // namespace moebius::generic

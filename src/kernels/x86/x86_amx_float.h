@@ -3,8 +3,8 @@
 //
 // Both operands are exact in bf16: integers of at most 9 bits with sign, e4m3, e2m1, bf16; rows of
 // f16 are the sum of two bf16 numbers and rows of f32 of three, which follow each other (limbs). So
-// every product is exact and only the order of the sums is the kernel's own: what TDPBF16PS does
-// with a row does not depend on the other rows, and one row goes the same way as many.
+// every product is exact, and only the order of sums is the kernel's own: the result of TDPBF16PS
+// for a row does not depend on other rows, and one row is added in the same order as many.
 //
 // A prepared row: the header of the canonical row (scales, if rows are quantized), then bf16
 // [limb][K]. A panel: tiles of 16 rows (of M if there are fewer), for every step of 32 or 16 inputs
@@ -21,14 +21,15 @@ using namespace x86_float;
 
 constexpr size_t kTile = 16;  // rows and outputs of a tile
 
-// Rows whose groups have powers of two as scales: code times scale fits bf16. The first scale of such
-// a prepared row becomes a factor of the whole row.
+// Returns true for rows whose groups have powers of two as scales, so that code times scale fits
+// bf16. The first scale of such a prepared row becomes a factor of the whole row.
 inline bool folds_rows(const Problem& p) {
   return p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup &&
          (p.act.scale == ActScale::kE8m0 || p.act.scale == ActScale::kE8m0Up) &&
          p.act.group % 32 == 0;
 }
-// Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
+// Returns true if the scales of weights can be multiplied into the weights: those of regular
+// groups, unless rows have scales per group.
 inline bool folds(const Problem& p, ScaleType type) {
   return p.scale_type == type && !p.ragged &&
          (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow || folds_rows(p));
@@ -45,7 +46,7 @@ inline Shape amx_shape(const Problem& p) {
   const bool steps = s.groups == 1 || s.group_k % 32 == 0 || folds_fp8(p);
   if (!steps || p.ragged) s = shape_of(p, 16);
   s.row_groups = s.row_groups && !folds_rows(p);
-  if (folds_fp8(p)) {  // steps need not end with groups
+  if (folds_fp8(p)) {  // steps need not end at the ends of groups
     s.most_k = s.group_k, s.K_padded = s.K_rows;
     s.code_bytes = s.code_at(s.K_padded);
   }
@@ -73,8 +74,8 @@ inline size_t row_bytes(const Problem& p) { return row_codes(p) + limbs_of(p) * 
 
 struct PanelLayout {
   size_t tile_rows, tiles, limbs;
-  size_t tile_bytes;   // one tile of one step and limb
-  size_t tiles_bytes;  // all steps of a tile of rows
+  size_t tile_bytes;   // bytes of one tile for one step and limb
+  size_t tiles_bytes;  // bytes of all steps of a tile of rows
   size_t factors, group_factors, bytes;
   size_t rows() const { return tile_rows * tiles; }
 };
@@ -94,21 +95,21 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, amx_shape(p), M).bytes;
 }
 
-// One row of at most two limbs goes without tiles, some panels at a time: more chains of sums and
-// streams of memory.
+// A single row of at most two limbs is computed without tiles, for several panels at a time, which
+// gives more chains of sums and streams of memory.
 constexpr size_t kRowPanels = 4;
 constexpr size_t kRowGroups = 32;  // of a chunk: their scales as f32 stay in the first-level cache
 inline bool is_single(const PanelLayout& l) { return l.rows() == 1 && l.limbs <= 2; }
 
-// Scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of some groups of
-// a block of 32 rows, sums of all rows; a single row as f32.
+// Layout of scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of
+// several groups of a block of 32 rows, sums of all rows; a single row as f32.
 struct Blocking {
   size_t chunk_k, chunk_groups;            // at most
-  size_t batch;                            // groups whose sums wait
+  size_t batch;                            // number of groups whose sums wait to be added
   size_t scales, sums, state, row, bytes;  // offsets
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
-  // Decoded weights want their place in the first-level cache beside the rows that pass, and sums.
+  // Decoded weights must fit into the first-level cache together with passing rows and sums.
   const bool single = is_single(l);
   const size_t longest = single ? 4096 : s.form == Form::kBf16 ? 512 : 128;
   constexpr size_t kSums = 16384;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on AMX: codes to bf16 (packed weights: x86_float.h). A codec makes of 64 bytes (a
-// unit of 16 outputs) kUnit / 2 rows of a tile of weights: pairs of inputs, 16 outputs side by side.
-// Which inputs are a pair: order_of in x86_amx_float.h. Internal linkage.
+// The float family on AMX: decodes codes to bf16 (packed weights: x86_float.h). A codec converts 64
+// bytes (a unit of 16 outputs) to kUnit / 2 rows of a tile of weights: pairs of inputs, 16 outputs
+// side by side. order_of in x86_amx_float_rows.h says which inputs form a pair. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/x86/x86_amx_float_rows.h"
@@ -13,7 +13,7 @@ namespace amx_float {
 alignas(64) constexpr Halves kInt4Halves = halves([](unsigned c) {
   return static_cast<float>(c & 15u) - 8.0f;
 });
-alignas(64) constexpr Halves kDifferences =  // of two 4-bit codes, modulo 32
+alignas(64) constexpr Halves kDifferences =  // differences of two 4-bit codes, modulo 32
     halves([](unsigned c) { return static_cast<float>(c) - (c < 16 ? 0.0f : 32.0f); });
 
 struct Sixteen {
@@ -26,8 +26,8 @@ constexpr Sixteen make_fp4_values() {
 }
 alignas(64) constexpr Sixteen kFp4Values = make_fp4_values();
 
-// Eight codes of 4 bits as f32, input by input: one operation each to place and to look up (VPERMW,
-// which would make pairs of bf16, takes two).
+// Decodes eight codes of 4 bits to f32, input by input, with one shift and one lookup each (VPERMW,
+// which would produce pairs of bf16, takes two operations).
 template <class F>
 [[gnu::always_inline]] inline void nibble_values(__m512i v, __m512 table, F after,
                                                  __m512 (&out)[8]) {
@@ -35,7 +35,7 @@ template <class F>
       after(_mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table));
 }
 
-// 4-bit codes by table. VPERMW looks at 5 bits: both halves of the table are the same.
+// Decodes 4-bit codes by table. VPERMW looks at 5 bits, so both halves of the table are equal.
 template <const Halves& kTable>
 struct Nibbles {
   static constexpr size_t kUnit = 8;
@@ -56,8 +56,8 @@ struct Nibbles {
   }
 };
 
-// Folded codecs take the scales of groups into the weights: their product fits bf16, so groups need
-// no sums of their own. E2M1 times an e4m3 scale:
+// Folded codecs multiply the scales of groups into the weights: the product fits bf16, so groups
+// need no sums of their own. This one is for E2M1 times an e4m3 scale.
 struct ScaledNibbles {
   static constexpr size_t kUnit = 8;
   struct Zeros {
@@ -78,7 +78,7 @@ struct ScaledNibbles {
   }
 };
 
-// Minus zero points: 32 differences are possible.
+// Decodes 4-bit codes minus zero points: 32 differences are possible.
 struct NibblesZero {
   static constexpr size_t kUnit = 8;
   struct Zeros {
@@ -101,7 +101,7 @@ struct NibblesZero {
   }
 };
 
-// e4m3 by two tables of the bytes of 128 bf16 numbers.
+// Decodes e4m3 by two tables with the bytes of 128 bf16 numbers.
 struct ByteTables {
   uint8_t low[128], high[128];
 };
@@ -133,8 +133,8 @@ struct Fp8 {
   }
 };
 
-// Bytes of value + 128: placed in the mantissa of 2^23 (or 2^15, one byte higher), from which
-// 2^23 + 128 + zero point is taken away.
+// Decodes bytes of value + 128: they are placed in the mantissa of 2^23 (or 2^15, one byte higher),
+// from which 2^23 + 128 + zero point is subtracted.
 struct IntBytes {
   static constexpr size_t kUnit = 4;
   struct Zeros {
@@ -147,7 +147,7 @@ struct IntBytes {
                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(z)))));
     return {_mm512_add_ps(by, _mm512_set1_ps(0x1p23f)), _mm512_add_ps(by, _mm512_set1_ps(0x1p15f))};
   }
-  // (v & mask) | magic, minus `by`: as an f32 whose upper half is a bf16.
+  // Returns (v & mask) | magic, minus `by`: an f32 whose upper half is a bf16.
   [[gnu::always_inline]] static __m512i number(__m512i v, int mask, float magic, __m512 by) {
     const __m512i bits = _mm512_ternarylogic_epi32(
         v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
@@ -163,7 +163,7 @@ struct IntBytes {
   }
 };
 
-// Codes times powers of two: their exponents are added, but to zeros.
+// Decodes codes times powers of two by adding to their exponents, except for zeros.
 template <class Codec>
 struct Shifted : Codec {
   using Unscaled = Codec;
@@ -176,7 +176,8 @@ struct Shifted : Codec {
     const __m512i both = _mm512_or_si512(halves, _mm512_slli_epi32(halves, 16));
     return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80)), _mm512_loadu_ps(scales)};
   }
-  void values(__m512i, const Zeros&, __m512 (&)[Codec::kUnit]) const = delete;  // those of Codec
+  // use those of Codec
+  void values(__m512i, const Zeros&, __m512 (&)[Codec::kUnit]) const = delete;
   [[gnu::always_inline]] void decode(__m512i v, const Zeros& z,
                                      __m512i (&out)[Codec::kUnit / 2]) const {
     Codec::decode(v, typename Codec::Zeros{}, out);
@@ -187,7 +188,8 @@ struct Shifted : Codec {
   }
 };
 
-// Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
+// Returns true if all scales of the panel (bf16; 0 after the last output) are between 2^-60 and
+// 2^60.
 inline bool moderate(const GemmArgs& a, const Shape& s, size_t n) {
   const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
   const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
@@ -210,13 +212,14 @@ struct Stored {  // bf16: nothing to decode
 };
 
 template <class Codec>
-constexpr bool folded = false;  // scales are in the weights
+constexpr bool folded = false;  // true: scales are multiplied into the weights
 template <>
 constexpr bool folded<ScaledNibbles> = true;
 template <class Codec>
 constexpr bool folded<Shifted<Codec>> = true;
 
-// Scales that are powers of two may wait: over a step of inputs they are one factor of the sums.
+// true: scales are powers of two, which may be applied later, as one factor of the sums over a
+// step.
 template <class Codec>
 constexpr bool shifted = false;
 template <class Codec>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on AMX: rows as bf16, panels of rows (layouts: x86_amx_float.h). Internal
-// linkage.
+// The float family on AMX: converts rows to bf16 and makes panels of rows (layouts:
+// x86_amx_float.h). Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
-// g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
+// g++ 12 leaves unused lanes of its own AVX-512 intrinsics unset and warns about it.
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -33,7 +33,7 @@ alignas(64) constexpr Halves kFp8Small = halves([](unsigned c) {
   return e4m3_to_f32(static_cast<uint8_t>(c & 7u));
 });
 
-// Codes of one byte become bf16 in place, from the end to the front. No code is NaN.
+// Widens codes of one byte to bf16 in place, from the end to the front. No code may be NaN.
 inline void widen_codes(ActCode code, uint8_t* row, size_t K) {
   const __m512i fp4 = _mm512_load_si512(kFp4Halves.of), small = _mm512_load_si512(kFp8Small.of);
   for (size_t k = up(K, 32); k != 0;) {
@@ -62,15 +62,15 @@ inline __m512 from_halves(const uint8_t* p) {
 inline __m256i upper_halves(__m512 v) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16));
 }
-// The part of v that fits bf16, toward zero: what remains is exact.
+// Returns the part of v that fits bf16, rounded toward zero, so that the remainder is exact.
 inline __m512 upper_part(__m512 v) {
   return _mm512_castsi512_ps(
       _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
 
-// bf16 codes times the scales of their groups, in place; what all have in common is left to the row's
-// factor: products with codes of weights cannot overflow, and groups may be 2^157 times smaller than
-// the largest before their smallest codes are flushed.
+// Multiplies bf16 codes by the scales of their groups, in place. A common factor is left to the
+// row's factor: products with codes of weights cannot overflow then, and groups may be 2^157 times
+// smaller than the largest before their smallest codes are flushed.
 inline void fold_scales(const Problem& p, float* scales, uint8_t* codes) {
   const size_t groups = (p.K + p.act.group - 1) / p.act.group;
   float most = 0.0f;
@@ -84,7 +84,7 @@ inline void fold_scales(const Problem& p, float* scales, uint8_t* codes) {
   scales[0] = factor;
 }
 
-// A row rounded to its type, as limbs `plane` bytes apart.
+// Rounds a row to its type and splits it into limbs, `plane` bytes apart.
 inline void split_row(const float* x, size_t K, XType type, uint8_t* out, size_t plane) {
   for (size_t k = 0; k < up(K, 32); k += 16, out += 32) {
     const size_t left = k < K ? K - k : 0;
@@ -127,9 +127,9 @@ inline void prepare_rows(const PrepareArgs& a) {
 
 // ---- a single row ----
 
-// Prepared numbers as f32; returns whether they are tame: neither a product with a code and a scale
-// from 2^-60 to 2^60 nor a sum of 64 of them can overflow or be flushed, since all are multiples of
-// 2^-56 times the scale.
+// Converts prepared numbers to f32. Returns whether they are moderate: neither a product with a
+// code and a scale from 2^-60 to 2^60 nor a sum of 64 such products can overflow or be flushed,
+// since all are multiples of 2^-56 times the scale.
 inline bool widen_row(const uint8_t* from, size_t count, float* to) {
   const __m512 least = _mm512_set1_ps(0x1p-40f), most = _mm512_set1_ps(0x1p50f);
   __mmask16 out = 0;
@@ -145,7 +145,7 @@ inline bool widen_row(const uint8_t* from, size_t count, float* to) {
 
 // ---- panels ----
 
-// Where an input of a step comes from: position i of a unit holds input kOrder[i] of it.
+// Returns the order of inputs in a step: position i of a unit holds input kOrder[i] of the unit.
 inline __m512i order_of(size_t unit) {
   alignas(64) uint16_t at[32];
   for (unsigned i = 0; i < 32; ++i)
@@ -184,7 +184,7 @@ struct PanelMaker {
                           _mm256_permutexvar_epi16(_mm512_castsi512_si256(order), half));
     }
   }
-  // All steps of one limb of a row.
+  // Writes all steps of one limb of a row.
   void put_row(const uint16_t* from, uint8_t* to) const {
     const size_t apart = l.limbs * l.tile_bytes;
     if (a.w->columns == nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How both families use the tiles of AMX. Internal linkage.
+// Tile registers of AMX as both families use them. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -11,8 +11,8 @@ namespace moebius {
 namespace {
 namespace amx {
 
-// Tiles 0 to 3 are sums of 2 tiles of rows by 2 of outputs, 4 and 5 rows, of `step_bytes` each, 6 and 7
-// weights, four bytes of each of 16 outputs side by side.
+// Configuration of the tiles: 0 to 3 are sums of 2 tiles of rows by 2 of outputs; 4 and 5 are rows
+// of `step_bytes` each; 6 and 7 are weights, four bytes of each of 16 outputs side by side.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -26,10 +26,11 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// The intrinsics do not say that tiles are memory: what is written before is written.
+// Makes earlier writes visible to tile loads: the compiler does not know that the intrinsics read
+// memory.
 [[gnu::always_inline]] inline void written() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
-// The sums of one or two tiles of rows: [row][32], rows `stride` bytes apart.
+// Clear, load and store the sums of one or two tiles of rows: [row][32], rows `stride` bytes apart.
 template <bool kTwo>
 [[gnu::always_inline]] inline void zero_sums() {
   _tile_zero(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of 256 bits for x86_int8_few.h, all but the dot product: x86_avxvnni and x86_avx2 differ
-// in that alone. Internal linkage.
+// Vectors of 256 bits for x86_int8_few.h, without the dot product, in which x86_avxvnni and
+// x86_avx2 differ. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/x86/x86_int8_few.h"
@@ -13,7 +13,7 @@ struct Ymm {
   using F = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kRows = 4;
-  static constexpr size_t kManyPanels = 1;  // at once: 12 sums of 6 rows
+  static constexpr size_t kManyPanels = 1;  // panels at once: 12 sums for 6 rows
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 2 : 1;
@@ -54,13 +54,13 @@ struct Ymm {
   [[gnu::always_inline]] static inline V from_int8(const uint8_t* p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
-  // x of one row at 4 inputs.
+  // Broadcasts 4 inputs of one row of x.
   [[gnu::always_inline]] static inline V four(const uint8_t* x) {
     int32_t v;
     __builtin_memcpy(&v, x, 4);
     return _mm256_set1_epi32(v);
   }
-  // 16 inputs of 8 outputs as bytes XORed with `flip`, 4 inputs to an operand.
+  // Loads 16 inputs of 8 outputs as bytes XORed with `flip`, 4 inputs per operand.
   [[gnu::always_inline]] static inline void bytes(const uint8_t* w, V flip, V (&b)[4]) {
     MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = _mm256_xor_si256(load(w + 64 * i), flip);
   }

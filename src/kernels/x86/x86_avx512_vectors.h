@@ -17,10 +17,10 @@ struct Zmm {
   using F = __m512;
   static constexpr size_t kLanes = 16;
   static constexpr size_t kRows = 6;
-  static constexpr size_t kManyPanels = 4;  // at once: 24 sums of 6 rows
+  static constexpr size_t kManyPanels = 4;  // panels at once: 24 sums for 6 rows
   template <int R>
   static constexpr int panels() {
-    return R <= 2 ? 4 : 2;  // memory is read faster in 4 streams
+    return R <= 2 ? 4 : 2;  // 4 streams read memory faster
   }
   template <x86_int8::Codes kCodes>
   static constexpr int32_t bias() {
@@ -55,7 +55,7 @@ struct Zmm {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
 
-  // 16 inputs of 16 outputs as unsigned bytes, 4 inputs to an operand.
+  // Loads 16 inputs of 16 outputs as unsigned bytes, 4 inputs per operand.
   template <x86_int8::Codes kCodes>
   [[gnu::always_inline]] static inline void operands(const uint8_t* w, V (&b)[4]) {
     if constexpr (kCodes == x86_int8::Codes::kBytes) {
@@ -83,7 +83,7 @@ struct Zmm {
       sum = _mm512_dpbusd_epi32(sum, b[i], _mm512_set1_epi32(four));
     }
   }
-  // 16 inputs of R rows against N panels of operands that lie `apart`.
+  // Multiplies 16 inputs of R rows with N panels of operands that are `apart` bytes apart.
   template <x86_int8::Codes, int R, size_t N>
   [[gnu::always_inline]] static inline void dots(V (&sum)[R][N], const uint8_t* w, size_t apart,
                                                  const uint8_t* x) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing on x86-64: scales of one byte (e4m3, e8m0) become bf16, exactly, those of 16 outputs side by
-// side. Nothing beyond AVX2; internal linkage.
+// Packing on x86-64: converts scales of one byte (e4m3, e8m0) to bf16, exactly, with those of 16
+// outputs side by side. Uses nothing beyond AVX2; internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -12,7 +12,7 @@ namespace moebius {
 namespace {
 namespace byte_scales {
 
-// By table: one at a time.
+// Conversion by table, one scale at a time.
 struct Table {
   uint16_t bf16[256];
 };
@@ -26,7 +26,7 @@ constexpr Table table_of(F value) {
 constexpr Table kE4m3 = table_of([](uint8_t c) { return e4m3_to_f32(c); }),
                 kE8m0 = table_of([](uint8_t c) { return e8m0_to_f32(c); });
 
-constexpr size_t kRows = 16, kGroups = 16;  // at a time
+constexpr size_t kRows = 16, kGroups = 16;  // rows and groups that are converted at a time
 
 inline __m256i where(__m256i mask, __m256i yes, __m256i no) {
   return _mm256_blendv_epi8(no, yes, mask);
@@ -42,7 +42,7 @@ inline __m256i bf16_of_e8m0(__m128i codes) {
 inline __m256i bf16_of_e4m3(__m128i codes) {
   const __m256i c = _mm256_cvtepu8_epi16(codes), size = _mm256_and_si256(c, _mm256_set1_epi16(127));
   const __m256i normal = _mm256_add_epi16(_mm256_slli_epi16(size, 4), _mm256_set1_epi16(0x3C00));
-  // The first eight are subnormal: bytes 2 * size and 2 * size + 1 of their table.
+  // The first eight codes are subnormal: their bytes are 2 * size and 2 * size + 1 of the table.
   const __m256i table =
       _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE4m3.bf16)));
   const __m256i at = _mm256_add_epi16(_mm256_mullo_epi16(size, _mm256_set1_epi16(0x0202)),
@@ -54,8 +54,9 @@ inline __m256i bf16_of_e4m3(__m128i codes) {
   return _mm256_or_si256(v, _mm256_slli_epi16(_mm256_srli_epi16(c, 7), 15));
 }
 
-// Scales of groups from the first on; rows[o] are those of output o. Those of a group go to `out`, which
-// moves by `stride` bytes. Returns how many groups that were: whole blocks of kGroups.
+// Converts scales of groups from the first on; rows[o] are those of output o. Each group is written
+// to `out`, which advances by `stride` bytes. Returns the number of groups written: whole blocks of
+// kGroups.
 inline size_t put(const uint8_t* const (&rows)[kRows], size_t groups, bool e4m3, uint8_t* out,
                   size_t stride) {
   size_t g = 0;

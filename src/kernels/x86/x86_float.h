@@ -26,7 +26,8 @@ namespace x86_float {
 
 constexpr size_t kNr = 32;  // outputs per panel
 
-// b: a power of two. Shapes are worked out in every call, and a division takes longer than a row.
+// Rounds a up to a multiple of b, a power of two: shapes are computed in every call, and a division
+// takes longer than computing a row.
 inline size_t up(size_t a, size_t b) { return (a + b - 1) & ~(b - 1); }
 
 enum class Form : uint8_t { kInt4, kFp4, kInt8, kFp8, kBf16, kF16, kF32 };
@@ -52,22 +53,25 @@ inline Form form_of(const Problem& p) {
 struct Shape {
   Form form;
   Scales scales;
-  size_t step;             // groups have whole steps; a power of two, as unit
-  size_t unit, unit_bits;  // codes in 32 bits, and their logarithm
-  size_t groups;           // a group: inputs on which the scales of weights and rows are constant
-  size_t group_k, most_k;  // inputs of a group, and with whole steps at most (not for ragged)
-  size_t K_padded;         // packed inputs: steps of all groups, at most
-  size_t K_rows;           // inputs of a row, whole steps
+  size_t step;             // groups consist of whole steps; a power of two, like unit
+  size_t unit, unit_bits;  // codes in 32 bits, and the logarithm of their number
+  size_t groups;  // a group: inputs on which the scales of weights and of rows are constant
+  // inputs of a group; most_k: rounded up to whole steps (not for ragged groups)
+  size_t group_k, most_k;
+  size_t K_padded;         // most packed inputs: the steps of all groups
+  size_t K_rows;           // inputs of a row, rounded up to whole steps
   size_t weight_k, row_k;  // inputs per scale of weights and of rows
-  size_t code_bytes, scale_bytes, zero_bytes;  // codes of a panel; scales and zeros of one group
-  bool row_groups;                             // rows have a scale per group
+  // bytes: codes of a panel; scales and zeros of one group
+  size_t code_bytes, scale_bytes, zero_bytes;
+  bool row_groups;  // true: rows have a scale per group
   size_t zeros_at() const { return code_bytes + groups * scale_bytes; }
   size_t stride() const { return up(zeros_at() + groups * zero_bytes, 64); }
-  // Codes of padded input k begin here.
+  // Returns the offset of the codes of padded input k.
   size_t code_at(size_t k) const { return (k >> unit_bits) * kNr * 4; }
 };
 
-// Of weights in one group: units of the 32 outputs side by side.
+// Returns the offset of a code for weights with one group: units of the 32 outputs are side by
+// side.
 inline size_t place_of(const Shape& s, size_t n, size_t k) {
   return n / kNr * s.stride() + n % kNr * 4 + s.code_at(k) + k % s.unit * (4 / s.unit);
 }
@@ -103,15 +107,15 @@ inline Shape shape_of(const Problem& p, size_t step) {
   return s;
 }
 
-// The groups in order: inputs [begin, end), whose steps begin at input `from` of a row and at `at`
-// of the packed ones.
+// One group: inputs [begin, end), whose steps begin at input `from` of a row and at `at` of the
+// packed inputs. Groups iterates over them in order.
 struct Group {
   size_t index, begin, end, from, at, padded;
 };
 struct Groups {
   const Problem& p;
   const Shape& s;
-  const int32_t* ends;  // ragged
+  const int32_t* ends;  // ends of ragged groups; null: regular
   Group first() const { return made(0, 0, 0); }
   Group next(const Group& g) const { return made(g.index + 1, g.end, g.at + g.padded); }
   Group made(size_t g, size_t begin, size_t at) const {
@@ -122,7 +126,7 @@ struct Groups {
   }
 };
 
-// What no member of the family does.
+// Returns why no kernel of the family can run the problem, or null.
 inline const char* family_supports(const Problem& p) {
   if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
@@ -146,7 +150,8 @@ const char* only(const Problem& p, const char* reason) {
                                : "another codec holds these weights";
 }
 
-// Of some panels from output n on; the next ones are of this matrix or of the next.
+// Returns what to prefetch for several panels from output n on; the panels after them are of this
+// matrix or of the next one.
 inline PanelsAhead ahead_of(const GemmArgs& a, const Shape& s, size_t n, size_t panels,
                             std::ptrdiff_t bytes) {
   const uint8_t *from = a.w->data + n / kNr * s.stride(), *then = from;
@@ -156,7 +161,8 @@ inline PanelsAhead ahead_of(const GemmArgs& a, const Shape& s, size_t n, size_t 
     then = a.next->data + a.n0 / kNr * s.stride();
   return {from, then, s.code_bytes, bytes};
 }
-// Panels of 16-bit numbers are long, and turning costs them more than it brings (measured).
+// Returns how far to prefetch: panels of 16-bit numbers are long, and changing to the next panel
+// costs more than it gains (measured).
 template <size_t kUnit>
 std::ptrdiff_t soon(const PanelsAhead& ahead, const uint8_t* codes) {
   return kUnit <= 2 ? ahead.near : ahead.at(codes);
@@ -166,14 +172,14 @@ inline size_t packed_bytes(const Problem& p, const Shape& s) {
   return up(p.N, kNr) / kNr * s.stride();
 }
 
-// What the sums are multiplied with: a stored scale of rows (with the weights' scale).
+// Returns the stored scale of rows, by which all sums are multiplied; 1 if there is none.
 inline float static_factor(const PackedMatrix& w) {
   const ActSpec& act = w.problem->act;
   return act.code != ActCode::kAsIs && act.granule == ActGranule::kStatic ? w.act.scale : 1.0f;
 }
 
-// A row's factor at the end: its scale, or NaN where a stored scale met a NaN or an infinity.
-// `header`: scales of the prepared row.
+// Returns a row's final factor: its scale, or NaN if quantization with a stored scale met NaN or
+// infinity. `header`: scales of the prepared row.
 inline float row_factor(const Problem& p, const uint8_t* header) {
   if (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kGroup) return 1.0f;
   float v;

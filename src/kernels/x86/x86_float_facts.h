@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts of the float family on x86-64, for its tables: defined in a unit that is compiled for the
-// baseline (facts_x86_float.cpp), because selection asks them on any CPU.
+// Facts of the float family on x86-64 for its tables. They are defined in a unit compiled for the
+// baseline (facts_x86_float.cpp), because kernels are chosen on any CPU.
 #pragma once
 #include "kernels/kernel.h"
 
 namespace moebius::x86_float_facts {
 
-// kForm: of x86_float::Form.
+// kForm: a value of x86_float::Form.
 template <int kForm>
 const char* amx_supports(const Problem& p);
 template <int kForm>
@@ -18,7 +18,7 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k);
 size_t amx_row_bytes(const Problem& p);
 size_t amx_panel_bytes(const Problem& p, size_t M);
 size_t amx_scratch_bytes(const Problem& p, size_t M);
-// kernels/attend.h; codes of keys and values of at most so many features
+// For kernels/attend.h: most features of keys and values.
 constexpr size_t kAttendedDim = 256;
 bool amx_attends(const Problem& keys, const Problem& values);
 size_t fma_packed_bytes(const Problem& p);

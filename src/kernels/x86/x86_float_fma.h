@@ -2,7 +2,8 @@
 // The float family on x86-64 by f32 fused multiply-adds: facts and layouts (packed weights:
 // x86_float.h; loops: x86_float_fma_gemm.h). Internal linkage.
 //
-// A panel of rows: tiles of at most kTile rows, as even as they go, f32 [input][row]. Then a factor
+// A panel of rows: tiles of at most kTile rows, of equal size if possible, f32 [input][row]. Then a
+// factor
 // per row, and with activation groups factors [group][row].
 #pragma once
 #include "kernels/x86/x86_float.h"
@@ -13,15 +14,15 @@ namespace fma_float {
 
 using namespace x86_float;
 
-constexpr size_t kStep = 8;   // of packed inputs: the longest unit
-constexpr size_t kTile = 12;  // rows
-// Inputs of one panel that are decoded at once: all or, of some rows with more inputs, half as many,
-// so that rows, too, find their place in the first-level cache (measured).
+constexpr size_t kStep = 8;   // packed inputs: the longest unit
+constexpr size_t kTile = 12;  // most rows of a tile
+// Inputs of one panel that are decoded at once: all, or half as many for more than kSomeRows rows
+// with more inputs, so that rows fit into the first-level cache, too (measured).
 constexpr size_t kChunk = 256;
 constexpr size_t kSomeRows = 128;
 constexpr size_t kMostPanels = 4;
-constexpr size_t kDirect = 8;            // rows that need no scratch
-constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel
+constexpr size_t kDirect = 8;            // up to this number of rows, no scratch is needed
+constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel to prefetch ahead
 
 inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
 template <Form kForm>
@@ -30,7 +31,7 @@ const char* supports(const Problem& p) {
 }
 inline size_t fma_packed_bytes(const Problem& p) { return packed_bytes(p, fma_shape(p)); }
 
-// The tile of row m.
+// Returns the tile of row m.
 struct RowTile {
   size_t first, rows;
 };
@@ -53,7 +54,8 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, fma_shape(p), M).bytes;
 }
-// Scratch: decoded weights [panel][input][32], then for every row dot and f of the outputs in work.
+// Layout of scratch: decoded weights [panel][input][32], then for each row `dot` and `f` of the
+// outputs that are being computed.
 constexpr size_t kSumsAt = kChunk * kNr * 4;
 inline size_t scratch_bytes(const Problem&, size_t M) {
   return kSumsAt + up(M * kMostPanels * kNr * 8, 64);

@@ -3,7 +3,7 @@
 // are decoded to f32 in a scratch that stays in the first-level cache; each output is one chain of
 // fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
 // of the definition in their order, so the class is exact. Internal linkage; the unit that includes
-// it gives the vectors and the decoding (Isa).
+// it defines vectors and decoding (Isa).
 #pragma once
 #include "kernels/x86/x86_float_facts.h"
 #include "kernels/x86/x86_float_fma.h"
@@ -20,7 +20,7 @@ namespace fma_float {
 
 // ---- panels ----
 
-// The numbers of all codes.
+// The numbers that all codes represent.
 template <size_t kCodes>
 struct Numbers {
   float of[kCodes];
@@ -34,7 +34,7 @@ constexpr Numbers<kCodes> numbers_of(F value) {
 constexpr Numbers<256> kFp8Numbers = numbers_of<256>([](uint8_t c) { return e4m3_to_f32(c); });
 constexpr Numbers<16> kFp4Numbers = numbers_of<16>([](uint8_t c) { return e2m1_to_f32(c); });
 
-// Inputs [k, end) of a prepared row as numbers that lie `apart`.
+// Writes inputs [k, end) of a prepared row as numbers that are `apart` elements apart.
 inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, size_t k,
                        size_t end, float* to, size_t apart) {
   const float* numbers = p.act.code == ActCode::kFp8   ? kFp8Numbers.of
@@ -49,7 +49,8 @@ inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* co
     }
   }
 }
-// Up to 8 rows of f32, 8 inputs at a time, among `apart` rows; returns how many inputs that were.
+// Transposes up to 8 rows of f32, 8 inputs at a time, into rows of `apart` numbers; returns the
+// number of inputs written.
 inline size_t put_eight(const uint8_t* const (&rows)[8], size_t count, size_t K, float* to,
                         size_t apart) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
@@ -96,7 +97,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
     } else if (floats) {
       done = put_eight(codes, count, p.K, to, tile_rows);
     } else {
-      constexpr size_t kSome = 64;  // inputs that become numbers before they are transposed
+      constexpr size_t kSome = 64;  // inputs that are decoded before they are transposed
       float some[8][kSome];
       const uint8_t* numbers[8];
       for (size_t i = 0; i < 8; ++i)
@@ -119,7 +120,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
 
 // ---- the loop nest ----
 
-// Codes in 32 bits.
+// Returns the codes in 32 bits.
 constexpr size_t unit_of(Form form) {
   return form == Form::kInt4 || form == Form::kFp4   ? 8
          : form == Form::kInt8 || form == Form::kFp8 ? 4
@@ -127,17 +128,17 @@ constexpr size_t unit_of(Form form) {
                                                      : 2;
 }
 
-// Isa: Vec, kWidth; load, store, store_some, broadcast, fma, mul, div; scales of 2 bytes;
-// decode<Form>(units, zeros or null, out): a unit of kWidth outputs, input by input.
+// The product. Isa has Vec, kWidth; load, store, store_some, broadcast, fma, mul, div; scales of 2
+// bytes; decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs, input by input.
 template <class Isa>
 struct Gemm {
   using Vec = typename Isa::Vec;
-  static constexpr size_t kWidth = Isa::kWidth, kVecs = kNr / kWidth;  // of a panel
+  static constexpr size_t kWidth = Isa::kWidth, kVecs = kNr / kWidth;  // vectors of a panel
   const GemmArgs& a;
   const Problem& p;
   const Shape s;
   const PanelLayout l;
-  const size_t panels;  // worked on together: few rows need more outputs in flight
+  const size_t panels;  // panels processed together: few rows need more outputs in flight
   const size_t chunk;
   const float factor;
   const GlobalScale G;
@@ -157,7 +158,7 @@ struct Gemm {
         G(result_scale(*args.w)) {}
 
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // [row][dot: outputs in work, f: likewise]
+  // [row][dot: outputs being computed, f: the same outputs]
   float* sums(size_t m) const {
     return reinterpret_cast<float*>(a.scratch + kSumsAt) + m * panels * kNr * 2;
   }
@@ -165,7 +166,7 @@ struct Gemm {
 
   // --- decoding ---
 
-  // Calls f<form, zero points>().
+  // Calls f<form, zero points>() for the problem.
   template <class F>
   void with_form(const F& f) const {
     switch (s.form) {
@@ -188,7 +189,7 @@ struct Gemm {
     }
   }
 
-  // Inputs [k0, k1) of a panel to scratch.
+  // Decodes inputs [k0, k1) of a panel to scratch.
   template <Form kForm, bool kZero>
   [[gnu::noinline]] void decode(const uint8_t* panel, Group g, size_t k0, size_t k1,
                                 float* out) const {
@@ -200,7 +201,7 @@ struct Gemm {
       size_t k = first / s.unit * s.unit;
       const uint8_t* codes = panel + s.code_at(g.at + k - g.from);
       for (; k < end; k += s.unit, codes += kNr * 4) {
-        alignas(64) float some[8 * kNr];  // a unit of which not all belongs to this group
+        alignas(64) float some[8 * kNr];  // for a unit that belongs to this group only in part
         const bool whole = first <= k && k + s.unit <= end;
         float* to = whole ? out + (k - k0) * kNr : some;
         Isa::prefetch(codes + 2048);
@@ -226,7 +227,7 @@ struct Gemm {
                       : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
     return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
   }
-  // All inputs, decoded at once, are one group: sums go from registers to y.
+  // True if all inputs are decoded at once and form one group: sums go from registers to y.
   bool whole() const { return s.groups == 1 && !p.ragged && p.K <= chunk; }
   template <int R, int N>
   void whole_tile(size_t n, size_t m, size_t v, const RowTile& t) const {
@@ -250,7 +251,8 @@ struct Gemm {
       put_whole<R, N>(n, m, v, c, i, dot);
     }
   }
-  // Inputs [k0, k1) for R rows from m on, which are of tile t, N vectors of outputs from vector v on.
+  // Multiplies inputs [k0, k1) for R rows of tile t from m on, and N vectors of outputs from vector
+  // v on.
   template <int R, int N>
   void tile(size_t n, size_t m, size_t v, const RowTile& t, Group g, size_t k0, size_t k1) const {
     if (whole()) return whole_tile<R, N>(n, m, v, t);
@@ -264,7 +266,7 @@ struct Gemm {
         weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
     const Groups groups{p, s, a.w->group_ends};
     const Ends ends = ends_of(m, v);
-    size_t at = 0;  // of the chunk's weights
+    size_t at = 0;  // index into the chunk's weights
     for (size_t k = k0; k < k1; g = groups.next(g)) {
       const size_t end = g.end < k1 ? g.end : k1;
       for (; k < end; ++k, x += t.rows, at += kNr) {
@@ -286,19 +288,19 @@ struct Gemm {
     MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
         Isa::store(sums(m + r) + kWidth * (v + i), dot[r][i]);
   }
-  // What the end of a group needs to know of the rows from m on and the vectors from v on.
+  // Data for the end of a group, for the rows from m on and the vectors from v on.
   struct Ends {
     float* f;
-    size_t apart;          // of rows
-    const float* factors;  // of the first group's rows, or null
-    size_t rows;           // of all groups
+    size_t apart;          // floats between rows of f
+    const float* factors;  // factors of the first group's rows, or null
+    size_t rows;           // rows of all tiles
   };
   Ends ends_of(size_t m, size_t v) const {
     const auto* factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + m;
     return {sums(m) + panels * kNr + kWidth * v, panels * kNr * 2, s.row_groups ? factors : nullptr,
             a.M};
   }
-  // Vector i of a group of R rows, whose scales are c; the first group finds zeros.
+  // Adds vector i of a group for R rows, with scales c; the first group is added to zeros.
   template <size_t R, size_t N>
   [[gnu::always_inline]] static void add_group(const Ends& e, size_t g, Vec c, size_t i,
                                                const Vec (&dot)[R][N]) {
@@ -314,7 +316,7 @@ struct Gemm {
       Isa::store(f + r * e.apart, Isa::fma(dot[r][i], by, Isa::load(f + r * e.apart)));
     }
   }
-  // The same of a matrix with one group: results.
+  // Writes results of a matrix with one group.
   template <size_t R, size_t N>
   [[gnu::always_inline]] void put_whole(size_t n, size_t m, size_t v, Vec c, size_t i,
                                         const Vec (&dot)[R][N]) const {
@@ -325,7 +327,7 @@ struct Gemm {
     }
   }
 
-  // Calls f<R>() for R rows, at most kMost of them.
+  // Calls f<R>() for R rows; R must be at most kMost.
   template <int kMost, class F>
   static void with_rows(size_t R, const F& f) {
     if constexpr (kMost > 1)
@@ -345,15 +347,16 @@ struct Gemm {
     }
   }
 
-  // --- few rows whose groups are whole units: weights go from registers to the sums ---
+  // --- few rows whose groups are whole units: decoded weights stay in registers ---
 
   bool direct() const {
-    const size_t most = s.unit == 4 ? Isa::kDirectBytes : kDirect;  // rows; measured
+    const size_t most = s.unit == 4 ? Isa::kDirectBytes : kDirect;  // most rows; measured
     return a.M <= most && !p.ragged && p.K % kStep == 0 &&
            (s.groups == 1 || s.group_k % kStep == 0);
   }
-  // R rows from m on; N vectors of outputs from vector v of the panels at n on: as many chains as
-  // hide the latency of the FMA, and no more than registers hold beside a unit of weights.
+  // Computes R rows from m on and N vectors of outputs from vector v of the panels at n on: as many
+  // chains as hide the latency of the FMA, but no more than fit into registers with a unit of
+  // weights.
   template <Form kForm, bool kZero, size_t R, size_t N>
   [[gnu::noinline]] void few(size_t n, size_t m, size_t v) const {
     constexpr size_t kUnit = unit_of(kForm);
@@ -374,7 +377,8 @@ struct Gemm {
           dot[r][i] = Isa::broadcast(0.0f);
       for (; k < end; k += kUnit, codes += 4 * kNr) {
         const std::ptrdiff_t then = soon<kUnit>(ahead, codes);
-        // A number of a row is broadcast once for all vectors, where registers hold their weights.
+        // A number of a row is broadcast once for all vectors if there are registers for their
+        // weights.
         constexpr size_t kTogether = R * N + N * kUnit + 4 <= Isa::kRegisters ? N : 1;
         MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kTogether) {
           Vec w[kTogether][kUnit];
@@ -404,13 +408,14 @@ struct Gemm {
       }
     }
   }
-  // Vectors of R rows' outputs at once. Four numbers a unit leave registers for more than 8 chains.
+  // Returns the vectors of outputs computed at once for R rows. Units of four numbers leave
+  // registers for more than 8 chains.
   template <Form kForm, size_t R>
   static constexpr size_t few_vectors() {
     constexpr size_t kMost = (unit_of(kForm) == 4 ? Isa::kRegisters / 2 : 8) / R;
     return kMost >= 8 ? 8 : kMost >= 4 ? 4 : 2;
   }
-  // Vectors [v, end) of the panels at n.
+  // Computes vectors [v, end) of the panels at n.
   template <size_t R>
   void few_rows(size_t n, size_t m, size_t v, size_t end) const {
     with_form([&]<Form kForm, bool kZero>() {
@@ -441,11 +446,12 @@ struct Gemm {
   void run_few() const {
     for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
       const size_t left = (a.n1 - n + kNr - 1) / kNr, count = left < panels ? left : panels;
-      // A panel meets all rows before the next one: memory is read as evenly as is multiplied.
+      // All rows are computed with a panel before the next one, so that memory is read as evenly as
+      // multiplications run.
       const size_t step = a.M <= Isa::kFew ? count * kVecs : kVecs;
       for (size_t v = 0; v < count * kVecs; v += step)
         for (size_t m = 0; m < a.M;) {
-          // As even as they go: 6 rows are 3 and 3, where 4 are the most.
+          // Tiles of equal size: with at most 4 rows per tile, 6 rows are 3 and 3.
           const size_t left_rows = a.M - m, tiles = (left_rows + Isa::kFew - 1) / Isa::kFew;
           const size_t R = (left_rows + tiles - 1) / tiles;
           some_rows(R, n, m, v, v + step);
@@ -457,7 +463,7 @@ struct Gemm {
 
   // --- outputs [n, n + 32 * panels) ---
 
-  // Row m, a vector of outputs from `at` on.
+  // Writes a vector of outputs of row m, from `at` on.
   void put_vector(size_t m, size_t at, Vec v) const {
     if (at >= a.n1) return;
     if (p.act.code != ActCode::kAsIs)
@@ -475,7 +481,7 @@ struct Gemm {
       for (size_t i = 0; n + i < end; i += kWidth) put_vector(m, n + i, Isa::load(f + i));
     }
   }
-  // `count` panels from n on; they are as many as `panels`, or go one by one.
+  // Computes `count` panels from n on; `count` equals `panels`, or is 1.
   void outputs(size_t n, size_t count) const {
     const Groups groups{p, s, a.w->group_ends};
     for (size_t i = 0; !whole() && i < a.M * panels * kNr * 2; i += kWidth)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on x86-64: packing of weights (layouts: x86_float.h). Internal linkage; AVX2 is
-// enough, memory is the limit.
+// The float family on x86-64: packs weights (layouts: x86_float.h). Internal linkage. AVX2
+// suffices, because memory is the limit.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -14,7 +14,7 @@ namespace moebius {
 namespace {
 namespace x86_float {
 
-// 8 x 8 words of 32 bits: rows become columns.
+// Transposes 8 x 8 words of 32 bits.
 [[gnu::always_inline]] inline void transpose(__m256i (&v)[8]) {
   __m256i a[8], b[8];
   MOEBIUS_UNROLL for (int i = 0; i < 8; i += 2) {
@@ -33,7 +33,7 @@ namespace x86_float {
   }
 }
 
-// How 8 units of a row are read; kBytes: in the file.
+// Reads 8 units of a row as they are stored. kBytes: bytes in the file.
 struct AsStored {
   static constexpr size_t kBytes = 32;
   __m256i flip = _mm256_setzero_si256();
@@ -41,7 +41,7 @@ struct AsStored {
     return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)), flip);
   }
 };
-struct BytesToNibbles {  // signed bytes of at most 4 bits
+struct BytesToNibbles {  // signed bytes of at most 4 bits become nibbles
   static constexpr size_t kBytes = 64;
   static __m256i pairs(const uint8_t* row) {
     const __m256i v = _mm256_add_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
@@ -74,7 +74,7 @@ class PanelPacker {
     const Groups groups{*a_.problem, s_, a_.group_ends};
     Group g = groups.first();
     bool nan = false;
-    if (!a_.problem->ragged && s_.K_padded == s_.K_rows) {  // groups follow each other as in a row
+    if (!a_.problem->ragged && s_.K_padded == s_.K_rows) {  // groups are adjacent, as in a row
       nan = pack_codes({0, 0, w_.K, 0, 0, s_.K_rows});
     } else {
       for (; g.index < s_.groups; g = groups.next(g)) nan |= pack_codes(g);
@@ -93,7 +93,7 @@ class PanelPacker {
   const uint8_t* row(size_t i) const { return w_.codes + (n_ + i) * w_.row_bytes; }
   uint8_t* unit_at(const Group& g, size_t k) const { return out_ + s_.code_at(g.at + k - g.from); }
 
-  // The codes of one group; true if one of them is NaN (e4m3 only).
+  // Packs the codes of one group; returns true if one of them is NaN (e4m3 only).
   bool pack_codes(const Group& g) {
     size_t k = g.from;
     bool nan = false;
@@ -118,7 +118,7 @@ class PanelPacker {
     return nan;
   }
 
-  // Blocks of 8 units of 32 rows.
+  // Packs blocks of 8 units of 32 rows.
   template <bool kNan = false, class Load>
   bool straight(const Load& load, const Group& g, size_t k, size_t blocks) {
     const uint8_t* from = row(0) + k * bits_ / 8;
@@ -145,7 +145,8 @@ class PanelPacker {
     return kNan && _mm256_movemask_epi8(found) != 0;
   }
 
-  // The unit at input k of every row, whatever it is made of; true if a code of it is NaN.
+  // Packs the unit at input k of every row, whatever its alignment; returns true if a code of it is
+  // NaN.
   bool any_unit(const Group& g, size_t k) const {
     uint8_t* to = unit_at(g, k);
     bool nan = false;
@@ -165,7 +166,7 @@ class PanelPacker {
       v |= (g.begin <= k && k < g.end ? code(i, k) : zero) << (width * j);
     return v;
   }
-  // The code that stands for 0.
+  // Returns the code that represents 0.
   uint32_t zero_code(size_t i, const Group& g) const {
     if (s_.form != Form::kInt4 && s_.form != Form::kInt8) return 0;
     const int zero = s_.zero_bytes != 0 && g.begin < g.end ? w_.zero_points[extras_at(i, g)] : 0;
@@ -207,14 +208,14 @@ class PanelPacker {
     uint8_t* zeros = out_ + s_.zeros_at() + g.index * s_.zero_bytes;
     __builtin_memset(to, 0, s_.scale_bytes);
     __builtin_memset(zeros, 0, s_.zero_bytes);
-    if (g.begin == g.end) return;  // no term, whatever the scale
+    if (g.begin == g.end) return;  // the group has no inputs, so its scale does not matter
     for (size_t i = 0; i < rows_; ++i) {
       const size_t at = extras_at(i, g);
       if (s_.zero_bytes != 0) zeros[i] = static_cast<uint8_t>(w_.zero_points[at]);
       put_scale(at, nan && has_nan(i, g), to + i * (s_.scale_bytes / kNr));
     }
   }
-  // Index of the first scale of output i.
+  // Returns the index of the first scale of output i.
   size_t scale_row(size_t i) const {
     const size_t r = n_ + i + w_.n_phase;
     return (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride;
@@ -271,7 +272,7 @@ class PanelPacker {
         });
     }
   }
-  // Scales of one byte in blocks; returns of how many groups.
+  // Packs scales of one byte in blocks; returns the number of groups done.
   size_t put_byte_scales(uint8_t* to) const {
     const bool e4m3 = w_.scale_type == ScaleType::kFp8;
     if ((!e4m3 && w_.scale_type != ScaleType::kE8m0) || rows_ < kNr || groups_of_scale() != 1)
@@ -308,7 +309,7 @@ class PanelPacker {
       if (nan) whole = __builtin_nanf("");
       __builtin_memcpy(to, &whole, 4);
     } else {
-      if (nan) half = 0x7FFF;  // of bf16 and of f16
+      if (nan) half = 0x7FFF;  // NaN in bf16 and in f16
       __builtin_memcpy(to, &half, 2);
     }
   }
@@ -318,7 +319,7 @@ class PanelPacker {
   const QuantMatrix& w_;
   const size_t n_, rows_;
   uint8_t* const out_;
-  const size_t bits_;  // of a code in the file
+  const size_t bits_;  // bits of a code in the file
   x86_packing::Ahead ahead_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on x86-64: layouts and facts shared by x86_amx, x86_avx512, x86_avxvnni and
 // x86_avx2. Class exact: a group is summed in int32, then f = fma(float(sum), c_g, f) in the order
-// of groups, then f times the scale of the row (quant/reference_gemm.cpp). Facts are asked on any
-// CPU, so they are ordinary functions of a unit compiled for the baseline (facts_x86_int8.cpp).
+// of groups, then f times the scale of the row (quant/reference_gemm.cpp). Facts are needed on any
+// CPU, so they are functions of a unit compiled for the baseline (facts_x86_int8.cpp).
 //
 // A GROUP is here a run of inputs on which the scales of weights and of rows are both constant. In
 // packed form it takes `padded` inputs; those beyond its own have x = 0 and a weight of 0.
@@ -26,9 +26,8 @@
 // them unsigned, and negated), float [groups][rows] scales where they are per group or static, float [rows] scales, int32
 // zero points [groups][rows] where sums need them, else [rows].
 // clang-format on
-//
-// fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of
-// products 4 times too large, and a quarter of it exact in f32.
+// fp4 times fp4 (NVFP4, MXFP4) is computed with integers: twice an E2M1 number is an int8, so sums
+// of products are 4 times too large, and a quarter of them is exact in f32.
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
@@ -36,11 +35,11 @@
 
 namespace moebius {
 
-void pack_x86_int8(const PackArgs& args);  // x86_avx2_int8_pack.cpp: one for all units
+void pack_x86_int8(const PackArgs& args);  // in x86_avx2_int8_pack.cpp, for all units
 
 namespace x86_int8 {
 
-constexpr size_t kOutputs = 16;  // of a panel
+constexpr size_t kOutputs = 16;  // outputs of a panel
 
 enum class Codes : uint8_t { kNibbles, kBytes, kFp4 };
 enum class Scales : uint8_t { kBf16, kF16, kF32 };
@@ -48,39 +47,41 @@ enum class Scales : uint8_t { kBf16, kF16, kF32 };
 struct Shape {
   Codes codes;
   Scales scale_type;
-  bool row_zeros;     // sums need the zero points of rows
-  bool group_scales;  // rows have a scale per group, or a static one
+  bool row_zeros;     // true: sums need the zero points of rows
+  bool group_scales;  // true: rows have a scale per group, or a static one
   bool vllm;
-  size_t groups, length, padded;                 // inputs of a group, and those it takes
-  size_t K_padded;                               // groups * padded
-  size_t per_scale;                              // groups that share the scales of weights
-  size_t step;                                   // inputs of a tile of TILELOADD
-  size_t group_codes, group_scale_bytes;         // bytes of a group in a panel
-  size_t scales, zeros, sums, row_sums, stride;  // offsets in a panel, and from panel to panel
+  size_t groups, length, padded;  // length: inputs of a group; padded: inputs that it occupies
+  size_t K_padded;                // groups * padded
+  size_t per_scale;               // groups that share scales of weights
+  size_t step;                    // inputs of a tile for TILELOADD
+  size_t group_codes, group_scale_bytes;  // bytes of one group in a panel
+  // byte offsets in a panel; stride: from panel to panel
+  size_t scales, zeros, sums, row_sums, stride;
 };
 Shape shape_of(const Problem& p);
 
 const char* supports_int4(const Problem& p);
 const char* supports_int8(const Problem& p);
 const char* supports_fp4(const Problem& p);
-// For tiles: groups of 32 inputs and more; shorter ones.
+// For tiles: groups of 32 and more inputs, and shorter groups.
 const char* supports_fp4_tiles(const Problem& p);
 const char* supports_fp4_short_groups(const Problem& p);
 Numerics numerics(const Problem& p);
 size_t packed_bytes(const Problem& p);
 
-// Rows in tiles of `rows`; the last one may have fewer, and tiles of TILELOADD are filled up with zeros.
+// Division of rows into tiles of `rows` rows; the last tile may have fewer, and tiles for TILELOADD
+// are padded with zeros.
 struct RowTiles {
   size_t tiles, rows;
-  bool many;      // tiles of TILELOADD
-  bool expanded;  // vectors, with operands of weights in scratch
+  bool many;      // true: tiles for TILELOADD
+  bool expanded;  // true: vectors, with decoded weights in scratch
   size_t padded() const { return tiles * rows; }
 };
 enum class Engine : uint8_t { kMadd, kYmm, kZmm, kAmx };  // kMadd: AVX2 without VPDPBUSD
 RowTiles row_tiles(const Shape& s, Engine engine, size_t M);
 
 struct PanelLayout {
-  size_t sums, group_scales, scales, zeros, bytes;  // offsets; codes are at 0
+  size_t sums, group_scales, scales, zeros, bytes;  // byte offsets; codes are at 0
 };
 PanelLayout panel_layout(const Shape& s, const RowTiles& t);
 size_t panel_bytes_madd(const Problem& p, size_t M);
@@ -88,21 +89,21 @@ size_t panel_bytes_ymm(const Problem& p, size_t M);
 size_t panel_bytes_zmm(const Problem& p, size_t M);
 size_t panel_bytes_amx(const Problem& p, size_t M);
 
-// Many rows: two panels of weights become int8 operands in scratch, a chunk of K at a time, so that
-// they stay in the first-level cache while all tiles of rows pass.
+// Layout of scratch for many rows: two panels of weights are decoded to int8 operands there, a
+// chunk of K at a time, so that they stay in the first-level cache for all tiles of rows.
 struct Blocking {
   size_t chunk;             // inputs: several groups, or a part of one
-  size_t sums, acc, bytes;  // offsets in scratch: sums of tiles, f32 results
+  size_t sums, acc, bytes;  // byte offsets: sums of tiles, f32 results
 };
 Blocking blocking_of(const Shape& s, const RowTiles& t);
-constexpr size_t kExpanded = 4;  // panels, by vectors
+constexpr size_t kExpanded = 4;  // panels decoded at a time, by vectors
 Blocking expanded_blocking(const Shape& s, const RowTiles& t);
 size_t scratch_bytes_madd(const Problem& p, size_t M);
 size_t scratch_bytes_ymm(const Problem& p, size_t M);
 size_t scratch_bytes_zmm(const Problem& p, size_t M);
 size_t scratch_bytes_amx(const Problem& p, size_t M);
 
-// What is a unit's own; its bodies are null on other architectures.
+// The parts of a kernel that differ between units; functions are null on other architectures.
 struct Unit {
   const char* name;
   uint32_t needs;
@@ -117,7 +118,7 @@ struct Unit {
 
 namespace {
 
-// A unit's table: the codecs of the family.
+// Table of a unit's kernels, one per codec of the family.
 struct X86Int8Kernels {
   Kernel of[3];
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on x86-64: products made in vector registers (layouts: x86_int8.h). A tile of up
-// to 6 rows (4 with 256 bits) meets one or two panels of weights, whose codes become operands in
-// registers; x is broadcast by 4 inputs. Weights are unsigned there (value + kBias), which the sums
-// of x take back: exact in int32. Templates over an engine E (vectors, dot product); internal
-// linkage.
+// The int8 family on x86-64: products in vector registers (layouts: x86_int8.h). A tile of up to 6
+// rows (4 with 256 bits) is multiplied with one or two panels of weights, which are decoded in
+// registers; x is broadcast 4 inputs at a time. Weights are unsigned there (value + kBias); the
+// sums of x undo the bias, exactly in int32. Templates over an engine E (vectors, dot product);
+// internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -22,16 +22,17 @@ namespace x86_few {
 
 using namespace x86_int8;
 
-// f = fma(float(sum), c, f); the same with scales of rows per group; anything.
+// kPlain: f = fma(float(sum), c, f); kScaled: the same with scales of rows per group; kAny:
+// everything else.
 enum class Kind : uint8_t { kPlain, kScaled, kAny };
 
-// What follows a product, and where it finds its numbers. Shared with the tiles of AMX.
+// Finishes products: pointers to all factors and sums. Shared with the tiles of AMX.
 struct Finish {
   const Shape& s;
   bool zeros, channel_vllm, grouped_vllm;
-  GlobalScale G;  // of results
-  float unit;     // of a sum: 1/4 where the codes of both sides are doubled
-  size_t rows;    // from group to group in the arrays below
+  GlobalScale G;  // global scale of results
+  float unit;     // factor of a sum: 1/4 if the codes of both sides are doubled
+  size_t rows;    // distance between groups in the arrays below
   const int32_t *sums, *row_zeros;
   const float *group_scales, *row_scales;
 
@@ -55,7 +56,7 @@ struct Finish {
   }
 };
 
-// Scales of a vector of outputs in one group.
+// Returns the scales of a vector of outputs in one group.
 template <class E>
 [[gnu::always_inline]] inline typename E::F scales_at(Scales type, const uint8_t* group, size_t v) {
   switch (type) {
@@ -69,8 +70,8 @@ template <class E>
   return E::load_f32(group + 4 * E::kLanes * v);
 }
 
-// f after one group: `sum` of row m and the v-th vector of a panel's outputs, less what zero points
-// and the bias of the weights added to it.
+// Returns f after one group: adds `sum` of row m and the v-th vector of a panel's outputs, less the
+// contributions of zero points and bias of the weights.
 template <class E, Kind kKind>
 [[gnu::always_inline]] inline typename E::F fold(const Finish& n, const uint8_t* panel, size_t g,
                                                  size_t v, size_t m, int32_t bias,
@@ -95,7 +96,7 @@ template <class E, Kind kKind>
   if (n.channel_vllm) {
     const auto scale = E::mul(E::mul(c, E::set1(0.0625f)), E::set1(n.row_scales[m]));
     const auto y = E::mul(E::mul(dot, E::set1(16.0f)), scale);
-    return E::min(E::set1(FLT_MAX), E::max(E::set1(-FLT_MAX), y));  // NaN stays
+    return E::min(E::set1(FLT_MAX), E::max(E::set1(-FLT_MAX), y));  // keeps NaN
   }
   if (n.s.group_scales) c = E::mul(c, E::set1(n.group_scales[at]));
   return E::fma(dot, c, f);
@@ -112,7 +113,7 @@ template <class E>
   return n.G.multiplies ? E::mul(f, E::set1(n.G.value)) : E::div(f, E::set1(n.G.value));
 }
 
-// A vector of results; outputs past n1 are not written.
+// Stores a vector of results; outputs past n1 are not written.
 template <class E>
 [[gnu::always_inline]] inline void store(float* y, typename E::F f, size_t n, size_t n1) {
   if (n + E::kLanes <= n1) return E::store(y, f);
@@ -121,13 +122,13 @@ template <class E>
   for (size_t i = 0; n + i < n1; ++i) y[i] = all[i];
 }
 
-constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel
+constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel to prefetch ahead
 
 template <class E, Codes kCodes>
 struct Product {
-  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors of a panel
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors per panel
   static constexpr int32_t kBias = E::template bias<kCodes>();
-  static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;  // 64 bytes each for 16 inputs
+  static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;  // 64-byte words for 16 inputs
   using V = typename E::V;
   using F = typename E::F;
 
@@ -136,7 +137,7 @@ struct Product {
   const Finish& finish;
   const uint8_t* panel(size_t n) const { return a.w->data + n / kOutputs * s.stride; }
 
-  // R rows from m on against C panels from output n on.
+  // Computes R rows from m on with C panels from output n on.
   template <int R, int C>
   [[gnu::noinline]] void tile(size_t m, size_t n) const {
     constexpr int kVectors = C * kParts;
@@ -240,7 +241,7 @@ struct Product {
   }
 };
 
-// Panels stay in the second-level cache while the tiles of rows pass.
+// Computes blocks of outputs, whose panels stay in the second-level cache for all tiles of rows.
 template <class E, Codes kCodes>
 inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
   constexpr size_t kBlock = 64;  // outputs

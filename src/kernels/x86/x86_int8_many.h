@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on x86-64: products of many rows in vector registers (layouts: x86_int8.h). Codes of
-// four panels and a chunk of K become unsigned operands in scratch once, and all tiles of rows pass
-// them there. Sums are in registers, results too where groups are short, else in memory. Templates
-// over an engine E, as in x86_int8_few.h, which has the ends of groups and what follows; internal
+// The int8 family on x86-64: products of many rows in vector registers (layouts: x86_int8.h). Codes
+// of four panels and a chunk of K are decoded once to unsigned operands in scratch, which all tiles
+// of rows use. Sums are in registers; results are, too, if groups are short, and in memory
+// otherwise. Templates over an engine E; x86_int8_few.h finishes groups and results. Internal
 // linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -16,11 +16,11 @@ using namespace x86_int8;
 using x86_few::Finish;
 using x86_few::Kind;
 
-// Lines of the panels that are expanded next, asked for while rows pass.
+// Prefetches lines of the panels that are decoded next, while rows are computed.
 struct Ahead {
-  const uint8_t* next = nullptr;  // in the first of them
+  const uint8_t* next = nullptr;  // in the first of the panels
   size_t apart = 0, panels = 0;
-  size_t lines = 0, part = 0;  // left, of each; at a time
+  size_t lines = 0, part = 0;  // lines left in each panel; lines to prefetch at a time
   [[gnu::always_inline]] void fetch() {
     if (lines == 0) return;
     const size_t count = part < lines ? part : lines;
@@ -57,26 +57,28 @@ class ManyRows {
   }
 
  private:
-  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors of a panel
-  static constexpr size_t kWidth = kExpanded * kOutputs;                 // outputs in work
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors per panel
+  static constexpr size_t kWidth = kExpanded * kOutputs;  // outputs computed together
   static constexpr size_t kInputBytes = kCodes == Codes::kBytes ? kOutputs : kOutputs / 2;
   static constexpr int32_t kBias = E::template bias<kCodes>();
-  // Sums of doubled codes begin at the bits of a number whose last place is 1/4. What they end with is
+  // Sums of doubled codes start at the bits of a number whose last place is 1/4. The final bits are
   // that number plus a quarter of the sum: exact below 2^22.
   static constexpr int32_t kQuarters = 0x4A400000;
   static constexpr float kQuartersNumber = 0x1.8p21f;
-  static constexpr size_t kShortGroup = 64;  // inputs: results stay in registers
+  // inputs; results of groups up to this length stay in registers
+  static constexpr size_t kShortGroup = 64;
   enum class Fold : uint8_t { kPlain, kScaled, kQuarters, kAny };
   using V = typename E::V;
   using F = typename E::F;
   struct Chunk {
-    size_t k0, k1, group, groups;  // inputs; groups of which it has a part
-    bool begins, ends;             // its first group, its last
+    // inputs [k0, k1); first group and number of groups that it has a part of
+    size_t k0, k1, group, groups;
+    bool begins, ends;  // contains the begin of its first group; the end of its last
   };
 
   const uint8_t* panel(size_t n) const { return a_.w->data + n / kOutputs * s_.stride; }
 
-  // Returns where it ends.
+  // Computes a chunk of inputs from k0 on and returns its end.
   size_t chunk(size_t n, size_t k0) {
     Chunk c{};
     c.k0 = k0, c.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
@@ -105,7 +107,7 @@ class ManyRows {
     }
   }
 
-  // What is expanded after this: the next chunk, of the next panels, or of the next matrix.
+  // Prefetches what is decoded next: the next chunk, of the next panels, or of the next matrix.
   void ask_for_next(const Chunk& c, size_t n) {
     const uint8_t* next = first_;
     size_t k = c.k1, panels = panels_;
@@ -126,7 +128,8 @@ class ManyRows {
     const size_t end = k + b_.chunk < s_.K_padded ? k + b_.chunk : s_.K_padded;
     ahead_ = {next + k * kInputBytes, s_.stride, panels,
               panels == 0 ? 0 : (end - k) * kInputBytes / 64, 0};
-    const size_t steps = (c.k1 - c.k0) / 16 * ((t_.tiles + 1) / 2);  // early: memory is far
+    // spread over half of the steps, because memory is slow
+    const size_t steps = (c.k1 - c.k0) / 16 * ((t_.tiles + 1) / 2);
     ahead_.part = (ahead_.lines + steps - 1) / steps;
   }
 
@@ -161,7 +164,7 @@ class ManyRows {
       for (; p < panels_; ++p) tile<R, 1, false>(m, p, c);
   }
 
-  // R rows from m on against C panels from the p-th in work on; kKeep: results stay in registers.
+  // Computes R rows from m on with C panels from the p-th on; kKeep: results stay in registers.
   template <int R, size_t C, bool kKeep>
   [[gnu::noinline]] void tile(size_t m, size_t p, const Chunk& c) {
     constexpr size_t kVectors = C * kParts;
@@ -211,7 +214,7 @@ class ManyRows {
     }
     if constexpr (kKeep) store_results(f, results);
   }
-  // Where the v-th vector of a tile's r-th row lies among sums and results, in bytes.
+  // Returns the byte offset of the v-th vector of row r among sums and results.
   static constexpr size_t place(int r, size_t v) {
     return 4 * (static_cast<size_t>(r) * kWidth + v * E::kLanes);
   }
@@ -269,9 +272,9 @@ class ManyRows {
   const Finish finish_;
   const bool quarters_;
   uint8_t* const codes_;
-  int32_t* const sums_;             // [row][outputs in work]: of groups longer than a chunk
-  float* const f_;                  // likewise: results
-  const uint8_t* first_ = nullptr;  // panel in work
+  int32_t* const sums_;             // [row][outputs being computed]: of groups longer than a chunk
+  float* const f_;                  // [row][outputs being computed]: results
+  const uint8_t* first_ = nullptr;  // first panel being computed
   size_t panels_ = 0;
   Ahead ahead_;
 };

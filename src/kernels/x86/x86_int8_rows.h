@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on x86-64: panels of rows (layouts: x86_int8.h) from canonical prepared rows.
-// Nothing beyond AVX2; internal linkage.
+// The int8 family on x86-64: makes panels of rows (layouts: x86_int8.h) from canonical prepared
+// rows. Uses nothing beyond AVX2; internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -13,9 +13,9 @@ namespace x86_rows {
 
 using namespace x86_int8;
 
-constexpr size_t kBlock = 16;  // inputs at a time; a group takes whole blocks
+constexpr size_t kBlock = 16;  // inputs at a time; a group has whole blocks
 
-// Up to 16 codes of one row at inputs from k on; zeros beyond.
+// Loads up to 16 codes of one row at inputs from k on; zeros after the end.
 inline __m128i block(const uint8_t* q, const int32_t* columns, size_t k, size_t end) {
   if (columns == nullptr && k + kBlock <= end)
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + k));
@@ -56,7 +56,7 @@ class PanelMaker {
     const size_t left = a_.M - tile * t_.rows;
     return left < t_.rows ? left : t_.rows;
   }
-  // 16 codes to where the row's input k of a group lies; out: where the group begins.
+  // Writes 16 codes of the row's inputs from k of a group on; out: begin of the group.
   void put(__m128i v, uint8_t* out, size_t k, size_t rows) const {
     if (t_.many || rows == 1) {
       uint8_t* to = t_.many ? out + (k & ~(s_.step - 1)) * rows + (k & (s_.step - 1)) : out + k;

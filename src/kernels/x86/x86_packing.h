@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the packers of both x86-64 families share: the loop over panels, act-order, and what is asked
-// for meanwhile. Nothing beyond AVX2; internal linkage.
+// Helpers shared by the packers of both x86-64 families: the loop over panels, act-order, and
+// prefetching. Uses nothing beyond AVX2; internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
@@ -12,11 +12,12 @@ namespace moebius {
 namespace {
 namespace x86_packing {
 
-// The rows of the file that are packed next, asked for in the order of memory although rows are read
-// side by side.
+// Prefetches the rows of the file that are packed next, in the order of memory although rows are
+// read side by side.
 class Ahead {
  public:
-  // While a panel of K inputs is packed in steps of `step` inputs: `rows` rows from n on.
+  // While a panel of K inputs is packed in steps of `step` inputs, prefetches `rows` rows from n
+  // on.
   Ahead(const PackArgs& a, size_t n, size_t rows, size_t step) {
     const QuantMatrix& w = *a.w;
     const size_t steps = w.K / step;
@@ -28,19 +29,20 @@ class Ahead {
       scales_ = {w.scales + (n + w.n_phase) * bytes, rows * bytes, steps};
     }
   }
-  // Once a step.
+  // Call once per step.
   [[gnu::always_inline]] void ask() {
     codes_.ask();
     scales_.ask();
   }
-  // With what is read of a row.
+  // Call when a row is read.
   [[gnu::always_inline]] void ask_in(const uint8_t* row) const {
     if (long_rows_) _mm_prefetch(reinterpret_cast<const char*>(row + 512), _MM_HINT_T0);
   }
 
  private:
   static constexpr size_t kLine = 64;
-  static constexpr size_t kMost = 128 << 10;  // bytes of rows: longer ones go on in themselves
+  // bytes of rows: longer rows are prefetched within themselves
+  static constexpr size_t kMost = 128 << 10;
   struct Lines {
     const uint8_t* next = nullptr;
     size_t left = 0, each = 0;
@@ -71,15 +73,15 @@ struct Bytes16 {
   static V high(V a, V b) { return either(_mm_srli_epi16(a, 4), b); }
 
  private:
-  // The lower halves of the bytes of a, the upper ones of b.
+  // Combines the lower halves of the bytes of a and the upper halves of those of b.
   static V either(V a, V b) {
     const V lower = _mm_set1_epi8(15);
     return _mm_or_si128(_mm_and_si128(lower, a), _mm_andnot_si128(lower, b));
   }
 };
 
-// All panels of what `a` packs, `outputs` rows each, a Packer for each that reads `step` inputs at a
-// time and fills `stride` bytes.
+// Packs all panels of `a`, `outputs` rows each. A Packer is made for each panel; it reads `step`
+// inputs at a time and fills `stride` bytes.
 template <class Packer, class Shape>
 inline void pack_panels(const PackArgs& a, const Shape& s, size_t outputs, size_t step,
                         size_t stride) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the row functions of the x86-64 levels share (internal linkage): loops in blocks of 16
-// numbers, which the compiler turns into one or two vectors each without remainders, and
-// quantization in vectors. The unit's `Isa` gives what has no name in C++:
+// Row functions that all x86-64 levels share (internal linkage): loops in blocks of 16 numbers,
+// which the compiler turns into one or two vectors each without remainders, and quantization in
+// vectors. The unit's `Isa` adds operations that C++ does not have:
 //   half_to_float, float_to_half, round_to_half   16 numbers
 //   fused                          a * b + c, rounded once
 //   widened                        halves as lanes
@@ -17,8 +17,8 @@
 #include "kernels/isa_quantize.h"
 #include "kernels/isa_search.h"
 
-// Stands before a loop over a block: g++ unrolls a short one before it vectorises, and then forgets
-// that its iterations are independent.
+// Placed before a loop over a block: g++ unrolls a short loop before it vectorises, and then
+// forgets that its iterations are independent.
 #if defined(__clang__)
 #define MOEBIUS_BLOCK_LOOP
 #else
@@ -41,8 +41,8 @@ struct X86Rows : RowLoops<Isa, kWidth>,
   typedef int32_t I __attribute__((vector_size(4 * kWidth)));
   static constexpr size_t kBlock = 16, kVectors = kBlock / kWidth;
 
-  // block(x, y) for every 16 numbers; the last ones are padded with zeros. Whole blocks and the
-  // padded one run the same code, which is why it is not inlined.
+  // Calls block(x, y) for every 16 numbers; the last ones are padded with zeros. Whole blocks and
+  // the padded one run the same code, which is why it is not inlined.
   template <class From, class To, class Block>
   [[gnu::noinline]] static void whole_blocks(const From* x, To* y, size_t count, Block block) {
     for (; count > 0; --count, x += kBlock, y += kBlock) block(x, y);
@@ -66,7 +66,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     });
   }
 
-  // The same with two inputs.
+  // whole_blocks and blocks for two inputs.
   template <class Block>
   [[gnu::noinline]] static void whole_blocks_of_two(const float* a, const float* b, float* y,
                                                     size_t count, Block block) {
@@ -93,7 +93,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     });
   }
 
-  // Integer codes of bf16 numbers, the usual case, in one pass (isa_encode.h has the rest).
+  // Encodes bf16 numbers to integer codes, the usual case, in one pass (isa_encode.h has the rest).
   template <bool kShifted>
   MOEBIUS_ALWAYS_INLINE static void bf16_to_integers(const RowEncode& how, const uint16_t* x,
                                                      size_t n, float inverse, float z, uint8_t* q) {
@@ -126,8 +126,8 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     }
   }
 
-  // The instruction makes a signalling NaN quiet, the definition does not: a block with a NaN takes
-  // the definition.
+  // The instruction makes a signalling NaN quiet, the definition does not: a block with a NaN is
+  // converted by the definition.
   static void f16_to_f32(const uint16_t* x, float* y, size_t n) {
     blocks(x, y, n, [](const uint16_t* from, float* to) {
       if (__builtin_expect(!Isa::half_to_float(from, to), 0)) {
@@ -142,7 +142,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     blocks(x, x, n, [](const float* from, float* to) { Isa::round_to_half(from, to); });
   }
 
-  // f32_to_bf16, the result in the upper half of a lane.
+  // Rounds to bf16 as f32_to_bf16 does; the result is in the upper half of a lane.
   MOEBIUS_ALWAYS_INLINE static U round_bf16(V v) {
     const U u = reinterpret_cast<U>(v);
     const U rounded = u + ((u >> 16 & 1u) + 0x7FFFu);
@@ -175,7 +175,8 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     });
   }
 
-  // Maxima have no order: four at a time, NaN looked for apart.
+  // Finds the maximum with four accumulators, because its order does not matter; NaN is checked
+  // separately.
   static float largest(const float* x, size_t n) {
     constexpr size_t kMany = 4 * kWidth;
     const float lowest = f32_from_bits(0xFF800000u);
@@ -211,7 +212,8 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     return b > a ? b : a;
   }
 
-  // Both in one pass. What pads the last block has the exponential 0, which changes no lane.
+  // Computes exponentials and their sum in one pass. The padding of the last block has the
+  // exponential 0, which changes no lane.
   template <class F>
   [[gnu::noinline]] static float exp_and_add(float* s, size_t n, F f) {
     float lane[kBlock] = {}, last[kBlock];
@@ -244,9 +246,9 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     return v > until ? until : v;
   }
 
-  // The quotient is first taken as x * (1 / s), which is off by less than 1e-4 within the clamp;
-  // only where that comes close to a tie is the division needed. Adding 1.5 * 2^23 leaves the
-  // rounded integer in the low bits.
+  // Quantizes a block to integers. The quotient is first computed as x * (1 / s), which is off by
+  // less than 1e-4 within the clamp; only if that is close to a tie, the division is needed. Adding
+  // 1.5 * 2^23 leaves the rounded integer in the low bits.
   struct IntBlock {
     float zp, qmin, qmax;
     MOEBIUS_ALWAYS_INLINE void operator()(const float* from, int8_t* to, float s,
@@ -276,7 +278,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     blocks(x, q, n, [=](const float* from, int8_t* to) { block(from, to, s, inverse); });
   }
 
-  // f32_to_e4m3 and f32_to_e2m1 of clamped numbers, one code per lane.
+  // Encodes clamped numbers as f32_to_e4m3 and f32_to_e2m1 do, one code per lane.
   template <int kMantissa, int kBias>
   MOEBIUS_ALWAYS_INLINE static U code_of(V v, uint32_t nan) {
     constexpr int kShift = 23 - kMantissa;
@@ -322,7 +324,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
            [=](const float* from, int8_t* to) { Fp4Block{}(from, to, s, 0.0f); });
   }
 
-  // Granules of whole blocks, without a call for each.
+  // Finds maxima of granules that are whole blocks, without a call for each.
   static void amax_of_granules(const float* x, size_t width, size_t count, uint32_t* most) {
     if (width % kBlock != 0) return Quantize::amax_of_granules(x, width, count, most);
     for (size_t g = 0; g < count; ++g, x += width) {
