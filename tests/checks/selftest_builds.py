@@ -92,9 +92,9 @@ print(json.dumps({"prompt_tokens": 0, "new_tokens": speed, "busy_seconds": 1}))
         status, said = self.status([96] * 6 + [101])
         self.assertEqual(1, status)
         self.assertRegex(said, r"engine, .* 0\.960  0\.960-1\.010  6 of 7  SLOWER")
-        self.assertEqual(0, self.status([96] * 5 + [101] * 2)[0])
-        self.assertEqual(0, self.status([98] * 7)[0])
-        self.assertEqual(0, self.status([105] * 7)[0])
+        self.assertFalse(two_builds.slower([0.96] * 5 + [1.01] * 2, 0.97))
+        self.assertFalse(two_builds.slower([0.98] * 7, 0.97))
+        self.assertFalse(two_builds.slower([1.05] * 7, 0.97))
 
 
 class BuildTimes(unittest.TestCase):
