@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on Arm CPUs with BF16: layouts and facts of arm_bf16. Both operands decode
 // exactly to bf16 (integers of at most 9 bits with sign, e4m3, e2m1, bf16), so every product is
-// exact and only the order of the sums is the kernel's own: over the inputs of a group as BFMMLA
-// adds them, then f = fma(dot, scale, f) in group order. Class reordered; bytes of a row depend on
-// nothing but the row. Internal linkage, as all headers of kernel units.
+// exact and only the order of sums is the kernel's own: the inputs of a group as BFMMLA adds them,
+// then f = fma(dot, scale, f) in group order. Class reordered; the bytes of a row depend on that
+// row alone. Internal linkage, as all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group. The 16 inputs of
 // a step are taken in four quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so
 // that a byte of two 4-bit codes is a byte of the file.
 //   codes   for every step four pairs of outputs (o = 2j, 2j+1), per pair
-//             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1 (value + 8, or E2M1)
-//             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd ones (e4m3 re-coded, or int8)
+//             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1
+//             (value + 8, or E2M1)
+//             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd
+//             ones (e4m3 re-coded, or int8)
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
-//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
+//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for
+//   dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
 //   flags   16 bytes (Flags)                                  only e4m3
 // e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is
 // subnormal: one widening shift and one AND. BFMMLA flushes subnormals. A plain group of 256 inputs
-// has at most 7 (in trained weights about one group of five has one): they are listed, and added to its
-// sums one by one, acc = fma(x, w, acc). A group with more is decoded the long way, 2^117 too small; rows are made
-// 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut into groups of at
+// has at most 7 (in trained weights about one group of five has one): they are listed, and added to
+// its
+// sums one by one, acc = fma(x, w, acc). A group with more is decoded the long way, 2^117 too
+// small; rows are made
+// 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut into groups
+// of at
 // most 256 for this. An output that has a NaN code in a group has a NaN scale there.
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
@@ -39,27 +45,28 @@ namespace bf16_family {
 constexpr size_t kNr = 8;       // outputs per panel
 constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
 constexpr size_t kKr = 16;      // inputs per packed step
-constexpr int kRaise = 117;     // e4m3 weights: how many powers of two rows are too large
+constexpr int kRaise = 117;     // e4m3 weights: rows are multiplied by 2^kRaise
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
 
-// Of a group of e4m3. An entry is a subnormal weight: its input within the group, then its output,
-// sign and last three bits.
+// Flags of a group of e4m3: whether it is plain, and its subnormal weights. An entry is the input
+// within the group, then output, sign and last three bits of the weight. Written when packing.
 struct Flags {
   static constexpr size_t kMost = 7, kLongest = 256;
   uint8_t plain, count, entries[2 * kMost];
   static constexpr uint16_t entry(size_t k, size_t output, uint8_t code) {
     return static_cast<uint16_t>((output << 4 | (code & 7) | (code & 0x80) >> 4) << 8 | k);
   }
-  // As many as cost less than decoding a group of `inputs` the long way.
+  // Returns the most entries for which a group of `inputs` costs less than decoding it in the
+  // general way.
   static constexpr size_t most(size_t inputs) {
     return inputs > kLongest ? 0 : inputs / 32 < kMost ? inputs / 32 : kMost;
   }
   size_t input(size_t i) const { return entries[2 * i]; }
   size_t output(size_t i) const { return entries[2 * i + 1] >> 4; }
-  // As plain weights are, 2^120 too small.
+  // Returns the weight as plain weights are decoded, 2^120 too small.
   float weight(size_t i) const {
     const uint8_t c = entries[2 * i + 1];
     const float size = static_cast<float>(c & 7) * 0x1p-129f;
@@ -70,14 +77,16 @@ static_assert(sizeof(Flags) == 16);
 
 struct Shape {
   size_t groups, group_k,
-      K_padded;  // a group is a stretch of K on which the scales of weights and rows are constant
-  size_t weight_k, row_k;  // inputs per weight scale and per row scale (K_padded: one)
+      // a group is a stretch of K on which the scales of weights and of rows are constant
+      K_padded;
+  // inputs per scale of weights and per scale of rows (K_padded: one scale)
+  size_t weight_k, row_k;
   size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
-      flag_bytes;  // codes of 16 inputs; parts of one group of a panel
+      flag_bytes;  // bytes: codes of 16 inputs; then the parts of one group of a panel
   Form form;
-  bool bf16;        // scales kept as bf16
-  bool row_groups;  // rows have a scale per group
-  bool dense;       // no scales at all
+  bool bf16;        // true: scales are stored as bf16
+  bool row_groups;  // true: rows have a scale per group
+  bool dense;       // true: weights have no scales
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   bool grouped() const { return groups > 1; }
@@ -127,8 +136,9 @@ inline Shape shape_of(const Problem& p) {
   return s;
 }
 
-// Within a step of 16-bit weights: the half of 8 inputs, then odd inputs, then pairs; of 8-bit ones
-// pairs of outputs, odd inputs, the half, the output.
+// Returns the offset of a code. Order within a step: for 16-bit weights the half of 8 inputs, then
+// odd inputs, then pairs; for 8-bit weights pairs of outputs, then odd inputs, the half, the
+// output.
 inline size_t code_at(const Problem& p, size_t n, size_t k) {
   const Shape s = shape_of(p);
   const size_t group = n / kNr * s.stride() + k / s.group_k * s.group_bytes();
@@ -162,8 +172,9 @@ inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: the header of the canonical row (scales; for e4m3 weights and rows that are not
-// quantized a factor), then bf16 [K_padded] in the order of x.
+// A prepared row: the header of the canonical row (scales; a factor for e4m3 weights and rows that
+// are not quantized), then bf16 [K_padded] in the order of x. row_codes() returns the header's
+// size.
 inline size_t row_codes(const Problem& p) {
   return p.act.code == ActCode::kAsIs ? (form_of(p) == Form::kFp8 ? 64 : 0)
                                       : prepared_layout(p).codes;
@@ -172,17 +183,18 @@ inline size_t row_bytes(const Problem& p) {
   return up(row_codes(p) + 2 * shape_of(p).K_padded, 64);
 }
 
-// How far the exponents of a row are raised that meets e4m3 weights: its largest number, whose bits are
-// `top`, to 2^kRaise, at most by 126. Then sums are no larger than those of a row of ones: scales that
-// are large themselves leave no room.
+// Returns by how many powers of two a row for e4m3 weights is raised: its largest number, with bits
+// `top`, becomes about 2^kRaise, but at most 126. Sums are then no larger than those of a row of
+// ones; scales that are large themselves leave no room.
 inline int headroom(uint32_t top) {
-  if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
+  if (top >= 0x7f800000u) return 0;  // NaN or infinity: the outputs are, too
   const int by = kRaise - (static_cast<int>(top >> 23) - 127);
   return by > 126 ? 126 : by;
 }
 
 struct PanelLayout {
-  size_t pairs, factors, group_factors, bytes;  // offsets behind the operands, which start at 0
+  // pairs of rows; offsets after the operands, which start at 0
+  size_t pairs, factors, group_factors, bytes;
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};
@@ -196,7 +208,7 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(shape_of(p), M).bytes;
 }
 
-// Pairs of rows in tiles of at most `most` pairs, as even as possible.
+// Divides pairs of rows into tiles of at most `most` pairs, as evenly as possible.
 struct TileMap {
   size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
   TileMap(size_t pairs, size_t most)
@@ -205,16 +217,17 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
-// The largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays if a group
-// has 64 inputs or more.
+// Pairs in the largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays off
+// for groups of 64 or more inputs.
 constexpr size_t kMostPairs = 6;
 inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : kMostPairs; }
 
-// As in the int8 family: operands of a few panels and a chunk of K are made once and stay in the
+// Layout of scratch: operands of several panels and a chunk of K are decoded once and stay in the
 // first-level cache.
 struct Blocking {
   size_t chunk_groups, chunks, chunk_k, panels;
-  size_t codes, extras, state, bytes;  // sizes per panel; offset of waiting sums; all
+  // sizes per panel; offset of sums that wait for the next chunk; total bytes
+  size_t codes, extras, state, bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
   constexpr size_t kChunkK = 1024, kPanelBytes = 16384, kMostPanels = 8;
@@ -222,7 +235,7 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;
   const bool whole = s.K_padded <= kChunkK * 5 / 4 ||
-                     (s.form == Form::kBf16 && M <= 2 * most_pairs(s));  // weights are met once
+                     (s.form == Form::kBf16 && M <= 2 * most_pairs(s));  // each weight is used once
   const size_t most = whole ? units : (kChunkK / unit > 0 ? kChunkK / unit : 1);
   b.chunks = (units + most - 1) / most;
   b.chunk_groups = (units + b.chunks - 1) / b.chunks;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: decoding of weights to bf16 operands and the loop nest over BFMMLA (2x4
-// times 4x2). Layouts: arm_bf16.h. Internal linkage. An output's sum takes the quarters of K in
-// their order whatever the tile, so a row's bytes do not depend on the other rows; a single row is
+// The float family on Arm: decodes weights to bf16 operands and multiplies with BFMMLA (2x4 times
+// 4x2). Layouts: arm_bf16.h. Internal linkage. An output's sum takes the quarters of K in their
+// order whatever the tile, so a row's bytes do not depend on the other rows; a single row is
 // multiplied with a second one of zeros.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -18,16 +18,15 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
-// As asm: g++ 12 moves accumulators around when it sees the intrinsic.
+// Written as asm, because g++ 12 moves accumulators around if it sees the intrinsic.
 [[gnu::always_inline]] inline void bfmmla(float32x4_t& acc, uint8x16_t x, uint8x16_t b) {
   asm("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(acc) : "w"(x), "w"(b));
 }
 
-// ---------------------------------------------------------------------------------------------- decoding
-// A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros` has the zero
-// points of the pair in the order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
+// --- decoding --- A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros`
+// has the zero points of the pair in the order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
 
-// 4-bit codes by table: the upper and the lower bytes of the 16 (with zero points: 31) bf16 values.
+// Table of 4-bit codes: lower and upper bytes of the 16 (with zero points: 31) bf16 values.
 struct TableBytes {
   uint8_t lower[32], upper[32];
   constexpr void put(int i, float v) {
@@ -52,7 +51,7 @@ constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
 
 template <const TableBytes& kTable>
 struct Nibbles {
-  static constexpr bool kInTurn = true;  // decode_in_turn decodes it
+  static constexpr bool kInTurn = true;  // true: decode_in_turn decodes it
   static constexpr size_t kStep = 64, kPair = 16;
   const uint8x16_t lower, upper;
   Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
@@ -77,7 +76,7 @@ struct NibblesZero {
     const uint8x16_t lo = vqtbl2q_u8(lower, index), hi = vqtbl2q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
   }
-  // code - 8 - zero is at code + (7 - zero).
+  // Decodes with zero points: code - 8 - zero is table entry code + (7 - zero).
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t zeros,
                                             uint8x16_t (&b)[4]) const {
     const uint8x16_t v = vld1q_u8(p), offset = vreinterpretq_u8_s8(vsubq_s8(vdupq_n_s8(7), zeros));
@@ -86,7 +85,7 @@ struct NibblesZero {
   }
 };
 
-// e4m3 in the place of a bf16: 2^120 too small, exact but for subnormals.
+// Decodes e4m3 by placing it into a bf16: 2^120 too small, exact except for subnormals.
 struct Fp8Plain {
   static constexpr size_t kStep = 128, kPair = 32;
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
@@ -98,14 +97,14 @@ struct Fp8Plain {
     }
   }
 };
-// Any e4m3, 2^117 too small: exponent and mantissa are the 7 bits plus 3 << 3, but for subnormals,
-// which a table replaces.
+// Decodes any e4m3, 2^117 too small: exponent and mantissa are the 7 bits plus 3 << 3, except for
+// subnormals, which a table replaces.
 struct Fp8Table {
   uint8_t from[16];
 };
 constexpr Fp8Table fp8_table() {
   Fp8Table t{};
-  for (int i = 0; i < 16; ++i)  // i < 8: i * 2^-126 in the bits 4 to 11 of a bf16
+  for (int i = 0; i < 16; ++i)  // i < 8: i * 2^-126 in bits 4 to 11 of a bf16
     t.from[i] = static_cast<uint8_t>(i >= 8 ? static_cast<uint32_t>(i) + 0x18u
                                             : f32_bits(static_cast<float>(i) * 0x1p-126f) >> 20);
   return t;
@@ -127,10 +126,11 @@ struct Fp8 {
   }
 };
 
-// Integers of 5 to 8 bits minus their zero point: at most 9 bits with sign, exact in bf16.
+// Decodes integers of 5 to 8 bits minus their zero point: at most 9 bits with sign, exact in bf16.
 struct IntBytes {
   static constexpr size_t kStep = 128, kPair = 32;
-  // Added to the bits of 1.5 * 2^23, which is then taken out: SCVTF would start once a cycle.
+  // Adds v to the bits of 1.5 * 2^23, which is then subtracted, because SCVTF starts only once per
+  // cycle.
   [[gnu::always_inline]] static inline uint8x16_t to_bf16(int16x8_t v) {
     constexpr float kLarge = 12582912.0f;
     const auto bits = vreinterpretq_s32_f32(vdupq_n_f32(kLarge));
@@ -150,7 +150,8 @@ struct IntBytes {
   }
 };
 
-// Operands as they are: dense weights, and those a codec has written to scratch.
+// Loads operands that need no decoding: dense weights, and those that a codec has written to
+// scratch.
 struct Operands {
   static constexpr size_t kStep = 256, kPair = 16;
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
@@ -165,8 +166,8 @@ struct Operands {
   return vqtbl1q_s8(vcombine_s8(zeros, zeros), index);
 }
 
-// Scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale of the
-// activations, else 1).
+// Returns the scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale
+// of activations, or 1).
 [[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
                                                float32x4_t (&s)[4]) {
   float32x4_t lo, hi;
@@ -184,29 +185,29 @@ struct Operands {
   s[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h)), s[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
 }
 
-// ---------------------------------------------------------------------------------------------- the loop nest
+// --- the loop nest ---
 
 struct Tile {
-  const uint8_t* a;              // rows, 16 * pairs bytes per quarter
+  const uint8_t* a;              // rows: 16 * pairs bytes per quarter
   const uint8_t* w;              // codes of the first group
   const uint8_t* extras;         // scales of the first group; null: none
-  size_t groups, steps;          // steps of 16 inputs per group
+  size_t groups, steps;          // steps: of 16 inputs, per group
   size_t w_group, extras_group;  // bytes from group to group
-  size_t zeros_at;               // offset of the zero points from the scales, 0: none
+  size_t zeros_at;               // offset of the zero points from the scales; 0: none
   size_t flags_at;               // offset of the flags from the scales
-  const uint8_t* flags;          // many rows: of the first group of e4m3 as packed, else null
-  size_t flags_group;            // bytes from group to group of them
-  size_t stream;                 // bytes to the panel that the next stream reads
-  const float* row_groups;       // 4 per pair and group, or null
+  const uint8_t* flags;     // for many rows: flags of the first group of e4m3 as packed, else null
+  size_t flags_group;       // bytes from group to group of flags
+  size_t stream;            // bytes to the panel that the next stream reads
+  const float* row_groups;  // 4 per pair and group; null: none
   size_t row_groups_stride;
   bool bf16;
   float factor;
-  const uint8_t* state_in;  // sums of the chunks of K before this one, or null
-  uint8_t* state_out;       // where to leave the sums if K goes on, else null
-  bool dense;               // there are no scales
+  const uint8_t* state_in;  // sums of the chunks of K before this one; null: none
+  uint8_t* state_out;       // receives the sums if another chunk follows; else null
+  bool dense;               // weights have no scales
 };
 
-// Zeros by asm: copies of one zero would be moves, this costs nothing.
+// Clears by asm: copies of one zero register would be moves, this costs nothing.
 template <int P>
 [[gnu::always_inline]] inline void set_zero(float32x4_t (&v)[P][4]) {
   MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
@@ -228,7 +229,7 @@ template <int P>
       vst1q_u8(p + 16 * (4 * i + j), vreinterpretq_u8_f32(v[i][j]));
 }
 
-// f = fma(dot, scale, f) for a finished group; `at` = where its scales are.
+// Adds a finished group, f = fma(dot, scale, f); `at`: offset of its scales.
 template <int P, bool kExpanded>
 [[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at,
                                           const float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
@@ -253,7 +254,7 @@ template <int P, bool kExpanded>
   }
 }
 
-// The subnormal weights of a plain group, added to its sums; a: its rows.
+// Adds the subnormal weights of a plain group to its sums; a: its rows.
 template <int P>
 [[gnu::noinline]] void add_subnormals(const uint8_t* flags, const uint8_t* a,
                                       float32x4_t (&acc)[P][4]) {
@@ -276,7 +277,7 @@ template <int P>
     }
   }
 }
-// Through a copy: sums whose address is taken would lie in memory.
+// Calls add_subnormals on a copy, because sums whose address is taken would be kept in memory.
 template <int P>
 [[gnu::always_inline]] inline void with_subnormals(const uint8_t* flags, const uint8_t* a,
                                                    float32x4_t (&acc)[P][4]) {
@@ -287,12 +288,12 @@ template <int P>
   copy<P>(sums, acc);
 }
 
-// What one row or two prefetch into the second-level cache. Plain e4m3: 16.2 to 18.3 GB/s; 2 KiB
-// 17.7, 16 KiB 17.1.
+// Bytes that one or two rows prefetch ahead into the second-level cache. Plain e4m3 runs at 16.2 to
+// 18.3 GB/s with it; with 2 KiB 17.7, with 16 KiB 17.1.
 constexpr int kFarther = 8192;
 
-// 4-bit codes, the pairs first, first + 1 ... in turn: operation o of all of them, then the next
-// one. Pairs one after the other wait for each other's pipes (6.4 against 8.5 GB/s of codes to
+// Decodes 4-bit codes of several pairs in turn: operation o of all pairs, then the next operation.
+// One pair after the other would wait for the same pipes (6.4 against 8.5 GB/s of codes to
 // scratch). Ends with finish(pair, quarter, operand).
 struct Decoding {
   uint8x16_t codes, index[2], lower, upper, b[4];
@@ -335,9 +336,9 @@ template <int kFirst, int kCount, class Codec, class Finish>
   decode_in_turn<kFirst, kCount>(c, panels, mask, finish,
                                  std::make_integer_sequence<int, kDecodeOperations * kCount>{});
 }
-// Plain e4m3 and one pair of rows: half i of a pair (16 codes) is decoded while the products of
-// half i - kLag are issued. In the order the compiler finds, decoding and products queue for the
-// same pipes (17 against 21 GB/s from the first-level cache).
+// Multiplies plain e4m3 with one pair of rows: half i of a pair (16 codes) is decoded while the
+// products of half i - kLag are issued. In the order that the compiler chooses, decoding and
+// products queue for the same pipes (17 against 21 GB/s from the first-level cache).
 template <int S, int i>
 [[gnu::always_inline]] inline void plain_half(const uint8_t* const (&w)[S],
                                               const uint8x16_t (&x)[4], uint8x16_t (&b)[8 * S][2],
@@ -376,7 +377,7 @@ template <int S, int... i>
   return a;
 }
 
-// One group of few rows: operands are made in registers.
+// Computes one group for few rows, decoding operands in registers.
 template <int P, int S, class Codec>
 [[gnu::always_inline]] inline const uint8_t* few_steps(const Codec& codec, const Tile& t,
                                                        const uint8_t* a, const uint8_t* w,
@@ -404,7 +405,7 @@ template <int P, int S, class Codec>
     }
   return a;
 }
-// The panels of some streams are plain and those of others not: one after the other.
+// Computes a group if only some streams have plain panels: one stream after the other.
 template <int P, int S, class Codec>
 [[gnu::always_inline]] inline const uint8_t* mixed_steps(const Codec& codec, const Tile& t,
                                                          const uint8_t* a, const uint8_t* w,
@@ -422,12 +423,12 @@ template <int P, int S, class Codec>
   return end;
 }
 
-// f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8
-// family).
+// Computes a tile. f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads
+// (as in the int8 family).
 template <int P, int S, class Codec, bool kGrouped>
 [[gnu::always_inline]] inline void multiply(const Tile& t, const Codec& codec,
                                             float32x4_t (&out)[S][P][4]) {
-  float32x4_t f[S][P][4];  // not `out`: g++ would store that after every group
+  float32x4_t f[S][P][4];  // not `out`, which g++ would store after every group
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(f[u]);
   const uint8_t* a = t.a;
   for (size_t g = 0; g < (kGrouped ? t.groups : 1); ++g) {
@@ -467,7 +468,7 @@ template <int P, int S, class Codec, bool kGrouped>
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(f[u], out[u]);
 }
 
-// f(a constant of so many pairs of rows): a tile has up to 6.
+// Calls f with the number of pairs as a constant; a tile has up to 6.
 template <class F>
 [[gnu::always_inline]] inline void with_pairs(size_t pairs, const F& f) {
   switch (pairs) {
@@ -486,14 +487,14 @@ template <class F>
   }
 }
 
-// Row r of a pair: 8 outputs from four 2x2 blocks.
+// Extracts row r of a pair: 8 outputs from four 2x2 blocks.
 [[gnu::always_inline]] inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
     const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);
     out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
   }
 }
-// The same times the row's factor, under G.
+// Extracts a row and multiplies it by its factor and the global scale.
 inline void row_of(const float32x4_t (&f)[4], int r, float factor, GlobalScale G,
                    float32x4_t (&out)[2]) {
   row_of(f, r, out);
@@ -502,7 +503,7 @@ inline void row_of(const float32x4_t (&f)[4], int r, float factor, GlobalScale G
     out[h] = with_scale(out[h], G);
   }
 }
-// 8 outputs without factors or G; the last row of the tile may be missing.
+// Stores 8 outputs without factors or global scale; the last row of the tile may be missing.
 template <int P>
 [[gnu::always_inline]] inline void store_dense(const float32x4_t (&f)[P][4], float* y, size_t ldy,
                                                size_t rows) {
@@ -514,7 +515,7 @@ template <int P>
     vst1q_f32(y + 4, out[1]);
   }
 }
-// dense: there are neither factors nor G.
+// Stores a tile. dense: there are neither factors nor a global scale.
 template <int P>
 inline void store(const float32x4_t (&f)[P][4], const float* factors, GlobalScale G, bool dense,
                   float* y, size_t ldy, size_t rows, size_t valid) {

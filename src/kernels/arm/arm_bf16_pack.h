@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packing of weights (layouts: arm_bf16.h). Internal linkage. Codes and
-// scales that lie as most do are arm_bf16_straight.h's; here are all others, and which is which.
+// The float family on Arm: packs weights (layouts: arm_bf16.h). Internal linkage.
+// arm_bf16_straight.h packs codes and scales in the usual arrangement; this file packs all others
+// and decides which is which.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -19,16 +20,16 @@ namespace bf16_family {
 
 inline uint8_t without_nan(uint8_t c) {
   return (c & 0x7f) == 0x7f ? 0 : c;
-}  // NaN is carried by the scale
+}  // the scale is NaN instead
 
-// Interleaves 8 bytes of two outputs by fours.
+// Interleaves 8 bytes of two outputs in groups of four.
 inline uint8x16_t by_fours(uint8x8_t o0, uint8x8_t o1) {
   const uint32x2_t a = vreinterpret_u32_u8(o0), b = vreinterpret_u32_u8(o1);
   return vreinterpretq_u8_u32(vcombine_u32(vzip1_u32(a, b), vzip2_u32(a, b)));
 }
 
-// 16 codes of one output as they will lie in memory: 8 bytes of nibbles, or 16 bytes (natural order
-// of inputs).
+// Reads 16 codes of one output as they are packed: 8 bytes of nibbles, or 16 bytes, inputs in
+// natural order.
 inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t k1,
                      uint8_t* out) {
   const size_t end = k + kKr < k1 ? k + kKr : k1;
@@ -46,7 +47,7 @@ inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size
   }
 }
 
-// Codes of a panel, inputs [k, end) within a group; those past K are zero.
+// Packs the codes of a panel for inputs [k, end) of a group; those past K are zero.
 inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, size_t end,
                        uint8_t* out) {
   const QuantMatrix& w = *a.w;
@@ -75,15 +76,16 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, si
     }
 }
 
-// A bit of four for each of 16 e4m3 codes that is subnormal.
+// Returns a nibble with its lowest bit set for each of 16 e4m3 codes that is subnormal.
 inline uint64_t subnormals_of(uint8x16_t codes) {
-  const uint8x16_t twice = vshlq_n_u8(codes, 1);  // without the sign; 2 to 14 if it is one
+  const uint8x16_t twice = vshlq_n_u8(codes, 1);  // without the sign; 2 to 14 for subnormals
   const uint8x16_t found = vcltq_u8(vsubq_u8(twice, vdupq_n_u8(2)), vdupq_n_u8(13));
   const uint8x8_t four = vshrn_n_u16(vreinterpretq_u16_u8(found), 4);
   return vget_lane_u64(vreinterpret_u64_u8(four), 0) & 0x1111111111111111;
 }
 
-// What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
+// Returns what the e4m3 codes of one output in inputs [k, k1) contain: bit 0 a NaN, bit 1 a
+// subnormal.
 inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   const uint8_t* row = a.w->codes + r * a.w->row_bytes;
   unsigned found = 0;
@@ -99,8 +101,8 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
-// Which of 8 rows may have a subnormal code (or have a zero) in `steps` steps of 16 inputs: all bits of the
-// byte of each.
+// Returns which of 8 rows may have a subnormal or zero code in `steps` steps of 16 inputs: the
+// bytes of these rows have all bits set.
 inline uint64_t rows_of_small(Rows r, size_t steps) {
   uint8x16_t v[kNr];
   MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) v[i] = vdupq_n_u8(255);
@@ -114,8 +116,8 @@ inline uint64_t rows_of_small(Rows r, size_t steps) {
   return vget_lane_u64(vreinterpret_u64_u8(vclt_u8(least, vdup_n_u8(16))), 0);
 }
 
-// The subnormal codes of the outputs from n on in inputs [k, k1) of a group that begins at k: those of a
-// plain group, which has few.
+// Lists the subnormal codes of the outputs from n on in inputs [k, k1) of a group; empty if there
+// are more than a plain group may have.
 [[gnu::noinline]] FlagBits list_subnormals(const PackArgs& a, size_t n, size_t k, size_t k1) {
   const QuantMatrix& w = *a.w;
   const size_t most = Flags::most(k1 - k);
@@ -145,8 +147,8 @@ inline uint64_t rows_of_small(Rows r, size_t steps) {
   }
   return f;
 }
-// The flags of a whole group of 8 outputs without NaN, of whose codes at least `subnormals` are subnormal
-// (of Seen).
+// Returns the flags of a whole group of 8 outputs without NaN; `subnormals`: least number of
+// subnormal codes (Seen).
 [[gnu::always_inline]] inline FlagBits flags_of(const PackArgs& a, size_t n, size_t k, size_t k1,
                                                 size_t subnormals) {
   if (subnormals > Flags::most(k1 - k)) return {};
@@ -173,8 +175,8 @@ inline float scale_at(const QuantMatrix& w, size_t at) {
   }
 }
 
-// Scales, zero points and flag of a group. `subnormals`: of Seen, if its e4m3 codes were looked at and none
-// is NaN.
+// Packs scales, zero points and flags of a group. `subnormals`: result of Seen, if the group's e4m3
+// codes were examined and none is NaN.
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
                         const ScaleRows& rows, std::optional<size_t> subnormals, uint8_t* out) {
   const QuantMatrix& w = *a.w;
@@ -195,7 +197,7 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
     const unsigned found = fp8 && !subnormals ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     nan = nan || (found & 1) != 0, small = small || (found & 2) != 0;
-    // 8 times a scale must not overflow anywhere
+    // 8 times a scale must not overflow
     plain = plain && scales[i] < 16.0f && scales[i] > -16.0f;
   }
   FlagBits flags = kNoneListed;
@@ -215,7 +217,7 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
   }
 }
 
-// A panel of 8 outputs, group after group.
+// Packs a panel of 8 outputs, group after group.
 class PanelPacker : Panel<Shape> {
  public:
   using Panel::Panel;
@@ -228,11 +230,11 @@ class PanelPacker : Panel<Shape> {
   }
 
  private:
-  static constexpr size_t kChunk = 128;  // groups whose scales are made at once
+  static constexpr size_t kChunk = 128;  // groups whose scales are converted at once
   bool stored_nibbles() const {
     return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
   }
-  // Calls f(codec) with the one for these codes, or with 0 if there is none.
+  // Calls f(codec) with the codec for these codes, or returns 0 if there is none.
   template <class F>
   size_t with_codec(const F& f) const {
     if (stored_nibbles()) return f(NibbleCodec<StoredNibbles>{});
@@ -246,9 +248,9 @@ class PanelPacker : Panel<Shape> {
     return 0;
   }
 
-  // --- groups of whole steps ---
+  // --- groups that consist of whole steps ---
 
-  // Returns how many groups were packed.
+  // Returns the number of groups that were packed.
   size_t whole_groups(size_t count) const {
     const bool one_step = stored_nibbles() && s_.group_k == kKr;
     const bool nibbles = s_.form == Form::kInt4 || s_.form == Form::kFp4;
@@ -270,7 +272,8 @@ class PanelPacker : Panel<Shape> {
     }
     return count;
   }
-  // Scales null: they are not simple. `subnormals`: of Seen, if the codes are e4m3.
+  // Packs scales and flags of a group. Scales null: they need the general way. `subnormals`: result
+  // of Seen, for e4m3.
   [[gnu::always_inline]] void put_extras(size_t g, const uint16x8_t* scales,
                                          std::optional<size_t> subnormals, uint8_t* out) const {
     if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, subnormals, out);
@@ -278,7 +281,7 @@ class PanelPacker : Panel<Shape> {
     const size_t k = g * s_.group_k;
     put_e4m3_extras(*scales, flags_of(a_, n_, k, k + s_.group_k, *subnormals), out);
   }
-  // Two groups at a time.
+  // Packs two groups at a time.
   [[gnu::noinline]] void one_step_groups(size_t g, size_t g1, const uint16x8_t* scales) const {
     Rows r = rows_from(g * NibbleCodec<StoredNibbles>::kStored);
     const size_t apart = s_.group_bytes();
@@ -313,7 +316,7 @@ class PanelPacker : Panel<Shape> {
     }
   }
 
-  // --- whatever is left ---
+  // --- all other groups ---
 
   void any_group(size_t g) const {
     size_t k = g * s_.group_k;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: rows as bf16, panels of rows (layouts: arm_bf16.h). Internal linkage.
+// The float family on Arm: converts rows to bf16 and makes panels of rows (layouts: arm_bf16.h).
+// Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -11,9 +12,9 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
-// ---------------------------------------------------------------------------------------------- rows
+// --- rows ---
 
-// Codes of one byte become bf16 in place, from the end to the front; `larger` is added to the
+// Widens codes of one byte to bf16 in place, from the end to the front; `larger` is added to the
 // exponents.
 inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
   const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
@@ -25,7 +26,7 @@ inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
   for (size_t k = K; k-- > 0;) __builtin_memcpy(row + 2 * k, &table[row[k]], 2);
 }
 
-// A row rounded to bf16, times 2^larger.
+// Writes a row rounded to bf16, times 2^larger.
 inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
   const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
   size_t k = 0;
@@ -72,7 +73,7 @@ inline void prepare_rows(const PrepareArgs& a) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------- panels
+// --- panels ---
 
 struct Step16 {
   uint16x8_t lo, hi;  // 16 inputs of a row
@@ -89,7 +90,7 @@ inline uint8x16_t zip_low(uint16x8_t a, uint16x8_t b) {
 inline uint8x16_t zip_high(uint16x8_t a, uint16x8_t b) {
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
 }
-// One pair of rows into its tile; `stride` = bytes between quarters.
+// Writes one pair of rows into its tile; `stride`: bytes between quarters.
 inline void put_pair(const RowPanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
                      uint8_t* out, size_t stride) {
   for (size_t k = 0; k < s.K_padded; k += kKr, out += 4 * stride) {
@@ -125,7 +126,8 @@ inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
     if (p.act.code == ActCode::kAsIs && codes != 0) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic) {
-      const float v = scale(m, 0);  // NaN, or the stored scale, which is applied with the weights'
+      // NaN, or the stored scale, which is applied with the weights' scale
+      const float v = scale(m, 0);
       if (v != v) factors[m] = v;
     }
     for (size_t g = 0; s.row_groups && g < s.groups; ++g) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the
-// file, whole steps of 16 inputs (layouts: arm_bf16.h). What is left (tails, act-order, NaN codes)
-// is arm_bf16_pack.h's. Internal linkage.
+// The float family on Arm: packs the usual case: 8 outputs, inputs in the order of the
+// file, whole steps of 16 inputs (layouts: arm_bf16.h). arm_bf16_pack.h packs the rest (tails,
+// act-order, NaN codes). Internal linkage.
 //
 // 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights
 // 18 to 38 GB/s).
@@ -18,13 +18,13 @@ namespace bf16_family {
 
 using namespace arm_packing;
 
-// ---------------------------------------------------------------------------------------------- codes
-// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has kStored bytes for
-// a step of a row.
+// --- codes --- A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has
+// kStored bytes for a step of a row.
 
-// What is among the e4m3 codes of a group: the largest of 2 * code, of NaN 254, and of -2 * code, more
-// than 240 only of subnormals (both without the sign). By operations without constants and two registers
-// that are always just being made: this core reads four others per cycle.
+// Records what e4m3 codes of a group contain: the largest of 2 * code, which is 254 for NaN, and of
+// -2 * code, which is above 240 for subnormals only (both without the sign). Uses operations
+// without constants and two registers that were just written, because this core reads only four
+// others per cycle.
 struct Seen {
   uint8x16_t most = vdupq_n_u8(0), least = vdupq_n_u8(0);
   [[gnu::always_inline]] void add(uint8x16_t codes) {
@@ -33,11 +33,11 @@ struct Seen {
     least = vmaxq_u8(least, vreinterpretq_u8_s8(vnegq_s8(vreinterpretq_s8_u8(twice))));
   }
   bool nan() const { return vmaxvq_u8(most) == 254; }
-  // How many subnormal codes there are at least; 0 only if there are none.
+  // Returns a lower bound of the number of subnormal codes; 0 only if there are none.
   size_t subnormals() const { return vaddvq_u8(vshrq_n_u8(vcgtq_u8(least, vdupq_n_u8(240)), 7)); }
 };
 
-// Flags in registers: a load waits for the stores of what it loads in parts.
+// Flags in two registers, because a load would wait for the stores of its parts.
 struct FlagBits {
   uint64_t low = 0, high = 0;
   size_t count() const { return low >> 8 & 0xff; }
@@ -53,7 +53,7 @@ struct StoredNibbles {
   static constexpr size_t kStep = 8;
   static uint8x16_t two(const uint8_t* p) { return vld1q_u8(p); }  // 32 inputs
 };
-struct SmallIntegers {  // of at most 4 bits, a byte each
+struct SmallIntegers {  // integers of at most 4 bits, one byte each
   static constexpr size_t kStep = 16;
   static uint8x16_t two(const uint8_t* p) {
     const uint8x16_t lo = vld1q_u8(p), hi = vld1q_u8(p + 16), eight = vdupq_n_u8(8);
@@ -93,8 +93,8 @@ struct Integers {
 struct OffsetIntegers {
   static uint8x16_t one(const uint8_t* p, Seen&) { return veorq_u8(vld1q_u8(p), vdupq_n_u8(0x80)); }
 };
-// 16 inputs of a pair of outputs, a byte each. Both tables are two registers in a row: vqtbl2q_u8 would have
-// them copied there for each.
+// Packs 16 inputs of a pair of outputs, one byte each. Both tables are two consecutive registers;
+// vqtbl2q_u8 would copy them there for each call.
 [[gnu::always_inline]] inline void put_bytes(uint8_t* out, uint8x16_t o, uint8x16_t p) {
   constexpr uint8_t kEven[16] = {0, 2, 4, 6, 16, 18, 20, 22, 8, 10, 12, 14, 24, 26, 28, 30};
   const uint8x16_t even = vld1q_u8(kEven), odd = vaddq_u8(even, vdupq_n_u8(1));
@@ -140,7 +140,7 @@ struct Bf16Codec {
   }
 };
 
-// As many of `steps` steps as the codec can; returns how many.
+// Packs as many of `steps` steps as the codec can; returns their number.
 template <class Codec>
 [[gnu::always_inline]] inline size_t put_steps(Rows& r, size_t steps, uint8_t* out, Seen& seen) {
   Seen all = seen;
@@ -151,10 +151,10 @@ template <class Codec>
   return i;
 }
 
-// ---------------------------------------------------------------------------------------------- scales
+// --- scales ---
 
-// Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which
-// must not overflow anywhere.
+// Packs scales and flags of an e4m3 group without NaN. The scales of a plain group are stored 8
+// times as large, which must not overflow.
 [[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, FlagBits flags,
                                                    uint8_t* out) {
   constexpr uint16_t kSixteen = 0x4180;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The innermost loop over BFMMLA with operands from memory: P pairs of rows x 8 outputs, sums in
-// registers, every instruction where it is written. Layouts: arm_bf16.h. Internal linkage; only for
+// registers, instructions in exactly this order. Layouts: arm_bf16.h. Internal linkage; only for
 // units compiled with BF16.
 //
 // This core reads at most four vector registers per cycle that were complete when the instruction
 // entered the queue, while an operand that is still on its way costs nothing. So an operand is
-// loaded right before its first use (a quarter ahead: half the speed), and every other quarter runs
-// backwards. docs/kernels.md has the figures.
+// loaded right before its first use (loading a quarter ahead halves the speed), and every other
+// quarter runs backwards. docs/kernels.md has the figures.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -19,7 +19,7 @@ namespace moebius {
 namespace {
 namespace bf16_tiles {
 
-// As volatile asm: in this order, and in registers of the compiler's choice.
+// Volatile asm, so that instructions stay in this order; the compiler chooses registers.
 template <int kOffset>
 [[gnu::always_inline]] inline void load(uint8x16_t& v, const uint8_t* p) {
   asm volatile("ldr %q0, [%1, %2]" : "=w"(v) : "r"(p), "i"(kOffset));
@@ -36,8 +36,8 @@ template <int kOffset>
   asm volatile("prfm pldl2keep, [%0, %1]" : : "r"(p), "i"(kOffset));
 }
 
-// Product t of quarter Q: pairs of outputs one after the other (those of S panels), all pairs of
-// rows for each.
+// Issues product t of quarter Q: pairs of outputs one after another (those of S panels), with all
+// pairs of rows for each.
 template <int P, int S, int Q, int t>
 [[gnu::always_inline]] inline void product(const uint8_t* x, const uint8_t* const (&w)[S],
                                            uint8x16_t (&xs)[P], uint8x16_t (&ws)[4 * S],
@@ -57,14 +57,13 @@ template <int P, int S, int Q, int... t>
   (product<P, S, Q, t>(x, w, xs, ws, acc), ...);
 }
 
-// What will be needed next: some cache lines per step from `at` on, `stride` bytes further after
-// every step.
+// Lines to prefetch: kLines lines per step from `at` on, which advances by `stride` bytes per step.
 struct Ahead {
   const uint8_t* at;
   size_t stride;
 };
 
-// What quarter Q asks for of the lines of a step.
+// Prefetches quarter Q's share of the lines of a step.
 template <int kLines, int Q, int i = (Q * kLines + 3) / 4>
 [[gnu::always_inline]] inline void prefetch_share(const uint8_t* p) {
   if constexpr (4 * i < (Q + 1) * kLines) {
@@ -73,7 +72,7 @@ template <int kLines, int Q, int i = (Q * kLines + 3) / 4>
   }
 }
 
-// acc += 2 * P rows x 8 outputs of S panels over `count` steps of 16 inputs; x and w move on.
+// Adds 2 * P rows x 8 outputs of S panels over `count` steps of 16 inputs to acc; advances x and w.
 // Prefetches kLines lines per step.
 template <int P, int S, int kLines>
 [[gnu::always_inline]] inline void steps(const uint8_t*& x, const uint8_t* (&w)[S], size_t count,

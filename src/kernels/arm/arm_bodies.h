@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a family of kernels that an instruction set brings; the rest of their records is the
-// family's. Null on other architectures, which know the facts alone. Plain data: included by units
-// compiled for any instruction set.
+// The functions of a kernel family that depend on the instruction set; the family defines the rest
+// of the kernels' records. They are null on other architectures, which have the facts only. Plain
+// data: included by units compiled for any instruction set.
 #pragma once
 #include "kernels/kernel.h"
 

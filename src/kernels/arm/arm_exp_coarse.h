@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp_coarse_f32 over many vectors in NEON: one operation of the definition after the other over all of
-// them, in this very order (volatile): 7.0 cycles for 4 numbers with the search for the largest, 7.6 in
-// the order that g++ finds. Internal linkage.
+// exp_coarse_f32 over many vectors in NEON: each operation of the definition runs over all vectors
+// before the next one, in exactly this order (volatile). 7.0 cycles for 4 numbers, including the
+// search for the largest; 7.6 in the order that g++ chooses. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <cstddef>
@@ -15,9 +15,8 @@ namespace {
 
 using Lanes = float __attribute__((vector_size(16)));
 
-// A number in all lanes. The addend of a fused multiply-add on Arm is overwritten, and the copy of a
-// constant competes with the products for a pipe; loading it anew does not, and leaves its register to
-// the numbers.
+// A constant in all lanes, loaded when needed: the addend of a fused multiply-add is overwritten on
+// Arm, and copying a constant would compete with products for a pipe.
 struct LanesOf {
   alignas(16) float v[4];
   constexpr explicit LanesOf(float x) : v{x, x, x, x} {}
@@ -69,7 +68,7 @@ struct CoarseConstants {
         coarse4(Lanes{} + numeric_detail::kExpCoarse4) {}
 };
 
-// t[j] = exp_coarse(scale * s[4j ...] - top), f and q with their signs changed.
+// Computes t[j] = exp_coarse(scale * s[4j ...] - top); f and q are kept with changed signs.
 template <size_t N>
 MOEBIUS_ALWAYS_INLINE void exp_coarse_in_order(const float* s, const CoarseConstants& c,
                                                Lanes (&t)[N]) {

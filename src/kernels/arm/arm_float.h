@@ -34,17 +34,17 @@ namespace {
 namespace float_family {
 
 constexpr size_t kNr = 32, kKr = 4, kTile = 8;
-constexpr size_t kFew = 4;      // rows whose weights are decoded in registers
+constexpr size_t kFew = 4;      // most rows whose weights are decoded in registers
 constexpr size_t kChunk = 256;  // inputs decoded to scratch at once: 32 KiB
 
-// How e4m3 weights are kept and made numbers: how many powers of two they are then too small, and by
-// how many rows of codes are raised in return.
+// Describes how e4m3 weights are stored and decoded. kSmall: decoded numbers are 2^kSmall too
+// small; kCodesRaised: rows of codes are multiplied by 2^kCodesRaised.
 struct Fp8InF32 {
   static constexpr bool kHalves = false;  // numbers are f32, nibbles are swapped
   static constexpr int kSmall = 120, kCodesRaised = 119;
 };
 struct Fp8InF16 {
-  static constexpr bool kHalves = true;  // numbers are f16, codes are as they were
+  static constexpr bool kHalves = true;  // numbers are f16, codes are stored as in the file
   static constexpr int kSmall = 8, kCodesRaised = 0;
 };
 
@@ -55,11 +55,12 @@ inline bool of_integers(const Problem& p) {
 }
 
 struct Shape {
-  size_t groups, group_k, K_padded;  // a group: the scales of weights and rows are constant
-  size_t weight_k, row_k;            // inputs per scale of weights and of rows
-  size_t size;                       // bytes per code
-  size_t code_bytes, scale_bytes;    // of one group of a panel
-  bool fp8, bf16;                    // bf16: scales are kept so
+  // a group: stretch of K on which the scales of weights and of rows are constant
+  size_t groups, group_k, K_padded;
+  size_t weight_k, row_k;          // inputs per scale of weights and of rows
+  size_t size;                     // bytes per code
+  size_t code_bytes, scale_bytes;  // of one group of a panel
+  bool fp8, bf16;                  // bf16: scales are stored as bf16
   bool row_groups, as_is;
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return groups * group_bytes(); }  // a multiple of 64
@@ -109,7 +110,8 @@ inline Numerics numerics(const Problem& p) {
                                                                   : Numerics::kExact;
 }
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
-// bf16: outputs j and j + 4 of every 8 share a word; int8: j, j + 4, j + 8, j + 12 of every 16.
+// Returns the position of output n within a panel. bf16: outputs j and j + 4 of every 8 share a
+// word; int8: j, j + 4, j + 8, j + 12 of every 16.
 inline size_t place_of(const Problem& p, size_t n) {
   n %= kNr;
   if (of_integers(p)) return n / 16 * 16 + n % 4 * 4 + n / 4 % 4;
@@ -121,7 +123,7 @@ inline size_t code_at(const Problem& p, size_t n, size_t k) {
          (k % s.group_k * kNr + place_of(p, n)) * s.size;
 }
 
-// Rows of the tiles of M rows: the last tile is padded.
+// Returns the rows in the tiles for M rows, including the padding of the last tile.
 inline size_t panel_rows(size_t M) {
   const size_t last = M % kTile;
   return M - last + (last <= 2 ? last : last <= 4 ? 4 : 8);
@@ -143,8 +145,8 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(shape_of(p), M).bytes;
 }
 
-// Scratch: decoded weights [panel / 8][chunk][8], then for every tile of rows and 8 outputs dot [8][8]
-// and f [8][8].
+// Scratch: decoded weights [panel / 8][chunk][8], then for each tile of rows and 8 outputs dot
+// [8][8] and f [8][8].
 inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
 inline size_t scratch_bytes(const Problem&, size_t M) { return kChunk * kNr * 4 + sums_bytes(M); }
 

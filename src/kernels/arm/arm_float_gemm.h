@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights on Arm at their stored width: decoding and the loops over FMLA (layouts:
-// arm_float.h). Up to 4 rows take weights out of registers; more rows take them out of scratch,
-// where a chunk of a panel is decoded once for all of them. Internal linkage.
+// Float weights on Arm at their stored width: decodes weights and multiplies with FMLA (layouts:
+// arm_float.h). For up to 4 rows weights are decoded in registers; for more rows a chunk of a panel
+// is decoded to scratch once for all rows. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -18,9 +18,8 @@ namespace moebius {
 namespace {
 namespace float_family {
 
-// ---------------------------------------------------------------------------------------------- instructions
-// As volatile asm: in this order and in registers of the compiler's choice, which would decode far
-// ahead and run out of registers.
+// --- instructions --- Volatile asm, so that they stay in this order; the compiler would decode far
+// ahead and run out of registers. The compiler chooses registers.
 
 template <size_t kOffset>
 [[gnu::always_inline]] inline uint8x16_t load(const void* p) {
@@ -32,7 +31,8 @@ template <size_t kOffset>
 [[gnu::always_inline]] inline float32x4_t load_floats(const void* p) {
   return vreinterpretq_f32_u8(load<kOffset>(p));
 }
-// Functions, since clang's intrinsics of the same kind are macros that packs and initializers refuse.
+// Functions, because clang's intrinsics of this kind are macros, which parameter packs and
+// initializers do not accept.
 [[gnu::always_inline]] inline uint8x16_t load_bytes(const uint8_t* p) { return vld1q_u8(p); }
 [[gnu::always_inline]] inline float32x4_t load_four(const float* p) { return vld1q_f32(p); }
 [[gnu::always_inline]] inline void store_four(float* p, float32x4_t v) { vst1q_f32(p, v); }
@@ -40,12 +40,12 @@ template <int lane>
 [[gnu::always_inline]] inline void fmla(float32x4_t& acc, float32x4_t w, float32x4_t x) {
   asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(acc) : "w"(w), "w"(x), "i"(lane));
 }
-// Rows of a tile, padded to a power of two; element (k, row) of the tile is at k * padded + row.
+// Returns the rows of a tile, padded to a power of two; element (k, row) of the tile is at k *
+// padded + row.
 constexpr int padded(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
 
-// ---------------------------------------------------------------------------------------------- decoding
-// A codec turns the codes of kVectors vectors of outputs at one input, 16 bytes, into f32: begin,
-// then one vector after the other.
+// --- decoding --- A codec converts 16 bytes, the codes of kVectors vectors of outputs for one
+// input, to f32: begin() first, then one vector after another.
 
 struct Bf16 {
   static constexpr size_t kSize = 2;
@@ -116,7 +116,7 @@ struct Fp8 : Fp8InF32 {
                                load_bytes(kFp8Tables.place[2]), load_bytes(kFp8Tables.place[3])};
   [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
     Begun b;
-#ifdef __clang__  // knows no asm with a pair of registers
+#ifdef __clang__  // clang has no asm operands that are pairs of registers
     b.val[0] = vqtbl1q_u8(upper, vandq_u8(codes, nibble)), b.val[1] = vandq_u8(codes, lower);
 #else
     asm volatile(
@@ -139,11 +139,11 @@ struct Fp8 : Fp8InF32 {
 #endif
   }
 };
-// A code + 128 is put into the lower bits of 2^23, or into those above them of 2^15.
+// Decodes int8: code + 128 is placed into the lowest byte of 2^23, or into the second byte of 2^15.
 struct Int8 {
   static constexpr size_t kSize = 1;
   static constexpr int kVectors = 4;
-  using Begun = uint8x16x2_t;  // words as they are, and their upper halves
+  using Begun = uint8x16x2_t;  // words as stored, and their upper halves
   static constexpr uint32_t kLarge[2] = {0x4b000000, 0x47000000};
   const uint32x4_t byte[2] = {vdupq_n_u32(0xff), vdupq_n_u32(0xff00)};
   const float32x4_t offset[2] = {vdupq_n_f32(8388608 + 128), vdupq_n_f32(32768 + 128)};
@@ -157,7 +157,7 @@ struct Int8 {
   [[gnu::always_inline]] inline float32x4_t vector(const Begun& b) const {
     alignas(16) static constexpr uint32_t kVector[4] = {kLarge[i % 2], kLarge[i % 2], kLarge[i % 2],
                                                         kLarge[i % 2]};
-    float32x4_t v;  // loaded anew: a copy of a register would take a pipe
+    float32x4_t v;  // loaded again, because copying a register would take a pipe
     asm volatile("ldr %q0, %1" : "=w"(v) : "m"(kVector));
     asm volatile("bit %0.16b, %1.16b, %2.16b" : "+w"(v) : "w"(b.val[i / 2]), "w"(byte[i % 2]));
     asm volatile("fsub %0.4s, %0.4s, %1.4s" : "+w"(v) : "w"(offset[i % 2]));
@@ -165,11 +165,11 @@ struct Int8 {
   }
 };
 
-// How a decoded vector of outputs meets four numbers of rows; a codec may do it in its own way.
+// Multiplies a decoded vector of outputs with four numbers of rows; codecs may specialize it.
 template <class Codec>
 struct Meeting {
-  static constexpr int kAhead = 4;       // vectors from decoding to use, matrices in turn
-  static constexpr int kUnitsAhead = 0;  // 16 bytes of codes from decoding to use, others
+  static constexpr int kAhead = 4;       // in turn: vectors from decoding to use
+  static constexpr int kUnitsAhead = 0;  // otherwise: 16-byte units of codes from decoding to use
   using Rows = float32x4_t;
   [[gnu::always_inline]] static Rows rows(float32x4_t x) { return x; }
   template <int, int lane>
@@ -179,10 +179,10 @@ struct Meeting {
 };
 template <>
 struct Meeting<F32> : Meeting<Bf16> {
-  static constexpr int kAhead = 0;  // nothing to decode: loaded right before its use
+  static constexpr int kAhead = 0;  // nothing to decode: loaded right before use
 };
 
-// Four inputs of rows: how one of them meets the j-th 16 bytes of its codes, which begin at w for
+// Four inputs of rows: multiplies each with the j-th 16 bytes of its codes; w is the address for
 // the first input.
 template <class Codec, int R>
 struct Inputs {
@@ -210,7 +210,7 @@ struct Inputs {
                             std::make_integer_sequence<int, R>{}),
      ...);
   }
-  // acc[r][i] += x of row r at the input * w.
+  // Computes acc[r][i] += x of row r at the input * w.
   template <int input, int i, int V, int... r>
   [[gnu::always_inline]] void rows(float32x4_t w, float32x4_t (&acc)[R][V],
                                    std::integer_sequence<int, r...>) const {
@@ -226,9 +226,9 @@ template <int R, int V>
       MOEBIUS_UNROLL for (int i = 0; i < V; ++i) asm volatile("movi %0.4s, #0" : "=w"(acc[r][i]));
 }
 
-// ---------------------------------------------------------------------------------------------- the loop nest
+// --- the loop nest ---
 
-// What does not depend on the codec.
+// The parts of the product that do not depend on the codec.
 struct Product {
   const GemmArgs& a;
   const Problem& p;
@@ -236,7 +236,8 @@ struct Product {
   const PanelLayout l;
   const float factor;
   const GlobalScale G;
-  const float rest;  // factor of sums of e4m3: weights too small, rows of codes not raised as far
+  // factor of sums of e4m3: undoes what remains of weights being too small and rows being raised
+  const float rest;
 
   Product(const GemmArgs& args, float rest_of_codes)
       : a(args),
@@ -253,7 +254,7 @@ struct Product {
     __builtin_memcpy(&v, a.panel + at, 4);
     return v;
   }
-  // Scales of 4 outputs, those of vector i of the panel whose scales begin at `at`.
+  // Returns the scales of 4 outputs, vector i of the panel whose scales begin at `at`.
   [[gnu::always_inline]] float32x4_t scales(const uint8_t* at, size_t i) const {
     float32x4_t c = vdupq_n_f32(1);
     if (s.bf16) {
@@ -264,7 +265,7 @@ struct Product {
     }
     return factor != 1.0f ? vmulq_n_f32(c, factor) : c;
   }
-  // The end of group g, four outputs of a row: f = fma(dot, scale, f).
+  // Ends group g for four outputs of a row: f = fma(dot, scale, f).
   [[gnu::always_inline]] void add_group(size_t g, size_t row, float32x4_t c, float32x4_t dot,
                                         float* f) const {
     if (s.row_groups) c = vmulq_n_f32(c, panel_float(l.group_factors + 4 * (g * a.M + row)));
@@ -281,7 +282,7 @@ struct Product {
           add_group(g, static_cast<size_t>(r), c, dot[r][i], f[r] + 4 * i);
     }
   }
-  // Finished outputs of row m from n on.
+  // Stores finished outputs of row m from n on.
   void put(size_t m, size_t n, size_t count, const float* f) const {
     const float by = panel_float(l.factors + 4 * m);
     float* y = a.y + m * a.ldy + (n - a.n0);
@@ -292,16 +293,16 @@ struct Product {
     }
   }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // dot of row m and the 8 outputs from `first` on; their f is 64 floats behind.
+  // Returns dot of row m for the 8 outputs from `first` on; their f follows 64 floats later.
   float* sums(size_t m, size_t first) const {
     return weights() + kChunk * kNr + (m / kTile * 4 + first / 8) * 128 + m % kTile * 8;
   }
 
-  // --- many rows: inputs [k0, k1) of a panel lie in scratch ---
+  // --- many rows: inputs [k0, k1) of a panel are in scratch ---
 
-  // A vector of outputs at an input: loads stand right before what uses them first. All four inputs
-  // of one vector come before the next vector: a core may read few registers per cycle that are
-  // complete, and sums that are met again soon are not.
+  // Multiplies a vector of outputs at one input; operands are loaded right before their first use.
+  // All four inputs of one vector come before the next vector, because a core can read few
+  // registers per cycle that are complete, and sums that were just written are not.
   template <int R, int B, int input, int i, int... r>
   [[gnu::always_inline]] static void meet(const float* x, const float* w,
                                           float32x4_t (&v)[(padded(R) + 3) / 4],
@@ -324,7 +325,7 @@ struct Product {
                                           std::integer_sequence<int, i...>) {
     (meet<R, B, i % 4, i / 4>(x, w, v, dot, std::make_integer_sequence<int, R>{}), ...);
   }
-  // R rows from m on (at most 4), 8 * B outputs from `first` on.
+  // Computes R rows from m on (at most 4), 8 * B outputs from `first` on.
   template <int R, int B>
   [[gnu::noinline]] void tile(const uint8_t* w, size_t m, size_t first, size_t k0,
                               size_t k1) const {
@@ -356,12 +357,12 @@ struct Product {
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i)
         vst1q_f32(at(r, i), dot[r][i]);
   }
-  // A line of memory is asked for every four inputs of a tile of 8 rows.
+  // Lines to prefetch: one for every four inputs of a tile of 8 rows.
   struct Ahead {
     const uint8_t* at;
     size_t stride;
   };
-  // Up to 8 rows from m on, 8 outputs from `first` on.
+  // Computes up to 8 rows from m on, 8 outputs from `first` on.
   [[gnu::noinline]] void eight(const uint8_t* w, size_t m, size_t first, size_t k0, size_t k1,
                                Ahead next) const {
     const float* x = reinterpret_cast<const float*>(a.panel) + m * s.K_padded + k0 * kTile;
@@ -391,7 +392,7 @@ struct Product {
       add_whole(factors, rest, c, sum, dot + 64);
     }
   }
-  // The end of a group of a tile, as add_group has it; it would load what it knows after every store.
+  // Ends a group of a tile like add_group, without reloading members after every store.
   [[gnu::always_inline]] static void add_whole(const float* factors, float rest,
                                                const float32x4_t (&c)[2],
                                                float32x4_t (&sum)[kTile][2], float* f) {
@@ -407,7 +408,7 @@ struct Product {
   void across(const uint8_t* w, size_t m, size_t k0, size_t k1) const {
     for (size_t first = 0; first < kNr; first += 8 * B) tile<R, B>(w, m, first, k0, k1);
   }
-  // All rows against inputs [k0, k1) of a panel, while memory is asked for the next ones.
+  // Multiplies all rows with inputs [k0, k1) of a panel, while the next inputs are prefetched.
   void multiply(const uint8_t* w, size_t k0, size_t k1) const {
     const size_t tiles = (a.M + kTile - 1) / kTile, share = kNr * s.size / tiles;
     Ahead next = {w + k1 / s.group_k * s.group_bytes() + k1 % s.group_k * kNr * s.size, share};
@@ -445,8 +446,8 @@ struct Gemm : Product {
 
   // --- few rows: weights are decoded in registers ---
 
-  // Four inputs and all vectors of codes. Input by input, or (where a vector has sums enough to hide
-  // their latency) all inputs of one vector before the next: see Product::meet.
+  // Multiplies four inputs and all vectors of codes: input by input, or all inputs of one vector
+  // before the next if a vector has enough sums to hide their latency (see Product::meet).
   template <int R, int V, class Any, int... i>
   [[gnu::always_inline]] static void meet_all(const Inputs<Any, R>& in, const Any& codec,
                                               const uint8_t* w, float32x4_t (&acc)[R][V],
@@ -469,7 +470,8 @@ struct Gemm : Product {
     if constexpr (kAhead > 0) begin.template operator()<0>();
     (item.template operator()<i>(), ...);
   }
-  // R rows, V vectors of outputs from `first` on, of S panels that are `apart` panels away.
+  // Computes R rows, V vectors of outputs from `first` on, of S panels that are `apart` panels away
+  // from each other.
   template <int R, int V, int S, class Any>
   [[gnu::noinline]] void few_at(size_t n, size_t apart, size_t first) const {
     const Any codec{};
@@ -509,7 +511,7 @@ struct Gemm : Product {
   void few() const {
     switch (a.M) {
       case 1:
-        if constexpr (!std::is_same_v<Any, Fp8>)  // which is slower than memory
+        if constexpr (!std::is_same_v<Any, Fp8>)  // Fp8 decodes slower than memory is read
           if (memory_streams() > 1) return few_streams<1, 8, 2, Any>();
         return few_streams<1, 8, 1, Any>();
       case 2:
@@ -528,7 +530,7 @@ struct Gemm : Product {
 
   // --- many rows: weights are decoded to scratch ---
 
-  // Two vectors of outputs at once: a pair of registers is stored by one instruction.
+  // Decodes two vectors of outputs, which one instruction stores.
   template <int i>
   [[gnu::always_inline]] static void expand_two(const Codec& codec, const uint8_t* from,
                                                 typename Codec::Begun& begun, float* to) {
@@ -573,7 +575,7 @@ struct Gemm : Product {
   }
 };
 
-// Few: the codec for few rows.
+// The product for any number of rows. Few: the codec for few rows.
 template <class Codec, class Few = Codec>
 inline void gemm(const GemmArgs& args) {
   const Gemm<Codec> g(args);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights on Arm at their stored width: packing of weights, panels of rows (layouts:
+// Float weights on Arm at their stored width: packs weights and makes panels of rows (layouts:
 // arm_float.h). Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -13,10 +13,10 @@ namespace moebius {
 namespace {
 namespace float_family {
 
-// ---------------------------------------------------------------------------------------------- weights
+// --- weights ---
 
-// Codes of inputs [k, end) of a group whose codes begin at `out` with input `k0`, one by one; what
-// is past N or K is zero.
+// Packs codes of inputs [k, end) one by one, for a group whose codes begin at `out` with input
+// `k0`; those past N or K are zero.
 template <class Codec>
 inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t* out) {
   constexpr size_t kSize = Codec::kSize;
@@ -53,7 +53,7 @@ inline bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
   return nan;
 }
 
-// The scales of a group, one by one; no_nan: its codes were looked at.
+// Packs the scales of a group one by one; no_nan: its codes were examined and have no NaN.
 inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, bool no_nan,
                         uint8_t* out) {
   const QuantMatrix& w = *a.w;
@@ -94,7 +94,7 @@ class PanelPacker {
   }
 
  private:
-  static constexpr size_t kChunk = 64;  // groups whose scales are made at once
+  static constexpr size_t kChunk = 64;  // groups whose scales are converted at once
   static constexpr size_t kParts = kNr / kOutputs;
   uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
 
@@ -103,7 +103,7 @@ class PanelPacker {
     pack_each<Codec>(a_, n_, k, k, k + s_.group_k, group(g));
     pack_scales(a_, s_, n_, g, false, group(g) + s_.code_bytes);
   }
-  // 32 rows, inputs in the order of the file.
+  // Packs 32 rows with inputs in the order of the file.
   void straight() const {
     constexpr size_t kInputs = PanelRows::kBlock / Codec::kSize;
     const ScaleRows parts[kParts] = {
@@ -124,14 +124,14 @@ class PanelPacker {
       uint8_t* const behind = group(g) + s_.code_bytes;
       if (seen.nan()) {
         any_group(g);
-      } else if (s_.fp8 && (end - k) % kInputs != 0) {  // some codes were not looked at
+      } else if (s_.fp8 && (end - k) % kInputs != 0) {  // some codes were not examined
         pack_scales(a_, s_, n_, g, false, behind);
       } else {
         put_scales(g, parts, scales[g % kChunk], behind);
       }
     }
   }
-  // Of a group without NaN.
+  // Packs the scales of a group without NaN.
   void put_scales(size_t g, const ScaleRows (&parts)[kParts], const uint16x8_t (&made)[kParts],
                   uint8_t* out) const {
     uint8x16_t v[2 * kParts];
@@ -188,22 +188,23 @@ inline void pack(const PackArgs& a) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------- panels
+// --- panels ---
 
-// How far the exponents of a row can be raised, at most by `most`.
+// Returns by how much the exponents of a row can be raised, at most `most`.
 inline int headroom_of(const float* x, size_t K, int most) {
   uint32_t top = 0;
   for (size_t k = 0; k < K; ++k) {
     const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
     top = b > top ? b : top;
   }
-  if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
+  if (top >= 0x7f800000u) return 0;  // NaN or infinity: the outputs are, too
   const int headroom = 127 - (static_cast<int>(top >> 23) - 127);
   return headroom > most ? most : headroom;
 }
 inline float power_of_two(int e) { return f32_from_bits(static_cast<uint32_t>(127 + e) << 23); }
 
-// One row into its tile: value(k, c) of input k in column c; `step` floats from input to input.
+// Writes one row into its tile: value(k, c) returns input k, which is column c; `step`: floats from
+// input to input.
 template <class Value>
 inline void put_row(const RowPanelArgs& a, const Shape& s, const Value& value, float* to,
                     size_t step) {
@@ -225,7 +226,7 @@ inline bool all_f16(const float* x, float by, size_t K) {
   return vminvq_u32(same) != 0;
 }
 
-// Rows as they are, all columns in order, times `by`, then zeros: four rows of a tile at a time.
+// Writes four rows into a tile: all columns in order, times `by`, then zeros.
 inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t K, size_t K_padded,
                      float* to, size_t step) {
   size_t k = 0;
@@ -276,7 +277,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
       } else if (step >= 4 && a.w->columns == nullptr) {
         const size_t last = m % 4;
         four[last] = x, four_by[last] = larger_by;
-        if (last == 3 || m + 1 == a.M) {  // rows that are not there: nobody looks at them
+        if (last == 3 || m + 1 == a.M) {  // missing rows of the tile are not read
           for (size_t i = last + 1; i < 4; ++i) four[i] = x, four_by[i] = 0.0f;
           put_four(four, four_by, p.K, s.K_padded, to - last, step);
         }

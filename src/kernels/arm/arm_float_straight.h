@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights on Arm at their stored width: packing of the 32 rows of a whole panel, inputs in the
-// order of the file (layouts: arm_float.h). What is left (tails, act-order, NaN) is
-// arm_float_pack.h's. Internal linkage.
+// Float weights on Arm at their stored width: packs the 32 rows of a whole panel with inputs in the
+// order of the file (layouts: arm_float.h). arm_float_pack.h packs the rest (tails, act-order,
+// NaN). Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -15,11 +15,11 @@ namespace float_family {
 
 using namespace arm_packing;
 
-// ---------------------------------------------------------------------------------------------- codes
-// A codec: bytes of a code, which output lies at a place, what becomes of 16 bytes, and of one byte
-// where codes are bytes. kNothing: the bytes of what is past N or K.
+// --- codes --- A codec defines the bytes of a code, the output at a position, the conversion of 16
+// bytes, and of one byte if codes are bytes. kNothing: byte for positions past N or K.
 
-// The largest of 2 * code, of NaN 254: two of them, since one would wait for itself.
+// The largest of 2 * code, which is 254 for NaN; two accumulators, because one would wait for
+// itself.
 struct Seen {
   uint8x16_t most[2] = {};
   bool nan() const { return vmaxvq_u8(vmaxq_u8(most[0], most[1])) == 254; }
@@ -37,7 +37,7 @@ struct Bf16InTurn : InOrder<2> {
     return place / 8 * 8 + place % 2 * 4 + place / 2 % 4;
   }
 };
-template <uint8_t kFlip>  // code + 128 is kept
+template <uint8_t kFlip>  // stores code + 128
 struct BytesInTurn : InOrder<1> {
   static constexpr int kNothing = 0x80;
   static constexpr size_t output(size_t place) {
@@ -47,7 +47,7 @@ struct BytesInTurn : InOrder<1> {
   static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return veorq_u8(c, vdupq_n_u8(kFlip)); }
 };
 template <bool kSwapped>
-struct E4m3 : InOrder<1> {  // NaN is carried by the scale
+struct E4m3 : InOrder<1> {  // the scale is NaN instead
   static uint8_t one(uint8_t c) {
     if ((c & 0x7f) == 0x7f) return 0;
     return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
@@ -58,7 +58,7 @@ struct E4m3 : InOrder<1> {  // NaN is carried by the scale
   }
 };
 
-// The 2x2 transposition of elements of kBytes.
+// Transposes 2x2 elements of kBytes bytes.
 template <int kBytes>
 [[gnu::always_inline]] inline void transpose_two(uint8x16_t& a, uint8x16_t& b) {
   const uint8x16_t x = a, y = b;
@@ -75,7 +75,7 @@ template <int kBytes>
     a = vreinterpretq_u8_u64(vzip1q_u64(u, v)), b = vreinterpretq_u8_u64(vzip2q_u64(u, v));
   }
 }
-// Of every two vectors that are `apart` from each other.
+// Transposes pairs of vectors that are `apart` vectors from each other.
 template <int kBytes>
 [[gnu::always_inline]] inline void transpose(uint8x16_t (&v)[16], int apart) {
   MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) {
@@ -83,16 +83,16 @@ template <int kBytes>
   }
 }
 
-// The 32 rows of a panel, 8 bytes of each at a time (a block). 64 bytes of each are read at once,
-// into lines of scratch: rows are often a power of two apart, and the first-level cache has no room
-// for 32 lines at such addresses. Whole lines are written there, too: between other stores the core
-// would read the lines of the panel before it writes them. Meanwhile codes that will be read are
-// asked for, in the order of memory.
+// Reads the 32 rows of a panel, 8 bytes of each at a time (a block). 64 bytes of each row are read
+// at once into lines of scratch: rows are often a power of two apart, and the first-level cache has
+// no room for 32 lines at such addresses. Whole lines are written to the panel, because between
+// other stores the core would read these lines before writing them. Codes that are read next are
+// prefetched in the order of memory.
 class PanelRows {
  public:
-  static constexpr size_t kBlock = 8, kBlocks = 8;  // bytes of a row, blocks read at once
+  static constexpr size_t kBlock = 8, kBlocks = 8;  // bytes of a row; blocks read at once
   static constexpr size_t kPut = kBlock * kNr;      // bytes of a block in the panel
-  // `blocks` of them in a row, at least kBlocks. lines: 64; kBlocks * kPut bytes.
+  // `blocks`: blocks per row, at least kBlocks. lines: aligned to 64; kBlocks * kPut bytes.
   PanelRows(const uint8_t* rows, size_t stride, size_t blocks, uint8_t* lines)
       : rows_(rows),
         next_(rows + (kNr * stride < kAsked ? kAsked : kNr * stride)),
@@ -100,8 +100,8 @@ class PanelRows {
         blocks_(blocks),
         lines_(lines) {}
 
-  // Its numbers and what was seen are kept in registers: a store of one would be between those of
-  // lines.
+  // Writes `count` blocks to the panel. Works on a copy in registers, because stores of members
+  // would come between those of lines.
   template <class Codec>
   [[gnu::noinline]] void put(size_t count, uint8_t* out, Seen& seen) {
     PanelRows r = *this;
@@ -120,15 +120,15 @@ class PanelRows {
   }
 
  private:
-  // Vector i of a block: the outputs at two places.
+  // Returns the address of vector i of a block: the outputs at two positions.
   template <class Codec>
   [[gnu::always_inline]] const uint8_t* row(size_t i, size_t which) const {
     constexpr size_t kInputs = kBlock / Codec::kSize;
     return rows_ +
            Codec::output(i / kInputs * 2 * kInputs + i % kInputs + which * kInputs) * stride_;
   }
-  // The last blocks of a row are read with some that were read before; all others but the first are
-  // a line of the cache.
+  // Reads the next blocks. The last blocks of a row are read together with some that were read
+  // before; all others but the first are one cache line.
   template <class Codec>
   [[gnu::always_inline]] void read() {
     const size_t first = read_ + kBlocks <= blocks_ ? read_ : blocks_ - kBlocks;
@@ -162,8 +162,8 @@ class PanelRows {
 
   const uint8_t *rows_, *next_;
   size_t stride_, blocks_;
-  size_t read_ = 0;          // blocks of a row
-  size_t at_ = 0, end_ = 0;  // of those in lines_: the next one, and where they end
+  size_t read_ = 0;          // blocks of a row that were read
+  size_t at_ = 0, end_ = 0;  // of the blocks in lines_: the next one, and their end
   uint8_t* lines_;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights on Arm: 8 rows x 8 outputs over FMLA, weights out of scratch (layouts: arm_float.h).
-// The loop is assembly: of the orders and registers that compilers find
-// for the same instructions some reach 99 % of FMLA in the first-level cache and some 75 %. Internal linkage.
+// Float weights on Arm: 8 rows x 8 outputs with FMLA, weights decoded in scratch (layouts:
+// arm_float.h). The loop is assembly, because compilers find orders and registers for the same
+// instructions that reach between 75 % and 99 % of FMLA's speed in the first-level cache. Internal
+// linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -13,8 +14,8 @@ namespace moebius {
 namespace {
 namespace float_tiles {
 
-// One input: vectors b0 and b1 of outputs times the rows in x0 and x1. Sums: v0-v15, those of row r
-// in v[2r] and v[2r+1].
+// One input: vectors b0 and b1 of outputs times the rows in x0 and x1. Sums are v0-v15: those of
+// row r in v[2r] and v[2r+1].
 #define MOEBIUS_FLOAT_MEET(b0, b1, x0, x1) \
   "fmla v0.4s, v" #b0 ".4s, v" #x0         \
   ".s[0]\n\t"                              \
@@ -53,8 +54,8 @@ namespace float_tiles {
   "]\n\t"                                      \
   "ldp q" #x0 ", q" #x1 ", [%[x], #32 * " #i "]\n\t" MOEBIUS_FLOAT_MEET(b0, b1, x0, x1)
 
-// 4 * count inputs; those of an input lie side by side. A line of memory is asked for every four
-// inputs, `stride` bytes after the one before.
+// Processes 4 * count inputs, whose numbers are contiguous per input. Prefetches a line for every
+// four inputs, each `stride` bytes after the previous one.
 #define MOEBIUS_FLOAT_LOOP \
   "1:\n\t"                                                                            \
   "prfm pldl2keep, [%[a]]\n\t"                                                        \
@@ -75,7 +76,7 @@ struct Operands {
   size_t stride;
 };
 
-// dot [8 rows][8 outputs] += rows x outputs.
+// Adds rows x outputs to dot [8 rows][8 outputs].
 [[gnu::always_inline]] inline void add(Operands o, float* dot) {
   asm volatile(
       "ldp q0, q1, [%[d]]\n\t"
@@ -101,8 +102,8 @@ struct Operands {
         "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23");
 }
 
-// The same from zero and in registers, for a group that is finished at once: with groups of 32 the
-// way through memory took as long as the products.
+// Computes rows x outputs from zero, with sums in registers, for a group that is finished at once:
+// with groups of 32, going through memory took as long as the products.
 #define MOEBIUS_FLOAT_SUM(i) register float32x4_t d##i asm("v" #i)
 [[gnu::always_inline]] inline void whole(Operands o, float32x4_t (&dot)[8][2]) {
   MOEBIUS_FLOAT_SUM(0);

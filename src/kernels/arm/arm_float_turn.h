@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights on Arm, one of many small matrices that are multiplied in turn, as keys and values
-// are (GemmArgs::next): little has to be found out about them, memory is asked for the one that
-// comes next meanwhile, and sums go from registers to y. The bytes of the other loops: the same
-// chains. Layouts: arm_float.h. Internal linkage.
+// Float weights on Arm for many small matrices that are multiplied in turn, like keys and values
+// (GemmArgs::next): little is computed per matrix, the next one is prefetched meanwhile, and sums
+// go from registers to y. The bytes are those of the other loops, because chains are the same.
+// Layouts: arm_float.h. Internal linkage.
 //
-// Up to 8 rows take weights out of registers, decoded four vectors ahead of their use and spread
-// between the products: an operand that was made right before its use costs a third of the speed.
-// More rows take them out of scratch, 8 outputs at a time.
+// For up to 8 rows weights are decoded in registers, four vectors ahead of their use and spread
+// between the products: decoding right before use costs a third of the speed. For more rows they
+// are decoded to scratch, 8 outputs at a time.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/arm/arm_float_gemm.h"
@@ -15,12 +15,12 @@ namespace moebius {
 namespace {
 namespace float_family {
 
-constexpr size_t kSmallMatrix = 131072;  // weights that stay in the second-level cache
+constexpr size_t kSmallMatrix = 131072;  // number of weights that stay in the second-level cache
 
 // Outputs that are decoded to scratch together.
 template <class Codec>
 constexpr size_t kTogether = Codec::kVectors < 2 ? 8 : 4 * Codec::kVectors;
-// Rows that take weights out of registers.
+// Most rows for which weights are decoded in registers.
 template <class Codec>
 constexpr size_t kFewInTurn = Codec::kVectors <= 2 ? 8 : 4;
 
@@ -36,13 +36,15 @@ template <size_t kOffset>
   asm volatile("prfm pldl2keep, [%0, %1]" : : "r"(p), "i"(kOffset));
 }
 
-// Four inputs of R rows and V vectors of outputs. An item is a vector of outputs at an input.
+// Multiplies four inputs of R rows and V vectors of outputs. An item is a vector of outputs at one
+// input.
 template <class Codec, int R, int V>
 struct Step {
   using How = Meeting<Codec>;
   static constexpr int kRows = padded(R), kItems = 4 * V, kAhead = How::kAhead, kRing = 8;
   static constexpr size_t kInput = kNr * Codec::kSize, kBytes = kKr * kInput;
-  // Lines of what comes next for each step, so that all steps ask for a whole matrix.
+  // Lines of the next matrix to prefetch per step, so that all steps together cover the whole
+  // matrix.
   static constexpr int kLines =
       V * static_cast<int>(Codec::kSize) < 4 ? 1 : V * static_cast<int>(Codec::kSize) / 4;
 
@@ -52,7 +54,7 @@ struct Step {
   typename How::Rows x[kRows];
   float32x4_t acc[R][V];
 
-  // Item i of the step at w, or behind its end of the one at `after`.
+  // Decodes item i of the step at w, or of the step at `after` if i is beyond its end.
   template <int i>
   [[gnu::always_inline]] void decode([[maybe_unused]] const uint8_t* w,
                                      [[maybe_unused]] const uint8_t* after) {
@@ -108,7 +110,7 @@ struct InTurnProduct {
       : a(args), s(shape_of(*args.w->problem)), l(panel_layout(s, args.M)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
-  // The end of a chain, as of every group: f = fma(dot, scale, 0), times the factor of the row.
+  // Ends a chain like a group: f = fma(dot, scale, 0), times the factor of the row.
   template <int R, int V>
   [[gnu::always_inline]] void put(const float32x4_t (&acc)[R][V], size_t m, size_t n) const {
     float* y = a.y + m * a.ldy + (n - a.n0);
@@ -118,7 +120,8 @@ struct InTurnProduct {
                     vaddq_f32(acc[r][i], vdupq_n_f32(0)));
       return;
     }
-    float32x4_t out[R][V];  // sums whose address is known would not stay in registers
+    // a copy, because sums whose address is taken would not stay in registers
+    float32x4_t out[R][V];
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < V; ++i)
         out[r][i] = acc[r][i];
     put_scaled<R, V>(out, m, n);
@@ -144,7 +147,7 @@ struct InTurnProduct {
     }
   }
 
-  // --- many rows: 8 outputs lie in scratch at w, [input][8] ---
+  // --- many rows: 8 outputs are in scratch at w, [input][8] ---
 
   template <int R, int input, int i, int... r>
   [[gnu::always_inline]] static void meet(const float* x, const float* w,
@@ -179,7 +182,7 @@ struct InTurnProduct {
     }
     put<R, 2>(acc, m, n);
   }
-  // The rows behind the whole tiles: at most R.
+  // Computes the rows after the whole tiles: at most R.
   template <int R = kTile>
   void last_tile(const float* w, size_t m, size_t n) const {
     if (a.M - m == R) return tile<R, 0>(w, m, n, nullptr);
@@ -210,7 +213,7 @@ struct InTurn : InTurnProduct {
       put<R, V>(step.acc, 0, n);
     }
   }
-  // At most R rows; the fewer, the more vectors of outputs they have registers for.
+  // Computes at most R rows; with fewer rows there are registers for more vectors of outputs.
   template <int R = kFewInTurn<Codec>>
   void any_few() const {
     constexpr int kOutputVectors = R <= 2 ? 8 : R <= 4 ? 4 : 2;
@@ -218,7 +221,7 @@ struct InTurn : InTurnProduct {
     if constexpr (R > 1) any_few<R - 1>();
   }
 
-  // An input of the outputs that are decoded together: [outputs / 8][input][8].
+  // Decodes one input of the outputs that are decoded together: [outputs / 8][input][8].
   template <int... i>
   [[gnu::always_inline]] void expand_input(const Codec& codec, const uint8_t* from, float* to,
                                            std::integer_sequence<int, i...>) const {
@@ -239,7 +242,8 @@ struct InTurn : InTurnProduct {
       auto* to = reinterpret_cast<float*>(a.scratch);
       for (size_t k = 0; k < s.K_padded; ++k, from += kNr * Codec::kSize, to += 8)
         expand_input(codec, from, to, std::make_integer_sequence<int, kCount / 4>{});
-      asm volatile("" : : : "memory");  // operands are written before they are loaded
+      // makes sure that operands are written before they are loaded
+      asm volatile("" : : : "memory");
       for (size_t i = 0; i < kCount && n + i < a.n1; i += 8) {
         const float* w = reinterpret_cast<const float*>(a.scratch) + i * s.K_padded;
         size_t m = 0;
@@ -255,7 +259,7 @@ struct InTurn : InTurnProduct {
   }
 };
 
-// Few: the codec for few rows.
+// The product for matrices in turn. Few: the codec for few rows.
 template <class Codec, class Few>
 inline void gemm_in_turn(const GemmArgs& args) {
   const InTurn<Codec> g(args);
@@ -267,7 +271,7 @@ inline void gemm_in_turn(const GemmArgs& args) {
   }
   g.any_few();
 }
-// The kernel's entry.
+// The kernel's gemm: chooses between both loop nests.
 template <class Codec, class Few = Codec>
 inline void gemm_any(const GemmArgs& args) {
   if (args.next != nullptr && fits_in_turn<Codec>(*args.w->problem))

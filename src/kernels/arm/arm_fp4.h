@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which problems are fp4 on both sides as the integer kernels on Arm take them (arm_int8.h,
+// Tests for problems with fp4 on both sides that the integer kernels on Arm support (arm_int8.h,
 // arm_lanes.h). Internal linkage.
 #pragma once
 #include "kernels/kernel.h"
@@ -7,7 +7,7 @@
 namespace moebius {
 namespace {
 
-// Null, or why these are not E2M1 codes of weights and of rows in the same regular groups.
+// Returns null, or why weights and rows are not E2M1 codes in the same regular groups.
 inline const char* not_fp4_pair(const Problem& p) {
   if (p.code != CodeType::kFp4) return "the weights are not fp4";
   if (p.act.code != ActCode::kFp4) return "the checkpoint declares other activations than fp4";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiles of 1 to 10 rows x 8 outputs on CPUs with I8MM whose operands are made out of 4-bit codes in
-// registers, in assembly. SMMLA keeps its 4 per cycle although its operands come from an ALU, if
-// they are made a half step (8 inputs) before they are used and spread between products: 8 rows run
-// at 79 % of its speed (the unpacking is the other 20 %), with no scratch. Made right before their
-// use they halve it. The text of the loops is written by cmake/i8mm_assembly.cpp, which has their
+// registers, in assembly. SMMLA keeps its rate of 4 per cycle with operands from an ALU if these
+// are made a half step (8 inputs) before their use and spread between products: 8 rows run at 79 %
+// of its speed (unpacking is the other 20 %), without scratch. Operands made right before their use
+// halve the speed. The text of the loops is written by cmake/i8mm_assembly.cpp, which has their
 // register maps. Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -19,9 +19,9 @@ namespace moebius {
 namespace {
 namespace i8mm_registers {
 
-// --- one group; codes of one step past the last are loaded: scales and padding lie there ---
+// --- one group; the codes of one step past the last are loaded, where scales and padding are ---
 
-// y[8][8]: a whole tile of 8 rows, finished.
+// Computes a whole tile of 8 rows and stores the finished y[8][8].
 [[gnu::always_inline]] inline void channel_store(const uint8_t* x, const uint8_t* w, size_t steps,
                                                  const float32x4_t* scales, const float* row_scales,
                                                  float* y, size_t ldy) {
@@ -32,7 +32,7 @@ namespace i8mm_registers {
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// sums[P][4] of P pairs of rows.
+// Computes sums[P][4] of P pairs of rows.
 #define MOEBIUS_CODES_SUMS(loop)                       \
   asm volatile(loop MOEBIUS_I8MM_STORE_16              \
                : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n) \
@@ -62,8 +62,8 @@ template <int P>
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// Two pairs of rows and two panels, each with its own stream of codes (w and v), step by step in
-// turn: memory gives two streams a fifth more than one. sums[panel][pair][4].
+// Computes two pairs of rows and two panels, each with its own stream of codes (w and v),
+// alternating step by step: memory delivers a fifth more with two streams. sums[panel][pair][4].
 [[gnu::always_inline]] inline void channel_two(const uint8_t* x, const uint8_t* w, const uint8_t* v,
                                                size_t steps, int32x4_t (&sums)[2][2][4]) {
   asm volatile(MOEBIUS_I8MM_CODES_TWO_PANELS
@@ -72,7 +72,7 @@ template <int P>
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// One row or a pair of rows and two panels: 32 inputs of the one and of the other in turn, `twice`
+// Computes one row or a pair of rows and two panels, alternating between 32 inputs of each, `twice`
 // times. sums[panel][4].
 #define MOEBIUS_CODES_STREAMS(loop)                                     \
   asm volatile(loop                                                     \
@@ -90,9 +90,9 @@ template <bool kPair>
   }
 }
 
-// --- groups of an even number of steps, scales bf16 right behind their codes ---
+// --- groups of an even number of steps, with bf16 scales directly after their codes ---
 
-// Two pairs of rows: f[2][4] = the groups' sums times their scales.
+// Computes two pairs of rows: f[2][4] = sum over groups of their sums times their scales.
 [[gnu::always_inline]] inline void grouped(const uint8_t* x, const uint8_t* w, size_t groups,
                                            size_t steps, float32x4_t (&f)[2][4]) {
   size_t n;
@@ -103,8 +103,8 @@ template <bool kPair>
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// One row or a pair of rows and two panels, group after group in turn. f: 2 vectors of each panel
-// for one row, 4 for a pair.
+// Computes one row or a pair of rows and two panels, alternating group by group. f: 2 vectors per
+// panel for one row, 4 for a pair.
 #define MOEBIUS_CODES_GROUPED_STREAMS(loop)                                             \
   asm volatile(loop                                                                     \
                : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), \
@@ -124,9 +124,9 @@ template <bool kPair>
   }
 }
 
-// 3 to 5 pairs of rows: 4 outputs at a time, so that sums and f of all pairs stay in registers. A
-// panel is read twice, the second time from the first-level cache. out[2 * pair + j] += outputs 2j
-// and 2j + 1 of the four; scales: their offset from the last two steps of a group.
+// Computes 3 to 5 pairs of rows, 4 outputs at a time, so that sums and f of all pairs stay in
+// registers. A panel is read twice, the second time from the first-level cache. out[2 * pair + j]
+// += outputs 2j and 2j + 1 of the four; scales: their offset from the last two steps of a group.
 #define MOEBIUS_CODES_NARROW(loop)                                                              \
   asm volatile(                                                                                 \
       loop                                                                                      \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles in which a prefill spends its time, in assembly: operands from the first-level cache,
-// sums in registers. The compilers order the loads so that SMMLA runs at three quarters of its
-// speed; this order reaches 97 % (channel). The text of the loops is written by
+// The tiles in which reading prompts spends its time, in assembly: operands from the first-level
+// cache, sums in registers. The compilers order the loads so that SMMLA runs at three quarters of
+// its speed; this order reaches 97 % (channel). The text of the loops is written by
 // cmake/i8mm_assembly.cpp, which has their register maps. Layouts: arm_int8.h. Internal linkage;
 // only for units compiled with I8MM.
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "kernels/arm/arm_i8mm_asm.h"
 
-// What the loops overwrite besides their operands; those with groups keep f in v12-v23.
+// Registers that the loops overwrite besides their operands; loops with groups keep f in v12-v23.
 #define MOEBIUS_SUM_VECTORS                                                                      \
   "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v24", "v25", "v26", \
       "v27", "v28", "v29", "v30", "v31"
@@ -28,7 +28,7 @@ namespace i8mm_tiles {
 
 // --- 8 rows x 8 outputs, one group ---
 
-// sums[16] of `steps` steps of 16 inputs, to go on with in C++: for chunks of K.
+// Computes sums[16] over `steps` steps of 16 inputs; C++ continues with them, for chunks of K.
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                int32x4_t (&sums)[16]) {
   size_t n = steps - 1;
@@ -38,8 +38,9 @@ namespace i8mm_tiles {
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// y[8][8] = the sums as floats times the scales of the outputs (four vectors, each for two outputs
-// twice), times those of the rows. A product with +0 added is never -0, as in the reference.
+// Stores y[8][8]: the sums as floats times the scales of the outputs (four vectors, each for two
+// outputs twice), times those of the rows. +0 is added to each product, so that it is never -0, as
+// in the reference.
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                const uint8_t* scales, const float* row_scales,
                                                float* y, size_t ldy) {
@@ -57,12 +58,12 @@ namespace i8mm_tiles {
 // below 2^22 are exact steps of the float, and FSUB takes the start out again. Every second one by
 // SCVTF, all of them before the first FMLA, is the fastest mix.
 
-// The twelve results of a tile, which stay in registers behind the assembly.
+// The twelve results of a tile, which stay in registers after the assembly.
 #define MOEBIUS_FLOATS_OUT                                                                \
   "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), \
       "=&w"(f8), "=&w"(f9), "=&w"(f10), "=&w"(f11)
-// Memory behind a pointer as an input, so that no "memory" clobber makes the compiler forget what
-// it knows.
+// Declares memory behind a pointer as an input, so that no "memory" clobber is needed, after which
+// the compiler would reload everything.
 #define MOEBIUS_READS(p) "m"(*reinterpret_cast<const uint8_t(*)[1u << 28]>(p))
 
 #define MOEBIUS_GROUPED_6X8(start, end)                                                   \
@@ -73,9 +74,9 @@ namespace i8mm_tiles {
         MOEBIUS_READS(x), MOEBIUS_READS(w), MOEBIUS_READS(scales), MOEBIUS_READS(begin)   \
       : MOEBIUS_SUM_VECTORS, "cc")
 
-// f[12] = begin[12] + the groups, of an even number of steps each; `gap` = bytes between the codes
-// of neighbouring groups, scales 64 bytes per group; kShift: operands are 1 << kShift times too
-// large; small: all sums of a group are below 2^22.
+// Computes f[12] = begin[12] + the groups, of an even number of steps each. `gap`: bytes between
+// the codes of neighbouring groups; scales: 64 bytes per group; kShift: operands are 1 << kShift
+// times too large; small: all sums of a group are below 2^22.
 template <int kShift>
 [[gnu::always_inline]] inline void grouped_6x8(const uint8_t* x, const uint8_t* w,
                                                const uint8_t* scales, size_t groups, size_t steps,
@@ -100,7 +101,7 @@ template <int kShift>
   f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
 }
 
-// 4 rows x 8 outputs: what is left of a number of rows that 6 does not divide.
+// Computes 4 rows x 8 outputs: the remainder of a number of rows that 6 does not divide.
 #define MOEBIUS_GROUPED_4X8(start, end)                                                      \
   asm volatile(                                                                              \
       MOEBIUS_I8MM_GROUPED_BEGIN_8 start MOEBIUS_I8MM_GROUPED_4X8 end MOEBIUS_I8MM_STORE_F_8 \
@@ -126,8 +127,8 @@ template <int kShift>
   }
 }
 
-// 6 rows x 8 outputs with a factor per row and group (fp4, operands 4 times too large together) and
-// any number of steps.
+// Computes 6 rows x 8 outputs with a factor per row and group (fp4, whose operands are together 4
+// times too large) and any number of steps.
 [[gnu::always_inline]] inline void rows_6x8(const uint8_t* x, const uint8_t* w,
                                             const uint8_t* scales, size_t groups, size_t steps,
                                             size_t gap, const float* row_scales, size_t row_next,
@@ -160,8 +161,8 @@ template <int kShift>
                : [x] "+r"(x), [w] "+r"(w), [n] "+r"(steps), [y] "+r"(y)                  \
                : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy), [b] "r"(sums) \
                : MOEBIUS_ALL_VECTORS, "cc", "memory")
-// y[2 P][12] of P = 3 or 4 pairs of rows over the last (or only) chunk of K; sums: of the chunks
-// before, or null. scales: six vectors, each for two outputs twice.
+// Stores y[2 P][12] of P = 3 or 4 pairs of rows over the last (or only) chunk of K; sums: of the
+// chunks before, or null. scales: six vectors, each for two outputs twice.
 template <int P>
 [[gnu::always_inline]] inline void twelve(const uint8_t* x, const uint8_t* w, size_t steps,
                                           const int32_t* sums, const float32x4_t* scales,
@@ -177,7 +178,7 @@ template <int P>
   }
 }
 
-// sums[24][4] += those of a chunk of K.
+// Adds the sums of a chunk of K to sums[24][4].
 #define MOEBIUS_TWELVE_ADD(loop)                                       \
   asm volatile(MOEBIUS_I8MM_TWELVE_LOAD loop MOEBIUS_I8MM_TWELVE_STORE \
                : [x] "+r"(x), [w] "+r"(w), [n] "+r"(steps)             \

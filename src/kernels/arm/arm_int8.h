@@ -122,7 +122,7 @@ inline size_t row_bytes(const Problem& p) {
 
 struct PanelLayout {
   size_t pairs, scales, sums, zeros, group_scales,
-      bytes;  // offsets behind the codes, which start at 0
+      bytes;  // offsets after the codes, which start at 0
 };
 inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   PanelLayout l{};
@@ -138,15 +138,16 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, shape_of(p), M).bytes;
 }
 
-// Many rows: int8 operands of a few panels, a chunk of K at a time, are made once in scratch and
-// stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile of rows; with
-// half for them it is slower). Longer K is cut; sums wait in scratch between the chunks.
+// Layout of scratch for many rows: int8 operands of several panels, a chunk of K at a time, are
+// made once and stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile
+// of rows; half for them is slower). Longer K is divided; sums wait in scratch between chunks.
 struct Blocking {
-  size_t chunk_groups, chunks;  // groups per chunk of K (grouped), chunks
+  size_t chunk_groups, chunks;  // groups per chunk of K (if grouped); number of chunks
   size_t chunk_k;               // inputs per chunk
-  size_t panels;                // panels expanded at once
+  size_t panels;                // panels decoded at once
   size_t codes, extras, state,
-      bytes;  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; all
+      // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; total
+      bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
   constexpr size_t kChunkK = 2048, kPanelBytes = 16384, kMostPanels = 8;
@@ -168,11 +169,11 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   b.bytes = b.state + (b.chunks > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
 }
-// Rows and operands that are read together must not meet in the same sets of the first-level cache:
+// Rows and operands that are read together must not use the same sets of the first-level cache:
 // operands begin half a way (of 64 KiB in 4) apart from the panel of rows.
 constexpr size_t kWay = 16384, kApart = kWay / 2;
-// Without groups 4-bit codes of many rows go by 12 outputs, and sums that wait by tiles of up to 24
-// vectors.
+// Without groups, 4-bit codes of many rows are computed for 12 outputs at a time, and waiting sums
+// have tiles of up to 24 vectors.
 constexpr size_t kTwelve = 12, kTwelveSums = 96;
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);
@@ -186,7 +187,7 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   return up((most > few ? most : few) + kWay, 64);
 }
 
-// The kernels of a unit.
+// The table of a unit's kernels.
 struct Kernels {
   Kernel list[3];
 };

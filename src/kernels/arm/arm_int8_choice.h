@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: which loop meets a matrix, for (rows, K, group, scale type). One table per engine, one pure function over it,
-// known on every architecture so that a test can print what runs. Internal linkage.
+// The int8 family on Arm: chooses the loop for (rows, K, group, scale type). One table per engine
+// and one pure function over it, available on every architecture, so that a test can print the
+// choices. Internal linkage.
 //
-// Rows go in pairs, pairs in tiles of at most `pairs`; a tile meets 8 outputs (a panel) at a time unless its form says otherwise.
+// Rows are processed in pairs, pairs in tiles of at most `pairs`; a tile is multiplied with 8
+// outputs (a panel) at a time unless its form says otherwise.
 #pragma once
 #include "kernels/arm/arm_int8.h"
 
@@ -11,37 +13,40 @@ namespace {
 namespace int8_family {
 
 enum class Form : uint8_t {
-  kRegisters,      // in a table: operands are made in registers. Becomes one of the next four
-  kOneRow,         // one row, several panels at a time (streams)
-  kFewRows,        // one or two pairs of rows, several panels at a time
-  kTiles,          // tiles of rows against one panel after the other
-  kChunks,         // the same, a chunk of K at a time: long K that several tiles meet
-  kTwelveOutputs,  // operands of 12 outputs are made in scratch, then every tile of rows reads them
-  kScratch,  // operands of some panels are made in scratch, then every tile of rows reads them
+  kRegisters,  // only in tables: operands are made in registers; becomes one of the next four forms
+  kOneRow,     // one row, several panels at a time (streams)
+  kFewRows,    // one or two pairs of rows, several panels at a time
+  kTiles,      // tiles of rows with one panel after another
+  kChunks,     // as kTiles, a chunk of K at a time: for long K and several tiles
+  kTwelveOutputs,  // operands of 12 outputs are made in scratch, then read by every tile of rows
+  kScratch,  // operands of several panels are made in scratch, then read by every tile of rows
 };
 
 enum CodeKinds : uint8_t { kNibbleCodes = 1, kByteCodes = 2, kFp4Codes = 4, kAllCodes = 7 };
 enum class Groups : uint8_t { kAny, kOne, kSeveral };
 
-// A row of an engine's table; the first that fits decides.
+// A row of an engine's table; the first row that fits decides.
 struct TileRule {
   uint8_t codes;  // CodeKinds
   Groups groups;
-  bool plain;   // only without zero points of weights and rows
-  bool bf16;    // only with scales kept as bf16
-  size_t rows;  // up to so many
+  bool plain;   // true: only without zero points of weights and rows
+  bool bf16;    // true: only with scales stored as bf16
+  size_t rows;  // most rows
   Form form;
-  uint8_t pairs;  // of rows in a tile, at most
+  uint8_t pairs;  // most pairs of rows in a tile
 };
 
 struct Engine {
   const char* name;
   uint8_t pairs, pairs_few,
-      pairs_grouped;  // largest tile: one group, the same out of registers, several groups
+      // largest tile: one group; the same with operands made in registers; several groups
+      pairs_grouped;
   uint8_t streams_one, streams_pair,
-      streams_two_pairs;  // panels at a time, for one row and for one and two pairs
+      streams_two_pairs;  // panels at a time, for one row, one pair and two pairs
   bool
-      registers;  // plain 4-bit codes become operands in hand-written loops; with groups 4 outputs at a time for 3 pairs and more
+      // plain 4-bit codes are decoded in hand-written loops; with groups, 4 outputs at a time for 3
+      // and more pairs
+      registers;
   const TileRule* rules;
   size_t count;
 };
@@ -75,7 +80,7 @@ constexpr Engine kDotprodEngine = {"arm_dotprod", 2, 2, 2, 2, 2, 1, false, kDotp
 constexpr Engine kNeonEngine    = {"arm_neon",    1, 1, 1, 2, 1, 1, false, kNeonRules,    sizeof kNeonRules / sizeof(TileRule)};
 // clang-format on
 
-// Pairs of rows in tiles of at most `most` pairs, as even as possible.
+// Divides pairs of rows into tiles of at most `most` pairs, as evenly as possible.
 struct TileMap {
   size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
   constexpr TileMap(size_t pairs, size_t most)
@@ -88,12 +93,17 @@ struct TileChoice {
   Form form;
   uint8_t pairs;
   bool
-      four_outputs;  // plain 4-bit codes with groups out of registers: tiles of 3 pairs and more may meet 4 outputs at a time
+      // plain 4-bit codes with groups, decoded in registers: tiles of 3 and more pairs may compute
+      // 4 outputs at a time
+      four_outputs;
   size_t
-      chunk;  // inputs per chunk of K, or 0: tiles out of registers (kTwelveOutputs: its last outputs) meet all of K at once
+      // inputs per chunk of K; 0: tiles with operands in registers (kTwelveOutputs: its last
+      // outputs) process all of K at once
+      chunk;
 };
 
-// Out of registers: inputs per chunk of K that stay in the first-level cache with the rows of a tile.
+// Returns the inputs per chunk of K that stay in the first-level cache together with the rows of a
+// tile, for operands made in registers.
 constexpr size_t register_chunk(const Shape& s) {
   constexpr size_t kChunk = 2048;
   if (s.K_padded <= kChunk * 5 / 4) return s.K_padded;
@@ -116,7 +126,8 @@ constexpr TileChoice choose_tile(const Engine& e, const Shape& s, size_t M) {
   const size_t pairs = (M + 1) / 2, most = s.grouped() ? e.pairs_grouped : e.pairs,
                chunk = register_chunk(s);
   const TileMap map(pairs, r.pairs);
-  // With groups a chunk is met 4 outputs at a time, which three pairs of rows pay for unless groups are short.
+  // A chunk with groups is computed 4 outputs at a time, which pays off for three pairs of rows
+  // unless groups are short.
   const bool chunks = e.registers && r.plain && chunk < s.K_padded && map.tiles > 1 &&
                       map.base >= 3 && (!s.grouped() || s.group_k < 128 || map.base >= 4);
   TileChoice c{r.form, r.pairs, e.registers && s.grouped() && r.plain, chunks ? chunk : 0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on Arm: one call of a kernel, and its form for few rows, whose operands are made
-// in registers: which rows and outputs meet in a tile. Loops: arm_int8_loops.h, layouts:
-// arm_int8.h, many rows: arm_int8_gemm.h. Internal linkage.
+// in registers: divides rows and outputs into tiles. Loops: arm_int8_loops.h, layouts: arm_int8.h,
+// many rows: arm_int8_gemm.h. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -35,7 +35,7 @@ struct NoTiles {
   }
 };
 
-// One call of the kernel, for an engine, corrections kFix, with or without groups.
+// One call of the kernel, for an engine and corrections kFix, with or without groups.
 template <class E, int kFix, bool kGrouped>
 struct FewRows {
   static constexpr Engine kEngine = E::kEngine;
@@ -81,8 +81,8 @@ struct FewRows {
     return t;
   }
 
-  // While the tiles of some panels are multiplied, the codes that come next are fetched: as many
-  // lines per tile.
+  // Prefetches the codes that come next while the tiles of several panels are computed: the same
+  // number of lines per tile.
   struct Ahead {
     const uint8_t* next;
     size_t each;
@@ -98,7 +98,7 @@ struct FewRows {
   template <class Codec>
   static constexpr bool kRegisters = E::template has_registers<Codec, kFix, kGrouped>();
 
-  // Sums of 4-bit codes, 16 times too large, times the scales of their outputs.
+  // Multiplies sums of 4-bit codes, which are 16 times too large, by the scales of their outputs.
   template <int P>
   [[gnu::always_inline]] static inline void finish_sums(const Tile& t, const int32x4_t (&v)[P][4],
                                                         float32x4_t (&f)[P][4]) {
@@ -108,8 +108,8 @@ struct FewRows {
         vfmaq_f32(vdupq_n_f32(0), to_float<4>(v[i / 4][i % 4]), scales[i % 4]);
   }
 
-  // One row (f[2][2], in order) or a pair (f[2][1][4]) from two panels in assembly; false: not
-  // these groups.
+  // Computes one row (f[2][2], in order) or a pair (f[2][1][4]) from two panels in assembly; false:
+  // not possible for these groups.
   template <bool kPair, class F>
   [[gnu::always_inline]] static inline bool from_streams(const Tile& t, F& f) {
     if constexpr (kGrouped) {
@@ -163,8 +163,8 @@ struct FewRows {
       store<P>(f[u], row_scales + 2 * pair, G, out(pair, at), a.ldy, rows_from(pair), valid(at));
     }
   }
-  // A single row, streams_one panels at a time, each a share of the block away; what is left over
-  // goes one by one.
+  // Computes a single row, streams_one panels at a time, which are equal shares of the block apart;
+  // remaining panels are computed one by one.
   template <int S, class Codec>
   void single_at(size_t n, size_t apart) const {
     Tile t = packed_tile(0, n);
@@ -196,21 +196,22 @@ struct FewRows {
     for (size_t i = 0; i < each; ++i) single_at<S, Codec>(a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) single_at<1, Codec>(a.n0 + i * kNr, 0);
   }
-  // S streams through the block, each a share of its panels; what is left over goes one by one.
+  // Computes a tile with S streams through the block, each a share of its panels; remaining panels
+  // are computed one by one.
   template <class Engine, int P, int S, class Codec>
   void streams(size_t pair) const {
     const size_t panels = (a.n1 - a.n0 + kNr - 1) / kNr, each = panels / S;
     for (size_t i = 0; i < each; ++i) packed<Engine, P, S, Codec>(pair, a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) packed<Engine, P, 1, Codec>(pair, a.n0 + i * kNr, 0);
   }
-  // 8 whole rows and outputs, finished in assembly.
+  // Computes 8 whole rows and outputs, finished in assembly.
   void whole(size_t pair, size_t n) const {
     const Tile t = packed_tile(pair, n);
     float32x4_t scales[4];
     pair_scales(t.extras, t.bf16, t.factor, scales);
     E::registers_store(t.a, t.w, t.steps, scales, row_scales + 2 * pair, out(pair, n), a.ldy);
   }
-  // 3 to 5 pairs of rows with groups, 4 outputs at a time.
+  // Computes 3 to 5 pairs of rows with groups, 4 outputs at a time.
   template <int P>
   void narrow(size_t pair, size_t n) const {
     float32x4_t f[P][4] = {};
@@ -220,16 +221,16 @@ struct FewRows {
   template <int P, class Codec>
   void tile_at(size_t pair, size_t n) const {
     if constexpr (kGrouped && kRegisters<Codec> &&
-                  P >= 3)  // longer groups: 6 sums are too few at a time
+                  P >= 3)  // for longer groups, 6 sums at a time are too few
       if (P > 3 || (choice.four_outputs && s.group_k == 32)) return narrow<P>(pair, n);
     if constexpr (!kGrouped && kRegisters<Codec> &&
-                  P == 4)  // a single tile waits for memory, not for its end
+                  P == 4)  // a single tile waits for memory, so finishing in assembly gains nothing
       if (map.tiles > 1 && rows_from(pair) >= 8 && valid(n) == kNr) return whole(pair, n);
     if constexpr (P <= (kGrouped ? kEngine.pairs_grouped : kEngine.pairs_few))
       packed<E, P, 1, Codec>(pair, n, 0);
   }
-  // 3 to 5 pairs of rows over the inputs k0 to k1 of a panel; sums (of groups: floats) of the
-  // chunks before and for the next one in `waiting`.
+  // Computes 3 to 5 pairs of rows over inputs k0 to k1 of a panel; `waiting` holds sums (floats, if
+  // grouped) of earlier chunks and receives those for the next one.
   template <int P>
   void chunk_at(size_t pair, size_t n, size_t k0, size_t k1, uint8_t* waiting) const {
     Tile t = packed_tile(pair, n);
@@ -254,9 +255,9 @@ struct FewRows {
     }
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
-  // Several tiles and long K: all tiles over a chunk of it, then over the next one, so that codes
-  // come from the first-level cache for all tiles but the first, and what comes next is asked for
-  // in small portions.
+  // Several tiles and long K: computes all tiles over a chunk of K, then over the next one, so that
+  // codes come from the first-level cache for all tiles but the first, and prefetches are spread
+  // evenly.
   void chunks_from(size_t n) const {
     const size_t chunk = choice.chunk;
     const auto at = [&](size_t k) {
@@ -286,7 +287,7 @@ struct FewRows {
         }
       }
   }
-  // All tiles of rows against one panel after the other, from n on.
+  // Computes all tiles of rows with one panel after another, from n on.
   template <class Codec>
   void tiles_from(size_t n) const {
     if constexpr (kRegisters<Codec>)

@@ -22,9 +22,10 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   using typename Base::Ahead;
   static constexpr bool kRegisters = Base::template kRegisters<Nibbles>;
 
-  // --- many rows, 4 bits, no groups: 12 outputs at a time become int8 operands, if the engine has tiles of that width ---
+  // --- many rows, 4 bits, no groups: 12 outputs at a time are decoded, if the engine has tiles of
+  // that width ---
 
-  // 16 inputs of `pairs` pairs of outputs.
+  // Decodes 16 inputs of `pairs` pairs of outputs.
   template <int pairs>
   [[gnu::always_inline]] static inline void expand_pairs(const uint8_t* from, uint8_t* to) {
     uint8x16_t even[pairs], odd[pairs];
@@ -33,8 +34,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     store_pairs(to, even);
     store_pairs(to + 96, odd);
   }
-  // Twelve outputs are a whole panel and half of a neighbour: of the one behind it (kFirst) or in
-  // front of it.
+  // Decodes twelve outputs: a whole panel and half of a neighbour, which is the next one (kFirst)
+  // or the previous one.
   template <bool kFirst>
   void expand_twelve(size_t n, size_t k0, size_t steps, uint8_t* to,
                      float32x4_t (&scales)[6]) const {
@@ -56,7 +57,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       }
     }
   }
-  // A tile of rows over one chunk of K; sums of chunks wait in `sums`.
+  // Computes a tile of rows over one chunk of K; sums of chunks wait in `sums`.
   template <int P>
   void twelve(const uint8_t* x, const uint8_t* w, size_t steps, int32_t* sums, bool last,
               const float32x4_t* scales, size_t pair, float* y) const {
@@ -69,7 +70,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     for (size_t i = 0; i < rows; ++i)
       __builtin_memcpy(y + i * a.ldy, all + i * kTwelve, kTwelve * sizeof(float));
   }
-  // Outputs n .. n + 11.
+  // Computes outputs n .. n + 11.
   template <bool kFirst>
   void twelves(const Blocking& b, size_t n, uint8_t* codes, int32_t* sums) const {
     float32x4_t scales[6];
@@ -79,8 +80,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       const size_t steps = ((last ? s.K_padded : k0 + b.chunk_k) - k0) / kKr;
       const size_t at = n / kNr * kNr;
       expand_twelve<kFirst>(at, k0, steps, codes, scales);
-      // What comes next: the next chunk, or the panels behind (of which a first block has used one
-      // and a half).
+      // Prefetches what is needed next: the next chunk, or the following panels (of which a first
+      // block has used one and a half).
       const uint8_t* next =
           last ? panel(at) + 2 * s.stride() : panel(at) + (k0 + b.chunk_k) * (kNr / 2);
       const size_t end = (a.n1 - a.n0) / (2 * kTwelve) * (2 * kTwelve) + a.n0;
@@ -116,17 +117,18 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     this->template tiles_from<Nibbles>(n);
   }
 
-  // --- many rows: a few panels become int8 operands and expanded scales, then every tile of rows reads them ---
+  // --- many rows: several panels are decoded with their scales, then read by every tile of rows
+  // ---
 
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps;  // of this chunk of K
-    size_t k0, g0;         // where it begins
+    size_t groups, steps;  // in this chunk of K
+    size_t k0, g0;         // begin of the chunk
     bool first, last;
   };
 
-  // 32 codes as operands: those of the even inputs and those of the odd ones.
+  // Splits 32 codes into operands: those of even inputs and those of odd inputs.
   template <class Codec>
   [[gnu::always_inline]] static inline void split(uint8x16_t v, uint8x16_t& even, uint8x16_t& odd) {
     if constexpr (kFix == kRowScales) {
@@ -175,7 +177,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     }
   }
 
-  // What is the same for all tiles of a chunk.
+  // Returns the part of Tile that is equal for all tiles of a chunk.
   template <class Codec>
   Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
@@ -187,7 +189,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     if (kFix == kRowScales) t.row_scales += c.g0 * t.sums_group;
     return t;
   }
-  // One tile of rows against the panels from n on.
+  // Computes one tile of rows with the panels from n on.
   template <int P, class Codec>
   void expanded(const Scratch& c, const Tile& same, size_t pair, size_t n, size_t end) const {
     Tile t = same;
@@ -226,7 +228,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
     const Tile same = chunk_tile<Codec>(c);
-    const uint8_t* next = nullptr;  // what is expanded next
+    const uint8_t* next = nullptr;  // what is decoded next
     size_t lines = 0;
     if (!s.bytes && !c.last) {
       next = panel(n) +
@@ -290,8 +292,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       if (choice.form == Form::kTwelveOutputs) return by_twelve();
     if (choice.form != Form::kScratch)
       return s.bytes ? this->template few<Bytes<0>>() : this->template few<Nibbles>();
-    // The hot case spares itself an operation per operand; the others share the code of one byte
-    // per code.
+    // The hot case saves an operation per operand; all others share the code for one byte per code.
     if constexpr (kFix == kPlain && kGrouped)
       if (!s.bytes) return many<Bytes<4>>();
     many<Bytes<0>>();

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: the loop nest, once, over an engine (how 2x8 times 8x2 codes are
-// multiplied: SMMLA, SDOT or SMULL) and a codec (how operands come out of memory). Layouts:
-// arm_int8.h. Internal linkage.
+// The int8 family on Arm: the loop nest, written once over an engine (the multiplication of 2x8 by
+// 8x2 codes: SMMLA, SDOT or SMULL) and a codec (how operands are loaded). Layouts: arm_int8.h.
+// Internal linkage.
 //
 // An engine has: X, two rows of 8 codes; Acc, the running sums of 2 rows x 2 outputs; load, zero,
 // step, sum -> int32x4 [row0 out0, row0 out1, row1 out0, row1 out1]; One, the engine for a single
 // row, with four(a, b) -> the 4 outputs of two Acc; and its tile sizes and stream counts.
 //
 // 4-bit operands are used 16 times too large (SHL 4 for the low nibbles, AND 0xF0 for the high
-// ones: two operations for 32 weights); SCVTF with 4 fraction bits takes the factor out again,
-// exactly.
+// ones: two operations for 32 weights); SCVTF with 4 fraction bits removes the factor exactly.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -74,7 +73,7 @@ template <int kShift>
   }
 }
 
-// Scales, zero points or sums of 8 outputs as four vectors [v0,v1,v0,v1].
+// Arranges scales, zero points or sums of 8 outputs as four vectors [v0,v1,v0,v1].
 [[gnu::always_inline]] inline void in_pairs(float32x4_t lo, float32x4_t hi, float32x4_t (&out)[4]) {
   const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
   out[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l));
@@ -87,7 +86,7 @@ template <int kShift>
   in_pairs(vreinterpretq_f32_s32(lo), vreinterpretq_f32_s32(hi), f);
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) out[j] = vreinterpretq_s32_f32(f[j]);
 }
-// Scales of 8 outputs in two vectors; `factor`: the static scale of the activations, else 1.
+// Returns scales of 8 outputs in two vectors; `factor`: the static scale of activations, or 1.
 [[gnu::always_inline]] inline void two_scales(const uint8_t* p, bool bf16, float factor,
                                               float32x4_t (&s)[2]) {
   if (bf16) {
@@ -121,8 +120,8 @@ template <class T>
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = T(vld1q_u8(p + 16 * j));
 }
 
-// 64 bytes. Two registers by one instruction take a cycle, by two instructions two cycles each:
-// that halves the time of an expansion.
+// Stores 64 bytes. One instruction that stores two registers takes a cycle, two instructions take
+// two cycles each: this halves the time of decoding to scratch.
 template <class T>
 [[gnu::always_inline]] inline void store_four(uint8_t* p, const T (&v)[4]) {
   // clang-format off
@@ -145,32 +144,33 @@ template <class T, size_t n>
   }
 }
 
-// What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have.
+// Corrections of sums besides their scale. kRowZeros: rows have zero points, weights may have.
 // kRowScales: rows have a scale per group.
 enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
 
-// What one call of multiply works on.
+// Operands of one call of multiply().
 struct Tile {
-  const uint8_t* a;              // rows, 16 * pairs bytes for every 8 inputs
+  const uint8_t* a;              // rows: 16 * pairs bytes for every 8 inputs
   const uint8_t* w;              // codes of the first group
-  const uint8_t* extras;         // scales of the first group, zeros and sums at their offsets
-  size_t groups, steps;          // steps of 16 inputs per group
+  const uint8_t* extras;         // scales of the first group, with zeros and sums at their offsets
+  size_t groups, steps;          // steps: of 16 inputs, per group
   size_t w_group, extras_group;  // bytes from group to group
   size_t zeros_at, sums_at;      // offsets of zeros and sums of the weights from the scales
   size_t stream;                 // bytes to the panel that the next stream reads
   const int32_t*
-      sums;  // sums of the rows' codes in the first group, 4 per pair; null: no weight zeros
+      // sums of the rows' codes in the first group, 4 per pair; null: weights have no zero points
+      sums;
   size_t sums_group;         // int32s from group to group
   const int32_t* row_zeros;  // 4 per pair
   const float*
       row_scales;  // 4 per pair and group (kRowScales), sums_group floats from group to group
   bool bf16;
   float factor;
-  const uint8_t* state_in;  // sums of the chunks of K before this one, or null
-  uint8_t* state_out;       // where to leave the sums if K goes on, else null
+  const uint8_t* state_in;  // sums of the chunks of K before this one; null: none
+  uint8_t* state_out;       // receives the sums if another chunk follows; else null
 };
 
-// acc - zero(w) * sum(x) - zero(x) * sum(w - zero(w)), in units of 1 << shift.
+// Computes acc - zero(w) * sum(x) - zero(x) * sum(w - zero(w)), in units of 1 << shift.
 template <int P, int kShift, int kFix, bool kExpanded>
 [[gnu::always_inline]] inline void correct(const Tile& t, size_t g, size_t at,
                                            int32x4_t (&v)[P][4]) {
@@ -199,9 +199,9 @@ template <int P, int kShift, int kFix, bool kExpanded>
   }
 }
 
-// f[u][i][j] = sum over groups for rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u
-// reads. Several streams: a thread that reads one sequence of addresses reaches four fifths of the
-// memory's speed.
+// Computes f[u][i][j]: sums over groups for rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that
+// stream u reads. Several streams are used, because a thread that reads one sequence of addresses
+// reaches only four fifths of the memory's speed.
 template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGrouped>
 [[gnu::always_inline]] inline void multiply(const Tile& t, float32x4_t (&f)[S][P][4]) {
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
@@ -271,8 +271,8 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
           vst1q_u8(t.state_out + 16 * (4 * i + j), vreinterpretq_u8_f32(f[0][i][j]));
 }
 
-// A single row: f[u] = 8 outputs of the panel that stream u reads, in order; half the work of a
-// pair at the end of a group.
+// Computes a single row: f[u] = 8 outputs, in order, of the panel that stream u reads; ending a
+// group takes half the work of a pair.
 template <class E, int S, class Codec, int kFix, bool kGrouped>
 [[gnu::always_inline]] inline void multiply_one(const Tile& t, float32x4_t (&f)[S][2]) {
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = vdupq_n_f32(0);
@@ -319,8 +319,8 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
   }
 }
 
-// y = f * scale of the row; rows past `rows` and outputs past `valid` are not stored.
-// Row r of a pair: 8 outputs from four 2x2 blocks.
+// --- storing y = f * scale of the row; rows past `rows` and outputs past `valid` are not stored
+// --- row_of() extracts row r of a pair: 8 outputs from four 2x2 blocks.
 [[gnu::always_inline]] inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
     const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);

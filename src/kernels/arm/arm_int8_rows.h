@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: quantization of rows, panels of rows (layouts: arm_int8.h). Plain NEON,
-// so the same for every unit of the family; internal linkage.
+// The int8 family on Arm: quantizes rows and makes panels of rows (layouts: arm_int8.h). Plain
+// NEON, so the same for every unit of the family; internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -12,9 +12,10 @@ namespace moebius {
 namespace {
 namespace int8_family {
 
-// ---------------------------------------------------------------------------------------------- rows
+// --- rows ---
 
-// Bits of the largest magnitude: ordered like the numbers, NaN and infinity on top.
+// Returns the bits of the largest magnitude, which are ordered like the numbers; NaN and infinity
+// are largest.
 inline uint32_t amax_bits(const float* x, size_t K) {
   const uint32x4_t magnitude = vdupq_n_u32(0x7fffffffu);
   uint32x4_t top[4] = {};
@@ -31,7 +32,7 @@ inline uint32_t amax_bits(const float* x, size_t K) {
 }
 
 struct RowRange {
-  float low, high;  // zero is inside
+  float low, high;  // zero is included
 };
 inline RowRange range_of(const float* x, size_t K) {
   float32x4_t low = vdupq_n_f32(0), high = low;
@@ -48,8 +49,8 @@ inline RowRange range_of(const float* x, size_t K) {
   return r;
 }
 
-// q = RNE(clamp(x / s + zero)) for 16 values. The quotient is first taken as x * (1 / s), which is
-// off by less than 1e-4 within the clamp; only where that comes close to a tie is the division
+// Computes q = RNE(clamp(x / s + zero)) for 16 values. The quotient is first taken as x * (1 / s),
+// which is off by less than 1e-4 within the clamp; only if that is close to a tie, the division is
 // needed. Adding 1.5 * 2^23 leaves the rounded integer in the low bits.
 struct Quantizer {
   float32x4_t s, inverse, zero, low, high;
@@ -68,7 +69,7 @@ struct Quantizer {
     return kClamped ? vmaxq_f32(vminq_f32(vaddq_f32(v, zero), high), low) : v;
   }
 
-  // Not clamped: no zero point, and s is so large that nothing leaves the range.
+  // kClamped false: there is no zero point, and s is so large that nothing leaves the range.
   template <bool kClamped>
   [[gnu::always_inline]] int8x16_t sixteen(const float* x) const {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);
@@ -126,7 +127,7 @@ inline void quantize_row(const Problem& p, const ActParams& params, const float*
   const uint32_t amax = amax_bits(x, p.K);
   const RowScale made = scale_of_row(p.act, params, x, p.K, amax);
   const bool fixed = p.act.granule == ActGranule::kStatic;
-  float scale = fixed ? 1.0f : made.s;  // a static scale is applied with the weights'
+  float scale = fixed ? 1.0f : made.s;  // a static scale is applied with the weights' scale
   auto zero = static_cast<int32_t>(made.zero);
   if (amax >= 0x7f800000u || (!fixed && !(made.s < __builtin_inff()))) {
     scale = __builtin_nanf("");
@@ -147,7 +148,7 @@ inline void quantize_row(const Problem& p, const ActParams& params, const float*
   __builtin_memcpy(row + K_padded + 4, &zero, 4);
 }
 
-// The canonical row, its codes replaced by twice their numbers.
+// Makes canonical rows whose codes are replaced by twice their numbers.
 inline void prepare_fp4(const PrepareArgs& a, size_t stride, size_t codes, size_t K_padded) {
   alignas(16) static constexpr int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                     0, -1, -2, -3, -4, -6, -8, -12};
@@ -172,18 +173,18 @@ inline void prepare_rows(const PrepareArgs& a) {
     quantize_row(*a.problem, *a.act, a.x + m * a.ldx, K_padded, a.rows + m * stride);
 }
 
-// ---------------------------------------------------------------------------------------------- panels
+// --- panels ---
 
-// Up to 16 codes at packed positions k.. of a row in original order (act-order).
+// Returns up to 16 codes at packed positions from k on, of a row in original order (act-order).
 inline int8x16_t gather16(const int8_t* q, const int32_t* columns, size_t k, size_t K) {
   int8_t c[kKr] = {};
   for (size_t i = 0; i < kKr && k + i < K; ++i) c[i] = q[columns[k + i]];
   return vld1q_s8(c);
 }
 
-constexpr size_t kSingleRow = 8;  // bytes between steps of 8 inputs where there is no second row
-// One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per
-// group, or null.
+constexpr size_t kSingleRow = 8;  // bytes between steps of 8 inputs if there is no second row
+// Writes one pair of rows into its tile; `stride`: bytes between steps of 8 inputs. sums: one
+// int32x4 per group, or null.
 inline void put_pair(const RowPanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
                      uint8_t* out, size_t stride, int32_t* sums, size_t sums_stride) {
   const int32_t* columns = a.w->columns;

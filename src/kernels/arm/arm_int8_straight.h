@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the
-// file, whole steps of 16 inputs (layouts: arm_int8.h). What is left (tails, act-order) is
-// arm_neon_int8_pack.cpp's. Internal linkage.
+// The int8 family on Arm: packs the usual case: 8 outputs, inputs in the order of the file, whole
+// steps of 16 inputs (layouts: arm_int8.h). arm_neon_int8_pack.cpp packs the rest (tails,
+// act-order). Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -15,7 +15,7 @@ namespace int8_family {
 
 using namespace arm_packing;
 
-// Sums of the codes of 8 outputs. Parts are 16 bits: `settle` before they overflow.
+// Sums of the codes of 8 outputs. Partial sums have 16 bits: call `settle` before they overflow.
 struct Sums {
   int16x8_t part[kNr] = {};
   int32x4_t total[2] = {};
@@ -23,7 +23,7 @@ struct Sums {
   [[gnu::always_inline]] void add(int i, uint8x16_t v) {
     part[i] = vreinterpretq_s16_u16(vpadalq_u8(vreinterpretq_u16_s16(part[i]), v));
   }
-  void settle(int32_t offset) {  // which was in the sum of every output
+  void settle(int32_t offset) {  // offset: contained in the sum of every output
     int32x4_t pair[4];
     MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
       pair[i] = vpaddq_s32(vpaddlq_s16(part[2 * i]), vpaddlq_s16(part[2 * i + 1]));
@@ -34,9 +34,8 @@ struct Sums {
   }
 };
 
-// ---------------------------------------------------------------------------------------------- readers
-// 32 or 16 inputs (then in the lower half) of a row as nibbles of the panel. kOffset: what a code
-// is too large by in the sums.
+// --- readers --- A reader loads 32 or 16 inputs (then in the lower half) of a row as nibbles of
+// the panel. kOffset: by how much a code is too large in the sums.
 
 struct StoredFp4 {
   static constexpr size_t kStep = 8;
@@ -67,7 +66,7 @@ struct StoredNibbles {
     return made<kSums>(vcombine_u8(vld1_u8(p), vdup_n_u8(0)), i, sums);
   }
 };
-struct SmallIntegers {  // of at most 4 bits, a byte each
+struct SmallIntegers {  // integers of at most 4 bits, one byte each
   static constexpr size_t kStep = 16;
   static constexpr int32_t kOffset = 0;
   template <bool kSums>
@@ -85,9 +84,8 @@ struct SmallIntegers {  // of at most 4 bits, a byte each
   }
 };
 
-// ---------------------------------------------------------------------------------------------- codecs
-// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes, and the one that may be left
-// to `kBytes / kSteps`; the file has kStored bytes for a step of a row.
+// --- codecs --- A codec packs kSteps steps of 16 inputs at a time to kBytes bytes, and a remaining
+// one to `kBytes / kSteps`; the file has kStored bytes for a step of a row.
 
 template <class Reader>
 struct NibbleCodec {
@@ -120,7 +118,7 @@ struct NibbleCodec {
   }
 };
 
-// A byte each, of which some bits are to be turned.
+// Packs one byte per code, with the bits of kFlip inverted.
 template <uint8_t kFlip>
 struct ByteCodec {
   static constexpr size_t kSteps = 1, kBytes = 128, kStored = 16;
@@ -145,7 +143,8 @@ struct ByteCodec {
 
 template <class Codec, bool kSums>
 [[gnu::always_inline]] inline void put_steps(Rows& r, size_t steps, uint8_t* out, Sums& sums) {
-  constexpr size_t kSettled = 64;  // two additions of 256 at most fit 16 bits as often
+  // steps between settling: two additions of at most 256 per step fit 16 bits
+  constexpr size_t kSettled = 64;
   size_t since = 0;
   for (; steps >= Codec::kSteps; steps -= Codec::kSteps, out += Codec::kBytes) {
     Codec::template put<kSums>(r, out, sums);

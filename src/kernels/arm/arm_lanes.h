@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer and fp4 weights with int8 and fp4 rows on Arm CPUs with dot products, outputs in the lanes
-// of a vector: layouts and facts of arm_dotprod's codecs int4_lanes, int8_lanes and fp4_lanes. Exact
-// class, as the int8 family (arm_int8.h), which takes what this declines: zero points, static scales.
+// Integer and fp4 weights with int8 and fp4 rows on Arm CPUs with dot products, outputs in the
+// lanes
+// of a vector: layouts and facts of arm_dotprod's codecs int4_lanes, int8_lanes and fp4_lanes.
+// Exact class, like the int8 family (arm_int8.h), which runs what this one does not support: zero
+// points, static scales.
 // Internal linkage.
 //
-// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group; for every 4 inputs
+// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group; for every 4
+// inputs
 //   int4  16 bytes: byte 4 j + i = w[j][k + i] + 8 | w[j + 4][k + i] << 4, j < 4
 //   fp4   the same of E2M1 codes
 //   int8  32 bytes: byte 4 j + i = w[j][k + i], j < 8
 // then scales 8 x bf16 (if they fit exactly; outputs 0 4 1 5 2 6 3 7, so that a shift and an AND of
 // words make them f32) or f32. As an int8 a byte of two integers is 16 hi + lo, so SDOT of the
-// bytes less SDOT of their lower nibbles is 16 times the sum of the upper ones: one AND for 32 weights,
-// and no operands in scratch for any number of rows. E2M1 goes through a table to twice the value, and
-// sums are 4 times too large. Groups of up to 128 inputs (fp4: all) start their sums at a float's bits,
+// bytes less SDOT of their lower nibbles is 16 times the sum of the upper ones: one AND for 32
+// weights,
+// and no operands in scratch for any number of rows. E2M1 goes through a table to twice the value,
+// and
+// sums are 4 times too large. Groups of up to 128 inputs (fp4: all) start their sums at a float's
+// bits,
 // so that a subtraction makes them floats.
 //
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every 4 inputs their
-// codes of all rows of the tile (fp4: twice the values). Then for every group and row of a tile -8 times
+// codes of all rows of the tile (fp4: twice the values). Then for every group and row of a tile -8
+// times
 // the sum of its codes (int4) or its scale (fp4), and the scales of the rows.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
@@ -39,12 +46,12 @@ struct Shape {
   size_t groups, group_k, K_padded;
   size_t code_bytes, scale_bytes;  // of one group of a panel
   Form form;
-  bool bf16;  // scales are kept as bf16
+  bool bf16;  // scales are stored as bf16
   bool bytes() const { return form == Form::kInt8; }
-  size_t step_bytes() const { return bytes() ? 128 : 64; }  // of 16 inputs
+  size_t step_bytes() const { return bytes() ? 128 : 64; }  // for 16 inputs
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
-  bool by_start() const { return !bytes() && group_k <= 128; }  // sums start at a float's bits
+  bool by_start() const { return !bytes() && group_k <= 128; }  // sums start at the bits of a float
 };
 inline Shape shape_of(const Problem& p) {
   Shape s{};
@@ -90,7 +97,7 @@ inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape
 inline size_t padded_rows(size_t rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
 inline size_t panel_rows(size_t M) { return M / kTile * kTile + padded_rows(M % kTile); }
 struct PanelLayout {
-  size_t groups, scales, bytes;  // offsets behind the codes, which start at 0
+  size_t groups, scales, bytes;  // offsets after the codes, which start at 0
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};

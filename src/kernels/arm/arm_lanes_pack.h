@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs in lanes: packing of weights (layouts: arm_lanes.h). Internal linkage, plain NEON.
+// Outputs in lanes: packs weights (layouts: arm_lanes.h). Internal linkage, plain NEON.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -14,7 +14,7 @@ namespace lanes_family {
 
 using namespace arm_packing;
 
-// 16 inputs of 4 rows, a byte each, become 4 quads: v[at], v[at + apart], ...
+// Rearranges 16 inputs of 4 rows, one byte each, to 4 quads: v[at], v[at + apart], ...
 [[gnu::always_inline]] inline void quads(const uint8x16_t (&rows)[4], uint8x16_t* v, int apart) {
   const uint32x4_t a = vreinterpretq_u32_u8(rows[0]), b = vreinterpretq_u32_u8(rows[1]),
                    c = vreinterpretq_u32_u8(rows[2]), d = vreinterpretq_u32_u8(rows[3]);
@@ -25,7 +25,7 @@ using namespace arm_packing;
   v[2 * apart] = vreinterpretq_u8_u32(vzip1q_u32(ac1, bd1));
   v[3 * apart] = vreinterpretq_u8_u32(vzip2q_u32(ac1, bd1));
 }
-// Steps of 16 inputs of 8 rows (codecs: arm_packing.h).
+// Packs steps of 16 inputs of 8 rows (codecs: arm_packing.h).
 
 struct Quads {
   [[gnu::always_inline]] static void make(const uint8x16_t (&even)[4], const uint8x16_t (&odd)[4],
@@ -38,7 +38,7 @@ struct Quads {
 };
 template <bool kInteger>
 using Nibbles = PairedNibbles<Quads, kInteger>;
-// Integers of at most 4 bits, a byte each.
+// Packs integers of at most 4 bits, stored one per byte.
 struct Small {
   static constexpr size_t kSteps = 1, kStored = 16, kMade = 64;
   template <class Row>
@@ -76,7 +76,7 @@ class PanelPacker : Panel<Shape> {
   }
 
  private:
-  // Groups that have all their inputs, of rows side by side.
+  // Packs groups that have all their inputs, from rows that are read side by side.
   void put_straight(size_t count) const {
     switch (w_.code) {
       case CodeType::kFp4:
@@ -121,7 +121,7 @@ class PanelPacker : Panel<Shape> {
   [[gnu::always_inline]] static uint8x16_t in_pairs(uint16x8_t scales) {
     return vreinterpretq_u8_u16(vzip1q_u16(scales, vextq_u16(scales, scales, 4)));
   }
-  // Two groups of one step.
+  // Packs two groups of one step.
   template <class Codec>
   [[gnu::always_inline]] uint8_t* put_two(Rows& r, uint16x8_t scales, uint16x8_t next,
                                           uint8_t* out) const {
@@ -139,7 +139,7 @@ class PanelPacker : Panel<Shape> {
     if (!s_.bf16) return put_floats(g, out);
     put_bf16(scales_of(w_, rows_.at, g), out);
   }
-  // Tails, outputs past N, a column order.
+  // Packs the general case: tails, outputs past N, a column order.
   void put_any_group(size_t g) const {
     uint8_t* out = group(g);
     for (size_t k = g * s_.group_k, end = k + s_.group_k; k < end; k += kKr, out += s_.step_bytes())

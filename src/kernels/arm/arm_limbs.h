@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only integers and FP4 on Arm by integer dot products: facts and layouts of the units
+// Weight-only integers and FP4 on Arm, multiplied with integer dot products: facts and layouts of
+// the units
 // arm_limbs_*. A row of bf16 or f16 numbers is block fixed point: in a block of at most 128 inputs
 //   x[k] = (256 hi[k] + lo[k]) * 2^e,   hi and lo balanced digits of 8 bits ("limbs"),
 // and weights are small integers (E2M1: twice the value), so the dot of a block is an exact integer
-// whatever the instruction and the order. What the two limbs of an input cannot hold is kept beside them:
-//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
+// whatever the instruction and the order. What two limbs of an input cannot hold is stored
+// separately:
+//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) *
+//   2^(e-16)
 //   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
 // The sum of an output, the same operations in the same order whatever the tile or the batch:
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
@@ -12,25 +15,36 @@
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
 // docs/numerics.md derives the bound.
 //
-// Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds floats, and gives
-// the same bytes because the sums of a block are integers below 2^24 in it: s is as large as the sum of the block's magnitudes allows,
+// Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds
+// floats, and gives
+// the same bytes because the sums of a block are integers below 2^24 in it: s is as large as the
+// sum of the block's magnitudes allows,
 //   x[k] = ((256 hi[k] + lo[k]) 2^s + p[k]) * 2^(e-s) + q[k] * 2^(e-s-8),     p of s bits, q of 8,
-// the dot of a block is that of the number in front, which is a bf16 number (a top), and near limbs are p and q. p is
-// part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as all headers of kernel units.
+// the dot of a block is that of the number in front, which is a bf16 number (a top), and near limbs
+// are p and q. p is
+// part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as all headers of
+// kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
-// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes. Scales
+// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes.
+// Scales
 // stand first: those of long groups are needed before the end, and a read far ahead of the others
 // breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed).
 // The inputs of a step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
-//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is where)
-//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4 of
+//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is
+//   where)
+//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4
+//   of
 //          the same input (two's complement, or E2M1) << 4
-// As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves is
+// As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves
+// is
 // 16 times that of b, so one AND serves 32 weights.
 //
-// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a Block of
-// near limbs for every block that has such; a Near for every half that has; far inputs. Then tops, a half at a time, as bf16 integers. With act-order: the numbers, since only a panel knows their order.
+// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a
+// Block of
+// near limbs for every block that has such; a Near for every half that has; far inputs. Then tops,
+// a half at a time, as bf16 integers. With act-order: the numbers, since only a panel knows their
+// order.
 // A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
@@ -47,10 +61,10 @@ namespace limbs {
 constexpr size_t kNr = 8;          // outputs per panel
 constexpr size_t kKr = 16;         // inputs per step
 constexpr size_t kHalf = 8;        // inputs per half of a step
-constexpr size_t kLongest = 128;   // inputs per block, so that no dot leaves int32
+constexpr size_t kLongest = 128;   // inputs per block, so that every dot fits int32
 constexpr size_t kMostK = 65535;   // far inputs are numbered with 16 bits
-constexpr size_t kTilePanels = 2;  // panels that many rows meet together, at most
-constexpr size_t kFew = 7;         // rows up to which codes are decoded anew for each
+constexpr size_t kTilePanels = 2;  // most panels that many rows are multiplied with together
+constexpr size_t kFew = 7;         // most rows for which codes are decoded again for each row
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
@@ -61,12 +75,12 @@ inline Form form_of(const Problem& p) {
 
 struct Shape {
   size_t groups, group_k, K_padded;
-  size_t blocks, block_k;  // of all inputs; a group has whole blocks
-  size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // of half a step; of a group
+  size_t blocks, block_k;  // number of blocks of all inputs; a group has whole blocks
+  size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // bytes: of half a step; of a group
   Form form;
-  bool bf16;          // scales kept as bf16
-  bool tops;          // rows are kept as bf16 too, for BFMMLA (arm_limbs_exact.h)
-  int most_weight;    // of a product of tops: how large an integer weight may be
+  bool bf16;          // scales are stored as bf16
+  bool tops;          // rows are stored as bf16, too, for BFMMLA (arm_limbs_exact.h)
+  int most_weight;    // of a product of tops: largest magnitude of an integer weight
   size_t head_bytes;  // scales and zero points
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
@@ -113,7 +127,7 @@ inline const char* supports(const Problem& p) {
   if (p.ragged) return "groups are of unequal length";
   if (p.K > kMostK) return "K is beyond 65535";
   if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
-  // Probabilities span so many powers of two that most of them would be far.
+  // Probabilities span so many powers of two that most of them would be far inputs.
   if (p.code == CodeType::kInt8 && p.bits == 8 && p.scale_type == ScaleType::kF32 &&
       p.block_k >= p.K && !p.zero_points)
     return "8-bit keys and values are kept like this, and probabilities are not for limbs";
@@ -127,31 +141,32 @@ inline const char* supports_only(const Problem& p) {
                                : "another codec holds these weights";
 }
 inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
-// Where the codes of a half of K are in a panel.
+// Returns the offset of the codes of a half step in a panel.
 inline size_t half_at(const Shape& s, size_t half) {
   const size_t in_group = s.group_k / kHalf;
   return half / in_group * s.group_bytes() + s.head_bytes + half % in_group * s.half_bytes;
 }
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// ---------------------------------------------------------------------------------------------- rows
+// --- rows ---
 
 struct Counts {
   uint32_t near, near_blocks, far, unused;
 };
 struct Block {
-  int32_t start[4];  // 0, 0, -8 sum, -8 sum: where sums of codes + 8 begin
+  int32_t start[4];  // 0, 0, -8 sum, -8 sum: start values of sums of codes + 8
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // of 256 hi + lo
-  uint32_t scales;   // where those of its group are in a panel
-  uint16_t near;     // halves of it that have near limbs
-  uint16_t shift;    // tops: s of a block that has near limbs; of their Block: whether any is q
+  uint32_t scales;   // offset in a panel of its group's scales
+  uint16_t near;     // number of its halves with near limbs
+  // tops: s of a block with near limbs; in the Block of near limbs: 1 if any q is not 0
+  uint16_t shift;
 };
 struct Near {
   int8_t digits[16];
-  uint32_t codes, unused[3];  // where the codes of its half are in a panel
+  uint32_t codes, unused[3];  // offset in a panel of the codes of its half
 };
-// Offsets from the start of extras.
+// Offsets of the arrays from the beginning of extras.
 struct ExtrasLayout {
   size_t blocks, near_blocks, near, far, bytes;
 };
@@ -160,7 +175,7 @@ inline ExtrasLayout extras_layout(const Shape& s) {
   l.blocks = sizeof(Counts);
   l.near_blocks = l.blocks + s.blocks * sizeof(Block);
   l.near = l.near_blocks + s.blocks * sizeof(Block);
-  l.far = l.near + s.K_padded / kHalf * sizeof(Near);  // k and the 16 bits of x[k]
+  l.far = l.near + s.K_padded / kHalf * sizeof(Near);  // entries: k and the 16 bits of x[k]
   l.bytes = up(l.far + 4 * s.K_padded, 64);
   return l;
 }
@@ -174,10 +189,11 @@ template <bool kTops>
 inline size_t row_bytes(const Problem& p) {
   return p.act_order ? up(4 * p.K, 64) : digits_row_bytes(shape_of<kTops>(p));
 }
-// A row's part of a tile: digits, and for every block 16 bytes of factors and 16 of sums.
+// Returns the bytes of a row's part of a tile: digits, and for each block 16 bytes of factors and
+// 16 of sums.
 inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s.blocks, 64); }
-// Few rows: rows with their extras. Many: tiles, then extras. With act-order one more, to make rows
-// in.
+// Panel of few rows: rows with their extras; of many rows: tiles, then extras. With act-order there
+// is room for one more row, in which rows are made.
 inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
 template <bool kTops>
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
@@ -187,7 +203,8 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return rows + (p.act_order ? digits_row_bytes(s) : 0);
 }
 
-// Units of rows (what one register of sums holds) in tiles of at most `most`, as even as possible.
+// Divides units of rows (what one register of sums holds) into tiles of at most `most`, as evenly
+// as possible.
 struct TileMap {
   size_t tiles, base, extra;  // the first `extra` tiles have base + 1 units
   TileMap(size_t units, size_t most)
@@ -196,9 +213,11 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
-// Many rows: operands of a panel and its scales (and zero points), spread as sums lie.
+// Returns the bytes of scales (and zero points) of a panel, spread as sums are arranged, for many
+// rows.
 inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
-// With tops: operands of some blocks of a panel and their scales, then sums of rows.
+// Layout of scratch with tops: operands of several blocks of a panel and their scales, then sums of
+// rows.
 struct Chunk {
   size_t blocks, operands, spread, bytes;  // most blocks; bytes of each part, and of both
 };
@@ -220,7 +239,7 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   return kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
 }
 
-// The kernels of a unit.
+// The table of a unit's kernels.
 struct Kernels {
   Kernel list[3];
 };

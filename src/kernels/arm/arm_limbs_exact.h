@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only products by limbs, many bf16 rows by BFMMLA: operands are whole numbers and no sum of a block
-// leaves the 24 bits of a float, so what BFMMLA adds is what integers would (arm_limbs.h). A chunk of
-// a panel becomes bf16 in scratch, then every tile of rows meets it. Internal linkage; only for units compiled with BF16.
+// Weight-only products by limbs: many bf16 rows with BFMMLA. Operands are whole numbers and no sum
+// of a block leaves the 24 bits of a float, so BFMMLA adds exactly what integer instructions would
+// (arm_limbs.h). A chunk of a panel is decoded to bf16 in scratch and read by every tile of rows.
+// Internal linkage; only for units compiled with BF16.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include "kernels/arm/arm_bf16_tiles.h"
@@ -11,7 +12,8 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-// bf16 of the 16 codes of the first and of the second output of a byte, lower and upper half.
+// bf16 numbers of the 16 codes of the first and of the second output of a byte, as tables of their
+// lower and upper bytes.
 struct TopTables {
   uint8_t lower[2][16], upper[2][16];
 };
@@ -49,8 +51,9 @@ struct Exact {
   float* state(size_t pair) const {
     return reinterpret_cast<float*>(a.scratch + chunk.bytes) + pair * 16;
   }
-  // A half of 8 inputs: quarters of 4 inputs of two outputs are what BFMMLA takes. Operation by operation for
-  // all four pairs of outputs, which would wait for each other's pipes one after the other.
+  // Decodes a half of 8 inputs: BFMMLA takes quarters of 4 inputs of two outputs. Each operation
+  // runs for all four pairs of outputs before the next one, because pairs one after another would
+  // wait for each other's pipes.
   [[gnu::always_inline]] static void expand_half(const uint8x16_t (&lower)[2],
                                                  const uint8x16_t (&upper)[2], uint8x16_t order,
                                                  const uint8_t* from, uint8_t* to) {
@@ -71,7 +74,7 @@ struct Exact {
   [[gnu::always_inline]] static void store_two(uint8_t* to, uint8x16_t v, uint8x16_t u) {
     asm volatile("stp %q0, %q1, [%2]" : : "w"(v), "w"(u), "r"(to) : "memory");
   }
-  // Blocks [b, end) of a panel into scratch.
+  // Decodes blocks [b, end) of a panel to scratch.
   void expand(const uint8_t* w, size_t b, size_t end) const {
     static constexpr TopTables kTables = top_tables<Codec>();
     alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 2, 3, 8,  9,  10, 11,
@@ -97,7 +100,8 @@ struct Exact {
       }
     }
   }
-  // f = fma(float(dot) * factor, c, f) of a block; behind: factors, then sums of its rows.
+  // Computes f = fma(float(dot) * factor, c, f) for a block; behind: factors, then sums of its
+  // rows.
   template <int P>
   [[gnu::always_inline]] static void finish(const uint8_t* behind, const uint8_t* spread,
                                             float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
@@ -127,15 +131,16 @@ struct Exact {
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
         vst1q_f32(to + 16 * i + 4 * j, v[i][j]);
   }
-  // Tile number t of rows against blocks [b, end) of the panel in scratch.
+  // Computes tile t of rows with blocks [b, end) of the panel in scratch.
   template <int P>
   [[gnu::noinline]] void tile(size_t t, size_t n, size_t b, size_t end) const {
-    asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    // makes sure that operands in scratch are written before they are loaded
+    asm volatile("" : : : "memory");
     const size_t pair = map.first(t), steps = s.block_k / kKr, row = 4 * s.block_k + 32;
     const uint8_t* x = a.panel + 2 * pair * tile_row_bytes(s) + b * row * P;
     const uint8_t *w[1] = {a.scratch}, *spread = a.scratch + chunk.operands;
     const bool last = end == s.blocks;
-    // What memory is asked for: the codes that come next, a share by every tile.
+    // Prefetches the codes that come next, a share by every tile.
     const size_t share = (end - b) * s.block_k / kHalf * s.half_bytes / map.tiles;
     bf16_tiles::Ahead next = {
         (last ? product.panel(n + kNr) : product.panel(n) + half_at(s, end * s.block_k / kHalf)) +
@@ -151,7 +156,7 @@ struct Exact {
       finish<P>(x, spread, acc[0], f);
     }
     if (!last) return store<P>(f, state(pair));
-    float32x4_t all[P][4];  // indexed at run time: g++ would store f after every block
+    float32x4_t all[P][4];  // indexed at run time: otherwise g++ would store f after every block
     store<P>(f, reinterpret_cast<float*>(all));
     for (size_t i = 0; i < 2 * P && 2 * pair + i < a.M; ++i) {
       const size_t m = 2 * pair + i;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only products by limbs: the loop nest, for an instruction set `Isa` that says how a half of
-// a step is multiplied (layouts and the order of sums: arm_limbs.h). Internal linkage.
+// Weight-only products by limbs: the loop nest, for an instruction set `Isa` that multiplies half a
+// step (layouts and the order of sums: arm_limbs.h). Internal linkage.
 //
 // An Isa has
 //   kRows, kVectors           rows in one register of sums (a unit), registers for 8 outputs
@@ -13,7 +13,8 @@
 //   steps(x, w, apart, ...)   one limb of many rows, operands of panels `apart` in memory
 //   rows_of(f, r, out)        row r of a unit: outputs 0-3 and 4-7
 //   kTops                     many rows by BFMMLA (arm_limbs_exact.h); then also
-//   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is left
+//   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is
+//   left
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -29,18 +30,18 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-// ---------------------------------------------------------------------------------------------- codecs
-// four: two codes in a byte. Sums of the second code are 2^kSecond times too large, all 2^kTwice.
+// --- codecs --- four: two codes per byte. Sums of the second code are 2^kSecond times too large,
+// all sums 2^kTwice.
 
 struct Int4 {
   static constexpr bool kFour = true, kRaw = true;
   static constexpr int kTwice = 0, kSecond = 4;
   const uint8x16_t low = vdupq_n_u8(15);
-  // Codes + 8, and 16 times the second code + the first.
+  // Returns codes + 8, and 16 times the second code + the first.
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     a = vreinterpretq_s8_u8(vandq_u8(v, low)), b = vreinterpretq_s8_u8(v);
   }
-  // Codes as they are.
+  // Returns the codes themselves.
   [[gnu::always_inline]] void operands(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     a = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(v, low)), vdupq_n_s8(8));
     b = vshrq_n_s8(vreinterpretq_s8_u8(v), 4);
@@ -50,7 +51,7 @@ struct Int4 {
 };
 alignas(16) constexpr int8_t kE2m1Twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
-// As a function: clang's loads are not allowed in the initializer of a member.
+// A function, because clang does not accept its loads in the initializer of a member.
 [[gnu::always_inline]] inline int8x16_t e2m1_twice() { return vld1q_s8(kE2m1Twice); }
 struct Fp4 {
   static constexpr bool kFour = true, kRaw = false;
@@ -94,18 +95,18 @@ template <int kFraction>
   const int16x8_t h = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
   z[0] = vmovl_s16(vget_low_s16(h)), z[1] = vmovl_high_s16(h);
 }
-// Zeros by asm: copies of one zero would be moves, this costs nothing.
+// Clears by asm: copies of one zero register would be moves, this costs nothing.
 template <int kCount>
 [[gnu::always_inline]] inline void set_zero(int32x4_t (&v)[kCount]) {
   MOEBIUS_UNROLL for (int i = 0; i < kCount; ++i) asm volatile("movi %0.4s, #0" : "=w"(v[i]));
 }
 
-// A load that the compiler does not turn into moves.
+// Loads by asm, so that the compiler does not turn the load into moves.
 [[gnu::always_inline]] inline void load_start(const int32_t* p, int32x4_t& v) {
   asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
 }
 
-// What makes a matrix's loop.
+// Template parameters of a matrix's loop.
 template <class I, class C, bool kZ>
 struct Kind {
   using Isa = I;
@@ -114,7 +115,7 @@ struct Kind {
 };
 
 template <class K>
-struct Exact;  // arm_limbs_exact.h
+struct Exact;  // defined in arm_limbs_exact.h
 
 template <class K>
 struct Product {
@@ -135,7 +136,8 @@ struct Product {
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
 
-  // f = fma(float(dot) * factor, c, f) of 8 outputs; `scales`: where the group's are.
+  // Computes f = fma(float(dot) * factor, c, f) for 8 outputs; `scales`: address of the group's
+  // scales.
   [[gnu::always_inline]] void finish(const Codec& codec, int32x4_t (&acc)[4], const Block& block,
                                      const uint8_t* scales, float32x4_t (&f)[2]) const {
     int32x4_t dot[2];
@@ -157,9 +159,10 @@ struct Product {
     f[1] = vfmaq_f32(f[1], vmulq_lane_f32(second, factor, 0), c[1]);
   }
 
-  // --- what the two limbs of a row do not hold ---
+  // --- parts of a row that its two limbs do not hold ---
 
-  // The near limbs of a block, for W panels `apart` bytes apart; returns where the next ones are.
+  // Adds the near limbs of a block, for W panels `apart` bytes apart; returns the address of the
+  // next ones.
   template <int W>
   [[gnu::always_inline]] const Near* add_block(const Codec& codec, const Block& block,
                                                const Near* near, const uint8_t* w, size_t apart,
@@ -175,7 +178,7 @@ struct Product {
         finish(codec, acc[u], block, w + u * apart + block.scales, h[u]);
     return near;
   }
-  // With tops: p of a block's near limbs goes to the block's sums.
+  // For tops: adds p of a block's near limbs to the block's sums.
   template <int W>
   [[gnu::always_inline]] const Near* refine_block(const Codec& codec, const Block& block,
                                                   const Block& limbs, const Near* near,
@@ -195,7 +198,7 @@ struct Product {
     }
     return near;
   }
-  // Those of a row.
+  // Adds all near limbs of a row.
   template <int W>
   [[gnu::noinline]] void add_near(const Extras& x, const uint8_t* w, size_t apart,
                                   float32x4_t (&f)[W][2]) const {
@@ -228,7 +231,7 @@ struct Product {
       f[1] = vfmaq_f32(f[1], vmulq_n_f32(vld1q_f32(weight + 4), v), c[1]);
     }
   }
-  // What is far, and where the sums go.
+  // Adds far inputs, applies the global scale and stores the outputs.
   [[gnu::always_inline]] void put(const Extras& x, float32x4_t (&f)[2], size_t m, size_t n) const {
     if (x.counts().far != 0) add_far(x, panel(n), f);
     f[0] = with_scale(f[0], G), f[1] = with_scale(f[1], G);
@@ -246,7 +249,8 @@ struct Product {
 
   // --- few rows: operands are made in registers, row by row ---
 
-  // A block of one row and 8 outputs of S panels; kSteps: of a block, 0 if any number.
+  // Multiplies a block of one row with 8 outputs of S panels; kSteps: steps of a block, 0: any
+  // number.
   template <int S, int kSteps>
   [[gnu::always_inline]] void multiply(const Codec& codec, const uint8_t* w, size_t apart,
                                        const uint8_t* digits, const Block& block,
@@ -266,10 +270,11 @@ struct Product {
       for (size_t i = s.block_k / kKr; i != 0; --i) step();
     }
   }
-  // S panels `apart` bytes apart. Short blocks of two panels take turns, and the sums of one are finished
-  // while the other is multiplied: finished at once they fill the queues of the pipes while they wait for
-  // their products (41 to 45 % of the memory's speed, groups of 32). Long ones are multiplied together:
-  // the sums of one panel are too few to hide the latency of a product.
+  // Computes one row with S panels `apart` bytes apart. Short blocks of two panels alternate, and
+  // the sums of one are finished while the other is multiplied: finished at once, they would fill
+  // the queues of the pipes while waiting for their products (41 to 45 % of the memory's speed,
+  // groups of 32). Long blocks are multiplied together, because the sums of one panel are too few
+  // to hide the latency of a product.
   template <int S, int kSteps>
   [[gnu::always_inline]] void one_row(const uint8_t* w, size_t apart, const uint8_t* digits,
                                       const Extras& extras, float32x4_t (&out)[S][2]) const {
@@ -279,16 +284,17 @@ struct Product {
     const Block* block = extras.blocks();
     const Block* near_block = extras.near_blocks();
     const Near* near = extras.near();
-    float32x4_t f[S][2], h[S][2];  // not `out`: g++ would store that after every block
+    float32x4_t f[S][2], h[S][2];  // not `out`, which g++ would store after every block
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = h[u][0] = h[u][1] =
         vdupq_n_f32(0);
     const size_t in_group = s.group_blocks(), bytes = s.block_k / kHalf * kHalfBytes;
     size_t left = in_group;
     const uint8_t* scales = w;
     w += s.head_bytes;
-    const uint8_t* before = nullptr;  // scales of the block before
-    int32x4_t acc[S][4] = {};  // g++ does not see that the second is read behind a first block
-    [[maybe_unused]] bool rest = false;  // whether h is more than zero
+    const uint8_t* before = nullptr;  // scales of the previous block
+    // initialized, because g++ does not see that the second is read after a first block only
+    int32x4_t acc[S][4] = {};
+    [[maybe_unused]] bool rest = false;  // true: h is not zero
     const auto refine = [&]() __attribute__((always_inline)) {
       if constexpr (Isa::kTops)
         if (s.tops && block->near != 0) {
@@ -311,7 +317,7 @@ struct Product {
             finish(codec, acc[u], *block, scales + u * apart, f[u]);
       }
       digits += 2 * s.block_k, w += bytes;
-      // Here, while the codes are in the first-level cache: behind the panel it took a fifth longer.
+      // Done while the codes are in the first-level cache: after the panel it took a fifth longer.
       if (block->near != 0 && !(Isa::kTops && s.tops))
         near = add_block<S>(codec, *near_block++, near, first, apart, h);
       if (--left == 0) left = in_group, scales = w, w += s.head_bytes;
@@ -340,7 +346,7 @@ struct Product {
     for (size_t i = each * S; i < panels; ++i) rows_of_panels<1, kSteps>(a.n0 + i * kNr, 0);
   }
 
-  // --- many rows: operands of a panel in scratch ---
+  // --- many rows: operands of a panel are in scratch ---
 
   size_t panel_scratch() const { return kNr * s.K_padded + s.groups * spread_bytes(*a.w->problem); }
   void expand(const uint8_t* w, uint8_t* to) const {
@@ -369,14 +375,15 @@ struct Product {
   }
   static constexpr size_t kSpread = K::kZero ? 128 : 64;
   const uint8_t* extras_of(size_t m) const { return a.panel + tiles_bytes(s, a.M) + m * l.bytes; }
-  // The counts and first near limbs of some rows: needed at the end of their tile.
+  // Prefetches the counts and first near limbs of several rows, which are needed at the end of
+  // their tile.
   void ask_for_extras(size_t m, size_t rows) const {
     for (size_t end = m + rows < a.M ? m + rows : a.M; m < end; ++m) {
       __builtin_prefetch(extras_of(m));
       for (size_t i = 0; i < 1024; i += 64) __builtin_prefetch(extras_of(m) + l.near + i);
     }
   }
-  // Tile of P units of rows from `unit` on and W panels.
+  // Computes a tile of P units of rows from `unit` on and W panels.
   template <int P, int W>
   [[gnu::noinline]] void tile(size_t unit, size_t n) const {
     constexpr int V = Isa::kVectors;
@@ -387,7 +394,8 @@ struct Product {
     const uint8_t* w = Codec::kFour ? a.scratch : panel(n) + s.head_bytes;
     const size_t apart = Codec::kFour ? panel_scratch() : s.stride(), between = panel_scratch();
     const uint8_t* spread = a.scratch + kNr * s.K_padded;
-    asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    // makes sure that operands in scratch are written before they are loaded
+    asm volatile("" : : : "memory");
     ask_for_extras(unit * Isa::kRows, P * Isa::kRows);
     const size_t in_group = s.group_blocks(), steps = s.block_k / kKr;
     for (size_t g = 0; g < s.groups; ++g, spread += kSpread) {
@@ -416,7 +424,7 @@ struct Product {
       }
       if constexpr (!Codec::kFour) w += s.head_bytes;
     }
-    float32x4_t all[P][W][V];  // indexed at run time: g++ would store f after every block
+    float32x4_t all[P][W][V];  // indexed at run time: otherwise g++ would store f after every block
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)
         all[i][j / V][j % V] = f[i][j];
     for (size_t i = 0; i < P; ++i)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only products by limbs: packing of weights (layouts: arm_limbs.h; an Isa says by arrange()
-// how two pairs of outputs lie in half a step). Internal linkage, plain NEON.
+// Weight-only products by limbs: packs weights (layouts: arm_limbs.h; Isa::arrange() defines how
+// two pairs of outputs are arranged in half a step). Internal linkage, plain NEON.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -15,7 +15,7 @@ namespace limbs {
 
 using namespace arm_packing;
 
-// Steps of 16 inputs of 8 outputs (codecs: arm_packing.h).
+// Packs steps of 16 inputs of 8 outputs (codecs: arm_packing.h).
 
 template <class Isa>
 struct Halves {
@@ -31,7 +31,7 @@ struct Halves {
 };
 template <class Isa, bool kInteger>
 using Nibbles = PairedNibbles<Halves<Isa>, kInteger>;
-// Integers of at most 4 bits, a byte each.
+// Packs integers of at most 4 bits, stored one per byte.
 template <class Isa>
 struct Small {
   static constexpr size_t kSteps = 1, kStored = 16, kMade = 64;
@@ -99,11 +99,12 @@ class PanelPacker : Panel<Shape> {
     f(Bytes<Isa, 0>{});
   }
 
-  // --- groups of all their inputs, of rows side by side, with scales of bf16 and no zero points ---
+  // --- groups with all their inputs, from rows read side by side, with bf16 scales and no zero
+  // points ---
 
   static constexpr size_t kPlainHead = 16;
 
-  // Scales of 8 groups stay in registers: kept in memory meanwhile, they cost more (docs/kernels.md).
+  // Scales of 8 groups stay in registers; keeping them in memory costs more (docs/kernels.md).
   template <class Codec>
   [[gnu::noinline]] void put_plain_groups(size_t count) const {
     const size_t steps = s_.group_k / kKr;
@@ -135,7 +136,7 @@ class PanelPacker : Panel<Shape> {
     store_in_order<1>(out, {vreinterpretq_u8_u16(scales)});
     return put_steps<Codec>(r, steps, out + kPlainHead);
   }
-  // Two groups of one step.
+  // Packs two groups of one step.
   template <class Codec>
   [[gnu::always_inline]] uint8_t* put_two(Rows& r, uint16x8_t scales, uint16x8_t next,
                                           uint8_t* out) const {
@@ -147,9 +148,9 @@ class PanelPacker : Panel<Shape> {
     return out + 160;
   }
 
-  // --- others: other scales, zero points, tails, outputs past N, act-order ---
+  // --- all others: other scales, zero points, tails, outputs past N, act-order ---
 
-  // Scales, zero points and what fills up. Returns where codes begin.
+  // Writes scales, zero points and padding. Returns the address of the codes.
   uint8_t* put_head(const Scales& scales, const uint8x8_t* zeros, uint8_t* out) const {
     uint8_t* const end = out + s_.head_bytes;
     store_in_order<1>(out, {scales.v[0]}), out += 16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only products by limbs: rows as digits, panels of rows (layouts: arm_limbs.h). Internal
-// linkage, plain NEON.
+// Weight-only products by limbs: converts rows to digits and makes panels of rows (layouts:
+// arm_limbs.h). Internal linkage, plain NEON.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -12,7 +12,7 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-// Extras of a row that is being made or read.
+// Access to the extras of a row.
 struct Extras {
   uint8_t* at;
   ExtrasLayout l;
@@ -27,12 +27,13 @@ inline float power_of_two(int e) { return f32_from_bits(static_cast<uint32_t>(e 
 
 constexpr int kLeastExponent = -110;  // so that 2^(16-e) and 2^(e-16) are normal numbers
 
-// A block's units: 2^(e-s-8), which `by` takes out. Numbers below `beyond` units have all four digits.
+// The unit of a block's digits, 2^(e-s-8): `by` is its inverse. Numbers below `beyond` units fit
+// four digits.
 struct Window {
   float by, beyond;
   Window(int e, int s) : by(power_of_two(8 + s - e)), beyond(255.0f * power_of_two(15 + s)) {}
 };
-// Numbers in units, and where that is the whole number.
+// Numbers in units, rounded, and a mask of those that are exact.
 struct Units {
   int32x4_t n;
   uint32x4_t exact;
@@ -43,7 +44,7 @@ struct Units {
   return {n, vandq_u32(vceqq_f32(vcvtq_f32_s32(n), s), vcaltq_f32(s, vdupq_n_f32(w.beyond)))};
 }
 
-// What a choice of e costs in instructions for 8 outputs: near halves and far inputs.
+// Returns the cost of an exponent e in instructions for 8 outputs: near halves and far inputs.
 inline size_t cost_of(const float* x, size_t count, int e) {
   const Window by(e, 8);
   size_t cost = 0;
@@ -59,7 +60,7 @@ inline size_t cost_of(const float* x, size_t count, int e) {
   return cost;
 }
 
-// The exponent of a block whose largest magnitude has the bits `top` (finite).
+// Returns the exponent of a block whose largest magnitude has the bits `top` (finite).
 inline int exponent_of(uint32_t top) {
   const int e = static_cast<int>((top + 0x10000u) >> 23) - 127 + 1 - 15;  // 255/256 counts as 1
   return e < kLeastExponent ? kLeastExponent : e;
@@ -68,7 +69,7 @@ inline int exponent_of(uint32_t top) {
 // Makes the digits and extras of a row block by block.
 class RowMaker {
  public:
-  // row: digits, extras, tops.
+  // row: room for digits, extras and tops.
   RowMaker(const Shape& s, XType type, uint8_t* row)
       : s_(s),
         type_(type),
@@ -77,7 +78,7 @@ class RowMaker {
         extras_{row + digit_bytes(s), extras_layout(s)} {
     extras_.counts() = {};
   }
-  // The next block: block_k numbers of the row's type (those past K are 0).
+  // Adds the next block: block_k numbers of the row's type (those past K are 0).
   void add(const float* x) {
     uint32x4_t most = vdupq_n_u32(0);
     for (size_t k = 0; k < s_.block_k; k += 4)
@@ -111,8 +112,8 @@ class RowMaker {
   const Extras extras_;
   size_t block_ = 0;
 
-  // If most halves would have near limbs because a few numbers are far larger than the rest, those few are
-  // better far inputs.
+  // Returns the exponent to use. If most halves would have near limbs because a few numbers are far
+  // larger than the rest, a lower exponent makes those few far inputs.
   int choose(const float* x, int e) const {
     size_t least = cost_of(x, s_.block_k, e);
     const size_t many = s_.block_k / kHalf * 10 / 2;
@@ -124,8 +125,9 @@ class RowMaker {
     }
     return best;
   }
-  // The least exponent of a unit in which sums of the block's products stay below 2^24 whatever the weights.
-  // 1.0002 is for the roundings of this sum, and of every number to a whole one.
+  // Returns the least exponent of a unit with which sums of the block's products stay below 2^24
+  // for all weights. The factor 1.0002 covers the roundings of this sum, and of each number to a
+  // whole one.
   int least_unit(const float* x, int e) const {
     const float32x4_t beyond = vdupq_n_f32(255.0f * 128.0f);
     float32x4_t sum = vdupq_n_f32(0);
@@ -142,7 +144,7 @@ class RowMaker {
                     b = vuzp1q_s16(vreinterpretq_s16_s32(v[2]), vreinterpretq_s16_s32(v[3]));
     return vuzp1q_s8(vreinterpretq_s8_s16(a), vreinterpretq_s8_s16(b));
   }
-  // 16 tops from k on, whole numbers that are exact in bf16: even ones, then odd ones.
+  // Writes 16 tops from k on, whole numbers that are exact in bf16: even inputs, then odd ones.
   void put_tops(size_t k, const int32x4_t (&v)[4]) {
     uint16x8_t h[2];
     MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) h[i] =
@@ -151,7 +153,7 @@ class RowMaker {
     vst1q_u16(tops_ + k, vuzp1q_u16(h[0], h[1]));
     vst1q_u16(tops_ + k + 8, vuzp2q_u16(h[0], h[1]));
   }
-  // Tops of a block without near limbs, in units of 2^e instead of 2^(e-s).
+  // Changes tops of a block without near limbs from units of 2^(e-s) to units of 2^e.
   void raise_tops(int s) {
     for (size_t k = 0; k < s_.block_k; k += 8) {
       const uint16x8_t v = vld1q_u16(tops_ + k), by = vdupq_n_u16(static_cast<uint16_t>(s << 7));
@@ -215,7 +217,7 @@ class RowMaker {
     int32_t p, q;
     bool any_q;
   };
-  // How many halves it made, one or none.
+  // Writes a near half unless its digits are all 0; returns how many were written.
   uint16_t put_near(size_t half, int8x16_t digits, NearSums& sums) {
     if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return 0;
     sums.p += vaddlv_s8(vget_low_s8(digits)), sums.q += vaddlv_s8(vget_high_s8(digits));
@@ -237,9 +239,9 @@ class RowMaker {
   }
 };
 
-// ---------------------------------------------------------------------------------------------- rows
+// --- rows ---
 
-// x rounded to its type; with a column order those columns.
+// Makes a row from x rounded to its type; with `columns`, from these columns.
 inline void make_row(const Problem& p, const Shape& s, const float* x, const int32_t* columns,
                      bool rounded, uint8_t* row) {
   RowMaker maker(s, p.x_type, row);
@@ -274,7 +276,7 @@ inline void prepare_rows(const PrepareArgs& a) {
   }
 }
 
-// Only what is used.
+// Copies the parts of extras that are used.
 inline void copy_extras(const Shape& s, const uint8_t* from, uint8_t* to) {
   const ExtrasLayout l = extras_layout(s);
   Counts c;
@@ -284,7 +286,7 @@ inline void copy_extras(const Shape& s, const uint8_t* from, uint8_t* to) {
   __builtin_memcpy(to + l.far, from + l.far, 4 * size_t{c.far});
 }
 
-// Row r of unit i of a tile of `units`: kRows rows share a register of sums.
+// Writes row r of unit i of a tile of `units`; kRows rows share a register of sums.
 template <int kRows>
 inline void put_in_tile(const Shape& s, const uint8_t* row, size_t r, size_t i, size_t units,
                         uint8_t* to) {
@@ -308,7 +310,7 @@ inline void put_in_tile(const Shape& s, const uint8_t* row, size_t r, size_t i, 
     to += 2 * pass + 32 * units;
   }
 }
-// A second row that is missing.
+// Writes zeros for a second row that is missing.
 inline void put_nothing(const Shape& s, size_t i, size_t units, uint8_t* to) {
   const size_t halves = s.block_k / kHalf;
   to += 16 * i + 8;
@@ -316,8 +318,9 @@ inline void put_nothing(const Shape& s, size_t i, size_t units, uint8_t* to) {
     for (size_t h = 0; h < 2 * halves + 2; ++h, to += 16 * units) vst1_u8(to, vdup_n_u8(0));
 }
 
-// With tops: what many rows add behind their products is q alone, and it lies close together: every panel of
-// outputs reads all of it. Returns where the next row's goes.
+// Extras of many rows with tops: only q is added after their products. They are stored compactly,
+// because every panel of outputs reads all of them. copy_rest() returns the address for the next
+// row.
 inline ExtrasLayout rest_layout(const Counts& c) {
   ExtrasLayout l{};
   l.near_blocks = sizeof(Counts);
@@ -353,7 +356,7 @@ inline uint8_t* copy_rest(const Shape& s, const uint8_t* from, uint8_t* to) {
   __builtin_memcpy(out.far(), in.far(), 4 * size_t{c.far});
   return to + out.l.bytes;
 }
-// That of row m among `extras`: offsets of all rows stand first.
+// Returns the extras of row m; offsets of all rows come first.
 inline Extras rest_of(const uint8_t* extras, size_t m) {
   uint32_t at;
   __builtin_memcpy(&at, extras + 4 * m, 4);
@@ -361,7 +364,8 @@ inline Extras rest_of(const uint8_t* extras, size_t m) {
   __builtin_memcpy(&c, extras + at, sizeof c);
   return {const_cast<uint8_t*>(extras + at), rest_layout(c)};
 }
-// Row r of pair i of a tile of `pairs` over BFMMLA: 8 bytes a quarter, then factors and sums as floats. from: null: a second row that is missing.
+// Writes row r of pair i of a tile of `pairs` for BFMMLA: 8 bytes per quarter, then factors and
+// sums as floats. from null: a second row that is missing.
 inline void put_tops_in_tile(const Shape& s, const uint8_t* from, size_t r, size_t i, size_t pairs,
                              uint8_t* to) {
   to += 16 * i + 8 * r;
@@ -388,7 +392,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of<Isa::kTops>(p);
   const size_t stride = row_bytes<Isa::kTops>(p), row_size = digits_row_bytes(s);
-  uint8_t* spare = a.panel + row_panel_bytes<Isa::kTops>(p, a.M) - row_size;  // with act-order
+  uint8_t* spare = a.panel + row_panel_bytes<Isa::kTops>(p, a.M) - row_size;  // for act-order
   const auto row = [&](size_t m, uint8_t* to) -> const uint8_t* {
     const uint8_t* from = a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
     if (!p.act_order) return from;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the packers of both Arm families share: 8 rows of a file read side by side, vectors stored
-// in the order of addresses, scales and zero points of 8 outputs turned by vectors. Internal
-// linkage, plain NEON.
+// Helpers shared by the packers of both Arm families: reading 8 rows of a file side by side,
+// storing vectors in the order of addresses, and transposing scales and zero points of 8 outputs.
+// Internal linkage, plain NEON.
 //
-// Stores that follow each other in the order of addresses let the core write whole lines without
-// reading them first, and nothing is loaded as a vector that was just stored in smaller parts:
-// such a load waits for every store before it.
+// Stores in the order of addresses let the core write whole lines without reading them first, and
+// no vector is loaded that was just stored in smaller parts: such a load waits for every store
+// before it.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -21,11 +21,11 @@ namespace moebius {
 namespace {
 namespace arm_packing {
 
-constexpr size_t kOutputs = 8;  // of a panel
+constexpr size_t kOutputs = 8;  // outputs of a panel
 constexpr size_t kAsked =
-    16384;  // bytes from a code to the one that is asked for with it, at least
+    16384;  // least distance in bytes from a code to the one that is prefetched with it
 
-// 8 rows at one input, and what is asked for meanwhile: codes that will be read, in the order of
+// 8 rows at one input, and the address to prefetch: codes that are read later, in the order of
 // memory.
 struct Rows {
   const uint8_t *first, *next;
@@ -33,7 +33,7 @@ struct Rows {
   [[gnu::always_inline]] const uint8_t* row(int i) const {
     return first + static_cast<size_t>(i) * stride;
   }
-  template <size_t kBytes>  // of each row
+  template <size_t kBytes>  // kBytes: of each row
   [[gnu::always_inline]] void advance() {
     first += kBytes;
     MOEBIUS_UNROLL for (size_t i = 0; i < kOutputs * kBytes; i += 64)
@@ -41,8 +41,8 @@ struct Rows {
     next += kOutputs * kBytes;
   }
 };
-// By pairs: two registers stored by one instruction take half the time of two instructions. The
-// operand that says what is written begins at `out`: no address is computed for it.
+// Stores two registers with one instruction, which takes half the time of two. The operand that
+// tells what is written begins at `out`, so that no address is computed for it.
 template <int kOffset>
 [[gnu::always_inline]] inline void store_pair(uint8_t* out, uint8x16_t first, uint8x16_t second) {
   auto* to_end = reinterpret_cast<uint8x16_t(*)[kOffset / 16 + 2]>(out);
@@ -73,11 +73,12 @@ template <int kCount>
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
 }
 
-// A codec packs steps of 16 inputs of 8 outputs, given where each row is, to kMade bytes each: kSteps of
-// them at a time (`put`), or one. The file has kStored bytes for a step of a row.
+// A codec packs steps of 16 inputs of 8 outputs, given the address of each row, to kMade bytes
+// each: kSteps of them at a time (`put`), or one. The file has kStored bytes for a step of a row.
 
-// Nibbles, in a byte those of outputs o and o + 4; integers are value + 8, and the upper code becomes two's
-// complement. Layout::make gets such bytes of even and of odd inputs, and makes two steps.
+// Packs nibbles; a byte holds those of outputs o and o + 4; integers are value + 8, and the upper
+// code becomes two's complement. Layout::make gets such bytes of even and of odd inputs, and makes
+// two steps.
 template <class Layout, bool kInteger>
 struct PairedNibbles {
   static constexpr size_t kSteps = 2, kStored = 8, kMade = 64;
@@ -112,7 +113,7 @@ struct PairedNibbles {
     store_in_order(out, v);
   }
 };
-// Returns where they end.
+// Packs steps and returns the end of the packed codes.
 template <class Codec>
 [[gnu::always_inline]] inline uint8_t* put_steps(Rows& r, size_t steps, uint8_t* out) {
   const auto row = [&](int o) { return r.row(o); };
@@ -128,12 +129,13 @@ template <class Codec>
   return out;
 }
 
-// Where the scales of an output begin, in elements. Divisions are too slow for short rows.
+// Returns the index of an output's first scale, without divisions if possible, which are slow for
+// short rows.
 inline size_t scale_row(const QuantMatrix& w, size_t r) {
   const size_t row = r + w.n_phase;
   return (w.block_n == 1 ? row : row / w.block_n) * w.scale_stride;
 }
-// Of the 8 outputs of a panel; those past N repeat the last one.
+// Indices of the first scales of a panel's 8 outputs; those past N repeat the last one.
 struct ScaleRows {
   size_t at[kOutputs] = {};
   ScaleRows(const QuantMatrix& w, size_t n) {
@@ -142,9 +144,9 @@ struct ScaleRows {
   }
 };
 
-// The panel of the 8 outputs from n on: what it is made of and where it goes. straight_: its rows
-// are read side by side, in the order of the file. next: what is asked for meanwhile; null: the
-// rows behind those of the panel.
+// The panel of the 8 outputs from n on: its source and destination. straight_: rows are read side
+// by side, in the order of the file. next: what is prefetched meanwhile; null: the rows after those
+// of the panel.
 template <class Shape>
 struct Panel {
   Panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, const uint8_t* next = nullptr)
@@ -174,9 +176,9 @@ struct Panel {
   const ScaleRows rows_;
 };
 
-// Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
-// codes that are asked for, given where those of these 8 begin: there are few, in many places, and
-// nothing goes on without them.
+// Prefetches scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
+// prefetched codes, given the beginnings of those of these 8 outputs: there are few, in many
+// places, and packing waits for them.
 inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], size_t size,
                            size_t row_bytes) {
   const size_t seven = at[kOutputs - 1] - at[0], eight = (seven + seven / (kOutputs - 1)) * size;
@@ -185,7 +187,7 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
   for (size_t i = 0; i < eight; i += 64) __builtin_prefetch(next + i, 0, 2);
 }
 
-// Bytes of 8 outputs in 8 groups from g on, group by group: two groups in a vector.
+// Transposes bytes of 8 outputs in 8 groups from g on to group by group, two groups per vector.
 [[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
                                                    uint8x16_t (&out)[4]) {
   uint8x16_t r[8];
@@ -198,7 +200,7 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
   out[2] = vzip1q_u8(b[1], b[3]), out[3] = vzip2q_u8(b[1], b[3]);
 }
 
-// The same of 16 groups.
+// Transposes bytes of 8 outputs in 16 groups.
 [[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
                                                    uint8x16_t (&out)[8]) {
   uint8x16_t a[8], b[8];
@@ -211,8 +213,8 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
                                                      out[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
 }
 
-// Scales of one byte of 8 outputs in 2 * kPairs groups from g on as bf16, group by group, to kApart
-// vectors each; false if one of them is special (negative, zero, subnormal, NaN).
+// Converts one-byte scales of 8 outputs in 2 * kPairs groups from g on to bf16, group by group,
+// kApart vectors apart; returns false if one of them is special (negative, zero, subnormal, NaN).
 template <int kPairs, int kApart>
 [[gnu::always_inline]] inline bool transpose_scales(ScaleType type,
                                                     const uint8_t* const (&rows)[kOutputs],
@@ -224,7 +226,7 @@ template <int kPairs, int kApart>
   MOEBIUS_UNROLL for (int i = 1; i < kPairs; ++i) most = vmaxq_u8(most, c[i]),
                                                   least = vminq_u8(least, c[i]);
   if (vmaxvq_u8(most) > (e8m0 ? 254 : 126) || vminvq_u8(least) < (e8m0 ? 1 : 8)) return false;
-  // Shifted into place e8m0 is a bf16, and e4m3 one that is 2^120 too small.
+  // Shifted into place, e8m0 is a bf16, and e4m3 a bf16 that is 2^120 too small.
   const uint16x8_t larger = vdupq_n_u16(e8m0 ? 0 : 120 << 7);
   const uint8x16_t shift = vdupq_n_u8(e8m0 ? 128 : 16);
   MOEBIUS_UNROLL for (int i = 0; i < kPairs; ++i) {
@@ -234,7 +236,7 @@ template <int kPairs, int kApart>
   return true;
 }
 
-// 16 bytes of rows [first, first + 4), with some bits turned.
+// Loads 16 bytes of rows [first, first + 4), with the bits of kFlip inverted.
 template <uint8_t kFlip, class Row>
 [[gnu::always_inline]] inline void load_four(const Row& row, int first, uint8x16_t (&r)[4]) {
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
@@ -243,8 +245,8 @@ template <uint8_t kFlip, class Row>
   }
 }
 
-// Scales of two bytes of 8 outputs in 8 groups from g on, group by group, to kApart vectors
-// each.
+// Transposes two-byte scales of 8 outputs in 8 groups from g on to group by group, kApart vectors
+// apart.
 template <int kApart = 1>
 [[gnu::always_inline]] inline void transpose_halves(const uint8_t* const (&rows)[kOutputs],
                                                     size_t g, uint16x8_t* out) {
@@ -258,8 +260,8 @@ template <int kApart = 1>
                                                          out[(2 * i + 1) * kApart] =
                                                              vzip2q_u16(b[i], b[i + 4]);
 }
-// Scales of bf16 or of one byte of 8 outputs in 8 groups from g on as bf16, group by group; false if one
-// of them is special.
+// Converts bf16 or one-byte scales of 8 outputs in 8 groups from g on to bf16, group by group;
+// returns false if one of them is special.
 [[gnu::always_inline]] inline bool transpose_eight(ScaleType type,
                                                    const uint8_t* const (&rows)[kOutputs], size_t g,
                                                    uint16x8_t (&out)[8]) {
@@ -267,13 +269,13 @@ template <int kApart = 1>
   transpose_halves(rows, g, out);
   return true;
 }
-// How many scales can be read from that of the last of 8 outputs on: more than it has, for the sake of
-// whole vectors.
+// Returns how many scales can be read from the first of the last of 8 outputs on: more than it has,
+// so that whole vectors can be loaded.
 inline size_t scales_there(const QuantMatrix& w, const ScaleRows& rows) {
   return scale_row(w, w.N - 1) + w.groups - rows.at[kOutputs - 1];
 }
 
-// bf16 of the scales that are one byte.
+// bf16 numbers of all one-byte scales.
 struct ScaleTable {
   uint16_t from[256];
 };
@@ -287,8 +289,8 @@ constexpr ScaleTable scale_table(F value) {
 constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
                      kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
-// The scales of 8 outputs in one group, two bytes each: those of bf16 and f16 as stored, those of
-// one byte as bf16. Put together in registers.
+// Returns the scales of 8 outputs in one group, two bytes each: bf16 and f16 as stored, one-byte
+// scales as bf16. Assembled in registers.
 [[gnu::always_inline]] inline uint16x8_t scales_of(const QuantMatrix& w,
                                                    const size_t (&rows)[kOutputs], size_t column) {
   const bool byte = w.scale_type == ScaleType::kFp8 || w.scale_type == ScaleType::kE8m0;
@@ -306,8 +308,8 @@ constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32
   return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
 }
 
-// The scales of 8 outputs in groups [g, g1), two bytes each as above, to kApart vectors each. `out`
-// has room for the groups up to `full`.
+// Converts the scales of 8 outputs in groups [g, g1) to two bytes each as scales_of() does, kApart
+// vectors apart. `out` has room for the groups up to `full`.
 template <int kApart, class Shape>
 inline void make_scales(const QuantMatrix& w, const ScaleRows& rows, const Shape& s, size_t g,
                         size_t g1, size_t full, uint16x8_t* out) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales and zero points of the 8 outputs of a panel, for the packers of Arm families that keep scales
-// as 8 x bf16 or 8 x f32. Internal linkage, plain NEON.
+// Reads scales and zero points of the 8 outputs of a panel, for the packers of Arm families that
+// store scales as 8 x bf16 or 8 x f32. Internal linkage, plain NEON.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -12,12 +12,12 @@ namespace moebius {
 namespace {
 namespace arm_packing {
 
-// Of 8 outputs in one group: 8 x bf16, or 8 x f32.
+// Scales of 8 outputs in one group: 8 x bf16, or 8 x f32.
 struct Scales {
   uint8x16_t v[2];
 };
 
-// f16 of 8 outputs as f32.
+// Converts f16 scales of 8 outputs to f32.
 inline Scales from_f16(uint16x8_t halves) {
   if (vmaxvq_u16(vandq_u16(halves, vdupq_n_u16(0x7fff))) < 0x7c00) {
     const float16x8_t v = vreinterpretq_f16_u16(halves);
@@ -30,7 +30,7 @@ inline Scales from_f16(uint16x8_t halves) {
   for (size_t i = 0; i < kOutputs; ++i) to[i] = f16_to_f32(from[i]);
   return {{vreinterpretq_u8_f32(vld1q_f32(to)), vreinterpretq_u8_f32(vld1q_f32(to + 4))}};
 }
-// Four groups of f32.
+// Transposes four groups of f32 scales.
 [[gnu::always_inline]] inline void transpose_words(const uint8_t* const (&rows)[kOutputs], size_t g,
                                                    Scales* out) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
@@ -46,8 +46,9 @@ inline Scales from_f16(uint16x8_t halves) {
   }
 }
 
-// Those of the outputs from n on, in groups [g, g1), made for kChunk groups (from a multiple of it on)
-// before their codes. Outputs past N repeat the last one.
+// Scales of the outputs from n on in groups [g, g1). They are made for kChunk groups (from a
+// multiple of it on) before the codes of these groups are packed. Outputs past N repeat the last
+// one.
 class PanelScales {
  public:
   static constexpr size_t kChunk = 128;
@@ -55,7 +56,7 @@ class PanelScales {
 
   void make_scales(size_t g, size_t g1, Scales* out) const {
     const size_t size = scale_size(w_.scale_type);
-    const bool side_by_side =  // of the only group
+    const bool side_by_side =  // true for a single group
         w_.block_n == 1 && w_.scale_stride == 1 && n_ + kOutputs <= w_.N;
     if (side_by_side && w_.scale_type == ScaleType::kBf16) {
       out->v[0] = vld1q_u8(w_.scales + 2 * rows_.at[0]);
@@ -89,7 +90,8 @@ class PanelScales {
   }
 
  private:
-  // Of as many groups as a row has from g on, `there` in all, and as fit; returns how many.
+  // Converts as many groups as a row has from g on (`there` in all) and as fit; returns their
+  // number.
   size_t several_scales(const uint8_t* const (&from)[kOutputs], size_t g, size_t there,
                         size_t headroom, Scales* out) const {
     const size_t most = there - g < headroom ? there - g : headroom;

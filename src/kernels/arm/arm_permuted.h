@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Act-order for the packers of the Arm families (isa_permuted_rows.h), and the loop over their panels.
+// Act-order for the packers of the Arm families (isa_permuted_rows.h), and their loop over panels.
 // Internal linkage, plain NEON.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -25,7 +25,7 @@ struct NeonBytes {
   static V high(V a, V b) { return vsriq_n_u8(b, a, 4); }
 };
 
-// All panels of what `a` packs, by a Packer each.
+// Packs all panels of `a`; a Packer is made for each.
 template <class Packer, class Shape>
 inline void pack_panels(const PackArgs& a, const Shape& s) {
   const auto out = [&](size_t n) { return a.packed + (a.row0 + n) / kOutputs * s.stride(); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// with_scale of quant/global_scale.h for four sums.
+// Applies a global scale to four sums, like with_scale of quant/global_scale.h.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
