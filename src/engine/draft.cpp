@@ -6,8 +6,8 @@
 namespace moebius {
 namespace {
 
-constexpr double kRemembered = 64;  // drafts
-constexpr size_t kPassedOver = 64;  // steps without a draft before it is tried again
+constexpr double kRemembered = 64;  // drafts that the running means remember
+constexpr size_t kPassedOver = 64;  // steps without a draft before drafting is tried again
 constexpr double kLeastGain = 1.03;
 
 size_t slot_of(std::span<const int32_t> run, size_t slots) {
@@ -36,7 +36,7 @@ void PromptLookup::extend(std::span<const int32_t> text) {
     table.after.assign(slots, 0);
     for (size_t end = table.tokens; end < seen_; ++end) add(table, text, end);
   }
-  // The run at the end of the text has nothing behind it yet.
+  // Adds runs that end before the last token: no token follows the text's last run yet.
   for (size_t end = std::max<size_t>(seen_, 1); end < text.size(); ++end)
     for (Table& table : tables_) add(table, text, end);
   seen_ = std::max(seen_, text.size());
@@ -60,7 +60,7 @@ DraftRecord::DraftRecord(double chance) { means_.fill({chance, 1}); }
 double DraftRecord::chance(size_t count) const {
   double all = 1, before = 0;
   for (size_t i = 0; i < count; ++i) {
-    // A place that was never reached is as good as the one before.
+    // A place that was never reached counts as good as the one before.
     before = means_[i].seen > 1 ? means_[i].right : std::max(means_[i].right, before);
     all *= before;
   }
@@ -92,7 +92,7 @@ std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
   StepShape shape = decode;
   size_t passes = 0;
   while (true) {
-    // The next row is the one that is most likely to be right.
+    // Takes the row that is most likely to be right next.
     size_t next = drafts.size();
     double chance = 0;
     for (size_t i = 0; i < drafts.size(); ++i) {
@@ -105,7 +105,7 @@ std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
     ++counts[next];
     tokens += chance;
     shape.add(drafts[next].position + counts[next], 1, 1);
-    // A sequence that is replayed has run one step for nothing.
+    // A sequence whose rows run again has spent one step in vain.
     if (drafts[next].by_backend) passes = std::max(passes, counts[next]);
     const double time = cost.predict(shape) + static_cast<double>(passes) * pass;
     const double speed = std::max(0.0, tokens - again) / time;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests in, reports out: the queue between threads, the order of a step, and statistics. Who
-// runs is decided in engine_admission.cpp, what a step does in engine_step.cpp.
+// Takes requests and returns reports: the queue between threads, the order of a step, and
+// statistics. engine_admission.cpp decides who runs, and engine_step.cpp executes a step.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -51,7 +51,8 @@ size_t longest_within(Backend& backend, size_t context, uint64_t bytes) {
 
 }  // namespace
 
-// An unfinished block more for each: the last turn's is kept while the next one goes on from it.
+// Counts an additional unfinished block for each: the last turn's block is kept while the next turn
+// goes on from it.
 uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context) {
   const auto kinds = backend.kv_kinds();
   return parallel * (kv_bytes_of(kinds, context) + kv_bytes_of(kinds, 1));
@@ -75,7 +76,7 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
   if (options_.backend_drafts && !backend.drafts())
     fail("drafts of the model's own need its layer for multi-token prediction, on one device");
   if (backend.keys_depend_on_length() && backend.keys_change_beyond() == SIZE_MAX)
-    options_.drafts = 0;  // keys of dynamic scaling follow the length of each step
+    options_.drafts = 0;  // with dynamic scaling, keys follow the length of each step
   for (const KvKind& kind : backend.kv_kinds()) cuttable_ = cuttable_ && kind.cuttable;
   publish();
 }
@@ -84,7 +85,7 @@ Engine::~Engine() {
   try {
     for (const auto& f : pending_steps_) backend_.collect(f->ticket, output_);
   } catch (const std::exception&) {
-    // It has failed before.
+    // the failure was reported already
   }
   for (const auto& s : sequences_) kv_.clear(s->kv);
 }
@@ -134,7 +135,8 @@ uint64_t Engine::add(Request request) {
   }
   const std::lock_guard lock(inbox_mutex_);
   inbox_.reserve(inbox_.size() + answers);
-  cancels_.reserve(cancels_.size() + live_ + answers);  // so that cancel() cannot fail
+  cancels_.reserve(cancels_.size() + live_ + answers);  // reserved here so that cancel() cannot
+                                                        // fail
   for (auto& s : made) {
     s->id = next_id_;
     inbox_.push_back(std::move(s));
@@ -176,13 +178,14 @@ size_t Engine::prompt_left() const {
   return left;
 }
 
-// Every sequence has one result in a step, and one more for each draft: their places are there
+// Every sequence has one result in a step, and one more for each draft: room for them is reserved
 // before anything is committed.
 void Engine::take_inbox(StepReport& report) {
   const std::lock_guard lock(inbox_mutex_);
   sequences_.reserve(sequences_.size() + inbox_.size());
   report.results.reserve(sequences_.size() + inbox_.size());
-  if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;  // look again
+  // new requests: admission looks again
+  if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;
   size_t taken = 0;
   const auto drop_taken = [&] {
     inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(taken));
@@ -190,7 +193,9 @@ void Engine::take_inbox(StepReport& report) {
   try {
     for (; taken < inbox_.size(); ++taken) {
       Sequence& s = *inbox_[taken];
-      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;  // who comes does not catch up
+      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;  // a new client starts at the least
+                                                           // counter, so that it does not catch up
+                                                           // on time before it came
       for (const auto& [name, c] : clients_) least = std::min(least, c.tokens);
       s.client = &clients_.try_emplace(s.request->client, Client{least, 0}).first->second;
       ++s.client->sequences;
@@ -221,9 +226,9 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
   end(s, report);
 }
 
-// Those that were cancelled, cannot run, or have nothing to do.
+// Ends sequences that were cancelled, cannot run, or have nothing to do.
 void Engine::end_stopped(StepReport& report) {
-  // Answers that wait for the prompt of another are part of its batch.
+  // Answers that wait for another's prompt are part of its batch.
   const auto under_way = [&](const Sequence& s) {
     if (s.steps_under_way > 0 || s.state != Sequence::State::kFollows) return s.steps_under_way > 0;
     return std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& other) {
@@ -234,12 +239,12 @@ void Engine::end_stopped(StepReport& report) {
     const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
     if (s->state == Sequence::State::kEnded || !(s->cancelled || s->blamed || nothing_to_do))
       continue;
-    if (under_way(*s)) continue;  // when it is back
+    if (under_way(*s)) continue;  // it ends when its batch is back
     if (s->blamed) {
       report_end(*s, Finish::kError, s->error, report);
       continue;
     }
-    s->followers.clear();  // they have the same reason
+    s->followers.clear();  // they end for the same reason
     report_end(*s, s->cancelled ? Finish::kCancelled : s->limit, {}, report);
   }
   forget_ended();
@@ -313,7 +318,7 @@ void Engine::account(StepReport& report) noexcept {
       t.expert_rows[i] += f.backend.expert_rows[i];
     t.last = f;
   } catch (const std::exception&) {
-    // No memory for counts: they miss a step.
+    // No memory for counts: they lack this step.
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs, with how many tokens, and who gives way: admission by what memory holds, the rows of a
+// Decides who runs, with how many tokens, and who gives way: admission by memory, the rows of a
 // step by its predicted time, preemption by recomputation. None of it changes what is computed.
 #include <algorithm>
 
@@ -10,8 +10,10 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kLevelPerWaiting = 30'000'000'000;  // nanoseconds that gain a level of priority
-constexpr size_t kLogprobRows = 32;  // of a prompt whose log-probabilities are asked for, per step
+constexpr uint64_t kLevelPerWaiting = 30'000'000'000;  // nanoseconds of waiting that gain a level
+                                                       // of priority
+constexpr size_t kLogprobRows = 32;  // rows per step of a prompt whose log-probabilities are
+                                     // requested
 
 }  // namespace
 
@@ -20,7 +22,7 @@ size_t Engine::running() const noexcept {
                                            [](const auto& s) { return s->running(); }));
 }
 
-// What safe sequences will still need: nobody else may have it.
+// Returns the bytes that safe sequences will still need: no other sequence may take them.
 uint64_t Engine::reserved() const noexcept {
   uint64_t bytes = 0;
   for (const auto& s : sequences_)
@@ -28,7 +30,8 @@ uint64_t Engine::reserved() const noexcept {
   return bytes;
 }
 
-// By priority, then those that gave way, then clients in turn by prompt tokens, then arrival.
+// Returns the next sequence to admit: by priority, then those that gave way, then clients in turn
+// by prompt tokens, then arrival.
 Engine::Sequence* Engine::next_waiting() const {
   const uint64_t time = now();
   const auto key = [&](const Sequence& s) {
@@ -43,8 +46,8 @@ Engine::Sequence* Engine::next_waiting() const {
   return best;
 }
 
-// A sequence that has grown beyond the length where all keys change gives its own up, as if it had
-// been preempted.
+// Makes a sequence that has grown beyond the length where all keys change give up its keys, as if
+// it had been preempted.
 void Engine::renew_keys() noexcept {
   const size_t beyond = backend_.keys_change_beyond();
   for (const auto& s : sequences_)
@@ -63,14 +66,15 @@ void Engine::admit() {
   stopped_at_available_ = 0;
   while (Sequence* s = next_waiting()) {
     if (admit(*s)) continue;
-    if (s->restore.planned && !s->restore.done()) return;  // reads on in the next step
+    if (s->restore.planned && !s->restore.done()) return;  // reading continues in the next step
     stopped_at_running_ = running();
     stopped_at_available_ = kv_.available();
     return;
   }
 }
 
-// Whether reading the rest from disk is faster than computing it, by what both took so far.
+// Returns whether reading the rest from disk is faster than computing it, judged by the times of
+// both so far.
 bool Engine::reading_pays(const Sequence& s) const {
   if (!cost_.known()) return true;
   const KvRestore& r = s.restore;
@@ -85,8 +89,8 @@ bool Engine::reading_pays(const Sequence& s) const {
   return kv_.archive()->disk().read_nanoseconds(r.bytes, r.files) < computing;
 }
 
-// True: what the disk has of it is in memory, or is not worth reading. Others that run wait for it
-// no longer than for a piece of a prompt.
+// Returns true when everything that the disk has of the sequence is in memory or not worth reading.
+// Running sequences wait for this no longer than for a piece of a prompt.
 bool Engine::restored(Sequence& s, size_t limit) {
   KvRestore& r = s.restore;
   if (kv_.archive() == nullptr || (r.planned && r.done())) return true;
@@ -119,14 +123,14 @@ bool Engine::admit(Sequence& s) {
       ++now_running;
     }
   if (slots > options_.parallel) return false;
-  size_t limit = s.tokens.size() - 1;  // the last token always runs: its logits are wanted
+  size_t limit = s.tokens.size() - 1;  // the last token always runs, because its logits are needed
   if (s.wants_prompt_rows()) limit = std::min(limit, s.reported);
   if (backend_.keys_depend_on_length()) limit = 0;
   if (!restored(s, limit)) return false;
   kv_.attach(s.kv, s.request->salt, s.tokens, limit);
   const size_t length = s.safe() ? s.final_length() : s.tokens.size();
   const uint64_t keep = now_running * kv_.row_bytes() + reserved();
-  // Alone it always fits: add() has seen to it.
+  // A sequence alone always fits: add() has checked it.
   if (now_running > 0 && kv_.available() < kv_.bytes_until(s.kv, length) + keep) {
     kv_.clear(s.kv);
     return false;
@@ -149,8 +153,8 @@ bool Engine::admit(Sequence& s) {
   return true;
 }
 
-// Whether the next batch can take it. A prompt goes on while its last piece is under way: its rows
-// need nothing that has to be sampled.
+// Returns whether the next batch can take the sequence. A prompt goes on while its last piece is
+// under way: its rows need nothing that has to be sampled.
 bool Engine::available(const Sequence& s) const {
   if (!s.running() || s.blamed || s.pending() == 0) return false;
   return s.steps_under_way == 0 || s.request->prompt_logprobs < 0;
@@ -160,7 +164,7 @@ void Engine::plan() {
   StepShape decode;
   std::vector<PromptInLine> prompts;
   std::vector<Sequence*> owners;
-  // The batches in flight share the sequences out evenly.
+  // The batches in flight get equal shares of the sequences.
   const size_t batches = backend_.batches_in_flight(), most = (running() + batches - 1) / batches;
   size_t taken = 0;
   for (const auto& s : sequences_) {
@@ -180,7 +184,9 @@ void Engine::plan() {
     owners.push_back(s.get());
   }
   if (prompts.empty()) return plan_drafts_of(decode);
-  for (const auto& s : sequences_) s->draft_rows.clear();  // a step with prompts is long enough
+  for (const auto& s : sequences_)
+    s->draft_rows.clear();  // a step with prompts is long enough
+                            // without drafts
   PlanLimits limits;
   limits.stretch = options_.stretch;
   limits.max_step = options_.max_step * 1e9;
@@ -189,8 +195,8 @@ void Engine::plan() {
   for (size_t i = 0; i < owners.size(); ++i) owners[i]->piece = pieces[i];
 }
 
-// What may follow its last token: what the answer's form dictates, or what came behind the same
-// tokens in what was predicted, or in its own text.
+// Finds tokens that may follow the last one: those that the answer's grammar dictates, or those
+// that followed the same tokens in the predicted text, or in the sequence's own text.
 void Engine::find_draft(Sequence& s) const {
   if (options_.drafts == 0 || !s.followers.empty() || s.wants_prompt_rows() ||
       backend_.batches_in_flight() > 1)
@@ -210,7 +216,7 @@ void Engine::find_draft(Sequence& s) const {
   const std::span<const int32_t> text = s.tokens, answer = text.subspan(s.prompt());
   std::span<const int32_t> from = s.request->prediction;
   if (!from.empty()) s.predicted.extend(from);
-  // Runs of tokens that cross from the prompt into the answer are not the prediction's.
+  // Runs of tokens that cross from the prompt into the answer do not belong to the prediction.
   size_t at = answer.empty() ? 0 : s.predicted.find(from, answer);
   if (answer.size() == 1 && !from.empty() && answer[0] == from[0]) at = 1;
   if (at >= from.size() && options_.backend_drafts) {
@@ -228,7 +234,7 @@ void Engine::find_draft(Sequence& s) const {
   draft(from, false);
 }
 
-// Of the drafts that were found, those that are worth their rows.
+// Keeps those drafts that are worth their rows.
 void Engine::plan_drafts_of(const StepShape& decode) {
   std::vector<DraftInLine> lines;
   std::vector<Sequence*> owners;
@@ -246,8 +252,8 @@ void Engine::plan_drafts_of(const StepShape& decode) {
   }
 }
 
-// The youngest of the lowest priority gives its blocks to the cache, and comes back as a longer
-// prompt. Of those that stand behind `s`; null: of all.
+// Preempts the youngest sequence of the lowest priority among those after `s` (null: among all):
+// its blocks go to the cache, and it comes back as a longer prompt. Returns whether there was one.
 bool Engine::preempt_for(const Sequence* s) {
   Sequence* victim = nullptr;
   for (const auto& other : sequences_) {
@@ -270,7 +276,8 @@ void Engine::preempt(Sequence& s) noexcept {
   ++totals_.preemptions;
 }
 
-// Blocks for its piece, or for what there is of it; others give way where there is none.
+// Allocates blocks for the sequence's piece, or for a part of it; preempts others if there is no
+// memory.
 bool Engine::provide(Sequence& s) {
   while (true) {
     const size_t reach = kv_.grow(s.kv, s.next() + s.piece, s.safe() ? 0 : reserved());
@@ -279,12 +286,12 @@ bool Engine::provide(Sequence& s) {
       return true;
     }
     if (preempt_for(&s)) continue;
-    s.piece = 0;  // waits for those before it
+    s.piece = 0;  // waits for the sequences before it
     return false;
   }
 }
 
-// After everybody has the blocks that are needed: drafts have what is left.
+// Gives drafts the blocks that are left after every sequence has those it needs.
 void Engine::provide_drafts() {
   for (const auto& s : sequences_) {
     if (s->draft_rows.empty()) continue;
@@ -311,7 +318,7 @@ void Engine::provide_blocks() {
     return any;
   };
   while (!order.empty() && !provide_all()) {
-    if (!pending_steps_.empty()) return;  // what is under way may give way when it is back
+    if (!pending_steps_.empty()) return;  // sequences under way can give way when they are back
     if (running() <= 1 || !preempt_for(nullptr))
       fail("there is no memory for the next token of any sequence");
     for (Sequence* s : order) s->piece = s->running() ? 1 : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A planned step: forward, sample, commit. Whatever can fail for all comes before the first sampler
-// draws; from there on only single sequences fail, and commit() cannot.
+// A planned step: forward, sample, commit. Everything that can fail for all sequences comes before
+// the first sampler draws; afterwards only single sequences fail, and commit() cannot.
 #include <algorithm>
 #include <utility>
 
@@ -53,7 +53,8 @@ void Engine::add_item(PendingStep& step, Sequence& s) const {
   }
 }
 
-// False: there is nothing to do, or no memory for it before a batch is back.
+// Submits the next step. Returns false if there is nothing to do, or no memory for it before a
+// batch is back.
 bool Engine::submit_next() {
   plan();
   provide_blocks();
@@ -109,7 +110,7 @@ void Engine::collect(StepReport& report) {
   report.results.reserve(places);
 }
 
-// What the backend drafted becomes the drafts of the sequences that asked for it.
+// Makes the backend's drafts the drafts of the sequences that asked for them.
 void Engine::take_drafts(const PendingStep& step, std::span<const int32_t> drafts) {
   for (size_t i = 0; i < step.items.size(); ++i) {
     const size_t n = step.items[i].drafts;
@@ -138,7 +139,8 @@ void Engine::give_logits(PendingStep& step) const {
     if (rows == 0) continue;
     asked += rows;
     const Candidates* candidates =
-        !output_.candidates.empty() && output_.candidates[asked - 1]  // then it is the one row
+        // the sequence then has a single row
+        !output_.candidates.empty() && output_.candidates[asked - 1]
             ? &*output_.candidates[asked - 1]
             : nullptr;
     const size_t whole = candidates != nullptr ? 0 : rows;
@@ -158,7 +160,7 @@ void Engine::give_logits(PendingStep& step) const {
   }
 }
 
-// Runs on any thread of the pool and touches nothing but its sequence.
+// Samples one row on any thread of the pool; touches nothing but its sequence.
 void Engine::sample_one(const Task& task) const noexcept {
   Sequence& s = *task.sequence;
   const size_t vocab = backend_.vocab(),
@@ -198,13 +200,13 @@ void Engine::sample_one(const Task& task) const noexcept {
   }
 }
 
-// The sequence's next token; false: it has none, or ends with it.
+// Draws the sequence's next token; returns false if it has none, or ends with it.
 bool Engine::sample_row(Sequence& s, std::span<const float> logits) const {
   const TokenMask* mask = s.constraint ? &s.constraint->mask() : nullptr;
   if (mask != nullptr && mask->count == 0) {
     if (!s.constraint->complete())
       fail("grammar_dead_end: no token of the vocabulary can continue the answer");
-    s.finish = Finish::kStopToken;  // the model has no token for it
+    s.finish = Finish::kStopToken;  // the model has no token that is allowed
     return false;
   }
   return take_choice(s, s.sampler.next(logits, vocab_, mask));
@@ -233,7 +235,7 @@ void Engine::sample(PendingStep& step, StepReport& report) {
   report.figures.sampling_nanoseconds = now() - start;
 }
 
-// lost: so are all batches under way; otherwise these are as they were.
+// lost: all batches under way are lost, too; otherwise they stay as they are.
 void Engine::roll_back(bool lost) noexcept {
   collected_ = nullptr;
   if (lost) pending_steps_.clear();
@@ -248,7 +250,7 @@ void Engine::roll_back(bool lost) noexcept {
     try {
       kv_.cut(s->kv);
     } catch (const std::exception&) {
-      // What its last block holds is not known: it is computed again.
+      // The content of its last block is unknown, so it is computed again.
       kv_.clear(s->kv);
       s->state = Sequence::State::kWaiting;
     }
@@ -264,8 +266,8 @@ void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
   --s.steps_under_way;
 }
 
-// Its tokens are there already. Keys behind the last draft that was right are cut; states cannot be,
-// so that its rows run again from the state before.
+// Commits drafts, whose tokens are in the text already. Keys after the last right draft are cut;
+// states cannot be cut, so their rows run again from the state before.
 void Engine::commit_drafts(Sequence& s) noexcept {
   const size_t rows = s.draft_rows.size(), kept = s.choices.size(),
                right = kept - std::min<size_t>(kept, 1);
@@ -283,13 +285,13 @@ void Engine::commit_drafts(Sequence& s) noexcept {
   try {
     kv_.cut(s.kv);
   } catch (const std::exception&) {
-    kv_.clear(s.kv);  // it is computed again
+    kv_.clear(s.kv);  // its keys are computed again
     s.state = Sequence::State::kWaiting;
   }
 }
 
-// The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
-// there is no memory for a copy of the unfinished one, an answer waits and computes it again.
+// Starts the other answers from the prompt that choice 0 has run: they share its full blocks. If
+// there is no memory for a copy of the unfinished block, an answer waits and computes it again.
 void Engine::spawn(Sequence& leader) noexcept {
   for (Sequence* f : leader.followers) {
     f->cached = leader.cached;
@@ -309,7 +311,7 @@ void Engine::spawn(Sequence& leader) noexcept {
 void Engine::commit(PendingStep& step, StepReport& report) noexcept {
   for (const Task& t : step.tasks)
     for (const TokenChoice& c : t.sequence->choices)
-      t.sequence->tokens.push_back(c.token);  // there is room
+      t.sequence->tokens.push_back(c.token);  // room was reserved
   for (const PendingStep::Part& part : step.parts) commit_piece(*part.sequence, part.piece);
   for (const Task& t : step.tasks)
     if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
@@ -324,7 +326,7 @@ void Engine::commit(PendingStep& step, StepReport& report) noexcept {
       r.cached_tokens = s.cached;
       r.drafts_right = s.drafts_right, r.drafts_wrong = s.drafts_wrong;
       r.prompt_position = s.prompt_position;
-      std::swap(r.prompt_choices, s.prompt_choices);  // with the first
+      std::swap(r.prompt_choices, s.prompt_choices);  // reported with the first token
       if (i < tokens) r.choice = std::move(s.choices[i]);
       if (i + 1 == results) r.finish = s.finish;
       if (failed && i == tokens) r.error = copy_of(s.error);
@@ -339,7 +341,8 @@ void Engine::commit(PendingStep& step, StepReport& report) noexcept {
   forget_ended();
 }
 
-// Its result is reported already; those that waited for its prompt end with it.
+// Ends a sequence whose result is reported already; the sequences that waited for its prompt end
+// with it.
 void Engine::end(Sequence& s, StepReport& report) noexcept {
   if (s.finish == Finish::kError)
     kv_.clear(s.kv);

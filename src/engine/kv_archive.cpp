@@ -12,9 +12,10 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kTailTokens = 16;  // that name an unfinished block; shorter ones are not kept
-constexpr size_t kStateEvery = 4;   // blocks
-constexpr size_t kExpected = 8;     // blocks that are asked for ahead
+constexpr size_t kTailTokens = 16;  // tokens that name an unfinished block; a shorter one is not
+                                    // kept
+constexpr size_t kStateEvery = 4;   // blocks between two stored states
+constexpr size_t kExpected = 8;     // blocks that are read ahead
 
 std::span<const uint8_t> bytes_of_ids(std::span<const int32_t> tokens) {
   return {reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size_bytes()};
@@ -117,7 +118,7 @@ void KvArchive::keep(PrefixNode& node, size_t kind) noexcept {
   try {
     if (worth(node, kind)) write(node, kind, disk_.next_orders(1), false);
   } catch (const std::exception&) {
-    // It is computed again.
+    // The block is computed again.
   }
 }
 
@@ -132,7 +133,7 @@ void KvArchive::keep_all(const PrefixTree& tree) {
       try {
         write(node, k, order, true);
       } catch (const Error&) {
-        // This one cannot be read: the others can.
+        // This block cannot be read; others can.
       }
     }
   });
@@ -145,7 +146,7 @@ bool KvArchive::wanted(const KvRestore& r, size_t depth, size_t kind) const {
   return depth > first_block_needed(blocks_.kind(kind), r.blocks * kBlockTokens);
 }
 
-// Whether windows and states have what a sequence of so many whole blocks reads.
+// Returns whether windows and states hold what a sequence of `depth` whole blocks reads.
 bool KvArchive::near_blocks_are_there(const KvRestore& r, std::span<PrefixNode* const> path,
                                       size_t depth) const {
   for (size_t k = 0; k < blocks_.kinds(); ++k) {
@@ -229,7 +230,9 @@ bool KvArchive::load(const std::string& name, const KvFile& expected, bool prefi
   };
   bool good = equal();
   if (good && found != nullptr) {
-    if (!found->empty() && *found != file.tokens) return false;  // written at another time
+    if (!found->empty() && *found != file.tokens)
+      return false;  // tokens differ: the file was
+                     // written at another time
     *found = file.tokens;
   }
   good = good && backend_.write_block(file.kind, id, file.length, [&](std::span<uint8_t> bytes) {
@@ -246,7 +249,7 @@ bool KvArchive::read(const KvRestore& r, size_t depth, size_t kind, std::span<co
     KvFile expected;
     expected.fingerprint = fingerprint_, expected.parent = r.keys[depth - 1];
     expected.kind = static_cast<uint32_t>(kind);
-    expected.length = (depth - 1) * kBlockTokens;  // before the block
+    expected.length = (depth - 1) * kBlockTokens;  // tokens before the block
     const auto ids = block_tokens(tokens, depth);
     expected.tokens.assign(ids.begin(), ids.end());
     return load(name_of(r.keys[depth], kind), expected, false, id, nullptr);

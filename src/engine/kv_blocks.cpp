@@ -23,7 +23,7 @@ BlockId KvBlocks::take(size_t kind) {
   BlockId id = kNoBlock;
   if (k.free.empty()) {
     if (k.blocks.size() >= kNoBlock) return kNoBlock;
-    if (k.free.capacity() <= k.blocks.size())  // room for all of them, so that drop() cannot throw
+    if (k.free.capacity() <= k.blocks.size())  // room for all blocks, so that drop() cannot throw
       k.free.reserve(2 * k.blocks.size() + 8);
     id = static_cast<BlockId>(k.blocks.size());
     k.blocks.push_back({});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers and the writer share the index under one mutex, which is never held during a write. Names
-// in the folder change under a lock of all processes; a number in the lock's file says that somebody
-// changed them.
+// Keeps blocks in files. Readers and the writer share the index under one mutex, which is never
+// held during a write. Names in the folder change under a lock of all processes; a number in the
+// lock's file counts the changes.
 #include "engine/kv_disk.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace moebius {
 namespace {
 
-constexpr double kFileNanoseconds = 50000;  // to open one
+constexpr double kFileNanoseconds = 50000;  // cost of opening a file
 constexpr size_t kSpareBuffers = 3;
 
 uint64_t steady_now() {
@@ -85,7 +85,8 @@ void KvDisk::scan() {
   for (const KvFolderFile& f : list_kv_folder(folder_)) set_entry(f.name, {f.order, f.bytes});
 }
 
-// Whether another process changed names since this one looked; under the lock of all.
+// Reads the folder again if another process changed names since the last look; called under the
+// lock of all processes.
 void KvDisk::see_others_changes() {
   uint64_t there = 0;
   if (pread(lock_, &there, sizeof(there), 0) != static_cast<ssize_t>(sizeof(there))) there = 0;
@@ -93,18 +94,18 @@ void KvDisk::see_others_changes() {
     const std::lock_guard guard(mutex_);
     scan();
   }
-  generation_ = there + 1;  // this one will
+  generation_ = there + 1;  // this process changes names next
   if (pwrite(lock_, &generation_, sizeof(generation_), 0) < 0) generation_ = 0;
 }
 
 bool KvDisk::fits(const std::string& name, uint64_t bytes) const {
-  const auto own = entries_.find(name);  // is replaced
+  const auto own = entries_.find(name);  // the file is replaced
   const uint64_t freed = own == entries_.end() ? 0 : own->second.bytes;
   return figures_.bytes - freed + bytes <= options_.bytes;
 }
 
-// Removes what was used before `order` until a file of so many bytes fits. Another process may have
-// used one meanwhile: its order is read again.
+// Removes files that were used before `order` until a file of so many bytes fits. Another process
+// may have used a file meanwhile: its order is read again.
 void KvDisk::make_room(uint64_t bytes, uint64_t order, const std::string& name) {
   for (;;) {
     std::pair<uint64_t, std::string> oldest;
@@ -289,7 +290,7 @@ void KvDisk::run(Job& job) {
     else
       stored = store(job);
   } catch (const std::exception&) {
-    // No memory for the index: the file is written again another time.
+    // No memory for the index: the file is written again later.
   }
   if (job.bytes.empty()) return;
   {
@@ -304,7 +305,8 @@ int KvDisk::write_all(int fd, std::span<const uint8_t> bytes) const {
   return options_.write ? options_.write(fd, bytes) : write_kv_folder(fd, bytes);
 }
 
-// A descriptor, or -1 and errno. A name may be there: of a process that was killed, or runs elsewhere.
+// Creates a temporary file. Returns a descriptor, or -1 and errno. The name may exist, of a process
+// that was killed or runs on another host.
 int KvDisk::create_temporary(std::string& name) {
   int fd = -1;
   for (int i = 0; i < 100 && fd < 0 && (i == 0 || errno == EEXIST); ++i) {

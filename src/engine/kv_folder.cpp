@@ -24,17 +24,18 @@ constexpr std::string_view kTemporary = "writing-";
 constexpr int kLockTries = 2000;  // a millisecond apart
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH, kOthers = S_IRWXG | S_IRWXO;
 
-constexpr uint64_t kMicroseconds = 1'000'000;  // of a second
+constexpr uint64_t kMicroseconds = 1'000'000;  // per second
 
 uint64_t order_of(const timespec& time) {
   const auto seconds = static_cast<uint64_t>(std::clamp<time_t>(time.tv_sec, 0, INT32_MAX));
   return seconds * kMicroseconds + static_cast<uint64_t>(time.tv_nsec) / 1000;
 }
 
-// Names in a folder; those of the system left out.
+// Returns the names in a folder without "." and "..".
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> out;
-  const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // reads from the start
+  // a new descriptor reads from the start
+  const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return out;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(fd), closedir);
   if (list == nullptr) {
@@ -75,7 +76,8 @@ int open_kv_folder(const std::string& folder) {
           "--kv-dir {}: others may write to it (mode {:o}) and so change what is read from it; use "
           "a folder of your own (chmod 700)",
           shown, s.st_mode & 07777u);
-    // First of all who use it now: what is half written, nobody writes.
+    // The first of the processes that use the folder deletes half-written files, which nobody is
+    // writing.
     const bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
     const std::vector<std::string> names = names_in(fd);
     if (alone)
@@ -129,7 +131,7 @@ bool KvFileReader::read(uint64_t at, std::span<uint8_t> out) const {
   while (!out.empty()) {
     const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;  // got shorter
+    if (n <= 0) return false;  // the file got shorter
     at += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }
@@ -149,7 +151,8 @@ int write_kv_folder(int fd, std::span<const uint8_t> bytes) {
 KvFolderLock::KvFolderLock(int fd) : fd_(fd) {
   for (int i = 0; i < kLockTries && !held; ++i) {
     held = flock(fd_, LOCK_EX | LOCK_NB) == 0;
-    if (!held && errno != EWOULDBLOCK && errno != EINTR) held = true;  // no locks here: alone
+    // the file system has no locks: the process counts as alone
+    if (!held && errno != EWOULDBLOCK && errno != EINTR) held = true;
     if (!held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks come back from disk into the cache before a sequence begins, so that it finds them there as
-// if they had never left. What cannot be read, or has no memory, is computed.
+// Brings blocks back from disk into the cache before a sequence begins, which then finds them as if
+// they had never left. A block that cannot be read, or has no memory, is computed.
 #include <algorithm>
 
 #include "engine/kv_archive.h"
@@ -10,17 +10,17 @@
 namespace moebius {
 namespace {
 
-// Blocks that threads read side by side before others have their turn: as many as are read in some
-// milliseconds.
+// Blocks that threads read side by side before other sequences have their turn: as many as are read
+// in some milliseconds.
 constexpr size_t kAtOnce = 8, kMostAtOnce = 64;
 constexpr uint64_t kBytesAtOnce = uint64_t{16} << 20;
 
-// A hint, from any thread.
+// Asks the system to read the next blocks ahead. Thread-safe; a failure does not matter.
 void expect_next(const KvArchive& archive, const KvRestore& r, size_t depth) noexcept {
   try {
     archive.expect(r, depth);
   } catch (const std::exception&) {
-    // The system is told when they are read.
+    // Read-ahead is only a hint: if it fails, the read itself reports the error.
   }
 }
 
@@ -49,8 +49,8 @@ void KvStore::restore(KvRestore& r, std::string_view salt, std::span<const int32
   try {
     PrefixNode* root = tree_.root(salt);
     parent = tree_.path(root, tokens, r.next * kBlockTokens).back();
-    tree_.pin(parent);                            // and with it all before it
-    if (parent->depth < r.next) r.failed = true;  // it went meanwhile
+    tree_.pin(parent);                            // also pins all nodes before it
+    if (parent->depth < r.next) r.failed = true;  // a block was dropped meanwhile
     while (!r.done()) {
       if (r.next < r.blocks) {
         parent = restore_blocks(r, parent, tokens, keep);
@@ -67,8 +67,8 @@ void KvStore::restore(KvRestore& r, std::string_view salt, std::span<const int32
   if (parent != nullptr) tree_.unpin(parent);
 }
 
-// The next few blocks, side by side where there are threads. Returns the last node that is there now,
-// pinned instead of `parent`.
+// Reads the next few blocks, side by side if there are threads. Returns the last node that exists
+// now, pinned instead of `parent`.
 PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
                                     std::span<const int32_t> tokens, uint64_t keep) {
   const size_t kinds = blocks_.kinds(), first = r.next;
@@ -83,7 +83,7 @@ PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
     BlockId id;
     bool good;
   };
-  std::vector<Load> loads;  // what is missing
+  std::vector<Load> loads;  // missing blocks
   const PrefixNode* known = parent;
   for (size_t row = 0; row < rows; ++row) {
     if (known != nullptr) known = tree_.child_with(known, ids_of(row));

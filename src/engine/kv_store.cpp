@@ -13,7 +13,8 @@ constexpr size_t blocks_of(size_t tokens) { return (tokens + kBlockTokens - 1) /
 
 }  // namespace
 
-// Of a finite reach: what the next token reads, and the block it is written to.
+// Returns the blocks of a kind that a sequence holds; with a finite reach, those that the next
+// token reads and the block to which it is written.
 size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept {
   const size_t all = blocks_of(length);
   return kind.reach == SIZE_MAX ? all : std::min(all, blocks_of(kind.reach) + 1);
@@ -56,7 +57,7 @@ BlockId KvStore::take(size_t kind, uint64_t keep) {
   return id;
 }
 
-// One more block of every kind, or nothing.
+// Adds one block of every kind, or none.
 bool KvStore::add_row(SequenceKv& kv, uint64_t keep) {
   for (auto& table : kv.tables)
     if (table.size() == table.capacity()) table.reserve(2 * table.size() + 4);
@@ -120,7 +121,7 @@ void KvStore::hold_path(SequenceKv& kv, PrefixNode* node, size_t length) {
   kv.length = node->depth * kBlockTokens;
 }
 
-// A new last block: the first tokens of the blocks `from`, which stay meanwhile.
+// Makes a new last block with the first tokens of the blocks `from`, which stay meanwhile.
 bool KvStore::copy_last(SequenceKv& kv, std::span<const BlockId> from, size_t tokens,
                         uint64_t keep) {
   for (size_t k = 0; k < from.size(); ++k) blocks_.hold(k, from[k]);
@@ -152,7 +153,7 @@ void KvStore::attach(SequenceKv& kv, std::string_view salt, std::span<const int3
       const PrefixTree::Hit hit = tree_.find(root, tokens, limit);
       hold_path(kv, hit.node, hit.length);
       if (hit.cut == nullptr || copy_last(kv, hit.cut->blocks, hit.cut_tokens, 0)) break;
-      clear(kv);  // no memory for the copy: whole blocks only
+      clear(kv);  // no memory for the copy: only whole blocks remain
       kv.tables.resize(blocks_.kinds());
       kv.first.assign(blocks_.kinds(), 0);
       limit = hit.node->depth * kBlockTokens;
@@ -225,7 +226,7 @@ void KvStore::end(SequenceKv& kv, std::span<const int32_t> tokens) noexcept {
     try {
       tree_.insert_tail(kv.node, tokens.subspan(whole * kBlockTokens, tail), row_);
     } catch (const std::exception&) {
-      // No memory to remember it by: the next turn computes it again.
+      // No memory to remember the block: the next turn computes it again.
     }
   }
   clear(kv);

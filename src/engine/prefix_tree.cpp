@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can throw (a node, its place in the table of hashes) is made before anything changes.
+// Everything that can throw (allocating a node, or its place in the hash table) happens before
+// anything changes.
 #include "engine/prefix_tree.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kChildrenCompared = 64;  // for a cut: most recent ones
+constexpr size_t kChildrenCompared = 64;  // most recent children that are compared for a cut
 
 uint64_t mixed(uint64_t z) noexcept {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -83,7 +84,8 @@ PrefixNode* PrefixTree::child_with(const PrefixNode* parent,
   return nullptr;
 }
 
-// Has every kind what the token at `length` reads? `node` ends the whole blocks, `cut` the rest.
+// Returns whether every kind has what the token at `length` reads. `node` ends the whole blocks;
+// `cut` has the rest.
 bool PrefixTree::can_serve(const PrefixNode* node, const PrefixNode* cut,
                            size_t length) const noexcept {
   for (size_t k = 0; k < blocks_.kinds(); ++k) {
@@ -158,8 +160,9 @@ std::vector<PrefixNode*> PrefixTree::path(PrefixNode* root, std::span<const int3
   return out;
 }
 
-// The deepest first: what hangs below is older than what it hangs from. Blocks of finite reach are
-// touched after the nodes: a leaf goes as a whole before it loses what makes it useful.
+// Touches a node and all above it, the deepest first, so that a child is always older than its
+// parent. Blocks of finite reach are touched after the nodes: a leaf is dropped as a whole before
+// it loses the blocks that make it useful.
 void PrefixTree::touch(PrefixNode* node) noexcept {
   for (; node->parent != nullptr; node = node->parent) {
     used_.remove(node);
@@ -230,7 +233,7 @@ void PrefixTree::insert_tail(PrefixNode* parent, std::span<const int32_t> tokens
         can_serve(parent, c, parent->depth * kBlockTokens + n)) {
       touch(c);
       touch_near(c, parent->depth * kBlockTokens + n);
-      return;  // serves all that the new one could
+      return;  // it serves everything that the new one could
     }
     if (covered && cuttable_ && removable(c)) remove_node(c);
   }
@@ -293,7 +296,7 @@ void PrefixTree::unpin(PrefixNode* node) noexcept {
   drop_root_if_bare(node);
 }
 
-// Gives away the blocks of finite reach that only the cache owns.
+// Drops the blocks of finite reach that only the cache owns.
 bool PrefixTree::drop_near(PrefixNode* node) noexcept {
   bool any = false;
   for (size_t k = 0; k < blocks_.kinds(); ++k) {
@@ -304,7 +307,7 @@ bool PrefixTree::drop_near(PrefixNode* node) noexcept {
     id = kNoBlock;
     any = true;
   }
-  if (any) {  // what is left of it is not looked at soon again
+  if (any) {  // the rest of the node is not checked again soon
     near_.remove(node);
     near_.append(node, ++stamp_);
   }

@@ -6,9 +6,10 @@
 namespace moebius {
 namespace {
 
-constexpr double kMemory = 1.0 / 16;                  // of the running means
-constexpr size_t kFirstPiece = 32;                    // rows of a step whose cost nobody knows
-constexpr double kLeastRatio = 0.1, kMostRatio = 10;  // a machine that sleeps is no new cost
+constexpr double kMemory = 1.0 / 16;                  // weight of a new value in the running means
+constexpr size_t kFirstPiece = 32;                    // rows of a step whose cost is unknown
+constexpr double kLeastRatio = 0.1, kMostRatio = 10;  // a ratio out of this range comes from a
+                                                      // machine that slept
 
 double phase_of(const Profile& phases, Phase p) {
   return static_cast<double>(phases[static_cast<size_t>(p)]);
@@ -112,7 +113,7 @@ std::vector<size_t> plan_prompts(const StepCost& cost, const StepShape& decode,
         shape.add(prompts[i].position, pieces[i], pieces[i] == prompts[i].left ? 1 : 0);
     return cost.predict(shape) <= bound;
   };
-  size_t low = std::min(limits.least, most);  // taken whatever it costs
+  size_t low = std::min(limits.least, most);  // always taken, whatever it costs
   while (low < most) {
     const size_t middle = low + (most - low + 1) / 2;
     if (fits(middle))

@@ -13,15 +13,16 @@ namespace moebius {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kFirstPause{5};  // before a step is tried again; then doubled
+constexpr std::chrono::milliseconds kFirstPause{5};  // wait before a step is tried again; it
+                                                     // doubles each time
 
 EngineOptions with_vocab(EngineOptions o, const Tokenizer* tokenizer) {
   if (tokenizer != nullptr) o.vocab = tokenizer->vocab_size();
   return o;
 }
 
-// Follows one answer through its grammar. The mask of the next token is found right after a token
-// was drawn, where sequences are still sampled side by side.
+// Follows one answer through its grammar. The mask of the next token is computed right after a
+// token was drawn, while sequences are still sampled side by side.
 class GrammarConstraint final : public TokenConstraint {
  public:
   GrammarConstraint(std::shared_ptr<TokenMasks> masks, GrammarPtr grammar,
@@ -51,8 +52,8 @@ class GrammarConstraint final : public TokenConstraint {
   bool first_ = true, found_ = false;
 };
 
-// Ends reasoning that has had its tokens: the marker is written instead of what the model would
-// say. What the answer may be besides is asked of `inner`, where there is one.
+// Ends reasoning that has used up its tokens: writes the marker in place of the model's next
+// tokens. `inner`, if there is one, restricts everything else.
 class ThinkingConstraint final : public TokenConstraint {
  public:
   ThinkingConstraint(const Tokenizer& tokenizer, const TextRules& rules,
@@ -100,7 +101,7 @@ class ThinkingConstraint final : public TokenConstraint {
   const std::vector<int32_t> marker_;
   const size_t budget_;
   TokenMask all_, one_;
-  size_t written_ = 0;  // tokens of the marker
+  size_t written_ = 0;  // tokens of the marker that were written
   bool forcing_ = false;
 };
 
@@ -114,23 +115,23 @@ std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<TokenMa
 }
 
 struct TextEngine::Job {
-  // What a token made sure of.
+  // Holds the text that a token completed.
   struct TokenText {
     std::string text;
     AnswerEvents parts;
     size_t reasoning_tokens;
   };
   struct Choice {
-    std::optional<ChoiceText> text;  // none: tokens alone
-    std::deque<TokenText> ready;     // of the step that runs, token by token
+    std::optional<ChoiceText> text;  // none: the request has no text, only tokens
+    std::deque<TokenText> ready;     // texts of the current step, token by token
     bool ended = false;
   };
   std::vector<Choice> choices;
   std::vector<int32_t> stop_tokens;
   const Clock::time_point added = Clock::now();
-  std::atomic<double> queue_seconds{-1};  // below 0: still waiting
+  std::atomic<double> queue_seconds{-1};  // negative: still waiting
 
-  // On some thread of the engine's pool; one choice at a time.
+  // Called on any thread of the engine's pool; one call at a time per choice.
   bool watch(size_t index, int32_t token) {
     Choice& c = choices[index];
     const bool stop = std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
@@ -162,7 +163,8 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
       fail(
           "an answer in a format ends where the format does: neither ignore_eos nor min_tokens "
           "can be asked for");
-    for (const int32_t t : request.stop_tokens)  // special ones have no text to be part of
+    for (const int32_t t : request.stop_tokens)  // special tokens have no text that could be part
+                                                 // of a stop string
       if (tokenizer_ != nullptr && tokenizer_->is_special(t)) rules.end_tokens.push_back(t);
     request.constraint = [masks = masks(), rules] {
       return make_grammar_constraint(masks, rules.grammar, rules.end_tokens);
@@ -182,7 +184,7 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
   request.admitted = [job] {
     job->queue_seconds = std::chrono::duration<double>(Clock::now() - job->added).count();
   };
-  const std::lock_guard lock(jobs_mutex_);  // a step may bring tokens before add returns
+  const std::lock_guard lock(jobs_mutex_);  // a step may report tokens before add() returns
   if (dead_) fail_at({"state", "", "", "", ""}, "{}", why_dead_);
   const uint64_t id = engine_.add(std::move(request));
   try {
@@ -226,15 +228,15 @@ TextStep TextEngine::step() {
 }
 
 void TextEngine::take(StepReport& report, TextStep& out) {
-  // The tokens were taken: whatever it needs, they must be told.
+  // The engine has committed these tokens: they must be reported, whatever memory that needs.
   patiently([&] { out.events.reserve(report.results.size()); });
   const std::lock_guard lock(jobs_mutex_);
   for (StepResult& r : report.results) {
     const auto it = jobs_.find(r.id);
-    if (it == jobs_.end()) continue;  // its text has failed
+    if (it == jobs_.end()) continue;  // the job ended because its text failed
     try {
       out.events.push_back(event_of(*it->second, r));
-    } catch (const std::exception& e) {  // what it can still be told
+    } catch (const std::exception& e) {  // sends what can still be sent
       out.events.emplace_back().id = it->first;
       out.events.back().index = r.index;
       out.events.back().finish = Finish::kError;
@@ -271,7 +273,8 @@ TextEvent TextEngine::event_of(Job& job, StepResult& result) {
   return e;
 }
 
-// Ends the request that came last of those that run, or of all. What it had of memory serves the others.
+// Ends the running request that came last, or the last of all, so that its memory serves the
+// others.
 void TextEngine::end_youngest(TextStep& out, const std::string& why) {
   patiently([&] { out.events.reserve(out.events.size() + engine_.parallel()); });
   const std::lock_guard lock(jobs_mutex_);
