@@ -11,7 +11,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kKeyBytes = 256;
-constexpr size_t kAskedNames = 32;  // of a preflight
+constexpr size_t kAskedNames = 32;  // most header names in a preflight
 constexpr size_t kNameBytes = 64;
 
 std::string lower(std::string_view text) {
@@ -21,7 +21,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "localhost" of "localhost:8000", "[::1]" of "[::1]:8000"; empty where no port follows a colon.
+// Returns "localhost" of "localhost:8000" and "[::1]" of "[::1]:8000"; empty if no port follows a
+// colon.
 std::string host_name(std::string_view host) {
   const size_t end = host.starts_with('[') ? host.find(']') + 1 : host.find(':');
   const std::string_view rest = host.substr(std::min(end, host.size()));
@@ -30,7 +31,7 @@ std::string host_name(std::string_view host) {
   return port ? lower(host.substr(0, end)) : "";
 }
 
-// A token (RFC 9110, 5.6.2) of a length that headers have.
+// Returns whether a text is a token (RFC 9110, 5.6.2) no longer than headers' names are.
 bool is_header_name(std::string_view name) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
   const auto fits = [&](char c) {
@@ -40,7 +41,7 @@ bool is_header_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameBytes && std::all_of(name.begin(), name.end(), fits);
 }
 
-// Takes as long whatever the two hold.
+// Compares in constant time, whatever the two hold.
 bool same_key(std::string_view a, std::string_view b) {
   unsigned difference = static_cast<unsigned>(a.size() ^ b.size());
   for (size_t i = 0; i < kKeyBytes; ++i) {

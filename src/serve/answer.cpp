@@ -46,7 +46,8 @@ void InterfaceAnswer::count(size_t prompt, const GenerationEvent& e) {
 
 namespace {
 
-// The shortest text that reads back equal. JSON has no infinity; this is what others write for it.
+// Returns the shortest text that reads back equal. JSON has no infinity; other servers write this
+// number for it.
 std::string number(float v) { return std::isfinite(v) ? fmt::format("{}", v) : "-9999.0"; }
 
 void separate(std::string& list) {
@@ -171,7 +172,7 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const 
   }
 }
 
-// Before a choice's first token; with echo its text begins with the prompt.
+// Begins a choice before its first token; with echo its text begins with the prompt.
 void ApiAnswer::begin_choice(Choice& choice, size_t prompt) {
   choice.begun = true;
   if (!echo_) return;
@@ -245,7 +246,8 @@ std::string ApiAnswer::logprobs_of(const Choice& choice) const {
   return logprobs_ && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
 }
 
-// The token of the prompt first, then the best ones; of the first token nothing is known.
+// Returns the log-probabilities of a prompt: for each position its token first, then the best ones;
+// nothing is known of the first token.
 std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
   if (!prompt_alternatives_) return {};
   std::string out = ",\"prompt_logprobs\":[null";
@@ -288,7 +290,7 @@ std::string ApiAnswer::usage_json() const {
       usage_.prompt, usage_.completion, usage_.prompt + usage_.completion, usage_.cached, details);
 }
 
-// The members that hold reasoning, each with a comma behind it.
+// Returns the members that hold reasoning, each with a comma after it.
 std::string ApiAnswer::reasoning_members(const std::string& text, bool whole) const {
   const ReasoningField f = model_.reasoning_field;
   const bool first = f != ReasoningField::kReasoning;
@@ -333,7 +335,8 @@ std::string ApiAnswer::message(const Choice& c) const {
   return out + (c.calls.empty() ? "}" : "]}");
 }
 
-// What one step adds to one choice. A chat sends its role first, text next, and its end alone.
+// Returns what one step adds to one choice. A chat sends its role first, then text, and its end
+// alone.
 std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
                              bool first) const {
   const std::string usage = continuous_ ? ",\"usage\":" + usage_json() : "";
@@ -355,7 +358,7 @@ std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& te
   };
   std::string out;
   if (first) out += piece("{\"role\":\"assistant\",\"content\":\"\"}", "null", "null", "");
-  // What belongs to tokens goes with the last part, or alone.
+  // Log-probabilities and ids go with the last part, or alone.
   const AnswerEvents& parts = choice.parts;
   for (size_t i = 0; i + 1 < parts.size(); ++i)
     out += piece(delta(choice, parts[i]), "null", "null", "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of /v1/messages, in Anthropic's form: they become the messages of a chat.
+// Parses requests of /v1/messages, in Anthropic's form, into the messages of a chat.
 #include <fmt/core.h>
 
 #include "base/error.h"
@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-// Changes with every request, and would end the prefix cache where it stands.
+// The header changes with every request, and would end the shared prefix at its place.
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
 [[noreturn]] void unsupported(const std::string& path, std::string_view type,
@@ -46,7 +46,7 @@ std::string system_text(const Json& system) {
   return out;
 }
 
-// One message may become several: results of tools are messages of their own.
+// Reads one message, which may become several: results of tools are messages of their own.
 class MessageReader {
  public:
   explicit MessageReader(Json& out) : out_(out) {}
@@ -152,7 +152,7 @@ void read_conversation(const Fields& f, ApiRequest& r) {
   MessageReader reader(r.messages);
   for (size_t i = 0; i < messages->items().size(); ++i)
     reader.read(messages->items()[i], fmt::format("messages[{}]", i));
-  // An answer that is begun is gone on with.
+  // If the last message is the assistant's, the answer continues it.
   const Json& last = r.messages.items().back();
   if (last.find("role")->as_string() == "assistant" && last.find("tool_calls") == nullptr)
     continue_last_message(r);
@@ -164,7 +164,7 @@ void read_thinking(const Fields& f, ApiRequest& r) {
   if (!thinking->is_object()) wrong_type(*thinking, "thinking", "an object");
   const Fields t(*thinking, "thinking");
   const std::string type = required(t, "type");
-  if (type == "adaptive") return;  // as the template does by itself
+  if (type == "adaptive") return;  // the template's default
   if (type != "enabled" && type != "disabled")
     unsupported("thinking.type", type, "enabled, disabled and adaptive are offered");
   const bool on = type == "enabled";
@@ -240,7 +240,7 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
     if (const Json* format = c.find("format"))
       r.format = format_of_type(*format, "output_config.format");
   }
-  if (const Json* format = f.find("output_format")) {  // its name before output_config
+  if (const Json* format = f.find("output_format")) {  // older name of output_config
     if (r.format.given())
       throw ApiError(400, "conflict", "output_config.format and output_format cannot both be given",
                      "output_format");

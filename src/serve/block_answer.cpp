@@ -40,7 +40,8 @@ std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
   return stream_ ? out + ended() : out;
 }
 
-// Those of reasoning and of the end have no text here; those of calls are dropped with the call.
+// Keeps the log-probabilities of content. Tokens of reasoning and of the end have no text here;
+// those of calls are dropped with the call.
 void BlockAnswer::keep_logprobs(const GenerationEvent& e) {
   if (e.reasoning_tokens > usage_.reasoning) return;
   for (const GeneratedToken& t : e.tokens)

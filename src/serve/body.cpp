@@ -21,22 +21,22 @@ namespace {
 constexpr const char* kBody = "the body";
 constexpr size_t kBodyDepth = 64, kMostFields = 1024;
 constexpr size_t kOutlineEntries = 16;
-constexpr size_t kMostDetokenized = 1 << 17;  // or the context, where that is longer
+constexpr size_t kMostDetokenized = 1 << 17;  // the context counts if it is longer
 
 using namespace endpoint_sets;
 
 enum class Keep : uint8_t {
   kTree,
-  kOutline,  // its first entries, and what lies in them empty: enough to refuse it
+  kOutline,  // first entries, without what lies in them: enough to refuse the field
   kIds,      // token ids
-  kPrompts,  // a text, texts, token ids or lists of them
+  kPrompts,  // a text, texts, token ids, or lists of them
 };
 
 struct KnownField {
   std::string_view name;
   unsigned endpoints;
   Keep keep = Keep::kTree;
-  size_t most = SIZE_MAX;  // entries of its list or object
+  size_t most = SIZE_MAX;  // most entries of its list or object
 };
 
 constexpr KnownField kFields[] = {
@@ -93,7 +93,7 @@ constexpr KnownField kFields[] = {
     {"parallel_tool_calls", kChat | kResponses},
     {"include_reasoning", kChat},
     {"thinking_token_budget", kChat},
-    // Vectors and scores.
+    // Fields of vectors and scores.
     {"input", kEmbeddings, Keep::kPrompts, kMostTexts},
     {"encoding_format", kEmbeddings},
     {"dimensions", kEmbeddings},
@@ -102,13 +102,13 @@ constexpr KnownField kFields[] = {
     {"documents", kRerank, Keep::kTree, kMostTexts},
     {"top_n", kRerank},
     {"return_documents", kRerank},
-    // Anthropic's.
+    // Fields of Anthropic's endpoint.
     {"system", kAnthropic},
     {"stop_sequences", kAnthropic, Keep::kTree, kMostStops},
     {"thinking", kAnthropic, Keep::kTree, 16},
     {"output_config", kAnthropic, Keep::kTree, 16},
     {"output_format", kAnthropic, Keep::kTree, 16},
-    // Of /v1/responses.
+    // Fields of /v1/responses.
     {"include", kResponses, Keep::kTree, 64},
     {"instructions", kResponses},
     {"max_output_tokens", kResponses},
@@ -138,7 +138,7 @@ const KnownField* find_field(std::string_view name, Endpoint endpoint) {
   return nullptr;
 }
 
-// What becomes of one field's value, event by event. Throws ApiError or Error.
+// Receives the events of one field's value. Throws ApiError or Error.
 class FieldReader {
  public:
   virtual ~FieldReader() = default;
@@ -151,7 +151,7 @@ class FieldReader {
 
 class TreeReader final : public FieldReader {
  public:
-  // `what` holds the value, for messages.
+  // what: holder of the value, for messages.
   TreeReader(std::string what, std::string name, size_t most, size_t& left)
       : what_(std::move(what)), name_(std::move(name)), most_(most), left_(left) {}
   void key(const std::string& name) override {
@@ -187,7 +187,7 @@ class TreeReader final : public FieldReader {
   size_t& left_;
 };
 
-// Entries of the field's own list or object, the first ones; what lies within them stays empty.
+// Keeps the first entries of the field's own list or object, and leaves their content empty.
 class OutlineReader final : public FieldReader {
  public:
   explicit OutlineReader(std::string name) : name_(std::move(name)) {}
@@ -218,11 +218,11 @@ class OutlineReader final : public FieldReader {
   size_t depth_ = 0, entries_ = 0;
 };
 
-// Token ids as they are counted in a prompt: a list of them, a text, or several of either.
+// Reads token ids as counted in a prompt: a list of them, a text, or several of either.
 class IdsReader final : public FieldReader {
  public:
   struct Limits {
-    size_t vocab, ids, prompts;  // prompts 0: only one list of ids
+    size_t vocab, ids, prompts;  // prompts 0: accepts only one list of ids
     const char* expected;
   };
   IdsReader(std::string name, const Limits& limits) : name_(std::move(name)), limits_(limits) {}
@@ -298,12 +298,12 @@ class IdsReader final : public FieldReader {
   size_t depth_ = 0;
 };
 
-// The object itself: who reads which field.
+// Reads the body's object, and gives each field's value to its reader.
 class BodyReader final : public JsonHandler {
  public:
   BodyReader(Endpoint endpoint, const ServedModel& model) : endpoint_(endpoint), model_(model) {}
   bool on_null() override {
-    // Counts as absent, whatever the field.
+    // null counts as absent in every field.
     if (depth_ == 1) reader_ = nullptr;
     return put(Json());
   }
@@ -314,7 +314,7 @@ class BodyReader final : public JsonHandler {
   bool on_long_integer(double v, const std::string& digits) override {
     return put(Json(v, digits));
   }
-  // A copy of its own length: the parser's buffer is longer, and is used again.
+  // Copies the text at its own length: the parser's buffer is longer and is used again.
   bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_key(std::string& v) override {
     if (depth_ > 1) {
@@ -382,12 +382,11 @@ class BodyReader final : public JsonHandler {
   const Endpoint endpoint_;
   const ServedModel& model_;
   std::set<std::string, std::less<>> names_;
-  std::unique_ptr<FieldReader> reader_;  // of the field in hand; null: it is passed over
+  std::unique_ptr<FieldReader> reader_;  // reader of the current field; null: the field is skipped
   size_t depth_ = 0, left_ = kMostBodyValues;
 };
 
-// The field `model` of the object, where it is a string; nothing else is built, and nothing behind
-// it is read.
+// Reads only the field `model`, if it is a string: it builds nothing else and stops there.
 class NameReader final : public JsonHandler {
  public:
   bool on_null() override { return true; }
@@ -415,7 +414,7 @@ class NameReader final : public JsonHandler {
   bool here_ = false;
 };
 
-// A whole document as one value.
+// Reads a whole document as one value.
 class InnerReader final : public JsonHandler {
  public:
   InnerReader(const std::string& what, size_t& left) : tree_(what, "", SIZE_MAX, left) {}
@@ -479,7 +478,8 @@ std::optional<std::string> model_of_body(std::string_view text) {
   try {
     parse_json_events(text, reader, kBody, kBodyDepth);
   } catch (const Error&) {
-    // It was stopped at the name; or it is no body, which is said where all of it is read.
+    // The parser was stopped at the name, or the text is no valid body, which reading all of it
+    // will report.
   }
   return reader.name;
 }

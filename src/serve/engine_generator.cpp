@@ -19,7 +19,7 @@ GeneratedToken generated(const TokenChoice& c) {
 
 constexpr EndReason kEnds[] = {EndReason::kNone,   EndReason::kStop,   EndReason::kStop,
                                EndReason::kLength, EndReason::kLength, EndReason::kCancelled,
-                               EndReason::kError};  // by Finish
+                               EndReason::kError};  // in the order of Finish
 
 SamplingParams sampling_of(const GenerationRequest& r) {
   SamplingParams p;
@@ -111,7 +111,7 @@ void EngineGenerator::run() {
       step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
       if (!step.failure.empty()) say(step.failure.c_str());
       report(step);
-    } catch (const std::bad_alloc& e) {  // nothing was brought; the next step tries again
+    } catch (const std::bad_alloc& e) {  // nothing was reported; the next step tries again
       say(e.what());
     } catch (const std::exception& e) {
       say(e.what());
@@ -125,7 +125,7 @@ void EngineGenerator::run() {
   ended_ = true;
 }
 
-// Nobody may be there to read it.
+// Writes to stderr as well, because no client may be there to read it.
 void EngineGenerator::say(const char* failure) const noexcept {
   std::fprintf(stderr, "moebius: a step failed: %s%s\n", failure,
                engine_.dead() ? "; the engine gives up" : "");

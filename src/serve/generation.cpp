@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that generate: prepared on the text thread, handed to the generator, answered as its
-// events come. A client that leaves takes its request with it.
+// Handles requests that generate: prepares them on the text thread, hands them to the generator,
+// and answers as events come. When a client leaves, its request is cancelled.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace moebius {
 namespace {
 
-constexpr int kTellings = 16;  // tries to say what failed
+constexpr int kTellings = 16;  // attempts to report a failure
 
 double seconds_between(std::chrono::steady_clock::time_point a,
                        std::chrono::steady_clock::time_point b) {
@@ -33,26 +33,26 @@ int64_t unix_seconds() {
 
 struct ApiServer::Generation {
   HttpExchangePtr exchange;
-  Host* host = nullptr;  // once it is known which model is asked
+  Host* host = nullptr;  // set when the model of the request is known
   std::string id, client;
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
-  std::vector<Clock::time_point> last_token;  // per choice of all prompts
+  std::vector<Clock::time_point> last_token;  // [choice] of all prompts
   std::unique_ptr<InterfaceAnswer> answer;
-  std::vector<size_t> left;        // per choice of all prompts: tokens that may follow
-  std::vector<bool> called;        // per choice of all prompts: it made a whole call
-  std::atomic<bool> ended{false};  // also read on the text threads
+  std::vector<size_t> left;        // [choice] of all prompts: tokens that may follow
+  std::vector<bool> called;        // [choice] of all prompts: it made a complete call
+  std::atomic<bool> ended{false};  // text threads read it, too
   bool stream = false, begun = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
   double queue_seconds = 0;
   std::vector<uint64_t> ids;
-  std::string outbox;  // of this turn
+  std::string outbox;  // events of this turn
   bool touched = false;
-  GenerationPtr next_touched;  // this turn's events have something for both
+  GenerationPtr next_touched;  // next in the list of generations with events in this turn
   std::string word;            // how it ended, for the log
 };
 
-// Until a place is free at the latest, if nobody else takes it: the prompts that wait, and the sequence
-// that may write the fewest tokens, of which every step makes one for all that run.
+// Returns the seconds until a place is free at the latest if no other client takes it: the time of
+// the waiting prompts, and of the running sequence that may write the fewest tokens.
 int ApiServer::Host::retry_after() const {
   size_t fewest = SIZE_MAX;
   for (const auto& [id, owner] : running)
@@ -85,7 +85,7 @@ void ApiServer::check_capacity(const Host& host, size_t sequences) {
                   host.retry_after());
 }
 
-// What could never run beside anything is not told to come again.
+// Refuses requests that can never run, without a time to retry.
 void ApiServer::check_choices(const Host& host, size_t prompts, size_t choices) {
   if (prompts * choices <= host.most()) return;
   throw ApiError(400, "too_many_choices",
@@ -127,7 +127,7 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   start_ticking();
   generations_.insert(g);
   try {
-    // Which model is asked is not known before the body was read: of several, any may have room.
+    // The model is unknown before the body was read: with several models, any may have room.
     const auto full = [](const auto& h) { return h->sequences >= h->most(); };
     if (std::all_of(hosts_.begin(), hosts_.end(), full)) check_capacity(*hosts_.front(), 1);
   } catch (const ApiError& e) {
@@ -150,8 +150,8 @@ void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
     Host& host = host_of_body(body);
     auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
     request->grammar_limits = limits;
-    // The request has the body's texts now: a large body is not kept beside what becomes of them,
-    // unless it may have to be read again.
+    // The request owns the body's texts now: a large body is freed, unless it may have to be read
+    // again.
     if (!quick || (!request->format.given() && request->tool_set == nullptr))
       http_->post([this, g] { drop_body(g->exchange); });
     check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
@@ -198,7 +198,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
     for (size_t i = 0; i < prompts.size(); ++i) {
       GenerationRequest& p = prompts[i];
       p.client = g->client;
-      // Lengths first, so that no two pairs of names give one salt.
+      // The lengths come first, so that no two pairs of names give the same salt.
       const std::string owner =
           options_.share_prefixes ? "" : access_.owner(g->exchange->request());
       p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
@@ -223,7 +223,8 @@ void ApiServer::refuse_generation(const GenerationPtr& g, const ApiError& error)
   fail_generation(g, error);
 }
 
-// Before its head left, a failure has a status of its own; later it is an event of the stream.
+// Reports a failure: by a status of its own before the response's head was sent, later as an event
+// of the stream.
 void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   if (g->ended) return;
   const HttpExchangePtr exchange = g->exchange;
@@ -255,7 +256,7 @@ void ApiServer::fail_all(const ApiError& error, const Host* host) {
   });
 }
 
-// `work` may end the generation that it is given, and no other.
+// Calls work for all generations; it may end the one that it is given, and no other.
 template <class Work>
 void ApiServer::each_generation(Work&& work) {
   for (auto it = generations_.begin(); it != generations_.end();) {
@@ -288,7 +289,7 @@ void ApiServer::take(Host& host, std::vector<GenerationEvent> events, const Step
     fail_all(error);
     return drain();
   }
-  fail_all(error, &host);  // the others go on
+  fail_all(error, &host);  // other requests continue
   log_event("error", fmt::format("the engine of {} failed", printable(host.served.name, 80)));
 }
 
@@ -345,8 +346,8 @@ void ApiServer::flush(const GenerationPtr& g) {
     begin_stream(*g);
     g->last_sent = Clock::now();
     std::string events;
-    events.swap(g->outbox);  // so that none is sent twice
-    // One event per chunk of the transfer coding.
+    events.swap(g->outbox);  // swapped, so that no event is sent twice
+    // Each chunk of the transfer coding holds one event.
     std::string_view out = events;
     while (!out.empty()) {
       const size_t end = out.find("\n\n") + 2;
@@ -385,7 +386,8 @@ void ApiServer::complete(const GenerationPtr& g) {
   end_generation(g, 200, "done");
 }
 
-// Once per request, however it ends. g is a copy: what the caller refers to is given up here.
+// Runs once per request, however it ends. g is a copy, because the caller's reference may be
+// dropped here.
 void ApiServer::end_generation(const GenerationPtr g, int status, std::string_view word) {
   if (g->ended.exchange(true)) return;
   generations_.erase(g);
@@ -420,7 +422,8 @@ void ApiServer::start_ticking() {
   ticking_ = true;
 }
 
-// Silence is broken, waiting ends. Runs only while there is something to watch.
+// Sends signs of life and ends waits that took too long. Runs only while there is something to
+// watch.
 void ApiServer::tick() {
   ticking_ = false;
   each_generation([&](const GenerationPtr& g) { guard(g, [&] { watch(g); }); });
@@ -457,7 +460,7 @@ void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
   g->last_sent = now;
 }
 
-// A step that never ends leaves one line that says where it is.
+// Writes one line about a step that does not end.
 void ApiServer::watch_step(Host& host) {
   const GeneratorStats s = host.generator.stats();
   const bool late = s.heartbeat_seconds > longest_step(s);
@@ -468,7 +471,7 @@ void ApiServer::watch_step(Host& host) {
 }
 
 void ApiServer::drain() {
-  if (std::exchange(draining_, true)) {  // the second signal
+  if (std::exchange(draining_, true)) {  // this is the second signal
     at_once_ = true;
     return stop();
   }
@@ -488,7 +491,7 @@ void ApiServer::drain() {
   drain_on();
 }
 
-// Until the last answer has left.
+// Drains until the last answer was sent.
 void ApiServer::drain_on() {
   bool left = false;
   threw(*this, [&] { left = http_->drain(drained_); });

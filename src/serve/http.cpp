@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asio does sockets and timers.
+// Implements the server on Asio's sockets and timers.
 #include "serve/http.h"
 
 #include <sys/socket.h>
@@ -32,9 +32,10 @@ using boost::system::error_code;
 using Tcp = asio::ip::tcp;
 
 constexpr size_t kAhead = 64 << 10;      // bytes of further requests that are read while one runs
-constexpr size_t kReadPiece = 16 << 10;  // per read
+constexpr size_t kReadPiece = 16 << 10;  // bytes per read
 constexpr size_t kLingerBytes = 64 << 20;
-constexpr size_t kTold = 64;  // connections beyond all places that are told so; a flood is not
+constexpr size_t kTold = 64;  // further connections that are told the server is full; a flood of
+                              // them is not
 constexpr size_t kBacklog = 1024;
 
 class HttpConnection;
@@ -74,14 +75,15 @@ class AsioServer final : public HttpServer {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   Tcp::acceptor acceptor_;
-  Tcp protocol_ = Tcp::v4();  // of the address
+  Tcp protocol_ = Tcp::v4();  // protocol of the address
   asio::signal_set signals_;
   asio::steady_timer retry_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
   std::atomic<bool> stopped_{false};
   bool draining_ = false;
-  size_t body_bytes_ = 0;             // of all requests
-  HttpConnection* exempt_ = nullptr;  // may read beyond the limit, so that reading never ends
+  size_t body_bytes_ = 0;             // bytes of all requests' bodies
+  HttpConnection* exempt_ = nullptr;  // may exceed the limit, so that some request always gets read
+                                      // completely
   std::deque<std::weak_ptr<HttpConnection>> paused_;
 };
 
@@ -95,29 +97,32 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         reader_(server.limits_),
         deadline_(server.io_),
         stall_(server.io_) {}
-  void adopt(const Tcp& protocol, int socket) { socket_.assign(protocol, socket); }  // first
+  // used before start()
+  void adopt(const Tcp& protocol, int socket) { socket_.assign(protocol, socket); }
   void start();
   void refuse() { fail_with(503, "too many connections"); }
   void resume();
   void drain(bool last);
-  bool unread() const;  // bytes have come that were not looked at
-  // An answer or a request of one that was there before the drain.
+  bool unread() const;  // true if bytes came that were not looked at
+  // Returns whether the connection keeps the listener: it has an answer, or a request, from before
+  // the drain.
   bool holds_listener(bool last) const {
     return !late_ && !lingering_ && (exchange_ || finished_ || (!last && reader_.started()));
   }
-  // Runs what works for this connection; where it throws, that ends here.
+  // Runs work for this connection; an exception ends the connection here.
   template <class Work>
   void guard(Work&& work) noexcept;
   void forget() noexcept;
   bool active() const { return exchange_ != nullptr; }
 
-  // For its exchange.
+  // Called by its exchange.
   void put(std::string_view bytes);
   void finish(bool keep);
   bool overfull() const { return outbox_.size() + writing_.size() > server_.limits_.unsent; }
-  bool may_stay() const;  // for another request
+  bool may_stay() const;  // true if another request may follow
   void close() noexcept;
-  // Closes where an answer could not be made: in words, if nothing of one is on its way.
+  // Closes the connection because no answer could be made; sends an error first if no part of an
+  // answer was sent.
   void give_up() noexcept;
   void release_body();
   HttpHandler& handler() const { return server_.handler_; }
@@ -135,7 +140,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void linger();
   void arm(HttpTime time);
   void expired();
-  // What Asio is to call for this connection.
+  // Wraps work that Asio will call for this connection.
   template <class Work>
   auto guarded(Work work) {
     return [self = shared_from_this(), work](const auto&... values) {
@@ -145,19 +150,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   AsioServer& server_;
   Places::Place place_;
-  const bool late_;  // came while the server drained
+  const bool late_;  // connected while the server drained
   Tcp::socket socket_;
   HttpReader reader_;
   asio::steady_timer deadline_, stall_;
-  std::string peer_;     // its address
-  std::string pending_;  // read, not yet parsed
+  std::string peer_;     // the client's address
+  std::string pending_;  // bytes that were read but not parsed
   std::array<char, kReadPiece> piece_;
   std::string outbox_, writing_;
   std::shared_ptr<Exchange> exchange_;
   size_t requests_ = 0, counted_ = 0, discarded_ = 0;
   bool reading_ = false, flush_posted_ = false, head_seen_ = false, paused_ = false;
-  bool finished_ = false;  // the answer stands in the outbox
-  bool closing_ = false;   // after the outbox
+  bool finished_ = false;  // the whole answer is in the outbox
+  bool closing_ = false;   // closes after the outbox was sent
   bool lingering_ = false, closed_ = false;
 };
 
@@ -166,7 +171,7 @@ void HttpConnection::guard(Work&& work) noexcept {
   const auto self = shared_from_this();
   if (server_.stopped_ || !threw(server_.handler_, work) || closed_) return;
   if (exchange_) return std::shared_ptr(exchange_)->fail();
-  if (finished_ || closing_) {  // what was answered still leaves
+  if (finished_ || closing_) {  // a finished answer is still sent
     closing_ = true;
     if (outbox_.empty() && writing_.empty()) close();
     return;
@@ -196,13 +201,14 @@ void HttpConnection::arm(HttpTime time) {
 }
 
 void HttpConnection::expired() {
-  if (deadline_.expiry() > std::chrono::steady_clock::now()) return;  // armed again meanwhile
+  // the timer was armed again meanwhile
+  if (deadline_.expiry() > std::chrono::steady_clock::now()) return;
   if (exchange_) return;
   if (!reader_.started() || closing_) return close();
   fail_with(408, head_seen_ ? "the body did not come in time" : "the head did not come in time");
 }
 
-// While an answer is in the making a read stays pending: it notices a client that leaves.
+// Reads. A read stays pending while an answer is being made, to notice a client that leaves.
 void HttpConnection::read() {
   if (reading_ || closed_ || paused_ || (exchange_ && pending_.size() >= kAhead)) return;
   socket_.async_read_some(asio::buffer(piece_),
@@ -216,14 +222,14 @@ void HttpConnection::read() {
 void HttpConnection::on_read(error_code ec, size_t n) {
   if (closed_) return;
   if (ec) {
-    // What was answered in full still goes out to a client that only closed its side.
+    // A complete answer is still sent to a client that closed only its own side.
     if (finished_ && ec == asio::error::eof && !lingering_) {
       closing_ = true;
       return;
     }
     return close();
   }
-  if (closing_) {  // an answer is on its way; what comes now is thrown away
+  if (closing_) {  // the answer is being sent; further input is discarded
     discarded_ += n;
     if (discarded_ > kLingerBytes) return close();
     return read();
@@ -251,7 +257,7 @@ void HttpConnection::process() {
   }
 }
 
-// False: the request was refused.
+// Handles a complete head. Returns false if the request was refused.
 bool HttpConnection::head_done() {
   place_.set(Places::Stage::kRequest);
   reader_.request().peer = peer_;
@@ -317,8 +323,8 @@ void HttpConnection::fail_with(int status, const std::string& reason) {
   finish(false);
 }
 
-// Leaves at the end of this turn of the event loop, with everything else of the turn. Where it throws,
-// nothing leaves.
+// Queues bytes, which are sent at the end of this turn of the event loop with everything else of
+// the turn. If it throws, nothing is sent.
 void HttpConnection::put(std::string_view bytes) {
   if (closed_) return;
   outbox_ += bytes;
@@ -376,11 +382,11 @@ void HttpConnection::finish(bool keep) {
   put("");
 }
 
-// A connection that is closed with unread bytes would take the answer with it: the client may read
-// it, and what it still sends is thrown away.
+// Waits for the client to read the answer and discards its input: closing a connection with unread
+// bytes would lose the answer.
 void HttpConnection::linger() {
   if (std::exchange(lingering_, true)) return;
-  place_.set(Places::Stage::kIdle);  // it was answered: others come first
+  place_.set(Places::Stage::kIdle);  // its request was answered: others get places first
   error_code ec;
   socket_.shutdown(Tcp::socket::shutdown_send, ec);
   arm(server_.limits_.linger_time);
@@ -408,7 +414,7 @@ void HttpConnection::give_up() noexcept {
   close();
 }
 
-// The server ends: nothing of the handler is called any more.
+// Called when the server ends: the handler is not called any more.
 void HttpConnection::forget() noexcept {
   closed_ = true;
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->forget();
@@ -419,21 +425,22 @@ bool HttpConnection::unread() const {
   return socket_.available(ec) > 0;
 }
 
-// Between two requests a client expects to be closed upon; one that has not asked yet is told.
+// Drains: closes a connection between two requests, which clients expect; a client that has not
+// asked yet gets an answer.
 void HttpConnection::drain(bool last) {
   if (exchange_ || finished_ || closing_) return;
   if (requests_ > 0 && !reader_.started()) return close();
   if (last) fail_with(503, "the server is shutting down");
 }
 
-// What Asio still holds goes with io_, uncalled.
+// Operations that Asio still holds are destroyed with io_, without being called.
 AsioServer::~AsioServer() {
   stop();
   for (const auto& c : connections_) c->forget();
 }
 
-// Handlers guard themselves; what comes through here is Asio's own (no memory to wait with). Whether the
-// listener still waits is not known then.
+// Runs the event loop. Handlers catch their exceptions; one that arrives here is Asio's own (no
+// memory to wait with), and the listener may have stopped waiting.
 void AsioServer::run() {
   while (threw(handler_, [&] { io_.run(); })) {
     if (!acceptor_.is_open()) continue;
@@ -475,7 +482,8 @@ uint16_t AsioServer::listen(const std::string& host, uint16_t port) {
   return acceptor_.local_endpoint().port();
 }
 
-// A descriptor; -1 and errno. Asio's own accept closes it where memory is short, without a word.
+// Accepts a client; returns a descriptor, or -1 and errno. Asio's own accept would silently close
+// it if memory is short.
 int AsioServer::next_client() {
   return ::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
@@ -486,14 +494,14 @@ void AsioServer::accept() {
     const int client = next_client();
     if (client >= 0) take(client);
     if (client >= 0 || errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return accept();
-    retry_.expires_after(HttpTime(50));  // out of descriptors: try again
+    retry_.expires_after(HttpTime(50));  // no descriptors left: tries again later
     retry_.async_wait([this](error_code e) {
       if (!e && !stopped_ && acceptor_.is_open()) accept();
     });
   });
 }
 
-// Where all are taken, one without a request under way makes room.
+// Returns a place for a connection. If all are taken, one without a running request makes room.
 Places* AsioServer::free_place() {
   for (Places* p : {&usual_, &kept_}) {
     if (HttpConnection* const c = p->full() ? p->to_give_way() : nullptr; c != nullptr) c->close();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beast's parser reads heads and chunks.
+// Parses heads and chunks by Beast's parser.
 #include <boost/beast/http/basic_parser.hpp>
 
 #include "serve/http.h"
@@ -13,7 +13,7 @@ using boost::system::error_code;
 class BeastParser final : public HttpParser, private http::basic_parser<true> {
  public:
   explicit BeastParser(HttpRequest& into) : into_(into) {
-    header_limit(UINT32_MAX);  // the reader counts
+    header_limit(UINT32_MAX);  // the reader counts the bytes itself
     body_limit(boost::none);
   }
   Taken put(std::string_view bytes) override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules that are stricter than the parser's stand here, so that a request means one thing to us
-// and to every proxy in front of us.
+// Reads requests, with rules that are stricter than the parser's, so that a request means the same
+// to this server and to every proxy in front of it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kChunkLine = 256;  // length and extensions of a chunk
+constexpr size_t kChunkLine = 256;  // most bytes of a chunk's length and extensions
 
 bool same_name(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -120,13 +120,14 @@ void HttpReader::next() {
   parser_ = HttpParser::make(request_);
 }
 
-// Of a head that was not read to its end: the page that asks may read why.
+// Finds the origin in a head that was not read to its end, so that the page that asks may read the
+// error.
 void HttpReader::find_origin() {
   constexpr std::string_view kName = "Origin";
   if (request_.find(kName) != nullptr) return;
   for (size_t at = head_.find('\n'), end = 0; at != std::string::npos; at = end) {
     end = head_.find("\r\n", ++at);
-    if (end == std::string::npos) return;  // a line that has not ended
+    if (end == std::string::npos) return;  // the line is not complete
     const std::string_view line = std::string_view(head_).substr(at, end++ - at);
     if (line.size() <= kName.size() || line[kName.size()] != ':' ||
         !same_name(line.substr(0, kName.size()), kName))
@@ -154,7 +155,7 @@ size_t HttpReader::push(std::string_view bytes) {
   return 0;
 }
 
-// Byte by byte, so that every limit is met at the same byte however the input was cut.
+// Takes bytes one by one, so that every limit is met at the same byte however the input was cut.
 size_t HttpReader::take_head(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     const char c = bytes[i];
@@ -176,7 +177,7 @@ size_t HttpReader::take_head(std::string_view bytes) {
       bad(400, "a header is folded over several lines");
     if (state_ == State::kBad) return i + 1;
     if (c != '\n') continue;
-    if (line == 2 && lines_ == 0 && !skipped_) {  // some clients end a body so
+    if (line == 2 && lines_ == 0 && !skipped_) {  // some clients send an empty line after a body
       skipped_ = true;
       started_ = false;
       head_.clear();
@@ -243,7 +244,8 @@ void HttpReader::check_fields() {
   else if (const std::string* expect = request_.find("Expect")) {
     const bool known = same_name(*expect, "100-continue");
     if (!known) bad(417, "only 100-continue can be expected");
-    continue_ = known && request_.version == 11;  // an older client would not know the answer
+    continue_ = known && request_.version == 11;  // an older client would not understand the
+                                                  // interim answer
   }
 }
 
@@ -294,7 +296,8 @@ size_t HttpReader::take_body(std::string_view bytes) {
   return n;
 }
 
-// The parser gets whole lines, and data of known length: it never has to wait for the rest of one.
+// Gives the parser whole lines, and data of known length, so that it never waits for the rest of a
+// line.
 size_t HttpReader::take_chunks(std::string_view bytes) {
   size_t i = 0;
   while (i < bytes.size() && state_ == State::kBody) {
@@ -306,7 +309,7 @@ size_t HttpReader::take_chunks(std::string_view bytes) {
       continue;
     }
     line_ += bytes[i++];
-    const size_t begin = first_chunk_ ? 0 : 2;  // behind the end of the chunk before
+    const size_t begin = first_chunk_ ? 0 : 2;  // skips the end of the previous chunk
     if (line_.size() > begin + kChunkLine) bad(400, "the line before a chunk is too long");
     if (line_.size() < begin + 2 || !line_.ends_with("\r\n")) continue;
     const size_t digits = line_.find_first_not_of('0', begin);

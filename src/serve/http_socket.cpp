@@ -32,11 +32,12 @@ void set_socket_limits(int socket, HttpTime write_time) {
     setsockopt(socket, level, name, &value, sizeof value);
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // What the system would hold for a client that does not read grows to megabytes otherwise.
+  // Without a limit, the system would buffer megabytes for a client that does not read.
   set(SOL_SOCKET, SO_SNDBUF, kSendBuffer);
   const int most = static_cast<int>(write_time.count());
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, most);
-  // Probes find a peer that vanished while nothing was to be sent; the system's begin after hours.
+  // Probes detect a peer that vanished while nothing was being sent; the system's default starts
+  // them after hours.
   const int begin = std::max(1, most / 2000);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, begin);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a chat, in the form that templates expect; prompts to tokens; the two endpoints that
-// only do that.
+// Turns messages of a chat into the form that templates expect, and prompts into tokens; implements
+// the two endpoints that do only that.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -20,9 +20,9 @@ namespace {
 
 constexpr uint64_t kTemplateSteps = 2'000'000;
 constexpr size_t kTemplateMemory = 64 << 20;
-// Stands behind the content of a last message that goes on: what a template writes after it is cut
-// off. Characters for private use, so that no text has it by chance; the space shows whether the
-// template trims contents.
+// Marks the end of the content of a last message that the answer continues: whatever the template
+// writes after it is removed. The characters are for private use, so no text contains them by
+// chance; the space shows whether the template trims contents.
 constexpr std::string_view kContinueMark = "\U000f6d6f\U000f6562\U000f6975\U000f7320 ";
 
 }  // namespace
@@ -66,8 +66,8 @@ std::string content_text(const Json& content, const std::string& path,
   return text;
 }
 
-// Past calls of tools: their arguments are JSON within a string; templates want the object. Clients
-// send nothing, or null, for calls without arguments.
+// Parses the arguments of a past call, which are JSON within a string, to the object that templates
+// expect. Clients send nothing, or null, for calls without arguments.
 Json past_arguments(const std::string& text, const std::string& path, size_t& values_left) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Json::object();
   try {
@@ -136,7 +136,7 @@ Json message_at(const Json& message, const std::string& path, size_t& values_lef
   return out;
 }
 
-// Ends where the last message's content does.
+// Cuts the prompt at the end of the last message's content.
 void cut_at_mark(std::vector<TextSegment>& segments) {
   const std::string_view mark = kContinueMark.substr(0, kContinueMark.size() - 1);
   for (; !segments.empty(); segments.pop_back()) {
@@ -152,7 +152,8 @@ void cut_at_mark(std::vector<TextSegment>& segments) {
   fail("it does not show the content of the last message, which therefore cannot go on");
 }
 
-// The tokens of a word wherever it stands: as it is written, and with a space before it or without.
+// Adds the tokens of a word in every position: as it is written, and with or without a space before
+// it.
 void add_bad_word(const Tokenizer& tokenizer, const std::string& word, GenerationRequest& g) {
   const size_t begin = word.find_first_not_of(" \t\r\n");
   const std::string other = begin == 0                  ? " " + word
@@ -179,11 +180,11 @@ std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedMode
 }
 
 struct EncodedChat {
-  std::optional<std::vector<int32_t>> ids;  // nothing: there are more than `most` tokens
-  std::string end;                          // of the prompt's text, some hundred bytes
+  std::optional<std::vector<int32_t>> ids;  // nothing: the prompt has more than `most` tokens
+  std::string end;                          // last bytes of the prompt's text, some hundred
 };
 
-// The field that the messages came in.
+// Returns the field that held the messages.
 std::string messages_field(const ApiRequest& request) {
   return request.face == Interface::kResponses ? "input" : "messages";
 }
@@ -194,7 +195,7 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
   repair_past_calls(request.messages, model, param);
   try {
     std::vector<TextSegment> segments = render_chat(request, model);
-    request.messages = Json();  // their texts are in the segments
+    request.messages = Json();  // frees messages, whose texts are in the segments
     if (request.continue_final) cut_at_mark(segments);
     EncodedChat out;
     for (size_t i = segments.size(); i > 0 && out.end.size() < kEnd; --i) {
@@ -209,7 +210,7 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
   }
 }
 
-// How the answer is read, and what ends it.
+// Decides how the answer is read, and what ends it.
 void set_answer(GenerationRequest& g, const ApiRequest& request, const ServedModel& model,
                 std::string_view prompt_end) {
   const std::shared_ptr<AnswerRules> rules = model.markup.rules(request.tool_set, prompt_end);
@@ -239,7 +240,7 @@ void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& mod
 
 namespace {
 
-// Whether the answer begins a message, or goes on with the last one.
+// Decides whether the answer begins a message or continues the last one.
 void read_continuation(const Fields& f, const Json& messages, ApiRequest& r) {
   r.continue_final = f.boolean("continue_final_message", false);
   r.add_generation_prompt = f.boolean("add_generation_prompt", !r.continue_final);
@@ -254,7 +255,7 @@ void read_continuation(const Fields& f, const Json& messages, ApiRequest& r) {
             "continue_final_message: the last message is not the assistant's");
 }
 
-// The same with the mark behind its content.
+// Returns the message with the mark after its content.
 Json continued(const Json& message) {
   Json out = Json::object();
   for (const auto& [key, value] : message.members()) {
@@ -346,7 +347,7 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
   };
   if (request.chat) {
     const std::string param = messages_field(request);
-    // Clients of /v1/messages are told how long it is.
+    // Clients of /v1/messages get the prompt's length even if it exceeds the context.
     const size_t most = request.face == Interface::kMessages ? 8 * model.context : model.context;
     EncodedChat chat = encode_chat(request, model, most);
     add(std::move(chat.ids), param);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of /v1/messages, in Anthropic's form.
+// Writes answers of /v1/messages, in Anthropic's form.
 #include <fmt/core.h>
 
 #include "serve/block_answer.h"
@@ -81,7 +81,7 @@ class MessagesAnswer final : public BlockAnswer {
                          json_quoted(b.text));
     if (b.kind == Kind::kText)
       return fmt::format("{{\"type\":\"text\",\"text\":{}}}", json_quoted(b.text));
-    // Arguments that the length cut off are no JSON.
+    // Arguments that were cut at the most tokens are no valid JSON.
     const bool json = json_value(b.text).has_value();
     return fmt::format("{{\"type\":\"tool_use\",\"id\":{},\"name\":{},\"input\":{}}}",
                        json_quoted(b.call_id), json_quoted(b.name), json ? b.text : "{}");

@@ -30,9 +30,10 @@ constexpr double kTokenBounds[] = {1,     2,      5,      10,     20,     50,   
                                    200,   500,    1000,   2000,   5000,   10000, 20000,
                                    50000, 100000, 200000, 500000, 1000000};
 constexpr size_t kRecent = 512;
-constexpr size_t kMarkSteps = 100, kMarks = 10;  // together the steps that moe_imbalance looks at
+constexpr size_t kMarkSteps = 100, kMarks = 10;  // steps between two marks, and number of marks,
+                                                 // over which moe_imbalance is computed
 
-// A field of /proc/self/status, in bytes.
+// Returns a field of /proc/self/status in bytes.
 uint64_t status_bytes(std::string_view field) {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);)
@@ -309,7 +310,7 @@ std::string Metrics::text(std::span<const ModelMoment> models, HttpCounts connec
   }
   out.set_common("");
   for (const ModelMoment& m : models)
-    if (m.stats.disk.there) {  // one for all models
+    if (m.stats.disk.there) {  // all models share one prompt cache on disk
       write_disk(out, m.stats.disk);
       break;
     }

@@ -58,7 +58,7 @@ ApiRequest pooled_request(const Fields& f, Endpoint endpoint, const ServedModel&
   return r;
 }
 
-// Messages as templates of rerankers know them.
+// Returns messages in the form that templates of rerankers expect.
 Json pair_messages(const std::string& system, const std::string& query,
                    const std::string& document) {
   Json messages = Json::array();
@@ -79,17 +79,17 @@ bool prints_pairs(const ChatTemplates& templates) {
     const std::string text = joined(templates.render(input));
     return text.find("q7x") != std::string::npos && text.find("d8y") != std::string::npos;
   } catch (const Error&) {
-    return false;  // it knows other roles
+    return false;  // the template expects other roles
   }
 }
 
-// Pairs of one query: their templates together have the time of one chat.
+// Encodes the pairs of one query; their templates together have the time of one chat's.
 class PairEncoder {
  public:
   PairEncoder(const PooledRequest& request, const ServedModel& model)
       : request_(request), model_(model), by_template_(prints_pairs(*model.templates)) {}
 
-  // Nothing: more tokens than the context has.
+  // Returns nothing if the pair has more tokens than the context.
   std::optional<std::vector<int32_t>> operator()(const std::string& document) {
     if (by_template_) return rendered(document);
     auto ids = encode(request_.prompt + request_.query);
@@ -122,7 +122,7 @@ class PairEncoder {
   std::chrono::nanoseconds left_ = kTemplateTime;
 };
 
-// Tokens of a prompt, as it stands before texts.
+// Returns the number of tokens of a prompt that precedes texts.
 size_t prompt_tokens(const std::string& prompt, const Tokenizer& tokenizer) {
   if (prompt.empty()) return 0;
   const std::vector<int32_t> ids = tokenizer.encode(prompt, true),
@@ -263,7 +263,7 @@ ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& mode
   if (const auto n = f.integer("top_n", 1, INT32_MAX)) p.top_n = static_cast<size_t>(*n);
   p.return_documents = f.boolean("return_documents", true);
   p.prompt = prompt_of(f, plan);
-  r.prompts.resize(p.documents.size());  // their number counts
+  r.prompts.resize(p.documents.size());  // only their number is used
   return r;
 }
 

@@ -94,7 +94,7 @@ void PoolingGenerator::run() {
       admit();
       forget_cancelled();
       if (!running_.empty()) step();
-    } catch (const std::exception& e) {  // the next texts may have more luck
+    } catch (const std::exception& e) {  // the next texts may succeed
       give_up(e.what());
     }
   }
@@ -143,7 +143,7 @@ void PoolingGenerator::give_up(const char* why) {
         events.push_back(std::move(e));
       }
       return tell(std::move(events), StepSummary());
-    } catch (const std::exception&) {  // no memory for the words either
+    } catch (const std::exception&) {  // no memory for the message either
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
@@ -199,7 +199,7 @@ void PoolingGenerator::step() {
       try {
         e.vector = t.pooler.finish();
         e.end = EndReason::kStop;
-      } catch (const Error& error) {  // of this text alone
+      } catch (const Error& error) {  // the failure of this text alone
         e.end = EndReason::kError, e.error = error.what();
       }
     }

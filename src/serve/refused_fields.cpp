@@ -12,21 +12,22 @@ namespace {
 using namespace endpoint_sets;
 
 enum class Off : uint8_t {
-  kNever,  // every value asks for something
-  kEmpty,  // "", [], {}, false
+  kNever,  // every value asks for a feature
+  kEmpty,  // "", [], {} and false ask for nothing
   kFalse,
   kTrue,
-  kNumber,   // this one
-  kAtMost,   // this one and those below
-  kNone,     // the words "none" and "NONE", false
-  kFloat32,  // the words "float" and "float32"
+  kNumber,   // this number asks for nothing
+  kAtMost,   // numbers up to this one ask for nothing
+  kNone,     // the words "none" and "NONE", and false, ask for nothing
+  kFloat32,  // the words "float" and "float32" ask for nothing
 };
 
 struct RefusedField {
   std::string_view name;
   Off off = Off::kNever;
-  double number = 0;         // of kNumber and kAtMost
-  std::string_view of = {};  // what it belongs to: where that is said to be off, so is this
+  double number = 0;         // number for kNumber and kAtMost
+  std::string_view of = {};  // field to which it belongs: if that one asks for nothing, so does
+                             // this
   std::string_view words = "is not offered";
   unsigned endpoints = kGenerating;
 };
@@ -46,7 +47,7 @@ constexpr std::string_view kNotCut = ": texts are not cut; those that are too lo
 constexpr std::string_view kByFolder = ": the folder says so";
 
 constexpr RefusedField kRefused[] = {
-    // Structured output, by its several names.
+    // Fields of structured output, by all their names.
     {"guided_grammar", Off::kNever, 0, {}, kStructured},
     {"guided_decoding_backend", Off::kEmpty, 0, {}, kStructured},
     {"guided_whitespace_pattern", Off::kEmpty, 0, {}, kStructured},
@@ -54,10 +55,10 @@ constexpr RefusedField kRefused[] = {
     {"structural_tag", Off::kEmpty, 0, {}, kStructured},
     {"regex", Off::kEmpty, 0, {}, kStructured},
     {"ebnf", Off::kEmpty, 0, {}, kStructured},
-    // Tools.
+    // Fields of tools.
     {"functions", Off::kEmpty, 0, {}, kUseTools},
     {"function_call", Off::kNone, 0, {}, kUseTools},
-    // What goes in.
+    // Fields of the input.
     {"chat_template", Off::kNever, 0, {}, ": templates come with the model only"},
     {"documents", Off::kEmpty},
     {"images", Off::kEmpty},
@@ -72,7 +73,7 @@ constexpr RefusedField kRefused[] = {
     {"lora_path", Off::kEmpty},
     {"kv_transfer_params", Off::kEmpty},
     {"vllm_xargs", Off::kEmpty},
-    // How tokens are chosen.
+    // Fields of sampling.
     {"logits_processors", Off::kNever, 0, {}, "are not offered"},
     {"custom_logit_processor", Off::kEmpty},
     {"use_beam_search", Off::kFalse, 0, {}, ": beam search is not offered"},
@@ -103,7 +104,7 @@ constexpr RefusedField kRefused[] = {
     {"watermarking", Off::kFalse},
     {"guidance_scale", Off::kNumber, 1},
     {"negative_prompt", Off::kEmpty},
-    // Where it ends, and what comes out.
+    // Fields of the answer's length and content.
     {"n_predict", Off::kAtMost, -1, {}, "is not offered; use max_tokens"},
     {"max_new_tokens", Off::kNever, 0, {}, "is not offered; use max_tokens"},
     {"min_new_tokens", Off::kAtMost, 0, {}, "is not offered; use min_tokens"},
@@ -117,7 +118,7 @@ constexpr RefusedField kRefused[] = {
     {"logprob_token_ids", Off::kEmpty},
     {"return_tokens_as_token_ids", Off::kFalse, 0, {}, "is not offered; use return_token_ids"},
     {"response_fields", Off::kEmpty},
-    // What other endpoints call so.
+    // Fields of the same name at other endpoints.
     {"max_tokens", Off::kNever, 0, {}, kUseOutputTokens, kResponses},
     {"max_completion_tokens", Off::kNever, 0, {}, kUseMaxTokens, kCompletion | kAnthropic},
     {"max_completion_tokens", Off::kNever, 0, {}, kUseOutputTokens, kResponses},
@@ -141,7 +142,7 @@ constexpr RefusedField kRefused[] = {
     {"chat_template_kwargs", Off::kEmpty, 0, {}, kHere, kAnthropic | kResponses},
     {"continue_final_message", Off::kFalse, 0, {}, kHere, kAnthropic | kResponses},
     {"add_generation_prompt", Off::kTrue, 0, {}, kHere, kAnthropic | kResponses},
-    // Vectors and scores.
+    // Fields of vectors and scores.
     {"truncate_prompt_tokens", Off::kNever, 0, {}, kNotCut, kPooled},
     {"truncate", Off::kNone, 0, {}, kNotCut, kPooled},
     {"truncation", Off::kNone, 0, {}, kNotCut, kPooled},

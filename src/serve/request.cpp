@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields that both generating endpoints share, then those of each.
+// Reads the fields that both generating endpoints share, then those of each.
 #include "serve/request.h"
 
 #include <fmt/core.h>
@@ -29,7 +29,7 @@ void read_sampling(const Fields& f, const GenerationDefaults& d, GenerationReque
   g.temperature = as_float(f.number("temperature", 0, 100).value_or(d.temperature.value_or(1)));
   g.top_p = as_float(f.number("top_p", 0, 1).value_or(d.top_p.value_or(1)));
   g.top_k = static_cast<int>(f.integer("top_k", -1, 1 << 30).value_or(d.top_k.value_or(0)));
-  g.top_k = std::max(g.top_k, 0);  // -1 is vLLM's word for all
+  g.top_k = std::max(g.top_k, 0);  // vLLM writes -1 for all
   g.min_p = as_float(f.number("min_p", 0, 1).value_or(d.min_p.value_or(0)));
   g.repetition_penalty = as_float(
       f.number("repetition_penalty", 0.01, 100).value_or(d.repetition_penalty.value_or(1)));
@@ -87,7 +87,7 @@ void read_stops(const Fields& f, const RequestBody& body, const ServedModel& mod
   g.skip_special = f.boolean("skip_special_tokens", true);
 }
 
-// Tokens that may be chosen, and words that may not come out.
+// Reads which tokens may be chosen, and which words may not appear.
 void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
   if (const auto* ids = body.ids("allowed_token_ids")) {
     if (ids->empty())
@@ -110,7 +110,7 @@ void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
   }
 }
 
-// How many tokens may be drafted, and from what besides the text itself.
+// Reads how many tokens may be drafted, and from what besides the text itself.
 void read_drafts(const Fields& f, ApiRequest& r) {
   if (const Json* speculate = f.find("speculate")) {
     if (speculate->is_object()) {
@@ -132,7 +132,7 @@ void read_drafts(const Fields& f, ApiRequest& r) {
   r.prediction = content_text(*content, "prediction.content");
 }
 
-// Of the prompt: for an answer that is whole only.
+// Reads the log-probabilities of the prompt, which need an answer without a stream.
 void read_prompt_logprobs(const Fields& f, ApiRequest& r) {
   const auto n = f.integer("prompt_logprobs", 0, kMostLogprobs);
   if (!n) return;

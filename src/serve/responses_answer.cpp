@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of /v1/responses: items, and a stream of numbered events. Nothing is stored.
+// Writes answers of /v1/responses: items, or a stream of numbered events. Nothing is stored.
 #include <fmt/core.h>
 
 #include "serve/block_answer.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of /v1/responses: items become the messages of a chat. Nothing is stored, so whatever
-// refers to something stored is refused by name.
+// Parses requests of /v1/responses: items become the messages of a chat. Nothing is stored, so
+// references to stored objects are refused by name.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::string needed(const Fields& f, std::string_view name) {
   return *text;
 }
 
-// Adjacent items of the assistant are one message.
+// Reads items; adjacent items of the assistant become one message.
 class ItemReader {
  public:
   explicit ItemReader(Json& out) : out_(out) {}
@@ -173,8 +173,8 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
   finish_tools(r, model, "tool_choice");
 }
 
-// Asked for by either field. What else `include` may name belongs to things that are not offered
-// and comes with them, or is what comes anyway.
+// Reads whether log-probabilities are requested, which two fields can do. Other values of `include`
+// belong to features that are refused elsewhere, or name what is always sent.
 void read_responses_logprobs(const Fields& f, ApiRequest& r) {
   bool asked = false;
   if (const Json* include = f.find("include")) {
@@ -186,7 +186,7 @@ void read_responses_logprobs(const Fields& f, ApiRequest& r) {
   if (asked || top > 0) r.generation.logprobs = static_cast<int>(top);
 }
 
-// What the answer says about the request.
+// Returns the members of the answer that repeat the request.
 Json repeated(const Fields& f, const GenerationRequest& g) {
   Json out = Json::object();
   const auto same = [&](const char* name, const Json& otherwise) {
@@ -233,7 +233,7 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   if (const auto key = f.string("prompt_cache_key")) {
     if (key->size() > 1024)
       invalid("prompt_cache_key", "prompt_cache_key is longer than 1024 bytes");
-    // Lengths first, so that no two pairs give one salt.
+    // The lengths come first, so that no two pairs give the same salt.
     const std::string salt = r.generation.salt;
     r.generation.salt = fmt::format("{}:{}{}", salt.size(), salt, *key);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routes and what is answered at once. What a request must pass before anything else is looked at:
-// Host and Origin, key, path, method, type of the body, in this order.
+// Routes requests, and answers those that need no generator. Every request must first pass these
+// checks, in this order: Host and Origin, key, path, method, type of the body.
 #include "serve/server.h"
 
 #include <fmt/core.h>
@@ -22,13 +22,13 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 
 }  // namespace
 
-// One function answers: at once, or when it can.
+// Describes one route; its function answers at once or later.
 struct ApiServer::Route {
   std::string_view path, method;
-  bool model;  // 503 while there is none, and when the server ends
+  bool model;  // answers 503 without a model, and when the server ends
   HttpReply (ApiServer::*at_once)(const HttpRequest&) = nullptr;
   void (ApiServer::*in_time)(HttpExchangePtr) = nullptr;
-  bool vital = false;  // has places of its own
+  bool vital = false;  // has reserved connections
 };
 
 const ApiServer::Route* ApiServer::find_route(std::string_view path) {
@@ -66,10 +66,10 @@ namespace {
 
 constexpr size_t kTextJobs = 256;
 constexpr size_t kLargeBody = 64 << 10;
-constexpr size_t kTrimmedBody = 1 << 20;  // what a body beyond it took goes back to the system
+constexpr size_t kTrimmedBody = 1 << 20;  // the memory of a larger body is returned to the system
 
-// Bytes that may wait for text. Reading pauses before there are so many, but for those of clients
-// that left: what is read, one body beyond it, one that a thread is about to let go.
+// Returns the bytes that may wait for text. Reading pauses before more wait, except for bodies of
+// clients that left: those being read, one body beyond, and one that a thread is about to free.
 size_t most_text(const HttpLimits& limits) { return 2 * (limits.bodies + limits.body); }
 
 HttpReply json_reply(std::string body, int status = 200) {
@@ -86,20 +86,21 @@ bool is_json(const HttpRequest& head) {
   return word == "application/json";
 }
 
-// Large blocks are returned to the system when they are freed, in every thread's heap. By itself the
-// allocator would learn from the first large body to keep blocks of its size.
+// Makes every thread's heap return large blocks to the system when they are freed. By default the
+// allocator would adapt to the first large body and keep blocks of its size.
 void bound_heaps() {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 2 << 20);
 }
 
-// Compressed bodies could grow without end; nothing here unpacks them.
+// Returns whether a body is compressed; such bodies are refused, because they could grow without
+// limit.
 bool is_coded(const HttpRequest& head) {
   const std::string* coding = head.find("Content-Encoding");
   return coding != nullptr && !coding->empty() && *coding != "identity";
 }
 
-// get: what the target takes.
+// get: the target allows GET.
 ApiError wrong_method(const HttpRequest& head, bool get) {
   ApiError e(
       405, "method_not_allowed",
@@ -108,14 +109,14 @@ ApiError wrong_method(const HttpRequest& head, bool get) {
   return e;
 }
 
-// Of a model, in a word.
+// Returns a model's state in one word.
 std::string condition_of(const Generator& generator) {
   if (generator.dead()) return "dead";
   const GeneratorStats s = generator.stats();
   return !s.asleep ? "ready" : s.phase == kLoadingPhase ? "loading" : "asleep";
 }
 
-// Names that clients put into a target.
+// Decodes names that clients put into a target.
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -163,16 +164,17 @@ ApiServer::ApiServer(ServerOptions options)
 
 ApiServer::~ApiServer() {
   http_->stop();
-  text_.reset();  // their jobs use the rest
+  text_.reset();  // destroyed first, because their jobs use the rest
   large_text_.reset();
-  grammars_.reset();  // behind those that put jobs there
+  grammars_.reset();  // destroyed after the threads that give it jobs
   while (!generations_.empty()) end_generation(*generations_.begin(), 0, "");
   http_.reset();
 }
 
 uint16_t ApiServer::listen() {
   const uint16_t port = http_->listen(options_.host, options_.port);
-  http_->on_signal([this] { drain(); });  // before anyone is told that it is there
+  http_->on_signal([this] { drain(); });  // installed before anyone is told that the server is
+                                          // ready
   log_event("listening", fmt::format("listening on {} port {}", options_.host, port));
   return port;
 }
@@ -192,7 +194,7 @@ void ApiServer::ready(std::vector<ModelOffer> models) {
   for (ModelOffer& m : models) {
     Host& host = *hosts->emplace_back(std::make_unique<Host>(std::move(m.model), *m.generator));
     host.queue = options_.queue != 0 ? options_.queue : 4 * host.served.slots;
-    if (host.served.pooling != nullptr)  // a whole request of texts has room beside another
+    if (host.served.pooling != nullptr)  // room for a whole request of texts beside another
       host.queue = std::max(host.queue, 2 * kMostTexts);
     host.generator.start(
         [this, &host](std::vector<GenerationEvent> events, const StepSummary& step) {
@@ -384,7 +386,8 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
 }
 
 void ApiServer::serve(HttpExchangePtr exchange) {
-  const Route& route = *find_route(exchange->request().path());  // refuse() has looked
+  const Route& route = *find_route(exchange->request().path());  // refuse() has checked that the
+                                                                 // route exists
   if (route.in_time != nullptr) return (this->*route.in_time)(std::move(exchange));
   HttpReply reply;
   try {
@@ -475,7 +478,7 @@ std::string ApiServer::model_json(const ServedModel& model, const std::string& i
       json_quoted(id), model.created, json_quoted(model.name), model.context);
 }
 
-// In Anthropic's form.
+// Returns the list of models in Anthropic's form.
 std::string ApiServer::anthropic_models() const {
   std::string list, first, last;
   for (const auto& h : hosts_) {
@@ -529,7 +532,7 @@ HttpReply ApiServer::page(const HttpRequest& request) {
   return reply;
 }
 
-// A short request does not wait behind a long one's text.
+// Runs a job on a text thread, so that a short request does not wait behind a long one's text.
 bool ApiServer::on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job) {
   const bool large = exchange->request().body.size() > kLargeBody;
   return on_thread(large ? *large_text_ : *text_, exchange, std::move(job));
@@ -548,7 +551,7 @@ bool ApiServer::on_thread(TextWorker& worker, const HttpExchangePtr& exchange,
 void ApiServer::drop_body(const HttpExchangePtr& exchange) {
   const size_t bytes = exchange->request().body.size();
   exchange->drop_body();
-  // Where it cannot be queued a later one sees to it.
+  // If this cannot be queued, a later request does it.
   if (bytes > kTrimmedBody) threw(*this, [&] { large_text_->put([] { malloc_trim(0); }, 0); });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page shows of the engine: one object, or one twice a second. Rates are differences of
-// the generator's counters over the last seconds.
+// Writes what the page shows of the engine: one object, or one twice a second. Rates are
+// differences of the generator's counters over the last seconds.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr size_t kMostWatchers = 16;
 constexpr auto kWindow = std::chrono::seconds(10);
 constexpr auto kPace = HttpTime(500);
 
-// Rows of every layer and expert in the window.
+// Returns the rows of every layer and expert in the window.
 Json rows_in_window(const GeneratorStats& now, const GeneratorStats& before) {
   Json rows = Json::array();
   for (size_t i = 0; i < now.expert_rows.size(); ++i) {
@@ -84,7 +84,7 @@ std::string ApiServer::state_json(Host* host) {
   j.set("gap_seconds", pair(metrics.recent_gap()));
   Json phases = Json::object();
   for (size_t i = 0; i < s.phase_seconds.size(); ++i) {
-    if (s.phase_seconds[i].first == "idle") continue;  // no part of a step
+    if (s.phase_seconds[i].first == "idle") continue;  // not a part of a step
     const double before =
         i < old.stats.phase_seconds.size() ? old.stats.phase_seconds[i].second : 0;
     phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);
@@ -128,7 +128,8 @@ void ApiServer::events(HttpExchangePtr exchange) {
 
 void ApiServer::send_state(const HttpExchangePtr& exchange, Host* host) {
   if (!exchange->open()) return;
-  if (host == nullptr && !hosts_.empty()) host = hosts_.front().get();  // they are there now
+  // the models may have been loaded meanwhile
+  if (host == nullptr && !hosts_.empty()) host = hosts_.front().get();
   exchange->send("data: " + state_json(host) + "\n\n");
   if (!exchange->open()) return;
   if (draining_) {

@@ -51,7 +51,7 @@ struct FormatField {
   AnswerFormat (*read)(const Json& value, const std::string& path);
 };
 
-// vLLM's words since 0.12.
+// Reads vLLM's fields since version 0.12.
 AnswerFormat format_of_outputs(const Json& value, const std::string& path) {
   constexpr FormatField kFields[] = {{"json", format_of_schema},
                                      {"regex", format_of_regex},
@@ -89,7 +89,7 @@ AnswerFormat format_of_schema(const Json& value, const std::string& path) {
   f.kind = AnswerFormat::Kind::kSchema;
   f.path = path;
   f.schema = value;
-  if (value.is_string()) {  // as text
+  if (value.is_string()) {  // a schema written as text
     if (value.as_string().size() > kMostGrammarBytes)
       throw ApiError(400, "schema_too_complex", path + " is longer than 64 KiB", path);
     size_t left = kMostBodyValues;

@@ -11,7 +11,7 @@
 namespace moebius {
 namespace {
 
-// "<0xE2>" of tokenizers that fall back to bytes.
+// Returns the byte of a token such as "<0xE2>", as tokenizers with byte fallback write it.
 std::optional<char> byte_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   const std::string digits(token.substr(3, 2));
@@ -19,7 +19,8 @@ std::optional<char> byte_token(std::string_view token) {
   return static_cast<char>(std::stoi(digits, nullptr, 16));
 }
 
-// Bytes that are no whole character: the vocabulary writes them with stand-ins.
+// Returns the bytes of a token that is no whole character, which the vocabulary writes with
+// stand-ins.
 std::optional<std::string> stand_ins(std::string_view token) {
   if (const auto byte = byte_token(token)) return std::string(1, *byte);
   std::string out;

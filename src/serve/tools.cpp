@@ -90,7 +90,7 @@ void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& pa
 }
 
 void mask_calls(GenerationRequest& g, const ApiRequest& r, const ServedModel& model) {
-  // Whoever wants no end of the answer gets no masks.
+  // A request that suppresses the answer's end gets no masks.
   if (!g.answer || !g.answer->tools || g.stop_tokens.empty() || g.min_new > 0) return;
   CallDemand demand;
   demand.required = asks_for_call(r);

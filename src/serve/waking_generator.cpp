@@ -51,7 +51,7 @@ WakingGenerator::~WakingGenerator() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  awake_.reset();  // its thread passes events on to the rest
+  awake_.reset();  // destroyed first: its thread passes events to the rest
 }
 
 void WakingGenerator::start(Sink sink) {
@@ -147,7 +147,7 @@ void WakingGenerator::run() {
         changed_.wait_until(lock, idle_since_ + options_.sleep_after,
                             [&] { return ending_ || broken_ || !jobs_.empty(); });
       }
-    } catch (const std::bad_alloc&) {  // it is tried again
+    } catch (const std::bad_alloc&) {  // the next round tries again
       if (!lock.owns_lock()) lock.lock();
       changed_.wait_for(lock, std::chrono::milliseconds(10));
     }
@@ -206,7 +206,7 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
         job.inner = awake_->submit(std::move(job.request));
         by_inner_[job.inner] = it->first;
         ++it;
-      } catch (const std::exception& e) {  // it can never run, or not now
+      } catch (const std::exception& e) {  // the request can never run, or not now
         if (job.inner != 0) awake_->cancel(job.inner);
         fail(it->first, job, words_of(e), failed);
         it = jobs_.erase(it);
@@ -232,7 +232,7 @@ void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words
   });
 }
 
-// On the generator's thread.
+// Passes events on; called on the generator's thread.
 void WakingGenerator::pass_on(std::vector<GenerationEvent> events, StepSummary step) {
   {
     const std::lock_guard lock(mutex_);
