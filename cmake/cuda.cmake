@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA plugin (plugins/cuda): target moebius_cuda. nvcc is called directly, so that a build without it, or one that never asks for
-# the plugin, tests no compiler. It belongs to `all` where tests are built (nvcc found) and with MOEBIUS_CUDA=on; ./moebius builds it on
-# the first --device cuda.
+# the plugin, tests no compiler. It belongs to `all` with MOEBIUS_CUDA=on; ./moebius builds it on the first --device cuda, ./test in a
+# stage of its own, tests/gpu with flags of its own (MOEBIUS_CUDA_FLAGS).
 set(MOEBIUS_CUDA auto CACHE STRING "The CUDA plugin: auto (where nvcc 12.4 or newer is found), on, off")
 set_property(CACHE MOEBIUS_CUDA PROPERTY STRINGS auto on off)
 if(MOEBIUS_TESTS)
@@ -31,15 +31,17 @@ if(cuda_version VERSION_LESS 12.4)
             "or name its compiler with -DMOEBIUS_NVCC=PATH")
   endif()
   message(STATUS "CUDA plugin: no (nvcc 12.4 or newer was not found)")
+  add_custom_target(moebius_cuda VERBATIM COMMAND "${CMAKE_COMMAND}" -E echo "moebius_cuda needs nvcc 12.4 or newer" COMMAND "${CMAKE_COMMAND}" -E false)
   return()
 endif()
 message(STATUS "CUDA plugin: target moebius_cuda, nvcc ${cuda_version}")
 
-set(cuda_folder "${PROJECT_SOURCE_DIR}/plugins/cuda")
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH cuda_root)
+set(cuda_folder "${cuda_root}/plugins/cuda")
 set(cuda_objects "${PROJECT_BINARY_DIR}/cuda")
 file(MAKE_DIRECTORY "${cuda_objects}")
-set(cuda_flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "-I${PROJECT_SOURCE_DIR}/src" "-I${cuda_folder}"
-    -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
+set(cuda_flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "-I${cuda_root}/src" "-I${cuda_folder}"
+    -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off" ${MOEBIUS_CUDA_FLAGS})
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND cuda_flags -ccbin "${CMAKE_CXX_COMPILER}")
 endif()
@@ -54,10 +56,10 @@ endif()
 function(moebius_cuda_object name source)
   set(object "${cuda_objects}/${name}.o")
   list(JOIN ARGN "|" flags)
-  add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/cmake/nvcc.cmake" VERBATIM
+  add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${cuda_root}/cmake/nvcc.cmake" VERBATIM
     COMMENT "CUDA ${name}"
     COMMAND "${CMAKE_COMMAND}" "-DNVCC=${MOEBIUS_NVCC}" "-DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DSOURCE=${source}" "-DOBJECT=${object}"
-            "-DFLAGS=${flags}" -P "${PROJECT_SOURCE_DIR}/cmake/nvcc.cmake")
+            "-DFLAGS=${flags}" -P "${cuda_root}/cmake/nvcc.cmake")
   set(cuda_made ${cuda_made} "${object}" PARENT_SCOPE)
 endfunction()
 
@@ -68,12 +70,15 @@ endforeach()
 foreach(scheme Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf16 Int4G64 Int4G32 Int4Bf16G128 Int4Bf16G64 Int4Bf16G32 Int4F16G128 Int4F16G64 Int4F16G32 Fp8Block Mxfp4Bf16 Bf16 F16)
   moebius_cuda_object(hopper_${scheme} "${cuda_folder}/hopper_scheme.cu" ${cuda_flags} ${cuda_hopper_arch} -DMOEBIUS_CUDA_SCHEME=k${scheme})
 endforeach()
+function(moebius_cuda_library library)
+  add_custom_command(OUTPUT "${library}" DEPENDS ${ARGN} "${cuda_folder}/cuda.map" VERBATIM COMMENT "CUDA plugin"
+    WORKING_DIRECTORY "${cuda_folder}" # nvcc splits the linker's options at spaces of a path
+    COMMAND "${MOEBIUS_NVCC}" -shared -cudart static -Xlinker --version-script=cuda.map -o "${library}" ${ARGN})
+endfunction()
 set(cuda_library "${PROJECT_BINARY_DIR}/libmoebius_cuda.so")
-add_custom_command(OUTPUT "${cuda_library}" DEPENDS ${cuda_made} "${cuda_folder}/cuda.map" VERBATIM COMMENT "CUDA plugin"
-  WORKING_DIRECTORY "${cuda_folder}" # nvcc splits the linker's options at spaces of a path
-  COMMAND "${MOEBIUS_NVCC}" -shared -cudart static -Xlinker --version-script=cuda.map -o "${cuda_library}" ${cuda_made})
+moebius_cuda_library("${cuda_library}" ${cuda_made})
 set(cuda_all "")
-if(MOEBIUS_TESTS OR cuda_wanted STREQUAL "on")
+if(cuda_wanted STREQUAL "on")
   set(cuda_all ALL)
 endif()
 add_custom_target(moebius_cuda ${cuda_all} DEPENDS "${cuda_library}")

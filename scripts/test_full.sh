@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang fuzz asan tsan tidy ranks malloc mpi stops python page cpus cross packages hostile documents"
+all_stages="release cuda narrow clang fuzz asan tsan tidy ranks malloc mpi stops python page cpus cross packages hostile documents"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -15,6 +15,24 @@ stage_release() {
 
 # Stages on the optimised build: quick where it is there already.
 have_release() { build_preset release "-DMOEBIUS_TESTS=ON" "$@" || { fail "release: build"; return 1; }; }
+
+# The CUDA plugin, where nvcc is: cmake/nvcc.cmake refuses kernels whose tensor-core instructions wait for each other. On a GPU its kernels
+# are judged too (tests/gpu/run.sh has more parts). ./test runs it when its sources are not those of the last green run.
+has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+cuda_sources() { (cd "$root" && find plugins/cuda src/device/cuda src/quant cmake/cuda.cmake cmake/nvcc.cmake -type f | sort | xargs cat | sha256sum); }
+stage_cuda() {
+  local sources before=$failed
+  has_nvcc || { skip "CUDA plugin: nvcc is not installed"; return; }
+  sources=$(cuda_sources)
+  built release moebius_cuda || return
+  one "CUDA plugin: it shows moebius_device alone" [ "$(nm -D --defined-only "$root/build/release/libmoebius_cuda.so" | awk '{print $3}')" = moebius_device ]
+  if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+    one "CUDA plugin: judged on this GPU" "$root/tests/gpu/run.sh" "$root/build/gpu/report" linear experts faults rows
+  else
+    skip "CUDA plugin: no GPU judges its kernels here"
+  fi
+  [ "$failed" != "$before" ] || echo "$sources" >"$root/build/.cuda_green"
+}
 
 # Every test on every smaller class of CPU that this machine can play.
 stage_narrow() {

@@ -29,34 +29,19 @@ report=$out/gpu.txt
   echo "commit: $(cat build/gpu_bundle/commit.txt 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 } | tee "$report"
 
-# --- build: one unit per scheme, all at once; not again while nothing of it has changed ---
+# --- build ---
 start=$SECONDS
-common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -DMOEBIUS_CUDA_TEST -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
-plain=(-gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
-hopper=(-gencode "arch=compute_90a,code=sm_90a")
-sources=$(find src plugins/cuda tests/gpu -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort | xargs cat tests/gpu/run.sh cmake/cuda.cmake | sha256sum)
-if [ "$sources" != "$(cat build/gpu/sources.txt 2>/dev/null)" ]; then
-  rm -f build/gpu/sources.txt build/gpu/*.so build/gpu/gpu_judge
-  # shellcheck disable=SC2013 # words
-  for name in $(sed -n "s/^foreach(name \(.*\))$/\1/p" cmake/cuda.cmake); do
-    "$nvcc" "${common[@]}" "${plain[@]}" -c "plugins/cuda/$name.cu" -o "build/gpu/$name.o" >"build/gpu/$name.log" 2>&1 &
-  done
-  # shellcheck disable=SC2013 # words
-  for scheme in $(sed -n "s/^foreach(scheme \(.*\))$/\1/p" cmake/cuda.cmake); do
-    "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu -o "build/gpu/$scheme.o" >"build/gpu/$scheme.log" 2>&1 &
-  done
-  c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/judge_rows.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
-    src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
-  wait
-  "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
-  if [ ! -e build/gpu/libmoebius_cuda.so ] || [ ! -e build/gpu/gpu_judge ]; then
-    cat build/gpu/*.log | grep -v "ptxas info" | tail -60 | tee -a "$report"
-    exit 1
-  fi
-  echo "$sources" >build/gpu/sources.txt
+targets="moebius_cuda gpu_judge"
+case " $* " in *" attention "* | *" limits "*) targets="$targets attention" ;; esac
+case " $* " in *" lost "*) targets="$targets lose_device" ;; esac
+case " $* " in *" bounds "*) targets="$targets variants" ;; esac
+# shellcheck disable=SC2086 # words
+if ! cmake -S tests/gpu -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release "-DMOEBIUS_NVCC=$nvcc" >build/gpu/build.log 2>&1 ||
+  ! cmake --build build/gpu --target $targets -j "$(nproc)" >>build/gpu/build.log 2>&1; then
+  grep -v "ptxas info" build/gpu/build.log | tail -60 | tee -a "$report"
+  exit 1
 fi
-echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log | grep -c 'C75[0-9][0-9]'); largest spill: $(cat build/gpu/*.log |
-  grep -o '[0-9]* bytes spill stores' | sort -n | tail -1)" | tee -a "$report"
+echo "built in $((SECONDS - start)) s; largest spill: $(cat build/gpu/cuda/*.log | grep -o '[0-9]* bytes spill stores' | sort -n | tail -1)" | tee -a "$report"
 
 # Each part is a process: one that fails or hangs takes no other with it, and is judged again kind by kind.
 status=0
@@ -82,12 +67,6 @@ done
 echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
 
 limits="101376 166912"
-case " $* " in
-  *" attention "* | *" limits "*)
-    "$nvcc" "${common[@]}" "${plain[@]}" tests/gpu/bench_attention.cu build/gpu/*.o -cudart static -o build/gpu/bench_attention >build/gpu/bench_attention.log 2>&1 ||
-      tail -20 build/gpu/bench_attention.log | tee -a "$report"
-    ;;
-esac
 case " $* " in
   *" limits "*)
     for limit in $limits; do
@@ -294,7 +273,6 @@ esac
 case " $* " in
   *" lost "*)
     if [ -n "$wants_tool" ]; then
-      "$nvcc" -std=c++20 -O2 "${plain[@]}" -shared -cudart static -Xcompiler -fPIC tests/gpu/lose_device.cu -o build/gpu/liblose_device.so 2>&1 | tee -a "$report"
       timeout 240 python3 -B tests/gpu/lost_device.py "$tool" "$root/build/gpu/liblose_device.so" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "lost device after $((SECONDS - start)) s" | tee -a "$report"
@@ -335,39 +313,9 @@ esac
 # --- what bounds kernels: the same with parts left out (left_out.h) ---
 case " $* " in
   *" bounds "*)
-    schemes="Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf16 Fp8Block Bf16 Int4Bf16G32"
-    # Small kernels have the same names of files in all variants; products that do nothing are those of 32.
-    for left in 32 1 2 4 8 15 16; do
-      for scheme in $schemes; do echo "$left" "$scheme" hopper_scheme; done
-    done >build/gpu/variants.txt
-    for left in 288 416 480; do
-      for name in hopper plain; do echo $left $name $name; done
-    done >>build/gpu/variants.txt
-    variant() { # LEFT OBJECT SOURCE
-      mkdir -p "build/gpu/without-$1"
-      if [ "$3" = hopper_scheme ]; then set -- "$@" "${hopper[@]}" "-DMOEBIUS_CUDA_SCHEME=k$2"; else set -- "$@" "${plain[@]:2}"; fi
-      "$nvcc" "${common[@]}" "-DMOEBIUS_CUDA_LEAVE_OUT=$1" -c "plugins/cuda/$3.cu" -o "build/gpu/without-$1/$2.o" "${@:4}" >"build/gpu/without-$1/$2.log" 2>&1
-    }
-    while read -r left object source; do
-      while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
-      variant "$left" "$object" "$source" &
-    done <build/gpu/variants.txt
-    wait
-    echo "variants built after $((SECONDS - start)) s" | tee -a "$report"
     for left in 0 1 2 4 8 15 16 32 288 416 480; do
       library=build/gpu/libmoebius_cuda.so
-      if [ $left != 0 ]; then
-        library=build/gpu/without-$left.so
-        objects=
-        for object in build/gpu/*.o; do
-          other=build/gpu/without-$left/$(basename "$object")
-          [ -e "$other" ] || [ $left -lt 32 ] || other=build/gpu/without-32/$(basename "$object")
-          [ -e "$other" ] || other=$object
-          objects="$objects $other"
-        done
-        # shellcheck disable=SC2086 # words
-        "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o $library $objects || status=1
-      fi
+      [ $left = 0 ] || library=build/gpu/without-$left.so
       case $left in 0) words=nothing ;; 1) words="the expansion of codes" ;; 2) words=products ;; 4) words=weights ;; 8) words=rows ;; 15) words="all four" ;;
         16) words="ends of products" ;; 32) words="all of products" ;; 288) words="products and sums" ;; 416) words="products, sums and rows of h" ;;
         *) words="everything but launches" ;;
