@@ -15,6 +15,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_store.h"
 #include "unit/checkpoint/checkpoint_util.h"
+#include "unit/test_util.h"
 
 namespace moebius::quantize_test {
 namespace {
@@ -50,9 +51,6 @@ void expect_unfinished(const fs::path& partial, const std::map<std::string, std:
     EXPECT_EQ(run_tool("inspect " + quoted(partial)).status, 1);
   }
 }
-
-// ./test --full runs more of some tests.
-bool full_run() { return std::getenv("MOEBIUS_FULL") != nullptr; }
 
 void refused(const std::string& args, const std::string& words, int status = 1) {
   const CommandResult r = run_tool("quantize " + args);
@@ -367,7 +365,7 @@ TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
     return "LD_PRELOAD=" + quoted(dir / "full_disk.so") + " FULL_DISK_AT=" + std::to_string(n);
   };
   int failed = 0, n = 1;
-  for (bool done = false; !done; n += full_run() ? 1 : 1 + n / 4) {
+  for (bool done = false; !done; n += test::full_run() ? 1 : 1 + n / 4) {
     SCOPED_TRACE(n);
     const CommandResult r =
         run_tool("quantize " + make + quoted(dir / "out") + " --shard-size 40K", at(n));
@@ -461,7 +459,7 @@ TEST(Quantize, ResumeGoesOnWithEqualBytesOrSaysWhatDiffers) {
 
 // Killed at some moment, then resumed (or begun, where nothing was): 20 times by ./test --full.
 void killed_and_resumed(const std::string& make, double seconds_each) {
-  const int kills = full_run() ? 20 : 4;
+  const int kills = test::full_run() ? 20 : 4;
   const test::TempDir dir;
   ASSERT_EQ(run_tool("quantize " + make + quoted(dir / "whole")).status, 0);
   const auto whole = hashes_of(dir / "whole");

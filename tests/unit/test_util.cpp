@@ -39,6 +39,8 @@ fs::path source_dir() { return place("MOEBIUS_TEST_ROOT", MOEBIUS_TEST_ROOT); }
 
 fs::path test_data_dir() { return source_dir() / "build/data"; }
 
+bool full_run() { return std::getenv("MOEBIUS_FULL") != nullptr; }
+
 fs::path full_disk_library() { return MOEBIUS_TEST_FULL_DISK; }
 
 fs::path bundled_model_dir() { return source_dir() / "models" / "moebius-tiny-w4a8"; }

@@ -49,6 +49,9 @@ struct CommandResult {
 // Quotes one shell word.
 std::string shell_quote(std::string_view word);
 
+// ./test --full ($MOEBIUS_FULL): all of what a test takes a part of elsewhere.
+bool full_run();
+
 // Neither a sanitizer nor an emulator: no memory of their own, and no ten to fifty times the time.
 bool plain_build();
 

@@ -103,7 +103,7 @@ TEST(PackedWeights, EqualLogits) {
 }
 
 TEST(PackedWeights, EqualLogitsOfEveryFolder) {
-  if (std::getenv("MOEBIUS_FULL") == nullptr) GTEST_SKIP() << "set MOEBIUS_FULL=1";
+  if (!test::full_run()) GTEST_SKIP() << "set MOEBIUS_FULL=1";
   size_t folders = 0;
   for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
     if (!fs::exists(entry.path() / "logits.safetensors")) continue;

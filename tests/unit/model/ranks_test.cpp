@@ -132,7 +132,7 @@ TEST(Ranks, OtherMethodsGiveTheBytesOfOneProcess) {
 
 // Every golden folder in every form, behind MOEBIUS_FULL.
 TEST(Ranks, EveryFolderInEveryForm) {
-  if (std::getenv("MOEBIUS_FULL") == nullptr) GTEST_SKIP() << "set MOEBIUS_FULL=1";
+  if (!test::full_run()) GTEST_SKIP() << "set MOEBIUS_FULL=1";
   for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
     if (!fs::exists(entry.path() / "config.json")) continue;
     const std::string name = entry.path().filename().string();

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "unit/serve/serve_util.h"
+#include "unit/test_util.h"
 
 namespace moebius::serve_faults_test {
 namespace {
@@ -221,7 +222,7 @@ TEST(ServeFaults, EndIsHeldUp) {
 // Starts and SIGTERMs, with requests of every kind under way and delays wherever one may fall. As
 // many as were promised with MOEBIUS_FULL.
 TEST(ServeFaults, StartsAndStops) {
-  const int count = std::getenv("MOEBIUS_FULL") != nullptr ? 1000 : 20;
+  const int count = test::full_run() ? 1000 : 20;
   std::mt19937 random(11);
   for (int i = 0; i < count; ++i) {
     const auto draw = [&](int most) { return static_cast<int>(random() % unsigned(most + 1)); };
