@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much of one device's time is hidden behind the other's when a model lies on both and two batches
 // are in flight. Both devices are slow on purpose, so that it does not depend on the machine:
-//   build/release/moebius_bench --benchmark_filter=lanes        (from the root of the source tree)
+//   build/release/moebius_microbench --benchmark_filter=lanes        (from the root of the source tree)
 // hidden: share of the shorter side.
 #include <benchmark/benchmark.h>
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT = ["run", "-p", "It was a dark", "-n", "8", "--quiet"]
+SAMPLER = ["bench", "sampler", "--vocab", "1000", "--batches", "1", "--threads", "1", "--seconds", "0", "--json"]
 SYSTEMS = {  # name -> suite, mirror, components
     "debian": ("bookworm", os.environ.get("MOEBIUS_DEBIAN_MIRROR", "http://deb.debian.org/debian"), "main"),
     "ubuntu": ("noble", os.environ.get("MOEBIUS_UBUNTU_MIRROR", "http://archive.ubuntu.com/ubuntu"), "main,universe"),
@@ -128,7 +129,7 @@ def packages_of(build, kinds):
         raise Skipped(f"{build.relative_to(ROOT)} is not built")
     folder = build / "packages"
     shutil.rmtree(folder, ignore_errors=True)
-    call(["cmake", "--build", build, "--target", "moebius_cli", "moebius_shared", "moebius_shell_files"])
+    call(["cmake", "--build", build, "--target", "moebius_cli", "moebius_bench", "moebius_shared", "moebius_shell_files"])
     call(["cpack", "-G", kinds], cwd=build)
     return folder
 
@@ -152,6 +153,8 @@ def use(system, tool, tree, said, **environment):
     """Both faces: the tool finds its model and says what the build's own says; the C program runs a layer."""
     model = f"{tree}/share/moebius/models/moebius-tiny-w4a8"
     expect(system.run([tool, *PROMPT]) == said, f"{tool} says something else than the tool that was built")
+    if not system.emulator:  # which would not start the second program
+        expect('"bench":"sampler"' in system.run([tool, *SAMPLER]).replace(" ", ""), f"{tool} bench does not measure")
     answer = system.run(["/consumer_c", model], **environment)
     expect(re.fullmatch(r"moebius \S+: 8 experts of Qwen3MoeForCausalLM\n", answer), answer)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the recurrent layers, published geometries, all threads of the machine:
-//   build/release/moebius_bench --benchmark_filter=recurrent
+//   build/release/moebius_microbench --benchmark_filter=recurrent
 // Prompts: 512 tokens of one sequence, us per token. Decode: one token of each of many sequences whose
 // states are larger than the caches; bytes of state per second, and their share of the roof of
 // reading.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the row functions, every table that runs here, rows of 4096 numbers in the first-level
-// cache:   build/release/moebius_bench [--benchmark_filter=silu]
+// cache:   build/release/moebius_microbench [--benchmark_filter=silu]
 #include <benchmark/benchmark.h>
 
 #include <functional>

@@ -66,6 +66,9 @@ for command in (["moebius"], [sys.executable, "-m", "moebius"]):
     run = subprocess.run([*command, "run", "-p", "It was a dark", "-n", "8", "--temp", "0", "--quiet"], capture_output=True, text=True,
                          env={"PATH": str(pathlib.Path(sys.executable).parent)})
     assert run.returncode == 0 and text.strip() and run.stdout.strip() == text.strip(), (command, run, text)
+bench = subprocess.run(["moebius", "bench", "sampler", "--vocab", "1000", "--batches", "1", "--threads", "1", "--seconds", "0", "--json"],
+                       capture_output=True, text=True, env={"PATH": str(pathlib.Path(sys.executable).parent)})
+assert bench.returncode == 0 and "sampler" in bench.stdout, bench
 print(f"Python {sys.version.split()[0]}: moebius {version}, import {1e3 * took:.0f} ms, says {text!r}")
 PYTHON
 }

@@ -61,7 +61,8 @@ if(TARGET moebius_cli)
     string(APPEND other_places " \"${place}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}\" \"${place}/lib/${CMAKE_LIBRARY_ARCHITECTURE}\"")
   endforeach()
   install(CODE "
-    file(GET_RUNTIME_DEPENDENCIES EXECUTABLES \"$<TARGET_FILE:moebius_cli>\" LIBRARIES \"$<TARGET_FILE:moebius_shared>\"
+    file(GET_RUNTIME_DEPENDENCIES EXECUTABLES \"$<TARGET_FILE:moebius_cli>\" \"$<TARGET_FILE:moebius_bench>\"
+      LIBRARIES \"$<TARGET_FILE:moebius_shared>\"
       DIRECTORIES ${other_places} RESOLVED_DEPENDENCIES_VAR libraries PRE_EXCLUDE_REGEXES [[^(ld-linux.*|lib(c|m|gcc_s|stdc\\+\\+|dl|pthread|rt))\\.so]])
     file(INSTALL \${libraries} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/moebius\" FOLLOW_SYMLINK_CHAIN)
     foreach(library IN LISTS libraries)
@@ -74,6 +75,6 @@ if(TARGET moebius_cli)
     endforeach()" COMPONENT libraries EXCLUDE_FROM_ALL)
   # All that a package holds, and no test.
   add_custom_target(moebius_packages COMMAND "${CMAKE_CPACK_COMMAND}" WORKING_DIRECTORY "${PROJECT_BINARY_DIR}" VERBATIM
-    DEPENDS moebius_cli moebius_shared moebius_lib moebius_shell_files)
+    DEPENDS moebius_cli moebius_bench moebius_shared moebius_lib moebius_shell_files)
 endif()
 include(CPack)

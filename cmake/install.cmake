@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: headers, both libraries, tool, bundled model, find_package(moebius) and pkg-config files. Nothing of it names
+# cmake --install: headers, both libraries, tool and moebius-bench, bundled model, find_package(moebius) and pkg-config files. Nothing of it names
 # the prefix, so the installed tree may be moved. Components are the packages of cmake/cpack.cmake:
 #   tool  what runs       dev  what is compiled and linked against       openmpi, mpich  plugins (cmake/mpi.cmake)
 include(CMakePackageConfigHelpers)
@@ -19,9 +19,11 @@ endif()
 set_target_properties(moebius_shared PROPERTIES INSTALL_RPATH "$ORIGIN/moebius")
 target_link_options(moebius_shared PRIVATE "LINKER:--disable-new-dtags")
 if(TARGET moebius_cli)
-  set_target_properties(moebius_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}/moebius")
-  target_link_options(moebius_cli PRIVATE "LINKER:--disable-new-dtags")
-  install(TARGETS moebius_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
+  foreach(program moebius_cli moebius_bench)  # side by side: the tool starts the second for `moebius bench`
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}/moebius")
+    target_link_options(${program} PRIVATE "LINKER:--disable-new-dtags")
+  endforeach()
+  install(TARGETS moebius_cli moebius_bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
   set(shell_files "${PROJECT_BINARY_DIR}/shell")
   add_custom_command(OUTPUT "${shell_files}/moebius.1" "${shell_files}/moebius.bash" "${shell_files}/_moebius"
     "${shell_files}/moebius.fish"
@@ -39,8 +41,8 @@ if(TARGET moebius_cli)
 endif()
 if(SKBUILD)
   add_custom_target(wheel_files)
-  add_dependencies(wheel_files moebius_shared moebius_cli)
-  moebius_install_wheel($<TARGET_FILE:moebius_shared> $<TARGET_FILE:moebius_cli>)
+  add_dependencies(wheel_files moebius_shared moebius_cli moebius_bench)
+  moebius_install_wheel($<TARGET_FILE:moebius_shared> $<TARGET_FILE:moebius_cli> $<TARGET_FILE:moebius_bench>)
 endif()
 install(FILES cmake/moebius.service DESTINATION lib/systemd/system COMPONENT tool)
 install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)

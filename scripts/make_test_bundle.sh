@@ -19,10 +19,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bundle=$work/moebius-tests
 mkdir -p "$bundle/lib" "$bundle/tests"
-cp "$build/moebius_tests" "$build/moebius" "$bundle/"
+cp "$build/moebius_tests" "$build/moebius" "$build/moebius-bench" "$bundle/"
 strip=strip
 case $(basename "$build") in cross-*) triplet=$(basename "$build" | sed 's/cross-//')-linux-gnu strip=$triplet-strip ;; *) triplet=$(gcc -dumpmachine) ;; esac
-"$strip" "$bundle/moebius_tests" "$bundle/moebius"
+"$strip" "$bundle/moebius_tests" "$bundle/moebius" "$bundle/moebius-bench"
 
 # needs PROGRAM: the sonames it was linked with
 needs() { objdump -p "$1" 2>/dev/null | sed -n 's/^ *NEEDED *//p'; }
@@ -59,7 +59,9 @@ git -C "$root" rev-parse HEAD >"$bundle/commit" 2>/dev/null || echo unknown >"$b
 cat >"$bundle/tool" <<TOOL
 #!/bin/sh
 here=\$(cd "\$(dirname "\$0")" && pwd)
-exec "\$here/lib/$loader" --library-path "\$here/lib" "\$here/moebius" "\$@"
+program=moebius # which would look for its second program beside the loader
+if [ "\${1-}" = bench ]; then program=moebius-bench; shift; fi
+exec "\$here/lib/$loader" --library-path "\$here/lib" "\$here/\$program" "\$@"
 TOOL
 cat >"$bundle/run" <<RUN
 #!/bin/sh

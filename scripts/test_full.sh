@@ -9,7 +9,8 @@ stage_release() {
   built release || return
   run_ctest release release
   if [ -x "$root/build/release/moebius" ] && [ "$failed" = 0 ]; then
-    mv -f "$root/build/.test_began" "$root/build/release/.built" # ./moebius need not build again
+    cp -p "$root/build/.test_began" "$root/build/release/.built.bench" # ./moebius need not build again
+    mv -f "$root/build/.test_began" "$root/build/release/.built"
   fi
 }
 
@@ -239,7 +240,7 @@ stage_cross() {
 # Packages in bare systems that debootstrap makes: Debian 12, Ubuntu 24.04, the steps of the Containerfile (which compile once more).
 stage_packages() {
   local part log status
-  have_release moebius_cli moebius_lib moebius_shared moebius_shell_files || return
+  have_release moebius_cli moebius_bench moebius_lib moebius_shared moebius_shell_files || return
   log=$(mktemp)
   for part in debian ubuntu container; do
     say "packages: $part"

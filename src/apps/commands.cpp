@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/bench_command.h"
 #include "apps/cli/manners.h"
 #include "apps/cli/suggest.h"
 #include "device/cuda/cuda_module.h"
@@ -44,18 +45,29 @@ void gather_variables(const Command& command, std::vector<NamedText>& out) {
 
 }  // namespace
 
-Command make_tool() {
+Command make_tool(const BenchActions* bench) {
   Command tool(
       "moebius",
       "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
       "published in; on NVIDIA GPUs with --device cuda (measured: H200; other cards are slow "
       "today, by a factor of about 50)");
-  tool.subjects = {run_command(),        serve_command(),      inspect_command(),
-                   explain_command(),    verify_command(),     apply_command(),
-                   bench_command(),      logits_command(),     perplexity_command(),
-                   quantize_command(),   eval_command(),       pack_command(),
-                   tokenize_command(),   detokenize_command(), help_command(),
-                   completion_command(), docs_command()};
+  tool.subjects = {run_command(),
+                   serve_command(),
+                   inspect_command(),
+                   explain_command(),
+                   verify_command(),
+                   apply_command(),
+                   bench_command(bench == nullptr ? BenchActions{} : *bench),
+                   logits_command(),
+                   perplexity_command(),
+                   quantize_command(),
+                   eval_command(),
+                   pack_command(),
+                   tokenize_command(),
+                   detokenize_command(),
+                   help_command(),
+                   completion_command(),
+                   docs_command()};
   tool.flag("--version", manners().version, "show the version");
   tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
                    "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};

@@ -8,8 +8,11 @@
 
 namespace moebius {
 
-// The tool itself: a command whose subjects are the commands, in the order of the documents.
-Command make_tool();
+struct BenchActions;
+
+// The tool itself: a command whose subjects are the commands, in the order of the documents. Without `bench`, the
+// subjects of `bench` have no action.
+Command make_tool(const BenchActions* bench = nullptr);
 
 std::string last_word(const std::string& name);  // "moe" of "bench moe"
 
@@ -28,7 +31,7 @@ Command inspect_command();
 Command explain_command();
 Command verify_command();
 Command apply_command();
-Command bench_command();
+Command bench_command(const BenchActions& actions);
 Command tokenize_command();
 Command detokenize_command();
 Command help_command();

@@ -7,8 +7,8 @@
 #include <iostream>
 #include <memory>
 
-#include "apps/bench/bench_report.h"
 #include "apps/chat/terminal.h"
+#include "apps/cli/bars.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/layout.h"
 #include "apps/cli/manners.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "apps/bench/bench_timing.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/manners.h"
 #include "apps/rank_process.h"
 #include "base/error.h"

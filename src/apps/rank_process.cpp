@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <iostream>
 
-#include "apps/bench/bench_timing.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/manners.h"
 #include "apps/cli/places.h"

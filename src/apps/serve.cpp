@@ -19,8 +19,8 @@
 #include <memory>
 #include <thread>
 
-#include "apps/bench/bench_timing.h"
 #include "apps/chat/terminal.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/manners.h"
 #include "apps/commands.h"

@@ -8,7 +8,7 @@
 #include <ctime>
 #include <numeric>
 
-#include "apps/bench/bench_timing.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/manners.h"
 #include "apps/rank_process.h"

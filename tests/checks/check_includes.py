@@ -34,6 +34,7 @@ ALLOWED = {
     # api/ implements the public headers (include/moebius).
     "api": {"quantize", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     "serve": {"engine", "model", "text", "runtime"},
+    "bench": {"apps", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     "apps": {"quantize", "serve", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 

@@ -18,13 +18,13 @@ include("{wheel}")
 if(wheel_from_release)
   return()
 endif()
-foreach(pair "moebius_cli;moebius" "moebius_shared;libmoebius.so")
+foreach(pair "moebius_cli;moebius" "moebius_bench;moebius-bench" "moebius_shared;libmoebius.so")
   list(GET pair 0 target)
   list(GET pair 1 file)
   add_custom_command(OUTPUT ${{file}} COMMAND "${{CMAKE_COMMAND}}" -E touch ${{file}})
   add_custom_target(${{target}} DEPENDS ${{file}})
 endforeach()
-add_custom_target(wheel_files DEPENDS moebius_cli moebius_shared)
+add_custom_target(wheel_files DEPENDS moebius_cli moebius_bench moebius_shared)
 """
 
 
@@ -54,9 +54,9 @@ def wheel_complaints(root, cmake, name, linked):
             status, words = run(*step)
             if status != 0:
                 return [f"{said}: {' '.join(map(str, step[1:3]))} failed: {words[-600:]}"]
-        wrong = [f"{said}: compiled again" for file in ("moebius", "libmoebius.so")
-                 if not (release / file).exists() or (file == "moebius" and (python / file).exists())]
-        wrong += [f"{said}: {file} is missing" for file in ("libmoebius.so", "bin/moebius") if not (prefix / file).exists()]
+        wrong = [f"{said}: compiled again" for file in ("moebius", "moebius-bench", "libmoebius.so")
+                 if not (release / file).exists() or (file != "libmoebius.so" and (python / file).exists())]
+        wrong += [f"{said}: {file} is missing" for file in ("libmoebius.so", "bin/moebius", "bin/moebius-bench") if not (prefix / file).exists()]
         return wrong
 
 

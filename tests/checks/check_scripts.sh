@@ -66,6 +66,20 @@ touch -d '+1 minute' "$tree/src/base/a.cpp"
 "$tree/moebius" >/dev/null 2>"$work/err"
 expect "a changed source: builds" 1 "$(grep -c 'asked to build' "$work/err")"
 touch -d '-1 minute' "$tree/src/base/a.cpp"
+"$tree/moebius" >/dev/null 2>&1
+printf '#!/bin/sh\n' >"$tree/build/release/moebius-bench"
+chmod +x "$tree/build/release/moebius-bench"
+for arguments in "bench --help" "run bench"; do
+  "$tree/moebius" $arguments >/dev/null 2>"$work/err"
+  expect "$arguments: builds nothing" "" "$(cat "$work/err")"
+done
+"$tree/moebius" -q bench roof >/dev/null 2>"$work/err"
+expect "bench: builds its program" "moebius_cli moebius_bench" "$(sed -n 's/^asked to build.* \(moebius_cli.*\)/\1/p' "$work/err")"
+"$tree/moebius" bench roof >/dev/null 2>"$work/err"
+expect "bench again: builds nothing" "" "$(cat "$work/err")"
+rm "$tree/build/release/moebius-bench"
+"$tree/moebius" bench roof >/dev/null 2>"$work/err"
+expect "bench without its program: says so, and builds" "1 1" "$(grep -c 'is built now' "$work/err") $(grep -c 'moebius_bench$' "$work/err")"
 out=$(BUILD_STATUS=1 bash -c 'touch -d "+1 minute" "$0/src/base/a.cpp"; "$0/moebius"' "$tree" 2>/dev/null)
 expect "a failed build: status 1" 1 $?
 expect "a failed build: nothing on stdout" "" "$out"

@@ -25,6 +25,7 @@ case $2 in gone) mount -t tmpfs none "$1"; [ ! -e "$1/models" ] ;; esac
 said=$("$3" run -p "It was a dark" -n 4 --quiet </dev/null)
 [ -n "$said" ]
 "$3" inspect --json >/dev/null
+"$3" bench sampler --vocab 1000 --batches 1 --threads 1 --seconds 0 --json >/dev/null
 echo "the tool says: $said"
 if command -v mpirun.openmpi >/dev/null && [ -e "$(dirname "$3")/../lib/moebius/libmoebius_comm_openmpi.so" ]; then
   ranks=$(mpirun.openmpi --oversubscribe --allow-run-as-root -n 2 "$3" run -p "It was a dark" -n 4 --quiet </dev/null)
@@ -41,7 +42,7 @@ fi
 DESTDIR=$work/stage cmake --install "$build" --prefix /opt/m >"$work/install.log" || { cat "$work/install.log"; exit 1; }
 bash "$work/tool.sh" "$root" there "$work/stage/opt/m/bin/moebius"
 mkdir -p "$work/new name/build/release"
-cp "$build/moebius" "$build/CMakeCache.txt" "$work/new name/build/release"
+cp "$build/moebius" "$build/moebius-bench" "$build/CMakeCache.txt" "$work/new name/build/release"
 ln -s "$bundled/.." "$work/new name/models"
 bash "$work/tool.sh" "$root" there "$work/new name/build/release/moebius"
 rm -rf "$work/stage" "$work/new name/models"

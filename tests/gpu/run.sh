@@ -114,7 +114,7 @@ if [ -n "$wants_tool" ]; then
   if command -v mpirun >/dev/null; then mpi=ON; fi
   if cmake -S . -B build/gpu/tool -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOEBIUS_TESTS=OFF -DMOEBIUS_MPI=$mpi -DMOEBIUS_CUDA=off \
     "-DCMAKE_PREFIX_PATH=$prefix/usr" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu" \
-    >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli moebius_shared -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
+    >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli moebius_bench moebius_shared -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
     cp build/gpu/libmoebius_cuda.so build/gpu/tool/
     echo "tool built after $((SECONDS - start)) s" | tee -a "$report"
   else

@@ -96,7 +96,7 @@ struct Command {
   std::deque<Option> positional;  // in order
   std::vector<OptionChoice> choices;
   std::vector<Command> subjects;  // "bench moe" of "bench": then this one does nothing itself
-  std::function<int(const Command&)> action;
+  std::function<int(const Command&)> action;  // empty: another program does it
   // What ranks other than 0 do where a launcher started several; empty: each does the action.
   std::function<int()> follow;
 

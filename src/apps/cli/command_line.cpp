@@ -2,11 +2,15 @@
 #include "apps/cli/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
-#include "apps/bench/bench_timing.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/help.h"
 #include "apps/cli/manners.h"
@@ -14,9 +18,11 @@
 #include "apps/commands.h"
 #include "apps/rank_process.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/human.h"
 #include "kernels/oracle.h"
 #include "runtime/cpu.h"
+#include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -180,6 +186,24 @@ void settle_folders(Command& command) {
     }
 }
 
+// Becomes the program of a command that has one of its own, beside this program: `moebius bench roof` is
+// `moebius-bench roof`. Throws Error where it cannot be started.
+int become_program_of(const Command& command, Words args) {
+  const std::string word = command.name.substr(0, command.name.find(' ')), name = "moebius-" + word,
+                    folder = program_folder(), path = join_path(folder, name);
+  std::vector<std::string> words(args.begin(), args.end());
+  words.erase(std::find(words.begin(), words.end(), word));
+  words.insert(words.begin(), name);
+  std::vector<char*> pointers;
+  for (std::string& w : words) pointers.push_back(w.data());
+  pointers.push_back(nullptr);
+  execv(path.c_str(), pointers.data());
+  if (errno == ENOENT)
+    fail("`moebius {}` is a program of its own, {}, which is not in {}", word, name,
+         printable(folder));
+  fail("{}: cannot be started: {}", printable(path), std::strerror(errno));
+}
+
 // What --verbose says before the command starts.
 void describe_run(const Command& command) {
   if (!manners().verbose) return;
@@ -198,7 +222,10 @@ Manners& manners() {
   return instance;
 }
 
-Command& parse_command_line(Command& tool, Words args) {
+namespace {
+
+// The command that the words name, its targets filled with what they say.
+Command& parse_words(Command& tool, Words args) {
   Command& command = Parser(tool, args).parse();
   if (asks_for_a_page()) return command;
   if (!command.subjects.empty()) {
@@ -211,17 +238,29 @@ Command& parse_command_line(Command& tool, Words args) {
       if (!c.hidden) names.push_back(last_word(c.name));
     throw UsageError(fmt::format("`{}` needs a command: {}", command.name, fmt::join(names, ", ")));
   }
+  return command;
+}
+
+// What the words do not say.
+void complete(Command& command) {
   narrow_cpu_by_environment();
   read_environment(command);
   check_complete(command);
   settle_folders(command);
+}
+
+}  // namespace
+
+Command& parse_command_line(Command& tool, Words args) {
+  Command& command = parse_words(tool, args);
+  if (!asks_for_a_page()) complete(command);
   return command;
 }
 
-int run_command_line(Words args) {
-  Command tool = make_tool();
+int run_command_line(Words args, const BenchActions* bench) {
+  Command tool = make_tool(bench);
   try {
-    const Command& command = parse_command_line(tool, args);
+    Command& command = parse_words(tool, args);
     if (manners().help || manners().help_all) {
       std::cout << help_page(command, manners().help_all ? Shown::kAll : Shown::kCommon);
       return kExitDone;
@@ -230,6 +269,8 @@ int run_command_line(Words args) {
       std::cout << "moebius " MOEBIUS_VERSION "\n";
       return kExitDone;
     }
+    if (!command.action) return become_program_of(command, args);
+    complete(command);
     describe_run(command);
     return command.follow ? run_as_rank(command) : command.action(command);
   } catch (const UsageError& e) {

@@ -8,6 +8,8 @@
 
 namespace moebius {
 
+struct BenchActions;
+
 // Fills the targets of the command that `args` name, and returns it; stops at --help, --help-all and
 // --version.
 // Throws UsageError for wrong usage, and Error for a folder that is none.
@@ -16,7 +18,7 @@ namespace moebius {
 // positional argument. After "--" every word is positional.
 Command& parse_command_line(Command& tool, std::span<const std::string> args);
 
-// What the words mean, done: returns the exit code.
-int run_command_line(std::span<const std::string> args);
+// What the words mean, done: returns the exit code. Without `bench`, `moebius bench` is what another program does.
+int run_command_line(std::span<const std::string> args, const BenchActions* bench = nullptr);
 
 }  // namespace moebius

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
 #include "apps/chat/terminal.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/manners.h"
 #include "base/error.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
 #include "device/cpu/layer_loader.h"
 #include "kernels/packed_matrix.h"
 

@@ -7,14 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/bench.h"
+#include "bench/bench.h"
 #include "kernels/kernel.h"
 #include "runtime/roofs.h"
 
 namespace moebius {
-
-// The git revision this program was built from, "unknown" outside of one (written by the build).
-extern const char* const kBuildCommit;
 
 struct Timing {
   double median = 0, best = 0;  // seconds

@@ -3,12 +3,10 @@
 #pragma once
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace moebius {
 
-std::vector<std::string> synthetic_folder_names();  // "qwen3-30b", "deepseek-v3"
-size_t synthetic_layers(std::string_view name);     // of the published model
+size_t synthetic_layers(std::string_view name);  // of the published model
 
 // A folder, named by the model and its layers, that is gone with its owner; below $TMPDIR, or /tmp.
 class SyntheticFolder {

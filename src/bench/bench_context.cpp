@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/bench/bench_context.h"
+#include "bench/bench_context.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/bench/bench_report.h"
+#include "bench/bench_report.h"
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <ostream>
 
+#include "apps/cli/commit.h"
 #include "apps/cli/layout.h"
 #include "apps/cli/manners.h"
 #include "base/error.h"
@@ -113,11 +114,6 @@ double rounded(double value, int digits) {
   return std::round(value * unit) / unit;
 }
 
-std::string with_spread(double value, double spread) {
-  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
-  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
-}
-
 void add_machine(Json& line) {
   line.set("cpu", cpu_model_name());
   line.set("features", describe(host_cpu()));
@@ -127,11 +123,6 @@ void add_machine(Json& line) {
 BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
     : options_(options), out_(out) {
   if (!options.compare.empty()) before_ = read_cases(options.compare);
-}
-
-void write_picture(const std::string& path, const std::string& text) {
-  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
-  write_output(path, {&bytes, 1});
 }
 
 void BenchReport::add(const BenchResult& r) {

@@ -4,8 +4,8 @@
 #pragma once
 #include <iosfwd>
 
-#include "apps/bench/bench_synthetic.h"
-#include "apps/bench/bench_timing.h"
+#include "bench/bench_synthetic.h"
+#include "bench/bench_timing.h"
 #include "kernels/kernel.h"
 
 namespace moebius {

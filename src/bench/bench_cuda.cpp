@@ -8,12 +8,12 @@
 #include <memory>
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
 #include "apps/chat/terminal.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/options.h"
 #include "base/error.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
 #include "device/cuda/cuda_layers.h"
 #include "kernels/packed_matrix.h"
 

@@ -12,16 +12,17 @@
 #include <ostream>
 #include <span>
 
-#include "apps/bench/bench_context.h"
-#include "apps/bench/bench_folder.h"
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
+#include "apps/cli/bars.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/layout.h"
 #include "apps/cli/manners.h"
 #include "apps/model_commands.h"
 #include "base/error.h"
+#include "bench/bench_context.h"
+#include "bench/bench_folder.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
 #include "checkpoint/summary.h"
 #include "device/cuda/cuda_trace.h"
 

@@ -6,9 +6,9 @@
 
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/layout.h"
+#include "bench/bench_report.h"
 #include "runtime/topology.h"
 
 namespace moebius {

@@ -1,30 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bench command: its subjects, their options.
-#include "apps/bench/bench.h"
+#include "apps/bench_command.h"
 
-#include <algorithm>
 #include <iostream>
 #include <memory>
 
-#include "apps/bench/bench_engine.h"
-#include "apps/bench/bench_folder.h"
-#include "apps/cli/folder.h"
 #include "apps/commands.h"
-#include "apps/rank_process.h"
-#include "base/error.h"
 
 namespace moebius {
 namespace {
 
-using Action = int (*)(const BenchOptions&, std::ostream&);
-
-Command subject(std::string name, std::string what, const std::shared_ptr<BenchOptions>& o,
-                Action action) {
+template <class Options>
+Command subject(std::string name, std::string what, const std::shared_ptr<Options>& o,
+                int (*run)(const Options&, std::ostream&)) {
   Command c("bench " + name, std::move(what));
-  c.action = [o, action](const Command&) {
-    require_cpu(o->run.device);
-    return action(*o, std::cout);
-  };
+  if (run != nullptr) c.action = [o, run](const Command&) { return run(*o, std::cout); };
   return c;
 }
 
@@ -65,28 +55,23 @@ void add_sizes(Command& c, BenchOptions& o) {
   c.option("--k", "K", &o.k, "inputs").range(1, 1 << 24);
 }
 
-Command roof_subject() {
+Command roof_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
-  Command c =
-      subject("roof", "peak compute and memory bandwidth of this machine", o, run_bench_roof);
+  Command c = subject("roof", "peak compute and memory bandwidth of this machine", o, run);
   add_threads_list(c, *o);
   add_device_option(c, o->run.device);
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench roof", "moebius bench roof --threads 1,2,4 --json"};
-  c.action = [o](const Command&) {
-    if (on_cuda(o->run.device)) return run_bench_roof_cuda(*o, std::cout);
-    return run_bench_roof(*o, std::cout);
-  };
   return c;
 }
 
-Command kernel_subject() {
+Command kernel_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   o->schemes = bench_scheme_names();
   o->seconds = 0.1;
-  Command c = subject("kernel",
-                      "every kernel of this CPU on every scheme, one thread, warm and cold caches",
-                      o, run_bench_kernel);
+  Command c =
+      subject("kernel",
+              "every kernel of this CPU on every scheme, one thread, warm and cold caches", o, run);
   add_sizes(c, *o);
   c.option("--kernel", "NAME", &o->run.kernel, "this kernel only")
       .by_default("all")
@@ -99,17 +84,12 @@ Command kernel_subject() {
   for (const char* other : {"--tokens", "--compare"}) c.at_most_one({"--pack", other});
   c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
                 "moebius bench kernel --pack"};
-  c.action = [o](const Command&) {
-    if (o->act_order && !o->pack) throw UsageError("--act-order is about packing: add --pack");
-    return run_bench_kernel(*o, std::cout);
-  };
   return c;
 }
 
-Command linear_subject() {
+Command linear_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
-  Command c = subject("linear", "a linear layer, random weights or a module of a folder", o,
-                      run_bench_linear);
+  Command c = subject("linear", "a linear layer, random weights or a module of a folder", o, run);
   c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
   c.option("--module", "NAME", &o->module, "linear layer of the folder").by_default("none");
   add_sizes(c, *o);
@@ -118,19 +98,13 @@ Command linear_subject() {
   add_report_options(c, *o);
   c.examples = {"moebius bench linear --n 4096 --k 2048 --scheme w4a8 --tokens 1,32",
                 "moebius bench linear DIR --module model.layers.0.self_attn.q_proj"};
-  c.action = [o](const Command&) {
-    if (o->folder.empty() != o->module.empty())
-      throw UsageError("bench linear takes a folder and --module together, or neither");
-    if (on_cuda(o->run.device)) return run_bench_linear_cuda(*o, std::cout);
-    return run_bench_linear(*o, std::cout);
-  };
   return c;
 }
 
-Command moe_subject() {
+Command moe_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
-  Command c = subject("moe", "a mixture-of-experts layer, random weights or a block of a folder", o,
-                      run_bench_moe);
+  Command c =
+      subject("moe", "a mixture-of-experts layer, random weights or a block of a folder", o, run);
   c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
   c.option("--module", "NAME", &o->module, "MoE block of the folder").by_default("the first");
   c.option("--experts", "N", &o->experts, "number of experts").range(1, 65536);
@@ -149,25 +123,13 @@ Command moe_subject() {
   c.examples = {"moebius bench moe --scheme w4a8 --group 128 --tokens 1,32,512 --json",
                 "moebius bench moe --experts 64 --top-k 6 --threads 1,2",
                 "moebius bench moe --ep 2 --threads 2 --tokens 1,8,32,512"};
-  c.action = [o](const Command&) {
-    if (o->top_k > o->experts)
-      throw UsageError("--top-k is " + std::to_string(o->top_k) +
-                       "; expected 1 to the number of experts, " + std::to_string(o->experts));
-    if (on_cuda(o->run.device)) {
-      if (o->ranks.tp * o->ranks.ep > 1) throw UsageError("--tp and --ep are of the CPU");
-      return run_bench_moe_cuda(*o, std::cout);
-    }
-    if (o->ranks.tp * o->ranks.ep > 1) return run_bench_moe_ranks(*o, std::cout);
-    return run_bench_moe(*o, std::cout);
-  };
   return c;
 }
 
-Command attention_subject() {
+Command attention_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   o->tokens = {1, 512}, o->depths = {4096}, o->seconds = 0.5;
-  Command c =
-      subject("attention", "attention of one layer over a random KV cache", o, run_bench_attention);
+  Command c = subject("attention", "attention of one layer over a random KV cache", o, run);
   c.option("--heads", "N", &o->heads, "query heads").range(1, 1024);
   c.option("--kv-heads", "N", &o->kv_heads, "KV heads").range(1, 1024);
   c.option("--head-dim", "N", &o->head_dim, "head size").range(1, 4096);
@@ -182,25 +144,14 @@ Command attention_subject() {
   return c;
 }
 
-// Settles what is measured: the folder, the bundled model where none is given, or --synthetic.
-void settle_model(BenchOptions& o) {
-  if (o.synthetic.empty()) {
-    if (o.folder.empty()) o.folder = bundled_folder();
-    return;
-  }
-  if (!o.folder.empty()) throw UsageError("--synthetic makes a folder of its own; leave out DIR");
-  const RankOptions& r = o.ranks;
-  if (RankProcess::current() != nullptr || std::max({r.ranks, r.pp, r.tp, r.ep}) > 1)
-    fail("--synthetic is for one process; ranks read a folder that all of them see");
-}
-
-Command model_subject() {
+Command model_subject(const BenchActions& actions) {
   auto o = std::make_shared<BenchOptions>();
-  Command c("bench model", "prefill and decode of a whole model with random tokens");
+  Command c =
+      subject("model", "prefill and decode of a whole model with random tokens", o, actions.model);
   c.folder(o->folder).bundled = false;  // not needed with --synthetic
   c.option("--synthetic", "NAME", &o->synthetic,
            "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder")
-      .one_of(synthetic_folder_names())
+      .one_of(bench_model_names())
       .by_default("none");
   c.option("--layers", "N", &o->layers, "layers of --synthetic").range(1, 256);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
@@ -220,28 +171,19 @@ Command model_subject() {
   add_kv_dtype_option(c, o->kv_dtype);
   add_pack_option(c, o->pack_dir);
   add_rank_options(c, o->ranks);
-  c.action = [o](const Command&) {
-    settle_model(*o);
-    return run_bench_model(*o, std::cout);
-  };
-  c.follow = [o] {
-    settle_model(*o);
-    RunOptions run = o->run;
-    if (!o->threads.empty()) run.threads = static_cast<int>(o->threads.front());
-    return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks, o->pack_dir});
-  };
+  if (actions.follow_model != nullptr)
+    c.follow = [o, follow = actions.follow_model] { return follow(*o); };
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
                 "moebius bench model DIR --batches 1 --depths 32,32768",
                 "moebius bench model --synthetic qwen3-30b --layers 6"};
   return c;
 }
 
-Command sampler_subject() {
+Command sampler_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   o->batches = {32};
   o->seconds = 0.5;
-  Command c =
-      subject("sampler", "sampling from random logits, one row per sequence", o, run_bench_sampler);
+  Command c = subject("sampler", "sampling from random logits, one row per sequence", o, run);
   c.option("--vocab", "N", &o->vocab, "vocabulary size").range(1, 1 << 24);
   c.option("--batches", "LIST", &o->batches, "rows per step").range(1, 4096);
   add_threads_list(c, *o);
@@ -251,10 +193,9 @@ Command sampler_subject() {
   return c;
 }
 
-Command mask_subject() {
+Command mask_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
-  Command c = subject("mask", "structured output: schemas to grammars, places to tokens", o,
-                      run_bench_mask);
+  Command c = subject("mask", "structured output: schemas to grammars, places to tokens", o, run);
   c.folder(o->folder);
   c.option("--schemas", "FOLDER", &o->schemas,
            "JSON files: schemas, or schemas with instances as JSON-Schema-Test-Suite has them")
@@ -266,13 +207,63 @@ Command mask_subject() {
   return c;
 }
 
+Command engine_subject(int (*run)(const BenchEngineOptions&, std::ostream&)) {
+  auto o = std::make_shared<BenchEngineOptions>();
+  Command c = subject(
+      "engine", "a trace of requests through the engine, compared with bare decode steps", o, run);
+  c.folder(o->model.folder);
+  c.section("Requests");
+  c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens")
+      .file()
+      .by_default("random requests");
+  c.option("--requests", "N", &o->requests, "without --trace: number of requests")
+      .range(1, 1 << 20);
+  c.option("--rate", "X", &o->rate, "without --trace: arrivals per second").range(1e-6, 1e9);
+  c.option("--prompt-tokens", "N", &o->prompt, "without --trace: mean tokens of each")
+      .range(1, 1 << 20);
+  c.option("--new-tokens", "N", &o->new_tokens, "without --trace: mean tokens of each")
+      .range(1, 1 << 20);
+  c.option("--seed", "N", &o->seed, "seed of the random requests");
+  c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported").range(1, 1000);
+  c.flag("--constrained", o->constrained,
+         "also run each round with answers held to a JSON schema, and compare the gaps");
+  c.flag("--json", o->json, "print one JSON object");
+  c.section("Engine");
+  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
+  c.option("--stretch", "X", &o->stretch,
+           "most that prefill may lengthen a decode step, as a factor")
+      .range(1, 1000)
+      .seldom();
+  o->engine.speculate = "off";
+  add_engine_options(c, o->engine);
+  c.option("--predictions", "WHAT", &o->predictions,
+           "runs without and with drafts in turn; right: each request is given its own answer as "
+           "prediction; wrong: an answer with every token wrong; own: drafts as --speculate says")
+      .one_of({"none", "right", "wrong", "own"})
+      .seldom();
+  add_model_options(c, o->model);
+  c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json",
+                "moebius bench engine DIR --requests 1 --new-tokens 256 --predictions right"};
+  return c;
+}
+
 }  // namespace
 
-Command bench_command() {
+std::vector<std::string> bench_scheme_names() {
+  return {"w4a8",      "w8a8",       "w4a16",      "w8a16", "w2a16",    "w3a16", "fp8",
+          "fp8_block", "fp8_normal", "fp8_static", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16",
+          "mxfp8",     "w4afp8",     "bf16",       "f16",   "f32"};
+}
+
+std::vector<std::string> bench_model_names() { return {"qwen3-30b", "deepseek-v3"}; }
+
+Command bench_command(const BenchActions& actions) {
   Command c("bench", "measures the machine, kernels, layers and whole models");
-  c.subjects = {roof_subject(),    kernel_subject(),    linear_subject(),
-                moe_subject(),     attention_subject(), model_subject(),
-                sampler_subject(), mask_subject(),      bench_engine_subject()};
+  c.subjects = {roof_subject(actions.roof),           kernel_subject(actions.kernel),
+                linear_subject(actions.linear),       moe_subject(actions.moe),
+                attention_subject(actions.attention), model_subject(actions),
+                sampler_subject(actions.sampler),     mask_subject(actions.mask),
+                engine_subject(actions.engine)};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;
 }

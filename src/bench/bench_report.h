@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/bench_timing.h"
 #include "base/json.h"
+#include "bench/bench_timing.h"
 
 namespace moebius {
 
@@ -50,17 +50,6 @@ class BenchReport {
 
 // The facts every JSON line carries: cpu, features, commit.
 void add_machine(Json& line);
-double rounded(double value, int digits);              // to so many significant digits
-std::string with_spread(double value, double spread);  // "123.4 ± 5.6", equal decimals
-
-void write_picture(const std::string& path, const std::string& text);  // throws Error
-
-// --- bars, a group per unit (bench_bars.cpp) ---
-struct Bar {
-  std::string group, label;
-  double value = 0, spread = 0;
-};
-std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
-std::string bars_text(const std::vector<Bar>& bars, size_t width);
+double rounded(double value, int digits);  // to so many significant digits
 
 }  // namespace moebius

@@ -5,10 +5,10 @@
 
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/layout.h"
 #include "base/random.h"
+#include "bench/bench_report.h"
 #include "nn/sampler.h"
 
 namespace moebius {

@@ -3,7 +3,7 @@
 // copy speed of the same process. Both count bytes read plus bytes written. Sources and
 // destinations are larger than the caches and taken in turn; the destinations have been written
 // before, so that the system's work for fresh pages is no part of either figure.
-#include "apps/bench/bench_pack.h"
+#include "bench/bench_pack.h"
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
+#include "bench/bench_report.h"
 #include "kernels/packed_matrix.h"
 #include "quant/quant_access.h"
 

@@ -2,7 +2,7 @@
 // Requests arrive as the trace says; a recorder between engine and model keeps every batch, and the
 // bare step loop then runs the same batches in the same blocks: what the engine costs is the
 // difference.
-#include "apps/bench/bench_engine.h"
+#include "bench/bench_engine.h"
 
 #include <fmt/core.h>
 #include <fmt/ostream.h>
@@ -18,11 +18,11 @@
 #include <optional>
 #include <thread>
 
-#include "apps/bench/bench_report.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/layout.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "bench/bench_report.h"
 #include "engine/draft.h"
 #include "engine/text_engine.h"
 #include "text/grammar/masks.h"
@@ -471,50 +471,6 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
   else
     print_table(r, bench, trace.size(), form, out);
   return 0;
-}
-
-Command bench_engine_subject() {
-  auto o = std::make_shared<BenchEngineOptions>();
-  Command c("bench engine",
-            "a trace of requests through the engine, compared with bare decode steps");
-  c.folder(o->model.folder);
-  c.section("Requests");
-  c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens")
-      .file()
-      .by_default("random requests");
-  c.option("--requests", "N", &o->requests, "without --trace: number of requests")
-      .range(1, 1 << 20);
-  c.option("--rate", "X", &o->rate, "without --trace: arrivals per second").range(1e-6, 1e9);
-  c.option("--prompt-tokens", "N", &o->prompt, "without --trace: mean tokens of each")
-      .range(1, 1 << 20);
-  c.option("--new-tokens", "N", &o->new_tokens, "without --trace: mean tokens of each")
-      .range(1, 1 << 20);
-  c.option("--seed", "N", &o->seed, "seed of the random requests");
-  c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported").range(1, 1000);
-  c.flag("--constrained", o->constrained,
-         "also run each round with answers held to a JSON schema, and compare the gaps");
-  c.flag("--json", o->json, "print one JSON object");
-  c.section("Engine");
-  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
-  c.option("--stretch", "X", &o->stretch,
-           "most that prefill may lengthen a decode step, as a factor")
-      .range(1, 1000)
-      .seldom();
-  o->engine.speculate = "off";
-  add_engine_options(c, o->engine);
-  c.option("--predictions", "WHAT", &o->predictions,
-           "runs without and with drafts in turn; right: each request is given its own answer as "
-           "prediction; wrong: an answer with every token wrong; own: drafts as --speculate says")
-      .one_of({"none", "right", "wrong", "own"})
-      .seldom();
-  add_model_options(c, o->model);
-  c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json",
-                "moebius bench engine DIR --requests 1 --new-tokens 256 --predictions right"};
-  c.action = [o](const Command&) {
-    settle_speculation(o->engine, o->model);
-    return run_bench_engine(*o, std::cout);
-  };
-  return c;
 }
 
 }  // namespace moebius

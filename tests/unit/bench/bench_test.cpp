@@ -10,10 +10,12 @@
 #include <set>
 #include <sstream>
 
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
+#include "bench/bench_folder.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
+#include "cli/pty_util.h"
 #include "kernels/packed_matrix.h"
 #include "quant/reference.h"
 #include "unit/test_util.h"
@@ -82,6 +84,37 @@ TEST(Bench, EverySchemeRunsWithAllKeys) {
     EXPECT_GE(number(lines[0], "ms"), number(lines[0], "best_ms"));
     EXPECT_GE(number(lines[0], "gbs_read"), number(lines[0], "gbs"));
   }
+}
+
+TEST(Bench, TheOptionsTakeWhatIsThere) {
+  const std::span<const std::string_view> schemes = synthetic_scheme_names();
+  EXPECT_EQ(bench_scheme_names(), std::vector<std::string>(schemes.begin(), schemes.end()));
+  for (const std::string& name : bench_model_names()) EXPECT_GT(synthetic_layers(name), 0u);
+}
+
+// The tool starts the second program beside itself, with every word but its own, and says where it looked for it.
+TEST(Bench, AProgramOfItsOwnBesideTheTool) {
+  if (!test::plain_build()) GTEST_SKIP() << "runs a copy of the tool";
+  const test::TempDir dir;
+  const std::string folder = dir.path().string(), tool = test::shell_quote(folder + "/moebius");
+  const auto run = [&](const std::string& args) {
+    return test::run_tool("--version >/dev/null; " + tool + " " + args);
+  };
+  ASSERT_EQ(test::run_tool("--version >/dev/null; cp " + test::tool_command() + " " + tool).status,
+            0);
+  const test::CommandResult none = run("bench roof");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_EQ(none.err,
+            "moebius: `moebius bench` is a program of its own, moebius-bench, which is not in " +
+                folder + "\n");
+  EXPECT_EQ(run("bench roof --help").status, 0);
+  EXPECT_EQ(run("bench rof").status, 2);
+  test::write_file(dir / "moebius-bench", "#!/bin/sh\nprintf '<%s>' \"$@\"\nexit 7\n");
+  std::filesystem::permissions(dir / "moebius-bench", std::filesystem::perms::owner_all);
+  const test::CommandResult r = run("-q bench roof --threads '1,2'");
+  EXPECT_EQ(r.status, 7);
+  EXPECT_EQ(r.out, "<-q><roof><--threads><1,2>");
+  EXPECT_EQ(r.err, "");
 }
 
 TEST(Bench, OutputsOfRandomWeightsAreOrdinaryNumbers) {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bars, one group per unit and each group with a scale of its own: prompts and decode steps of a
-// model differ by orders of magnitude.
+// Each group of bars has a scale of its own: prompts and decode steps of a model differ by orders of magnitude.
+#include "apps/cli/bars.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
-#include "apps/bench/bench_report.h"
+#include "apps/cli/commit.h"
 #include "apps/cli/layout.h"
+#include "base/file.h"
+#include "runtime/cpu.h"
 
 namespace moebius {
 namespace {
@@ -35,6 +39,11 @@ std::vector<std::string> groups_of(const std::vector<Bar>& bars) {
 }
 
 }  // namespace
+
+std::string with_spread(double value, double spread) {
+  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
+}
 
 std::string bars_text(const std::vector<Bar>& bars, size_t width) {
   size_t label = 0, value = 0;
@@ -90,6 +99,11 @@ std::string bars_svg(const std::string& title, const std::vector<Bar>& bars) {
     }
   }
   return s + "</svg>\n";
+}
+
+void write_picture(const std::string& path, const std::string& text) {
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  write_output(path, {&bytes, 1});
 }
 
 }  // namespace moebius

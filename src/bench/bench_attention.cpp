@@ -6,11 +6,11 @@
 #include <memory>
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
 #include "apps/chat/terminal.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
 #include "nn/attention.h"
 #include "quant/quant_access.h"
 #include "runtime/memory.h"

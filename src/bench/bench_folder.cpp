@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/bench/bench_folder.h"
+#include "bench/bench_folder.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,10 +9,11 @@
 #include <filesystem>
 #include <span>
 
-#include "apps/bench/bench_synthetic.h"
+#include "apps/bench_command.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "bench/bench_synthetic.h"
 #include "checkpoint/folder_write.h"
 #include "checkpoint/safetensors.h"
 
@@ -37,8 +38,7 @@ constexpr Sizes kSizes[] = {
 const Sizes& sizes_of(std::string_view name) {
   for (const Sizes& s : kSizes)
     if (s.name == name) return s;
-  fail("--synthetic {}: unknown; known: {}", printable(name),
-       fmt::join(synthetic_folder_names(), ", "));
+  fail("--synthetic {}: unknown; known: {}", printable(name), fmt::join(bench_model_names(), ", "));
 }
 
 Json arguments_of(uint64_t bits, bool weights) {
@@ -213,12 +213,6 @@ std::string temporary_folder() {
 }
 
 }  // namespace
-
-std::vector<std::string> synthetic_folder_names() {
-  std::vector<std::string> names;
-  for (const Sizes& s : kSizes) names.emplace_back(s.name);
-  return names;
-}
 
 size_t synthetic_layers(std::string_view name) { return sizes_of(name).layers; }
 

@@ -10,10 +10,11 @@
 #include <ostream>
 #include <thread>
 
-#include "apps/bench/bench_report.h"
-#include "apps/bench/bench_synthetic.h"
+#include "apps/cli/bars.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
+#include "bench/bench_report.h"
+#include "bench/bench_synthetic.h"
 #include "device/cpu/layer_loader.h"
 #include "model/ranks/ranked_model.h"
 #include "quant/expert_copies.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of schemes says what `checkpoint` would make of a folder of that scheme: same codes,
 // same scale types, same treatment of the input (through act_spec_of).
-#include "apps/bench/bench_synthetic.h"
+#include "bench/bench_synthetic.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "apps/bench/bench.h"
 #include "apps/cli/command.h"
 #include "base/checked.h"
 #include "base/error.h"
@@ -176,10 +175,6 @@ std::span<const std::string_view> synthetic_scheme_names() {
     return v;
   }();
   return names;
-}
-
-std::vector<std::string> bench_scheme_names() {
-  return {synthetic_scheme_names().begin(), synthetic_scheme_names().end()};
 }
 
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,

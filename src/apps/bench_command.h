@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|attention|model|sampler|mask`: what the machine can do, and what
-// kernels, layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
+// The options of `moebius bench`. What they ask for is done by a program of its own, moebius-bench (src/bench), which
+// has the same table of commands; the tool parses, shows help and starts it.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/cli/options.h"
+#include "apps/engine_options.h"
 
 namespace moebius {
 
@@ -41,20 +42,32 @@ struct BenchOptions {
   std::string compare;
 };
 
-std::vector<std::string> bench_scheme_names();  // all that --scheme takes
+struct BenchEngineOptions {
+  ModelRunOptions model;
+  std::string trace;  // file; empty: made up
+  // Of a trace that is made up: Poisson arrivals, lengths around these.
+  size_t requests = 32;
+  double rate = 16;  // requests per second
+  size_t prompt = 128, new_tokens = 64;
+  size_t seed = 1;
+  size_t parallel = 32, rounds = 1;
+  double stretch = 3;
+  std::string predictions = "none";
+  bool constrained = false;  // every run is repeated with answers in a form
+  EngineRunOptions engine;
+  bool json = false;
+};
 
-// Each returns the exit code: 0, or 130 after Ctrl-C (finished cases were written).
-int run_bench_roof(const BenchOptions& options, std::ostream& out);
-int run_bench_kernel(const BenchOptions& options, std::ostream& out);
-int run_bench_linear(const BenchOptions& options, std::ostream& out);
-int run_bench_moe(const BenchOptions& options, std::ostream& out);
-int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);  // --device cuda
-int run_bench_linear_cuda(const BenchOptions& options, std::ostream& out);
-int run_bench_moe_cuda(const BenchOptions& options, std::ostream& out);
-int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // --tp, --ep
-int run_bench_attention(const BenchOptions& options, std::ostream& out);
-int run_bench_model(const BenchOptions& options, std::ostream& out);
-int run_bench_sampler(const BenchOptions& options, std::ostream& out);
-int run_bench_mask(const BenchOptions& options, std::ostream& out);
+// What each subject does; returns the exit code. The tool has none of them.
+struct BenchActions {
+  using Run = int (*)(const BenchOptions& options, std::ostream& out);
+  Run roof = nullptr, kernel = nullptr, linear = nullptr, moe = nullptr, attention = nullptr,
+      model = nullptr, sampler = nullptr, mask = nullptr;
+  int (*engine)(const BenchEngineOptions& options, std::ostream& out) = nullptr;
+  int (*follow_model)(const BenchOptions& options) = nullptr;  // ranks other than 0
+};
+
+std::vector<std::string> bench_scheme_names();  // all that --scheme takes
+std::vector<std::string> bench_model_names();   // all that --synthetic takes
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders of random weights for the bench: they open whole, run, and are gone afterwards.
-#include "apps/bench/bench_folder.h"
+#include "bench/bench_folder.h"
 
 #include <gtest/gtest.h>
 

@@ -10,11 +10,11 @@
 #include <map>
 #include <ostream>
 
-#include "apps/bench/bench_report.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "bench/bench_report.h"
 #include "text/grammar/json_text.h"
 #include "text/grammar/masks.h"
 #include "text/tokenizer.h"

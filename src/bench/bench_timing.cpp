@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/bench/bench_timing.h"
+#include "bench/bench_timing.h"
 
 #include <algorithm>
 #include <chrono>

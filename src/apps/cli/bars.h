@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bars, one group per unit, and figures as they are written beside them.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace moebius {
+
+struct Bar {
+  std::string group, label;
+  double value = 0, spread = 0;
+};
+std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
+std::string bars_text(const std::vector<Bar>& bars, size_t width);
+
+std::string with_spread(double value, double spread);  // "123.4 ± 5.6", equal decimals
+void write_picture(const std::string& path, const std::string& text);  // throws Error
+
+}  // namespace moebius
