@@ -27,7 +27,7 @@ struct Tensor {
   const void* data = nullptr;
   TensorType type = TensorType::kF32;
   std::vector<uint64_t> shape;
-  // elements between neighbours of each dimension; empty: contiguous
+  // Elements between neighbours of each dimension; empty: contiguous.
   std::vector<int64_t> strides = {};
 };
 
@@ -80,7 +80,7 @@ Linear linear(const std::vector<Part>& parts, const Options& options = {});
 
 struct MoeSpec {
   std::string name = "experts";  // only used in error messages
-  // of the whole layer, before it is split over ranks
+  // Sizes of the whole layer, before it is split over ranks
   size_t hidden = 0, intermediate = 0, experts = 0, slots = 0;
   std::string activation = "silu";    // name of the function as config.json spells it
   float limit = 0;                    // swiglu: values are clamped to [-limit, limit]; 0: no limit
@@ -91,7 +91,7 @@ struct MoeSpec {
   // The fields below are read by Moe::run_logits only: they say how logits become expert choices.
   std::string scoring = "softmax";  // softmax or sigmoid
   bool renormalize = false;
-  // experts are chosen within the best `group_slots` of `groups` groups; 0: no groups
+  // Experts are chosen within the best `group_slots` of `groups` groups; 0: no groups.
   size_t groups = 0, group_slots = 0;
   float scaling = 1;
   // [experts] added to the scores for the choice, not for the weights; empty: none

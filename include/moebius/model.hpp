@@ -86,9 +86,9 @@ struct LoadOptions {
   std::string kernel;  // name of a kernel to use everywhere; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
-  // number type of activations: auto (as the folder declares), bf16, f16, f32
+  // Number type of activations: auto (as the folder declares), bf16, f16, f32.
   std::string dtype = "auto";
-  // number type of cached keys and values: auto, bf16, f16, f32, int8, fp8
+  // Number type of cached keys and values: auto, bf16, f16, f32, int8, fp8.
   std::string kv_dtype = "auto";
   size_t context = 0;  // longest sequence in tokens that will be run; 0: what the config allows
   Progress progress;
@@ -109,7 +109,7 @@ struct LoadOptions {
 };
 
 struct Perplexity {
-  // mean of -log p over the tokens, and the standard error of that mean
+  // Mean of -log p over the tokens, and the standard error of that mean.
   double loss = 0, error = 0;
   double perplexity = 0;
   size_t tokens = 0;  // number of predicted tokens
@@ -119,7 +119,7 @@ class Model {
  public:
   static Model load(const std::string& folder, const LoadOptions& options = {});
   size_t vocab() const;  // number of logits per position
-  // longest sequence that the model was trained for, in tokens; 0: the config does not say
+  // Longest sequence that the model was trained for, in tokens; 0: the config does not say.
   size_t context() const;
   std::string info_json() const;
   bool has_tokenizer() const;
@@ -145,7 +145,7 @@ struct Sampling {
   std::optional<float> top_p, min_p, repetition_penalty;
   std::optional<float> presence_penalty, frequency_penalty;
   uint64_t seed = 0;
-  // number of alternatives reported per token, Event::top; none: no probabilities
+  // Number of alternatives reported per token, Event::top; none: no probabilities.
   std::optional<int> logprobs;
   std::optional<uint64_t> max_tokens;  // none: the folder's max_new_tokens, else 256
   uint64_t min_tokens = 0;
@@ -188,21 +188,21 @@ struct Event {
   size_t choice = 0;   // which of the request's Sampling::n answers, from 0
   int32_t token = -1;  // -1: none; the token that ended the answer is in stop_token instead
   float logprob = 0;
-  // the most likely tokens with their log-probabilities, best first
+  // The most likely tokens with their log-probabilities, best first.
   std::vector<std::pair<int32_t, float>> top;
   std::string text;  // new text, in whole characters, that later tokens cannot change
   Finish finish = Finish::kNone;
   int32_t stop_token = -1;
   std::string stop_text;
   std::string error;  // why the answer failed, if finish is kError
-  // tokens of the prompt that were not computed again, because the prompt cache had them
+  // Tokens of the prompt that were not computed again, because the prompt cache had them.
   size_t cached_tokens = 0;
 };
 
 struct EngineOptions {
   size_t context = 0;   // most tokens of a sequence; 0: what the model allows
   size_t parallel = 1;  // number of sequences that run at once
-  // memory for cached keys and values in bytes; 0: chosen from the free memory
+  // Memory for cached keys and values in bytes; 0: chosen from the free memory.
   uint64_t kv_bytes = 0;
   double max_step = 1;  // target for the time of one step that reads a prompt, in seconds
 };

@@ -50,8 +50,8 @@ enum class Int8Rows {
 };  // selects how dynamic int8 activations are scaled
 enum class ActivationRows {
   kDeclared,
-  // weights in integers whose checkpoint declares no quantization of activations are multiplied
-  // with dynamic int8 rows: faster, approximate
+  // Weights in integers whose checkpoint declares no quantization of activations are multiplied
+  // with dynamic int8 rows: faster, approximate.
   kInt8,
 };
 
@@ -63,7 +63,7 @@ size_t threads_of(const Runtime& runtime);
 
 struct RuntimeOptions {
   int threads = 0;  // 0: one per entry of `cpus`, or all cores
-  // one CPU per thread, the calling thread's first; empty: chosen by the library
+  // One CPU per thread, the calling thread's first; empty: chosen by the library.
   std::vector<int> cpus;
   // true: computes on the OpenMP team that the process already has (torch's) instead of on threads
   // of the library.

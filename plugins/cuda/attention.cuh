@@ -494,7 +494,7 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   if (row >= rows) return;
   const Place to = place(row);
   auto* values = reinterpret_cast<uint16_t*>(to.head + kv.key_bytes());
-  // neighbouring lanes have neighbouring tokens
+  // Neighbouring lanes have neighbouring tokens.
   for (unsigned i = warp; i < kPieces; i += kAppendWarps) {
     const uint4 v = piece(args.v, row, i);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};

@@ -207,7 +207,7 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
       });
 }
 
-// the form in stretches is used for matrices of at most kStretchOutputs outputs
+// The form in stretches is used for matrices of at most kStretchOutputs outputs.
 constexpr int kStretchInputs = 256, kStretchOutputs = 512;
 
 // Multiplies rows [8 NB blockIdx.y, ..) of x, numbers of the matrix' type. shared: [warps][8

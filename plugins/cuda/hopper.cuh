@@ -136,13 +136,13 @@ struct Format {
   static constexpr bool short_terms = term == 64 || term == 32;
   static constexpr bool per_output = has_channel_scales(S);
   static constexpr bool zero = scales == TileScales::kPairsZero;
-  // rows have a scale per 128 inputs
+  // Rows have a scale per 128 inputs.
   static constexpr bool x_groups = S == HopperScheme::kFp8Block;
   static constexpr bool fp4 = codes == TileCodes::kFp4Half;  // one scale for all numbers of a half
-  // rows are 16-bit numbers as they are
+  // Rows are 16-bit numbers as they are.
   static constexpr bool rows16 = row_bytes == 2 && codes != TileCodes::kFp8Half;
   static constexpr bool scaled_rows = !rows16 && !x_groups;
-  // of a thread, for half a tile
+  // Words of a thread for half a tile
   static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;
   static constexpr bool f16 = tile.f16;
   using Half = std::conditional_t<f16, F16, Bf16>;
@@ -179,9 +179,8 @@ __device__ __forceinline__ void load_scales(uint32_t scales, int t, int tid, boo
     return;
   }
   const uint32_t v = load_shared4(scales + t * 128 + tid / 4 * 4);
-  constexpr float kUnit =
-      // codes are expanded to 16 times their value
-      F::codes == TileCodes::kInt4Bytes ? 0.0625f : 1.0f;
+  // Codes are expanded to 16 times their value.
+  constexpr float kUnit = F::codes == TileCodes::kInt4Bytes ? 0.0625f : 1.0f;
   z[0] = f32_from_bits(v << 16), z[1] = f32_from_bits(v & 0xFFFF0000u);
   if constexpr (F::zero || F::short_terms) {
     const float2 h = __half22float2(*reinterpret_cast<const __half2*>(&v));
@@ -357,9 +356,9 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       wait_for_predecessor();
       let_successor_start();
     }
+    // Number of 16-byte pieces that a thread copies per row group.
     constexpr int CH = H::inputs / 16 * F::row_bytes, RPI = H::gather / CH,
-                  // number of 16-byte pieces that a thread copies per row group
-        LOADS = (NT + RPI - 1) / RPI;
+                  LOADS = (NT + RPI - 1) / RPI;
     const int piece = p % CH, row0 = p / CH;
     int s = 0, phase = 0;
     bool early = !kGateUp;
@@ -383,7 +382,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
       int n;
       int ahead = 0;
       TokenTile tile{};
-      // weights and tiles do not depend on the preceding product: tiles were made before it
+      // Weights and tiles do not depend on the preceding product: tiles were made before it.
       if (early) {
         tile = place(t, n);
         if (tile.rows != 0) {
@@ -695,7 +694,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           }
           if constexpr (S == HopperScheme::kMxfp4Bf16) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (S == HopperScheme::kFp8Half)
-            // both operands are stored as 2^-8 of their numbers
+            // The operands are stored as 2^-8 of their numbers.
             v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;
           if constexpr (F::per_output) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (F::scaled_rows) {
@@ -785,7 +784,7 @@ void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
   };
   const auto is = [&](uint32_t rows, int slabs) { return tile == rows && g.slabs == slabs; };
 #if !defined(MOEBIUS_CUDA_FEW_TILES)
-  // forms that the timing of `bounds` does not cover
+  // Forms that the timing of `bounds` does not cover.
   constexpr bool kRare = MOEBIUS_CUDA_LEAVE_OUT == 0;
   if (is(32, 1)) return with.template operator()<32, 1>();
   if constexpr (kRare && hopper_has_form(S, 16, 1))

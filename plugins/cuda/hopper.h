@@ -18,7 +18,7 @@ struct HopperGemm {
   const uint8_t* x;      // rows of codes or of 16-bit numbers
   const float* x_scale;  // per row of x, or per row and 128 inputs
   const int32_t* source;  // [sorted rows] row of x, or null
-  // a tile without rows ends the list; null: `rows` rows of the first matrix
+  // A tile without rows ends the list; null: `rows` rows of the first matrix.
   const TokenTile* tiles;
   int max_tiles, rows;
   void* out;   // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]

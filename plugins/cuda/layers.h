@@ -128,7 +128,7 @@ class Moe : public Layer {
     uint64_t bytes() const;
     const PlainMatrix* table();
     bool complete() const;
-    // also while kernels may use the table
+    // Also while kernels may use the table.
     void replace(size_t i, std::unique_ptr<PlainWeights> by);
   };
   struct Experts {  // all routed experts, or the shared one

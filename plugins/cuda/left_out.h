@@ -15,10 +15,9 @@ enum LeftOut : unsigned {
   kNoRows = 8,
   kNoEnd = 16,     // scales, activation and stores at the end of a product
   kNoKernel = 32,  // products are launched but do nothing
-  kNoPrepare =
-      // routing and operands of x are launched but do nothing; requires that products and sums are
-  // left out
-  64,
+  // Routing and operands of x are launched but do nothing; requires that products and sums are left
+  // out.
+  kNoPrepare = 64,
   kNoRequantize = 128,
   kNoCombine = 256,  // sums are launched but do nothing
 };

@@ -13,20 +13,20 @@ namespace moebius {
 class Checksum {
  public:
   void add(
-      // the sum does not depend on how bytes are divided over calls
+      // The sum does not depend on how bytes are divided over calls.
       std::span<const uint8_t> bytes) noexcept;
   uint64_t value() const noexcept;  // checksum of everything added so far
   std::string hex() const;
 
  private:
-  // four independent chains that a core runs in parallel, one word of each block per chain
+  // Four independent chains that a core runs in parallel, one word of each block per chain.
   using Chains = std::array<uint64_t, 4>;
   static constexpr size_t kBlock = 8 * Chains{}.size();
   static void mix(Chains& chains, const uint8_t* block) noexcept;
 
   Chains chains_ = {1, 2, 3, 4};
   uint64_t bytes_ = 0;
-  // the last bytes_ % kBlock bytes, which do not fill a block yet
+  // The last bytes_ % kBlock bytes, which do not fill a block yet.
   std::array<uint8_t, kBlock> rest_{};
 };
 

@@ -24,7 +24,7 @@ class ReadFile {
   // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read.
   // Thread-safe.
   void read_at(uint64_t offset, std::span<uint8_t> out) const;
-  // hints that these bytes are read soon, so that the system reads ahead
+  // Hints that these bytes are read soon, so that the system reads ahead.
   void will_need(uint64_t offset, uint64_t bytes) const;
   // Throws Error unless the path still leads to the same file, of the size and modification time
   // that it had when it was opened.

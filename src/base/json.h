@@ -94,12 +94,12 @@ class Json {
   uint64_t as_uint() const;  // for kind kUint only
   double as_double() const;
   const std::string& as_string() const { return string_; }
-  // digits of an integer that does not fit 64 bits; else empty
+  // Digits of an integer that does not fit 64 bits; else empty.
   const std::string& digits() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
   const Json* find(
-      // member of an object; null if there is none, or if this is no object
+      // Member of an object; null if there is none, or if this is no object.
       std::string_view key) const;
 
   // Writers.
@@ -122,7 +122,7 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth =
 // Parses only what RFC 8259 allows, for untrusted text. Throws Error that begins with `what`.
 Json parse_json_strictly(std::string_view text, std::string_view what,
                          size_t max_depth = kJsonMaxDepth);
-// appends a JSON string with its quotes
+// Appends a JSON string with its quotes.
 void append_json_string(std::string& out, std::string_view text);
 std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ...
 

@@ -21,7 +21,7 @@ class ConfigFields {
       : object_(object), path_(std::move(path)), where_(std::move(where)) {}
 
   using Names = std::initializer_list<std::string_view>;
-  // returns null members, too
+  // Returns null members, too.
   const Json* find(std::string_view name) const { return object_.find(name); }
   bool has(Names names) const { return get(names).second != nullptr; }
   // The readers below return the member under the first name of `names` that is present, and throw

@@ -27,9 +27,9 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// replaces the file atomically
+// Replaces the file atomically.
 void write_text_file(const std::string& path, std::string_view text);
-// returns when the copy is on the disk
+// Returns when the copy is on the disk.
 void copy_file_bytes(const std::string& from, const std::string& to);
 void make_folder(const std::string& path);
 void sync_folder(const std::string& path);  // returns when the names in the folder are on the disk

@@ -24,7 +24,7 @@ inline constexpr std::string_view kLayouts[] = {"halves", "interleaved", "halves
 
 // Prefixes of the tensors of a layer that predicts further tokens.
 struct PredictorNames {
-  // of all its tensors: "mtp.", "model.layers.61."; empty: this is the model itself
+  // Prefix of all its tensors: "mtp.", "model.layers.61."; empty: this is the model itself
   std::string stem;
   std::string layer;  // of its decoder layer: "mtp.layers.0."
 };
@@ -55,7 +55,7 @@ struct ModelConfig {
   std::optional<ActivationSpec>
       other_activation;  // of dense MLPs and shared experts, if it differs
   MoeSpec moe;           // facts common to all MoE layers; experts == 0 in a dense model
-  // the whole config.json; architectures read more fields from it (rope, norms, multipliers)
+  // The whole config.json; architectures read more fields from it (rope, norms, multipliers).
   Json raw;
   Json text;  // the object with the text model's fields: raw, or raw.text_config
 

@@ -32,7 +32,7 @@ std::string_view name_of(ModuleKind kind);
 // One module of the model: a weight matrix with its companion tensors, or a small parameter (norm,
 // sinks, correction bias).
 struct Module {
-  // dotted, as in the file; experts of fused tensors are named as if stored one by one
+  // Dotted, as in the file; experts of fused tensors are named as if stored one by one.
   std::string name;
   ModuleKind kind = ModuleKind::kOther;
   int layer = -1, expert = -1;  // -1: not part of a layer / not an expert
@@ -61,7 +61,7 @@ struct MappedModule {
   Part part = Part::kUnknown;
   std::string path;   // within the layer or block: "self_attn.q_proj", "gate"
   std::string block;  // full name of its MLP or MoE block; empty: none
-  // name of the module in the file if it differs (halves of a fused matrix)
+  // Name of the module in the file if it differs (halves of a fused matrix).
   std::string stored_name;
   uint64_t N = 0, K = 0;  // as the architecture implies; 0: unknown. Vectors: N only
 };

@@ -33,10 +33,8 @@ struct SchemeDecision {
       rule;  // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
   bool matched = false;
   bool ignored = false;
-  std::string
-      // not empty if compressed-tensors' and vLLM's orders disagree; equal for all modules
-      // concerned
-      warning;
+  // Not empty if compressed-tensors' and vLLM's orders disagree; equal for all modules concerned.
+  std::string warning;
 };
 
 class QuantConfig {

@@ -19,14 +19,13 @@ struct QuantMethod;
 struct QuantSection {
   const QuantMethod* method = nullptr;  // null if there is no section
   std::string version;
-  std::string
-      // path of the section in config.json: "quantization_config",
-      // "text_config.quantization_config", ...
-      path;
+  // Path of the section in config.json: "quantization_config", "text_config.quantization_config",
+  // ...
+  std::string path;
   std::vector<ConfigGroup> groups;  // rules by name
-  // rules of a method that recognizes modules by their tensors; null: groups are the rules
+  // Rules of a method that recognizes modules by their tensors; null: groups are the rules.
   std::shared_ptr<const MethodRules> rules;
-  // modules that are not quantized (mxfp4: modules_to_not_convert)
+  // Modules that are not quantized (mxfp4: modules_to_not_convert).
   std::vector<std::string> ignore;
   std::optional<QuantArgs> kv_cache;
   std::vector<std::pair<std::string, Json>> unknown;

@@ -28,7 +28,7 @@ class RowTable {
   // Reads one row to out[width()]. Thread-safe. Throws Error.
   void read(uint64_t row, float* out) const;
   void check(
-      // throws Error if a file that holds one of these rows was changed
+      // Throws Error if a file that holds one of these rows was changed.
       std::span<const int64_t> rows) const;
 
  private:

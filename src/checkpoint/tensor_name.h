@@ -39,9 +39,8 @@ enum class Part : uint8_t {
 
 struct TensorName {
   Part part = Part::kUnknown;
-  std::string_view
-      // full name of the module: a prefix of the tensor's name, or all of it for a parameter
-      module;
+  // Full name of the module: a prefix of the tensor's name, or all of it for a parameter.
+  std::string_view module;
   std::string_view
       path;  // the module within its layer, or outside the layers: "self_attn.q_proj", "norm"
   std::string_view block;  // full name of the MLP or MoE block, "model.layers.0.mlp"

@@ -46,7 +46,7 @@ class TensorStore {
                          std::vector<TensorInfo>& tensors) const;
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
-  // throws Error that names the tensor if it is missing
+  // Throws Error that names the tensor if it is missing.
   const TensorInfo& require(std::string_view name) const;
   const SafetensorsFile& file_of(const TensorInfo& tensor) const { return files_[tensor.file]; }
   std::span<const SafetensorsFile> files() const { return files_; }

@@ -41,10 +41,9 @@ struct HeadMatrices {
   CodeType code;                   // the narrowest type that holds every weight exactly
   size_t input_step, output_step;  // columns between the inputs (outputs) of neighbouring heads
   FunctionRef<float(size_t h, size_t n, size_t k)> weight;
-  std::string name =
-      // a name that no other matrices of the model have, for the cache of packed weights; "": never
-      // cached
-      {};
+  // A name that no other matrices of the model have, for the cache of packed weights; "": never
+  // cached.
+  std::string name = {};
 };
 
 // Describes one attention layer, and where the layer keeps its keys and values.
@@ -55,7 +54,7 @@ struct AttentionRequest {
   // true: a row attends only to the keys that an indexer selected (of the entries, if there are
   // any)
   bool sparse = false;
-  // number of this rank's first KV head among those of all ranks; an indexer may select per head
+  // Number of this rank's first KV head among those of all ranks; an indexer may select per head.
   size_t first_kv_head = 0;
   // Multi-head latent attention: the cache holds one latent row per token, and `up` computes keys
   // and values of all heads from it at each use. Null: the cache holds keys and values themselves.
@@ -65,7 +64,7 @@ struct AttentionRequest {
     std::unique_ptr<LinearOp> up;
   };
   std::unique_ptr<Latents> latents = nullptr;
-  // where compressed keys and values (entries) are kept; unused if spec.ratio is 0
+  // Place of compressed keys and values (entries); unused if spec.ratio is 0
   KvPlace entries = {};
 };
 
@@ -96,7 +95,7 @@ struct NGramRequest {
 struct MoeRequest {
   const MoeBlock* block;
   MoePart part = MoePart::kBlock;
-  // null, or what exchanges rows with the other ranks that run the layer together
+  // Null, or what exchanges rows with the other ranks that run the layer together.
   MoeExchange* exchange = nullptr;
   // A layer divided over two devices: `other` runs some of the experts. expert_of[p] is the expert
   // in place p; the first `here` places are on this device. Empty: all experts are here.
@@ -138,13 +137,13 @@ class Device {
   virtual std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                                  float multiplier, const LinearOp* output) = 0;
   virtual std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) = 0;
-  // sets the rotations that operations name by index; before any layer
+  // Sets the rotations that operations name by index; before any layer.
   virtual void set_ropes(std::span<const RopeSpec> ropes) = 0;
 
   // --- memory ---
   virtual std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
                                                size_t slab_bytes) = 0;
-  // one row for each row of the step
+  // One row for each row of the step.
   RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) {
     return rows(step, slot, step.rows, cols, numbers);
   }
@@ -170,7 +169,7 @@ class Device {
   // Waits until all queued operations of the step are done. Throws what the first failed operation
   // threw; no operation after it has run.
   virtual void wait(Step& step) = 0;
-  // true after a failure that nothing can follow: every later step would fail
+  // True after a failure that nothing can follow: every later step would fail.
   virtual bool lost() const { return false; }
   // Keeps worker threads ready for many short operations until the result is destroyed.
   virtual std::shared_ptr<void> stay() { return nullptr; }

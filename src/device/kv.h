@@ -59,7 +59,7 @@ class DeviceBlocks {
   // Makes blocks [0, count) usable. Throws Error if there is not enough memory; usable blocks stay
   // usable.
   virtual void commit(size_t kind, size_t count) = 0;
-  // releases the memory of blocks >= count, if possible
+  // Releases the memory of blocks >= count, if possible.
   virtual void trim(size_t kind, size_t count) = 0;
   virtual void copy(size_t kind, BlockId from, BlockId to) = 0;
   // Reads and writes bytes of a block from `offset` on, in the device's own form: they fit only the

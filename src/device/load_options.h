@@ -46,9 +46,9 @@ struct LoadOptions {
   // Larger linear matrices are read and packed in blocks of rows of about this many bytes, because
   // an lm_head can be larger than many experts.
   uint64_t block_bytes = uint64_t{4} << 20;
-  // receives the file bytes that were read; called from any thread
+  // Receives the file bytes that were read; called from any thread.
   std::function<void(uint64_t bytes)> progress;
-  // sees what layers read (tap.h); must outlive the layers, as must the checkpoint
+  // Sees what layers read (tap.h); must outlive the layers, as must the checkpoint.
   ModuleTap* tap = nullptr;
 };
 

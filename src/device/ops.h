@@ -31,7 +31,7 @@ struct ExpertsFacts {
   size_t outputs = 0;         // columns of y
   uint64_t packed_bytes = 0;  // bytes of all packed weights in this process
   uint64_t expert_bytes = 0;  // bytes of one packed expert
-  // bytes read for any row: shared experts and gates, or the dense MLP
+  // Bytes read for any row: shared experts and gates, or the dense MLP.
   uint64_t every_token_bytes = 0;
   size_t top_k = 0;
 };
@@ -43,7 +43,7 @@ class DividedExperts {
   virtual ~DividedExperts() = default;
   virtual std::span<const uint32_t> expert_of() const = 0;  // [places] the expert in each place
   virtual size_t places_here() const = 0;  // the first places are on the layer's own device
-  // true if an expert computes the same bytes on both devices, so that moving it changes no answer
+  // True if an expert computes the same bytes on both devices, so that moving it changes no answer.
   virtual bool may_move() const = 0;
   // Experts that are read and packed for new places, but not in use yet. stage() may be called from
   // any thread while steps run; it throws Error if the weights cannot be read.
@@ -128,7 +128,7 @@ class RecurrentOp {
 class NGramOp {
  public:
   virtual ~NGramOp() = default;
-  // starts reading the rows of a table that is on disk
+  // Starts reading the rows of a table that is on disk.
   virtual void prefetch(Step& step) const = 0;
   // Throws Error if the table's file was changed since it was opened.
   virtual void forward(Step& step, const RowSet& y) const = 0;
@@ -137,9 +137,9 @@ class NGramOp {
 class EmbeddingOp {
  public:
   virtual ~EmbeddingOp() = default;
-  // memory of the table itself; 0 if it shares the weights of another layer
+  // Memory of the table itself; 0 if it shares the weights of another layer.
   virtual uint64_t table_bytes() const = 0;
-  // writes the embedding of each of the step's tokens into y
+  // Writes the embedding of each of the step's tokens into y.
   virtual void forward(Step& step, const RowSet& y) const = 0;
 };
 

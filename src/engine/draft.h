@@ -40,7 +40,7 @@ class PromptLookup {
 // Counts how often the drafts of one sequence were right, by their place after the last token.
 class DraftRecord {
  public:
-  // chances assumed before any draft was observed, by source
+  // Chances assumed before any draft was observed, by source.
   static constexpr double kFound = 0.6, kForced = 0.9;
   explicit DraftRecord(double chance = kFound);
   // Returns the chance that the first `count` drafts are all right.

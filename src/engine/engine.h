@@ -83,7 +83,7 @@ struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   size_t max_new = SIZE_MAX;  // most tokens of the answer; 0: none are produced
-  // end the sequence; reported as StepResult tokens but not part of the text
+  // End the sequence; reported as StepResult tokens but not part of the text.
   std::vector<int32_t> stop_tokens;
   bool ignore_stop = false;
   size_t n = 1;  // number of answers; choice 0 draws with the seed itself, i with mix(seed, i)
@@ -91,9 +91,9 @@ struct Request {
   int priority = 0;          // lower runs first; 30 s of waiting count as one level
   std::string client;        // name of who asks: clients take turns, by prompt tokens
   std::string salt;          // cached prefixes are shared only between requests of the same salt
-  // most drafts of this request per step; the engine's own limit holds too
+  // Most drafts of this request per step; the engine's own limit holds too.
   size_t drafts = SIZE_MAX;
-  // text that the answer may resemble: drafts are looked up in it first
+  // Text that the answer may resemble: drafts are looked up in it first.
   std::vector<int32_t> prediction;
   // Receives every token of choice `index` as soon as it is sampled, on some thread of the pool;
   // calls of one choice are in order. Returning false ends the sequence (kStopText), throwing ends
@@ -116,7 +116,7 @@ struct StepResult {
   std::optional<TokenChoice> choice;  // the token; with the last token, `finish` is set as well
   Finish finish = Finish::kNo;
   std::string error;  // the reason, if `finish` is kError
-  // tokens of the prompt that the cache had, so that they were not computed
+  // Tokens of the prompt that the cache had, so that they were not computed.
   size_t cached_tokens = 0;
   size_t drafts_right = 0, drafts_wrong = 0;  // since the sequence began
   size_t prompt_position = 0;                 // position of the first token of prompt_choices
@@ -177,10 +177,10 @@ class Engine {
 
   size_t context() const { return context_; }
   size_t parallel() const { return options_.parallel; }
-  // longest sequence, in tokens, that context and memory allow
+  // Longest sequence, in tokens, that context and memory allow.
   size_t longest() const { return longest_; }
   uint64_t kv_bytes() const { return kv_.blocks().budget(); }
-  // number of sequences of longest() tokens that fit into the memory; at least 1
+  // Number of sequences of longest() tokens that fit into the memory; at least 1.
   size_t sequences() const;
   size_t prompt_left() const;  // prompt tokens that no step has run yet
   const KvStore& kv() const { return kv_; }
@@ -243,7 +243,7 @@ class Engine {
   bool cuttable_ = true;  // true: sequences can be cut at any token in every kind of block
   KvStore kv_;
   StepCost cost_;
-  // nanoseconds in which the backend makes one draft for each sequence that asks
+  // Nanoseconds in which the backend makes one draft for each sequence that asks.
   double draft_pass_ = 0;
   size_t draft_passes_seen_ = 0;
   Sequences sequences_;  // in order of arrival

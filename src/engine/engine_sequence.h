@@ -75,11 +75,11 @@ struct Engine::Sequence {
 
   size_t prompt() const { return request->prompt.size(); }
   size_t final_length() const { return prompt() + max_new; }
-  // first token that no batch has run or is running
+  // First token that no batch has run or is running.
   size_t next() const { return kv.length + ahead; }
   size_t pending() const { return tokens.size() - next(); }
   bool running() const { return state == State::kRunning; }
-  // was preempted so often that it is not preempted again
+  // Was preempted so often that it is not preempted again.
   bool safe() const { return preempted >= 3; }
   bool completes() const { return piece == pending(); }
   DraftRecord& draft_record() { return draft_forced ? forced_record : found_record; }

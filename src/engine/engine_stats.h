@@ -15,7 +15,7 @@ namespace moebius {
 struct StepFigures {
   size_t prompt_rows = 0, decode_rows = 0;
   size_t batch = 0;  // number of sequences in the step
-  // of the forward pass; of sampling after it; of the engine's own work around both
+  // Times of the forward pass; of sampling after it; of the engine's own work around both
   uint64_t nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;
   double predicted_nanoseconds = 0;  // predicted for the forward pass; 0: not known yet
   StepStats backend;                 // measured by the backend: phases, bytes, rows of experts

@@ -59,7 +59,7 @@ class KvBlocks {
   struct Kind {
     KvKind facts;
     std::vector<Block> blocks;
-    // heap with the lowest number first; reserved for every number, so that freeing cannot throw
+    // Heap with the lowest number first; reserved for every number, so that freeing cannot throw.
     std::vector<BlockId> free;
     size_t used = 0, evictable = 0;
   };

@@ -35,7 +35,7 @@ struct KvDiskOptions {
   size_t queue_bytes = size_t{256} << 20;             // limit of bytes that wait to be written
   std::function<void(const std::string& words)> say;  // receives one message when the disk fails
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
-  // replaces write(2) in tests; returns 0 or an errno
+  // Replaces write(2) in tests; returns 0 or an errno.
   std::function<int(int fd, std::span<const uint8_t> bytes)> write;
 };
 
@@ -54,21 +54,21 @@ class KvDisk {
   bool find(const std::string& name) const noexcept;
   void expect(const std::string& name) const noexcept;  // hints that the file will be read soon
   KvFileReader open(const std::string& name) const { return {folder_, name}; }
-  // reads a whole file; false if it is missing
+  // Reads a whole file; false if it is missing.
   bool read(const std::string& name, std::vector<uint8_t>& out);
   // has_read() records the time of a read; read_nanoseconds() predicts the time of a read from
   // these records.
   void has_read(uint64_t bytes, size_t files, uint64_t nanoseconds);
   double read_nanoseconds(uint64_t bytes, size_t files) const;
-  // records that reading was predicted to be too slow and skipped: the prediction is lowered a
-  // little each time, so that the disk is tried again
+  // Records that reading was predicted to be too slow and skipped: the prediction is lowered a
+  // little each time, so that the disk is tried again.
   void pass_over();
   void discard(const std::string& name);  // removes a damaged file
 
   // Returns a buffer for a file that will be given to put(). Without a value, too much is queued
   // and the file counts as dropped; `wait` waits for room instead.
   std::optional<std::vector<uint8_t>> take(size_t bytes, bool wait);
-  // returns a buffer of take() that is not put
+  // Returns a buffer of take() that is not put.
   void give_back(std::vector<uint8_t> bytes) noexcept;
   // Queues a file for writing. `seal` is called on the writer's thread before the write. An
   // existing file of this name is replaced if `replace` is true, else kept. `order`: order of its
@@ -78,7 +78,7 @@ class KvDisk {
            bool replace);
   // Records that the files were used, in this order from `first` on.
   void used(std::vector<std::string> names, uint64_t first);
-  // returns the first of `count` consecutive orders that are later than all before
+  // Returns the first of `count` consecutive orders that are later than all before.
   uint64_t next_orders(size_t count);
   void flush();  // waits until nothing is queued
 
@@ -113,7 +113,7 @@ class KvDisk {
 
   KvDiskOptions options_;
   int folder_ = -1, lock_ = -1;
-  // counter of changes by all processes, as last seen; used by the writer's thread alone
+  // Counter of changes by all processes, as last seen; used by the writer's thread alone.
   uint64_t generation_ = UINT64_MAX;
   uint64_t temporaries_ = 0;
   bool complained_ = false;

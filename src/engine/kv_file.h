@@ -22,7 +22,7 @@ inline constexpr size_t kKvKeyChars = 64;  // length of a SHA-256 in hexadecimal
 inline constexpr size_t kMostFileTokens = 128;
 
 struct KvFile {
-  // key of the model (KvArchive); key of the block before this one
+  // Key of the model (KvArchive); key of the block before this one.
   std::string fingerprint, parent;
   uint32_t kind = 0;
   uint64_t length = 0;          // tokens of the sequence up to the end of the block
@@ -43,7 +43,7 @@ void seal_kv_file(std::span<uint8_t> bytes);  // computes and writes both checks
 // Parses the head of a file of `size` bytes; `head` holds at least everything before the block.
 // Returns "" or why it is no valid file.
 std::string read_kv_file_head(std::span<const uint8_t> head, uint64_t size, KvFile& out);
-// the same for a whole file, whose block checksum is verified too
+// Parses a whole file like read_kv_file_head(), and verifies the block's checksum, too.
 std::string read_kv_file(std::span<const uint8_t> bytes, KvFile& out);
 
 }  // namespace moebius

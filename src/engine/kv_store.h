@@ -22,8 +22,8 @@ class ThreadPool;
 
 struct SequenceKv {
   BlockTables tables;  // of each kind; all have the same number of entries
-  // tokens whose keys and values are in the blocks; the tables may have more blocks, for the next
-  // step
+  // Tokens whose keys and values are in the blocks; the tables may have more blocks, for the next
+  // step.
   size_t length = 0;
   PrefixNode* node = nullptr;  // tree node of the last whole block, or the root; pinned
   std::vector<size_t> first;   // for each kind, the first block that is still held

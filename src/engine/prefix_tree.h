@@ -57,8 +57,8 @@ class PrefixTree {
   struct Hit {
     size_t length = 0;           // tokens that need not be computed
     PrefixNode* node = nullptr;  // node of the last whole block, or the root
-    // child of `node` of which the first cut_tokens tokens match; null: none. Its block has to be
-    // copied
+    // Child of `node` of which the first cut_tokens tokens match; null: none. Its block has to be
+    // copied.
     const PrefixNode* cut = nullptr;
     size_t cut_tokens = 0;
   };
@@ -133,7 +133,7 @@ class PrefixTree {
   // finite_: some kind has a finite reach; cuttable_: blocks of all kinds can be cut
   bool finite_ = false, cuttable_ = true;
   std::unordered_map<std::string, std::unique_ptr<PrefixNode>> roots_;
-  // first node of each hash; further ones follow in same_hash
+  // First node of each hash; further ones follow in same_hash.
   std::unordered_map<uint64_t, PrefixNode*> found_;
   List used_{&PrefixNode::used}, near_{&PrefixNode::used_near};
   uint64_t stamp_ = 0, evictions_ = 0;

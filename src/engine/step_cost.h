@@ -51,7 +51,7 @@ class StepCost {
   void learn(const StepShape& shape, uint64_t nanoseconds, const Profile& phases, bool replace);
   Curve rows_, outputs_;
   double per_key_ = 0, correction_ = 1;
-  // running mean of measured over predicted time of mixed steps, in units of correction_
+  // Running mean of measured over predicted time of mixed steps, in units of correction_.
   double mixed_ = 1;
 };
 

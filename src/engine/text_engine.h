@@ -24,7 +24,8 @@ namespace moebius {
 // One result of a step for one answer, with its text.
 struct TextEvent : StepResult {
   std::string text;  // new content, in whole characters, that later tokens cannot change
-  // the same content and all other parts, if the rules say how to split an answer
+  // The content as parts, with all other parts of the answer, if the rules say how to split an
+  // answer.
   AnswerEvents parts;
   size_t reasoning_tokens = 0;  // since the answer began
   std::string stop_text;        // text that ended the answer

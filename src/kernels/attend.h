@@ -15,18 +15,18 @@ namespace moebius {
 struct AttendArgs {
   const Problem *keys, *values;  // [block, key_dim] and [value_dim, block]
   const uint8_t *k, *v;          // aligned to 64; packed by the kernel of the products
-  // null, or the keys of the next block, whose values are as far from them: a hint for prefetching
+  // Null, or the keys of the next block, whose values are as far from them: a hint for prefetching.
   const uint8_t* next;
   const uint8_t* q;  // aligned to 64; row panel of M rows for the keys
   size_t M;
   size_t columns;       // number of keys, from the first, that any row sees; a multiple of n_step
   const uint8_t* seen;  // [M, 2]: row m sees keys [first, last); null: all
   float scale;          // > 0
-  // aligned to 4; [block] scales of 8-bit codes, by which scores and probabilities are multiplied;
-  // null: 1
+  // Aligned to 4; [block] scales of 8-bit codes, by which scores and probabilities are multiplied;
+  // null: 1.
   const float *key_scales, *value_scales;
-  // aligned to 4; the running softmax as RowFunctions::softmax_step keeps it: [M], [M]; [M,
-  // value_dim]
+  // Aligned to 4; the running softmax as RowFunctions::softmax_step keeps it: [M], [M]; [M,
+  // value_dim].
   float *best, *total, *out;
   uint8_t* scratch;  // aligned to 64; scratch_bytes, of this call alone
   // Used for rows that see no key or have a NaN.

@@ -126,7 +126,7 @@ struct EncodeLoops {
     const auto* halves = static_cast<const uint16_t*>(x);
     const auto* floats = static_cast<const float*>(x);
     const auto as_is = [](float v) { return v; };
-    // a lambda is inlined; a function's name would be a call
+    // A lambda is inlined; a function's name would be a call.
     const auto bf16 = [](float v) { return near_bf16(v); };
     const auto f16 = [](float v) { return f16_to_f32(f32_to_f16(v)); };
     const auto from_bf16 = [](uint16_t v) { return bf16_to_f32(v); };

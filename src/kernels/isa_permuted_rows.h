@@ -45,7 +45,7 @@ class PermutedRows {
         w_(from_),
         args_(a),
         nibbles_(from_.code == CodeType::kInt4Offset),
-        // not a multiple of a power of two, because those share few cache sets
+        // Not a multiple of a power of two, because those share few cache sets.
         apart_((from_.K / (nibbles_ ? 2 : 1) + 63) / 64 * 64 + 64) {
     for (size_t k = 0; k < from_.K; ++k) places_[k] = place(static_cast<uint32_t>(a.columns[k]));
     w_.codes = rows_, w_.row_bytes = apart_, w_.g_idx = nullptr;

@@ -236,7 +236,7 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     const Problem& p = *args.problem;
     const PreparedLayout l = prepared_layout(p);
     const size_t width = p.act.granule == ActGranule::kGroup ? p.act.group : p.K;
-    // whole granules; the last one may be shorter
+    // Whole granules; the last one may be shorter.
     const size_t whole = width == 0 ? 0 : p.K / width;
     const bool together =
         p.act.scale == ActScale::kFp8 ||

@@ -54,7 +54,7 @@ struct SearchLoops {
   template <bool kBf16, bool kShifted, bool kWeighed>
   MOEBIUS_ALWAYS_INLINE static void losses_as(const RowLosses& r, double* losses) {
     const size_t whole_blocks = r.n / kSumLanes, done = whole_blocks * kSumLanes;
-    // padding with 0 loses nothing, because its code is exact
+    // Padding with 0 loses nothing, because its code is exact.
     float last[kSumLanes] = {}, last_h[kSumLanes] = {};
     __builtin_memcpy(last, r.x + done, (r.n - done) * sizeof(float));
     if (kWeighed) __builtin_memcpy(last_h, r.h + done, (r.n - done) * sizeof(float));

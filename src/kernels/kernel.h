@@ -58,9 +58,9 @@ struct PackArgs {
   const Problem* problem;
   const QuantMatrix* w;  // codes and scales of any alignment
   size_t n0, n1;         // rows of w to pack, [n0, n1); n0 is a multiple of Kernel::n_step
-  // aligned to 64; buffer of the whole matrix, of which the call writes the part of its rows
+  // Aligned to 64; buffer of the whole matrix, of which the call writes the part of its rows.
   uint8_t* packed;
-  // aligned to 4; act-order: packed column i is column columns[i] of w; null: identity
+  // Aligned to 4; act-order: packed column i is column columns[i] of w; null: identity.
   const int32_t* columns = nullptr;
   const int32_t* group_ends = nullptr;  // aligned to 4; as in PackedMatrix
   // Row of the whole matrix at which w begins, if w is a block of its rows; a multiple of n_step.
@@ -73,10 +73,10 @@ struct PackedMatrix {
   const uint8_t* data = nullptr;  // aligned to 64
   GlobalScale global_scale;       // second-level scale of the weights
   ActParams act;                  // static scales of the activations, if the checkpoint has them
-  // aligned to 4; act-order: panel column i is column columns[i] of x; null: identity
+  // Aligned to 4; act-order: panel column i is column columns[i] of x; null: identity.
   const int32_t* columns = nullptr;
-  // aligned to 4; ragged groups: end of group g in (permuted) column order, [groups]; groups may be
-  // empty; null: regular groups
+  // Aligned to 4; ragged groups: end of group g in (permuted) column order, [groups]; groups may be
+  // empty; null: regular groups.
   const int32_t* group_ends = nullptr;
 };
 
@@ -91,7 +91,7 @@ MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
-  // aligned to 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type
+  // Aligned to 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type.
   const float* x;
   size_t ldx, M;
   // [M] rows at a stride of row_bytes; address: a multiple of 64, plus a multiple of row_bytes
@@ -114,8 +114,8 @@ struct GemmArgs {
   float* y;              // aligned to 4; [M, n1 - n0], row stride ldy; without bias
   size_t ldy;
   uint8_t* scratch;  // aligned to 64; scratch_bytes(problem, M), of this call alone
-  // null, or the matrix of the caller's next call to this kernel, from n0 on: a hint for
-  // prefetching
+  // Null, or the matrix of the caller's next call to this kernel, from n0 on: a hint for
+  // prefetching.
   const PackedMatrix* next = nullptr;
 };
 
@@ -125,10 +125,10 @@ struct Kernel {
   Arch arch;          // kOther: runs everywhere
   uint32_t needs;     // CpuFeature bits that the CPU must have
   size_t n_step;      // output columns per tile
-  // returns null, or why the kernel cannot compute the problem
+  // Returns null, or why the kernel cannot compute the problem.
   const char* (*supports)(const Problem&);
   Numerics (*numerics)(const Problem&);
-  // size functions also accept 0 outputs (N) and 0 rows (M)
+  // Size functions also accept 0 outputs (N) and 0 rows (M).
   size_t (*packed_bytes)(const Problem&);
   void (*pack)(const PackArgs&);
   size_t (*row_bytes)(const Problem&);

@@ -11,10 +11,9 @@
 namespace moebius {
 
 struct ExpectedShare {
-  double percent =
-      // percent of the speed of reading memory, counting codes and scales as a file stores them;
-      // one row, one thread
-      0;
+  // Percent of the speed of reading memory, counting codes and scales as a file stores them; one
+  // row, one thread.
+  double percent = 0;
   std::string_view from;  // machine of the measurement
 };
 // Returns the share for a similar problem; none if nothing similar was measured.

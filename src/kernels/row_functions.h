@@ -106,8 +106,8 @@ enum class RowCode : uint8_t { kInt, kFp8, kFp4 };
 struct RowEncode {
   RowCode code = RowCode::kInt;
   XType type = XType::kBf16;  // type of the row
-  // type to which quotients and sums are rounded: `type` or f32, for f32 rows also bf16; scales are
-  // then such numbers, too
+  // Type to which quotients and sums are rounded: `type` or f32, for f32 rows also bf16; scales are
+  // then such numbers, too.
   XType rounding = XType::kBf16;
   float low = 0.0f, high = 0.0f;  // bounds of codes
   size_t group = 0;

@@ -34,7 +34,7 @@ void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const 
 // --- scales and zero points of row r, one per group (w.groups of them) ---
 
 void row_scales_f32(const QuantMatrix& w, size_t r, float* out);  // 1 for dense matrices
-// in the stored type, scale_bytes each
+// In the stored type, scale_bytes each.
 void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out);
 void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // w.offsets in the stored type
 void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);   // 0 for symmetric weights

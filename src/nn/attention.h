@@ -52,7 +52,7 @@ struct AttentionPlan {
   KvLayout kv;
   KvRowLayout entries;
   KvLayout gathered;  // layout of gathered entries
-  // processes many rows of a block in one call; null: by the two products
+  // Processes many rows of a block in one call; null: by the two products.
   const AttendKernel* attend = nullptr;
 };
 // Chooses kernels for keys and values as for any matrix. Throws Error.
@@ -143,7 +143,7 @@ class Attention {
   Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
             Segments segments = Segments::kParallel, size_t threads = 0);
   size_t tasks() const { return work_.tasks.size(); }
-  // ascending for kSequential
+  // Ascending for kSequential.
   size_t segment_of(size_t task) const { return work_.tasks[task].segment; }
   void run(size_t task, AttentionScratch& scratch);
   size_t merges() const { return work_.merges.size(); }

@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-// up to this number of rows, reading keys costs more than multiplying
+// Up to this number of rows, reading keys costs more than multiplying.
 inline constexpr size_t kFewRows = 16;
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 

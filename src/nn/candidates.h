@@ -17,24 +17,21 @@ inline constexpr uint32_t kCandidateBuckets = 512;
 inline constexpr float kCandidateBucketsPerOctave = 8.0f;
 
 struct CandidateNeed {
-  // number of logits that count, from the first; 0: the draw needs nothing from the row
+  // Number of logits that count, from the first; 0: the draw needs nothing from the row.
   uint32_t vocab = 0;
   // Constants of token_weight_f32, which weighs tokens. rate 0: only the greatest logit is needed,
   // the lowest id among equal ones.
   float rate = 0.0f, grid = 0.0f;
   uint32_t top_k = 0;  // the draw needs at least the top_k best tokens; 0: no limit given
-  double top_p =
-      // if top_k is 0: it needs at least the best tokens with this share of the weight; 1: not
-      // limited
-      1.0;
+  // If top_k is 0: it needs at least the best tokens with this share of the weight; 1: not limited.
+  double top_p = 1.0;
   uint32_t deepest = kCandidateBuckets - 1;  // last bucket that can matter
   constexpr bool weighs() const { return rate > 0.0f && (top_k > 0 || top_p < 1.0); }
 };
 
 struct Candidates {
-  float top =
-      // the greatest finite logit; -infinity if there is none
-      -std::numeric_limits<float>::infinity();
+  // The greatest finite logit; -infinity if there is none.
+  float top = -std::numeric_limits<float>::infinity();
   double total = 0.0;        // weight of all tokens, if the need weighs()
   std::vector<int32_t> ids;  // ascending
   std::vector<float> logits;

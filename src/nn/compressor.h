@@ -32,7 +32,7 @@ struct CompressorSpec {
   bool gated = true;
 
   size_t parts() const { return overlaps ? 2 : 1; }
-  // floats per token: values, then gates
+  // Floats per token: values, then gates.
   size_t source_width() const { return (gated ? 2 : 1) * parts() * width; }
   size_t reach() const { return parts() * ratio; }  // number of tokens that a key depends on
   size_t block_keys() const { return kKeyBlock / ratio; }

@@ -54,7 +54,7 @@ struct DeltaWeights {
 
 class DeltaNet : public Recurrent {
  public:
-  // throws Error for sizes that do not fit
+  // Throws Error for sizes that do not fit.
   DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type);
 
   bool arranges() const override { return spec_.by_key_head; }

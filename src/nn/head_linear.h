@@ -24,7 +24,7 @@ class HeadLinear {
              const Cpu& cpu, const Policy& policy, WeightMemory kept = {});
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  // replaces the packed bytes by equal ones elsewhere; between calls
+  // Replaces the packed bytes by equal ones elsewhere; between calls.
   void move_to(WeightMemory memory) { memory_ = std::move(memory); }
   const Kernel& kernel() const { return *kernel_; }
 

@@ -38,8 +38,8 @@ constexpr XType plain_type(KvType t) {
 
 struct KvStorage {
   KvType type = KvType::kF32;
-  // fixed scales of 8-bit codes; 0: each token has its own, which maps its largest number to the
-  // largest code
+  // Fixed scales of 8-bit codes; 0: each token has its own, which maps its largest number to the
+  // largest code.
   float key_scale = 0, value_scale = 0;
 };
 

@@ -45,7 +45,7 @@ class LinearLayer {
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
   std::vector<SlotFacts> facts() const;  // together with packed(), the contents of a PackedBlock
-  // replaces the packed bytes by equal ones elsewhere; between calls
+  // Replaces the packed bytes by equal ones elsewhere; between calls.
   void move_to(WeightMemory memory);
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
   const PackedSlot& slot(size_t part = 0) const { return parts_[part].slot; }
@@ -73,7 +73,7 @@ class LinearLayer {
   size_t K_ = 0, N_ = 0;
   std::vector<ProjectionPlan> plans_;
   std::vector<Part> parts_;
-  // for each distinct panel, one of the slots that share it
+  // For each distinct panel, one of the slots that share it.
   std::vector<const PackedSlot*> panels_;
   LinearShape shape_;
   Caches caches_ = host_cpu().caches;

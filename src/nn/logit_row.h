@@ -60,7 +60,7 @@ struct TokenHead {
   std::vector<int32_t> ids;
   std::vector<float> logits;
   size_t size() const { return ids.size(); }
-  // resizes ids last, because size() reads them
+  // Resizes ids last, because size() reads them.
   void resize(size_t n) { logits.resize(n), ids.resize(n); }
 };
 // Collects the tokens with logit >= least; skips blocks whose maximum is lower.

@@ -47,7 +47,7 @@ class Mamba2 : public Recurrent {
  public:
   static constexpr size_t kMostHead = 512;  // features of a head
 
-  // throws Error for sizes that do not fit
+  // Throws Error for sizes that do not fit.
   Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type);
 
   void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;

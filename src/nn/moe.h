@@ -63,7 +63,7 @@ struct MoePlan {
   std::vector<int32_t> expert_map;
   std::vector<uint32_t> expert_of;  // [physical] global expert id; empty: the same number
   MoeSplit split;
-  // among the ranks that share an expert, this one adds the bias of down
+  // Among the ranks that share an expert, this one adds the bias of down.
   bool first_tp_rank = true;
   bool first_rank = true;  // among all ranks, this one adds the identity experts
   std::string name;        // used in messages
@@ -132,11 +132,11 @@ class MoeLayer {
   // Takes bytes packed before instead of packing; the shared expert has the index after the last
   // local one.
   void adopt_expert(size_t local, PackedBlock& kept);
-  // number of local experts, plus the shared one
+  // Number of local experts, plus the shared one.
   size_t all_experts() const { return experts_.size(); }
   std::vector<SlotFacts> facts() const;  // together with packed(), the contents of a PackedBlock
-  // replaces the packed bytes by equal ones elsewhere; between calls. No effect on several NUMA
-  // nodes
+  // Replaces the packed bytes by equal ones elsewhere; between calls. No effect on several NUMA
+  // nodes.
   void move_to(PackedBlock kept);
   void set_shared_gate(std::unique_ptr<LinearLayer> gate);  // [1, hidden], for SharedKind::kGated
   void set_router(RouterWeights weights);

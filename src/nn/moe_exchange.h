@@ -25,7 +25,7 @@ class MoeExchange {
   virtual void start_exchange(const void* out, std::span<const size_t> out_bytes, void* in,
                               std::span<const size_t> in_bytes) = 0;
   virtual void finish_exchange() = 0;
-  // lets the exchange proceed; cheap; only from the thread that started it
+  // Lets the exchange proceed; cheap; only from the thread that started it.
   virtual void poll() noexcept = 0;
 };
 

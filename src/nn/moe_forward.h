@@ -19,7 +19,7 @@
 
 namespace moebius {
 
-// number of rows of x that are converted and prepared at a time
+// Number of rows of x that are converted and prepared at a time.
 inline constexpr size_t kPrepareRows = 16;
 
 struct MoeLayer::Routing {
@@ -111,7 +111,7 @@ class MoeLayer::Forward {
   Borrowed<MoeSchedule> schedule_;
   std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;
-  // this rank's parts of areas that hold all ranks' rows
+  // This rank's parts of areas that hold all ranks' rows.
   float *own_parts_ = nullptr, *own_rows_ = nullptr;
   Areas areas_;
   ThreadAreas thread_;

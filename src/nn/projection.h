@@ -33,7 +33,7 @@ struct ProjectionPlan {
 // the same codes and the same factor as on one rank.
 bool needs_shared_amax(const ActSpec& act);  // true for one dynamic scale per row
 Problem row_parallel_problem(
-    // problem that the kernel computes in that case; throws Error for asymmetric input
+    // Problem that the kernel computes in that case; throws Error for asymmetric input.
     const Problem& problem);
 float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
 
@@ -92,7 +92,7 @@ class PackedSlot {
   // the slot has memory of its own. Throws Error that names `what` if the facts do not fit.
   void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
   SlotFacts facts() const;
-  // equal bytes elsewhere
+  // Equal bytes elsewhere.
   void move_to(const uint8_t* packed) { view_.data = packed, memory_ = nullptr; }
 
   // Finishes one row after the product, outputs [n0, n0 + n): adds the bias, then applies output
@@ -144,7 +144,7 @@ class PreparationTable {
     uint32_t form;
     ActParams act;
   };
-  // returns the index of the preparation for this slot's input
+  // Returns the index of the preparation for this slot's input.
   uint32_t add(const PackedSlot& slot);
   const std::vector<Form>& forms() const { return forms_; }
   const std::vector<Preparation>& all() const { return preparations_; }

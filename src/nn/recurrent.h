@@ -17,8 +17,8 @@ struct RecurrentShape {
   size_t in = 0;     // columns of the input projections
   size_t mixed = 0;  // columns of intermediate results after the convolution
   size_t out = 0;    // columns that the output projection reads
-  // parts of the state that can be advanced by different threads; 0: the layer is only a
-  // convolution
+  // Parts of the state that can be advanced by different threads; 0: the layer is only a
+  // convolution.
   size_t heads = 0;
   size_t state = 0;
 };

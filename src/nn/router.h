@@ -29,7 +29,7 @@ struct RouterOutput {
   float* weights = nullptr;  // [T, slots]
   // [T] receives the sum of the weights of identity experts; may be null
   float* zero_weights = nullptr;
-  // written as the id of a slot with an identity expert, whose weight becomes 0
+  // Written as the id of a slot with an identity expert, whose weight becomes 0.
   int32_t zero_id = 0;
 };
 

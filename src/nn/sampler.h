@@ -41,7 +41,7 @@ struct SamplingParams {
   int min_tokens = 0;  // stop tokens are banned until so many tokens were produced
   std::vector<TokenBias> logit_bias;
   std::vector<int32_t> allowed_tokens;  // only these tokens may be chosen; empty: all
-  // sequences of tokens that the answer must not contain
+  // Sequences of tokens that the answer must not contain.
   std::vector<std::vector<int32_t>> bad_words;
 };
 // Throws Error that names the parameter which is out of range.

@@ -90,7 +90,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
 
 struct ExpertShape {
   size_t intermediate = 0;  // outputs of gate and up
-  // index of the preparation of x that gate and up read
+  // Index of the preparation of x that gate and up read.
   uint32_t gate_preparation = 0, up_preparation = 0;
 };
 
@@ -162,7 +162,7 @@ struct MoeSchedule : Schedule {
 void schedule_moe(const MoeShape& shape, std::span<const int32_t> ids, size_t tokens,
                   size_t threads, const Caches& caches, MoeSchedule& out);
 
-// most groups that work is divided into; further nodes share one
+// Most groups that work is divided into; further nodes share one.
 inline constexpr size_t kMostNodes = 8;
 
 // Distributes the indices of a phase: a member takes those of its own node first, then helps other
@@ -212,7 +212,7 @@ class Borrowed {
     return m;
   }
   static std::vector<std::unique_ptr<T>>& shelf() {
-    // never freed, because it must outlive static layers
+    // Never freed, because it must outlive static layers.
     static auto* list = new std::vector<std::unique_ptr<T>>;
     return *list;
   }

@@ -22,7 +22,7 @@
 
 namespace moebius {
 
-// returns x rounded to the nearest number of the type, ties to even
+// Returns x rounded to the nearest number of the type, ties to even.
 float round_to(XType type, float x);
 
 // Says how the granules of one weight matrix are rounded to codes. A granule is the set of weights

@@ -44,7 +44,7 @@ inline void choose_copies(std::span<const int32_t> ids, const ExpertCopies& c,
     const uint32_t n = count(ids[i]);
     if (n < 2) continue;
     const std::span<const uint32_t> all = c.copies.subspan(c.first[static_cast<size_t>(ids[i])], n);
-    // breaks ties differently from route to route
+    // Breaks ties differently from route to route.
     const size_t turn = i + static_cast<size_t>(ids[i]);
     uint32_t best = all[turn % n];
     const auto end = [&](uint32_t place) { return busy[c.rank_of[place]] + cost(place); };

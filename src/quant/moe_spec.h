@@ -65,10 +65,10 @@ struct RouterSpec {
   bool softmax_after_topk =
       false;  // scores are the softmax over the k chosen logits (GPT-OSS, Granite, Renormalize)
   bool renormalize = false;
-  // added to the sum that weights are divided by (1e-20 for DeepSeek-V3)
+  // Added to the sum that weights are divided by (1e-20 for DeepSeek-V3).
   float renormalize_epsilon = 0.0f;
   size_t groups = 0, topk_group = 0;  // 0: no groups
-  // a group's score is the sum of its two best scores (with bias); false: its best score
+  // A group's score is the sum of its two best scores (with bias); false: its best score.
   bool group_score_top2 = false;
   bool has_bias = false;          // true: a correction bias is added to scores for the choice only
   float scaling = 1.0f;           // routed_scaling_factor
@@ -77,7 +77,7 @@ struct RouterSpec {
   bool per_expert_scale = false;  // a stored factor per expert (Gemma-4)
   float jitter_epsilon = 0.01f;   // of the sparse mixer
   size_t zero_experts = 0;        // identity experts, numbered after the real ones
-  // fused shared experts, appended to each token's experts with weight 1 (or 1/scaling)
+  // Fused shared experts, appended to each token's experts with weight 1 (or 1/scaling).
   size_t shared_slots = 0;
   uint64_t seed = 0;  // of kSimulated
   bool operator==(const RouterSpec&) const = default;

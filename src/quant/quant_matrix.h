@@ -24,7 +24,7 @@
 namespace moebius {
 
 enum class CodeType : uint8_t {
-  // one signed byte per code, of `bits` 1..8: int-quantized, and widths that a reader unpacked
+  // One signed byte per code, of `bits` 1..8: int-quantized, and widths that a reader unpacked.
   kInt8,
   kInt8Offset,  // one byte per code, value + 128: pack-quantized 8 bit as stored
   kInt4Offset,  // two codes per byte, low nibble first, value + 8: pack-quantized 4 bit as stored

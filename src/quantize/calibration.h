@@ -53,7 +53,7 @@ class Calibration final : private ModuleTap {
   void reach(int layer);
   bool has(int layer) const;
   bool runs(int layer) const;  // true: the model has such a layer
-  // rows after the layers that were reached
+  // Rows after the layers that were reached.
   const RowStore& hidden() const { return run_.hidden(); }
   const LayerStages& stages() const { return run_.stages(); }
 
@@ -104,7 +104,7 @@ class Calibration final : private ModuleTap {
 
 // Memory and disk space of calibration, in addition to that of quantizing modules.
 struct CalibrationCost {
-  // bytes of the stage with most weights while it runs, with rows of one window
+  // Bytes of the stage with most weights while it runs, with rows of one window.
   uint64_t stage = 0;
   uint64_t rows = 0;     // bytes of kept rows, in memory or in scratch files
   uint64_t moments = 0;  // bytes of moments of a layer, in memory while its modules are quantized

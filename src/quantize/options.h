@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// whose arithmetic is reproduced (quant/encode.h)
+// Whose arithmetic is reproduced (quant/encode.h).
 enum class RtnMatch : uint8_t { kLlmcompressor, kF32 };
 enum class QuantizeMethod : uint8_t {
   kRtn,     // round to nearest

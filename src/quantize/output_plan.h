@@ -47,7 +47,7 @@ struct OutputPlan {
   std::vector<Shard> shards;
   bool index = false;  // true: model.safetensors.index.json is written
   uint64_t source_bytes = 0, output_bytes = 0, parameters = 0;
-  // for quantized modules: bytes written, number of weights
+  // For quantized modules: bytes written, number of weights.
   uint64_t chosen_bytes = 0, chosen_weights = 0;
   uint64_t unit_memory = 0;    // largest memory of a unit
   std::deque<Module> decoded;  // FP8 matrices of parts that are not run

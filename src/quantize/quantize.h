@@ -71,7 +71,7 @@ class QuantizeJob {
   void begin();
   void plan_calibration();
   void make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress);
-  // the source with these layers as the written shards have them
+  // The source with these layers as the written shards have them.
   Checkpoint made_layers(Range layers) const;
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void keep_journal();
@@ -85,7 +85,7 @@ class QuantizeJob {
   OutputPlan plan_;
   QuantizeForecast forecast_;
   std::string partial_;  // path of the unfinished folder
-  // files to copy, with their names in the target
+  // Files to copy, with their names in the target.
   std::vector<std::pair<std::string, std::string>> others_;
   struct State;
   std::shared_ptr<State> state_;

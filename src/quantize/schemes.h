@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// version of compressed-tensors that results claim
+// Version of compressed-tensors that results claim.
 inline constexpr std::string_view kSectionVersion = "0.19.0";
 
 struct SchemeName {

@@ -15,7 +15,7 @@ size_t tokens_of(const TokenWindows& windows);
 
 class StageRun {
  public:
-  // checkpoint and windows must outlive this. scratch: folder of RowStore; "": memory.
+  // Checkpoint and windows must outlive this. scratch: folder of RowStore; "": memory.
   StageRun(const Checkpoint& checkpoint, const TokenWindows& windows, ModelOptions options,
            const std::string& scratch);
   const LayerStages& stages() const { return stages_; }

@@ -14,10 +14,10 @@ class AffinityMask {
   static AffinityMask current() noexcept;    // mask of the calling thread
   static AffinityMask of(int cpu) noexcept;  // only that CPU
   static AffinityMask of(
-      // only these CPUs; numbers that the machine does not have are ignored
+      // Only these CPUs; numbers that the machine does not have are ignored.
       const std::vector<int>& cpus) noexcept;
   static AffinityMask all() noexcept;  // every possible CPU; the system grants what it allows
-  // sets the calling thread's mask; false if the mask is unknown or refused
+  // Sets the calling thread's mask; false if the mask is unknown or refused.
   bool apply() const noexcept;
   std::vector<int> cpus() const;  // ascending; {} if the mask is unknown
 

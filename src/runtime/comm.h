@@ -41,7 +41,7 @@ class CommError : public Error {
 struct CommPhase {
   CommPhase(const char* name, int of_layer = -1)  // NOLINT: implicit on purpose
       : what(name), layer(of_layer) {}
-  // marks a wait of unknown length: the thread sleeps early instead of spinning
+  // Marks a wait of unknown length: the thread sleeps early instead of spinning.
   CommPhase asleep() && {
     idle = true;
     return *this;
@@ -120,7 +120,7 @@ class Comm {
   double timeout() const noexcept;
   void set_step(uint64_t serial);  // number of the current step, for messages
   void set_spin(bool spin);        // false: waits yield at once, for more ranks than CPUs
-  // receives what this rank waits for (witness.h); null: nowhere
+  // Receives what this rank waits for (witness.h); null: nowhere.
   void set_whereabouts(Whereabouts* seen);
   const CommCounters& counters() const noexcept;
 
@@ -158,7 +158,7 @@ class Patience {
   Comm& comm_;
   double before_;
 };
-// deadline while other ranks may be loading weights
+// Deadline while other ranks may be loading weights.
 inline constexpr double kLoadingSeconds = 30 * 60;
 
 // Returns the communicator of a run with one rank: every exchange is a copy or does nothing.

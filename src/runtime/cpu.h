@@ -55,7 +55,7 @@ struct Caches {
 struct Cpu {
   Arch arch = Arch::kOther;
   uint32_t features = 0;
-  // as the system reports them, or typical_caches() if only the features were named
+  // Sizes as the system reports them, or typical_caches() if only the features were named.
   Caches caches = {};
   bool here = false;  // this machine's: it needs the functions of a kernel, not only its facts
   bool has(uint32_t needed) const { return (features & needed) == needed; }

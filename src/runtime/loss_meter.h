@@ -57,7 +57,7 @@ class LossMeter {
   void restart(int64_t now) noexcept {
     start_ = now, cpu_ = thread_cpu_ns(), waited_ = thread_waited_ns(), away_ = 0;
   }
-  // excludes time that the thread slept or spent elsewhere
+  // Excludes time that the thread slept or spent elsewhere.
   void away(int64_t ns) noexcept { away_ += ns; }
   // Call after a region: returns the lost share of a full window, or a negative number until the
   // window is full.

@@ -52,7 +52,7 @@ class AlignedBuffer {
 class WeightMemory {
  public:
   WeightMemory() = default;
-  // zeros, so that bytes that packing skips are the same every time
+  // Zeros, so that bytes that packing skips are the same every time.
   explicit WeightMemory(size_t bytes);
   WeightMemory(std::shared_ptr<const void> holder, std::span<const uint8_t> bytes)
       : holder_(std::move(holder)), held_(bytes) {}
@@ -131,7 +131,7 @@ size_t release_workspaces();
 // Memory of this process and machine in bytes; 0 if the system does not tell.
 uint64_t peak_resident_bytes();  // VmHWM
 uint64_t resident_bytes();       // VmRSS
-// what this process can still allocate: the smallest of memory_limits()
+// Bytes that this process can still allocate: the smallest of memory_limits()
 uint64_t available_memory_bytes();
 
 }  // namespace moebius

@@ -16,7 +16,7 @@ class NodeMemory {
   // Announces that the calling thread writes [p, p + bytes) next and that the pages shall be on
   // `node`, counted from 0. Best effort.
   virtual void begin(const void* p, size_t bytes, size_t node) noexcept = 0;
-  // ends begin(): the calling thread's pages are placed where it runs again
+  // Ends begin(): the calling thread's pages are placed where it runs again.
   virtual void end() noexcept = 0;
   // Announces, before anything is written, that neighbouring bytes of [p, p + bytes) belong to
   // different nodes, so that no huge pages are used.

@@ -85,7 +85,7 @@ class ThreadPool {
     Stay& operator=(const Stay&) = delete;
   };
 
-  // at places_on() of what the calling thread may use
+  // At places_on() of what the calling thread may use.
   explicit ThreadPool(size_t threads = default_thread_count());
   explicit ThreadPool(const CpuList& list);  // pinned to exactly these CPUs
   ~ThreadPool();

@@ -14,7 +14,7 @@ namespace moebius {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // returns true when the message is done; throws CommError if it never will be
+  // Returns true when the message is done; throws CommError if it never will be.
   virtual bool test() = 0;
 };
 
@@ -27,7 +27,7 @@ class Transport {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
   virtual const std::string& host(int rank) const = 0;
-  // in bytes; the caller divides longer messages
+  // In bytes; the caller divides longer messages.
   virtual size_t largest_message() const noexcept = 0;
 
   // Start a message. Messages with the same sender, receiver and tag arrive in the order of their

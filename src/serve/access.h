@@ -19,7 +19,7 @@ struct AccessRules {
   std::vector<ApiKey> keys;        // empty: no key is needed
   bool loopback = true;            // true: bound to this machine, so Host must name it
   std::vector<std::string> hosts;  // further names that Host may have
-  // origins of web pages that may send requests, compared exactly
+  // Origins of web pages that may send requests, compared exactly.
   std::vector<std::string> origins;
   bool open_metrics = false;
 };

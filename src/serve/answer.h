@@ -57,7 +57,7 @@ std::string json_quoted(std::string_view text);
 class LogprobLists {
  public:
   LogprobLists(const TokenTexts& texts, bool chat) : texts_(&texts), chat_(chat) {}
-  // known false: the first token of a prompt, which has no probability
+  // Known false: the first token of a prompt, which has no probability.
   void add(const GeneratedToken& token, bool known = true);
   bool empty() const { return count_ == 0; }
   std::string json() const;

@@ -21,7 +21,7 @@ struct EngineGeneratorOptions {
   double read_roof = 0;      // measured bytes per second; 0: not measured
   bool disk = false;         // true: the engine has a prompt cache on disk
   std::vector<int32_t> eos;  // end tokens that need not be reported when they end an answer
-  // returns figures of all ranks; empty: there is one rank
+  // Returns figures of all ranks; empty: there is one rank.
   std::function<std::vector<RankFigures>()> ranks;
   std::shared_ptr<StepTurns> turns;  // shared with other generators; null: none
   std::shared_ptr<void> weights;  // owner of what the engine points to; released with this object
@@ -29,7 +29,7 @@ struct EngineGeneratorOptions {
 
 class EngineGenerator final : public Generator {
  public:
-  // the engine must outlive this
+  // The engine must outlive this.
   EngineGenerator(TextEngine& engine, EngineGeneratorOptions options);
   ~EngineGenerator() override;
 

@@ -29,7 +29,7 @@ struct GenerationRequest {
   uint64_t seed = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::vector<int32_t> allowed_tokens;  // only these tokens may be chosen; empty: all
-  // sequences of tokens that an answer must not contain
+  // Sequences of tokens that an answer must not contain.
   std::vector<std::vector<int32_t>> bad_words;
   size_t max_new = 0, min_new = 0;
   std::vector<int32_t> stop_tokens;  // end-of-text tokens and those of the request
@@ -44,7 +44,7 @@ struct GenerationRequest {
   std::vector<int32_t> prediction;  // text that the answer may resemble: drafts are looked up in it
   std::string client, salt;
   std::shared_ptr<const Grammar> grammar = nullptr;  // constrains the answers; null: any text
-  // for vectors: tokens at the start of the prompt whose vectors are not needed
+  // For vectors: tokens at the start of the prompt whose vectors are not needed.
   size_t prompt_skipped = 0;
 };
 
@@ -77,11 +77,11 @@ struct GenerationEvent {
   size_t cached_tokens = 0;                   // tokens of the prompt that were in the cache
   size_t drafts_right = 0, drafts_wrong = 0;  // since the answer began
   double queue_seconds = 0;                   // from submit() until the request first ran
-  // the prompt's tokens from the second on, if requested; in several events
+  // The prompt's tokens from the second on, if requested; in several events.
   std::vector<GeneratedToken> prompt;
 };
 
-// phase while weights are being loaded again
+// Phase while weights are being loaded again.
 inline constexpr std::string_view kLoadingPhase = "loading";
 
 struct GeneratorStats {

@@ -133,7 +133,7 @@ class HttpReader {
   std::optional<uint64_t> length_;
   HttpRequest request_;
   std::string head_;  // bytes of the head so far
-  // offset of the current line; offset of the second line
+  // Offset of the current line; offset of the second line.
   size_t line_begin_ = 0, headers_begin_ = 0;
   size_t lines_ = 0;
   std::string line_;  // chunk line so far
@@ -162,7 +162,7 @@ class HttpExchange {
   // Called when the code that answers threw: sends 500 if nothing was sent yet, else closes the
   // connection.
   virtual void fail() noexcept = 0;
-  // called if the client left, or the exchange failed, before the end
+  // Called if the client left, or the exchange failed, before the end.
   std::function<void()> on_gone;
 };
 using HttpExchangePtr = std::shared_ptr<HttpExchange>;
@@ -210,7 +210,7 @@ class HttpServer {
   virtual void run() = 0;  // returns after stop()
   // thread-safe: runs `work` on the event thread
   virtual void post(std::function<void()> work) = 0;
-  // runs `work` later; from the event thread only
+  // Runs `work` later; from the event thread only.
   virtual void after(HttpTime time, std::function<void()> work) = 0;
   // Calls `work` on the event thread for each SIGTERM and SIGINT.
   virtual void on_signal(std::function<void()> work) = 0;

@@ -43,7 +43,7 @@ struct ServedModel {
   int64_t created = 0;
   std::string version, commit;
   std::string kernel;
-  // set for a model that returns vectors or scores; null: text
+  // Set for a model that returns vectors or scores; null: text.
   std::shared_ptr<const PoolingPlan> pooling;
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>();
 

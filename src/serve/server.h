@@ -155,7 +155,7 @@ class ApiServer : private HttpHandler {
   ApiError loading_error() const;
   static ApiError draining_error();
   ApiError text_full() const;
-  // in seconds; a step that takes longer counts as stuck
+  // In seconds; a step that takes longer counts as stuck.
   static double longest_step(const GeneratorStats& stats);
   // Queue a job for a thread; false: too many are queued.
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
@@ -181,7 +181,7 @@ class ApiServer : private HttpHandler {
   void fail_generation(const GenerationPtr& g, const ApiError& error);
   void end_generation(GenerationPtr g, int status, std::string_view word);
   static void check_capacity(const Host& host, size_t sequences);
-  // called on a text thread
+  // Called on a text thread.
   static void check_choices(const Host& host, size_t prompts, size_t choices);
   static HttpReply stream_head();
   template <class Work>

@@ -19,7 +19,7 @@ struct WakingOptions {
   std::chrono::milliseconds sleep_after{0};  // 0: weights are released only if the generator died
   std::function<std::unique_ptr<Generator>()> load;        // throws Error
   std::function<void(std::unique_ptr<Generator>)> unload;  // frees everything
-  // receives lines for the log; called from any thread
+  // Receives lines for the log; called from any thread.
   std::function<void(const std::string& words)> say;
 };
 

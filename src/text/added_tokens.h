@@ -42,9 +42,8 @@ class TokenFinder {
   struct Node {
     int32_t fail = 0;
     int32_t pattern = -1;  // pattern that ends at this node; -1: none
-    int32_t report =
-        // nearest node on the failure chain, this one included, at which a pattern ends; 0: none
-        0;
+    // Nearest node on the failure chain, this one included, at which a pattern ends; 0: none.
+    int32_t report = 0;
     uint32_t depth = 0;
   };
   int32_t child(int32_t node, uint8_t byte) const;

@@ -24,7 +24,7 @@ struct ChatInput {
   const Json* tools = nullptr;      // array or null
   const Json* documents = nullptr;  // array or null
   bool add_generation_prompt = true;
-  // object of further variables (enable_thinking, reasoning_effort, ...)
+  // Object of further variables (enable_thinking, reasoning_effort, ...).
   const Json* extra = nullptr;
   std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; absent: the local clock
   // Limits of rendering, in addition to what grows with the input.

@@ -21,14 +21,14 @@ struct TextRules {
   size_t min_new = 0;  // number of tokens before stop strings are recognised
   std::shared_ptr<const AnswerRules> answer = nullptr;  // null: everything is content
   std::shared_ptr<const Grammar> grammar = nullptr;  // that constrains the answer; null: any text
-  // most tokens of reasoning, which is then ended; none: no limit
+  // Most tokens of reasoning, which is then ended; none: no limit.
   std::optional<size_t> thinking_budget = std::nullopt;
   std::vector<int32_t> end_tokens = {};  // tokens that may come only where the grammar may end
 };
 
 class ChoiceText {
  public:
-  // the tokenizer must outlive this
+  // The tokenizer must outlive this.
   ChoiceText(const Tokenizer& tokenizer, const TextRules& rules);
   std::string push(int32_t token);  // returns content that can be passed on
   // Ends the answer and returns what was held back. `cut`: the model did not end it itself.

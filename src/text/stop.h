@@ -25,7 +25,7 @@ class StopMatcher {
   std::vector<std::string> stops_;
   std::vector<std::vector<size_t>>
       border_;  // for each stop string: length of the longest border of each prefix
-  // for each: number of characters matched at the end of the text so far
+  // For each: number of characters matched at the end of the text so far.
   std::vector<size_t> state_;
   std::string held_;
   std::string found_;

@@ -23,7 +23,7 @@ PostProcessor parse_post_processor(const Json* json, const std::string& where);
 struct Tokenizer::Parts {
   std::string file;  // name in messages
   std::vector<AddedToken> added;
-  // added tokens by whether they are matched before or after normalization
+  // Added tokens by whether they are matched before or after normalization.
   std::vector<AddedToken> raw_tokens, normalized_tokens;
   TokenFinder raw_finder, normalized_finder;
   std::unique_ptr<Normalizer> normalizer;

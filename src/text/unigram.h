@@ -45,7 +45,7 @@ class Unigram final : public PieceModel {
     std::optional<int32_t> unk_id;
     bool byte_fallback = false;
     bool bytes = false;  // pieces are raw bytes, and tokens are written with stand-in characters
-    // lowest score, entries in earlier_ids included
+    // Lowest score, entries in earlier_ids included.
     double lowest = std::numeric_limits<double>::infinity();
     std::vector<std::pair<int32_t, size_t>> earlier_ids = {};  // PieceModel::earlier_ids
   };

@@ -80,9 +80,8 @@ struct MatrixPlan {
   uint64_t code_bytes = 0;   // in the file
   uint64_t scale_bytes = 0;  // in the file: scales, zero points, offsets, indices
   ActParams input, output;   // stored static values, read by plan() because they are small
-  bool has_input_scale = false,
-       // a static scale is stored, and is not 0, which means "uncalibrated"
-      has_output_scale = false;
+  // A static scale is stored, and is not 0, which means "uncalibrated".
+  bool has_input_scale = false, has_output_scale = false;
   int layout = 0;  // private to the reader: odd-bit layout, zero-point layout, exponent correction
   std::string warning;  // one sentence for the user; empty: none
 };

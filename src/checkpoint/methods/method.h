@@ -24,7 +24,7 @@ struct RoleAlias {
 // A module that stores quantized tensors and whose scheme is not decided yet.
 struct StoredModule {
   std::string_view name;  // dotted, as in the file
-  // name of the fused tensor that the module is a piece of; else equal to name
+  // Name of the fused tensor that the module is a piece of; else equal to name.
   std::string_view stored_name;
   bool routed_expert = false;
   // A method may move a tensor to the role under which its format reader expects it.

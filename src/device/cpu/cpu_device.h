@@ -39,7 +39,7 @@ struct CudaSettings {
   // it.
   std::string stream = "off";
   CudaStreamed streamed = {};
-  // receives lines about what was measured
+  // Receives lines about what was measured.
   std::function<void(const std::string& line)> note = nullptr;
   size_t item_bytes =
       size_t{64} << 20;  // most bytes of rows that each side of a divided layer computes at a time

@@ -44,7 +44,7 @@ struct ExpertSource {
 struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;
   std::unique_ptr<LinearLayer> router;
-  // null unless experts may move between ranks
+  // Null unless experts may move between ranks.
   std::unique_ptr<const ExpertSource> source = nullptr;
 };
 MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,

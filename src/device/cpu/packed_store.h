@@ -68,7 +68,7 @@ class PackedStore {
 
   // Returns a value for end_step(); pages that could not be read before are tried again.
   uint64_t begin_step();
-  // throws Error if a page could not be read since begin_step()
+  // Throws Error if a page could not be read since begin_step().
   void end_step(uint64_t began) const;
 
  private:

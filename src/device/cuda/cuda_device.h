@@ -196,7 +196,7 @@ class CudaDevice final : public Device {
   }
   // Counts bytes of weights, next to which blocks have to fit.
   void add_weights(uint64_t bytes) { weights_ += bytes; }
-  // throws Error if the device has not that many bytes
+  // Throws Error if the device has not that many bytes.
   void take_block_bytes(uint64_t bytes) const;
   void give_block_bytes(uint64_t bytes) const { blocks_ -= bytes; }
 
@@ -234,7 +234,7 @@ class CudaDevice final : public Device {
     bool moved = false;  // a copy from `moving` may still be running
     size_t ones_rows = 0, counted = 0;
     StepTables tables;
-    // destination of counts, and their offset on the device
+    // Destination of counts, and their offset on the device.
     std::vector<std::pair<std::span<uint32_t>, size_t>> pending;
   };
   Queue& queue(const Step& step) const;

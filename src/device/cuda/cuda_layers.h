@@ -104,7 +104,7 @@ class CudaExperts {
   };
   const MoeSpec& spec() const { return spec_; }
   size_t slots() const { return router_.slots(); }
-  // kernel of the first expert's up projection
+  // Kernel of the first expert's up projection.
   const std::string& kernel() const { return kernel_; }
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
@@ -122,7 +122,7 @@ class CudaExperts {
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, std::span<const float> zero_weights = {}) const;
   Routed forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y) const;
-  // logits are computed by the layer's router
+  // Logits are computed by the layer's router.
   Routed forward(const ConstRows& x, const Rows& y) const;
 
   // Run with memory on the device, queued on `stream` (null: the default one) without waiting; a

@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-// environment variable with the path of the plugin
+// Environment variable with the path of the plugin.
 inline constexpr const char* kCudaVariable = "MOEBIUS_CUDA_MODULE";
 inline constexpr const char* kCudaFile = "libmoebius_cuda.so";
 

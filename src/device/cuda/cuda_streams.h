@@ -89,7 +89,7 @@ class CudaStreams {
   std::vector<Buffer> buffers_;
   void* copies_ = nullptr;                      // the stream of the copies
   std::vector<const StreamedExperts*> layers_;  // in the order in which they run
-  // by bytes on the CPU and on the device
+  // Measured times by bytes on the CPU and on the device
   std::map<std::pair<size_t, uint64_t>, StreamTimes> times_;
   std::mutex mutex_;
 };

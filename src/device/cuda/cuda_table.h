@@ -167,7 +167,7 @@ inline constexpr size_t kCudaOperands = 7;
 struct CudaRowProgram {
   const CudaRowOp* ops;  // in host memory, read during the call
   size_t count, rows;
-  // data null: the operand is missing, and operations on it are skipped
+  // Data null: the operand is missing, and operations on it are skipped.
   CudaRows operands[kCudaOperands];
   uint32_t cols[kCudaOperands];
   XType type;           // results are rounded to this type
@@ -177,9 +177,8 @@ struct CudaRowProgram {
   // processed as a whole.
   uint32_t part_heads[kCudaOperands];
 };
-inline constexpr size_t kCudaPrograms = 4,
-                        // most programs, and operations of all programs together, per call
-    kCudaRowOps = 16;
+// Most programs, and operations of all programs together, per call.
+inline constexpr size_t kCudaPrograms = 4, kCudaRowOps = 16;
 
 // --- attention over blocks of 128 tokens (device_attention.h) ---
 
@@ -204,7 +203,7 @@ struct CudaTokens {
 struct CudaAttend {
   CudaAttention layer;
   const CudaSequence* sequences;  // [sequence_count] on the device
-  // on the device: addresses of the layer's kind of blocks, sequence by sequence
+  // On the device: addresses of the layer's kind of blocks, sequence by sequence.
   uint8_t* const* blocks;
   size_t offset;            // bytes from a block's begin to the layer's part
   const CudaTokens* tiles;  // on the device, at most cuda_tile_tokens() tokens each
@@ -258,7 +257,7 @@ struct CudaApi {
   // Makes work queued on `stream` from now on wait for what is queued on `before` so far. Not while
   // either is captured.
   CudaStatus (*run_behind)(void* stream, void* before);
-  // from and to the device
+  // Copies within the device.
   CudaStatus (*copy)(void* to, const void* from, size_t bytes, void* stream);
   CudaStatus (*clear)(void* p, size_t bytes, void* stream);  // sets to zero
   // Captures the work queued between both calls as a graph instead of running it.

@@ -13,7 +13,7 @@ enum class HopperScheme : uint8_t {
   kInt4Channel,  // int4 with a scale per output, int8 rows
   kInt8Channel,  // int8 with a scale per output, int8 rows
   kFp8Half,  // e4m3 with a scale per output, e4m3 rows: products of f16, which holds both exactly
-  // as kFp8Half by products of e4m3, which the tensor cores add with fewer bits: approximate
+  // Like kFp8Half, by products of e4m3, which the tensor cores add with fewer bits: approximate.
   kFp8Bytes,
   kInt4Bf16,  // int4 in groups of 128 with bf16 scales, bf16 rows
   kFp4Bf16,   // NVFP4 with bf16 rows, or with FP4 rows, whose numbers bf16 can hold
@@ -138,7 +138,7 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
   const ActSpec& a = q.act;
   const bool one_scale = q.groups == 1 && (q.block_n == 1 || q.block_n >= q.N);
   const bool scales16 = q.scale_type == ScaleType::kBf16 || q.scale_type == ScaleType::kF16;
-  // inputs of a term: those of a group, or a part of them
+  // Inputs of a term: those of a group, or a part of them.
   const bool grouped = q.block_n == 1 && scales16;
   const size_t term = !grouped                                ? 0
                       : q.groups == 1 || q.block_k % 128 == 0 ? 128

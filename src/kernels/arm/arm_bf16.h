@@ -76,10 +76,9 @@ struct Flags {
 static_assert(sizeof(Flags) == 16);
 
 struct Shape {
-  size_t groups, group_k,
-      // a group is a stretch of K on which the scales of weights and of rows are constant
-      K_padded;
-  // inputs per scale of weights and per scale of rows (K_padded: one scale)
+  // A group is a stretch of K on which the scales of weights and of rows are constant.
+  size_t groups, group_k, K_padded;
+  // Inputs per scale of weights and per scale of rows (K_padded: one scale).
   size_t weight_k, row_k;
   size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
       flag_bytes;  // bytes: codes of 16 inputs; then the parts of one group of a panel
@@ -193,7 +192,7 @@ inline int headroom(uint32_t top) {
 }
 
 struct PanelLayout {
-  // pairs of rows; offsets after the operands, which start at 0
+  // Pairs of rows; offsets after the operands, which start at 0.
   size_t pairs, factors, group_factors, bytes;
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
@@ -226,7 +225,7 @@ inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 
 // first-level cache.
 struct Blocking {
   size_t chunk_groups, chunks, chunk_k, panels;
-  // sizes per panel; offset of sums that wait for the next chunk; total bytes
+  // Sizes per panel; offset of sums that wait for the next chunk; total bytes.
   size_t codes, extras, state, bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {

@@ -55,7 +55,7 @@ inline bool of_integers(const Problem& p) {
 }
 
 struct Shape {
-  // a group: stretch of K on which the scales of weights and of rows are constant
+  // A group: stretch of K on which the scales of weights and of rows are constant.
   size_t groups, group_k, K_padded;
   size_t weight_k, row_k;          // inputs per scale of weights and of rows
   size_t size;                     // bytes per code

@@ -236,7 +236,7 @@ struct Product {
   const PanelLayout l;
   const float factor;
   const GlobalScale G;
-  // factor of sums of e4m3: undoes what remains of weights being too small and rows being raised
+  // Factor of sums of e4m3: undoes what remains of weights being too small and rows being raised.
   const float rest;
 
   Product(const GemmArgs& args, float rest_of_codes)

@@ -120,7 +120,7 @@ struct InTurnProduct {
                     vaddq_f32(acc[r][i], vdupq_n_f32(0)));
       return;
     }
-    // a copy, because sums whose address is taken would not stay in registers
+    // A copy, because sums whose address is taken would not stay in registers.
     float32x4_t out[R][V];
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < V; ++i)
         out[r][i] = acc[r][i];
@@ -242,7 +242,7 @@ struct InTurn : InTurnProduct {
       auto* to = reinterpret_cast<float*>(a.scratch);
       for (size_t k = 0; k < s.K_padded; ++k, from += kNr * Codec::kSize, to += 8)
         expand_input(codec, from, to, std::make_integer_sequence<int, kCount / 4>{});
-      // makes sure that operands are written before they are loaded
+      // Makes sure that operands are written before they are loaded.
       asm volatile("" : : : "memory");
       for (size_t i = 0; i < kCount && n + i < a.n1; i += 8) {
         const float* w = reinterpret_cast<const float*>(a.scratch) + i * s.K_padded;

@@ -145,9 +145,8 @@ struct Blocking {
   size_t chunk_groups, chunks;  // groups per chunk of K (if grouped); number of chunks
   size_t chunk_k;               // inputs per chunk
   size_t panels;                // panels decoded at once
-  size_t codes, extras, state,
-      // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; total
-      bytes;
+  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; total
+  size_t codes, extras, state, bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
   constexpr size_t kChunkK = 2048, kPanelBytes = 16384, kMostPanels = 8;

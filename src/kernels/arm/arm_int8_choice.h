@@ -38,15 +38,13 @@ struct TileRule {
 
 struct Engine {
   const char* name;
-  uint8_t pairs, pairs_few,
-      // largest tile: one group; the same with operands made in registers; several groups
-      pairs_grouped;
+  // Largest tile: one group; the same with operands made in registers; several groups.
+  uint8_t pairs, pairs_few, pairs_grouped;
   uint8_t streams_one, streams_pair,
       streams_two_pairs;  // panels at a time, for one row, one pair and two pairs
-  bool
-      // plain 4-bit codes are decoded in hand-written loops; with groups, 4 outputs at a time for 3
-      // and more pairs
-      registers;
+  // Plain 4-bit codes are decoded in hand-written loops; with groups, 4 outputs at a time for 3 and
+  // more pairs.
+  bool registers;
   const TileRule* rules;
   size_t count;
 };
@@ -92,14 +90,12 @@ struct TileMap {
 struct TileChoice {
   Form form;
   uint8_t pairs;
-  bool
-      // plain 4-bit codes with groups, decoded in registers: tiles of 3 and more pairs may compute
-      // 4 outputs at a time
-      four_outputs;
-  size_t
-      // inputs per chunk of K; 0: tiles with operands in registers (kTwelveOutputs: its last
-      // outputs) process all of K at once
-      chunk;
+  // Plain 4-bit codes with groups, decoded in registers: tiles of 3 and more pairs may compute 4
+  // outputs at a time.
+  bool four_outputs;
+  // Inputs per chunk of K; 0: tiles with operands in registers (kTwelveOutputs: its last outputs)
+  // process all of K at once.
+  size_t chunk;
 };
 
 // Returns the inputs per chunk of K that stay in the first-level cache together with the rows of a

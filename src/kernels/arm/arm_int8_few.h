@@ -13,7 +13,7 @@ namespace moebius {
 namespace {
 namespace int8_family {
 
-// What an engine without hand-written tiles says.
+// Defaults of an engine without hand-written tiles.
 //   has_tile       tile() gives the sums as floats
 //   has_store      tile_store() leaves finished outputs
 //   has_registers  out of packed codes: registers() gives the sums of one tile, registers_streams() of

@@ -157,9 +157,8 @@ struct Tile {
   size_t w_group, extras_group;  // bytes from group to group
   size_t zeros_at, sums_at;      // offsets of zeros and sums of the weights from the scales
   size_t stream;                 // bytes to the panel that the next stream reads
-  const int32_t*
-      // sums of the rows' codes in the first group, 4 per pair; null: weights have no zero points
-      sums;
+  // Sums of the rows' codes in the first group, 4 per pair; null: weights have no zero points.
+  const int32_t* sums;
   size_t sums_group;         // int32s from group to group
   const int32_t* row_zeros;  // 4 per pair
   const float*

@@ -143,7 +143,7 @@ struct ByteCodec {
 
 template <class Codec, bool kSums>
 [[gnu::always_inline]] inline void put_steps(Rows& r, size_t steps, uint8_t* out, Sums& sums) {
-  // steps between settling: two additions of at most 256 per step fit 16 bits
+  // Steps between settling: two additions of at most 256 per step fit 16 bits.
   constexpr size_t kSettled = 64;
   size_t since = 0;
   for (; steps >= Codec::kSteps; steps -= Codec::kSteps, out += Codec::kBytes) {

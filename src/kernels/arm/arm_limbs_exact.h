@@ -134,7 +134,7 @@ struct Exact {
   // Computes tile t of rows with blocks [b, end) of the panel in scratch.
   template <int P>
   [[gnu::noinline]] void tile(size_t t, size_t n, size_t b, size_t end) const {
-    // makes sure that operands in scratch are written before they are loaded
+    // Makes sure that operands in scratch are written before they are loaded.
     asm volatile("" : : : "memory");
     const size_t pair = map.first(t), steps = s.block_k / kKr, row = 4 * s.block_k + 32;
     const uint8_t* x = a.panel + 2 * pair * tile_row_bytes(s) + b * row * P;

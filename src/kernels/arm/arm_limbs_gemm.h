@@ -292,7 +292,7 @@ struct Product {
     const uint8_t* scales = w;
     w += s.head_bytes;
     const uint8_t* before = nullptr;  // scales of the previous block
-    // initialized, because g++ does not see that the second is read after a first block only
+    // Initialized, because g++ does not see that the second is read after a first block only.
     int32x4_t acc[S][4] = {};
     [[maybe_unused]] bool rest = false;  // true: h is not zero
     const auto refine = [&]() __attribute__((always_inline)) {
@@ -394,7 +394,7 @@ struct Product {
     const uint8_t* w = Codec::kFour ? a.scratch : panel(n) + s.head_bytes;
     const size_t apart = Codec::kFour ? panel_scratch() : s.stride(), between = panel_scratch();
     const uint8_t* spread = a.scratch + kNr * s.K_padded;
-    // makes sure that operands in scratch are written before they are loaded
+    // Makes sure that operands in scratch are written before they are loaded.
     asm volatile("" : : : "memory");
     ask_for_extras(unit * Isa::kRows, P * Isa::kRows);
     const size_t in_group = s.group_blocks(), steps = s.block_k / kKr;

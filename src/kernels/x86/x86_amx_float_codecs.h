@@ -176,7 +176,7 @@ struct Shifted : Codec {
     const __m512i both = _mm512_or_si512(halves, _mm512_slli_epi32(halves, 16));
     return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80)), _mm512_loadu_ps(scales)};
   }
-  // use those of Codec
+  // Use those of Codec.
   void values(__m512i, const Zeros&, __m512 (&)[Codec::kUnit]) const = delete;
   [[gnu::always_inline]] void decode(__m512i v, const Zeros& z,
                                      __m512i (&out)[Codec::kUnit / 2]) const {

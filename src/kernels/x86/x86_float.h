@@ -56,7 +56,7 @@ struct Shape {
   size_t step;             // groups consist of whole steps; a power of two, like unit
   size_t unit, unit_bits;  // codes in 32 bits, and the logarithm of their number
   size_t groups;  // a group: inputs on which the scales of weights and of rows are constant
-  // inputs of a group; most_k: rounded up to whole steps (not for ragged groups)
+  // Inputs of a group; most_k: rounded up to whole steps (not for ragged groups).
   size_t group_k, most_k;
   size_t K_padded;         // most packed inputs: the steps of all groups
   size_t K_rows;           // inputs of a row, rounded up to whole steps

@@ -55,7 +55,7 @@ struct Shape {
   size_t per_scale;               // groups that share scales of weights
   size_t step;                    // inputs of a tile for TILELOADD
   size_t group_codes, group_scale_bytes;  // bytes of one group in a panel
-  // byte offsets in a panel; stride: from panel to panel
+  // Byte offsets in a panel; stride: from panel to panel.
   size_t scales, zeros, sums, row_sums, stride;
 };
 Shape shape_of(const Problem& p);

@@ -128,7 +128,7 @@ class ManyRows {
     const size_t end = k + b_.chunk < s_.K_padded ? k + b_.chunk : s_.K_padded;
     ahead_ = {next + k * kInputBytes, s_.stride, panels,
               panels == 0 ? 0 : (end - k) * kInputBytes / 64, 0};
-    // spread over half of the steps, because memory is slow
+    // Spread over half of the steps, because memory is slow.
     const size_t steps = (c.k1 - c.k0) / 16 * ((t_.tiles + 1) / 2);
     ahead_.part = (ahead_.lines + steps - 1) / steps;
   }

@@ -41,7 +41,7 @@ class Ahead {
 
  private:
   static constexpr size_t kLine = 64;
-  // bytes of rows: longer rows are prefetched within themselves
+  // Bytes of rows: longer rows are prefetched within themselves.
   static constexpr size_t kMost = 128 << 10;
   struct Lines {
     const uint8_t* next = nullptr;

@@ -16,7 +16,7 @@ namespace moebius {
 class CallSink {
  public:
   virtual ~CallSink() = default;
-  // returns the tool, or null if the request offers none of that name
+  // Returns the tool, or null if the request offers none of that name.
   virtual const Tool* tool(std::string_view name) const = 0;
   virtual void begin(std::string_view name, std::string_view id) = 0;
   virtual void arguments(std::string_view bytes) = 0;
@@ -35,7 +35,7 @@ class CallParser {
   virtual Take put(char c) = 0;
   // Called at the end of the answer. Returns false if the section is not complete.
   virtual bool finish() { return false; }
-  // the name of the current call is known, its end is not
+  // The name of the current call is known, its end is not.
   bool in_call() const { return in_call_; }
   // Completes the arguments of the current call, if there is one.
   void close() {

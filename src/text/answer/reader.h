@@ -54,7 +54,7 @@ class AnswerWriter final : public CallSink {
 inline constexpr size_t kNoMarker = SIZE_MAX;
 struct MarkerAt {
   size_t marker = kNoMarker;  // marker that the text ends with
-  // length of that marker; without one, length of the end that may begin a marker
+  // Length of that marker; without one, length of the end that may begin a marker.
   size_t bytes = 0;
 };
 // Finds a marker at the end of a text that has no complete marker before its last byte.

@@ -33,7 +33,7 @@ class GrammarBudget {
  public:
   explicit GrammarBudget(const GrammarLimits& limits = {}) : limits_(limits) {}
   const std::string& path() const { return path_; }
-  // sets the path for errors of the following work
+  // Sets the path for errors of the following work.
   void at(std::string path) { path_ = std::move(path); }
 
   void work(size_t steps) {

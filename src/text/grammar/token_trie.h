@@ -49,7 +49,7 @@ class TokenTrie {
   bool strips_first_space() const { return strips_; }
   // UINT32_MAX: no token begins with this byte
   uint32_t child_of_root(uint8_t byte) const { return roots_[byte]; }
-  // returns the longest token that the text begins with; -1: none
+  // Returns the longest token that the text begins with; -1: none.
   int32_t longest_in(std::string_view text) const;
 
  private:
