@@ -40,7 +40,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options) {
                           nullptr, host_cpu(), {options.type, options.policy});
   KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices);
   if (options.predictor) plan_predictor(checkpoint, options.kv(), devices, plan);
-  plan.devices.clear();  // they end here
+  plan.devices.clear();  // the devices end here
   return plan;
 }
 
@@ -57,14 +57,15 @@ void SequenceState::reserve(size_t tokens) {
   for (size_t k = 0; k < kinds_.size(); ++k) {
     std::vector<BlockId>& table = tables_[k];
     while (table.size() < blocks) {
-      if (!kinds_[k].cuttable && table.size() + 1 < blocks) {  // a state that nobody will ask for
+      // Drops a state that no step will read.
+      if (!kinds_[k].cuttable && table.size() + 1 < blocks) {
         table.push_back(kNoBlock);
         continue;
       }
       BlockId id;
       if (!free_[k].empty()) {
         id = free_[k].back(), free_[k].pop_back();
-      } else {  // every block that was ever made is in the table or free
+      } else {  // every allocated block is in the table or free
         id = static_cast<BlockId>(
             table.size() - static_cast<size_t>(std::count(table.begin(), table.end(), kNoBlock)));
         pool_->commit(k, id + 1);
@@ -81,7 +82,7 @@ void SequenceState::commit(size_t tokens) noexcept {
     const size_t first = first_block_needed(kinds_[k], length_);
     for (size_t i = std::min(first, tables_[k].size()); i-- > 0;) {
       if (tables_[k][i] == kNoBlock) {
-        if (kinds_[k].cuttable) break;  // nor is there any before it
+        if (kinds_[k].cuttable) break;  // earlier blocks are free, too
         continue;
       }
       free_[k].push_back(tables_[k][i]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model: embedding, layers of attention and MLP or mixture of experts, output projection.
-// Runs rows of any number of sequences in one step; a row's result does not depend on the others,
-// on threads, on devices of one class, or on how a prompt was cut into steps.
+// Loads and runs a whole model: embedding, layers of attention and MLP or mixture of experts,
+// output projection. It runs rows of any number of sequences in one step; a row's result does not
+// depend on the others, on threads, on devices of one class, or on how a prompt was cut into steps.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,39 +26,43 @@ struct RankFigures;
 struct ModelOptions {
   ThreadPool* pool = nullptr;
   DevicePlacement placement;
-  CudaSettings cuda;  // of a placement that names such a device
+  CudaSettings cuda;  // used if the placement names a CUDA device
   Policy policy;
   ActRequest act;
-  XType type = XType::kBf16;  // of activations between layers
-  // Of keys and values; none: as the checkpoint declares (kv_cache_scheme), else as the activations.
+  XType type = XType::kBf16;  // type of activations between layers
+  // Type of stored keys and values; unset: as the checkpoint declares (kv_cache_scheme), else the
+  // activation type.
   std::optional<KvType> kv_type;
-  size_t context = 0;  // longest sequence that will be run; 0: what the config allows
-  std::function<void(uint64_t bytes)> progress;  // file bytes read
-  // Folder of weights that were packed before (device/cpu/packed_store.h); "": packed into memory.
+  size_t context = 0;  // longest sequence in tokens; 0: the most that the config allows
+  std::function<void(uint64_t bytes)> progress;  // called with the bytes of files that were read
+  // Folder of weights that were packed before (device/cpu/packed_store.h); "": weights are packed
+  // into memory at each load.
   std::string pack_dir;
-  // Beside the weights, on the rank that has the least; 0: not known.
+  // Free bytes beside the weights on the rank that has the least; 0: not known.
   uint64_t memory_left = 0;
-  // Of several that run the model together (ranks.h); null: this process has all of it. Outlives the
+  // Ranks that run the model together (ranks.h); null: this process has all of it. They outlive the
   // model.
   Ranks* ranks = nullptr;
-  // Ranks with experts of their own each: how copies of busy ones are balanced (ranks and spare places
-  // are those of the split), and rank 0's file of loads from run to run ("": none).
+  // Expert parallelism: how copies of busy experts are balanced (ranks and spare places come from
+  // the split), and rank 0's file that keeps expert loads between runs ("": none).
   BalanceSettings balance;
   std::string loads_file;
-  std::function<void(const std::string& line)> warn;  // of what went wrong beside the steps
-  std::function<void(const std::string& line)> note;  // of what is done while weights are loaded
-  ModuleTap* tap =
-      nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
+  std::function<void(const std::string& line)> warn;  // called with failures that do not stop steps
+  // Called with notes about the progress of loading.
+  std::function<void(const std::string& line)> note;
+  // Sees what layers read (device/tap.h); tap and checkpoint outlive the model.
+  ModuleTap* tap = nullptr;
 
-  bool predictor = false;  // with its layer for multi-token prediction (load/predictor_plan.h)
+  // Also loads its layer for multi-token prediction (load/predictor_plan.h).
+  bool predictor = false;
 
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
 };
 
-// The KV cache of a model with these options, from headers alone.
+// Plans the KV cache of a model with these options, from headers alone. Throws Error.
 KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// What one sequence has seen, in memory of its own: for callers without an engine.
+// Keeps what one sequence has seen, in memory of its own; for callers without an engine.
 class SequenceState {
  public:
   SequenceState(std::span<const KvKind> kinds, std::span<const DeviceKinds> devices,
@@ -68,57 +72,60 @@ class SequenceState {
 
  private:
   friend class StepRunner;
-  void reserve(size_t tokens);          // blocks for so many more
-  void commit(size_t tokens) noexcept;  // they are there; gives away what no token reads again
-  std::span<const KvKind> kinds_;       // the model's
+  void reserve(size_t tokens);  // allocates blocks for `tokens` more; throws Error
+  // Counts tokens whose keys are written, and frees blocks that no token reads again.
+  void commit(size_t tokens) noexcept;
+  std::span<const KvKind> kinds_;  // owned by the model
   std::unique_ptr<KvPool> pool_;
   BlockTables tables_;
-  std::vector<std::vector<BlockId>> free_;  // per kind
+  std::vector<std::vector<BlockId>> free_;  // [kind] free blocks
   size_t length_ = 0;
-  std::shared_ptr<const uint64_t> id_;  // on several ranks: tells them when the last copy goes
+  // On several ranks: its last copy tells them that the sequence ended.
+  std::shared_ptr<const uint64_t> id_;
 };
 
 struct StepItem {
   SequenceState* state = nullptr;
-  std::span<const int32_t> tokens;  // at least one
-  bool all_logits = false;          // logits of every token, else of the last one
-  size_t length = 0;                // of the sequence as far as it is known (BatchItem::length)
+  std::span<const int32_t> tokens;  // at least one token
+  bool all_logits = false;          // true: logits of every token; false: of the last one
+  // Length of the sequence as far as it is known (BatchItem::length).
+  size_t length = 0;
 };
 
 std::string_view name_of(Phase phase);
 
 class DecoderModel : public Backend {
  public:
-  // Throws Error: unsupported architecture or module (before anything is read), broken payload. With
-  // ranks, this rank's part: rank 0 is called like any model and tells the others.
+  // Loads a model. Throws Error for an unsupported architecture or module (before anything is read)
+  // and for a broken payload. With ranks it loads this rank's part, and rank 0's model runs the
+  // whole model.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
 
-  // On the other ranks: executes what rank 0 tells until its model is gone.
+  // Other ranks: executes the steps that rank 0 announces, until its model is destroyed.
   virtual void follow() = 0;
-  // Of rank 0, once the others follow: tells them now and then that it is there, and learns that they
-  // are.
+  // Rank 0, once the others follow: starts to exchange signs of life with them.
   virtual void start_beats() {}
-  // What every rank did, as of the last beat (a few seconds old), or asked for now.
+  // Returns what every rank did, as of the last beat (a few seconds old), or asked for now.
   virtual std::vector<RankFigures> rank_figures(bool now) = 0;
 
-  virtual uint64_t loaded_bytes() const = 0;  // of files, for this rank's part
-  virtual size_t layers() const = 0;          // of all ranks
+  virtual uint64_t loaded_bytes() const = 0;  // bytes of files read for this rank's part
+  virtual size_t layers() const = 0;          // number of layers on all ranks
   virtual XType type() const = 0;
-  virtual uint64_t packed_bytes() const = 0;     // weights in memory
-  virtual uint64_t embedding_bytes() const = 0;  // of these
+  virtual uint64_t packed_bytes() const = 0;     // bytes of packed weights in memory
+  virtual uint64_t embedding_bytes() const = 0;  // the part of these that is the token table
   virtual const KvPlan& kv_plan() const = 0;
-  virtual uint64_t weight_bytes_per_token() const = 0;  // packed weights that one token reads
+  // Bytes of packed weights that one token reads.
+  virtual uint64_t weight_bytes_per_token() const = 0;
   virtual SequenceState new_sequence() const = 0;
 
-  // One step: all items' tokens run through the model. logits: [rows, vocab], items in order, one
-  // row each (or one per token). Throws Error for a token id out of range, naming it. Calls from
-  // several threads take turns.
-  // When it throws, every state is as it was.
+  // Runs one step: all items' tokens pass through the model. logits: [rows, vocab], items in order,
+  // one row each (or one per token). Throws Error for a token id out of range; when it throws,
+  // every state is as before. Thread-safe: calls take turns.
   virtual void forward(std::span<const StepItem> items, std::vector<float>& logits) = 0;
   virtual const Profile& profile() const = 0;
   virtual void clear_profile() = 0;
-  virtual const StepStats& last_step() const = 0;  // of the last forward()
+  virtual const StepStats& last_step() const = 0;  // measurements of the last forward()
 };
 
 }  // namespace moebius

@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kMaxSettings = 1 << 20;
 constexpr int64_t kMostFeatures = 1 << 16;
 
-// An object of a file of the folder; empty where there is no such file.
+// Reads an object from a file of the folder; empty if there is no such file.
 Json settings(const std::string& folder, const std::string& name) {
   const std::string path = join_path(folder, name);
   if (!path_exists(path)) return Json::object();
@@ -44,7 +44,7 @@ constexpr std::pair<std::string_view, PoolingMode> kModes[] = {
     {"mean_sqrt_len_tokens", PoolingMode::kMeanSqrt},
     {"weightedmean", PoolingMode::kWeightedMean},
     {"lasttoken", PoolingMode::kLast}};
-// The same as older versions wrote it, in the order in which their results stand.
+// Lists the fields of older versions, in the order in which their results are concatenated.
 constexpr std::pair<std::string_view, PoolingMode> kOldModes[] = {
     {"pooling_mode_cls_token", PoolingMode::kCls},
     {"pooling_mode_max_tokens", PoolingMode::kMax},
@@ -102,7 +102,7 @@ void read_truncation(const Json& config, size_t hidden, PoolingPlan& plan) {
   plan.truncates = !plan.dimensions.empty() || flag(config, "is_matryoshka", false);
 }
 
-// What becomes of a score. `named`: by the path of a class of torch.
+// Reads the activation of a score. named: path of a torch class.
 void read_activation(const std::string& named, const std::string& where, PoolingPlan& plan) {
   if (named.empty() || named.ends_with(".Sigmoid"))
     plan.sigmoid = true;
@@ -121,7 +121,7 @@ constexpr std::pair<std::string_view, PooledLayer::Activation> kActivations[] = 
     {"SiLU", PooledLayer::Activation::kSilu},
     {"Sigmoid", PooledLayer::Activation::kSigmoid}};
 
-// A matrix as torch stores it, [out,in], turned.
+// Reads a matrix that torch stores as [out,in], transposed.
 std::vector<float> read_turned(const TensorStore& store, const char* name, size_t in, size_t out) {
   const TensorInfo& info = store.require(name);
   if (info.shape != std::vector<uint64_t>{out, in})
@@ -182,7 +182,7 @@ PooledLayer read_dense(const std::string& where, size_t width) {
   return layer;
 }
 
-// The classification head of a folder.
+// Reads the classification head of a folder.
 void read_head(const TensorStore& store, size_t hidden, PoolingPlan& plan) {
   const TensorInfo& score = store.require("score.weight");
   plan.scores = true;
@@ -366,8 +366,8 @@ std::vector<float> Pooler::result() const {
 
 std::vector<float> PooledLayer::operator()(std::vector<float> x) const {
   if (unit) cut_vector(x, x.size(), true);
-  // Column by column, so that a compiler may take several outputs at once: sums are in the order of
-  // inputs.
+  // Computes y column by column, so that the compiler can vectorize over outputs; sums are in the
+  // order of inputs.
   const auto times = [&](const std::vector<float>& w, std::vector<float>& y) {
     for (size_t i = 0; i < in; ++i)
       for (size_t o = 0; o < out; ++o) y[o] += x[i] * w[i * out + o];

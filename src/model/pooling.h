@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that give a vector per text, or a score per pair of texts, instead of text: what their folder
-// says of it (sentence-transformers' modules.json, a classification head of one label), and rows
-// becoming a vector. Nothing is guessed: a folder that says nothing makes neither.
+// Reads and runs models that return a vector per text, or a score per pair of texts, instead of
+// text: as their folder says (sentence-transformers' modules.json, or a classification head with
+// one label). Nothing is guessed: a folder that says nothing is neither.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,35 +17,36 @@ namespace moebius {
 
 enum class PoolingMode : uint8_t { kCls, kMax, kMean, kMeanSqrt, kWeightedMean, kLast };
 
-// A module Dense of sentence-transformers: y[out] = activation(x[in] * w[in,out] + bias), and x beside it
-// where it says so.
+// Describes a Dense module of sentence-transformers: y[out] = activation(x[in] * w[in,out] + bias),
+// plus x if `residual` is set.
 struct PooledLayer {
   enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
   Activation activation = Activation::kTanh;
   size_t in = 0, out = 0;
-  std::vector<float> weight;     // [in,out]
-  std::vector<float> bias;       // [out], or empty
-  bool residual = false;         // x is added to the result
-  std::vector<float> projected;  // [in,out], by which x goes where the sizes differ
-  bool unit = false;             // x is made of unit length first
+  std::vector<float> weight;  // [in,out]
+  std::vector<float> bias;    // [out], or empty
+  bool residual = false;      // adds x to the result
+  // [in,out] projects x for the sum if the sizes differ; empty: they are equal.
+  std::vector<float> projected;
+  bool unit = false;  // scales x to unit length first
   std::vector<float> operator()(std::vector<float> x) const;
 };
 
 struct PoolingPlan {
-  bool scores = false;              // a number per pair of texts; else a vector per text
-  std::vector<PoolingMode> modes;   // of vectors: their results stand one behind the other
-  std::vector<PooledLayer> layers;  // behind these
-  bool normalize = false;           // at last
-  bool include_prompt = true;       // tokens of the prompt count
+  bool scores = false;              // true: a score per pair of texts; false: a vector per text
+  std::vector<PoolingMode> modes;   // ways of pooling, whose results are concatenated
+  std::vector<PooledLayer> layers;  // layers after pooling
+  bool normalize = false;           // scales the vector to unit length at the end
+  bool include_prompt = true;       // tokens of the prompt are pooled, too
   std::map<std::string, std::string> prompts;
-  std::string default_prompt;       // a name; empty: none
-  size_t most_tokens = SIZE_MAX;    // of a text
-  bool truncates = false;           // vectors may be cut
-  std::vector<size_t> dimensions;   // to these; empty: to any
-  std::vector<float> head;          // scores: weights of the one label, for the last row
-  std::optional<int32_t> yes, no;   // scores: tokens whose logits say it
-  bool sigmoid = true;              // of scores
-  bool template_generates = false;  // add_generation_prompt of the template for pairs
+  std::string default_prompt;       // name of a prompt; empty: none
+  size_t most_tokens = SIZE_MAX;    // most tokens of a text
+  bool truncates = false;           // vectors may be shortened
+  std::vector<size_t> dimensions;   // lengths to which vectors may be shortened; empty: any
+  std::vector<float> head;          // scores: weights of the only label, for the last row
+  std::optional<int32_t> yes, no;   // scores: tokens whose logits give the score
+  bool sigmoid = true;              // applies a sigmoid to scores
+  bool template_generates = false;  // add_generation_prompt for the template of pairs
 
   bool needs_logits() const { return yes.has_value(); }
   bool needs_all_rows() const;
@@ -54,7 +55,7 @@ struct PoolingPlan {
   }
 };
 
-// What is known of a folder before its modules are read.
+// Holds the facts about a folder that are known before its modules are read.
 struct PoolingFolder {
   std::string folder;
   const Json& config;  // config.json
@@ -63,22 +64,25 @@ struct PoolingFolder {
   const TensorStore& store;
 };
 
-// None: the folder says nothing of the kind. Throws Error for what it says and cannot be run.
+// Reads how a folder pools. Returns nothing if it does not say; throws Error if it asks for what
+// cannot run.
 std::optional<PoolingPlan> read_pooling(const PoolingFolder& folder);
 std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint);
 
-// The model with rows behind the final norm, [rows, hidden], as the result of its steps instead of logits:
-// for steps without an engine. Throws Error.
+// Loads a model whose steps return rows after the final norm, [rows, hidden], in place of logits;
+// for callers without an engine. Throws Error.
 std::unique_ptr<DecoderModel> load_rows_model(const Checkpoint& checkpoint,
                                               const ModelOptions& options);
 
-// Rows of one text, in the order of its tokens, become its vector or score: sums in this order, in f32.
+// Turns the rows of one text, added in the order of its tokens, into its vector or score. Sums are
+// f32, in this order.
 class Pooler {
  public:
-  // `skipped`: tokens at the start that do not count.
+  // skipped: number of tokens at the start that do not count.
   Pooler(const PoolingPlan& plan, size_t row, size_t skipped);
-  void add(std::span<const float> row);  // the next token's
-  // The last row only, where the plan needs no others. Throws Error for what is not finite.
+  void add(std::span<const float> row);  // row: of the next token
+  // Returns the vector or score. If the plan uses only the last row, only that one was needed.
+  // Throws Error for values that are not finite.
   std::vector<float> finish();
 
  private:
@@ -90,7 +94,8 @@ class Pooler {
   std::vector<float> first_, last_, most_, sum_, weighted_;
 };
 
-// The first `dimensions` of a vector, of unit length again where the plan says so.
+// Shortens a vector to its first `dimensions` numbers, and scales it to unit length if the plan
+// says so.
 void cut_vector(std::vector<float>& vector, size_t dimensions, bool normalize);
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AFMoE: windows with rotation in most layers, full attention without rotation in the others; results
-// gated by a projection of their own, norms on both sides of every branch.
+// Describes AFMoE: windows with rotation in most layers, full attention without rotation in the
+// others; results gated by a projection of their own, norms on both sides of every branch.
 #include <cmath>
 
 #include "model/arch/arch.h"

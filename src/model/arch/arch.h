@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The architectures that run as whole models: one file each, one list. An architecture turns a
-// config into a DecoderSpec.
+// Lists the architectures that run as whole models, one file each. An architecture turns a config
+// into a DecoderSpec.
 #pragma once
 #include <span>
 #include <string>
@@ -13,70 +13,75 @@
 namespace moebius {
 
 struct Architecture {
-  std::string_view family;  // key of the family registry
-  std::string_view title;   // for people: "Qwen3-MoE"
+  std::string_view family;  // key in the registry of families
+  std::string_view title;   // name in messages: "Qwen3-MoE"
   DecoderSpec (*spec)(const ModelConfig&);
 };
 
 std::span<const Architecture> architectures();
-// Throws Error naming the architecture where it is none of these.
+// Returns the spec of a model. Throws Error that names the architecture if none of these matches.
 DecoderSpec decoder_spec(const ModelConfig& config);
-// Of the layer that predicts the token after the next, as a model of one layer (predictor.cpp).
+// Returns the spec of the layer that predicts the token after the next, as a model of one layer
+// (predictor.cpp). Throws Error.
 DecoderSpec predictor_spec(const ModelConfig& config);
 
-// --- shared by the architecture files (common.cpp) ---
+// --- functions that the architecture files share (common.cpp) ---
 
 ConfigFields fields_of(const ModelConfig& config);
-// Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else
-// the whole head), one LayerSpec per layer.
+// Returns a spec with sizes, norm epsilon, a rotation over `rotary_dims` features (0:
+// partial_rotary_factor of the config, else the whole head) and one LayerSpec per layer.
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0, double rope_base = 0);
-// rope_parameters (transformers 5), rope_scaling (transformers 4), or what the family has without either;
-// both may hold the type under two names. A model with several rotations has one object per type of layer.
+// Returns rope_parameters (transformers 5), rope_scaling (transformers 4), or an empty object if
+// the config has neither; both may hold the type under two names. A model with several rotations
+// has one object per type of layer.
 const Json& rope_object(const ModelConfig& config, const std::string& layer_type = "");
-// Rotation as the config declares it (of one type of layers, where they differ): rope_parameters, or
-// rope_theta and rope_scaling. `base`: given by the caller; 0: not.
+// Returns the rotation that the config declares (for a type of layers, if types differ) in
+// rope_parameters, or in rope_theta and rope_scaling. base: replaces the config's base unless 0.
 RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type = "",
                    double base = 0);
-// m(s, k) of YaRN: 1 for s <= 1, else 0.1 k ln s + 1.
+// Returns YaRN's m(s, k): 1 for s <= 1, else 0.1 k ln s + 1.
 double yarn_magnitude(double factor, double k);
-// What a family's configuration means where config.json is silent.
+// Tells which layers have a sliding window if a family's config.json does not say.
 enum class WindowLayers : uint8_t {
-  kAll,          // every layer, whatever layer_types says
-  kTypes,        // layer_types, else every layer
-  kFromMax,      // layer_types, else from max_window_layers on
-  kOddBelowMax,  // layer_types, else every other one below max_window_layers
+  kAll,      // all layers, whatever layer_types says
+  kTypes,    // the layers that layer_types names; all without it
+  kFromMax,  // the layers that layer_types names; without it those from max_window_layers on
+  // The layers that layer_types names; without it every other one below max_window_layers.
+  kOddBelowMax,
 };
 struct WindowRule {
   WindowLayers layers = WindowLayers::kTypes;
-  bool used = true;         // use_sliding_window
-  int64_t width = 0;        // sliding_window; 0: none
-  int64_t max_layers = 28;  // max_window_layers
+  bool used = true;         // default of use_sliding_window
+  int64_t width = 0;        // default of sliding_window; 0: no window
+  int64_t max_layers = 28;  // default of max_window_layers
 };
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule = {});
 
-// Rotations of full attention and of windows, where rope_parameters has one object for each; after
-// the windows are set. `share` of a head is rotated where they do not say it.
+// Sets the rotations of full attention and of windows if rope_parameters has an object for each;
+// call after the windows are set. share: rotated part of a head where the objects do not say.
 void set_typed_ropes(const ModelConfig& config, DecoderSpec& spec, double share = 1.0);
 
-// --- the lists of row operations that most architectures share: common_spec has norms before both
-// branches and a rotation of q and k; these change them ---
+// --- changes of the row operations that most architectures share: common_spec sets norms before
+// both branches and a rotation of q and k ---
 
-// Norms of what attention and the block behind it read, and of what they give; null: none.
+// Names the norms of a layer's branches: of the rows that attention and the block after it read,
+// and of their results; null: no norm.
 struct BranchNorms {
   const char *attention_in = "input_layernorm", *attention_out = nullptr;
   const char *block_in = "post_attention_layernorm", *block_out = nullptr;
 };
 void set_branch_norms(DecoderSpec& spec, const BranchNorms& names);
-// q and k are normalized before all else: each head, or the whole of a projection.
+// Adds norms of q and k before all other operations: of each head, or of a projection's whole
+// result.
 void norm_heads(DecoderSpec& spec, const char* q = "self_attn.q_norm",
                 const char* k = "self_attn.k_norm");
 void norm_projections(DecoderSpec& spec);
-// row = row * keep + branch * add.
+// Makes a join compute row = row * keep + branch * add.
 void weigh_residual(LayerOps& join, float keep, float add);
-// Rows are streams: what a branch reads is weighed out of them and then normalized, what it gives joins
-// them. `attention`, `block`: as row_op::stream_gates.
+// Makes rows streams: each branch reads a weighted sum of the streams, normalized, and its result
+// is added to all of them by weights. `attention`, `block`: tensors as in row_op::stream_gates.
 void set_streams(LayerSpec& layer, const char* attention, const char* block);
-void set_rope(LayerSpec& layer, size_t rope);  // as LayerOp::rope
+void set_rope(LayerSpec& layer, size_t rope);  // rope: as LayerOp::rope
 void stop_rotation(LayerSpec& layer);
 
 DecoderSpec afmoe_spec(const ModelConfig&);
@@ -102,18 +107,19 @@ DecoderSpec laguna_spec(const ModelConfig&);
 DecoderSpec mellum_spec(const ModelConfig&);
 DecoderSpec mimo_spec(const ModelConfig&);
 DecoderSpec gemma4_spec(const ModelConfig&);
-// Marks the layers that layer_types gives one of the words `recurrent`; throws Error for a word that
-// is not among `attention` either.
+// Marks the layers that layer_types calls `recurrent` as recurrent; throws Error for a word that is
+// in neither list.
 void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
                    std::string_view attention = "full_attention attention");
 
-// Layers that convolve have silu alone behind it.
+// Throws Error unless the activation is silu, the only one that follows convolutions.
 void require_silu(const ModelConfig& config);
-// Linear attention with a decay per key feature (Kimi-Linear): its sizes, by names of the config or of
-// its linear_attn_config.
+// Returns the sizes of linear attention with a decay per key feature (Kimi-Linear), from the config
+// or its linear_attn_config.
 DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads);
-// Which layers of sparse attention have an indexer, and which take the choice of one before: indexer_types,
-// index_topk_pattern, or every index_topk_freq-th. Throws Error where there is none to take.
+// Decides which layers of sparse attention have an indexer and which use an earlier layer's choice:
+// by indexer_types, index_topk_pattern, or every index_topk_freq-th. Throws Error if a layer has no
+// earlier choice to use.
 void set_indexers(const ModelConfig& config, DecoderSpec& spec);
 
 DecoderSpec qwen3_spec(const ModelConfig&);

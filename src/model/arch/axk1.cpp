@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A.X-K1: DeepSeek-V3 with a norm of what experts and shared experts give together.
+// Describes A.X-K1: DeepSeek-V3 with a norm of what experts and shared experts give together.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A.X-K2: DeepSeek-V3.2's attention whose queries, with gates of what it gives, are made of their latent
-// with and without its norm; rows that a branch reads gate themselves.
+// Describes A.X-K2: DeepSeek-V3.2's attention whose queries, with gates of what it gives, are made
+// of their latent with and without its norm; rows that a branch reads gate themselves.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ling-3 (Bailing hybrid): layers of the delta rule with a bounded decay per key feature, and of
-// DeepSeek-V3's attention whose results are gated per head.
+// Describes Ling-3 (Bailing hybrid): layers of the delta rule with a bounded decay per key feature,
+// and of DeepSeek-V3's attention whose results are gated per head.
 #include "base/error.h"
 #include "model/arch/arch.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beam: windows with rotation; full attention without rotation whose queries grow with their position;
-// gated results, norms on both sides of every branch, residuals weighed by depth.
+// Describes Beam: windows with rotation; full attention without rotation whose queries grow with
+// their position; gated results, norms on both sides of every branch, residuals weighed by depth.
 #include <cmath>
 
 #include "model/arch/arch.h"
@@ -37,7 +37,7 @@ DecoderSpec beam_spec(const ModelConfig& config) {
     join(layer.join_block, 2 * static_cast<double>(i) + 3);
   }
   set_typed_ropes(config, s);
-  // A type of layers without an object in rope_parameters does not rotate.
+  // Layers of a type without an object in rope_parameters do not rotate.
   const Json* ropes = config.text.find("rope_parameters");
   for (LayerSpec& layer : s.layers) {
     const char* type = layer.window != 0 ? "sliding_attention" : "full_attention";

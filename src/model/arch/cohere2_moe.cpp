@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cohere-2 with experts: attention and experts read the same rows; windows with rotation of
-// neighbouring pairs in most layers, full attention without rotation in the others.
+// Describes Cohere-2 with experts: attention and experts read the same rows; windows with rotation
+// of neighbouring pairs in most layers, full attention without rotation in the others.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
 
-// Whether layers have a window; without a list, dense layers at the front count by a pattern of their own.
+// Returns which layers have a window; without a list, dense layers at the front have a pattern of
+// their own.
 std::vector<bool> sliding_layers(const ConfigFields& f, size_t layers, size_t dense) {
   const std::vector<std::string> types = f.strings({"layer_types"});
   if (!types.empty() && types.size() != layers)

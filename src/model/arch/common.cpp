@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most architectures read from their config in the same way.
+// Reads what most architectures have in common in their configs.
 #include <algorithm>
 #include <cmath>
 
@@ -83,7 +83,7 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
   r.scaling = scaling_of(f);
   if (r.scaling == RopeScaling::kNone) return r;
   r.factor = positive(f, {"factor"}, 1);
-  if (f.string({"rope_type", "type"}) == "proportional") {  // the other pairs stand still
+  if (f.string({"rope_type", "type"}) == "proportional") {  // the other pairs are not rotated
     const double share = f.number({"partial_rotary_factor"}).value_or(1.0);
     if (!(share >= 0 && share <= 1))
       fail("{}: is {}; expected 0 to 1", f.label("partial_rotary_factor"), share);
@@ -95,8 +95,8 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
                           ? positive(f, {"original_max_position_embeddings"}, fallback)
                           : positive(top, {"original_max_position_embeddings"}, fallback);
   if (r.scaling == RopeScaling::kDynamic) {
-    r.original_length = fallback;  // the config's own length, whatever came before it
-    // HunYuan: a fixed alpha instead of the length.
+    r.original_length = fallback;  // the config's own length replaces an earlier one
+    // HunYuan scales by a fixed alpha instead of the length.
     if (const auto alpha = f.number({"alpha"}); alpha && *alpha > 0 && dims > 2) {
       const auto d = static_cast<double>(dims);
       r.base *= std::pow(*alpha, d / (d - 2));
@@ -205,7 +205,7 @@ void weigh_residual(LayerOps& join, float keep, float add) {
 void set_streams(LayerSpec& layer, const char* attention, const char* block) {
   using enum LayerRows;
   const auto set = [](LayerOps& enter, LayerOps& join, const char* tensors) {
-    enter.front().x = kInput;  // the norm
+    enter.front().x = kInput;  // now the norm
     enter.insert(enter.begin(), {row_op::stream_gates(kMix, tensors), row_op::streams_in(kInput)});
     join = {row_op::streams_out(kBranch)};
   };
@@ -238,7 +238,8 @@ void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
 
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule) {
   const ConfigFields f = fields_of(config);
-  const Json* stated = config.text.find("sliding_window");  // null: none, whatever the default
+  // Null means none, whatever the default is.
+  const Json* stated = config.text.find("sliding_window");
   const int64_t window =
       f.integer_or({"sliding_window"}, stated == nullptr ? rule.width : 0, 0, int64_t{1} << 40);
   if (window == 0 || !f.boolean({"use_sliding_window"}).value_or(rule.used)) return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DBRX: layer norms without biases, one projection for q, k and v, whose numbers are clipped.
+// Describes DBRX: layer norms without biases, one projection for q, k and v, whose numbers are
+// clipped.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
@@ -11,7 +12,7 @@ DecoderSpec dbrx_spec(const ModelConfig& config) {
   const Json* nested = config.text.find("attn_config");
   const bool apart = nested != nullptr && nested->is_object();
   const ConfigFields own(apart ? *nested : kNothing, "config.json", "attn_config.");
-  // Published configs have the base of the rotation there; what transformers saves has both.
+  // Published configs have the rotation's base there; configs that transformers wrote have both.
   const double base = config.text.find("rope_parameters") == nullptr
                           ? own.number({"rope_theta"}).value_or(10000)
                           : 0;

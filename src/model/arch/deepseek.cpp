@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V2, -V3 and Kimi-K2: latent attention (MLA), rotation of neighbouring pairs, YaRN that
-// also changes the scale.
+// Describes DeepSeek-V2, -V3 and Kimi-K2: latent attention (MLA), rotation of neighbouring pairs,
+// YaRN that also changes the scale.
 #include <algorithm>
 #include <cmath>
 
@@ -31,7 +31,8 @@ DecoderSpec deepseek_spec(const ModelConfig& config) {
   return s;
 }
 
-// Llama-4's growing temperature on the queries, by positions of the unscaled model.
+// Describes Mistral-4: Llama-4's growing temperature on the queries, by positions of the unscaled
+// model.
 DecoderSpec mistral4_spec(const ModelConfig& config) {
   DecoderSpec s = deepseek_spec(config);
   const auto beta = ConfigFields(rope_object(config), "config.json", "rope_parameters.")
@@ -62,8 +63,8 @@ void set_indexers(const ModelConfig& config, DecoderSpec& s) {
   }
 }
 
-// DeepSeek-V3.2 and GLM-5: an indexer chooses the keys that a row sees; its rotation has pairs of its
-// own. Layers may take the choice of the layer before.
+// Describes DeepSeek-V3.2 and GLM-5: an indexer chooses the keys that a row sees; its rotation has
+// pairs of its own. Layers may use the choice of the layer before.
 DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = deepseek_spec(config);

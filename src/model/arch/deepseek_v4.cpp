@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V4: four streams of rows that are mixed, one key for all heads that is its own value, a window
-// in every layer, and compressed keys behind it: of 4 tokens, among which an indexer chooses, or of 128.
-// The first layers choose experts by token id.
+// Describes DeepSeek-V4: four streams of rows that are mixed, one key for all heads that is also
+// its value, a window in every layer, and compressed keys behind it: one per 4 tokens, among which
+// an indexer chooses, or one per 128. The first layers choose experts by token id.
 #include <algorithm>
 
 #include "base/error.h"
@@ -16,7 +16,8 @@ size_t v4_size(const ConfigFields& f, ConfigFields::Names names, int64_t fallbac
   return static_cast<size_t>(f.integer_or(names, fallback, 1, 1 << 30));
 }
 
-// layer_types, else the ratios of every layer (compress_ratios), else the published order.
+// Returns the kinds of layers by layer_types, else by the ratios of all layers (compress_ratios),
+// else in the published order.
 std::vector<V4Layer> v4_layers(const ConfigFields& f, size_t count) {
   const std::vector<std::string> types = f.strings({"layer_types"});
   const std::vector<int64_t> ratios = f.integers({"compress_ratios"}, 0, 128);
@@ -49,7 +50,7 @@ std::vector<V4Layer> v4_layers(const ConfigFields& f, size_t count) {
   return layers;
 }
 
-// Tokens of a compressed key.
+// Returns the tokens per compressed key.
 size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar, int64_t fallback) {
   const ConfigFields f = fields_of(config);
   const Json* rates = config.text.find("compress_rates");
@@ -63,7 +64,8 @@ size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar,
   return ratio;
 }
 
-// Windows alone turn by rope_theta, layers with compressed keys by compress_rope_theta and YaRN.
+// Layers with only a window rotate by rope_theta, layers with compressed keys by
+// compress_rope_theta and YaRN.
 void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
   const ConfigFields f = fields_of(config);
   const Json* rope = config.text.find("rope_parameters");
@@ -114,7 +116,7 @@ DecoderSpec deepseek_v4_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config, rotated);
   s.rope_dim = rotated;
   s.norm = NormKind::kRmsFused;
-  s.kv_heads = 1;  // num_key_value_heads says nothing: keys are as wide as one head
+  s.kv_heads = 1;  // num_key_value_heads has no meaning: keys are as wide as one head
   for (const char* name : {"attention_bias", "mlp_bias"})
     if (f.boolean({name}).value_or(false))
       fail("{}: is true; its projections have no biases", f.label(name));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// dots.llm1: q and k normalized per head, windows from max_window_layers on.
+// Describes dots.llm1: q and k normalized per head, windows from max_window_layers on.
 #include "model/arch/arch.h"
 
 namespace moebius {

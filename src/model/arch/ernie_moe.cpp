@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ERNIE-4.5, and the text part of ERNIE-4.5-VL: plain attention, rotation of neighbouring pairs.
+// Describes ERNIE-4.5, and the text part of ERNIE-4.5-VL: plain attention, rotation of neighbouring
+// pairs.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
@@ -11,8 +12,8 @@ DecoderSpec ernie_moe_spec(const ModelConfig& config) {
   return s;
 }
 
-// Frequencies are stored in the order of three axes. Of text, whose positions are the same on all of
-// them, they come back in their own order.
+// Describes ERNIE-4.5-VL. Frequencies are stored in the order of three axes; text has the same
+// position on all axes, so they return to their own order.
 DecoderSpec ernie_vl_spec(const ModelConfig& config) {
   DecoderSpec s = ernie_moe_spec(config);
   const ConfigFields f(rope_object(config), "config.json", "rope_parameters.");

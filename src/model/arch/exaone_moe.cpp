@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// K-EXAONE: windows with rotation in most layers, full attention without rotation in the others; q
-// and k normalized per head.
+// Describes K-EXAONE: windows with rotation in most layers, full attention without rotation in the
+// others; q and k normalized per head.
 #include "model/arch/arch.h"
 
 namespace moebius {

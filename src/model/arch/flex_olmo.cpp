@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlexOlmo: norms behind attention and experts, none before them; q and k normalized over their whole
-// width.
+// Describes FlexOlmo: norms behind attention and experts, none before them; q and k normalized over
+// their whole width.
 #include "model/arch/arch.h"
 
 namespace moebius {

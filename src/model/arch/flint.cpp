@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flint: Qwen3-MoE with sinks; windows with rotation, full attention without rotation.
+// Describes Flint: Qwen3-MoE with sinks; windows with rotation, full attention without rotation.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma-4, text: windows and full attention with other head sizes and rotations, values without
-// weights in their norm, norms on both sides of every branch, a dense MLP beside the experts.
+// Describes the text part of Gemma-4: windows and full attention with other head sizes and
+// rotations, values without weights in their norm, norms on both sides of every branch, a dense MLP
+// beside the experts.
 #include <cmath>
 
 #include "base/error.h"
@@ -10,7 +11,7 @@
 namespace moebius {
 namespace {
 
-// Of layers without a window.
+// Returns the sizes of a layer without a window.
 HeadSizes global_sizes(const ModelConfig& config, const ConfigFields& f, size_t layer) {
   HeadSizes sizes;
   const auto read = [&](const ConfigFields& from, const char* head_dim, const char* kv_heads) {
@@ -28,7 +29,7 @@ HeadSizes global_sizes(const ModelConfig& config, const ConfigFields& f, size_t 
   return sizes;
 }
 
-// Layers at the end may take keys and values from the last layer of their type before them.
+// Lets the last `shared` layers use keys and values of the last layer of their type before them.
 void share_keys(DecoderSpec& s, size_t shared) {
   const size_t first = s.layers.size() - shared;
   for (size_t i = first; i < s.layers.size() && shared > 0; ++i)
@@ -36,7 +37,7 @@ void share_keys(DecoderSpec& s, size_t shared) {
       if ((s.layers[i].window == 0) == (s.layers[j].window == 0)) s.layers[i].kv_from = i - j;
 }
 
-// The router reads x / rms(x) * scale / sqrt(hidden).
+// Describes experts beside the MLP, whose router reads x / rms(x) * scale / sqrt(hidden).
 BesideSpec experts_beside(const ModelConfig& config) {
   using enum LayerRows;
   LayerOp router = row_op::norm(kRouterInput, kHidden, "router.scale");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-4.5 and later: half of each head is rotated, biases on q, k and v, q and k norms in the
-// larger models.
+// Describes GLM-4.5 and later: half of each head is rotated, biases on q, k and v, q and k norms in
+// the larger models.
 #include "model/arch/arch.h"
 
 namespace moebius {

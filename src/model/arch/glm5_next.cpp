@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// GLM-5.3-Flash (text): four streams of rows that are mixed, Kimi-Linear's delta rule with a bounded decay,
-// and layers of DeepSeek-V3.2's attention without rotation, whose indexer chooses among keys of 16 tokens.
+// Describes GLM-5.3-Flash (text): four streams of rows that are mixed, Kimi-Linear's delta rule
+// with a bounded decay, and layers of DeepSeek-V3.2's attention without rotation, whose indexer
+// chooses among keys of 16 tokens.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
 
-// linear_lower_bound: null is none; but linear_attn_config has a word of its own, and safe_gate.
+// Returns linear_lower_bound, where null means none; linear_attn_config may state it by another
+// name, or by safe_gate.
 float decay_bound(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   const Json* given = config.text.find("linear_lower_bound");

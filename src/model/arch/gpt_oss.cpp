@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-OSS: attention sinks, sliding window in every other layer, biases everywhere, norms that
-// multiply before rounding.
+// Describes GPT-OSS: attention sinks, sliding window in every other layer, biases everywhere, norms
+// that multiply before rounding.
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -12,7 +12,7 @@ DecoderSpec gpt_oss_spec(const ModelConfig& config) {
   for (LayerSpec& layer : s.layers) layer.sinks = true;
   if (!f.strings({"layer_types"}).empty()) {
     set_windows(config, s);
-  } else {  // older configs leave the alternation to the code
+  } else {  // older configs do not state that windows alternate
     const int64_t window = f.integer_or({"sliding_window"}, 128, 1, int64_t{1} << 40);
     for (size_t i = 0; i < s.layers.size(); i += 2)
       s.layers[i].window = static_cast<size_t>(window);

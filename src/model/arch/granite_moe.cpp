@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Granite-MoE: four multipliers; the attention scale is one of them. Granite 4 has Mamba-2 layers
-// between those of attention, which then may not rotate.
+// Describes Granite-MoE: four multipliers; the attention scale is one of them. Granite 4 has
+// Mamba-2 layers between those of attention, which then may not rotate.
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,8 @@ namespace {
 
 bool is_finite(const Json& v) { return v.is_number() && std::isfinite(v.as_double()); }
 
-// As Python's json writes it, as transformers 5 does, or null, its stand-in in strict JSON.
+// Returns whether a value is infinite: as Python's json writes it, as transformers 5 does, or null,
+// which replaces it in strict JSON.
 bool is_infinite(const Json& v) {
   const Json* tag = v.find("__float__");
   return v.is_null() || (tag != nullptr && tag->is_string() && tag->as_string() == "Infinity") ||
@@ -76,7 +77,8 @@ DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
   return s;
 }
 
-// Sinks everywhere, windows in most layers, a base of the rotation per layer (0: no rotation).
+// Describes the variant with sinks everywhere, windows in most layers, and a base of the rotation
+// per layer (0: no rotation).
 DecoderSpec granite_swa_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = granite_moe_spec(config);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HunYuan-MoE: q and k normalized per head behind the rotation.
+// Describes HunYuan-MoE: q and k normalized per head behind the rotation.
 #include "model/arch/arch.h"
 
 namespace moebius {

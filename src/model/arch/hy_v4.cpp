@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hy4: four streams of rows (hyper-connections that do not mix them), DeepSeek-V3.2's attention with
-// sinks and gated results, an indexer whose last features are rotated.
+// Describes Hy4: four streams of rows (hyper-connections that do not mix them), DeepSeek-V3.2's
+// attention with sinks and gated results, an indexer whose last features are rotated.
 #include "base/error.h"
 #include "model/arch/arch.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inkling, text: no rotation but logits by distance, short convolutions that are added to keys, values
-// and what both branches give, windows with heads of their own, a norm of the tokens' rows.
+// Describes the text part of Inkling: no rotation but logits by distance, short convolutions that
+// are added to keys, values and what both branches give, windows with heads of their own, a norm of
+// the tokens' rows.
 #include <algorithm>
 #include <array>
 
@@ -14,7 +15,8 @@ using Pair = std::pair<std::string_view, std::string_view>;
 constexpr std::array kInklingNames = {Pair{"q_proj", "wq_du"}, Pair{"k_proj", "wk_dv"},
                                       Pair{"v_proj", "wv_dv"}};
 
-// As published, and as transformers names what it saves of the text alone.
+// Sets the names of the published files, or those under which transformers saves the text model
+// alone.
 void set_names(DecoderSpec& s, bool published, size_t dims, size_t width) {
   if (published) {
     s.names = {"attn", "wo_ud", "", kInklingNames};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jamba: Mamba-1 with attention that does not rotate every few layers.
+// Describes Jamba: Mamba-1 with attention that does not rotate every few layers.
 #include "model/arch/arch.h"
 
 namespace moebius {

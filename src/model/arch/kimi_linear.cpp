@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kimi-Linear: the delta rule with a decay per key feature, and layers of DeepSeek-V3's attention
-// without rotation.
+// Describes Kimi-Linear: the delta rule with a decay per key feature, and layers of DeepSeek-V3's
+// attention without rotation.
 #include "model/arch/arch.h"
 
 namespace moebius {
 
 namespace {
 
-// linear_attn_config, or nothing.
+// Returns the fields of linear_attn_config, or none.
 ConfigFields kimi_fields(const ModelConfig& config) {
   static const Json kNothing = Json::object();
   const Json* nested = config.text.find("linear_attn_config");
@@ -43,7 +43,8 @@ DecoderSpec kimi_linear_spec(const ModelConfig& config) {
     stop_rotation(s.layers[i]);
     s.layers[i].recurrent = !full.empty() || i == 0 || i % 4 != 0;
   }
-  for (const int64_t i : full) s.layers[static_cast<size_t>(i - 1)].recurrent = false;  // from 1 on
+  // Numbers start at 1.
+  for (const int64_t i : full) s.layers[static_cast<size_t>(i - 1)].recurrent = false;
   if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
   return s;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kolibri-1: windows with rotation, full attention without rotation; q and k normalized per head,
-// norms on both sides of every branch.
+// Describes Kolibri-1: windows with rotation, full attention without rotation; q and k normalized
+// per head, norms on both sides of every branch.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laguna: windows with a rotation of their own, heads by layer, results gated by softplus of a
-// projection, one gate per head or per feature.
+// Describes Laguna: windows with a rotation of their own, heads by layer, results gated by softplus
+// of a projection, one gate per head or per feature.
 #include "base/error.h"
 #include "model/arch/arch.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row operations (device/rows.h) as an architecture lists them: on rows that have names in a layer,
-// with parameters by the names of their tensors. Loading finds the columns and the numbers
-// (load/row_lists.h).
+// Lists row operations (device/rows.h) as an architecture states them: on rows that have names
+// within a layer, with parameters by the names of their tensors. Loading finds the columns and the
+// numbers (load/row_lists.h).
 #pragma once
 #include <optional>
 #include <vector>
@@ -11,38 +11,38 @@
 namespace moebius {
 
 enum class LayerRows : uint8_t {
-  kHidden,  // to which branches are added
-  kInput,   // what a branch reads
-  kBranch,  // what a branch gives
-  kQuery,   // what the projections of attention give
+  kHidden,  // the residual rows, to which branches are added
+  kInput,   // input of a branch
+  kBranch,  // result of a branch
+  kQuery,   // results of attention's projections
   kKey,
   kValue,
   kGate,
-  kRelative,     // of what logits by distance are made
-  kLatent,       // of keys and values, behind its norm
-  kAttended,     // what attention gives, before its output projection
-  kRouterInput,  // where a dense MLP lies beside the experts
+  kRelative,     // from which logits by distance are computed
+  kLatent,       // latent of keys and values, after its norm
+  kAttended,     // attention's result before its output projection
+  kRouterInput,  // inputs of router and experts where a dense MLP stands beside them
   kExpertsInput,
   kDense,
   kMix,    // gates of streams
-  kLater,  // what experts of the layer before gave for this one
+  kLater,  // result of the experts of the layer before for this layer
 };
 
 struct LayerOp {
   RowOpKind kind;
   LayerRows y, x;
   bool per_head = false;
-  // A tensor of the layer: of a norm its weights (with their bias, where the file has one; words, the
-  // first there is), of a factor the factor. Null: a norm without weights, `factor` as it is.
+  // Name of a tensor of the layer: weights of a norm (and its bias, if the file has one; several
+  // alternative names may be given), or a factor. Null: a norm without weights, or `factor` itself.
   const char* parameter = nullptr;
-  std::optional<NormKind> norm = {};  // else the model's
-  float factor = 1;                   // of a norm: its weights are multiplied by it
-  size_t rope = 0;                    // 0: the model's rotation, n: the n-th of other_ropes
+  std::optional<NormKind> norm = {};  // unset: the model's kind
+  float factor = 1;                   // a norm's weights are multiplied by it
+  size_t rope = 0;                    // 0: the model's rotation; n: entry n - 1 of other_ropes
   RowOp::Temperature temperature = {};
 };
 using LayerOps = std::vector<LayerOp>;
 
-// A word for each: row_op::norm(y, x, "input_layernorm") is y = norm(x).
+// Functions that make operations: row_op::norm(y, x, "input_layernorm") makes y = norm(x).
 namespace row_op {
 
 inline LayerOp copy(LayerRows y, LayerRows x) { return {RowOpKind::kCopy, y, x}; }
@@ -50,7 +50,7 @@ inline LayerOp add(LayerRows y, LayerRows x) { return {RowOpKind::kAdd, y, x}; }
 inline LayerOp norm(LayerRows y, LayerRows x, const char* weights) {
   return {RowOpKind::kNorm, y, x, false, weights};
 }
-// Every head by itself; null: without weights.
+// Normalizes every head by itself; null: without weights.
 inline LayerOp head_norm(LayerRows y, const char* weights) {
   return {RowOpKind::kNorm, y, y, true, weights};
 }
@@ -72,24 +72,25 @@ inline LayerOp rotate_back(LayerRows y, size_t rope = 0) {
 inline LayerOp temperature(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kTemperature, .y = y, .x = y, .temperature = t};
 }
-// y * (1 + scale ln(max(1, (position + first) / floor))).
+// y *= 1 + scale ln(max(1, (position + first) / floor)).
 inline LayerOp log_growth(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kLogGrowth, .y = y, .x = y, .temperature = t};
 }
-// y + the tensor's number for each head.
+// Adds the tensor's number of each head to y.
 inline LayerOp head_bias(LayerRows y, const char* tensor) {
   return {RowOpKind::kHeadBias, y, y, true, tensor};
 }
-// y * (s ln(position + 1) + b), with s and b of each head. `tensors`: the word before ".s" and ".b", or
-// ".scale" and ".bias".
+// y *= s ln(position + 1) + b, with s and b per head. `tensors`: the name before ".s" and ".b", or
+// before ".scale" and ".bias".
 inline LayerOp scale_by_position(LayerRows y, const char* tensors) {
   return {RowOpKind::kHeadScale, y, y, true, tensors};
 }
-// y * (1 + (position + first) / floor)^scale.
+// y *= (1 + (position + first) / floor)^scale.
 inline LayerOp power(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kPower, .y = y, .x = y, .temperature = t};
 }
-// `tensors`: words before "fn", "base" and "scale", the first whose tensors there are.
+// Computes gates of streams. `tensors`: alternative prefixes of "fn", "base" and "scale", of which
+// the first that exists is used.
 inline LayerOp stream_gates(LayerRows y, const char* tensors) {
   return {RowOpKind::kStreamGates, y, LayerRows::kHidden, false, tensors};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LFM2-MoE: gated short convolutions between layers of attention with norms of q and k per head.
+// Describes LFM2-MoE: gated short convolutions between layers of attention with norms of q and k
+// per head.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -73,7 +73,8 @@ constexpr Architecture kArchitectures[] = {
     {"llama", "Llama, Mistral, Qwen2 (dense)", llama_spec},
 };
 
-// What the families need of which only blocks, experts or names are known.
+// Lists families of which only blocks, experts or names are known, with what they would need to
+// run.
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"diffusion_gemma", "decoding by diffusion"},
     {"doge", "a mask that values make, and experts found by product keys"},
@@ -85,7 +86,7 @@ constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"zaya", "convolutions in attention, and routers that are networks with a state"},
 };
 
-// Fields that single layers of a family may have of their own (layer_fields.h).
+// Lists the fields that single layers of a family may have of their own (layer_fields.h).
 constexpr std::pair<std::string_view, std::string_view> kLayerFields[] = {
     {"gemma4", "head_dim num_key_value_heads"},
     {"step3p7", "num_attention_heads"},
@@ -103,7 +104,7 @@ std::string missing_of(std::string_view family) {
   return "";
 }
 
-// Features turn in pairs; where no layer turns any, heads may have any size.
+// Checks rotations: features turn in pairs; if no layer rotates, heads may have any size.
 void check_rotations(const DecoderSpec& s) {
   const bool rotates = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) {
     return std::any_of(layer.attention_rows.begin(), layer.attention_rows.end(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama, Mistral and Qwen2: the dense decoder that the mixtures grew from; and mixtures whose
-// attention is no more than that.
+// Describes Llama, Mistral and Qwen2, the dense decoder from which the mixtures grew; and mixtures
+// with the same attention.
 #include "model/arch/arch.h"
 
 namespace moebius {

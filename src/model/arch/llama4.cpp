@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama-4, text: chunked attention with rotation in most layers, full attention without rotation
-// (and a growing temperature) in the others; layer_types may say it of chunks alone.
+// Describes the text part of Llama-4: chunked attention with rotation in most layers, full
+// attention without rotation (and a growing temperature) in the others; layer_types may say it of
+// chunks alone.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LongCat-Flash: a layer of the file is two of DeepSeek-V3's attention with a dense MLP each; experts
-// read what the first MLP reads and join behind the second. Latents are scaled up to the rows' size.
+// Describes LongCat-Flash: a layer of the file is two of DeepSeek-V3's attention with a dense MLP
+// each; experts read what the first MLP reads and join behind the second. Latents are scaled up to
+// the rows' size.
 #include <cmath>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mellum-2: Qwen3-MoE whose windows have a rotation of their own.
+// Describes Mellum-2: Qwen3-MoE whose windows have a rotation of their own.
 #include "model/arch/arch.h"
 
 namespace moebius {

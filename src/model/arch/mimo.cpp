@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// MiMo-V2-Flash: windows with sinks and twice the key-value heads in most layers; values narrower
-// than keys, and scaled.
+// Describes MiMo-V2-Flash: windows with sinks and twice the key-value heads in most layers; values
+// narrower than keys, and scaled.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
 
-// Published configs are older than transformers' class: a list says which layers slide, the window
-// does not count the token itself, and windows have a field of their own for their base.
+// Reads published configs, which are older than transformers' class: a list says which layers have
+// a window, the window does not count the token itself, and windows have their own field for the
+// rotation's base.
 bool slides_by_list(const std::vector<int64_t>& pattern, size_t layer) {
   if (layer < pattern.size()) return pattern[layer] != 0;
   return layer != 0 && (layer + 1) % 6 != 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MiniMax-Text-01: lightning attention between layers of attention; what a layer adds to is its
-// input behind the norm, and both have factors.
+// Describes MiniMax-Text-01: lightning attention between layers of attention; what a layer adds to
+// is its input behind the norm, and both have factors.
 #include "base/error.h"
 #include "model/arch/arch.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// MiniMax-M2: q and k normalized over their whole width, part of each head rotated.
+// Describes MiniMax-M2: q and k normalized over their whole width, part of each head rotated.
 #include "model/arch/arch.h"
 
 namespace moebius {
 
 DecoderSpec minimax_m2_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
-  // A share of the heads; released configs have rotary_dim in its place, also beside rope_parameters.
+  // Released configs state rotary_dim instead of a share of the heads, even beside rope_parameters.
   const Json* rope = config.text.find("rope_parameters");
   const bool share =
       f.has({"partial_rotary_factor"}) ||

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MiniMax-M3, text: q and k normalized per head with 1 + w, part of each head rotated; layers whose kv
-// heads see blocks of keys that an indexer's heads choose.
+// Describes the text part of MiniMax-M3: q and k normalized per head with 1 + w, part of each head
+// rotated; layers whose kv heads see blocks of keys that an indexer's heads choose.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
@@ -16,7 +16,7 @@ DecoderSpec minimax_m3_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config, static_cast<size_t>(rotated));
   s.norm = NormKind::kRmsOnePlus;
   norm_heads(s);
-  // Published configs have an object of their own for it.
+  // Published configs have a nested object for sparse attention.
   const Json* nested = config.text.find("sparse_attention_config");
   const bool apart = nested != nullptr && nested->is_object();
   const ConfigFields own(apart ? *nested : kNothing, "config.json", "sparse_attention_config.");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistral-Large-4, text: DeepSeek's latent attention without a latent of queries, which are scaled by
-// position and head; a rotation with learned frequencies in most layers and keys without a rotated part
-// in the others; latents that later layers take; an indexer that reads a norm of the rows.
+// Describes the text part of Mistral-Large-4: DeepSeek's latent attention without a latent of
+// queries, which are scaled by position and head; a rotation with learned frequencies in most
+// layers and keys without a rotated part in the others; latents that later layers take; an indexer
+// that reads a norm of the rows.
 #include <array>
 
 #include "base/error.h"
@@ -15,7 +16,8 @@ constexpr std::array kMistralNames = {
     Pair{"q_proj", "wq"}, Pair{"kv_a_proj_with_mqa", "wkv_a_with_mqa"},
     Pair{"kv_a_layernorm", "kv_a_norm"}, Pair{"kv_b_proj", "wkv_b"}};
 
-// Layers whose latents others take; transformers keeps the last ones of rotated and of other layers.
+// Sets the layers whose latents others use; transformers keeps the last ones of rotated layers and
+// of the others.
 void set_sources(DecoderSpec& s, const ConfigFields& f) {
   const std::vector<int64_t> sources =
       f.integers({"kv_source_layers"}, 0, static_cast<int64_t>(s.layers.size()) - 1);
@@ -66,7 +68,8 @@ DecoderSpec mistral_large4_spec(const ModelConfig& config) {
     fail("{}: is {}; expected at least qk_rope_head_dim = {}", f.label("index_head_dim"),
          s.indexer.head_dim, s.rope_dim);
   s.indexer_input_norm = "indexer.q_input_norm", s.indexer_scales = "indexer.ssmax_scaling";
-  const std::vector<int64_t> rotated = f.integers({"no_rope_layers"}, 0, 1);  // 1: it rotates
+  // 1: the layer rotates
+  const std::vector<int64_t> rotated = f.integers({"no_rope_layers"}, 0, 1);
   const size_t every = size("no_rope_layer_interval", 4);
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];

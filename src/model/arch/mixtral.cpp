@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtral: plain attention, optional sliding window.
+// Describes Mixtral: plain attention, optional sliding window.
 #include "model/arch/arch.h"
 
 namespace moebius {

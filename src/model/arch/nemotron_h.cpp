@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nemotron-H: every layer is one thing, Mamba-2, attention without rotation, experts or an MLP, as a
-// pattern of letters or a list of words says.
+// Describes Nemotron-H: every layer is either Mamba-2, attention without rotation, experts or an
+// MLP, as a pattern of letters or a list of words says.
 #include "base/error.h"
 #include "model/arch/arch.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OLMoE: q and k normalized over their whole width; optional clipping of q, k and v behind the
-// norms.
+// Describes OLMoE: q and k normalized over their whole width; optional clipping of q, k and v
+// behind the norms.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phi-3.5-MoE: LayerNorm with bias, biases in attention and lm_head, longrope.
+// Describes Phi-3.5-MoE: LayerNorm with bias, biases in attention and lm_head, longrope.
 #include "model/arch/arch.h"
 
 namespace moebius {

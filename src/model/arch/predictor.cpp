@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that predicts the token after the next is one of the model's, behind the last. The first token
-// has none before it, so that nothing is predicted there and no row sees its key.
+// Describes the layer that predicts the token after the next, which the model has after its last
+// layer. The first token has no predecessor, so nothing is predicted there and no row sees its key.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
 
-// Sees all keys, and takes nothing of another layer.
+// Returns whether a layer sees all keys and uses nothing of another layer.
 bool stands_alone(const DecoderSpec& s, size_t i) {
   const LayerSpec& l = s.layers[i];
   return l.attends && l.mixes && !l.recurrent && l.kv_from == 0 && l.window == 0 && l.chunk == 0 &&

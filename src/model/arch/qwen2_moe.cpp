@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2-MoE: biases on q, k and v (read where the file has them); the gated shared expert belongs
-// to the MoE block.
+// Describes Qwen2-MoE: biases on q, k and v (read where the file has them); the gated shared expert
+// belongs to the MoE block.
 #include "model/arch/arch.h"
 
 namespace moebius {

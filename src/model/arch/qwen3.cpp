@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen3 and Qwen3-MoE, and the text parts of their wrappers: q and k normalized per head before the
-// rotation; no bias, no shared expert.
+// Describes Qwen3 and Qwen3-MoE, and the text parts of their wrappers: q and k normalized per head
+// before the rotation; no bias, no shared expert.
 #include "model/arch/arch.h"
 
 namespace moebius {

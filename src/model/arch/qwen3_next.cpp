@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen3-Next and Qwen3.5-MoE (text): three layers of gated delta linear attention to one of full
-// attention whose results are gated, norms with 1 + w.
+// Describes Qwen3-Next and Qwen3.5-MoE (text): three layers of gated delta linear attention to one
+// of full attention whose results are gated, norms with 1 + w.
 #include "model/arch/arch.h"
 
 namespace moebius {

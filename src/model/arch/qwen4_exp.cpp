@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen4-Exp (text): Qwen3.5's layers with streams of rows that are mixed by gates before every branch,
-// attention whose indexer chooses among averages of keys, and layers that rows of a table by n-grams of
-// tokens join.
+// Describes Qwen4-Exp (text): Qwen3.5's layers with streams of rows that are mixed by gates before
+// every branch, attention whose indexer chooses among averages of keys, and layers that rows of a
+// table by n-grams of tokens join.
 #include <algorithm>
 
 #include "base/error.h"
@@ -41,7 +41,7 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
   for (LayerSpec& layer : s.layers) layer.indexes = !layer.recurrent;
 }
 
-// N-grams begin behind it; the first where there are several.
+// Returns the token after which n-grams begin; the first one if there are several.
 int64_t qwen4_eos(const ConfigFields& f, int64_t vocab) {
   const int64_t last = vocab - 1;
   const Json* eos = f.find("eos_token_id");
@@ -74,7 +74,8 @@ void set_qwen4_ngrams(const ModelConfig& config, const ConfigFields& f, DecoderS
          f.label("ple_conv_kernel_size"), n.convolution, n.dilation(), ShortConvolution::kMostTaps);
   s.ngrams = n;
   for (size_t i = 0; i < layers.size(); ++i) {
-    LayerSpec& layer = s.layers[static_cast<size_t>(layers[i] - 1)];  // from 1 on
+    // Numbers start at 1.
+    LayerSpec& layer = s.layers[static_cast<size_t>(layers[i] - 1)];
     if (!layer.recurrent)
       fail("{}: has layer {}, which is not one of linear attention", f.label("ple_layer_ids"),
            layers[i]);

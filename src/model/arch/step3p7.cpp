@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Step-3.5 and Step-3.7, text: windows with heads and a rotation of their own, results gated per head,
-// norms with 1 + w.
+// Describes the text parts of Step-3.5 and Step-3.7: windows with heads and a rotation of their
+// own, results gated per head, norms with 1 + w.
 #include <cmath>
 
 #include "base/error.h"
@@ -10,8 +10,9 @@
 namespace moebius {
 namespace {
 
-// Published configs are older than transformers' class: bases and shares of the rotation are lists
-// with an entry for each layer, those of one type alike; scaling is of full attention alone.
+// Returns a layer's rotation from published configs, which are older than transformers' class:
+// bases and shares of the rotation are lists with an entry per layer, equal within a type; scaling
+// applies to full attention alone.
 RopeSpec listed_rope(const ModelConfig& config, const ConfigFields& f, size_t layer, bool slides) {
   const auto number = [&](const char* name, double fallback) {
     const Json* v = config.text.find(name);
@@ -34,7 +35,8 @@ RopeSpec listed_rope(const ModelConfig& config, const ConfigFields& f, size_t la
   return r;
 }
 
-// Of a layer; windows have a number of their own, unless config.json speaks of single layers.
+// Returns a layer's number of heads; windows have their own, unless config.json has fields for
+// single layers.
 size_t heads_of(const ModelConfig& config, const ConfigFields& f, size_t layer, bool slides) {
   if (has_layer_fields(config) || !slides)
     return static_cast<size_t>(

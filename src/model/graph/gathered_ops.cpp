@@ -7,7 +7,7 @@
 namespace moebius {
 namespace {
 
-// Columns of this rank in `part`, all of them in `whole`.
+// Gathers all columns into `whole`; `part` has this rank's.
 void gather(Step& step, Ranks& ranks, XType type, const std::vector<Range>& columns,
             const RowSet& part, const RowSet& whole, const char* what, size_t layer) {
   const Phase phase = step.phase;
@@ -76,7 +76,7 @@ class GatheredExperts final : public ExpertsOp {
   const char* what_;
 };
 
-// Throws where the ranks do not hold the same rows.
+// Throws Error if the ranks do not hold the same rows.
 void compare_rows(Step& step, Ranks& ranks, const RowSet& x) {
   const Phase phase = step.phase;
   step.phase = Phase::kExchange;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of a rank that has some columns of a matrix: they give whole rows, by an exchange with the
-// other ranks of the stage. For the graph they are operations like any.
+// Wraps operations of a rank that has some columns of a matrix: the wrapped ones return whole rows,
+// by an exchange with the other ranks of the stage. For the graph they are ordinary operations.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,16 +10,19 @@
 
 namespace moebius {
 
-// x has this rank's columns of the values (values[member]); y gets all columns of the output.
+// Wraps an output projection: x has this rank's columns of the values (values[member]), and y gets
+// all columns of the output.
 std::unique_ptr<LinearOp> gather_output(std::unique_ptr<LinearOp> op, Ranks& ranks,
                                         std::vector<Range> values, std::vector<Range> columns,
                                         XType type, size_t layer);
 std::unique_ptr<ExpertsOp> gather_experts(std::unique_ptr<ExpertsOp> op, Ranks& ranks,
                                           std::vector<Range> columns, XType type, size_t layer,
                                           const char* what);
-// y is whole on the leader alone. Throws where the ranks do not hold the same rows.
+// Wraps the output projection of logits: y is complete on the leader alone. Steps throw Error if
+// the ranks do not hold the same rows.
 std::unique_ptr<LinearOp> gather_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
-// The same of ranks that do not cut: the leader has the whole operation, the others have null.
+// Wraps it for ranks that do not cut the matrix: the leader has the whole operation, the others
+// pass null. Steps throw Error if the ranks do not hold the same rows.
 std::unique_ptr<LinearOp> compare_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
 
 }  // namespace moebius

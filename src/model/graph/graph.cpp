@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step through the layers. Rows hold numbers that are exact in the type of activations.
+// Runs one step through the layers. Rows hold numbers that are exact in the activation type.
 #include "model/graph/graph.h"
 
 namespace moebius {
@@ -147,7 +147,7 @@ void Graph::gate_rows(Step& step, Device& device, const RowGate* gate, const Row
   gate->gate->run(step, {by, x});
 }
 
-// Rows on another device, by a copy where they are not there.
+// Returns rows on a device, copied if they are on another one.
 RowSet Graph::brought(Step& step, Device& device, RowName name, const RowSet& x) const {
   if (x.device == &device) return x;
   const RowSet there = rows(step, device, name, x.cols);
@@ -214,7 +214,7 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   const auto give = [&](HostRows from, HostRows) {
     out.assign(from.data.begin(), from.data.end());
   };
-  if (l_.output == nullptr) {  // the rows themselves are asked for
+  if (l_.output == nullptr) {  // the caller wants the rows themselves
     ends.take_rows(step, a, std::move(which), x);
     return ends.on_host(step, x, {}, give);
   }

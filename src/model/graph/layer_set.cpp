@@ -3,7 +3,7 @@
 
 namespace moebius {
 
-// Compressed keys are never read before they are written again.
+// Compressed keys need no cut: they are never read before they are written again.
 void AttentionIndex::cut(const KvPool& pool, BlockId id, size_t tokens) const {
   if (!pools) indexer->cut(pool, id, tokens);
 }

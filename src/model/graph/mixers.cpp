@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What mixes the rows of a sequence in a layer: attention with heads, with latents, with one shared key
-// head, and recurrent layers. graph.cpp has the order of a layer. Where `out` has no rows, attention keeps
-// keys and values and does no more.
+// Runs the operations that mix the rows of a sequence in a layer: attention with heads, with
+// latents, with one shared key head, and recurrent layers. graph.cpp has the order of a layer. If
+// `out` has no rows, attention only stores keys and values.
 #include "model/graph/graph.h"
 
 namespace moebius {
@@ -29,7 +29,7 @@ void Graph::forward(Step& step, const GraphLayer& layer, const HeadAttention& m,
   m.output->forward(step, attended, out);
 }
 
-// Which keys the rows of sparse attention see.
+// Chooses the keys that rows of sparse attention see.
 void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
                    const RowSet& query_from) const {
   const size_t width = index.key_weights->out_features(),
@@ -133,7 +133,7 @@ void Graph::forward(Step& step, const GraphLayer& layer, const SharedKeyAttentio
   m.output->forward(step, low, out);
 }
 
-// What a recurrent layer reads whose parameters are projections of its convolution.
+// Computes the rows of a recurrent layer whose parameters are projections of its convolution.
 RowSet Graph::inner_rows(Step& step, Device& d, const RecurrentMixer& m, const RowSet& in) const {
   const RecurrentMixer::Inner& p = *m.inner;
   const RowSet convolved = rows(step, d, kKeys, p.convolution->out_features()),

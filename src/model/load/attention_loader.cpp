@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an architecture says of attention, as operations: the parts of its projections, their norms and
-// rotation become one list of row operations per layer.
+// Turns an architecture's description of attention into operations: the parts of its projections,
+// their norms and rotation become one list of row operations per layer.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -18,7 +18,8 @@
 namespace moebius {
 namespace {
 
-// Norms over the whole of a projection: of ranks that share heads, each needs all of them.
+// Returns whether a norm covers the whole result of a projection: ranks that share heads then each
+// need all of them.
 bool norms_all_heads(const LayerOp& op) { return op.kind == RowOpKind::kNorm && !op.per_head; }
 
 }  // namespace
@@ -57,7 +58,7 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
     const size_t dims = spec_.relative->dims, extent = spec_.layers[index].relative_extent;
     r.spec.relative_dims = dims, r.spec.relative_extent = extent;
     r.spec.relative = parts.values(spec_.relative->table, dims * extent);
-    for (size_t d = 0; d < dims; ++d) {  // the greatest distance first
+    for (size_t d = 0; d < dims; ++d) {  // the greatest distance comes first
       const auto row = r.spec.relative.begin() + static_cast<std::ptrdiff_t>(d * extent);
       std::reverse(row, row + static_cast<std::ptrdiff_t>(extent));
     }
@@ -70,8 +71,8 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
   return r;
 }
 
-// {qkv, q, k, v, gate, relative, convolved}. all_heads: q and k of all ranks' heads are here, because their norm reads them
-// before they are parted.
+// Makes the operations {qkv, q, k, v, gate, relative, convolved}. all_heads: this rank has q and k
+// of all ranks' heads, because a norm reads all of them.
 std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_heads,
                                               size_t qkv_width) const {
   using enum LayerRows;
@@ -135,7 +136,7 @@ size_t LayerSetLoader::gate_width(size_t layer) const {
   return spec_.gates ? n.heads * (spec_.gates->per_head ? 1 : n.value_dim) : 0;
 }
 
-// {gate, attended}
+// Makes the program {gate, attended}.
 Program LayerSetLoader::gate_program(const LayerParts& parts, GraphLayer& layer, size_t gates,
                                      size_t attended) const {
   const size_t index = parts.index(), heads = spec_.sizes(index).heads, each = gates / heads;
@@ -146,7 +147,7 @@ Program LayerSetLoader::gate_program(const LayerParts& parts, GraphLayer& layer,
   return layer.device->rows(row_ops(spec_.layers[index].attended, places, parts, spec_));
 }
 
-// Of [k | v], which begin at a column of rows that have `in`.
+// Loads the convolution of [k | v], which begin at column `at` of rows with `in` columns.
 std::unique_ptr<RecurrentOp> LayerSetLoader::load_key_convolution(const LayerParts& parts,
                                                                   size_t at, size_t in,
                                                                   GraphLayer& layer) const {
@@ -168,7 +169,7 @@ std::unique_ptr<RecurrentOp> LayerSetLoader::load_key_convolution(const LayerPar
       convolution_place(kv_, spec_, index, 0, to_->hidden));
 }
 
-// One module that gives [q | k | v]; of ranks, each takes its heads of the three.
+// Adds a module that gives [q | k | v]; a rank takes its heads of all three.
 void LayerSetLoader::add_fused(const LayerParts& parts, std::vector<ModuleOutputs>& modules) const {
   const size_t index = parts.index();
   const HeadSizes all = part_.whole.sizes(index);
@@ -240,8 +241,8 @@ HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& la
   return m;
 }
 
-// Absorbed: scores of a head are q k = q (W_k c) = (W_k^T q) c, and its result W_v (sum p c), with c
-// the latent of a token. So keys and values of all heads are the latents.
+// Absorbs the up-projection: scores of a head are q k = q (W_k c) = (W_k^T q) c, and its result is
+// W_v (sum p c), with c the latent of a token. So the latents are the keys and values of all heads.
 void LayerSetLoader::absorb(const Module& kv_b, size_t index, GraphLayer& layer,
                             LatentAttention& m) {
   LoadBuffer memory;
@@ -251,7 +252,7 @@ void LayerSetLoader::absorb(const Module& kv_b, size_t index, GraphLayer& layer,
                key = s.kv_lora + rope;
   const Range rows = part_.heads_of(index, head);
   const bool cut = rows.size() > 0, read_rows = cut && can_cut_rows(kv_b.plan);
-  QuantMatrix w;  // read when the first weight is asked for: they may be packed already
+  QuantMatrix w;  // read on first use, because the weights may be packed already
   const auto weight = [&](size_t row, size_t column) {
     if (w.N == 0) {
       w = reader_for(kv_b.plan.scheme.format)
@@ -338,7 +339,7 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
   expect_width(*query, part_.whole.sizes(index).heads * of_query,
                "heads, qk_nope_head_dim and qk_rope_head_dim");
   m.query = linear(layer, {{query, part_.heads_of(index, of_query)}});
-  // Keys are [kv latent | rotated part], values the latent alone, both for all heads.
+  // Keys are [kv latent | rotated part] and values the latent alone, for all heads.
   if (m.keys) {
     ops.push_back(norm_op({kV, 0, s.kv_lora}, {kDown, s.q_lora, s.kv_lora},
                           norm("kv_a_layernorm", s.kv_lora)));

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What chooses the keys of sparse attention.
+// Loads the operations that choose the keys of sparse attention.
 #include "base/error.h"
 #include "model/load/layer_set_loader.h"
 #include "model/load/row_lists.h"
 
 namespace moebius {
 
-// Keys and queries of an indexer of its own names: of the rows and of the q latent with a LayerNorm of
-// the keys (DeepSeek-V3.2), or of the rows alone with norms as attention's (MiniMax-M3).
+// Loads keys and queries of an indexer: from the rows and the latent of q, with a LayerNorm of the
+// keys (DeepSeek-V3.2), or from the rows alone, with norms like attention's (MiniMax-M3).
 std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& parts,
                                                            GraphLayer& layer) {
   const size_t index = parts.index();
   const IndexerSpec& s = spec_.indexer;
   if (s.pooled) return load_pooled_index(parts, layer);
-  const auto stem = [&](const char* member) {  // as published, else as transformers names it
+  const auto stem = [&](const char* member) {  // the published name, else transformers'
     const std::string published = attention_name(spec_, "index_") + member;
     return parts.find(published) != nullptr ? published
                                             : attention_name(spec_, "indexer.") + member;
@@ -62,8 +62,8 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& par
   return m;
 }
 
-// Keys that stand for some tokens each: weighed by gates of the rows (GLM-5.3), or averaged, with queries
-// and keys of one projection (Qwen4).
+// Loads an indexer whose keys stand for several tokens: weighed by gates of the rows (GLM-5.3), or
+// averaged, with queries and keys from one projection (Qwen4).
 std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerParts& parts,
                                                                   GraphLayer& layer) {
   const size_t index = parts.index(), hidden = to_->hidden;

@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-// How far back a layer looks.
+// Returns how many tokens back a layer looks.
 size_t reach_of(const LayerSpec& layer) {
   size_t reach = SIZE_MAX;
   if (layer.window != 0) reach = layer.window;
@@ -24,7 +24,7 @@ std::string window_name(size_t reach) {
   return reach == SIZE_MAX ? "full" : fmt::format("window {}", reach);
 }
 
-// Of the layers that keep a state.
+// Returns the shape of the layers that keep a state.
 RecurrentShape recurrent_shape(const DecoderSpec& spec) {
   return std::visit(
       [](const auto& s) -> RecurrentShape {
@@ -38,7 +38,7 @@ RecurrentShape recurrent_shape(const DecoderSpec& spec) {
 
 }  // namespace
 
-// With the first of the layers that share keys or a choice of keys, one with the next.
+// Layers that share keys or a choice of keys run on one device: each with the first one.
 Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer) {
   std::vector<size_t> before(spec.layers.size());
   std::iota(before.begin(), before.end(), size_t{0});
@@ -76,7 +76,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     if (kind == plan.kinds.size()) plan.kinds.push_back(wanted);
     return kind;
   };
-  // An indexer's keys live as long as those of its layer.
+  // Plans an indexer's keys, which live as long as its layer's keys.
   const auto keep_index = [&](size_t i, bool here) {
     if (!spec.layers[i].indexes) return;
     Device& device = attention_device(devices, spec, i);
@@ -128,15 +128,16 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     const size_t reach = reach_of(layer), kind = kind_of({window_name(reach), 0, reach, true});
     size_t& bytes = bytes_on(device, kind);
     plan.layers.push_back({kind, bytes});
-    const KvStorage stored = storage_of(checkpoint, spec, i, options);  // refused on every rank
+    // An unsupported type is refused on every rank.
+    const KvStorage stored = storage_of(checkpoint, spec, i, options);
     if (here)
       bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
                    ? KvRowLayout{spec.kv_lora + spec.rotated_dim(i), stored.type}.block_bytes()
                    : device.kv_bytes(attention_spec(spec, i, true), stored);
     if (layer.ratio == 0) keep_index(i, here);
   }
-  // Compressed keys are kept for as long as the sequence, as those of 128 tokens in a block; what they
-  // are made of only as far as the next one reaches.
+  // Compressed keys are kept as long as the sequence, like keys of which 128 tokens fill a block;
+  // their sources only as far as the next compressed key reaches.
   plan.compressed.resize(spec.layers.size());
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const bool pools = spec.layers[i].indexes && spec.indexer.pooled;
@@ -173,7 +174,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
       d.block_bytes.resize(plan.kinds.size(), 0);
       plan.kinds[k].block_bytes += d.block_bytes[k];
     }
-    // Numbers of blocks are common, whoever has something in them.
+    // Block numbers are common to all devices, so a kind without bytes here still has blocks.
     if (plan.kinds[k].block_bytes == 0) plan.kinds[k].block_bytes = 64;
   }
   return plan;
@@ -253,15 +254,15 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
                      : declared->kind == NumberKind::kFloat ? KvType::kFp8
                                                             : KvType::kInt8;
   KvStorage storage{options.kv_type.value_or(own)};
-  // Stored scales are those of the declared type. Latents are neither of the keys and values that
-  // they were measured on.
+  // Stored scales belong to the declared type. Latents are neither the keys nor the values on which
+  // scales were measured.
   if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic || spec.latent())
     return storage;
   const LayerParts parts(checkpoint, layer);
   for (const auto& [member, to] :
        {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
     const std::string name = attention_name(spec, member);
-    if (!parts.has(name)) continue;  // not calibrated: a scale per token
+    if (!parts.has(name)) continue;  // not calibrated: each token gets a scale
     const std::vector<uint64_t>& shape = checkpoint.store().require(parts.full(name)).shape;
     const bool several = std::any_of(shape.begin(), shape.end(), [](uint64_t d) { return d != 1; });
     if (several && declared->strategy != Strategy::kTensor)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a model keeps keys and values: the kinds of its layers, and each layer's place. From headers
-// alone.
+// Plans from headers alone where a model keeps keys and values: the kinds of its layers, and each
+// layer's place.
 #pragma once
 #include <optional>
 #include <vector>
@@ -11,57 +11,63 @@
 
 namespace moebius {
 
-// Where a layer keeps compressed keys for attention and for its indexer, and what they are made of.
+// Holds the places of a layer's compressed keys, of its indexer's, and of the rows from which they
+// are made.
 struct CompressedPlaces {
   KvPlace keys, sources, index_keys, index_sources;
 };
 
 struct KvPlan {
-  std::vector<KvKind> kinds;  // bytes on all devices together
+  std::vector<KvKind> kinds;  // sizes are the bytes on all devices together
   std::vector<KvPlace> layers;
-  std::vector<CompressedPlaces> compressed;  // of layers that have compressed keys
-  std::vector<KvPlace> indexers;             // keys of the layers' indexers, where they have one
-  std::vector<KvPlace> convolutions;  // their states beside keys and values, where layers have them
+  std::vector<CompressedPlaces> compressed;  // [layer] used if the layer has compressed keys
+  std::vector<KvPlace> indexers;             // [layer] keys of its indexer, if it has one
+  // [layer] states of convolutions beside keys and values, if it has some.
+  std::vector<KvPlace> convolutions;
   std::vector<DeviceKinds> devices;
 
-  uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks, no states
-  uint64_t bytes_of(size_t tokens) const;  // that a sequence of so many tokens holds
+  // Bytes while no block is freed; whole blocks, without states.
+  uint64_t bytes_per_token() const;
+  uint64_t bytes_of(size_t tokens) const;  // bytes that a sequence with so many tokens holds
 };
 
-// What decides how keys and values are kept.
+// Holds the options that decide how keys and values are stored.
 struct KvChoice {
   XType type = XType::kBf16;
-  std::optional<KvType> kv_type;  // none: as the checkpoint declares
-  bool exact = false;             // equal bytes are asked for: nothing is absorbed
+  std::optional<KvType> kv_type;  // unset: as the checkpoint declares
+  bool exact = false;             // the caller wants equal bytes: nothing is absorbed
 };
 
-// Kinds are those of all layers, in one order on every rank; bytes and places those of the layers
-// `own`.
+// Plans the KV cache. The kinds are those of all layers, in the same order on every rank; bytes and
+// places are those of the layers in `own`. Throws Error.
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
                const DeviceSet& devices, Range own = {0, SIZE_MAX});
 
-// Floats of the states of a layer's convolutions: of [k | v], of what attention and the block give.
+// Returns the floats of the states of a layer's convolutions: of [k | v], and of the results of
+// attention and block.
 size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden);
-// Of one of the three, in this order.
+// Returns the place of one of these three states, numbered in this order.
 KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
                           size_t hidden);
 
-// Of a layer that rows by n-grams join: the state of their convolution, then tokens.
+// Returns the floats that a layer with n-gram rows keeps: the state of their convolution, then
+// tokens.
 size_t ngram_state_floats(const DecoderSpec& spec, size_t hidden);
 
-// Where a layer's attention runs: with the layer whose keys or choice of keys it takes.
+// Returns the device that runs a layer's attention: the device of the layer whose keys or choice of
+// keys it uses.
 Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer);
 
-// Attention of one layer as its keys and values are multiplied: latents that absorb the
-// up-projection are one kv head for all.
+// Returns the attention of a layer as its keys and values are multiplied: with an absorbed
+// up-projection, latents are one kv head for all heads.
 AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbed);
-// Whether the up-projection of latents (kv_b) is absorbed in this layer: not where it quantizes
-// activations or outputs, and not where equal bytes are asked for.
+// Returns whether the up-projection of latents (kv_b) is absorbed in this layer: not if it
+// quantizes activations or outputs, and not if the caller wants equal bytes.
 bool absorbs(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
              const KvChoice& options);
-inline constexpr std::string_view kKvUp = "kv_b_proj";  // of attention
+inline constexpr std::string_view kKvUp = "kv_b_proj";  // a member of attention
 
-// How a layer's keys and values are kept.
+// Returns how a layer's keys and values are stored. Throws Error.
 KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
                      const KvChoice& options);
 

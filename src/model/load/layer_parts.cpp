@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// "model.layers.7.", whatever the exporter calls what lies before the number.
+// Returns a layer's prefix, such as "model.layers.7.", whatever comes before the number.
 std::string layer_stem(const Checkpoint& checkpoint, size_t index) {
   for (const Module& m : checkpoint.modules())
     if (m.layer >= 0)
@@ -36,7 +36,8 @@ LayerParts::LayerParts(const Checkpoint& checkpoint, size_t index)
   if (halves) half_ = std::to_string(index % 2);
 }
 
-// "self_attn.q_proj" is "...self_attn.1.q_proj" in the second half of a double layer.
+// Returns the full name; "self_attn.q_proj" is "...self_attn.1.q_proj" in the second half of a
+// double layer.
 std::string LayerParts::full(std::string_view suffix) const {
   if (half_.empty()) return prefix_ + std::string(suffix);
   const size_t word = std::min(suffix.find('.'), suffix.size());

@@ -17,7 +17,7 @@
 namespace moebius {
 namespace {
 
-// A dense MLP runs as a mixture with one expert; without a gate where the family has none.
+// Describes a dense MLP as a mixture with one expert; without a gate if the family has none.
 MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
   std::array<const Module*, 3> mlp{};
   for (const Module& m : checkpoint.modules())
@@ -44,7 +44,8 @@ MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
   return block;
 }
 
-// A shared expert that hangs on the layer reads what the block reads: both are one layer here.
+// Moves a shared expert that the file stores on the layer into the block, because both read the
+// same rows.
 MoeBlock take_layer_shared(const MoeBlock& stored) {
   MoeBlock block = stored;
   if (stored.layer_shared[2] == nullptr) return block;
@@ -66,7 +67,8 @@ const Module& output_of(const Checkpoint& checkpoint) {
   return *output;
 }
 
-// All layers and no projection: the result is the rows behind the final norm.
+// Returns whether the part has all layers and no output projection: its result is the rows after
+// the final norm.
 bool gives_rows(const ModelPart& part) {
   return !part.projects && part.ranks == nullptr && part.first_stage() &&
          part.own.end == part.whole.layers.size();
@@ -135,8 +137,8 @@ Linear LayerSetLoader::linear(GraphLayer& layer, const std::vector<ModuleOutputs
   return op;
 }
 
-// {h, other, later, gates}: the layer's rows, what a branch reads or gives, what experts before gave,
-// what weighs streams.
+// Makes the program {h, other, later, gates}: the layer's rows, a branch's input or result, the
+// result of earlier experts, and the weights of streams.
 Program LayerSetLoader::branch_program(const LayerOps& list, LayerRows other,
                                        const LayerParts& parts, Device& device) const {
   const size_t n = to_->hidden;
@@ -178,7 +180,8 @@ void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
     layer.block_convolution = load_convolution(parts, spec_.convolutions->block, 2, layer);
 }
 
-// Of what a branch gives; its state is number `place` of the layer's convolutions.
+// Loads the convolution of a branch's result; its state is number `place` of the layer's
+// convolutions.
 std::unique_ptr<RecurrentOp> LayerSetLoader::load_convolution(const LayerParts& parts,
                                                               const char* tensor, size_t place,
                                                               GraphLayer& layer) const {
@@ -188,7 +191,7 @@ std::unique_ptr<RecurrentOp> LayerSetLoader::load_convolution(const LayerParts& 
                                  convolution_place(kv_, spec_, parts.index(), place, n));
 }
 
-// Two projections as published, or as transformers names them.
+// Loads the two projections under their published names or transformers'.
 std::unique_ptr<RowGate> LayerSetLoader::load_row_gate(const LayerParts& parts, const char* stem,
                                                        GraphLayer& layer) {
   if (stem == nullptr) return nullptr;
@@ -216,7 +219,7 @@ LoadOptions LayerSetLoader::expert_options(MoePart part, size_t layer) const {
     o.rank.tp = ranks.split().tp, o.rank.tp_rank = ranks.tp_rank();
     o.rank.ep = ranks.split().ep, o.rank.ep_rank = ranks.ep_rank();
     if (experts_of_) o.rank.expert_of = experts_of_(layer);
-  } else {  // dense layers too
+  } else {  // dense layers, too
     o.rank.tp = ranks.members(), o.rank.tp_rank = ranks.member();
   }
   return o;
@@ -264,7 +267,8 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
     return;
   }
   MoeBlock block = take_layer_shared(*stored);
-  if (spec_.whole_blocks) block.routing_reason.clear();  // why it cannot run without the lists
+  // The reason why it could not run without the lists.
+  if (spec_.whole_blocks) block.routing_reason.clear();
   MoeRequest request{&block};
   const bool ranked = !part_.columns.empty() || part_.repeats;
   if (ranked) request.exchange = &part_.ranks->for_experts();
@@ -279,13 +283,15 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
   layer.block->router = std::move(ops.router);
   layer.dense_bytes += layer.block->router->packed_bytes();
   layer.block->experts = std::move(ops.experts);
-  if (ranked && layer.block->experts->facts().outputs != to_->hidden)  // some columns
+  // The rank has only some columns.
+  if (ranked && layer.block->experts->facts().outputs != to_->hidden)
     layer.block->experts =
         gather_experts(std::move(layer.block->experts), *part_.ranks, part_.expert_columns,
                        to_->type, index, "output of experts");
 }
 
-// A tensor of the whole model by the ends of its names: the shortest, prediction heads may have their own.
+// Reads a tensor of the whole model by the end of its name: the shortest name, because prediction
+// heads may have one of their own.
 std::vector<float> LayerSetLoader::model_values(std::string_view ends, size_t count) const {
   const TensorStore& store = checkpoint_.store();
   const TensorInfo* found = nullptr;
@@ -301,7 +307,7 @@ std::vector<float> LayerSetLoader::model_values(std::string_view ends, size_t co
   return v;
 }
 
-// {h, a, gates}: a = norm(h), of streams in one.
+// Makes the operations {h, a, gates}: a = norm(h), or a norm of all streams in one.
 std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
   RowOp last{RowOpKind::kNorm, {1}, {0}};
   last.norm = std::move(norm);
@@ -326,8 +332,8 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
   return {std::move(gates), std::move(in), std::move(last)};
 }
 
-// What lies before and behind the layers. Of several ranks the first embeds, and those of its stage
-// make logits.
+// Loads the operations before and after the layers. Of several ranks the first embeds, and the
+// ranks of its stage compute logits.
 void LayerSetLoader::load_ends() {
   if (!part_.first_stage()) return;
   Linear projection = part_.projects || gives_rows(part_) ? load_projection() : nullptr;
@@ -341,8 +347,8 @@ void LayerSetLoader::load_ends() {
   to_->output = std::move(projection);
 }
 
-// The final norm and all that makes logits of it; the product itself is the result, none where the
-// rows are.
+// Loads the final norm and everything that turns its result into logits; returns the product, or
+// null if the rows are wanted.
 Linear LayerSetLoader::load_projection() {
   const auto& modules = checkpoint_.modules();
   if (spec_.streams.rank > 0) {
@@ -378,7 +384,8 @@ Linear LayerSetLoader::load_projection() {
   return device.linear(checkpoint_, {{&output, rows}}, options_);
 }
 
-// output: the whole projection to logits, whose weights may be the table's; null: not here.
+// output: the whole projection to logits, whose weights the table may share; null: not in this
+// process.
 void LayerSetLoader::load_embedding(const LinearOp* output) {
   Device& device = to_->devices.ends();
   const Module& embedding = embedding_of(checkpoint_);

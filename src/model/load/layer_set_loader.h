@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading a model, or a rank's part of one: what its architecture asks for becomes operations of its
-// devices. Everything is checked from the headers first, then layers are read and packed one by one.
+// Loads a model, or a rank's part of one: turns what its architecture asks for into operations of
+// its devices. It checks everything from the headers first, then reads and packs layers one by one.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -14,15 +14,15 @@ namespace moebius {
 
 class LayerSetLoader {
  public:
-  // experts_of: what every place for an expert of a layer holds, where busy ones have copies; may be
-  // null.
+  // experts_of: returns the expert of every place of a layer, where busy experts have copies; may
+  // be null.
   using ExpertsOf = std::function<std::vector<uint32_t>(size_t layer)>;
   LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part, const KvPlan& kv,
                  const KvChoice& kv_options, LoadOptions options, ExpertsOf experts_of);
-  // Throws Error naming what is missing or does not fit.
+  // Loads all layers. Throws Error that names what is missing or does not fit.
   void load(LayerSet& to);
-  // A predictor of one layer, whose rows are kept at `rows`; its embedding is the model's, and so is the
-  // output where it has none of its own.
+  // Loads a predictor of one layer, whose rows are kept at `rows`. Its embedding is the model's,
+  // and so is its output if it has none of its own.
   void load_predictor(LayerSet& to, const LayerSet& model, KvPlace rows);
 
  private:
@@ -53,7 +53,7 @@ class LayerSetLoader {
   void add_fused(const LayerParts& parts, std::vector<ModuleOutputs>& modules) const;
   HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);
   std::vector<RowOp> head_input(const LayerParts& parts, bool all_heads, size_t qkv_width) const;
-  size_t gate_width(size_t layer) const;  // of rows kGate; 0: none
+  size_t gate_width(size_t layer) const;  // width of the rows kGate; 0: none
   Program gate_program(const LayerParts& parts, GraphLayer& layer, size_t gates,
                        size_t attended) const;
   LatentAttention load_latents(const LayerParts& parts, GraphLayer& layer);

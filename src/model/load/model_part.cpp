@@ -10,7 +10,7 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
                                 size_t stages) {
   const size_t n = spec.layers.size();
   std::vector<uint64_t> bytes(n, 0);
-  uint64_t ends = 0;  // embedding, final norm, output projection
+  uint64_t ends = 0;  // bytes of embedding, final norm and output projection
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded()) continue;
     if (m.layer >= 0 && static_cast<size_t>(m.layer) < n)
@@ -46,7 +46,7 @@ HeadCut ModelPart::cut(size_t layer, size_t member) const {
                   member);
 }
 
-// Recurrent layers and shared keys are repeated on all ranks of a stage.
+// All ranks of a stage repeat recurrent layers and shared keys.
 DecoderSpec ModelPart::spec_of(size_t member) const {
   DecoderSpec s = whole;
   if (!cuts_heads) return s;

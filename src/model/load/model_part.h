@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a model one process has: all of it, or a rank's layers, heads and columns.
+// Describes the part of a model that one process has: all of it, or a rank's layers, heads and
+// columns.
 #pragma once
 #include <vector>
 
@@ -12,38 +13,42 @@ namespace moebius {
 
 class Ranks;
 
-// Which layers each stage of `stages` runs: stage s those of [s] up to [s + 1].
+// Returns which layers each of `stages` stages runs: stage s runs layers [s] up to [s + 1].
 std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                 size_t stages);
 
-// Layers that a stage may begin with: the others take keys, choices or results of the one before.
+// Returns for each layer whether a stage may begin with it: the others need keys, choices or
+// results of the layer before.
 std::vector<bool> stage_begins(const DecoderSpec& spec);
 
 struct ModelPart {
-  // repeats: the ranks of a stage spread experts alone, and each has all the rest.
+  // Describes a rank's part. repeats: the ranks of a stage spread only experts, and each has
+  // everything else.
   ModelPart(const Checkpoint& checkpoint, DecoderSpec whole, Ranks* ranks, bool repeats = false);
-  // Some layers of a model that this process has alone, and the token table where they are the first;
-  // no logits.
+  // Describes some layers of a model that this process runs alone, with the token table if the
+  // first layer is among them; without logits.
   ModelPart(DecoderSpec whole, Range layers);
 
-  Ranks* ranks;  // null: this process has all
+  Ranks* ranks;  // null: this process has everything
   DecoderSpec whole;
-  DecoderSpec spec;            // with the heads that are here
-  Range own;                   // layers
-  std::vector<size_t> stages;  // first layer of each, and the number of layers; empty without ranks
-  std::vector<Range> columns;  // of rows, on the ranks of this stage; empty: one has all
-  std::vector<Range> expert_columns;  // the same for what experts give
-  bool cuts_heads = false;            // attention is shared by the ranks of this stage
-  bool embeds = true;                 // tokens become rows here: of the ranks, the leader
-  bool projects = true;               // rows become logits here, in the first stage
-  bool repeats = false;               // columns are whole, experts are spread
+  DecoderSpec spec;  // has only the heads of this process
+  Range own;         // layers of this process
+  // First layer of each stage, then the number of layers; empty without ranks.
+  std::vector<size_t> stages;
+  // [member] columns of rows that each rank of this stage has; empty: one rank has all.
+  std::vector<Range> columns;
+  std::vector<Range> expert_columns;  // [member] columns of the experts' results
+  bool cuts_heads = false;            // the ranks of this stage share the heads of attention
+  bool embeds = true;                 // this process turns tokens into rows: with ranks, the leader
+  bool projects = true;               // this process turns rows into logits, in the first stage
+  bool repeats = false;               // the ranks have whole columns and spread the experts
 
   bool first_stage() const { return own.begin == 0; }
-  DecoderSpec spec_of(size_t member) const;  // as another rank of a stage has it
-  // Outputs of a projection that are its heads; {}: all.
+  DecoderSpec spec_of(size_t member) const;  // returns the spec as another rank of the stage has it
+  // Outputs of a projection that belong to this process's heads, `each` outputs per head; {}: all.
   Range heads_of(size_t layer, size_t each) const;
   Range kv_heads_of(size_t layer, size_t each) const;
-  // What columns of attended values each rank of the stage has.
+  // Returns the columns of attended values that each rank of the stage has.
   std::vector<Range> values_of(size_t layer) const;
 
  private:

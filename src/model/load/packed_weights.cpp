@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// Of this rank, about: what headers say.
+// Estimates the bytes of this rank's packed weights from headers.
 uint64_t packed_need(const Checkpoint& checkpoint, const ModelOptions& o) {
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) {
@@ -21,7 +21,7 @@ uint64_t packed_need(const Checkpoint& checkpoint, const ModelOptions& o) {
   return o.ranks == nullptr ? bytes : bytes / o.ranks->split().ranks();
 }
 
-// Beside checkpoint and CPU.
+// Describes everything beside checkpoint and CPU on which packed weights depend.
 std::string packed_for(const ModelOptions& o) {
   std::string text = fmt::format("policy {}", name_of(o.policy.accept));
   if (!o.policy.kernel.empty())
@@ -32,7 +32,7 @@ std::string packed_for(const ModelOptions& o) {
   if (o.act.mode != Int8Mode::kDeclared)
     text += o.act.mode == Int8Mode::kVllm ? ", int8 as vllm" : ", int8 as compressed-tensors";
   if (const std::string placement = o.placement.describe(); placement != "cpu")
-    text += ", on " + placement;  // what lies elsewhere is not in the file
+    text += ", on " + placement;  // parts on other devices are not in the file
   if (o.predictor) text += ", with multi-token prediction";
   if (o.ranks != nullptr)
     text += fmt::format(", rank {} of {}", o.ranks->rank(), describe(o.ranks->split()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which file of packed weights belongs to a model, or to a rank's part of one.
+// Finds the file of packed weights that belongs to a model, or to a rank's part of one.
 #pragma once
 #include <memory>
 
@@ -10,8 +10,8 @@ namespace moebius {
 
 PackRequest pack_request(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// Null: none was asked for, or none can be had here, which is said. Throws Error where weights then do
-// not fit into memory.
+// Opens or creates the file. Returns null if none was asked for, or after a warning if none can be
+// had here. Throws Error if the weights then do not fit into memory.
 std::shared_ptr<PackedStore> open_packed(const Checkpoint& checkpoint, const ModelOptions& options);
 
 }  // namespace moebius

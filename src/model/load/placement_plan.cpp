@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// Why attention of a layer, with all that is not experts, does not run on the device; null: it does.
+// Returns why a layer without its experts does not run on the device; null: it does.
 const char* attention_reason(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
                              const KvChoice& kv) {
   const LayerSpec& l = spec.layers[layer];
@@ -33,7 +33,7 @@ const char* experts_reason(const Checkpoint& checkpoint, size_t layer) {
   return nullptr;
 }
 
-// "0-2, 5".
+// Returns text such as "0-2, 5".
 std::string layer_list(const std::vector<size_t>& layers) {
   std::string text;
   for (size_t i = 0; i < layers.size();) {

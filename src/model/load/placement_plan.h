@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of a model a CUDA device runs: what it does not offer is placed on the CPU, in words.
+// Decides which parts of a model a CUDA device runs: parts that it does not support are placed on
+// the CPU, with a message.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,13 +12,13 @@ namespace moebius {
 
 struct PlacedParts {
   DevicePlacement placement;
-  std::vector<std::string> words;  // what runs on the CPU instead, and why
+  std::vector<std::string> words;  // messages: what runs on the CPU instead, and why
 };
-// As asked where no CUDA device is named.
+// Places the parts; a placement without a CUDA device is returned as it is.
 PlacedParts place_parts(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& kv,
                         const DevicePlacement& wanted);
 
-// Rules of equal neighbours become one.
+// Joins neighbouring rules that are equal.
 DevicePlacement joined_rules(DevicePlacement placement);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a predictor (predictor_plan.h), from its checkpoint.
+// Loads the layers of a predictor (predictor_plan.h) from its checkpoint.
 #include "base/error.h"
 #include "model/load/layer_set_loader.h"
 #include "model/load/row_lists.h"

@@ -24,7 +24,7 @@ size_t kind_like(KvPlan& plan, const KvKind& wanted) {
   return kind;
 }
 
-// So many more bytes of a kind's blocks on a device: where they begin.
+// Adds bytes to the blocks of a kind on a device; returns where they begin.
 KvPlace add_bytes(KvPlan& plan, const Device& device, size_t kind, size_t bytes) {
   const auto on = std::find_if(plan.devices.begin(), plan.devices.end(),
                                [&](const DeviceKinds& d) { return d.device == &device; });
@@ -45,7 +45,7 @@ PredictorPlan plan_predictor(const Checkpoint& model, const KvChoice& options,
   PredictorPlan p{model.open_predictor(), ModelPart(std::move(spec), {0, 1}), {}, {}};
   p.checkpoint.require_supported();
   p.kv = plan_kv(p.checkpoint, p.part.spec, options, devices, p.part.own);
-  // All of its one layer lies on one device, in one kind of blocks.
+  // The predictor's only layer is on one device, in one kind of blocks.
   const Device& device = attention_device(devices, p.part.spec, 0);
   const size_t own = p.kv.layers[0].kind;
   const KvPlace at =

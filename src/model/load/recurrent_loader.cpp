@@ -18,7 +18,7 @@ struct RecurrentLoader {
   std::string name(std::string_view member) const {
     return fmt::format("{}.{}", spec.names.recurrent, member);
   }
-  // Projections by name; "a>b" are two in a row.
+  // Combines a net with projections by name; "a>b" means two in a row.
   LoadedRecurrent with(std::unique_ptr<Recurrent> net, const std::vector<std::string>& in,
                        std::string_view out_name = "out_proj") const {
     LoadedRecurrent out{std::move(net), {}, &parts.require(name(out_name))};
@@ -48,7 +48,7 @@ struct RecurrentLoader {
   }
 
   LoadedRecurrent operator()(const DeltaSpec& d) const {
-    const bool kimi = d.decay_per_key;  // names are those of attention, one convolution each
+    const bool kimi = d.decay_per_key;  // names like attention's, with one convolution each
     DeltaWeights w;
     for (const char* n : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
       if (!kimi) break;
@@ -63,7 +63,7 @@ struct RecurrentLoader {
               parts.values(name(kimi ? "o_norm.weight" : "norm.weight"), d.value_dim),
               {}};
     auto net = std::make_unique<DeltaNet>(d, std::move(w), type);
-    // Gates are projections of low rank or whole.
+    // Gates are either one projection or two of low rank.
     const auto one_or_two = [&](const char* whole, const char* two) {
       return parts.find(name(whole)) != nullptr ? whole : two;
     };
@@ -121,7 +121,8 @@ struct RecurrentLoader {
   }
 
   LoadedRecurrent operator()(const LightningSpec& l) const {
-    // 2^(-8 (h + 1) / heads), falling from layer to layer; what files store of it is rounded.
+    // 2^(-8 (h + 1) / heads), decreasing from layer to layer; computed here, because files store
+    // rounded numbers.
     const double layers = static_cast<double>(spec.layers.size()) - 1 + 1e-5,
                  factor = 1 - static_cast<double>(parts.index()) / layers + 1e-5;
     std::vector<float> rates;
@@ -147,7 +148,7 @@ LoadedRecurrent load_recurrent(const LayerParts& parts, const DecoderSpec& spec,
   return std::visit(RecurrentLoader{parts, spec, type}, spec.recurrent);
 }
 
-// Rows of the scan are [x | z | dt | B | C].
+// Loads projections whose results form the scan's rows [x | z | dt | B | C].
 std::unique_ptr<RecurrentMixer::Inner> LayerSetLoader::load_inner(InnerProjections& from,
                                                                   KvPlace place,
                                                                   GraphLayer& layer) {

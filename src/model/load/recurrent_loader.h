@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent layers of a checkpoint: what they read beside their projections.
+// Loads the recurrent layers of a checkpoint: what they read beside their projections.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,27 +10,32 @@
 
 namespace moebius {
 
-// A projection of the layer's input, or two in a row with few features between them.
+// Names a projection of the layer's input, or two in a row with few features between them.
 struct RecurrentInput {
   const Module *first, *second = nullptr;
   const Module& last() const { return second != nullptr ? *second : *first; }
 };
 
-// A convolution of the input, and projections of it that the layer reads beside it (Mamba-1).
+// Describes a convolution of the input, and projections of its result that the layer also reads
+// (Mamba-1).
 struct InnerProjections {
   std::unique_ptr<Recurrent> convolution;
-  size_t state_at = 0;               // of the convolution, in floats behind the layer's
-  const Module *parameters, *steps;  // convolved -> [dt, B, C]; dt -> a number for each feature
+  // First float of the convolution's state, after the layer's own.
+  size_t state_at = 0;
+  // Map convolved rows to [dt, B, C], and dt to a number for each feature.
+  const Module *parameters, *steps;
   Norm dt_norm, b_norm, c_norm;
 };
 
 struct LoadedRecurrent {
   std::unique_ptr<Recurrent> net;
-  std::vector<RecurrentInput> in;  // side by side a row of the net
+  std::vector<RecurrentInput> in;  // projections whose results form a row, side by side
   const Module* out = nullptr;
-  std::unique_ptr<InnerProjections> inner = nullptr;  // null: the layer reads `in` alone
+  // null: the layer reads only the results of `in`.
+  std::unique_ptr<InnerProjections> inner = nullptr;
 };
-// Throws Error naming a module or tensor that is missing or has other sizes.
+// Loads a recurrent layer. Throws Error that names a module or tensor that is missing or has other
+// sizes.
 LoadedRecurrent load_recurrent(const LayerParts& parts, const DecoderSpec& spec, XType type);
 
 }  // namespace moebius

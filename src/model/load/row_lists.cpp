@@ -21,7 +21,7 @@ Norm norm_of(const LayerOp& op, size_t width, const LayerParts& parts, const Dec
   return norm;
 }
 
-// The first of some words whose tensors the layer has.
+// Returns the first of some words whose tensors the layer has.
 std::string stem_of(const char* words, const LayerParts& parts) {
   std::string found;
   for_each_word(words, [&](std::string_view word, bool) {
@@ -77,7 +77,7 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
     return *p;
   };
   std::vector<RowOp> ops;
-  std::shared_ptr<const StreamGates> gates;  // of the list
+  std::shared_ptr<const StreamGates> gates;  // gates of the current list
   for (const LayerOp& op : list) {
     if (!keys && (op.y == LayerRows::kKey || op.y == LayerRows::kValue)) continue;
     const RowPlace y = place(op.y), x = place(op.x);
@@ -107,7 +107,7 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
           spec, made.x.width / spec.streams.count, true,
           [&](const char* member, size_t count) { return parts.values(stem + member, count); });
     }
-    if (op.kind == RowOpKind::kStreamsOut) {  // of an earlier list: only the counts are used
+    if (op.kind == RowOpKind::kStreamsOut) {  // gates of an earlier list: only the counts are used
       auto joins = std::make_shared<StreamGates>();
       joins->streams = spec.streams.count, joins->rounds = spec.streams.rounds;
       gates = std::move(joins);

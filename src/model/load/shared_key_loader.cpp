@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with one key for all heads that is its own value, and compressed keys behind a window, as
-// operations. Names are those of the published files, or of transformers.
+// Loads attention with one key for all heads that is also its value, and compressed keys behind a
+// window. Names are those of the published files, or transformers'.
 #include <array>
 
 #include "checkpoint/families.h"
@@ -13,12 +13,12 @@ namespace {
 constexpr const char* kCompressorNames = "attn.compressor. self_attn.compressor.";
 constexpr const char* kIndexNames = "attn.indexer.compressor. self_attn.compressor.indexer.";
 
-// A module of the layer, by words.
+// Returns a module of the layer by alternative names.
 const Module& module_of(const LayerParts& parts, std::string_view words) {
   return parts.require(parts.first_of(words));
 }
 
-// "a. b." and "wkv kv_proj" as words: every stem with every name.
+// Combines words such as "a. b." and "wkv kv_proj": every prefix with every name.
 std::string joined(std::string_view stems, std::string_view names) {
   std::string words;
   for_each_word(stems, [&](std::string_view stem, bool) {

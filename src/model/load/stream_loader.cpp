@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that are mixed by gates, and what joins them by n-grams of tokens, as operations.
+// Loads the operations that mix streams by gates, and those that add n-grams of tokens to streams.
 #include <functional>
 
 #include "base/error.h"
@@ -17,7 +17,7 @@ struct LayerSetLoader::MixerParts {
 
 namespace {
 
-// y_i = norm(x_i), every stream with weights of its own.
+// Adds operations y_i = norm(x_i); every stream has weights of its own.
 void add_stream_norms(std::vector<RowOp>& ops, size_t y, size_t x,
                       const std::vector<float>& weights, const DecoderSpec& spec) {
   const size_t n = weights.size() / spec.streams.count;
@@ -35,7 +35,7 @@ std::shared_ptr<const StreamGates> equal_parts(size_t streams) {
   return mean;
 }
 
-// Whole numbers that a file states; empty: it does not.
+// Reads whole numbers from a file's tensor; empty: it has no such tensor.
 std::vector<int64_t> stated_numbers(const LayerParts& parts, const char* tensor, size_t count) {
   const TensorStore& store = parts.checkpoint().store();
   const TensorInfo* t = store.find(parts.full(tensor));
@@ -82,7 +82,7 @@ std::unique_ptr<StreamMixer> LayerSetLoader::load_stream_mixer(const MixerParts&
     const Module& inject = parts.module("block_inject_weight");
     expect_width(inject, n, "hc_count");
     first.push_back({&inject});
-    const RowView out{1, n, n};  // behind the weights of what is read, which are none here
+    const RowView out{1, n, n};  // after the weights of the input, of which there are none here
     between.push_back(copy_op(out, {0, rank, n}));
     between.push_back({RowOpKind::kScale, out, {}, share});
     between.push_back({RowOpKind::kSigmoid, out, {}, 2});
@@ -154,7 +154,7 @@ std::unique_ptr<NGramInput> LayerSetLoader::load_ngrams(const LayerParts& parts,
   m->join = layer.device->rows(
       {{RowOpKind::kAdd, {1, 0, all}, {2, 0, all}}, {RowOpKind::kAdd, {0, 0, all}, {1, 0, all}}});
 
-  // Taps are `dilation` tokens apart: zeros lie between them.
+  // Taps are `dilation` tokens apart, with zeros between them.
   const std::vector<float> stored = parts.values("ple.conv1d.weight", all * spec.convolution);
   std::vector<float> taps(all * spec.taps(), 0.0f);
   for (size_t c = 0; c < all; ++c)

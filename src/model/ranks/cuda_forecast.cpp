@@ -16,20 +16,22 @@
 namespace moebius {
 namespace {
 
-// After an H200 with 16 cores beside it (docs/gpu.md): what a layer takes beside its bytes, what a step does, and how fast rows of
-// logits reach the caller's memory.
+// Measured on an H200 with 16 cores (docs/gpu.md): seconds of a layer beside its bytes, seconds of
+// a step, and bytes per second at which logits reach the caller's memory.
 constexpr double kGpuLayer = 45e-6, kGpuStep = 40e-6, kLogitRate = 6.8e9;
-// How much of what the CPU can read its experts reach: less with several rows, which are multiplied, too.
+// Returns the share of the CPU's read rate that its experts reach: less with several rows, which
+// also take time to multiply.
 double cpu_share(double rows) { return 0.5 + 0.2 / rows; }
 
-// What a step reads of a layer.
+// Holds the bytes that a step reads of a layer.
 struct LayerBytes {
-  double dense = 0;            // of all that is not experts
-  double every = 0;            // router and shared experts: every row meets them
-  double experts = 0;          // all of them
-  double each = 1;             // of a row
-  std::vector<double> shares;  // of rows, by expert
-  // Of the experts that are asked for, those that `rows` rows meet.
+  double dense = 0;            // everything but experts
+  double every = 0;            // router and shared experts, which every row uses
+  double experts = 0;          // all experts
+  double each = 1;             // experts of a row
+  std::vector<double> shares;  // [expert] share of rows
+  // Returns the expected number of experts that `rows` rows use, among those for which `asked` is
+  // true.
   template <class F>
   double met(double rows, F asked) const {
     double sum = 0;
@@ -42,8 +44,9 @@ struct LayerBytes {
 
 struct ModelBytes {
   std::vector<LayerBytes> layers;
-  double output = 0, row = 0, logits = 0;  // the last projection; a row between layers, of logits
-  double hidden = 0;                       // numbers of a row
+  // Bytes of the output projection, of a row between layers, and of a row of logits.
+  double output = 0, row = 0, logits = 0;
+  double hidden = 0;  // numbers in a row
 };
 
 ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
@@ -94,7 +97,7 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
   if (is_cuda_name(placement.ends)) d.gpu += kGpuStep + rows * model.logits / kLogitRate;
   std::string before = placement.ends;
   const auto go_to =
-      [&](const std::string& device) {  // rows cross where the next part is elsewhere
+      [&](const std::string& device) {  // rows are copied if the next part is on another device
         if (is_cuda_name(device) != is_cuda_name(before))
           d.crossing += kHandOver / 2 + rows * model.row / rates.link;
         before = device;
@@ -110,7 +113,8 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
       on(rule.experts, l.met(rows, [](uint32_t) { return true; }));
       continue;
     }
-    // Both sides work at the same time; rows cross, and one for each expert of the CPU comes back.
+    // Both sides work at the same time; rows are copied to the CPU, and one row per expert of the
+    // CPU comes back.
     const std::vector<uint32_t>& some = divided->second;
     const auto is_here = [&](uint32_t e) {
       return std::binary_search(some.begin(), some.end(), e);
@@ -127,7 +131,8 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
   return d;
 }
 
-// A step of ranks that have stages of layers and spread experts, all on devices. The busiest rank sets the pace.
+// Forecasts a step of ranks with stages of layers and spread experts, all on devices. The busiest
+// rank sets the pace.
 CudaForecast::Decode ranked_step(const ModelBytes& model, const CudaRates& rates,
                                  const LinkFacts& between, const RankSplit& split,
                                  size_t sequences) {
@@ -138,7 +143,8 @@ CudaForecast::Decode ranked_step(const ModelBytes& model, const CudaRates& rates
   if (split.pp > 1)
     d.crossing += pp * (kHandOver / 2 + between.latency + rows * model.row / between.rate);
   for (const LayerBytes& l : model.layers) {
-    double busiest = 0, fewest = l.each;  // bytes; rows of a token that are computed on a rank
+    // Bytes of the busiest rank; experts of a token on the rank with the fewest.
+    double busiest = 0, fewest = l.each;
     for (size_t r = 0; r < split.ep && !l.shares.empty(); ++r) {
       const std::vector<int32_t> local =
           expert_map(l.shares.size(), split.ep, r, Placement::kLinear);
@@ -150,7 +156,8 @@ CudaForecast::Decode ranked_step(const ModelBytes& model, const CudaRates& rates
     }
     d.gpu += kGpuLayer + (l.dense + l.every + busiest) / rates.gpu_read;
     if (split.ep == 1 || l.shares.empty()) continue;
-    const double comes = rows * (l.each - fewest) * 4 * model.hidden;  // at most, in f32
+    // Upper bound, in f32.
+    const double comes = rows * (l.each - fewest) * 4 * model.hidden;
     d.crossing += kHandOver + between.latency + comes * (2 / rates.link + 1 / between.rate);
   }
   return d;
@@ -168,7 +175,7 @@ std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
     model = read_bytes(checkpoint, options, target, decoder_spec(checkpoint.config()).layers.size(),
                        read_loads(options.loads_file));
   } catch (const Error&) {
-    return {};  // as forecast_cuda()
+    return {};  // as in forecast_cuda()
   }
   ModelOptions whole = options;
   whole.placement = parse_placement("cuda");
@@ -228,7 +235,7 @@ std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Mode
     if (!checkpoint.moe_blocks().empty())
       add("--device cuda --experts cpu", parse_placement("cuda,experts=cpu"));
   } catch (const Error&) {
-    return {};  // an architecture that runs nowhere is said elsewhere
+    return {};  // another check reports an architecture that cannot run
   }
   return all;
 }

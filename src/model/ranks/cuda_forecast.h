@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a model would decode on a GPU, or shared between it and the CPU, from what the machine can read: computed from headers, before
-// anything is loaded. A layer on the GPU takes the time of its bytes and a fixed one, in which its kernels wait for each other; experts
-// on the CPU the time of their bytes and that of handing rows over; rows of logits go to the host. Keys and values are not looked at,
-// and rows find experts by chance, or by measured loads.
+// Forecasts how fast a model decodes on a GPU, or shared by GPU and CPU, from headers and memory
+// rates, before anything is loaded. A layer on the GPU takes the time of its bytes and a fixed one,
+// in which its kernels wait for each other; experts on the CPU the time of their bytes and that of
+// handing rows over; rows of logits go to the host. Keys and values are not looked at, and rows
+// find experts by chance, or by measured loads.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,17 +14,17 @@
 namespace moebius {
 
 struct CudaRates {
-  double gpu_read = 4.3e12, cpu_read = 0,
-         link = 55e9;  // bytes a second; an H200's where nothing was measured
+  // Bytes per second; measured on an H200, for machines without a measurement.
+  double gpu_read = 4.3e12, cpu_read = 0, link = 55e9;
 };
 
-// Seconds that it costs to hand rows over and to take them back, after the same machine.
+// Seconds that handing rows over and taking them back costs, on the same machine.
 inline constexpr double kHandOver = 100e-6;
 
 struct CudaForecast {
-  std::string words;   // what is asked for, as options of a command
+  std::string words;   // the options of a command that ask for it
   RankSplit split;     // one rank, or several
-  uint64_t bytes = 0;  // on the device
+  uint64_t bytes = 0;  // bytes on the device
   PlacedExperts placed;
   struct Decode {
     size_t sequences = 0;
@@ -34,13 +35,15 @@ struct CudaForecast {
   };
   std::vector<Decode> decode;
 };
-// All on the device and all experts on the CPU; where the first does not fit, what `--experts auto` would do. `allowed`: bytes that the
-// device has for it; options.loads_file: how busy experts are. Empty for an architecture that cannot run.
+// Forecasts the whole model on the device, and all experts on the CPU; if the first does not fit,
+// also `--experts auto`. `allowed`: bytes of the device that may be used; options.loads_file: how
+// busy experts are. Empty for an architecture that cannot run.
 std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const CudaTarget& target, const CudaRates& rates,
                                         uint64_t allowed, std::span<const size_t> sequences);
-// Ways to share the model among so many ranks with such a device each (--pp, --ep and both), the fastest first for the first number of sequences;
-// `bytes` are those of the fullest rank. Rows of experts cross by the hosts and `between` them.
+// Forecasts ways to share the model among so many ranks with such a device each (--pp, --ep and
+// both), sorted by the first number of sequences, fastest first; `bytes` are those of the fullest
+// rank. Rows of experts travel over the hosts and the link `between` them.
 std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
                                               const ModelOptions& options, const CudaTarget& target,
                                               const CudaRates& rates, const LinkFacts& between,

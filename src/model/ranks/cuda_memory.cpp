@@ -23,7 +23,7 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // rows and tables of steps
+constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // bytes for rows and tables of steps
 
 std::string device_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
@@ -33,8 +33,8 @@ uint64_t usable_bytes(const CudaSettings& cuda) {
   return free > kReservedBytes ? free - kReservedBytes : 0;
 }
 
-// Rows between the parts of layers whose experts ranks spread (device/cuda/cuda_spread.cpp): own ones, those of
-// others, those that are sent.
+// Returns the bytes of rows between the parts of layers whose experts ranks spread
+// (device/cuda/cuda_spread.cpp): the rank's own, other ranks', and those to send.
 uint64_t spread_bytes(const Checkpoint& checkpoint) {
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
@@ -45,7 +45,7 @@ uint64_t spread_bytes(const Checkpoint& checkpoint) {
   return 3 * most;
 }
 
-// The experts of each layer that a rank does not have.
+// Returns for each layer which experts a rank does not have.
 std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
                                                    const CudaShare& share) {
   std::map<int, std::vector<bool>> out;
@@ -53,7 +53,7 @@ std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
     if (share.ep == 1 || b.experts.empty()) continue;
     std::vector<bool>& elsewhere = out[b.layer];
     const size_t n = b.experts.size();
-    if (share.spare > 0) {  // as many as there are places, whichever those are
+    if (share.spare > 0) {  // as many experts as places, whichever they are
       const size_t each = std::min(n, ceil_div(n + share.spare, share.ep));
       elsewhere.assign(n, true);
       std::fill_n(elsewhere.begin(), each, false);
@@ -82,7 +82,7 @@ size_t context_of(const ModelOptions& options) {
   return options.context != 0 ? options.context : kUsualContext;
 }
 
-// Whether a module is of an expert that a divided layer has on the CPU.
+// Returns whether a module belongs to an expert that a divided layer has on the CPU.
 bool is_elsewhere(const Module& m, const DevicePlacement& placement) {
   const auto here = placement.divided.find(static_cast<size_t>(m.layer));
   return m.expert >= 0 && here != placement.divided.end() &&
@@ -109,7 +109,7 @@ std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t exp
   return out;
 }
 
-// As device/cuda/cuda_divided.cpp runs them.
+// These limits are those of device/cuda/cuda_divided.cpp.
 bool can_divide(const MoeBlock& block) {
   constexpr uint64_t kMostChosen = 64;
   const RouterSpec& r = block.spec.router;
@@ -156,7 +156,7 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
     if (b.layer >= 0 && static_cast<size_t>(b.layer) < spec.layers.size() && can_divide(b))
       out.divisible[static_cast<size_t>(b.layer)] = b.experts.size();
   const size_t number = options.type == XType::kF32 ? 4 : 2;
-  std::map<std::pair<int, int>, uint64_t> one;  // bytes of an expert, by layer and number
+  std::map<std::pair<int, int>, uint64_t> one;  // bytes of an expert by layer and number
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
     const bool in_layer = m.layer >= 0;
@@ -231,7 +231,7 @@ uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& opti
   std::vector<RankMemory> host;
   std::vector<CudaBytes> needs;
   uint64_t all = 0, fixed = 0;
-  bool keeps = false;  // keys and values
+  bool keeps = false;  // the device holds keys and values
   for (const CudaShare& share : cuda_shares(checkpoint, split)) {
     const CudaBytes need =
         cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
@@ -301,7 +301,7 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
   };
   std::vector<bool> whole(layers, false);
   std::vector<std::vector<uint32_t>> here(layers);
-  // What a layer needs beside its routed experts.
+  // Returns the bytes of a layer beside its routed experts.
   const auto base = [&](size_t i) {
     const uint64_t routed = need.divisible[i] * need.each[i];
     return need.layers[i] - std::min(routed, need.layers[i]);
@@ -318,7 +318,7 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
     if (!on_device(i) || (loads != nullptr && need.divisible[i] > 0)) continue;
     whole[i] = fits(need.layers[i]);
     if (whole[i] || need.divisible[i] == 0 || divided) continue;
-    divided = fits(base(i) + need.each[i]);  // and then as many as there is room for
+    divided = fits(base(i) + need.each[i]);  // then as many experts as fit
     if (!divided) continue;
     here[i] = {0};
     while (here[i].size() < need.divisible[i] && fits(need.each[i]))
@@ -366,7 +366,7 @@ DevicePlacement fit_experts(const Checkpoint& checkpoint, const ModelOptions& op
                             const ExpertLoads* loads) {
   CudaBytes need = cuda_bytes(checkpoint, options, target, context);
   if (device_bytes(need) <= allowed) return options.placement;
-  // Some layers will be divided, and prompts may stream what stays on the CPU.
+  // Some layers will be divided, and prompts may stream the experts that stay on the CPU.
   if (options.placement.divided.empty()) need.work += divided_work(checkpoint, options.cuda);
   const uint64_t rest = device_bytes(need) - need.experts;
   need.work += kept_for_streams(checkpoint, options, target, allowed - std::min(allowed, rest));

@@ -15,9 +15,10 @@
 namespace moebius {
 namespace {
 
-// After an H200 (docs/gpu.md, a prompt of 4096 tokens): operations of its products and of attention in a second.
+// Measured on an H200 (docs/gpu.md, a prompt of 4096 tokens): operations per second of its products
+// and of attention.
 constexpr double kGpuProducts = 320e12, kGpuAttention = 79e12;
-// How much of what the CPU can read its experts reach with many rows.
+// Share of the CPU's rate that its experts reach with many rows.
 constexpr double kCpuShare = 0.5;
 
 double numbers_of(const Module& m) {
@@ -41,7 +42,7 @@ const MoeBlock* first_streamed(const Checkpoint& checkpoint, const ModelOptions&
 double measure_expert_row(const Checkpoint& checkpoint, const ModelOptions& options,
                           const CudaTarget& target) {
   constexpr size_t kRows = 64, kMost = 8;
-  constexpr double kMostNumbers = 1e8;  // that are read for it
+  constexpr double kMostNumbers = 1e8;  // most weights that are read for the measurement
   const MoeBlock* block = first_streamed(checkpoint, options, target);
   if (block == nullptr) return 0;
   const size_t all = block->experts.size();
@@ -110,7 +111,7 @@ CudaPromptForecast forecast_prompt(const Checkpoint& checkpoint, const ModelOpti
                                    index) != plan.streamed.layers.end();
     const size_t rows = streams ? rows_to_stream(t) : kNeverStreamed;
     f.rows = std::min(f.rows, rows);
-    // With two buffers the next layer's weights cross meanwhile.
+    // With two buffers, the next layer's weights are copied meanwhile.
     const double here = beside + t.gpu_row * T,
                  both = plan.streamed.buffers > 1 ? std::max(t.sent, here)
                                                   : std::max(t.sent, beside) + t.gpu_row * T;

@@ -31,7 +31,8 @@ Policy cuda_policy(const ModelOptions& options) {
   return policy;
 }
 
-// f(module, problem, which of gate, up and down) for the matrices of experts; equal problems once.
+// Calls f(module, problem, which of gate, up and down) for the matrices of experts; once for equal
+// problems.
 template <class F>
 void each_problem(const MoeBlock& block, const ModelOptions& options, F f) {
   std::optional<Problem> last[3];
@@ -81,7 +82,7 @@ std::string stream_refusal(const MoeBlock& block, const ModelOptions& options,
   const Policy policy = cuda_policy(options);
   LayerOptions on_cpu;
   on_cpu.policy = options.policy, on_cpu.act = options.act, on_cpu.x_type = options.type;
-  // Plain kernels are no faster than a CPU: where somebody asks for rows, they run all the same.
+  // Plain kernels are no faster than a CPU: they stream only if the user asks for a number of rows.
   const bool asked = parse_stream_rows(options.cuda.stream) != 0;
   std::string why;
   each_problem(block, options, [&](const Module& m, const Problem& p, size_t) {
@@ -153,7 +154,8 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
                                      count == 1 ? "layer" : "layers", why));
   if (layers.empty()) return plan;
 
-  // Routers and shared experts of these layers go to the device, and rows between their parts.
+  // Routers and shared experts of these layers move to the device, and rows between the parts need
+  // memory there.
   const auto with = [&](std::span<const Layer> some) {
     ModelOptions o = options;
     o.placement.rules.clear();
@@ -173,7 +175,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   const uint64_t used = device_bytes(need);
   CudaStreamed streamed;
   streamed.rows = rows;
-  // Half of what is left of the host: nothing else can have pages that are locked.
+  // Uses half of the host's free memory: locked pages are not available to anything else.
   const uint64_t room = (host_free - std::min(host_free, need.host)) / 2;
   const size_t all = layers.size();
   while (!layers.empty()) {

@@ -18,8 +18,8 @@ namespace {
 constexpr std::string_view kLoadsKey = "moebius_expert_loads";
 constexpr uint64_t kMostLoadsBytes = uint64_t{1} << 26;
 constexpr uint64_t kMostRows = uint64_t{1} << 53;
-constexpr uint64_t kLeastRowsPerExpert = 4;  // fewer say nothing
-constexpr double kWorthMoving = 0.05;        // of imbalance
+constexpr uint64_t kLeastRowsPerExpert = 4;  // fewer rows say nothing
+constexpr double kWorthMoving = 0.05;        // gain of imbalance that is worth a move
 
 size_t layer_number(const std::string& key, std::string_view what) {
   size_t layer = 0;
@@ -65,8 +65,8 @@ ExpertLoads parse_loads(std::string_view text, std::string_view what) {
 
 ExpertLoads read_loads(const std::string& file) {
   std::error_code error;
-  const auto status =
-      std::filesystem::status(file, error);  // a device or a pipe has none of earlier runs
+  // A device or a pipe holds no loads of earlier runs.
+  const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status) || std::filesystem::is_other(status)) return {};
   return parse_loads(read_text_file(file, kMostLoadsBytes), file);
 }
@@ -107,7 +107,7 @@ void ExpertBalance::place(size_t layer, std::vector<uint32_t> expert_of) {
   if (expert_of.size() != l.expert_of.size())
     fail("layer {}: {} places for experts; expected {}", layer, expert_of.size(),
          l.expert_of.size());
-  (void)logical_to_physical(expert_of, l.load.size());  // throws for what is no expert
+  (void)logical_to_physical(expert_of, l.load.size());  // throws Error for an invalid expert
   l.expert_of = std::move(expert_of);
 }
 

@@ -12,9 +12,9 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kSaveEvery = 1000;  // steps
+constexpr uint64_t kSaveEvery = 1000;  // steps between two writes of the loads
 
-// A room that is large enough, or none.
+// Returns memory that is large enough from the list, or none.
 ExpertMemory memory_for(std::vector<ExpertMemory>& memory, size_t bytes) {
   for (ExpertMemory& r : memory)
     if (r.bytes >= bytes) {
@@ -111,7 +111,8 @@ ExpertMoves::ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part,
   }
 }
 
-// Experts of float schemes stay on their devices: the form that some are in need not hold the numbers of others.
+// Experts of float schemes stay on their devices: the form that suits some need not hold the
+// numbers of others.
 void ExpertMoves::set_layers(LayerSet& layers) {
   layers_ = &layers;
   for (const auto& [layer, rows] : balance_.loads())
@@ -134,7 +135,7 @@ void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
       reading_ = std::make_unique<ExpertReading>(*spread, move_.expert_of);
     else
       fail("experts of this scheme stay where they are");
-  } catch (const std::exception& e) {  // no memory, no thread
+  } catch (const std::exception& e) {  // no memory, or no thread
     trouble_ = words_of(e);
   }
 }
@@ -161,7 +162,7 @@ void ExpertMoves::want(size_t index) {
 
 void ExpertMoves::end_move(bool change) {
   if (!under_way_) return;
-  if (!change) {  // what is being read goes when it is done (look_after_move)
+  if (!change) {  // experts that are being read are dropped when they are done (look_after_move)
     dropped_ = true;
     if (reading_ != nullptr) reading_->give_up();
     return look_after_move();
@@ -182,7 +183,7 @@ void ExpertMoves::end_move(bool change) {
   under_way_ = false;
 }
 
-// Between plans: tells rank 0 when this rank is ready, once; forgets what was dropped.
+// Called between plans: tells rank 0 once when this rank is ready; forgets moves that were dropped.
 void ExpertMoves::look_after_move() {
   if (!under_way_ || !ready()) return;
   const bool mine = here(move_.layer);
@@ -265,7 +266,7 @@ void ExpertMoves::finish() {
   reports_.finish();
 }
 
-// Other stages have counted their own layers.
+// Asks other stages, which count their own layers.
 void ExpertMoves::ask_loads() {
   std::vector<size_t> who, counts;
   asked_layers_.clear();
@@ -361,7 +362,7 @@ void ExpertMoves::save_loads() noexcept {
   } catch (const std::exception& e) {
     try {
       warn(fmt::format("loads of experts were not saved: {}", e.what()));
-    } catch (const std::exception&) {  // no memory for the words
+    } catch (const std::exception&) {  // no memory for the message
     }
   }
 }
@@ -369,7 +370,7 @@ void ExpertMoves::save_loads() noexcept {
 void ExpertMoves::warn(const std::string& text) noexcept {
   try {
     if (say_) say_(text);
-  } catch (const std::exception&) {  // nobody listens
+  } catch (const std::exception&) {  // no rank receives it
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of busy experts while a model runs on ranks. All ranks count alike;
-// rank 0 decides that a layer is to change, each rank reads what it needs beside the steps and reports,
-// and between two steps all of them change the layer.
+// Copies busy experts while a model runs on ranks. All ranks count alike; rank 0 decides that a
+// layer is to change, each rank reads the experts it lacks beside the steps and reports, and
+// between two steps all ranks change the layer.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -22,7 +22,7 @@
 
 namespace moebius {
 
-// Experts that a thread of lowest priority reads and packs.
+// Reads and packs experts on a thread of lowest priority.
 class ExpertReading {
  public:
   struct Wanted {
@@ -31,15 +31,15 @@ class ExpertReading {
   };
   // Layer and source outlive it.
   ExpertReading(const MoeLayer& layer, const ExpertSource& source, std::vector<Wanted> wanted);
-  // The same of a layer on a device of its own: what its places are to hold.
+  // Reads experts of a layer on a device; expert_of: the future expert of each place.
   ExpertReading(const DividedExperts& layer, std::vector<uint32_t> expert_of);
-  ~ExpertReading();  // gives up and waits for the expert that is being read
+  ~ExpertReading();  // gives up, and waits for the expert that is being read
   bool done() const { return done_.load(std::memory_order_acquire); }
   void give_up() { stop_.store(true, std::memory_order_relaxed); }
   void wait() {
     if (thread_.joinable()) thread_.join();
   }
-  // When it is done: what went wrong, if anything; the experts.
+  // Valid when done(): the error, if any, and the experts.
   const std::string& trouble() const { return trouble_; }
   std::vector<Wanted> take();
   std::unique_ptr<DividedExperts::Staged> take_staged();
@@ -57,19 +57,19 @@ class ExpertReading {
 class ExpertMoves {
  public:
   using Tell = std::function<void(StepPlan)>;
-  // Of a rank; `tell` is what rank 0 says to all. What it knows of earlier runs decides where copies
-  // are at first.
+  // Serves one rank; `tell` is how rank 0 announces plans to all. The loads of earlier runs decide
+  // the first copies.
   ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part, const ModelOptions& options,
               Tell tell);
-  // Once they are loaded; outlive it.
+  // Call once the layers are loaded; they outlive it.
   void set_layers(LayerSet& layers);
   std::vector<uint32_t> expert_of(size_t layer) const { return balance_.expert_of(layer); }
 
   void count(size_t layer, std::span<const uint32_t> rows) { balance_.count(layer, rows); }
   void end_step(StepStats& stats);
-  bool run_plan(const StepPlan& plan);  // false: it is no such plan
-  void drop();                          // of rank 0, before all ranks end
-  void finish();                        // of all, when no plan follows: nothing stays under way
+  bool run_plan(const StepPlan& plan);  // returns false for a plan of another kind
+  void drop();                          // rank 0, before all ranks end
+  void finish();                        // all ranks, when no plan follows: nothing stays under way
   void save_loads() noexcept;
 
  private:
@@ -79,7 +79,7 @@ class ExpertMoves {
   bool leads() const { return ranks_.leader(); }
   ExpertsOp& experts(size_t layer) const { return *layers_->layers[layer]->block->experts; }
   MoeBlockLayer& block(size_t layer) const { return *experts(layer).movable(); }
-  void want(size_t index);  // of the move, what this rank lacks
+  void want(size_t index);  // lists the experts of the move that this rank lacks
   void begin_move(size_t index, std::vector<uint32_t> expert_of);
   void end_move(bool change);
   void look_after_move();
@@ -98,16 +98,16 @@ class ExpertMoves {
   LayerSet* layers_ = nullptr;
   ExpertBalance balance_;
   RankReports reports_;
-  std::vector<ExpertMemory> memory_;  // that experts left
-  // The layer that is to change, on all ranks of the job.
+  std::vector<ExpertMemory> memory_;  // memory that experts left
+  // The layer that is to change, on all ranks.
   ExpertBalance::Move move_;
-  std::unique_ptr<ExpertReading> reading_;  // where this rank needs experts for it
+  std::unique_ptr<ExpertReading> reading_;  // used if this rank lacks experts of it
   bool under_way_ = false, answered_ = false, dropped_ = false;
-  std::string trouble_;  // before anything could be read
-  // Rank 0.
+  std::string trouble_;  // error from before reading started
+  // State of rank 0.
   State state_ = State::kIdle;
   std::chrono::steady_clock::time_point since_;
-  std::vector<std::vector<size_t>> asked_layers_;  // of each rank that was asked for loads
+  std::vector<std::vector<size_t>> asked_layers_;  // [rank] layers of which it was asked for loads
   double imbalance_ = 1;
   uint64_t moved_ = 0, given_up_ = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes: the protocol, then strings and lists with their lengths, all little-endian and at the mercy
-// of whoever sent them: nothing is allocated on the word of a length.
+// Encodes and decodes handshakes: the protocol's number, then strings and lists with their lengths,
+// little-endian. The sender is not trusted: no memory is allocated by a stated length alone.
 #include "model/ranks/handshake.h"
 
 #include <elf.h>
@@ -56,7 +56,8 @@ class HandshakeReader {
     left_ = left_.subspan(n);
     return s;
   }
-  // Of items that take at least `least` bytes each.
+  // Reads the number of items that take at least `least` bytes each. Throws Error if the rest is
+  // too short for them.
   uint64_t count(size_t least) {
     const uint64_t n = number(4);
     if (n > left_.size() / least)
@@ -81,7 +82,8 @@ class HandshakeReader {
 
 std::string shown(const std::string& text) { return text.empty() ? "none" : printable(text); }
 
-// The first difference between two ranks that has a plain name, as "commit a, rank 0 has commit b".
+// Returns the first difference between two ranks in a simple fact, such as "commit a, rank 0 has
+// commit b".
 std::string plain_difference(const Handshake& a, const Handshake& zero) {
   const auto differs = [](const char* what, const std::string& x, const std::string& y) {
     return x == y ? std::string()
@@ -92,7 +94,8 @@ std::string plain_difference(const Handshake& a, const Handshake& zero) {
         differs("architecture", a.architecture, zero.architecture),
         differs("build", a.build, zero.build)})
     if (!d.empty()) return d;
-  const bool unknown = !a.trouble.empty() || !zero.trouble.empty();  // it has come to no options
+  // A rank in trouble has not determined its options.
+  const bool unknown = !a.trouble.empty() || !zero.trouble.empty();
   if (unknown || a.options == zero.options) return "";
   for (const auto& [name, value] : a.options)
     for (const auto& [other, theirs] : zero.options)
@@ -137,7 +140,7 @@ std::string kernel_difference(const Handshake& a, const Handshake& zero) {
   return "";
 }
 
-// The name that the linker gave this program, from its notes.
+// Returns the identifier that the linker stored in this program's notes.
 std::string build_id() {
   std::string id;
   dl_iterate_phdr(
@@ -148,7 +151,7 @@ std::string build_id() {
           const auto* p = reinterpret_cast<const uint8_t*>(info->dlpi_addr + header.p_vaddr);
           const auto* end = p + header.p_memsz;
           while (end - p >= 12) {
-            uint32_t word[3];  // lengths of name and content, kind
+            uint32_t word[3];  // length of the name, length of the content, kind
             std::memcpy(word, p, sizeof word);
             const size_t name = (word[0] + 3u) & ~3u, content = (word[1] + 3u) & ~3u;
             if (static_cast<size_t>(end - p) - 12 < name + content) break;
@@ -158,7 +161,7 @@ std::string build_id() {
             p += 12 + name + content;
           }
         }
-        return 1;  // the program comes first
+        return 1;  // the program is the first object
       },
       &id);
   return id.substr(0, 16);
@@ -166,7 +169,7 @@ std::string build_id() {
 
 std::string features_of(const Cpu& cpu) {
   if (cpu.arch == Arch::kOther || cpu.features == 0) return "";
-  std::string list = describe(cpu);  // "aarch64: neon dotprod"
+  std::string list = describe(cpu);  // such as "aarch64: neon dotprod"
   list.erase(0, list.find(": ") + 2);
   std::replace(list.begin(), list.end(), ' ', ',');
   return list;
@@ -267,7 +270,7 @@ std::string refusal_of(std::span<const Handshake> ranks,
     if (ranks[r].protocol != ranks[0].protocol)
       return say(
           r, fmt::format("speaks protocol {}, rank 0 {}", ranks[r].protocol, ranks[0].protocol));
-  // A difference may be the reason of trouble; so it is said first.
+  // A difference may be the cause of trouble, so differences are reported first.
   for (const auto& difference : {plain_difference, file_difference, kernel_difference}) {
     for (size_t r = 1; r < ranks.size(); ++r) {
       if (!ranks[r].trouble.empty() && difference != plain_difference) continue;

@@ -28,8 +28,8 @@ namespace {
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 64};
 constexpr size_t kTimedRows = 64;
 static_assert(std::size(kRows) <= CostCurve::kMost);
-constexpr int kTimes = 5;             // a call is timed; the median counts
-constexpr double kLongestCall = 0.1;  // seconds; no more rows behind it
+constexpr int kTimes = 5;             // calls per measurement, of which the median counts
+constexpr double kLongestCall = 0.1;  // seconds; a slower call ends the measurement
 constexpr size_t kFewestBytes = size_t{8} << 20, kMostBytes = size_t{256} << 20;
 
 using Clock = std::chrono::steady_clock;
@@ -51,7 +51,8 @@ double seconds_of(const std::function<void()>& call) {
   return median(std::move(times));
 }
 
-// The curve of call(rows), which runs so many weights and does what is known already beside.
+// Measures the curve of call(rows), which multiplies so many weights; the known costs of `parallel`
+// work are subtracted.
 CostCurve curve_of(double weights, const std::function<void(size_t rows)>& call,
                    const CostCurve& parallel = {}) {
   CostCurve curve;
@@ -63,27 +64,28 @@ CostCurve curve_of(double weights, const std::function<void(size_t rows)>& call,
   return curve;
 }
 
-// Weights that no cache holds, as in a model; less where memory is short.
+// Returns bytes of weights that exceed every cache, as in a model; less if memory is short.
 size_t enough_bytes(const Cpu& cpu) {
   const size_t most =
       std::min<size_t>(kMostBytes, static_cast<size_t>(available_memory_bytes() / 8));
   return std::clamp<size_t>(2 * cpu.caches.l3, std::min(kFewestBytes, most), most);
 }
 
-// Rows of numbers about 1 in size.
+// Returns random rows with numbers of about 1.
 std::vector<float> some_rows(size_t n) {
   std::vector<float> x(n);
   uint32_t state = 1;
   for (float& v : x) {
     state = state * 1664525 + 1013904223;
     v = static_cast<float>(state >> 8) * 0x1p-23f - 1;
-    v = std::round(v * 64) / 64;  // exact in every type of activations
+    v = std::round(v * 64) / 64;  // exact in every activation type
   }
   return x;
 }
 
-// What a layer does with rows on every rank: two norms, and experts' rows prepared, counted and stored
-// (which is also timed with experts). Without experts, the norms alone.
+// Measures the work of a layer that every rank does for all rows: two norms, and the preparation,
+// counting and storing of experts' rows (which the experts' curve includes, too). Without experts,
+// only the norms.
 CostCurve time_rows(const MoeLayer* experts, size_t H, const LayerOptions& options) {
   const std::vector<float> x = some_rows(kTimedRows * H);
   std::vector<float> y(x.size());
@@ -109,7 +111,7 @@ const MoeBlock* block_to_time(const Checkpoint& checkpoint) {
   return nullptr;
 }
 
-// As many experts of a block as no cache holds.
+// Loads as many experts of a block as exceed the caches.
 std::unique_ptr<MoeLayer> load_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                                        const LayerOptions& options) {
   const size_t E = block.experts.size(), k = std::clamp<size_t>(block.spec.router.top_k, 1, E);
@@ -120,10 +122,10 @@ std::unique_ptr<MoeLayer> load_experts(const Checkpoint& checkpoint, const MoeBl
   return load_moe(checkpoint, block, some, MoePart::kExperts).experts;
 }
 
-// Each row meets as many experts as in the model, all rows the same ones.
+// Times experts: each row uses as many as in the model, and all rows the same ones.
 CostCurve time_experts(const MoeBlock& block, const MoeLayer& experts, const CostCurve& layer,
                        const LayerOptions& options) {
-  double weights = 0;  // of an expert
+  double weights = 0;  // weights of an expert
   for (const Module* m : block.experts[0])
     if (m != nullptr) weights += static_cast<double>(module_params(*m));
   const size_t here = experts.local_experts(), slots = experts.slots(), H = block.spec.hidden,
@@ -161,13 +163,13 @@ CostCurve time_linears(const std::vector<std::unique_ptr<LinearLayer>>& layers, 
   });
 }
 
-// The dense matrices of a few layers, all of a layer at a time.
+// Times the dense matrices of a few layers, all of a layer together.
 CostCurve time_dense(const Checkpoint& checkpoint, const LayerOptions& options) {
   const size_t enough = enough_bytes(options.cpu);
   std::vector<std::unique_ptr<LinearLayer>> layers;
   double weights = 0;
   uint64_t bytes = 0;
-  size_t modules = 0;  // of the first layer that has any
+  size_t modules = 0;  // modules in the first layer that has any
   int first = -1, last = -1;
   for (const Module& m : checkpoint.modules()) {
     if (m.kind != ModuleKind::kLinear || m.layer < 0 || m.expert >= 0 || m.shared_expert ||
@@ -184,7 +186,7 @@ CostCurve time_dense(const Checkpoint& checkpoint, const LayerOptions& options) 
   return time_linears(layers, weights, options, modules);
 }
 
-// Some outputs of the projection to logits, which may be larger than all the rest.
+// Times some outputs of the projection to logits, which may be larger than everything else.
 CostCurve time_output(const Checkpoint& checkpoint, const LayerOptions& options) {
   const Module* m = checkpoint.output_module();
   if (m == nullptr || !m->supported) return {};
@@ -195,7 +197,7 @@ CostCurve time_output(const Checkpoint& checkpoint, const LayerOptions& options)
   return time_linears(layers, static_cast<double>(n * m->plan.K), options, 1);
 }
 
-// What cannot be timed stays unknown: whoever loads the model says why.
+// Measures, and leaves the cost unknown on failure: loading the model will report the reason.
 void try_to(const std::function<void()>& measure) {
   try {
     measure();
@@ -228,7 +230,7 @@ RankCosts mean_costs(Comm& comm, const RankCosts& mine) {
 void CostCurve::add(double rows, double seconds_per_weight) {
   if (count == kMost || (count > 0 && rows <= points[count - 1].rows))
     fail("a cost of {} rows behind {} others", rows, count);
-  // More rows cannot be cheaper; what says so was disturbed.
+  // More rows cannot be cheaper: such a measurement was disturbed.
   const double least = count > 0 ? points[count - 1].seconds : 0;
   points[count++] = {rows, std::max(seconds_per_weight, least)};
 }
@@ -266,7 +268,7 @@ std::string describe(const LinkFacts& link) {
   return fmt::format("{:.3f}G,{:.3f}us", 8e-9 * link.rate, 1e6 * link.latency);
 }
 
-// Exchanges as steps make them: columns of rows are gathered.
+// Measures exchanges as steps make them: columns of rows are gathered.
 LinkFacts measure_link(Comm& comm) {
   constexpr size_t kSmall = 64, kLarge = 1024, kLargeRows = 32;  // columns of a rank
   constexpr int kSmallRounds = 200, kLargeRounds = 20;

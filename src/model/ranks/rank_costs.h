@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What steps cost on the ranks that are there: a few experts and dense matrices of the folder are
-// loaded and timed with some numbers of rows, and an exchange is timed. Together a second or less.
+// Measures what steps cost on the present ranks: loads and times a few experts and dense matrices
+// of the folder with some numbers of rows, and times an exchange. All of it takes about a second.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,8 +12,8 @@ class Checkpoint;
 class Comm;
 struct ModelOptions;
 
-// Seconds of matrices by rows: measured at a few numbers of rows, linear between them, and above as
-// the last one.
+// Holds the seconds of matrices by rows: measured at a few numbers of rows, linear between them,
+// and beyond the last one as its slope.
 struct CostCurve {
   struct Point {
     double rows = 0, seconds = 0;  // per weight
@@ -26,20 +26,21 @@ struct CostCurve {
   double seconds(double weights, double rows) const;
 };
 
-// Of all ranks: the mean of what each measured while the others did.
+// Holds the mean of what all ranks measured at the same time.
 struct RankCosts {
-  CostCurve experts, dense, output;  // unknown where the model has none
-  CostCurve layer;  // beside matrices, of a layer: what every rank does with all rows
+  CostCurve experts, dense, output;  // empty if the model has none
+  CostCurve layer;  // per layer, beside matrices: the work that every rank does for all rows
 };
 RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& options);
 
 struct LinkFacts {
-  double latency = 0, rate = 0;  // seconds one way, bytes a second
+  double latency = 0, rate = 0;  // seconds one way; bytes per second
 };
-std::string describe(const LinkFacts& link);  // "10G,30us", as parse_link() reads it
+// Returns text such as "10G,30us", which parse_link() reads.
+std::string describe(const LinkFacts& link);
 
-// By all ranks of a communicator, at the same time: they may share memory and cores. `checkpoint` null:
-// this rank has none.
+// All ranks of a communicator call it at the same time, because they may share memory and cores.
+// checkpoint null: this rank has none.
 struct RankFacts {
   RankCosts costs;
   LinkFacts link;

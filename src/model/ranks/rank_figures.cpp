@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A split of ranks, and the figures that a rank tells rank 0 of, as text (ranks.h).
+// Writes splits of ranks, and the figures that a rank reports to rank 0, as text (ranks.h).
 #include <fmt/core.h>
 
 #include <sstream>
@@ -31,7 +31,7 @@ void check_split(const RankSplit& s) {
   if (s.spare > 65536) fail("--spare {}; expected at most 65536", s.spare);
 }
 
-// Lines of a word and numbers; of a phase, its name last.
+// Writes lines of a word and numbers; a phase's name comes last.
 std::string encode(const RankFigures& f) {
   std::string text = fmt::format("time {} {} {}\nbytes", f.step, f.exchange, f.wait);
   for (const uint64_t n : f.received) text += fmt::format(" {}", n);

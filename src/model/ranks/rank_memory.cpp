@@ -16,7 +16,7 @@
 namespace moebius {
 namespace {
 
-// A limit, what is free of it, and the ranks that share it.
+// Holds a limit, its free bytes, and the ranks that share it.
 struct Shared {
   const MemoryLimit* limit;
   std::vector<size_t> ranks;
@@ -58,9 +58,9 @@ std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
 
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options) {
-  uint64_t table = 0;  // of the first rank
+  uint64_t table = 0;  // bytes of the first rank
   const auto weigh = [&](const Module& m) {
-    if (!m.supported) return m.bytes;  // loading will say why
+    if (!m.supported) return m.bytes;  // loading will report the reason
     const ModuleMemory memory =
         module_memory(checkpoint, m, options.policy, options.act, options.type);
     table += split.members() == 1 ? memory.table : memory.table_of_cut;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether ranks have the memory for their weights, judged before anything is read.
+// Decides before anything is read whether ranks have the memory for their weights.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,28 +13,29 @@
 
 namespace moebius {
 
-// Beside packed weights a rank needs this much: rows, buffers, experts that are just being read.
+// Bytes that a rank needs beside packed weights: rows, buffers, and experts that are being read.
 inline constexpr uint64_t kWorkingMemory = uint64_t{16} << 20;
 
 struct RankMemory {
   std::string host;
-  uint64_t weights = 0;             // bytes, packed
-  std::vector<MemoryLimit> limits;  // of its process; ranks of a host share those of one name
+  uint64_t weights = 0;  // bytes of packed weights
+  // Limits of its process; ranks of a host share limits of equal name.
+  std::vector<MemoryLimit> limits;
 };
 
-// Bytes of weights on every rank, as the kernels of this CPU hold them.
+// Returns the bytes of weights on every rank, as the kernels of this CPU hold them.
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options);
 
-// Weights that are mapped from a file (--pack-dir) need not all be in memory: of each limit they count
-// for three quarters at most.
+// Counts weights that are mapped from a file (--pack-dir), which need not all be in memory, for at
+// most three quarters of each limit.
 void let_weights_go(std::span<RankMemory> ranks);
 
-// Why they do not fit, in one sentence that names ranks, host, limit and the bytes missing; empty
-// when they do.
+// Returns why the weights do not fit, in one sentence that names ranks, host, limit and missing
+// bytes; empty when they fit.
 std::string memory_refusal(std::span<const RankMemory> ranks);
 
-// What every rank can have beside weights and working memory; 0 when nothing is known.
+// Returns the bytes that every rank can have beside weights and working memory; 0: not known.
 uint64_t memory_left(std::span<const RankMemory> ranks);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes, times and the choice of a split (rank_plan.h).
+// Computes sizes and times, and chooses a split (rank_plan.h).
 #include "model/ranks/rank_plan.h"
 
 #include <fmt/core.h>
@@ -18,9 +18,10 @@
 namespace moebius {
 namespace {
 
-constexpr double kNorm = 2.3;  // of memory and compute time
+constexpr double kNorm = 2.3;  // exponent that combines memory time and compute time
 constexpr uint64_t kNumberBytes = 2;
-constexpr size_t kMostDraws = 4096;  // of rows and slots in a sample; more are even enough
+// Rows times slots in a sample; with more, shares are even enough.
+constexpr size_t kMostDraws = 4096;
 
 double together(double memory, double compute) {
   return std::pow(std::pow(memory, kNorm) + std::pow(compute, kNorm), 1 / kNorm);
@@ -51,7 +52,7 @@ uint64_t cut_bytes(const Module& m, uint64_t bytes, size_t ranks, size_t rank) {
       static_cast<double>(m.plan.N));
 }
 
-// Of a module of so many bytes.
+// Returns the bytes that a rank holds of a module of so many bytes.
 uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit& split,
                   size_t member, size_t experts) {
   const size_t members = split.members();
@@ -60,8 +61,9 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
     case Share::kFirst:
       return member == 0 ? bytes : 0;
     case Share::kExpert: {
-      if (m.shared_expert) return cut_bytes(m, bytes, split.tp, member % split.tp);  // on all of ep
-      if (split.spare > 0 && experts > 0)  // a mean: which experts have copies is seen later
+      // Every rank of ep has it.
+      if (m.shared_expert) return cut_bytes(m, bytes, split.tp, member % split.tp);
+      if (split.spare > 0 && experts > 0)  // a mean: which experts have copies is not known yet
         return cut_bytes(m, bytes, split.tp, member % split.tp) *
                ceil_div(experts + split.spare, split.ep) / experts;
       const auto e = static_cast<size_t>(m.expert);
@@ -80,12 +82,14 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
 // --- times ---
 
 struct LayerCost {
-  double cut_bytes = 0, whole_bytes = 0, cut_macs = 0, whole_macs = 0;  // without routed experts
-  double expert_bytes = 0, expert_macs = 0;                             // of one
+  // without routed experts
+  double cut_bytes = 0, whole_bytes = 0, cut_macs = 0, whole_macs = 0;
+  // Of one expert.
+  double expert_bytes = 0, expert_macs = 0;
 };
 
-// How many rows each expert gets of some that take k of E each, in `samples` draws; the same for every
-// question.
+// Draws how many rows each expert gets when `rows` rows choose k of E each, in `samples` draws;
+// equal for every call.
 std::vector<std::vector<uint32_t>> draw_rows(size_t E, size_t k, size_t rows, size_t samples) {
   uint64_t state = 88172645463325252ull;
   const auto draw = [&] {
@@ -96,7 +100,7 @@ std::vector<std::vector<uint32_t>> draw_rows(size_t E, size_t k, size_t rows, si
   std::vector<size_t> mine(k);
   for (std::vector<uint32_t>& taken : all)
     for (size_t r = 0; r < rows; ++r)
-      for (size_t i = 0; i < k; ++i) {  // a row takes different experts
+      for (size_t i = 0; i < k; ++i) {  // the experts of a row are distinct
         const auto end = mine.begin() + static_cast<std::ptrdiff_t>(i);
         do mine[i] = draw();
         while (std::find(mine.begin(), end, mine[i]) != end);
@@ -147,7 +151,8 @@ class Forecaster {
     double compute = 0, exchange = 0;
   };
 
-  // Bytes and multiply-adds of every layer, whole ones and those that are divided.
+  // Sums bytes and multiply-adds of every layer: matrices that ranks repeat, and matrices that they
+  // divide.
   void measure(const Checkpoint& c, const RankSplit& split) {
     std::fill(layers_.begin(), layers_.end(), LayerCost());
     head_bytes_ = head_macs_ = 0;
@@ -170,7 +175,7 @@ class Forecaster {
     }
   }
 
-  // Seconds of matrices of so many bytes and weights that `rows` rows meet.
+  // Returns the seconds of matrices of so many bytes and weights with `rows` rows.
   double cost(const CostCurve& curve, double bytes, double macs, double rows) const {
     if (curve.known()) return curve.seconds(macs, rows);
     return together(bytes / q_.node.read_rate(), rows * macs / q_.node.multiply_rate());
@@ -185,10 +190,10 @@ class Forecaster {
     return {std::vector<uint32_t>(E_, static_cast<uint32_t>((each + E_ - 1) / E_))};
   }
 
-  // Experts of a layer on the busiest of the ranks that have different ones.
+  // Returns the seconds of a layer's experts on the busiest of the ranks that share them.
   double experts(const LayerCost& l, const RankSplit& split, const RowsOfExperts& chance) const {
     const auto tp = static_cast<double>(split.tp);
-    std::vector<double> by_rows;  // of one expert; negative: not computed yet
+    std::vector<double> by_rows;  // seconds of one expert by rows; negative: not computed yet
     const auto of_rows = [&](uint32_t rows) {
       if (rows == 0) return 0.0;
       if (by_rows.size() <= rows) by_rows.resize(rows + 1, -1);
@@ -216,7 +221,8 @@ class Forecaster {
     const bool ep = split.ep > 1, alone = split.members() == 1;
     const RowsOfExperts chance = rows_of_experts(rows);
     Times t;
-    double last_macs = 0, last_experts = 0;  // most layers are alike
+    // Costs of the previous layer, because most layers are alike.
+    double last_macs = 0, last_experts = 0;
     for (const LayerCost& l : layers_) {
       const bool routed = l.expert_bytes > 0;
       t.compute += cost(q_.node.costs.dense, l.cut_bytes / R + l.whole_bytes,
@@ -239,7 +245,7 @@ class Forecaster {
     t.compute += cost(q_.node.costs.output, head_bytes_ / R, head_macs_ / R, heads);
     if (!alone) t.exchange += round(b * T * H_) + round(4 * heads * head_macs_ / H_ * others);
     if (split.pp > 1) t.exchange += static_cast<double>(split.pp) * round(b * T * H_);
-    if (split.ranks() > 1) t.exchange += q_.link.latency;  // the plan
+    if (split.ranks() > 1) t.exchange += q_.link.latency;  // the message with the plan
     return t;
   }
 
@@ -251,7 +257,7 @@ class Forecaster {
   std::vector<LayerCost> layers_;
 };
 
-// A number and what follows it.
+// Returns the number at the start of a text, and the rest.
 std::pair<double, std::string> number_and_rest(const std::string& text, const std::string& whole,
                                                const char* what) {
   double v = 0;
@@ -337,7 +343,7 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
                                     : static_cast<size_t>(m.layer) >= p.layers.begin &&
                                           static_cast<size_t>(m.layer) < p.layers.end;
       if (here) p.bytes += bytes_on(m, bytes, share, split, p.member, experts);
-      // A tied table that is cut: the first rank also has the rows that others multiply with.
+      // A tied table that is cut: the first rank also holds the rows with which others multiply.
       const bool tied = m.kind == ModuleKind::kEmbedding && &m == output;
       if (!weigh && tied && split.members() > 1 && p.rank == 0) p.bytes += bytes;
     }

@@ -11,8 +11,8 @@ constexpr int kReportTag = 7;
 }  // namespace
 
 void RankReports::send(std::vector<uint64_t> numbers) {
-  world_.wait(sending_,
-              "a report to rank 0");  // the one before; rank 0 has asked for another since
+  // Waits for the previous report, after which rank 0 has asked for this one.
+  world_.wait(sending_, "a report to rank 0");
   sent_ = std::move(numbers);
   sending_ = world_.start_send(0, kReportTag, sent_.data(), sent_.size() * sizeof(uint64_t));
 }

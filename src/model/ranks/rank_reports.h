@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short answers of ranks to rank 0 beside the steps: nobody waits for them.
+// Sends short answers of ranks to rank 0 beside the steps, without waiting.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,12 +12,12 @@ namespace moebius {
 class RankReports {
  public:
   explicit RankReports(Comm& world) : world_(world) {}
-  // To rank 0, which expects as many numbers.
+  // Sends numbers to rank 0, which must expect as many.
   void send(std::vector<uint64_t> numbers);
-  // At rank 0: what these ranks will send, counts[i] numbers of ranks[i].
+  // Rank 0: announces what these ranks will send, counts[i] numbers from ranks[i].
   void expect(std::span<const size_t> ranks, std::span<const size_t> counts);
-  bool here();    // all that are expected
-  void finish();  // waits for what is under way
+  bool here();    // true when all expected numbers have arrived
+  void finish();  // waits for messages under way
   const std::vector<std::vector<uint64_t>>& numbers() const { return received_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process.
+// Runs ranks as threads of one process.
 #include <thread>
 
 #include "base/out_of_memory.h"
@@ -38,7 +38,7 @@ RankThreads::RankThreads(const RankSplit& split, Follow follow) : state_(new Sta
   } catch (...) {
     try {
       state_->comms[0]->abort("rank 0 ended");
-    } catch (...) {  // the others have been told
+    } catch (...) {  // the others were told already
     }
     for (std::thread& t : state_->threads) t.join();
     throw;

@@ -13,7 +13,7 @@ RankedBackend::RankedBackend(const Checkpoint& checkpoint, const ModelOptions& o
     : ranks_(*part.ranks),
       ended_(std::make_shared<Ended>()),
       figures_(std::make_shared<Figures>()) {
-  // Counting needs ranks that have some of the experts each.
+  // Experts are counted only if ranks each have some of them.
   std::unique_ptr<ExpertMoves> moves;
   LayerSetLoader::ExpertsOf experts_of;
   if (ranks_.split().ep > 1) {
@@ -50,7 +50,7 @@ RankedBackend::~RankedBackend() {
     tell(std::move(stop));
     if (moves_ != nullptr) moves_->finish();
     ranks_.settle(0);
-  } catch (const std::exception&) {  // the others have ended already
+  } catch (const std::exception&) {  // the other ranks have ended already
   }
 }
 
@@ -78,7 +78,8 @@ void RankedBackend::measured(StepStats& stats, FunctionRef<void()> fn) {
   f.wait += ranks_.wait_seconds() - waited;
 }
 
-// Rows of the first layer: from tokens, which rank 0 embeds, or from the stage before.
+// Runs the layers. The first layer's rows come from tokens, which rank 0 embeds, or from the stage
+// before.
 void RankedBackend::run_layers(Pass& pass) {
   Step& step = pass.step;
   const Graph& graph = runner_->graph();
@@ -131,15 +132,15 @@ void RankedBackend::step(std::span<const Work> work, std::vector<float>& logits,
     });
     ranks_.observe_step(static_cast<double>(stats.nanoseconds) * 1e-9);
     end_step(stats);
-  } catch (const std::exception& e) {  // the others wait in the middle of the step
+  } catch (const std::exception& e) {  // the other ranks wait in the middle of the step
     ranks_.abort(e.what());
     throw;
   }
 }
 
-// A prompt in pieces, so that stages work at the same time: each piece is passed on while the next is
-// computed. Rows do not depend on how a step is cut, so bytes stay as they are. States live where
-// sequences ask for them, not behind any piece.
+// Cuts a prompt into pieces, so that stages work at the same time: each piece is passed on while
+// the next is computed. Rows do not depend on the cut, so results stay equal. States are kept where
+// sequences need them and not after every piece.
 std::vector<std::vector<RankedBackend::Work>> RankedBackend::groups_of(
     std::span<const Work> work) const {
   constexpr size_t kGroupRows = 128, kGroupsPerStage = 4;
@@ -151,7 +152,7 @@ std::vector<std::vector<RankedBackend::Work>> RankedBackend::groups_of(
       states ? 1 : std::clamp<size_t>(T / kGroupRows, 1, kGroupsPerStage * ranks_.split().pp);
   const size_t most = (T + count - 1) / count;
   std::vector<std::vector<Work>> groups(1);
-  size_t rows = 0;  // of the last group
+  size_t rows = 0;  // rows of the last group
   for (const Work& w : work) {
     const BatchItem& item = w.item;
     const size_t n = item.tokens.size();
@@ -170,7 +171,7 @@ std::vector<std::vector<RankedBackend::Work>> RankedBackend::groups_of(
   return groups;
 }
 
-// The layers of this stage. In the first one, rows will come back from the last.
+// Runs the layers of this stage. On the first stage, it prepares to receive rows from the last one.
 std::shared_ptr<RankedBackend::Staged> RankedBackend::begin_stages(std::span<const Work> work,
                                                                    StepStats& stats) {
   auto step = std::make_shared<Staged>();
@@ -196,14 +197,14 @@ std::shared_ptr<RankedBackend::Staged> RankedBackend::begin_stages(std::span<con
   return step;
 }
 
-// In the first stage: logits of what came back.
+// First stage: computes logits of the rows that came back.
 void RankedBackend::end_stages(Staged& step, std::vector<float>& logits, StepStats& stats) {
   logits.clear();
   std::vector<float> some;
   Device& ends = runner_->layer_set().devices.ends();
   measured(stats, [&] {
     for (size_t g = 0; g < step.passes.size(); ++g) {
-      // The layers of the pass are done and accounted for: these are rows of their own.
+      // The pass through the layers has ended, so the rows that came back form a pass of their own.
       const std::unique_ptr<Pass> back = runner_->begin_behind(*step.passes[g]);
       try {
         const RowSet h = runner_->graph().hidden(back->step, ends);
@@ -221,7 +222,7 @@ void RankedBackend::end_stages(Staged& step, std::vector<float>& logits, StepSta
   });
 }
 
-// Rank 0 begins a step and ends it; others may begin in between.
+// Rank 0 begins a step here and ends it later; other steps may begin in between.
 std::shared_ptr<RankedBackend::Staged> RankedBackend::launch(std::span<const Work> work,
                                                              StepStats& stats) {
   try {
@@ -229,7 +230,7 @@ std::shared_ptr<RankedBackend::Staged> RankedBackend::launch(std::span<const Wor
     std::shared_ptr<Staged> step = begin_stages(work, stats);
     end_step(stats);
     return step;
-  } catch (const std::exception& e) {  // the others wait in the middle of the step
+  } catch (const std::exception& e) {  // the other ranks wait in the middle of the step
     ranks_.abort(e.what());
     throw;
   }
@@ -270,7 +271,7 @@ Backend::Ticket RankedBackend::submit(std::span<const BatchItem> items) {
   return next_ticket_++;
 }
 
-// Batches run here, in the order in which they were submitted. On several stages the first has run
+// Runs batches in the order in which they were submitted. With several stages, the first has run
 // them already.
 void RankedBackend::collect(Ticket ticket, StepOutput& out) {
   const std::lock_guard lock(runner_->mutex());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on several ranks, as one of them has it: rank 0 is called like any model and tells the
-// others each step; they follow. What a rank computes itself is a StepRunner's; here is what ranks
-// say to each other, the way of rows from stage to stage, and busy experts that get copies.
+// Runs a model on several ranks, seen from one of them: rank 0 is called like any model and
+// announces each step to the others, which follow. A StepRunner computes a rank's own part; this
+// class has the messages between ranks, the way of rows from stage to stage, and busy experts that
+// get copies.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -55,23 +56,23 @@ class RankedBackend final : public DecoderModel {
   class Ended;
   class Beats;
   struct Staged;   // a step between the stages
-  struct Figures;  // of all ranks at the last beat, and of this one
+  struct Figures;  // figures of all ranks at the last beat, and of this one
   struct Batch {
     Ticket ticket;
     std::vector<BatchItem> items;
-    std::shared_ptr<Staged> step;  // under way
+    std::shared_ptr<Staged> step;  // step under way
     StepStats stats;
   };
   bool leads() const { return ranks_.leader(); }
   bool staged() const { return ranks_.split().pp > 1; }
-  void tell(StepPlan plan);                    // the other ranks
-  void tell_step(std::span<const Work> work);  // where this rank leads
+  void tell(StepPlan plan);                    // announces a plan to the other ranks
+  void tell_step(std::span<const Work> work);  // called if this rank leads
   void tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
                    uint64_t count);
   void beat();
   void run_plan(StepPlan plan);
   void run_plan_step(std::shared_ptr<const StepPlan> plan);
-  // A step of all ranks together.
+  // Runs a step that all ranks compute together.
   void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
   void run_layers(Pass& pass);
   void end_pass(Pass& pass, StepStats& stats);
@@ -87,18 +88,21 @@ class RankedBackend final : public DecoderModel {
 
   Ranks& ranks_;
   std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<ExpertMoves> moves_;  // goes before the layers
-  std::vector<KvKind> kinds_;           // for an engine: bytes of the rank with the most
-  std::vector<Batch> batches_;          // submitted, in order
-  std::deque<std::shared_ptr<Staged>>
-      begun_;  // that wait for the last stage, on the others of the first
+  std::unique_ptr<ExpertMoves> moves_;  // destroyed before the layers
+  // Kinds for an engine: bytes are those of the rank with the most.
+  std::vector<KvKind> kinds_;
+  std::vector<Batch> batches_;  // submitted batches, in order
+  // Steps that wait for the last stage, on the other ranks of the first stage.
+  std::deque<std::shared_ptr<Staged>> begun_;
   Ticket next_ticket_ = 1;
-  uint64_t serial_ = 0;  // plans told so far
+  uint64_t serial_ = 0;  // number of plans announced so far
   mutable uint64_t next_sequence_ = 1;
-  std::shared_ptr<Ended> ended_;                           // sequences since the last plan
-  std::map<uint64_t, std::unique_ptr<KvPool>> sequences_;  // at the others: their memory
+  // Sequences that ended since the last plan.
+  std::shared_ptr<Ended> ended_;
+  std::map<uint64_t, std::unique_ptr<KvPool>> sequences_;  // other ranks: memory of each sequence
   std::shared_ptr<Figures> figures_;
-  std::chrono::steady_clock::time_point told_{}, beaten_{};  // the last plan, beat
+  // Times of the last plan and of the last beat.
+  std::chrono::steady_clock::time_point told_{}, beaten_{};
   std::unique_ptr<Beats> beats_;
 };
 

@@ -73,7 +73,7 @@ std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads)
 std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint,
                                              const ModelOptions& options, const RankSplit& split,
                                              size_t threads, const RankSays& say) {
-  rank_parts(checkpoint, split);  // refuses what cannot be before any thread starts
+  rank_parts(checkpoint, split);  // throws for an impossible split before any thread starts
   return std::make_unique<RankThreads>(split, [&checkpoint, options, threads, say](Ranks& ranks) {
     const std::shared_ptr<Runtime> runtime =
         rank_runtime(ranks.rank(), ranks.split().ranks(), threads);

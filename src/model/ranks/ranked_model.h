@@ -15,29 +15,30 @@
 
 namespace moebius {
 
-// A line for people: "[rank 1 host] loaded 1.2 GB of weights".
+// Receives a line for the user, such as "[rank 1 host] loaded 1.2 GB of weights".
 using RankSays = std::function<void(const std::string& line)>;
 
-// For ranks of this process: throws Error where there is not the memory for their weights, before
-// anything is read; else what each can have beside them, 0 when nothing is known.
+// Checks the memory of ranks in this process. Throws Error if their weights do not fit, before
+// anything is read; else returns the bytes that each can have beside them, or 0 when nothing is
+// known.
 uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
                       const RankSplit& split);
 
-// Throws Error where any rank cannot load: all are ended then.
+// Loads this rank's part. Throws Error if any rank cannot load: then all ranks end.
 std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const RankSays& say);
 
-// Part `rank` of `ranks` of this machine's cores, node by node: where a rank per NUMA node has its
-// threads and so its memory. `threads`: of this rank.
+// Returns a runtime on part `rank` of `ranks` of this machine's cores, node by node: with one rank
+// per NUMA node, its threads and so its memory are there. threads: the rank's threads.
 std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads);
 
-// Ranks 1 and up as threads of this process, each with `threads` threads of its own; they load,
-// follow, and end with the leader's model. `checkpoint` outlives them.
+// Starts ranks 1 and up as threads of this process, each with `threads` threads of its own; they
+// load, follow, and end with the leader's model. `checkpoint` outlives them.
 std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint,
                                              const ModelOptions& options, const RankSplit& split,
                                              size_t threads, const RankSays& say);
 
-// All of it: rank 0 runs on options.pool, the others on as many threads each.
+// Loads all ranks in this process: rank 0 runs on options.pool, the others on as many threads each.
 class ThreadRankedModel {
  public:
   ThreadRankedModel(const Checkpoint& checkpoint, const ModelOptions& options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of RankedBackend. Included by ranked_*.cpp only.
+// Holds the inner classes of RankedBackend. Only ranked_*.cpp include it.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -9,7 +9,8 @@
 
 namespace moebius {
 
-// Numbers of sequences whose memory the other ranks may drop; sequences can outlive the model.
+// Collects the numbers of sequences whose memory the other ranks may free; it may outlive the
+// model, as sequences do.
 class RankedBackend::Ended {
  public:
   void add(uint64_t id) {
@@ -26,20 +27,21 @@ class RankedBackend::Ended {
   std::vector<uint64_t> ids_;
 };
 
-// What a step is made of, and where its rows come back to.
+// Holds the parts of a step, and where its rows return.
 struct RankedBackend::Staged {
   std::vector<std::unique_ptr<Pass>> passes;
-  std::vector<std::shared_ptr<Ranks::Arrival>> arrivals;  // of the passes, in the first stage
-  std::shared_ptr<const StepPlan> plan;                   // what the passes point into, or null
+  std::vector<std::shared_ptr<Ranks::Arrival>> arrivals;  // [pass] in the first stage
+  // The plan that the passes refer to, or null.
+  std::shared_ptr<const StepPlan> plan;
 };
 
 struct RankedBackend::Figures {
-  std::mutex mutex;  // of `all`: who looks at it does not wait for a step
+  std::mutex mutex;  // guards `all`, so that readers do not wait for a step
   std::vector<RankFigures> all;
   RankFigures mine;
 };
 
-// Calls beat() on a thread of its own, again and again.
+// Calls beat() repeatedly on a thread of its own.
 class RankedBackend::Beats {
  public:
   Beats(double seconds, std::function<void()> beat)

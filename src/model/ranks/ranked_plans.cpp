@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 tells the others, and how they follow.
+// Announces rank 0's plans, and executes them on the other ranks.
 #include "base/error.h"
 #include "model/ranks/ranked_parts.h"
 
@@ -42,7 +42,7 @@ void RankedBackend::tell(StepPlan plan) {
   plan.serial = ++serial_;
   try {
     ranks_.announce(encode(plan), plan.serial);
-  } catch (const std::exception& e) {  // who knows how much of it the others have
+  } catch (const std::exception& e) {  // it is unknown how much of the plan the others received
     ranks_.abort(e.what());
     throw;
   }

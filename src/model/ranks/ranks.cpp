@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchanges of a step over a communicator (ranks.h).
+// Implements the exchanges of a step over a communicator (ranks.h).
 #include "model/ranks.h"
 
 #include <fmt/core.h>
@@ -18,17 +18,17 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kPlanFirst = 4096;  // bytes of a plan that go out at once
+constexpr size_t kPlanFirst = 4096;  // bytes of a plan that the first message holds
 constexpr uint64_t kLongestPlan = uint64_t{1} << 32;
-constexpr double kBeat = 5;         // seconds of idleness
-constexpr size_t kUsualSteps = 15;  // whose median is a usual step
+constexpr double kBeat = 5;         // seconds of idleness before a beat
+constexpr size_t kUsualSteps = 15;  // steps whose median is the usual duration
 constexpr double kStepsOfSilence = 20;
-constexpr size_t kMostUnderWay = 8;  // messages, per stage
+constexpr size_t kMostUnderWay = 8;  // messages under way per stage
 constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
 
 size_t width_of(XType type) { return bits_of(dtype_of(type)) / 8; }
 
-// Numbers that are exact in `type` as its bytes, and back.
+// Convert numbers that are exact in `type` to its bytes and back.
 void to_bytes(XType type, std::span<const float> x, uint8_t* to) {
   store_row({to, dtype_of(type), 1, x.size(), x.size()}, 0, 0, x.size(), x.data());
 }
@@ -44,7 +44,7 @@ uint64_t hash_of(std::span<const float> x) {
 
 int to_int(size_t n) { return static_cast<int>(n); }
 
-// Adds the seconds that it lives.
+// Adds the seconds of its lifetime to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
@@ -59,7 +59,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_;
 };
 
-// Exchanges of a mixture of experts; null: there is nobody to exchange with.
+// Implements the exchanges of a mixture of experts; null: there is no other rank.
 class StageExchange : public MoeExchange {
  public:
   StageExchange(Comm* cut, Comm* spread, double& seconds)
@@ -90,7 +90,7 @@ class StageExchange : public MoeExchange {
   void poll() noexcept override {
     try {
       (void)spread_->test(pass_);
-    } catch (const std::exception&) {  // whoever waits will meet it again
+    } catch (const std::exception&) {  // the rank that waits will meet the error again
     }
   }
 
@@ -100,13 +100,13 @@ class StageExchange : public MoeExchange {
     return c == nullptr ? 0 : static_cast<size_t>(c->rank());
   }
   Comm *cut_, *spread_;
-  double& seconds_;  // exchanging
+  double& seconds_;  // seconds of exchanging
   CommRequest pass_;
 };
 
 }  // namespace
 
-// Rows on their way to the next stage, or a plan.
+// Owns rows on their way to the next stage, or a plan.
 struct Ranks::Passing {
   std::vector<uint8_t> bytes;
   Comm* comm;
@@ -172,7 +172,7 @@ void Ranks::announce(std::span<const uint8_t> plan, uint64_t serial) {
   out->request = world_.start_broadcast(p, kPlanFirst, 0);
   if (out->bytes.size() > kPlanFirst)
     out->rest = world_.start_broadcast(p + kPlanFirst, out->bytes.size() - kPlanFirst, 0);
-  passing_.push_back(std::move(out));  // the others take it when they come to it
+  passing_.push_back(std::move(out));  // the others receive it when they get there
   settle(kMostUnderWay * split_.pp);
 }
 
@@ -340,7 +340,7 @@ void Ranks::abort(const std::string& why) noexcept {
   aborted_ = true;
   try {
     world_.abort(why);
-  } catch (...) {  // threads: the others have been told
+  } catch (...) {  // ranks are threads: the others were told already
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers are little-endian; lists are their length, then their elements (step_plan.h).
+// Encodes plans: numbers are little-endian; a list is its length, then its elements (step_plan.h).
 #include "model/ranks/step_plan.h"
 
 #include <cstring>
@@ -41,7 +41,7 @@ class PlanReader {
     at_ += sizeof(T);
     return static_cast<T>(v);
   }
-  // A length is believed only as far as there are bytes for that many elements.
+  // Reads a list's length; it is accepted only if the remaining bytes can hold that many elements.
   size_t length(size_t least_bytes) {
     const uint32_t n = number<uint32_t>();
     if (n > (bytes_.size() - at_) / least_bytes)
@@ -112,7 +112,7 @@ StepPlan decode_step_plan(std::span<const uint8_t> bytes) {
     *v = in.number<uint64_t>();
   plan.ended = in.list<uint64_t>();
   plan.experts = in.list<uint32_t>();
-  const size_t items = in.length(33);  // an item without tokens and tables
+  const size_t items = in.length(33);  // bytes of an item without tokens and tables
   plan.items.reserve(items);
   for (size_t i = 0; i < items; ++i) plan.items.push_back(read_item(in));
   if (!in.at_end()) fail("step plan: {} bytes behind its end", bytes.size() - in.at());

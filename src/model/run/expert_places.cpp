@@ -13,11 +13,12 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kPairs = 8;                // of experts that change places at a time
-constexpr double kWorthReading = 0.02;      // of a layer's rows
-constexpr uint64_t kSaveLoadsEvery = 1000;  // steps
+constexpr size_t kPairs = 8;                // most pairs of experts that change places at a time
+constexpr double kWorthReading = 0.02;      // share of a layer's rows
+constexpr uint64_t kSaveLoadsEvery = 1000;  // steps between two writes of the loads
 
-// Rows that an expert must have more than another for its place: a quarter, so that they do not come and go.
+// Returns whether an expert has enough more rows than another to take its place: a quarter, so that
+// experts do not move back and forth.
 bool is_busier(uint64_t load, uint64_t than) { return load > than + than / 4 + 4; }
 
 uint64_t rows_of(std::span<const uint64_t> load) {
@@ -92,7 +93,7 @@ bool ExpertPlaces::end_step() {
   return false;
 }
 
-// The layer that gains most.
+// Starts a change of the layer that gains most.
 void ExpertPlaces::begin() {
   std::vector<uint32_t> places;
   double best = 0;
@@ -146,7 +147,7 @@ void ExpertPlaces::save() noexcept {
   } catch (const std::exception& e) {
     try {
       if (warn_) warn_(fmt::format("loads of experts were not saved: {}", e.what()));
-    } catch (const std::exception&) {  // no memory for the words
+    } catch (const std::exception&) {  // no memory for the message
     }
   }
 }

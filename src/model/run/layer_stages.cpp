@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See layer_stages.h.
+// Implements layer_stages.h.
 #include "model/run/layer_stages.h"
 
 #include <algorithm>

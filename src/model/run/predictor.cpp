@@ -7,7 +7,7 @@
 namespace moebius {
 namespace {
 
-// The lowest of equals; a number that is none is no choice.
+// Returns the token with the greatest logit, the lowest of equals; NaN never wins.
 int32_t most_likely(std::span<const float> logits) {
   size_t best = 0;
   for (size_t i = 1; i < logits.size(); ++i)
@@ -15,7 +15,7 @@ int32_t most_likely(std::span<const float> logits) {
   return static_cast<int32_t>(best);
 }
 
-// Of the sequences that were drafted for, those that want more than `drafts`, with their rows.
+// Keeps the sequences that want more than `drafts` drafts, with their rows.
 void keep_drafted(std::vector<Predictor::Sequence*>& drafted, size_t drafts, size_t width,
                   std::vector<float>& rows) {
   size_t kept = 0;
@@ -55,7 +55,7 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
                           std::vector<float>* logits) const {
   size_t most = 0;
   for (const Sequence& s : sequences) most = std::max(most, s.drafts);
-  std::vector<float> made, rows;  // what was made of the tokens before; logits
+  std::vector<float> made, rows;  // the model's results for the tokens before; logits
   std::vector<Sequence*> drafted;
   uint64_t bytes = 0;
   for (size_t p = 0; p < most; ++p) {
@@ -80,7 +80,7 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
       for (Device* d : layers_.devices.all()) {
         try {
           d->wait(step);
-        } catch (...) {  // it has failed already
+        } catch (...) {  // the failure was reported already
         }
       }
       throw;
@@ -93,7 +93,7 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
   return bytes;
 }
 
-// made: what was made of the tokens before those of the step; then, of these.
+// made: results for the tokens before the step's; becomes the results for the step's.
 uint64_t Predictor::pass(Step& step, std::vector<float>& logits, std::vector<float>& made,
                          bool first) const {
   Device& ends = layers_.devices.ends();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a predictor (load/predictor_plan.h) beside its model: drafts before a step of the model, one token
-// in each pass; behind it the keys of all the step's rows, made of what the model made of them. So its
-// blocks hold, below the end of a sequence, what depends on the sequence's tokens alone.
+// Runs a predictor (load/predictor_plan.h) beside its model: drafts before a step of the model, one
+// token in each pass; and after the step the keys of all its rows, computed from the model's
+// results. So below the end of a sequence, its blocks depend on the sequence's tokens alone.
 #pragma once
 #include <vector>
 
@@ -19,19 +19,20 @@ class Predictor {
   struct Sequence {
     const BlockTables* tables;
     const KvPool* pool;
-    size_t position;              // of the first of `tokens`
+    size_t position;              // position of the first of `tokens`
     size_t length;                // as BatchItem::length
-    size_t drafts;                // tokens that are asked for
-    std::vector<int32_t> tokens;  // one; drafts are put behind it
+    size_t drafts;                // number of tokens to draft
+    std::vector<int32_t> tokens;  // one token; drafts are appended
   };
-  // Bytes of weights that were read. logits: null, or gets those of all drafts, pass by pass.
+  // Drafts tokens; returns the bytes of weights that were read. logits: null, or receives those of
+  // all drafts, pass by pass.
   uint64_t draft(std::span<Sequence> sequences, size_t queue,
                  std::vector<float>* logits = nullptr) const;
-  // Behind Graph::logits() of the model for the same step.
+  // Computes the keys of a step's rows. Call after the model's Graph::logits() for the same step.
   void keep(Step& step, const RowSet& normalized) const;
 
   const LayerSet& layers() const { return layers_; }
-  uint64_t packed_bytes() const;  // of what is its own
+  uint64_t packed_bytes() const;  // bytes of its own weights
 
  private:
   uint64_t pass(Step& step, std::vector<float>& logits, std::vector<float>& made, bool first) const;

@@ -20,7 +20,7 @@ size_t best_token(std::span<const float> logits) {
   return static_cast<size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// One model on a group of windows, step by step.
+// Runs one model on a group of windows, step by step.
 class WindowReader {
  public:
   explicit WindowReader(DecoderModel& model) : model_(model) {}
@@ -48,7 +48,7 @@ class WindowReader {
   std::vector<float> logits_;
 };
 
-// Positions of the rows of one step.
+// Returns the positions of the rows of one step.
 std::vector<size_t> positions_of(const Windows& windows, size_t first, size_t count, size_t t) {
   std::vector<size_t> out;
   for (size_t w = first; w < first + count; ++w)
@@ -68,7 +68,7 @@ void check_tokens(std::span<const int32_t> tokens, size_t vocab) {
 void check_finite(std::span<const float> logits, size_t vocab, size_t first_position) {
   for (size_t i = 0; i < logits.size(); ++i)
     if (!std::isfinite(logits[i])) {
-      // CPUs differ in the sign of the NaN they make, which means nothing.
+      // CPUs differ in the sign of the NaN that they produce, which has no meaning.
       const float shown = std::isnan(logits[i]) ? std::abs(logits[i]) : logits[i];
       fail("the logit of token {} at position {} is {}: the weights or the input are broken",
            i % vocab, first_position + i / vocab, shown);
@@ -138,7 +138,7 @@ double kl_divergence(std::span<const float> base, std::span<const float> logits)
     const double log_p = base[i] - norm, log_q = logits[i] - other_norm;
     sum += std::exp(log_p) * (log_p - log_q);
   }
-  return std::max(sum, 0.0);  // rounding can leave it a little below
+  return std::max(sum, 0.0);  // rounding can make it slightly negative
 }
 
 MeanAndError mean_and_error(std::span<const double> values) {

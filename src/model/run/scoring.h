@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model on tokens that are known: logits of every position, and how well it predicts them.
-// Consecutive windows of inputs, the target of each is the next token, no overlap; the last window
-// may be shorter. Several windows share a step. With a base, both models see the same steps and
-// every position is compared.
+// Scores a whole model on known tokens: logits of every position, and how well it predicts the
+// tokens. Inputs are cut into consecutive windows without overlap, the target of each position is
+// the next token, and the last window may be shorter. Several windows share a step. With a base
+// model, both see the same steps and every position is compared.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace moebius {
 
-inline constexpr size_t kTokensPerStep = 512;  // of one sequence
+inline constexpr size_t kTokensPerStep = 512;  // most tokens of one sequence in a step
 
-// Throw Error naming the token, or the first logit that is no number.
+// Throw Error that names the first token out of range, or the first logit that is not finite.
 void check_tokens(std::span<const int32_t> tokens, size_t vocab);
 void check_finite(std::span<const float> logits, size_t vocab, size_t first_position);
 
-// Rows of logits of all tokens, in order, as steps bring them. Throws as the checks above do.
+// Calls `use` with rows of logits of all tokens, in order. Throws Error like the checks above.
 void each_logits(DecoderModel& model, std::span<const int32_t> tokens,
                  FunctionRef<void(std::span<const float> rows)> use);
 
@@ -44,24 +44,24 @@ class Windows {
   size_t context_, inputs_;
 };
 
-// Per position, in the order of the text.
+// Holds one value per position, in the order of the text.
 struct Scores {
   std::vector<double> loss, kl;
-  size_t agreed = 0;  // positions with the same best token
+  size_t agreed = 0;  // positions where both models have the same best token
 };
 
-// `base` may be null. `advance` gets the positions of each step.
+// Scores the windows. `base` may be null. `advance` receives the number of positions of each step.
 Scores score(const Windows& windows, DecoderModel& model, DecoderModel* base, ThreadPool& pool,
              FunctionRef<void(size_t)> advance);
 
-// -log of the probability of `target`.
+// Returns -log of the probability of `target`.
 double loss_of(std::span<const float> logits, int32_t target);
-// Kullback-Leibler divergence of the second distribution from the first, in nats: what is lost when
-// `logits` stand in for `base`.
+// Returns the Kullback-Leibler divergence of the second distribution from the first, in nats: the
+// loss when `logits` replace `base`.
 double kl_divergence(std::span<const float> base, std::span<const float> logits);
 
 struct MeanAndError {
-  double mean = 0, error = 0;  // standard error of the mean; 0 for a single value
+  double mean = 0, error = 0;  // error: standard error of the mean; 0 for a single value
 };
 MeanAndError mean_and_error(std::span<const double> values);
 

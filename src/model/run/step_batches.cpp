@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of an engine: with several queues some are in flight at the same time.
+// Runs batches of an engine; with several queues, several batches are in flight.
 #include <algorithm>
 #include <chrono>
 
@@ -8,7 +8,7 @@
 
 namespace moebius {
 
-// Whether one of `items` has a block that one of `writers` writes.
+// Returns whether one of `items` uses a block that one of `writers` writes.
 bool StepRunner::needs(std::span<const BatchItem> items, std::span<const BatchItem> writers) const {
   bool found = false;
   for (const BatchItem& writer : writers)
@@ -25,7 +25,8 @@ bool StepRunner::needs(std::span<const BatchItem> items, std::span<const BatchIt
   return found;
 }
 
-// Whether its queue is free, and no batch before it needs what it writes or writes what it needs.
+// Returns whether the batch's queue is free, and no earlier batch conflicts with a block that it
+// reads or writes.
 bool StepRunner::may_launch(const Batch& batch) const {
   if (queues_ == 1) return false;
   return std::none_of(batches_.begin(), batches_.end(), [&](const auto& other) {
@@ -35,8 +36,8 @@ bool StepRunner::may_launch(const Batch& batch) const {
   });
 }
 
-// With several queues a batch runs on a thread of its own: what one device does for it overlaps with
-// what another does for the batch before.
+// Launches a batch on a queue of its own: one device's work for it overlaps with another's for the
+// batch before.
 void StepRunner::launch(Batch& batch) {
   batch.out.stats.items = batch.items.size();
   batch.pass = begin(work_of(batch.items), batch.queue);
@@ -87,7 +88,7 @@ Backend::Ticket StepRunner::submit(std::span<const BatchItem> items) {
   return next_ticket_++;
 }
 
-// In the order in which they were submitted; what was not launched runs here.
+// Collects batches in the order of submission; runs those here that were not launched.
 void StepRunner::collect(Ticket ticket, StepOutput& out) {
   const std::lock_guard lock(mutex_);
   if (batches_.empty() || batches_.front()->ticket != ticket)
@@ -133,8 +134,8 @@ void StepRunner::read_block(size_t kind, BlockId id, size_t length, std::span<ui
   pool_.read(kind, id, versions(kind), version, out);
 }
 
-// Without the mutex: it is called inside regions of the pool, for which the holder of the mutex may be
-// waiting. The block was committed, so memory for its lengths is there, and nobody else uses it.
+// Does not lock the mutex: it is called inside regions of the pool, for which the mutex's holder
+// may be waiting. The block was committed, so its length has memory, and no other thread uses it.
 bool StepRunner::write_block(size_t kind, BlockId id, size_t length, Fill fill) {
   if (!pool_.write(kind, id, versions(kind), 0, fill)) return false;
   if (kind == state_kind_) pool_.set_lengths(id, {length, KvPool::kNoState});

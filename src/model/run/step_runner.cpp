@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// An engine's blocks come so many bytes at a time.
+// Bytes that are allocated at a time for an engine's blocks.
 constexpr size_t kEngineSlab = size_t{32} << 20;
 
 size_t rows_asked(const BatchItem& item) {
@@ -186,7 +186,7 @@ void StepRunner::keep_states(const Pass& pass) noexcept {
     const Work& work = pass.work[i];
     for (const StateRun& run : pass.step.sequences[i].states) {
       if (run.to == kNoBlock) continue;
-      const bool beside = run.to == run.from;  // what was read stays there
+      const bool beside = run.to == run.from;  // the state that was read stays there
       KvPool::Lengths lengths{KvPool::kNoState, KvPool::kNoState};
       if (beside) lengths[run.from_version] = work.item.position;
       lengths[run.to_version] = work.item.position + run.end;
@@ -243,7 +243,7 @@ void StepRunner::run(Pass& pass, StepOutput& out) {
   bool some = false;
   for (const Work& w : pass.work) {
     const size_t rows = rows_asked(w.item);
-    needs.resize(needs.size() + rows);  // that ask for nothing
+    needs.resize(needs.size() + rows);  // rows that ask for nothing
     if (rows > 0 && w.item.need) needs.back() = *w.item.need, some = true;
   }
   if (!some) needs.clear();
@@ -257,7 +257,7 @@ void StepRunner::abandon(Pass& pass) noexcept {
   for (Device* d : layers_.devices.all()) {
     try {
       d->wait(pass.step);
-    } catch (...) {  // it has failed already
+    } catch (...) {  // the failure was reported already
     }
   }
 }
@@ -316,7 +316,8 @@ void StepRunner::end(Pass& pass, StepStats& stats) {
 
 void StepRunner::measured(StepStats& stats, FunctionRef<void()> fn) {
   const auto start = std::chrono::steady_clock::now();
-  std::vector<std::shared_ptr<void>> stays;  // a step is many short operations
+  // Keeps the pool's threads awake, because a step is many short operations.
+  std::vector<std::shared_ptr<void>> stays;
   for (Device* d : layers_.devices.all()) stays.push_back(d->stay());
   fn();
   stats.nanoseconds += static_cast<uint64_t>(
@@ -386,7 +387,7 @@ void StepRunner::forward_by(std::span<const StepItem> items, std::vector<float>&
   try {
     run(work, logits, last_step_);
   } catch (...) {
-    for (const StepItem& item : items)  // what was written behind the end is no longer there
+    for (const StepItem& item : items)  // blocks after the new end are gone
       if (const size_t tail = item.state->length_ % kBlockTokens; tail != 0 && !lost())
         for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
           cut(*item.state->pool_, k, item.state->tables_[k][item.state->length_ / kBlockTokens],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model in this process: takes batches, runs them through the graph, keeps its blocks. A rank's
-// model is one too, for its part (ranked_backend.h).
+// Runs a model in this process: takes batches, passes them through the graph, and keeps its blocks.
+// A rank's part of a model is one, too (ranked_backend.h).
 #pragma once
 #include <algorithm>
 #include <deque>
@@ -17,7 +17,7 @@
 
 namespace moebius {
 
-// A sequence's tokens, block by block: f(block, first position, behind the last).
+// Calls f(block, first position, position after the last) for the blocks of a sequence's tokens.
 template <class F>
 void each_block(const BatchItem& item, F f) {
   const size_t end = item.position + item.tokens.size() + item.drafts;
@@ -69,18 +69,18 @@ class StepRunner final : public DecoderModel {
 
   // --- parts of a step, for ranks ---
 
-  // An item and the memory that its blocks are numbers of.
+  // Refers to an item and to the memory that its block numbers mean.
   struct Work {
     BatchItem item;
     KvPool* pool;
-    uint64_t sequence = 0;  // whose memory it is; 0: the engine's
+    uint64_t sequence = 0;  // sequence whose memory it is; 0: the engine's
   };
-  // Rows on their way through the layers that are here.
+  // Holds rows on their way through the layers of this process.
   struct Pass {
     Step step;
     std::vector<Work> work;
     std::vector<uint32_t> counts;  // rows of every expert, layer by layer
-    bool projected = false;        // logits were asked for
+    bool projected = false;        // logits were computed
     uint64_t unread = 0;           // pages of packed weights that could not be read when it began
   };
   using RunStep = FunctionRef<void(std::span<const Work>, std::vector<float>&, StepStats&)>;
@@ -96,21 +96,21 @@ class StepRunner final : public DecoderModel {
   void check(const BatchItem& item) const;
   void check(std::span<const BatchItem> items) const;  // throws ItemError
   std::vector<Work> work_of(std::span<const BatchItem> items);
-  void make_room(const Work& work);  // memory for the blocks that it writes
-  // forward() with a step of the caller's.
+  void make_room(const Work& work);  // allocates memory for the blocks that it writes
+  // Runs forward() with a step function of the caller's.
   void forward_by(std::span<const StepItem> items, std::vector<float>& logits, RunStep run);
-  // Throws where a state that is to be read is not there.
+  // Starts a pass. Throws Error if a state that it reads is missing.
   std::unique_ptr<Pass> begin(std::vector<Work> work, size_t queue = 0);
-  // Behind everything that was asked of it: counts and times become part of the statistics, states
-  // are kept. Throws what an operation threw.
+  // Waits for all operations of the pass, adds its counts and times to the statistics, and keeps
+  // states. Throws what an operation threw.
   void end(Pass& pass, StepStats& stats);
-  // After a failure: until no operation needs the pass.
+  // After a failure: waits until no operation needs the pass.
   void abandon(Pass& pass) noexcept;
-  // The rows of a pass once more, behind layers that other ranks ran: for their logits.
+  // Starts a pass with the same rows after other ranks ran layers, to compute logits.
   std::unique_ptr<Pass> begin_behind(const Pass& pass);
   void end_behind(Pass& pass, StepStats& stats);
   void logits(Pass& pass, const RowSet& h, std::vector<float>& out);
-  // Runs fn, whose time becomes part of `stats`.
+  // Runs fn and adds its time to `stats`.
   void measured(StepStats& stats, FunctionRef<void()> fn);
   static size_t rows_of(std::span<const Work> work);
 
@@ -118,16 +118,16 @@ class StepRunner final : public DecoderModel {
   struct Batch {
     Ticket ticket;
     std::vector<BatchItem> items;
-    std::deque<BlockTables> tables;  // with several queues, theirs as they were submitted
+    std::deque<BlockTables> tables;  // with several queues: tables as they were when submitted
     size_t queue = 0;
-    std::unique_ptr<Pass> pass;  // under way
+    std::unique_ptr<Pass> pass;  // pass under way
     std::future<void> done;
     bool complete = false;
     std::exception_ptr error;
     StepOutput out;
   };
   void step(std::vector<Work> work, size_t queue, StepOutput& out);
-  // Drafts that items ask for become tokens of theirs, which `rows` keeps.
+  // Drafts tokens for the items that ask for them and appends them; `rows` owns the tokens.
   void draft(std::span<Work> work, size_t queue, std::vector<Predictor::Sequence>& rows,
              StepOutput& out) const;
   void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
@@ -137,28 +137,29 @@ class StepRunner final : public DecoderModel {
   bool may_launch(const Batch& batch) const;
   void launch(Batch& batch);
   void complete(Batch& batch) noexcept;
-  // Behind a step: experts of divided layers that are ready change places, when no step is under way.
+  // After a step: lets experts of divided layers change places, if they are ready and no step is
+  // under way.
   void look_after_places();
-  void complete_all() noexcept;  // what is done to blocks comes behind what was submitted
+  void complete_all() noexcept;  // waits for submitted work before blocks are changed
   size_t versions(size_t kind) const { return kind == state_kind_ ? 2 : 1; }
   std::vector<StateRun> states_of(const Work& work, size_t kind) const;
   void keep_states(const Pass& pass) noexcept;
   void add_times(const Pass& pass, StepStats& stats);
-  void wait(Pass& pass);  // for all devices; throws Error where weights could not be read
+  void wait(Pass& pass);  // waits for all devices; throws Error if weights could not be read
 
   ModelOptions options_;
   ModelPart part_;
-  std::shared_ptr<PackedStore> packed_;  // null: weights lie in memory
+  std::shared_ptr<PackedStore> packed_;  // null: weights are in memory
   LayerSet layers_;
   KvPlan kv_plan_;
-  std::unique_ptr<PredictorPlan> predictor_plan_;  // until it is loaded
+  std::unique_ptr<PredictorPlan> predictor_plan_;  // null once it is loaded
   Graph graph_;
-  std::unique_ptr<Predictor> predictor_;  // null: none
-  std::unique_ptr<ExpertPlaces> places_;  // null: nobody asks how busy experts are
+  std::unique_ptr<Predictor> predictor_;  // null: there is none
+  std::unique_ptr<ExpertPlaces> places_;  // null: expert loads are not counted
   size_t queues_ = 1;
   size_t state_kind_ = SIZE_MAX;
-  KvPool pool_;                                  // an engine's
-  std::vector<std::unique_ptr<Batch>> batches_;  // submitted, in order
+  KvPool pool_;                                  // the engine's blocks
+  std::vector<std::unique_ptr<Batch>> batches_;  // submitted batches, in order
   Ticket next_ticket_ = 1;
   std::mutex mutex_;
   StepStats last_step_;
