@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|attention|model|sampler|mask`: what the machine can do, and what
-// kernels, layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
+// Entry points of `moebius bench roof|kernel|linear|moe|attention|model|sampler|mask`: they measure
+// what the machine can do, and the speed of kernels, layers, whole models and token draws.
+// docs/bench.md explains the columns and keys.
 #pragma once
 #include <iosfwd>
 
@@ -10,7 +11,8 @@ namespace moebius {
 
 extern const BenchActions kBenchActions;
 
-// Each returns the exit code: 0, or 130 after Ctrl-C (finished cases were written).
+// Run one benchmark each. Return the exit code: 0, or 130 after Ctrl-C, when finished cases were
+// printed.
 int run_bench_roof(const BenchOptions& options, std::ostream& out);
 int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);

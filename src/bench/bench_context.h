@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences whose context was never computed: blocks of random keys and values, for the time of decode
-// behind many tokens.
+// Sequences whose context was never computed: their blocks hold random keys and values, to time
+// decoding after many tokens.
 #pragma once
 #include <vector>
 
@@ -10,13 +10,13 @@ namespace moebius {
 
 class InventedContext {
  public:
-  // `batch` sequences behind `depth` tokens, with blocks for `steps` more. Throws Error where a backend
-  // keeps its blocks to itself.
+  // Makes `batch` sequences of `depth` tokens, with blocks for `steps` more. Throws Error if the
+  // backend does not support writing blocks.
   InventedContext(Backend& backend, size_t batch, size_t depth, size_t steps);
   ~InventedContext();
   InventedContext(const InventedContext&) = delete;
   InventedContext& operator=(const InventedContext&) = delete;
-  // A token of every sequence.
+  // Runs one token of every sequence.
   void step(std::span<const std::vector<int32_t>> tokens, StepOutput& out);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench engine`: a trace of requests through the engine, and the bare step loop beside it.
+// `moebius bench engine`: runs a trace of requests through the engine, and the bare step loop for
+// comparison.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -11,16 +12,16 @@
 namespace moebius {
 
 struct TraceEntry {
-  double arrival = 0;  // seconds
+  double arrival = 0;  // seconds after the start
   size_t prompt = 1, new_tokens = 1;
 };
-// Lines "arrival,prompt tokens,new tokens"; empty lines and what follows # do not count. Throws
-// Error naming file and line.
+// Reads lines "arrival,prompt tokens,new tokens"; ignores empty lines and text after #. Throws
+// Error that names file and line.
 std::vector<TraceEntry> read_trace(const std::string& path);
 
 std::vector<TraceEntry> make_trace(const BenchEngineOptions& options);
 
-// 0, or 130 after Ctrl-C.
+// Returns 0, or 130 after Ctrl-C.
 int run_bench_engine(const BenchEngineOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of random weights in the sizes of published models, W4A8 in groups of 128, to time whole layers with.
+// Makes folders with random weights in the sizes of published models, W4A8 in groups of 128, for
+// timing whole layers.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace moebius {
 
-size_t synthetic_layers(std::string_view name);  // of the published model
+size_t synthetic_layers(std::string_view name);  // layers of the published model
 
-// A folder, named by the model and its layers, that is gone with its owner; below $TMPDIR, or /tmp.
+// A temporary folder below $TMPDIR or /tmp, named by the model and its layers, that is deleted with
+// this object.
 class SyntheticFolder {
  public:
-  // vocabulary, experts 0: the model's own. Throws Error; what was written is gone then. Ctrl-C
-  // (apps/cli/interrupt.h) leaves out the layers that are not yet written.
+  // vocabulary, experts 0: the model's own. Throws Error and deletes what was written. After Ctrl-C
+  // (apps/cli/interrupt.h) the remaining layers are not written.
   SyntheticFolder(std::string_view name, size_t layers, size_t vocabulary = 0, size_t experts = 0);
   ~SyntheticFolder();
   SyntheticFolder(const SyntheticFolder&) = delete;

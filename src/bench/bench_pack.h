@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of `bench kernel --pack`: a kernel packs weights of a scheme, beside copying memory
-// (bench_pack.cpp).
+// One case of `bench kernel --pack`: the time in which a kernel packs the weights of a scheme,
+// compared with copying memory.
 #pragma once
 #include <iosfwd>
 
@@ -10,7 +10,7 @@
 
 namespace moebius {
 
-// Writes a line (nothing if the kernel does not take the scheme).
+// Measures and writes a line; nothing if the kernel does not support the scheme.
 void measure_packing(const Kernel& kernel, const SyntheticScheme& scheme,
                      const BenchOptions& options, BenchMachine& machine, std::ostream& out);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One measured case, and where it goes: a line for people or a JSON object, beside an earlier run's
-// figure when there is one.
+// Results of measured cases, printed as a table line or as a JSON object, and compared with an
+// earlier run's result if there is one.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -20,12 +20,12 @@ struct BenchResult {
       shape;  // experts, top_k, hidden, intermediate; or n, k
   size_t tokens = 0, threads = 1;
   std::string kernel, numerics;
-  std::string note;  // "cold", "cached", "skew" or empty: part of what identifies the case
+  std::string note;  // "cold", "cached", "skew" or empty; part of the identity of the case
   Timing time;
   double operations = 0;
   double code_bytes = 0, read_bytes = 0,
-         packed_bytes = 0;  // payload; with scales; as the kernel holds them
-  std::string roof;         // name of the loop
+         packed_bytes = 0;  // bytes of codes; of codes and scales; as the kernel holds them
+  std::string roof;         // name of the compute loop that bounds the kernel
   double roof_gops = 0, roof_gbs = 0;
 
   double gops() const { return operations / time.median * 1e-9; }
@@ -36,7 +36,7 @@ struct BenchResult {
 class BenchReport {
  public:
   BenchReport(const BenchOptions& options,
-              std::ostream& out);  // reads the file to compare with; throws Error
+              std::ostream& out);  // reads the earlier run; throws Error
   void add(const BenchResult& result);
 
  private:
@@ -48,8 +48,9 @@ class BenchReport {
   std::string title_, subject_;
 };
 
-// The facts every JSON line carries: cpu, features, commit.
+// Adds the facts that every JSON line has: cpu, features, commit.
 void add_machine(Json& line);
-double rounded(double value, int digits);  // to so many significant digits
+// returns the value rounded to so many significant digits
+double rounded(double value, int digits);
 
 }  // namespace moebius

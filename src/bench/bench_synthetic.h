@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random weights, tokens and routings for measurements. A scheme is named as on the command line;
-// its weights are made as codes and scales directly, matrix by matrix, with magnitudes that keep
-// outputs near the size of the inputs.
+// Random weights, tokens and routings for measurements. Schemes have the names of the command line;
+// weights are made as codes and scales, matrix by matrix, with magnitudes that keep outputs near
+// the size of the inputs.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,13 +18,13 @@
 
 namespace moebius {
 
-// Seeds that follow each other give streams that do not.
+// Random numbers whose streams are unrelated for consecutive seeds.
 class BenchRandom : public SplitMix64 {
  public:
   explicit BenchRandom(uint64_t seed) : SplitMix64(seed * 0x9e3779b97f4a7c15u + 1) {}
 };
 
-// How the weights of a scheme are held and how its input is treated.
+// Says how weights of a scheme are stored and how its input is quantized.
 struct SyntheticScheme {
   std::string name;  // "w4a8"
   int64_t group =
@@ -35,16 +35,18 @@ struct SyntheticScheme {
   size_t block_n = 1, block_k = 0;  // block_n 0: all rows; block_k 0: all columns
   bool global_scale = false;
   ActSpec act;
-  bool departs = false;  // from what a folder of the scheme declares: int8 rows on request
+  // true: differs from what a folder of the scheme declares (int8 rows on request)
+  bool departs = false;
 };
 
 std::span<const std::string_view> synthetic_scheme_names();
-// group: what the user asked; schemes with groups of their own keep those, others default to 128 (4
-// bits and less) or channel. Throws Error for an unknown name (listing all).
+// Returns a scheme. `group`: the user's choice; schemes with a fixed group size keep it, others
+// default to 128 (4 bits and less) or to one scale per output. Throws Error for an unknown name,
+// listing all.
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  const ActRequest& request);
 
-// One random matrix with its memory; refill makes new codes and scales in place.
+// One random matrix with its memory; refill() makes new codes and scales in place.
 class SyntheticMatrix {
  public:
   SyntheticMatrix(const SyntheticScheme& scheme, size_t N,
@@ -59,17 +61,17 @@ class SyntheticMatrix {
   QuantMatrix view_;
 };
 
-// Bytes of codes at their declared width, and of scales as a file stores them.
+// Return the bytes of codes at their declared width, and of scales as a file stores them.
 uint64_t code_bytes(const Problem& problem);
 uint64_t scale_bytes_of(const Problem& problem);
 
-// Random tokens of an activation type, about normal with variance 1.
+// Random rows of an activation type, normally distributed with variance about 1.
 class SyntheticRows {
  public:
   SyntheticRows(XType type, size_t rows, size_t cols);
   void refill(BenchRandom& random);
   ConstRows view() const;
-  Rows output();  // of the same size and type, content undefined
+  Rows output();  // rows of the same size and type, with undefined content
 
  private:
   XType type_;
@@ -77,15 +79,15 @@ class SyntheticRows {
   std::vector<uint32_t> x_, y_;
 };
 
-// Expert ids [T, k], without repetition in a row. Uniform; or skewed: one expert, another one each
-// time, is met by half of the tokens.
+// Expert ids [T, k], different within a row. Uniform; or skewed: half of the tokens use one expert,
+// which changes with every refill.
 class SyntheticRouting {
  public:
   SyntheticRouting(size_t tokens, size_t experts, size_t top_k, bool skew);
   void refill(BenchRandom& random);
   std::span<const int32_t> ids() const { return ids_; }
   std::span<const float> weights() const { return weights_; }
-  size_t used() const { return used_; }  // distinct experts
+  size_t used() const { return used_; }  // number of distinct experts
 
  private:
   size_t experts_, top_k_;

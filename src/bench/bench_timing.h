@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every benchmark needs: repetitions with their median, the roofs of this process, Ctrl-C that
-// ends after the repetition in progress.
+// Timing for all benchmarks: repetitions and their median, the roofs measured by this process, and
+// Ctrl-C, which ends after the current repetition.
 #pragma once
 #include <map>
 #include <memory>
@@ -22,23 +22,24 @@ Timing summarize(std::vector<double> seconds);
 
 double now_seconds();
 
-// prepare() makes new input, run() is timed. One run to warm up, then at least five and for about
-// `seconds`, at most 400; fewer than five only when they take more than 20 s. Empty after Ctrl-C.
+// Calls prepare(), which makes new input, and times run(). After one run to warm up, repeats at
+// least five times and for about `seconds`, at most 400 times; fewer than five only if they take
+// more than 20 s. Returns seconds of each repetition; empty after Ctrl-C.
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);
 
-// How many matrices of so many bytes leave every cache when they are used in turn.
+// Returns how many matrices of so many bytes must be used in turn so that none stays in a cache.
 size_t copies_for(size_t bytes);
 
-// What a kernel multiplies: integers where activations are integers, and in exact kernels also where
-// they are 4-bit floats (half-integers).
+// Returns what a kernel multiplies: integers if activations are integers, and in exact kernels also
+// if they are 4-bit floats (half-integers).
 RoofKind roof_kind(const Kernel& kernel, const Problem& p);
 
-// Pools and roofs per number of threads, made when first asked for.
+// Pools and measured roofs by number of threads, made when first requested.
 class BenchMachine {
  public:
   ThreadPool& pool(size_t threads);
   double compute(const ComputeLoop& loop, size_t threads);  // 10^9 operations per second
-  double read(size_t threads);  // 10^9 bytes per second, the best number of streams
+  double read(size_t threads);  // 10^9 bytes per second with the best number of streams
   double copy(size_t threads);  // 10^9 bytes copied per second
   const Cpu& cpu() const { return cpu_; }
 
@@ -49,8 +50,8 @@ class BenchMachine {
   std::map<std::pair<const ComputeLoop*, size_t>, double> compute_;
 };
 
-// The numbers of threads to run with: those asked for, or 1 and all cores. Throws Error for 0 or
-// more than 1024.
+// Returns the numbers of threads to run with: those of the options, or 1 and all cores. Throws
+// Error for 0 or more than 1024.
 std::vector<size_t> thread_list(const BenchOptions& options);
 XType x_type_from(const std::string& dtype);
 
