@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ interface of layers from memory, over the builders of device/cpu/layer_build.h.
+// Implements the public C++ interface of layers from memory, over the builders of
+// device/cpu/layer_build.h.
 #include "moebius/build.hpp"
 
 #include <cmath>
@@ -24,8 +25,8 @@ namespace {
 constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kF16,    DType::kI8, DType::kU8,
                             DType::kI32, DType::kI64,  DType::kF8E4M3, DType::kU32};
 
-// Tensors of the caller as the readers want them: contiguous. The copies of those that are not live
-// here.
+// Gives the caller's tensors the contiguous form that readers expect; owns the copies of those that
+// do not have it.
 class Contiguous {
  public:
   TensorData of(const Tensor& t) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of layers from memory over the C++ one.
+// Implements the C interface of layers from memory over the C++ one.
 #include "api/api.h"
 #include "api/c_types.h"
 #include "moebius/moebius.h"
@@ -7,7 +7,7 @@
 namespace moebius {
 namespace {
 
-// Structs of a list lie `size` bytes apart, which the first one says.
+// Calls fn for each struct of a list; they lie `size` bytes apart, which the first one states.
 template <class Struct, class F>
 void for_each(const Struct* list, size_t count, const char* what, F&& fn) {
   if (count == 0) return;
@@ -119,7 +119,7 @@ const char* moebius_scheme_tensor(const moebius_scheme* s, size_t i, int* requir
     if (i >= all.size())
       bad_argument("tensor " + std::to_string(i) + " of " + std::to_string(all.size()), "i");
     if (required != nullptr) *required = all[i].required ? 1 : 0;
-    return all[i].suffix.c_str();  // as long as the scheme
+    return all[i].suffix.c_str();  // valid as long as the scheme
   });
 }
 

@@ -23,22 +23,23 @@ thread_local LastError last_error;
 
 struct Entry {
   HandleKind kind;
-  uint32_t process;  // how many forks ago this process began
+  uint32_t process;  // number of forks that led to this process
   std::shared_ptr<void> object;
 };
 
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<uintptr_t, Entry> entries;
-  std::unordered_map<const char*, std::unique_ptr<char[]>> texts;  // that callers hold
+  std::unordered_map<const char*, std::unique_ptr<char[]>> texts;  // texts that callers hold
   uintptr_t next = kFirst;
   uint32_t process = 0;
   static constexpr uintptr_t kFirst = 0x1000, kStep = 16;
 };
 
 Table& table() {
-  // Never destroyed: handles may outlive static objects. No thread holds the table while the process
-  // is copied; the child gets a lock of its own, as that of the parent knows its owner by thread id.
+  // Never destroyed: handles may outlive static objects. No thread holds the table while the
+  // process is copied; the child gets a new lock, because the parent's knows its owner by thread
+  // id.
   static auto* all = [] {
     pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
                    [] {
@@ -94,7 +95,7 @@ std::shared_ptr<void> find_handle(HandleKind kind, const void* handle, const cha
 
 void remove_handle(HandleKind kind, void* handle) {
   if (handle == nullptr) return;
-  std::shared_ptr<void> object;  // ends without the lock
+  std::shared_ptr<void> object;  // the object is destroyed after the lock is released
   Table& t = table();
   const std::unique_lock lock(t.mutex);
   entry_of(t, kind, handle, kKindNames[static_cast<int>(kind)]);
@@ -116,7 +117,7 @@ void keep_last_error() noexcept {
     } catch (...) {
       last_error = {"an unknown error", {}};
     }
-  } catch (...) {  // no memory for the words either; "out of memory" needs none
+  } catch (...) {  // no memory for the message; "out of memory" needs none
     last_error.text = "out of memory";
     last_error.place = {"memory", "", "", "", ""};
   }

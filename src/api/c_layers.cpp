@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of folders and layers over the C++ one.
+// Implements the C interface of folders and layers over the C++ one.
 #include "api/c_types.h"
 #include "moebius/moebius.h"
 
@@ -10,7 +10,7 @@ ElementType element_type(const moebius_type& t) {
   return enum_of<ElementType>(t, 3, "element type");
 }
 
-// Matrices have no defaults: all members must be there.
+// Converts a matrix of C, whose members have no defaults: all must be set.
 template <class To, class From>
 To matrix_of(const From* m, const char* what) {
   require(m, what);
@@ -25,7 +25,7 @@ OutputMatrix output(const moebius_output* m, const char* what) {
   return matrix_of<OutputMatrix>(m, what);
 }
 
-// Text i of a list that lives as long as its folder.
+// Returns text i of a list that lives as long as its folder.
 const char* listed(const std::vector<std::string>& list, size_t i, const char* what) {
   if (i >= list.size())
     bad_argument(std::string(what) + " " + std::to_string(i) + " of a folder that has " +
@@ -40,12 +40,12 @@ const ModuleInfo& module_at(const moebius_folder* handle, size_t i) {
     bad_argument("module " + std::to_string(i) + " of a folder that has " +
                      std::to_string(folder->modules.size()),
                  "module");
-  return folder->modules[i];  // as long as the folder
+  return folder->modules[i];  // valid as long as the folder
 }
 
 const char* device_text(const std::string& name) { return name == "cuda" ? "cuda" : "cpu"; }
 
-// What a layer says of itself; 0 when there is no layer.
+// Returns a fact about a layer; 0 without a layer.
 template <class Handle, class F>
 auto fact_of(const Handle* layer, F&& fact) noexcept {
   using R = decltype(fact(*get(layer, "layer")));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of whole models over the C++ one.
+// Implements the C interface of whole models over the C++ one.
 #include <cmath>
 #include <limits>
 

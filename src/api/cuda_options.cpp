@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers and models on a CUDA device through the public interface: where the plugin is looked for, what options mean there.
+// Finds the CUDA plugin for the public interface, and converts its options for layers and models on
+// a CUDA device.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -10,7 +11,7 @@
 namespace moebius {
 namespace {
 
-// The folder of the library that this code is in.
+// Returns the folder of the library that contains this code.
 std::string library_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&library_folder), &info) == 0 ||

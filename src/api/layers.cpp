@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ interface of folders and layers, over checkpoint, layer loader and layers.
+// Implements the public C++ interface of folders and layers, over checkpoint, layer loader and
+// layers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& poli
 
 namespace {
 
-// No matrix of a caller is larger than an address space, so that sizes made of its own do not overflow.
+// Checks that the caller's matrix fits the address space, so that sizes computed from its own do
+// not overflow.
 template <class Made, class Matrix>
 Made viewed(const Matrix& m, const char* what) {
   constexpr uint64_t kMost = uint64_t{1} << 48;
@@ -70,7 +72,7 @@ void give(const CudaExperts::Routed& routed, int32_t* ids, float* weights) {
   if (weights != nullptr) std::copy(routed.weights.begin(), routed.weights.end(), weights);
 }
 
-// Whatever is wrong with a call of a layer is the call.
+// Runs fn and reports its errors as errors of the call's arguments.
 template <class F>
 auto argument_errors(F&& fn) {
   return placing_errors([] { return ErrorPlace{"argument", "", "", "", ""}; }, fn);
@@ -144,9 +146,9 @@ std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& o) {
 }
 size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
 
-// On the CPU, or on a CUDA device.
+// Holds a layer on the CPU or on a CUDA device.
 struct Linear::Impl {
-  std::shared_ptr<Runtime> runtime;  // ends after the layer
+  std::shared_ptr<Runtime> runtime;  // destroyed after the layer
   std::unique_ptr<LinearLayer> layer;
   std::optional<CudaLinear> cuda = {};
 };

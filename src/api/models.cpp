@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ interface of whole models (moebius/model.hpp): a loaded model with its text and
-// its threads, and an engine whose tokens become text as they come.
+// Implements the public C++ interface of whole models (moebius/model.hpp): a loaded model with its
+// text and its threads, and an engine that turns tokens into text as they come.
 #include "moebius/model.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Tokenizer::Impl {
   moebius::Tokenizer tokenizer;
   ChatTemplates templates;
 
-  // How answers are read, by the templates.
+  // Returns how answers are read, according to the templates.
   const AnswerMarkup& markup() const {
     markup_once.call([&] { known_markup = choose_answer_markup(templates, tokenizer); });
     return known_markup;
@@ -144,13 +144,13 @@ struct Model::Impl {
   Checkpoint checkpoint;
   std::shared_ptr<Runtime> runtime;
   std::unique_ptr<DecoderModel> model;
-  std::shared_ptr<const Tokenizer::Impl> tokenizer;  // null: the folder has none that works
-  std::string no_tokenizer;                          // why
+  std::shared_ptr<const Tokenizer::Impl> tokenizer;  // null: the folder has no usable tokenizer
+  std::string no_tokenizer;                          // the reason
   GenerationDefaults defaults;
   std::set<std::string> kernels;
-  size_t context = 0;              // that was asked for
-  std::string speculate;           // lookup, mtp, off
-  std::atomic<bool> taken{false};  // by an engine
+  size_t context = 0;              // context that was asked for
+  std::string speculate;           // lookup, mtp or off
+  std::atomic<bool> taken{false};  // an engine uses the model
 
   void load(const LoadOptions& o) {
     ModelOptions mo;
@@ -185,7 +185,7 @@ struct Model::Impl {
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }
 
-  // Settles where the model runs. Too little memory there is an error before anything is read.
+  // Decides where the model runs. Throws Error for too little memory before anything is read.
   void take_device(const LoadOptions& o, ModelOptions& mo) const {
     const bool cuda = is_cuda_name(o.device);
     if (!cuda && !o.device.empty() && o.device != "cpu")
@@ -373,7 +373,7 @@ struct Engine::Impl {
     return out;
   }
 
-  // A model's blocks belong to one engine.
+  // Reserves a model for one engine: its blocks belong to that engine.
   struct Lease {
     explicit Lease(Model::Impl& m) : model(m) {
       if (model.taken.exchange(true))
@@ -383,7 +383,7 @@ struct Engine::Impl {
     Model::Impl& model;
   };
 
-  // Null: any text.
+  // Returns the grammar of an answer; null: any text is allowed.
   GrammarPtr grammar_of(const Sampling& s) {
     std::string field = !s.json_schema.empty() ? "json_schema"
                         : !s.regex.empty()     ? "regex"
@@ -404,8 +404,8 @@ struct Engine::Impl {
         });
   }
 
-  // What may be called, and what ends an answer that calls. Nothing is masked where the answer is
-  // to have no end.
+  // Sets the tools that may be called, and what ends an answer with calls. An answer without an end
+  // is not masked.
   void add_tools(const llm::Request& request, moebius::Request& r, TextRules& rules) {
     const Sampling& s = request.sampling;
     if (s.tools.empty()) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See moebius/quantize.hpp; and the same for C.
+// Implements moebius/quantize.hpp, and its C interface.
 #include "moebius/quantize.hpp"
 
 #include <chrono>
@@ -13,9 +13,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kErrorTokens = 8192;  // that go through the layers one by one
+constexpr size_t kErrorTokens = 8192;  // tokens that pass through the layers one by one
 
-// Tells the caller how far it is, one call at a time.
+// Reports progress to the caller, one call at a time.
 class ToldProgress {
  public:
   ToldProgress(const Progress& tell, const char* what) : tell_(tell), what_(what) {}

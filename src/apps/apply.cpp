@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MODULE is a linear, a MoE block (router and shared experts included) or a block's experts (logits
-// or ids come from the caller).
+// Implements apply. MODULE is a linear layer, a MoE block (with router and shared experts) or a
+// block's experts (the caller gives logits or ids).
 #include "apps/apply.h"
 
 #include <memory>
@@ -19,7 +19,7 @@
 namespace moebius {
 namespace {
 
-// An input tensor with its bytes.
+// Holds an input tensor with its bytes.
 struct Input {
   const TensorInfo* info = nullptr;
   std::vector<uint8_t> bytes;
@@ -98,7 +98,7 @@ void apply_block(const MoeBlockLayer& layer, const ConstRows& x, const ConstRows
                                 options);
 }
 
-// What a file gives to the experts of a block: logits, or ids and weights.
+// Holds what a file gives to the experts of a block: logits, or ids and weights.
 struct RoutingInput {
   Input logits, ids;
   ConstRows logit_rows;
@@ -163,7 +163,7 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
   write_safetensors(path, tensors);
 }
 
-// The same on a CUDA device.
+// Applies the module on a CUDA device.
 void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
                    const TensorStore& inputs, const ConstRows& x, DType type, Outputs& out) {
   CudaLoad load;

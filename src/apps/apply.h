@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The apply command: one module of a folder on given inputs, tensors in and tensors out.
+// Implements the command apply: runs one module of a folder on given inputs, tensors in and tensors
+// out.
 #pragma once
 #include <string>
 
@@ -10,8 +11,8 @@ namespace moebius {
 
 struct ApplyOptions {
   std::string folder, module, in, out;
-  std::string out_dtype;  // "", "f32", "bf16", "f16"
-  Stated stated;          // what is not known of an unregistered family
+  std::string out_dtype;  // "", "f32", "bf16" or "f16"
+  Stated stated;          // facts that the user states about an unregistered family
   RunOptions run;
 };
 int run_apply(const ApplyOptions& options);

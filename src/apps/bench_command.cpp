@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bench command: its subjects, their options.
+// Declares the command bench with its subjects and their options.
 #include "apps/bench_command.h"
 
 #include <iostream>

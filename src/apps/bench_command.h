@@ -13,31 +13,37 @@
 namespace moebius {
 
 struct BenchOptions {
-  std::string folder,
-      module;  // moe, linear: weights of a folder instead of random ones; model: the folder
+  // Moe, linear: module of a folder, in place of random weights; model: the folder.
+  std::string folder, module;
   std::vector<std::string> schemes{"w4a8"};
-  std::vector<int64_t> groups;  // empty: the scheme's default
-  size_t experts = 128, top_k = 8, hidden = 2048, intermediate = 768;  // moe
-  size_t n = 4096, k = 2048;                                           // linear, kernel
-  size_t heads = 32, kv_heads = 4, head_dim = 128;                     // attention
+  std::vector<int64_t> groups;  // group lengths; empty: the scheme's default
+  // Sizes for moe.
+  size_t experts = 128, top_k = 8, hidden = 2048, intermediate = 768;
+  // Sizes for linear and kernel.
+  size_t n = 4096, k = 2048;
+  // Sizes for attention.
+  size_t heads = 32, kv_heads = 4, head_dim = 128;
   std::vector<size_t> tokens{1, 32, 512};
-  std::vector<size_t> threads;                                            // empty: 1 and all cores
-  std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
-  size_t steps = 0;                                                       // model; 0: by batch
-  bool invented = false;  // model: contexts that were not computed
-  std::string synthetic;  // model: instead of a folder
-  size_t layers = 6;      // of it
-  size_t vocab = 151936;  // sampler
-  std::string schemas;    // mask: a folder
-  bool list = false;      // mask: what went wrong
+  // Numbers of threads; empty: 1 and all cores.
+  std::vector<size_t> threads;
+  // Lengths for model.
+  std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};
+  // model: decode steps; 0: chosen by batch.
+  size_t steps = 0;
+  bool invented = false;  // model: contexts have random keys instead of computed ones
+  std::string synthetic;  // model: name of a synthetic model, in place of a folder
+  size_t layers = 6;      // layers of the synthetic model
+  size_t vocab = 151936;  // size for sampler
+  std::string schemas;    // mask: folder of schemas
+  bool list = false;      // mask: list the failures
   bool skew = false;
-  bool pack = false;       // kernel: packing instead of products
-  bool act_order = false;  // pack: columns in no order of groups
-  double seconds = 1.5;    // aimed at per case
+  bool pack = false;       // kernel: measure packing instead of products
+  bool act_order = false;  // pack: columns are not in the order of groups
+  double seconds = 1.5;    // time to measure per case
   std::string dtype = "bf16", kv_dtype = "auto";
-  RunOptions run;        // kernel, policy, int8 activations
-  RankOptions ranks;     // model
-  std::string pack_dir;  // model: of weights that were packed before
+  RunOptions run;        // of these: kernel, policy, int8 activations
+  RankOptions ranks;     // used by model
+  std::string pack_dir;  // model: folder of weights that were packed before
   bool json = false;
   std::string compare;
 };
@@ -67,7 +73,7 @@ struct BenchActions {
   int (*follow_model)(const BenchOptions& options) = nullptr;  // ranks other than 0
 };
 
-std::vector<std::string> bench_scheme_names();  // all that --scheme takes
+std::vector<std::string> bench_scheme_names();  // returns all names that --scheme accepts
 std::vector<std::string> bench_model_names();   // all that --synthetic takes
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// To add a command: describe it in its own file, add one line here.
+// Lists the commands. To add one, describe it in its own file and add one line here.
 #include "apps/commands.h"
 
 #include <algorithm>

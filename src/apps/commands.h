@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of commands.
+// Holds the one list of commands.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,12 +14,12 @@ struct BenchActions;
 // subjects of `bench` have no action.
 Command make_tool(const BenchActions* bench = nullptr);
 
-std::string last_word(const std::string& name);  // "moe" of "bench moe"
+std::string last_word(const std::string& name);  // returns "moe" of "bench moe"
 
-// The subject of that name. Throws UsageError with the nearest name.
+// Returns the subject of that name. Throws UsageError that suggests the nearest name.
 Command& subject_of(Command& parent, std::string_view name);
 
-// Each is defined in the file of its command.
+// Each of these is defined in the file of its command.
 Command run_command();
 Command serve_command();
 Command logits_command();
@@ -36,9 +36,9 @@ Command tokenize_command();
 Command detokenize_command();
 Command help_command();
 Command completion_command();
-Command docs_command();  // hidden
+Command docs_command();  // not shown in help
 
-// Narrows the CPU; see environment_variables.
+// Name of the variable that narrows the CPU's features; see environment_variables.
 constexpr const char* kCpuVariable = "MOEBIUS_CPU";
 
 struct NamedText {

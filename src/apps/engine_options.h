@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of the commands that generate: memory of the KV cache, length of steps.
+// Declares options of the commands that generate: memory of the KV cache, length of steps.
 #pragma once
 #include "apps/cli/command.h"
 #include "apps/model_commands.h"
@@ -8,20 +8,23 @@
 namespace moebius {
 
 struct EngineRunOptions {
-  double kv_gib = 0;  // 0: chosen
+  double kv_gib = 0;  // 0: chosen by the engine
   double max_step = 1;
-  std::string speculate;  // lookup, mtp, off; empty: nothing was said, lookup where it can be
+  std::string speculate;  // lookup, mtp or off; empty: not given, so lookup where it is possible
 };
 void add_engine_options(Command& command, EngineRunOptions& options);
-// What of the model is loaded for --speculate. Throws Error where it cannot be had with these ranks.
+// Decides what the model must load for --speculate. Throws Error if that is impossible with these
+// ranks.
 void settle_speculation(const EngineRunOptions& options, ModelRunOptions& model);
-// Returns the context length in tokens that an engine gets; `asked` 0: what the model was trained for.
+// Returns the context length in tokens that an engine gets. asked 0: the length for which the model
+// was trained.
 size_t context_of(size_t asked, const ModelConfig& config);
 EngineOptions engine_options(const EngineRunOptions& options, OpenModel& open, size_t context);
-// Throws Error where --kv-gib is more than the machine has free; asked before weights are loaded.
+// Throws Error if --kv-gib exceeds the machine's free memory; called before weights are loaded.
 void check_kv_budget(const EngineRunOptions& options);
-// On stderr: the memory of the KV cache and the longest sequence it holds; warns where that is less
-// than the `context` that was asked for (0: nothing was), or the model was not trained for it.
+// Writes to stderr the memory of the KV cache and the longest sequence that it holds; warns if that
+// is less than the requested `context` (0: none was requested), or if the model was not trained for
+// it.
 void say_budget(const Engine& engine, const Checkpoint& checkpoint, size_t context);
 
 }  // namespace moebius

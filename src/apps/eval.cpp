@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `eval`: what a folder lost against its base, on text. Gates for CI: --max-kl, --min-top1.
+// Implements the command `eval`: measures on text what a folder lost against its base. Gates for
+// CI: --max-kl, --min-top1.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -40,9 +41,10 @@ std::vector<int32_t> tokens_of(const EvalCommand& c) {
   return all;
 }
 
-constexpr size_t kLayerTokens = 8192;  // of the windows, that go through the layers one by one
+// Tokens of the windows that pass through the layers one by one.
+constexpr size_t kLayerTokens = 8192;
 
-// Errors of both kinds, a bar per layer.
+// Returns the errors of both kinds, one bar per layer.
 std::vector<Bar> bars_of(const LayerErrors& errors) {
   std::vector<Bar> bars;
   for (const HiddenError& h : errors.layers)
@@ -83,7 +85,7 @@ void print_eval(const EvalCommand& c, const EvalFigures& f, std::ostream& out) {
   }
 }
 
-// Both models layer by layer, on some of the windows.
+// Runs both models layer by layer on some of the windows.
 LayerErrors errors_of(const EvalCommand& c, const Windows& windows) {
   TokenWindows some;
   size_t tokens = 0;
@@ -107,7 +109,7 @@ LayerErrors errors_of(const EvalCommand& c, const Windows& windows) {
   return errors;
 }
 
-// 1 where a gate is missed; says which on stderr.
+// Returns 1 if a gate is missed, and says which on stderr.
 int gates(const EvalCommand& c, const EvalFigures& f) {
   int code = kExitDone;
   if (c.max_kl && !(f.kl.mean <= static_cast<double>(*c.max_kl))) {
@@ -124,7 +126,8 @@ int gates(const EvalCommand& c, const EvalFigures& f) {
 int run_eval(const EvalCommand& c, std::ostream& out) {
   std::error_code error;
   const bool cached = std::filesystem::exists(c.cache, error);
-  if (cached) (void)ReadFile(c.cache);  // refuses what cannot be read again, such as a device
+  // Throws for a file that cannot be read twice, such as a device.
+  if (cached) (void)ReadFile(c.cache);
   if (c.base.empty() && !cached)
     fail("no --base was given, and no --kl-cache that is there; expected one of them");
   const std::vector<int32_t> tokens = tokens_of(c);

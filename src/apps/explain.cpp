@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that differ only in layer and expert are one group; by default groups of one scheme that
-// one kernel runs are one line, the slowest kernel first.
+// Implements explain. Modules that differ only in layer and expert form a group; by default groups
+// with the same scheme and kernel share a line, the slowest kernel first.
 #include "apps/explain.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ double packed_ratio(uint64_t packed, uint64_t file) {
   return static_cast<double>(packed) / static_cast<double>(std::max<uint64_t>(1, file));
 }
 
-// --why: every group with the verdict on every kernel of the CPU's architecture, or on all.
+// Writes --why: every group with the verdict on every kernel of the CPU's architecture, or on all.
 std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& options,
                           size_t width) {
   const bool colour = options.colour;
@@ -74,12 +74,12 @@ std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& o
   return out + table.text();
 }
 
-// Modules of one scheme that one kernel runs.
+// Holds modules of one scheme that one kernel runs.
 struct FoldedChoice {
   std::string scheme, kernel, numerics, request;
-  size_t rank = 0;  // place of the kernel in the list; later is slower
+  size_t rank = 0;  // the kernel's index in the list; a later one is slower
   uint64_t count = 0, packed = 0, file = 0;
-  double share = 0;  // of the speed of memory, weighed by bytes
+  double share = 0;  // share of memory speed, averaged by bytes
   std::string_view measured;
   std::vector<std::string> names;
 };
@@ -121,7 +121,7 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
 
 std::string choices_text(const std::vector<const Explained*>& all, size_t width, bool colour) {
   const std::vector<FoldedChoice> folds = folded_choices(all);
-  std::string_view where;  // the CPU of the last column; empty: none of these kernels was measured
+  std::string_view where;  // CPU of the last column; empty: no measurement of these kernels exists
   for (const FoldedChoice& f : folds)
     if (!f.measured.empty()) where = f.measured;
   Table table(where.empty() ? "llrrrw" : "llrrrrw", width, colour);
@@ -178,7 +178,7 @@ Json forecast_json(const RankForecast& f) {
   return j;
 }
 
-// --ranks: how a model could be shared out.
+// Implements --ranks: how ranks could share a model.
 void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::ostream& out) {
   const RankQuestion q = rank_question(o);
   const std::vector<RankForecast> all = plan_ranks(checkpoint, q);
@@ -216,7 +216,7 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
                   width);
 }
 
-// What decoding would take on a GPU, alone or with the CPU beside it.
+// Holds the forecast of decoding on a GPU, alone or with the CPU.
 struct DeviceForecast {
   CudaRates rates;
   bool gpu_measured = false, ranked = false;
@@ -226,7 +226,7 @@ struct DeviceForecast {
 };
 constexpr size_t kForecastSequences[] = {1, 8, 32}, kForecastPrompt = 4096;
 
-// Bytes a second from memory of the host to the device; 0: not known.
+// Measures bytes per second from host memory to the device; 0: unknown.
 double link_rate(const CudaApi& api) {
   constexpr size_t kBytes = size_t{32} << 20, kCopies = 4;
   void *here = nullptr, *there = nullptr;
@@ -282,7 +282,7 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
               : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
   if (!f.ranked && !f.all.empty() && !checkpoint.moe_blocks().empty()) {
     const std::shared_ptr<Runtime> runtime = Runtime::shared(static_cast<size_t>(o.run.threads));
-    model.pool = &runtime->pool();  // as long as somebody holds it
+    model.pool = &runtime->pool();  // the pool lives as long as the runtime
     const std::vector<RankMemory> nothing = {{"", 0, memory_limits()}};
     f.prompt = forecast_prompt(checkpoint, model, *q.cuda, f.rates,
                                measure_expert_row(checkpoint, model, *q.cuda), f.allowed,
@@ -321,7 +321,7 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
          "\n";
 }
 
-// A prompt with experts on the CPU, and these streamed.
+// Describes a prompt with experts on the CPU, and with these streamed.
 std::string prompt_text(const DeviceForecast& f, size_t width) {
   if (!f.prompt) return "";
   const CudaPromptForecast& p = *f.prompt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The explain command: for every distinct module the kernel that will run it, its numerics, its
-// size, and why not the others.
+// Implements the command explain: for every distinct module its kernel, its numerics and its size,
+// and why other kernels do not run it.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -11,14 +11,15 @@ namespace moebius {
 
 struct ExplainOptions {
   std::string folder;
-  std::string cpu;             // feature list; empty: this machine
-  std::string dtype = "auto";  // of activations: auto, bf16, f16, f32
-  bool why = false;            // every group, with the verdict on each kernel
-  bool all = false;            // with why: kernels of other architectures too
+  std::string cpu;             // feature list of a CPU; empty: this machine's
+  std::string dtype = "auto";  // activation type: auto, bf16, f16 or f32
+  bool why = false;            // show every group with the verdict on each kernel
+  bool all = false;            // with why: kernels of other architectures, too
   bool json = false, colour = false;
   RunOptions run;
-  std::string loads;                    // of experts (--expert-loads)
-  int ranks = 0;                        // how so many could share the model; 0: kernels
+  std::string loads;  // file of expert loads (--expert-loads)
+  // Show how so many ranks could share the model; 0: show kernels.
+  int ranks = 0;
   std::string link = "10G,30us", node;  // node empty: this machine
   size_t batch = 1, prompt = 512;
 };

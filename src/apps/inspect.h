@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inspect command: what a folder is, module by module.
+// Implements the command inspect: describes a folder, module by module.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -10,9 +10,9 @@ namespace moebius {
 
 struct InspectOptions : InspectQuestion {
   std::string folder;
-  bool json = false;  // one object, keys in docs/json.md
+  bool json = false;  // print one object; docs/json.md lists the keys
   std::string device = "cpu";
-  bool colour = false;  // terminal text only
+  bool colour = false;  // for text on a terminal only
 };
 
 // Writes to `out`; returns the exit code (1: --deep found problems). Throws Error for a folder that

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect for people: one screen by default, aligned columns, names from files always printable.
+// Prints inspect for people: one screen by default, aligned columns, and names from files made
+// printable.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,14 +21,14 @@ std::string number_of(int64_t n, std::string_view thing) {
   return counted(static_cast<uint64_t>(n), thing);
 }
 
-// a, b, ..., z, aa, ab, ...
+// Returns a, b, ..., z, aa, ab, ...
 std::string letter(size_t i) {
   std::string s;
   for (++i; i > 0; i = (i - 1) / 26) s.insert(s.begin(), static_cast<char>('a' + (i - 1) % 26));
   return s;
 }
 
-// Groups that differ in nothing but the last part of the name.
+// Holds groups that differ only in the last part of the name.
 struct ModuleLine {
   std::vector<std::string> names;
   std::string shape, scheme, by;
@@ -158,7 +159,8 @@ class Writer {
     out_ += table.text();
   }
 
-  // An entry that names one module says no more than that it does: its sisters share the line.
+  // Words the rule of a group. A rule that names a single module is worded without the name, so
+  // that similar modules share a line.
   static std::string in_words(const ModuleGroup& g) {
     const std::string name = fmt::format("'{}'", g.sample->name);
     std::string rule = g.rule;
@@ -167,7 +169,7 @@ class Writer {
     return rule;
   }
 
-  // The letter under which the legend says what decided a module.
+  // Returns the letter under which the legend explains what decided a module.
   std::string decided_by(const ModuleGroup& g) {
     const Module& m = *g.sample;
     std::string why = m.supported ? printable(in_words(g), 200) : "UNSUPPORTED: " + m.reason;
@@ -179,7 +181,8 @@ class Writer {
   }
 
   std::vector<ModuleLine> module_lines(const std::vector<ModuleGroup>& groups) {
-    std::map<std::string, size_t> same;  // alike but for the layer, yet decided differently
+    // Groups alike but for the layer that were decided differently.
+    std::map<std::string, size_t> same;
     for (const ModuleGroup& g : groups) ++same[g.name];
     std::vector<ModuleLine> lines;
     for (const ModuleGroup& g : groups) {
@@ -235,7 +238,7 @@ class Writer {
     struct Group {
       size_t tensors = 0;
       uint64_t bytes = 0;
-      std::string name;  // the first
+      std::string name;  // name of the first group
     };
     std::map<std::string, Group> reasons;
     for (const UnusedTensor& u : f_.checkpoint.unused()) {

@@ -18,7 +18,8 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
-constexpr const char* kKvLayout = "blocks 1";  // of what is in the files; another one: none is read
+// Version of the files' content; files of another version are not read.
+constexpr const char* kKvLayout = "blocks 1";
 
 class Facts {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --kv-dir: the prompt cache on disk of commands that generate.
+// Implements --kv-dir: the prompt cache on disk of commands that generate.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,18 +18,18 @@ struct KvDirOptions {
 };
 void add_kv_dir_options(Command& command, KvDirOptions& options);
 
-// The folder, before weights are loaded; null: none was asked for. Throws Error in words.
-// `say` is told, from any thread, what goes wrong later.
+// Opens the folder before weights are loaded; null: the option is not given. Throws Error. `say`
+// receives later failures, from any thread.
 std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& options, const ModelRunOptions& model,
                                     std::function<void(const std::string& words)> say);
-// Gives it to an engine of the model. Says in words where it would be of no use.
+// Attaches the cache to an engine's options. Writes to stderr if it would be of no use.
 void use_kv_dir(KvDisk* disk, const ModelRunOptions& model, const OpenModel& open,
                 EngineOptions& options);
-// Writes what the engine's cache holds.
+// Writes the content of the engine's cache to disk.
 void keep_kv_dir(const KvDisk* disk, Engine& engine);
 
-// All that decides which bytes a block of keys and values has: the folder's headers, sizes and times,
-// its configs, the program, CPU and options.
+// Returns a text with everything that decides the bytes of a block of keys and values: the folder's
+// headers, sizes and times, its configs, the program, CPU and options.
 std::string kv_fingerprint(const ModelRunOptions& model, const OpenModel& open);
 
 }  // namespace moebius

@@ -50,22 +50,25 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
   return out;
 }
 
-// The fastest way that fits GPUs like this one, by constants of an H200: they do not change the order.
+// Returns the fastest split that fits GPUs like this one, by an H200's constants, which do not
+// change the order.
 RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelOptions& options) {
   const size_t one[] = {1};
   std::vector<CudaForecast> all =
       forecast_cuda_ranks(checkpoint, options, cuda_target(options.cuda.module->facts), CudaRates(),
                           parse_link("10G,30us"), ranks, one);
   if (all.empty()) fail("{} ranks with GPUs: the model has fewer layers and experts", ranks);
-  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;  // threads share one GPU
+  // threads share one GPU
+  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;
   const uint64_t allowed = allowed_cuda_bytes(options.cuda, shared);
   const auto fits = std::find_if(all.begin(), all.end(),
                                  [&](const CudaForecast& f) { return f.bytes <= allowed; });
-  return fits != all.end() ? fits->split
-                           : all[0].split;  // which is then refused, with both numbers
+  // Loading then refuses it and names both numbers.
+  return fits != all.end() ? fits->split : all[0].split;
 }
 
-// An architecture that cannot run and what `check` refuses are said before anything else is.
+// Opens a checkpoint; reports an architecture that cannot run, and input that `check` refuses,
+// before anything else.
 Checkpoint opened_and_checked(const std::string& folder,
                               const std::function<void(const ModelConfig&)>& check) {
   Checkpoint checkpoint = open_checkpoint(folder);
@@ -84,7 +87,7 @@ RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& c
   const size_t here = process != nullptr ? process->ranks_of_host() : ranks,
                own = process != nullptr ? threads : std::max<size_t>(1, threads / ranks);
   q.node.cores = static_cast<double>(own);
-  // What is short is said where all ranks' memory is known.
+  // A shortage is reported later, when the memory of all ranks is known.
   q.node.memory = available_memory_bytes() / here;
   RankFacts facts;
   if (process != nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The logits command, and what commands that run a whole model on tokens share.
+// Implements the command logits, and the parts that commands running a whole model share.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,37 +19,40 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
-  std::string pack_dir;      // of weights that were packed before; "": none
-  ModuleTap* tap = nullptr;  // sees what layers read
-  bool predictor = false;    // with its layer for multi-token prediction
+  std::string pack_dir;      // folder of weights that were packed before; "": none
+  ModuleTap* tap = nullptr;  // sees what layers read; may be null
+  bool predictor = false;    // also loads the layer for multi-token prediction
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
 void add_pack_option(Command& command, std::string& pack_dir);
-// How a model is opened by threads of one's choice.
+// Returns a model's options for a given pool of threads.
 using OptionsOfPool = std::function<ModelOptions(ThreadPool& pool)>;
-// What the planner is asked for so many ranks, as measured on them; `threads`: of this process.
+// Returns the planner's question for so many ranks, with costs measured on them. threads: of this
+// process.
 RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
                                const OptionsOfPool& options);
-// Where only a number of ranks is given, the planner's choice. Throws Error.
+// Returns the split that the options state; if they only give a number of ranks, the planner's
+// choice. Throws Error.
 RankSplit split_of(const RankOptions& ranks, size_t threads, const Checkpoint& checkpoint,
                    const OptionsOfPool& options);
-// Threads for rank 0 of ranks that share this process's `threads`.
+// Returns the threads of rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
-// What of these a model is told beside its split.
+// Copies the options beside the split to a model's options.
 void take_rank_options(ModelOptions& options, const RankOptions& ranks);
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
                               ThreadPool& pool);
-// A model on the ranks that were asked for, threads or processes; `followers` outlive it.
+// Loads a model on the requested ranks, which are threads or processes; `followers` outlive it.
+// Throws Error.
 std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
                                          const RankSplit& split,
                                          std::unique_ptr<RankThreads>& followers);
 
-// A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
+// Owns a checkpoint with its model and threads. context: longest sequence that will run (0: what
 // the config allows).
 struct OpenModel {
-  // `loaded`, where given, is told the share of the bytes that were read, from any thread. `check`, where
-  // given, sees the config before a weight is read, and throws Error for input that does not fit it.
+  // Opens and loads. loaded: called from any thread with the share of bytes that were read. check:
+  // called with the config before any weight is read; throws Error for input that does not fit.
   OpenModel(const ModelRunOptions& options, size_t context,
             const std::function<void(double share)>& loaded = {},
             const std::function<void(const ModelConfig&)>& check = {});
@@ -62,18 +65,19 @@ struct OpenModel {
   double load_seconds = 0;
 };
 
-// Returns a check for OpenModel: every token is in the vocabulary. The tokens outlive it.
+// Returns a check for OpenModel that every token is in the vocabulary. The tokens must outlive it.
 std::function<void(const ModelConfig&)> known_tokens(std::span<const int32_t> tokens);
 
 struct TokenSource {
-  std::vector<std::string> list;  // "1,2,3"
-  std::string file;               // little-endian integers
-  std::string type = "u16";       // of the file: u16 or u32
-  std::string text, text_file;    // tokenized by the folder's tokenizer
+  std::vector<std::string> list;  // ids such as "1,2,3"
+  std::string file;               // file of little-endian integers
+  std::string type = "u16";       // type in the file: u16 or u32
+  std::string text, text_file;    // texts for the folder's tokenizer
 };
 std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
                                  bool add_special);
-std::vector<int32_t> parse_token_lists(std::span<const std::string> lists);  // "1,2", "3"
+// lists: such as "1,2" and "3"; throws Error.
+std::vector<int32_t> parse_token_lists(std::span<const std::string> lists);
 void add_tokens_file(Command& command, TokenSource& tokens);
 void add_tokens_type(Command& command, TokenSource& tokens);
 

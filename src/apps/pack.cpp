@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pack command: what the first start with --pack-dir does, without the rest of a start.
+// Implements the command pack: does what the first start with --pack-dir does, without loading the
+// model.
 #include <fmt/core.h>
 #include <sys/stat.h>
 
@@ -51,7 +52,8 @@ void report(const PackOptions& o, const std::string& path, const PackFacts& fact
 
 int run_pack(const PackOptions& o, std::ostream& out) {
   const auto start = std::chrono::steady_clock::now();
-  if (o.model.pack_dir.empty()) {  // a file alone: whether it is whole, whatever it was made of
+  // A single file: checks that it is complete, whatever model it is of.
+  if (o.model.pack_dir.empty()) {
     const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
     report(o, o.model.folder, check_pack_file(o.model.folder, &runtime->pool()), false, start, out);
     return kExitDone;
@@ -67,7 +69,7 @@ int run_pack(const PackOptions& o, std::ostream& out) {
   const ino_t after = inode_of(path);
   if (after == 0) {
     if (o.check) fail("{}: there is no such file; without --check it is made", printable(path));
-    return kExitFailed;  // why was said
+    return kExitFailed;  // the reason was printed
   }
   report(o, path, check_pack_file(path, &runtime->pool()), before != after, start, out);
   return kExitDone;

@@ -17,7 +17,8 @@
 namespace moebius {
 namespace {
 
-// Both folders must mean the same by every id. Folders without tokenizer are taken at their word.
+// Checks that every id means the same token in both folders. Folders without a tokenizer are not
+// checked.
 void check_same_tokens(const std::string& a, const std::string& b) {
   std::optional<Tokenizer> x, y;
   try {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The perplexity command: how well a model predicts a text, and how far it is from another one.
+// Implements the command perplexity: how well a model predicts a text, and how far it is from
+// another model.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -14,7 +15,7 @@ struct PerplexityOptions {
   TokenSource tokens;
   size_t context = 512;
   size_t windows = 0;  // 0: all
-  std::string base;    // "": no comparison
+  std::string base;    // folder to compare with; "": none
   bool json = false;
 };
 int run_perplexity(const PerplexityOptions& options, std::ostream& out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command `quantize`: a folder of plain weights becomes a compressed-tensors folder.
+// Implements the command `quantize`: turns a folder of plain weights into a compressed-tensors
+// folder.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -35,7 +36,7 @@ struct QuantizeCommand {
   int threads = 0;
 };
 
-// "5G", "512M", "1000000": bytes, with decimal units.
+// Parses bytes such as "5G", "512M" or "1000000", with decimal units.
 uint64_t bytes_of_size(const std::string& text, std::string_view option) {
   double value = 0;
   const char* const end = text.data() + text.size();
@@ -57,7 +58,7 @@ void check_scheme_name(const std::string& typed) {
   for (const char c : typed) upper += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   for (const SchemeName& s : scheme_names()) names.emplace_back(s.name);
   if (std::find(names.begin(), names.end(), upper) != names.end()) return;
-  // llama.cpp's names, such as q4_k_m and IQ3_XS, begin with the bits.
+  // Names of llama.cpp, such as q4_k_m and IQ3_XS, begin with the bits.
   std::string near;
   const size_t bits = upper.find_first_not_of("IQ");
   if (bits != std::string::npos && bits > 0) near = fmt::format("W{}A16", upper[bits]);
@@ -127,7 +128,7 @@ int run_quantize(QuantizeCommand& c) {
   print_forecast(job);
   double seconds = 0;
   if (!c.dry_run) {
-    static std::string interrupted;  // read by the signal handler
+    static std::string interrupted;  // the signal handler reads it
     interrupted = fmt::format("interrupted; {}.partial is unfinished: continue with --resume",
                               printable(job.options().target));
     interrupt_ends(interrupted.c_str());

@@ -35,7 +35,8 @@ T value_of(const Command& command, const char* name) {
   return *std::get<T*>(command.find(name)->target);
 }
 
-// Ranks that spread experts have them on the same kind of device, whatever its number.
+// Returns a placement without device numbers: ranks that spread experts need the same kind of
+// device, whatever its number.
 std::string place_text(DevicePlacement placement) {
   const auto plain = [](std::string& name) {
     if (is_cuda_name(name)) name = "cuda";
@@ -69,7 +70,7 @@ std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& 
           {"--check", check}};
 }
 
-// Where this host has the folder.
+// Returns where this host has the folder, by the entries HOST=DIR.
 std::string mapped_folder(const std::string& folder, const std::vector<std::string>& map,
                           const std::string& host) {
   std::string found = folder;
@@ -82,7 +83,7 @@ std::string mapped_folder(const std::string& folder, const std::vector<std::stri
   return found;
 }
 
-// A line of this rank on stderr.
+// Writes a line of this rank to stderr.
 void say_line(const std::string& text) {
   put_on_stderr(fmt::format("moebius: {}{}\n", rank_label(), text));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process as one of several that a launcher (mpirun, srun) started for one model. Rank 0 runs
-// the command as if it were alone; the others do what it says: load the same folder, follow its
-// steps, end. Whatever goes wrong on one of them ends all.
+// Makes this process one of several that a launcher (mpirun, srun) started for one model. Rank 0
+// runs the command as if it were alone; the others follow it: they load the same folder, follow its
+// steps, and end. A failure of any rank ends all.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// The ranks cannot run together; all of them know why, and rank 0 says it.
+// Thrown if the ranks cannot run together; all of them know why, and rank 0 prints it.
 class RanksRefused : public Error {
  public:
   using Error::Error;
@@ -24,18 +24,18 @@ class RankProcess {
   static RankProcess* current();  // null: this process is alone
 
   size_t ranks() const;
-  size_t ranks_of_host() const;  // this one among them
-  void leaving();                // the process ends on purpose, by another way than returning
-  // Of rank 0: what steps cost on all ranks, by a model that load() may be given.
+  size_t ranks_of_host() const;  // ranks on this host, this one included
+  void leaving();                // announces that the process ends on purpose without returning
+  // Rank 0: measures what steps cost on all ranks, for a model that load() may load next.
   RankFacts measure(const Checkpoint& checkpoint, const ModelOptions& options);
-  // Of rank 0: the others load the same, or throw RanksRefused like this one.
+  // Rank 0: loads the model while the others load the same. Throws RanksRefused, as do the others.
   std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ModelOptions options,
                                      const RankSplit& split);
 
  private:
   friend int run_as_rank(const Command& command);
   friend int follow_rank_0(const ModelRunOptions& options);
-  // What rank 0 wants of the others.
+  // Holds what rank 0 asks the others to do.
   struct Order {
     enum Kind : uint64_t { kEnd, kMeasure, kLoad };
     uint64_t kind = kEnd;
@@ -44,12 +44,13 @@ class RankProcess {
   };
   RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);
-  // Bytes beside the weights on the rank that has the least.
+  // Compares all ranks. Returns the bytes beside the weights on the rank that has the least. Throws
+  // RanksRefused.
   uint64_t agree(const Checkpoint* checkpoint, const ModelOptions& options, const RankSplit& split,
                  std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, ModelOptions options,
                                           const RankSplit& split);
-  // Of the others: what they load, or why they cannot.
+  // Holds what another rank opens, or the reason why it cannot.
   struct Opened {
     std::unique_ptr<Checkpoint> checkpoint;
     std::shared_ptr<Runtime> runtime;
@@ -62,18 +63,19 @@ class RankProcess {
 
   Witness& witness_;
   std::unique_ptr<Comm> comm_;
-  std::unique_ptr<Ranks> ranks_;  // of the model that is loaded
+  std::unique_ptr<Ranks> ranks_;  // ranks of the loaded model
   double timeout_;
   std::string check_;
-  bool quiet_;  // as the user wants it: followers are quiet anyway
+  bool quiet_;  // as the user asked; followers are always quiet
 };
 
-// Runs a command that has a `follow`: at once where this process is alone.
+// Runs a command that has a `follow`; without a launcher it just runs the action.
 int run_as_rank(const Command& command);
-// What ranks other than 0 do instead of a command that opens a model with these options.
+// Runs on ranks other than 0 in place of a command that opens a model with these options.
 int follow_rank_0(const ModelRunOptions& options);
 
-// "[rank 2 host] " in a process that is not rank 0 of its job, else empty: for lines on stderr.
+// Returns "[rank 2 host] " in a process that is not rank 0 of its job, else an empty text: for
+// lines on stderr.
 std::string rank_label();
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only the continuation goes to stdout. Ctrl-C ends loading, and stops the answer; in a conversation
-// the program goes on.
+// Implements run. Only the continuation goes to stdout. Ctrl-C ends loading, and stops the answer;
+// a conversation goes on.
 #include "apps/run.h"
 
 #include <fmt/core.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kMaxPromptBytes = uint64_t{1} << 30;
 
-// A user's input that cannot be used is wrong usage where an option named it.
+// Runs work, and reports an input that cannot be used as wrong usage of the option that named it.
 template <class Work>
 auto as_usage(Work&& work) {
   try {
@@ -35,7 +35,8 @@ auto as_usage(Work&& work) {
   }
 }
 
-// Who types or pipes a line does not mean its end to be part of the prompt.
+// Reads standard input without a line feed at its end, which belongs to typing or piping and not to
+// the prompt.
 std::string standard_input() {
   std::string text = read_input("-", kMaxPromptBytes);
   if (text.ends_with('\n')) text.pop_back();
@@ -51,7 +52,7 @@ bool has_template(const std::string& folder) {
   }
 }
 
-// Returns nothing where the folder has no tokenizer and none is needed; then `why` says so.
+// Returns nothing if the folder has no tokenizer and none is needed; `why` then holds the reason.
 std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, std::string& why) {
   try {
     return Tokenizer::from_folder(folder);
@@ -62,7 +63,7 @@ std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, st
   }
 }
 
-// What a run starts from: read and checked before any weight is loaded.
+// Holds the input of a run, read and checked before any weight is loaded.
 class RunInput {
  public:
   explicit RunInput(const RunCommandOptions& given) : options(given) {
@@ -90,7 +91,7 @@ class RunInput {
       note("--system: the folder has a chat template, so the prompt is answered as by --chat");
     }
     if (!options.uses_template()) return;
-    // A folder without a tokenizer is at fault itself, not the option that asks for text.
+    // The folder without a tokenizer is the problem, not the option that needs text.
     if (!path_exists(join_path(options.model.folder, "tokenizer.json")))
       check_model_files(options.model.folder);
     as_usage([&] { chat_.emplace(options.model.folder); });
@@ -147,7 +148,7 @@ class RunInput {
   std::vector<int32_t> ids_;
 };
 
-// One line for each.
+// Prints one line for each call.
 void print_calls(const Json& message) {
   const Json* calls = message.find("tool_calls");
   if (calls == nullptr) return;
@@ -157,7 +158,7 @@ void print_calls(const Json& message) {
     const Json& arguments = *function.find("arguments");
     try {
       line.set("arguments", parse_json(arguments.as_string(), "arguments"));
-    } catch (const Error&) {  // cut off
+    } catch (const Error&) {  // the arguments were cut off
       line.set("arguments", arguments);
     }
     std::cout << line.dump() << '\n' << std::flush;

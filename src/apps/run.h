@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run command: text in, text out, as it comes.
+// Implements the command run: continues a text, printed as it comes, or chats.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,20 +16,20 @@ namespace moebius {
 
 struct RunCommandOptions : SamplingChoices {
   ModelRunOptions model;
-  // At most one; none: standard input, which on a terminal means a chat.
+  // At most one is set; none: standard input, which on a terminal starts a chat.
   std::optional<std::string> prompt, prompt_file, messages_file;
-  std::vector<std::string> tokens;  // "1,2,3"
-  std::optional<int> max_new;       // -1: until the end or the context; none: most_new()
+  std::vector<std::string> tokens;  // ids such as "1,2,3"
+  std::optional<int> max_new;       // -1: until the end or the context; unset: most_new()
   bool chat = false, interactive = false;
   std::string system;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  std::optional<std::string> schema_file, regex;  // the form of the answer
-  GrammarPtr grammar;                             // made of these
+  std::optional<std::string> schema_file, regex;  // grammar of the answer
+  GrammarPtr grammar;                             // made from one of these files
   std::optional<std::string> tools_file;
-  std::string tool_choice = "auto";  // or required, or the name of a tool
-  std::string tool_format = "auto";  // of the model's calls
-  Json tools;                        // read from the file; null: none
+  std::string tool_choice = "auto";  // auto, none, required, or the name of a tool
+  std::string tool_format = "auto";  // format of the model's calls
+  Json tools;                        // content of the tools' file; null: none
   size_t context = 0;                // 0: what the model allows
   EngineRunOptions engine;
   KvDirOptions kv_dir;
@@ -38,7 +38,8 @@ struct RunCommandOptions : SamplingChoices {
   bool uses_template() const {
     return chat || interactive || messages_file.has_value() || tools_file.has_value();
   }
-  // A text goes on for ever, a chat's answer ends by itself.
+  // Returns the most new tokens: unlimited for a chat, whose answers end by themselves, and 256 for
+  // a text.
   int most_new() const { return max_new.value_or(uses_template() ? -1 : 256); }
 };
 int run_run(const RunCommandOptions& options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serve command: binds first, so that whoever waits can be told so, then loads. The event
-// thread answers from the start; the first line on stdout is the address.
+// Implements serve: binds the address first, so that waiting clients get an answer, then loads. The
+// event thread answers from the start; the first line on stdout is the address.
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <poll.h>
@@ -58,8 +58,8 @@ std::vector<ApiKey> keys_of(const ServeOptions& o) {
 
 HttpTime milliseconds(double seconds) { return HttpTime(std::llround(1000 * seconds)); }
 
-// Descriptors for every connection, and some for the rest; fewer connections where the system
-// refuses.
+// Returns the connections for which the system grants descriptors beside those for everything else;
+// fewer than `wanted` if it refuses.
 size_t fitting_connections(size_t wanted) {
   constexpr size_t kOthers = 192;
   rlimit limit{};
@@ -74,8 +74,8 @@ size_t fitting_connections(size_t wanted) {
   return fit;
 }
 
-// A line of the log: one write. A line that would have to wait for whoever reads is not written, so
-// that nobody waits for the log. Throws Error: it is lost.
+// Writes a line of the log by one call. A line that would have to wait for the log's reader is
+// dropped, so that the server never waits for the log. Throws Error if it was lost.
 void write_log(std::string line) {
   line = line.substr(0, PIPE_BUF - 1) + "\n";
   pollfd log{STDERR_FILENO, POLLOUT, 0};
@@ -84,15 +84,15 @@ void write_log(std::string line) {
     fail("a line of the log cannot be written");
 }
 
-// The journal of systemd writes the time of each line itself.
+// Returns whether stderr is systemd's journal, which writes the time of each line itself.
 bool log_is_journal() {
-  const char* journal = std::getenv("JOURNAL_STREAM");  // as systemd says it: device:inode
+  const char* journal = std::getenv("JOURNAL_STREAM");  // systemd writes device:inode
   struct stat log {};
   return journal != nullptr && fstat(STDERR_FILENO, &log) == 0 &&
          fmt::format("{}:{}", log.st_dev, log.st_ino) == journal;
 }
 
-// Refuses what is no address before anything is asked about it.
+// Throws Error for text that is no address, before a name is looked up.
 void check_address(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
   const std::string plain = host.substr(0, host.find('%'));  // without an IPv6 zone
@@ -121,7 +121,7 @@ ServerOptions server_options(const ServeOptions& o) {
   s.limits.connections = fitting_connections(o.connections);
   s.queue = o.queue;
   s.queue_time = milliseconds(o.queue_timeout);
-  // Where a rank is gone nothing can be finished, and launchers soon kill who is left.
+  // After the loss of a rank nothing can be finished, and launchers soon kill the remaining ones.
   s.drain_time = milliseconds(RankProcess::current() != nullptr ? std::min(o.drain, 0.3) : o.drain);
   s.cut_off_fails = RankProcess::current() != nullptr;
   s.ping = o.sse_ping > 0;
@@ -142,20 +142,20 @@ ServerOptions server_options(const ServeOptions& o) {
 
 int run_serve(const ServeOptions& o) {
   check_kv_budget(o.models.engine);
-  // A log that nobody reads is no reason to end.
+  // A closed log must not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::atomic<ApiServer*> log{nullptr};
   const std::unique_ptr<KvDisk> disk =
       open_kv_dir(o.kv_dir, o.models.model, [&log](const std::string& words) {
         if (ApiServer* server = log; server != nullptr) server->log_event("kv_dir", words);
       });
-  // They live longer than the server, which points to them.
+  // Declared first: the models outlive the server, which points to them.
   HostedModels models(o.models, disk.get(), [&log](const std::string& words) {
     if (ApiServer* server = log; server != nullptr) server->log_event("model", words);
   });
   ApiServer server(server_options(o));
   log = &server;
-  if (o.log_json) manners().quiet = true;  // nothing but objects on stderr
+  if (o.log_json) manners().quiet = true;  // stderr holds only JSON objects
   const uint16_t port = server.listen();
   const bool six = o.host.find(':') != std::string::npos;
   std::cout << fmt::format("http://{}:{}\n", six ? "[" + o.host + "]" : o.host, port) << std::flush;
@@ -164,12 +164,13 @@ int run_serve(const ServeOptions& o) {
   std::thread events([&] {
     pthread_setname_np(pthread_self(), "moebius-events");
     status = server.run();
-    if (!ready) leave(status);  // told to end while it loads
+    if (!ready) leave(status);  // asked to end while it loads
   });
   try {
     models.load([&](double share) { server.loading(share); });
     ready = true;
-    if (o.models.loads_again()) manners().quiet = true;  // later loads have lines of the log
+    // Later loads write lines of the log instead of progress.
+    if (o.models.loads_again()) manners().quiet = true;
     server.ready(models.offers());
   } catch (...) {
     ready = true;
@@ -178,17 +179,18 @@ int run_serve(const ServeOptions& o) {
     throw;
   }
   events.join();
-  // A step that never ends must not keep the process.
+  // A step that never ends must not keep the process alive.
   if (!models.stop(std::chrono::milliseconds(500))) leave(status);
   if (disk != nullptr && !server.at_once()) {
-    for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);  // one more ends it
+    // Another signal ends the process at once.
+    for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);
     models.keep_prompts();
   }
   log = nullptr;
   return status;
 }
 
-// Where no folder was named at all.
+// Chooses the bundled model if no folder was named.
 void take_bundled(ModelServing& models) {
   if (models.named.empty() && models.model.folder.empty()) models.model.folder = bundled_folder();
 }
@@ -211,7 +213,7 @@ Command serve_command() {
   auto o = std::make_shared<ServeOptions>();
   Command c("serve", "serves a model over HTTP, compatible with the OpenAI API");
   ModelServing& m = o->models;
-  c.folder(m.model.folder).bundled = false;  // not needed where --model names folders
+  c.folder(m.model.folder).bundled = false;  // not needed if --model names folders
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
   c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);

@@ -25,7 +25,7 @@
 namespace moebius {
 namespace {
 
-// Requests and answers are text, whatever else the folder is good for.
+// Checks that the folder has a tokenizer, because requests and answers are text.
 void check_tokenizer(const std::string& folder) {
   for (const char* name : {"tokenizer.json", "tiktoken.model"})
     if (path_exists(join_path(folder, name))) return;
@@ -45,7 +45,8 @@ struct NamedFolder {
   std::vector<std::string> aliases;
 };
 
-// --model NAME=DIR and --alias ALIAS=NAME; an alias without a name is the first model's.
+// Parses --model NAME=DIR and --alias ALIAS=NAME; an alias without a name belongs to the first
+// model.
 std::vector<NamedFolder> named_folders(const ModelServing& s) {
   if (s.named.empty()) return {{folder_name(s.model.folder), s.model.folder, s.aliases}};
   std::vector<NamedFolder> out;
@@ -115,7 +116,7 @@ std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t
   return out;
 }
 
-// A model that gives rows instead of logits.
+// Holds a model that returns rows instead of logits.
 struct RowsModel {
   explicit RowsModel(const ModelRunOptions& run)
       : checkpoint(open_checkpoint(run.folder)), runtime(Runtime::shared(thread_count(run.run))) {
@@ -128,7 +129,7 @@ struct RowsModel {
   std::unique_ptr<DecoderModel> model;
 };
 
-// All that goes when a model sleeps.
+// Holds everything that is freed when a model sleeps.
 struct HostedModel::Weights {
   Weights(const ModelRunOptions& run, size_t context, const std::function<void(double)>& loaded) {
     open.emplace(run, context, loaded);
@@ -136,13 +137,13 @@ struct HostedModel::Weights {
   explicit Weights(const ModelRunOptions& run) { rows.emplace(run); }
   const Checkpoint& checkpoint() const { return open ? open->checkpoint : rows->checkpoint; }
   DecoderModel& model() const { return open ? *open->model : *rows->model; }
-  size_t context(size_t asked) const {  // 0: what it was trained for
+  size_t context(size_t asked) const {  // 0: the length for which the model was trained
     const int64_t trained = checkpoint().config().max_positions;
     return asked != 0 ? asked : trained > 0 ? static_cast<size_t>(trained) : 4096;
   }
-  std::optional<OpenModel> open;  // or
+  std::optional<OpenModel> open;  // set for a model of rows; else the next one is
   std::optional<RowsModel> rows;
-  std::optional<TextEngine> engine;  // of a model that gives text
+  std::optional<TextEngine> engine;  // set for a model that returns text
 };
 
 HostedModel::HostedModel(const ModelServing& serving, std::string name, std::string folder,
@@ -161,7 +162,7 @@ HostedModel::HostedModel(const ModelServing& serving, std::string name, std::str
   run_.folder = std::move(folder);
   if (const auto plan = read_pooling(open_checkpoint(run_.folder))) {
     served_.pooling = std::make_shared<PoolingPlan>(*plan);
-    run_.pack_dir.clear();  // files of packed weights are those of whole models
+    run_.pack_dir.clear();  // files of packed weights hold whole models
     run_.predictor = false;
     if (run_.run.device != "cpu" || has_ranks(run_))
       fail("{}: vectors and scores come from one process, on the CPU", printable(run_.folder));
@@ -210,7 +211,7 @@ void HostedModel::start_engine(Weights& w) {
   w.engine.emplace(w.model(), &*tokenizer_, e);
   w.engine->engine().commit_memory();
   if (!w.engine->engine().cost().known()) w.engine->engine().calibrate();
-  w.engine->masks();  // takes a while, which no request should wait for
+  w.engine->masks();  // computed here, because it takes a while and no request should wait
 }
 
 std::unique_ptr<Generator> HostedModel::pooling_generator(const std::shared_ptr<Weights>& w) {
@@ -265,7 +266,7 @@ void HostedModel::start(uint64_t kv_bytes) {
   generator_ = std::make_unique<WakingGenerator>(std::move(generator_), std::move(o));
 }
 
-// What requests are checked against.
+// Fills in what requests are checked against.
 void HostedModel::describe() {
   const std::shared_ptr<Weights> w = weights_.lock();
   served_.aliases = aliases_;

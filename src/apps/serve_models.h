@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models of a server: named on the command line, loaded at the start, and, with --sleep-after, given
-// back when nobody asks for them and loaded again. What requests are checked against (names, tokenizer,
-// templates) stays; weights, engine and keys come and go.
+// Holds the models of a server: named on the command line, loaded at the start and, with
+// --sleep-after, unloaded when unused and loaded again on request. The parts that check requests
+// (names, tokenizer, templates) stay; weights, engine and keys come and go.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,38 +16,41 @@
 
 namespace moebius {
 
-// How models are served; all of them in the same way.
+// Holds how all models are served.
 struct ModelServing {
-  ModelRunOptions model;  // the folder: of the only one
+  ModelRunOptions model;  // its folder is used if there is one model
   EngineRunOptions engine;
-  std::vector<std::string> named, aliases;  // NAME=DIR each; none: the folder
+  std::vector<std::string> named, aliases;  // entries NAME=DIR; empty: only the folder
   std::string tool_format = "auto", reasoning = "auto", reasoning_field;
   size_t context = 0, parallel = 32, max_output = 0;
-  double stretch = 3, sleep_after = 0;  // seconds; 0: never
+  double stretch = 3, sleep_after = 0;  // sleep_after: seconds; 0: never
   bool any_model = false, priorities = false;
 
-  // Weights go and come back: when nobody asks, or when the file of packed ones was cut under a server.
+  // Returns whether weights may be loaded again: after sleep, or when the file of packed weights
+  // was cut while in use.
   bool loads_again() const;
 };
 
-// One of them.
+// Holds one model of the server.
 class HostedModel {
  public:
-  // `say`: a line of the log, from any thread. What is given by reference outlives this.
+  // say: receives a line of the log, from any thread. Arguments passed by reference or pointer
+  // outlive this.
   HostedModel(const ModelServing& serving, std::string name, std::string folder,
               std::vector<std::string> aliases, KvDisk* disk, std::shared_ptr<StepTurns> turns,
               std::function<void(const std::string& words)> say);
   ~HostedModel();
 
-  // Tokenizer, templates and weights. Throws Error.
+  // Opens tokenizer, templates and weights. Throws Error.
   void open(const std::function<void(double share)>& loaded);
-  // What keys and values of --parallel sequences would take; only while it is open.
+  // Returns the bytes that keys and values of --parallel sequences would take; call only while
+  // open.
   uint64_t kv_wanted() const;
-  // The engine, with so many bytes for keys and values (0: its own choice).
+  // Starts the engine with so many bytes for keys and values (0: its own choice).
   void start(uint64_t kv_bytes);
   ModelOffer offer() { return {served_, generator_.get()}; }
   bool stop(std::chrono::milliseconds most) { return generator_->stop(most); }
-  void keep_prompts();  // on disk; after stop()
+  void keep_prompts();  // writes the prompt cache to disk; call after stop()
 
  private:
   struct Weights;
@@ -74,19 +77,19 @@ class HostedModel {
   uint64_t kv_bytes_ = 0;
   double read_roof_ = 0;
   StepCost cost_;
-  std::weak_ptr<Weights> weights_;   // those that are there
-  std::shared_ptr<Weights> opened_;  // until the engine starts
+  std::weak_ptr<Weights> weights_;   // weights in use
+  std::shared_ptr<Weights> opened_;  // null once the engine has started
   std::unique_ptr<Generator> generator_;
 };
 
-// All of them, in the order of the command line.
+// Holds all models, in the order of the command line.
 class HostedModels {
  public:
-  // Throws UsageError and Error: names that do not fit, folders that cannot be served, options that do
-  // not go together.
+  // Throws UsageError or Error for names that do not fit, folders that cannot be served, and
+  // options that exclude each other.
   HostedModels(const ModelServing& serving, KvDisk* disk,
                std::function<void(const std::string& words)> say);
-  // Throws Error.
+  // Loads all models. Throws Error.
   void load(const std::function<void(double share)>& loaded);
   std::vector<ModelOffer> offers();
   bool stop(std::chrono::milliseconds most);
@@ -98,8 +101,8 @@ class HostedModels {
   std::vector<std::unique_ptr<HostedModel>> models_;
 };
 
-// Shares of one budget for keys and values: each gets the same part of what it wants. The budget is
-// `bytes`, or (0) all that is wanted, at most half of the memory that is free.
+// Divides a budget for keys and values: each model gets the same part of what it wants. The budget
+// is `bytes`, or if 0 all that is wanted, but at most half of the `free` memory.
 std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t bytes,
                                       uint64_t free);
 

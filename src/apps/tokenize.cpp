@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading of the input, the two conversions, and their output.
+// Implements tokenize and detokenize: reads the input, converts, and writes the output.
 #include "apps/tokenize.h"
 
 #include <charconv>
@@ -52,7 +52,7 @@ std::vector<int32_t> parse_ids(std::string_view text, size_t limit) {
   return ids;
 }
 
-// Encodes several times; one JSON object with the best time.
+// Encodes several times; writes one JSON object with the best time.
 void measure_encoding(const Tokenizer& tokenizer, const TokenizeOptions& o, std::string_view text,
                       double load_s, std::ostream& out) {
   std::vector<std::string_view> parts;
@@ -120,7 +120,7 @@ int run_detokenize(const DetokenizeOptions& o, std::istream& in, std::ostream& o
   if (o.json) {
     out << Json::object({{"text", Json(text)}}).dump() << '\n';
   } else {
-    out << text;  // nothing is added: the text may be piped on
+    out << text;  // adds no line feed, because the text may be piped on
   }
   return 0;
 }

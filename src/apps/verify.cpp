@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact kernels must give equal bytes; reordered ones must stay within the bound that
-// quant/reference derives for each output. The payload of every module that matches is read and
-// checked. Of a group of alike modules (same name but for layer and expert, same scheme and shape)
-// each layer's first and last are run; with --all, or a pattern given with --module, all are.
+// Implements verify. Exact kernels must give equal bytes; reordered ones must stay within the bound
+// that quant/reference derives for each output. The payload of every module that matches is read
+// and checked. Of a group of alike modules (same name but for layer and expert, same scheme and
+// shape) each layer's first and last are run; with --all, or a pattern given with --module, all
+// are.
 #include "apps/verify.h"
 
 #include <fmt/core.h>
@@ -36,10 +37,10 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kRows = 17;  // crosses every row tile: pairs, eights and a tail
+constexpr size_t kRows = 17;  // covers every row tile: pairs, eights and a remainder
 
-// Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a
-// large one, all finite in the type.
+// Returns rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny
+// and a large one, all finite in the type.
 std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed) {
   SplitMix64 random(seed);
   std::vector<float> outlier(K, 1.0f);
@@ -64,7 +65,7 @@ struct Rows32 {
   size_t M = 0;
 };
 
-// x of the file given with --in; every module that will be run must take rows of its width.
+// Reads x from the file given with --in; every module that will run must take rows of its width.
 Rows32 given_rows(const std::string& path, const std::vector<const Module*>& modules, XType type) {
   const TensorStore store = TensorStore::open_file(path);
   const TensorInfo& info = store.require("x");
@@ -93,7 +94,7 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
   double worst = -1;
   for (size_t i = 0; i < M * N; ++i) {
     const double difference = std::fabs(static_cast<double>(y[i]) - expected[i]);
-    // A bound that is NaN: operands are not finite, and so is the result.
+    // A bound of NaN means that operands are not finite; then the result must not be, either.
     const bool fits = f.numerics == Numerics::kExact ? same_bytes(y[i], expected[i])
                       : std::isnan(bound[i])         ? !std::isfinite(y[i])
                       : std::isnan(expected[i])      ? std::isnan(y[i])
@@ -113,16 +114,16 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
   }
 }
 
-// What a module is run with.
+// Holds the settings with which modules run.
 struct RunPlan {
   const Checkpoint& checkpoint;
   LayerOptions options;
-  const Rows32* given = nullptr;     // --in
+  const Rows32* given = nullptr;     // rows of --in
   const CudaModule* cuda = nullptr;  // null: on the CPU
   Policy cuda_policy;
 };
 
-// The product of a module on a CUDA device; one at a time.
+// Multiplies a module on a CUDA device; one call at a time.
 void multiply_on_cuda(const RunPlan& plan, const Module& m, const QuantMatrix& w,
                       const Problem& problem, const Rows32& rows, Finding& f, float* y) {
   static std::mutex device;
@@ -130,8 +131,8 @@ void multiply_on_cuda(const RunPlan& plan, const Module& m, const QuantMatrix& w
   const Choice choice = choose_cuda(problem, cuda_target(plan.cuda->facts), plan.cuda_policy);
   const CudaMatrix matrix = cuda_matrix(w, problem.act, m.plan.input, problem.x_type);
   const CudaLinear layer(*plan.cuda, matrix, *choice.chosen);
-  const bool kept =
-      layer.path() == path_of(*choice.chosen);  // else its numbers need the plain form
+  // false: the numbers need the plain form.
+  const bool kept = layer.path() == path_of(*choice.chosen);
   f.kernel = kept ? title_of(*choice.chosen) : "cuda_plain/stored";
   f.numerics = kept ? choice.numerics : Numerics::kExact;
   layer.forward(f32_rows(rows.x.data(), rows.M, w.K), f32_rows(y, rows.M, w.N));
@@ -159,7 +160,7 @@ void run_module(const RunPlan& plan, const Module& m, const QuantMatrix& w, Find
   f.run = true;
 }
 
-// Checks the payload and, if `run`, the product.
+// Checks the payload and, if `run` is set, the product.
 Finding look_at(const RunPlan& plan, const Module& m, bool run) {
   Finding f;
   f.name = m.name;
@@ -173,7 +174,7 @@ Finding look_at(const RunPlan& plan, const Module& m, bool run) {
   return f;
 }
 
-// Of alike modules the first and the last of every layer.
+// Returns the first and the last module of every layer among alike ones.
 std::set<const Module*> first_and_last(const std::vector<const Module*>& alike) {
   std::set<const Module*> chosen;
   for (size_t i = 0; i < alike.size(); ++i)
@@ -184,8 +185,9 @@ std::set<const Module*> first_and_last(const std::vector<const Module*>& alike) 
 }
 
 struct ModuleChoice {
-  std::vector<const Module*> all, run;  // all: matching; run: of these the ones to multiply with
-  std::vector<bool> runs;               // of all
+  // all: modules that match; run: those of them to multiply with.
+  std::vector<const Module*> all, run;
+  std::vector<bool> runs;  // [module of all]
   size_t products = 0;
 };
 

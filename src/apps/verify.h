@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verify command: every payload is read and checked; the chosen kernels run against the
-// reference, on realistic inputs.
+// Implements the command verify: reads and checks every payload, and compares the chosen kernels
+// with the reference on realistic inputs.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -12,11 +12,12 @@ namespace moebius {
 struct VerifyOptions {
   std::string folder, module = "*", in;
   std::string dtype = "auto";
-  bool all = false;  // every expert, not each layer's first and last
-  bool why = false;  // a line per module
+  bool all = false;  // every expert, instead of each layer's first and last
+  bool why = false;  // print a line per module
   bool json = false, colour = false;
   RunOptions run;
 };
-int run_verify(const VerifyOptions& options, std::ostream& out);  // 1 when any module is not ok
+// Returns 1 if any module is not ok.
+int run_verify(const VerifyOptions& options, std::ostream& out);
 
 }  // namespace moebius

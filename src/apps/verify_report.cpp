@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// Modules that one line speaks for: same kernel, same outcome.
+// Holds modules that share a line: same kernel, same outcome.
 struct FoldedFindings {
   const Finding* worst = nullptr;
   double max_abs = 0, max_rel = 0;
@@ -31,7 +31,7 @@ struct FoldedFindings {
   }
 };
 
-// Broken payloads, then failures, then what is nearest to its bound.
+// Orders broken payloads first, then failures, then the results nearest to their bound.
 bool worse_findings(const FoldedFindings& a, const FoldedFindings& b) {
   const auto rank = [](const Finding& f) { return !f.problem.empty() ? 0 : !f.ok ? 1 : 2; };
   if (rank(*a.worst) != rank(*b.worst)) return rank(*a.worst) < rank(*b.worst);
@@ -43,7 +43,7 @@ std::vector<FoldedFindings> folded_findings(const VerifyReport& report) {
   std::map<std::string, size_t> index;
   std::vector<FoldedFindings> folds;
   for (const Finding& f : report.findings) {
-    // A broken payload is a line of its own: its message names the element.
+    // A broken payload has a line of its own, because its message names the element.
     const std::string key =
         f.problem.empty() ? fmt::format("{}|{}|{}", f.ok, f.kernel, name_of(f.numerics)) : f.name;
     const auto [it, fresh] = index.try_emplace(key, folds.size());
@@ -54,7 +54,7 @@ std::vector<FoldedFindings> folded_findings(const VerifyReport& report) {
   return folds;
 }
 
-// How much of the bound was used; exact kernels have none.
+// Returns how much of the bound was used; empty for exact kernels, which have none.
 std::string share_text(const Finding& f) {
   if (f.numerics == Numerics::kExact) return "";
   return f.ok ? fmt::format("{:.2g}", f.share) : "beyond";

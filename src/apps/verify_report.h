@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What verify found, module by module, and its two views.
+// Holds what verify found, module by module, and prints it as text or JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,13 +15,13 @@ struct Finding {
   Numerics numerics = Numerics::kExact;
   bool run = false, ok = true;
   double max_abs = 0, max_rel = 0;
-  double bound = 0, share = 0;  // at the worst output: the bound, and the difference as its share
+  double bound = 0, share = 0;  // at the worst output: the bound, and the difference divided by it
   std::string where;            // the worst output
-  std::string problem;          // of the payload; such a module is not run
+  std::string problem;          // problem of the payload; such a module is not run
 };
 
 struct VerifyReport {
-  std::vector<Finding> findings;  // of modules that were run or whose payload is broken
+  std::vector<Finding> findings;  // modules that were run or whose payload is broken
   size_t products = 0;            // modules that could have been run
   size_t payloads = 0;            // modules whose payload was read
   size_t run() const;
@@ -29,7 +29,8 @@ struct VerifyReport {
 };
 
 Json verify_json(const VerifyReport& report);
-// Equal lines folded by pattern, worst first; `why`: one entry per module, in order.
+// Returns lines, of which equal ones are folded by pattern, worst first. why: one entry per module,
+// in order.
 std::string verify_text(const VerifyReport& report, bool why, size_t width, bool colour);
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention of one layer over random keys and values: new rows of one sequence at some depth.
-// Bytes are those of the keys and values that the rows see, read once; operations the two products
-// with them. Sequences are used in turn, so that keys and values come from memory.
+// Measures the attention of one layer over random keys and values: new rows of one sequence at some
+// depth. Bytes are those of the keys and values that the rows see, counted once; operations are the
+// two products with them. Sequences are used in turn, so that keys and values come from memory.
 #include <algorithm>
 #include <memory>
 #include <ostream>
@@ -18,7 +18,7 @@
 namespace moebius {
 namespace {
 
-// The blocks of one sequence, all tokens there.
+// Owns the blocks of one sequence, with all tokens.
 class BenchSequence {
  public:
   BenchSequence(const AttentionPlan& plan, size_t tokens, BenchRandom& random)
@@ -46,7 +46,7 @@ class BenchSequence {
   std::vector<const uint8_t*> blocks_;
 };
 
-// Keys that `tokens` rows behind `depth` others see, all together.
+// Returns the number of keys that `tokens` rows after `depth` others see in total.
 double keys_seen(size_t depth, size_t tokens) {
   const auto d = static_cast<double>(depth), t = static_cast<double>(tokens);
   return t * d + t * (t + 1) / 2;

@@ -9,8 +9,9 @@
 namespace moebius {
 namespace {
 
-// Keys are words that are numbers between 1/128 and 2 in size as bf16, and as pairs in f32; their
-// order has no pattern, so that scores differ. A state is that of a sequence of nothing.
+// Fills a block. Keys are words that, as bf16 or in pairs as f32, are numbers with magnitudes
+// between 1/128 and 2, without a pattern, so that scores differ. A state is that of an empty
+// sequence.
 bool invent(const KvKind& kind, uint64_t& seed, std::span<uint8_t> bytes) {
   if (!kind.cuttable) {
     std::fill(bytes.begin(), bytes.end(), uint8_t{0});
@@ -34,7 +35,7 @@ InventedContext::InventedContext(Backend& backend, size_t batch, size_t depth, s
   for (size_t k = 0; k < kinds.size(); ++k) {
     if (backend.stored_bytes(k) == 0)
       fail("a context cannot be invented: blocks of '{}' cannot be written here", kinds[k].name);
-    // What no token reads any more has no block; of states the last one is enough.
+    // Tokens that are never read again have no blocks; of states only the last one exists.
     const size_t first = first_block_needed(kinds[k], depth), own = blocks - first;
     backend.commit_blocks(k, batch * own);
     for (size_t b = 0; b < batch; ++b) {
@@ -53,7 +54,7 @@ InventedContext::InventedContext(Backend& backend, size_t batch, size_t depth, s
 InventedContext::~InventedContext() {
   try {
     for (size_t k = 0; k < backend_.kv_kinds().size(); ++k) backend_.trim_blocks(k, 0);
-  } catch (...) {  // the memory goes with the backend
+  } catch (...) {  // the memory is freed with the backend
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench linear, moe and roof on a CUDA device: layers with random weights, so many in turn that none stays in a cache, and a new
-// routing for each, in one CUDA graph. Microseconds per layer, beside the least time that memory and arithmetic allow.
+// Implements bench linear, moe and roof on a CUDA device: layers with random weights, so many in
+// turn that none stays in a cache, with a new routing for each, in one CUDA graph. Reports
+// microseconds per layer beside the least time that memory and arithmetic allow.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -20,8 +21,8 @@
 namespace moebius {
 namespace {
 
-// Of an H200, and what every figure is compared with: bytes per second that it reads, operations per second of its tensor cores
-// with 8-bit and with 16-bit operands.
+// Rates of an H200, with which every figure is compared: bytes per second of memory, and operations
+// per second of its tensor cores with 8-bit and with 16-bit operands.
 constexpr double kFloorBytes = 4.3e12, kFloorBytesOps = 1580e12, kFloorHalfOps = 790e12;
 constexpr size_t kLeastBytes = size_t{1} << 30, kMostCopies = 8, kRepeats = 9;
 
@@ -58,7 +59,7 @@ void write_result(const CudaResult& r, const CudaModule& cuda, bool json, std::o
   out << j.dump() << std::endl;
 }
 
-// Graph of `count` calls; throws Error.
+// Times a graph of `count` calls; throws Error.
 double time_calls(const CudaModule& cuda, size_t count,
                   const std::function<CudaStatus(size_t, void*)>& call) {
   double us = 0;
@@ -137,8 +138,8 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
     check_cuda(*cuda.api, cuda.api->make_moe(&moe, &made), "experts");
     s.layers.emplace_back(*cuda.api, made);
     for (size_t e = 0; e < o.experts; ++e) {
-      if (e % 8 == 0)
-        maker.refill(random);  // no two neighbours of a layer need differ; memory is what counts
+      // Neighbouring experts may be equal; only the memory that is read matters.
+      if (e % 8 == 0) maker.refill(random);
       const CudaMatrix gate = cuda_matrix_of(maker.gate, scheme, x_type),
                        up_matrix = cuda_matrix_of(maker.up, scheme, x_type),
                        down_matrix = cuda_matrix_of(maker.down, scheme, x_type);
@@ -150,7 +151,7 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
   return s;
 }
 
-// Tokens and, per call, a routing of their own, on the device.
+// Holds tokens and one routing per call on the device.
 struct MoeCalls {
   CudaMemory x, y;
   std::vector<CudaMemory> memory;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests arrive as the trace says; a recorder between engine and model keeps every batch, and the
-// bare step loop then runs the same batches in the same blocks: what the engine costs is the
-// difference.
+// Runs requests that arrive as the trace says; a recorder between engine and model keeps every
+// batch, and the bare step loop then runs the same batches in the same blocks: what the engine
+// costs is the difference.
 #include "bench/bench_engine.h"
 
 #include <fmt/core.h>
@@ -32,11 +32,11 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxTraceBytes = uint64_t{64} << 20;
-// A form that no answer comes to the end of.
+// A schema that no answer of the benchmark completes.
 constexpr const char* kLongForm =
     R"({"type":"array","minItems":1024,"items":{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"mail":{"type":"string","format":"email"}},"required":["name","age","mail"],"additionalProperties":false}})";
 
-// Passes everything on and keeps the batches.
+// Passes every call on and keeps the batches.
 class Recorder : public Backend {
  public:
   explicit Recorder(Backend& to) : to_(to) {}
@@ -71,7 +71,7 @@ class Recorder : public Backend {
   void commit_blocks(size_t k, size_t n) override { to_.commit_blocks(k, n); }
   void trim_blocks(size_t k, size_t n) override { to_.trim_blocks(k, n); }
 
-  // Seconds of the same batches, as many under way as the model wants.
+  // Runs the same batches again, as many in flight as the model wants; returns the seconds.
   double replay() {
     StepOutput out;
     std::vector<BatchItem> items;
@@ -112,13 +112,14 @@ double at_share(std::vector<double> sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
 }
 
-// What one way through the trace brought.
+// Holds the measurements of one run of the trace.
 struct TraceRun {
-  double seconds = 0, busy = 0, bare = 0, pass = 0;  // seconds; in steps; replayed; in the model
-  std::vector<double> first_token, gaps;             // seconds
+  // seconds: in total; in steps; of the replay; in the model.
+  double seconds = 0, busy = 0, bare = 0, pass = 0;
+  std::vector<double> first_token, gaps;  // seconds
   size_t prompt_tokens = 0, new_tokens = 0, steps = 0, rows = 0;
   uint64_t kv_peak = 0;
-  std::vector<double> predicted;  // measured over predicted, of each step
+  std::vector<double> predicted;  // measured time over predicted time of each step
   bool interrupted = false;
 };
 
@@ -137,8 +138,8 @@ class TraceBench {
     engine_.calibrate();
   }
 
-  // drafts: with predictions, which are the answers of the run before, or those with every token wrong.
-  // constrained: all answers are held to the form.
+  // Runs the trace. drafts: with predictions, which are the answers of the run before, or have
+  // every token wrong. constrained: all answers must match a grammar.
   TraceRun run(bool drafts = false, bool constrained = false) {
     constrained_ = constrained;
     TraceRun r;
@@ -158,7 +159,7 @@ class TraceBench {
     }
     r.seconds = now_seconds() - start;
     recorder_.recording = false;
-    engine_.clear_cache();  // the next way through finds nothing
+    engine_.clear_cache();  // so that the next run finds an empty cache
     if (!r.interrupted && options_.predictions == "none") r.bare = recorder_.replay();
     std::sort(r.first_token.begin(), r.first_token.end());
     std::sort(r.gaps.begin(), r.gaps.end());
@@ -189,7 +190,7 @@ class TraceBench {
     r.prompt.resize(trace_[index].prompt);
     for (int32_t& t : r.prompt) t = static_cast<int32_t>(random.below(recorder_.vocab()));
     r.max_new = trace_[index].new_tokens;
-    r.sampling.temperature = 1;  // greedy choices would visit few experts
+    r.sampling.temperature = 1;  // greedy answers would use few experts
     r.sampling.seed = random.next();
     answers_.resize(trace_.size());
     if (drafts_) {
@@ -245,21 +246,23 @@ class TraceBench {
   bool constrained_ = false;
   GrammarPtr grammar_;
   std::shared_ptr<TokenMasks> masks_;
-  std::map<uint64_t, std::pair<size_t, double>> open_requests_;  // entry, time of the last token
+  // Entry, and time of the last token.
+  std::map<uint64_t, std::pair<size_t, double>> open_requests_;
   bool drafts_ = false;
-  std::vector<std::vector<int32_t>> answers_;  // without drafts
+  std::vector<std::vector<int32_t>> answers_;  // answers without drafts
 };
 
-// The round with the median share of the bare loop.
+// Returns the round with the median share of the bare loop.
 TraceRun median_of(std::vector<TraceRun> runs) {
   std::sort(runs.begin(), runs.end(),
             [](const TraceRun& a, const TraceRun& b) { return a.bare * b.busy < b.bare * a.busy; });
   return runs[runs.size() / 2];
 }
 
-// Gaps between tokens with a form and without: medians of the rounds' figures.
+// Holds the gaps between tokens with a grammar and without: medians over rounds.
 struct FormGaps {
-  double p50 = 0, p50_ratio = 0, p99_ratio = 0, mean_ratio = 0;  // seconds; with over without
+  // Seconds; ratios are with over without.
+  double p50 = 0, p50_ratio = 0, p99_ratio = 0, mean_ratio = 0;
 };
 
 FormGaps form_gaps(const std::vector<TraceRun>& plain, const std::vector<TraceRun>& formed) {
@@ -399,11 +402,11 @@ std::vector<TraceEntry> make_trace(const BenchEngineOptions& o) {
 
 namespace {
 
-// Runs without and with drafts in turn: tokens per second of busy time, and their ratio.
+// Runs with and without drafts in turn; reports tokens per second of busy time, and their ratio.
 int run_predictions(const BenchEngineOptions& options, TraceBench& bench, size_t requests,
                     std::ostream& out) {
   std::vector<double> plain, drafted, ratios;
-  bench.run();  // warms up, and brings the answers
+  bench.run();  // warms up, and records the answers
   for (size_t i = 0; i < options.rounds; ++i) {
     double speed[2] = {0, 0};
     for (const bool drafts : {i % 2 == 0, i % 2 != 0}) {

@@ -27,8 +27,8 @@ constexpr size_t kGroup = 128;
 struct Sizes {
   std::string_view name;
   size_t hidden, heads, kv_heads, head_dim, experts, top_k, width, shared, vocabulary;
-  size_t query_latent, latent, nope, rope;  // of latent attention; 0: heads
-  size_t layers;                            // of the published model
+  size_t query_latent, latent, nope, rope;  // sizes of latent attention; 0: attention has heads
+  size_t layers;                            // layers of the published model
 };
 constexpr Sizes kSizes[] = {
     {"qwen3-30b", 2048, 32, 4, 128, 128, 8, 768, 0, 151936, 0, 0, 0, 0, 48},
@@ -83,7 +83,7 @@ Json config_of(const Sizes& s, size_t layers, size_t vocabulary) {
   }
   Json targets = Json::array(), ignore = Json::array();
   targets.push("Linear");
-  // Latents whose up-projection is not quantized are absorbed.
+  // kv_b_proj is not quantized, so that latents are absorbed.
   for (const char* pattern : {"lm_head", "re:.*mlp.gate$", "re:.*kv_b_proj$"}) ignore.push(pattern);
   Json group = Json::object({{"format", "pack-quantized"}});
   group.set("targets", std::move(targets));
@@ -96,7 +96,7 @@ Json config_of(const Sizes& s, size_t layers, size_t vocabulary) {
   return c;
 }
 
-// Tensors of one file; bytes are stretches of a few random ones.
+// Writes the tensors of one file from a few pools of random bytes.
 class RandomTensors {
  public:
   RandomTensors()
@@ -109,8 +109,8 @@ class RandomTensors {
       const uint64_t v = random.next();
       std::memcpy(codes_.data() + i, &v, 8);
     }
-    // bf16 numbers around 0.03 of both signs: a random low byte, one of four high bytes. Scales of 2^-12:
-    // rows stay near those of their tokens, which spread over all experts.
+    // bf16 numbers around 0.03 of both signs: a random low byte, and one of four high bytes. Scales
+    // are 2^-12: rows stay near their tokens' rows, which spread over all experts.
     constexpr uint8_t kHigh[] = {0x3C, 0xBC, 0x3D, 0xBD};
     for (size_t i = 0; i < numbers_.size(); i += 2)
       numbers_[i] = codes_[i], numbers_[i + 1] = kHigh[codes_[i + 1] % 4];
@@ -121,7 +121,7 @@ class RandomTensors {
     for (const TensorData& t : tensors_) files_.set(t.name, file), bytes_ += t.data.size();
     tensors_.clear(), own_.clear();
   }
-  // Which tensor lies where.
+  // Returns the index of which tensor is in which file.
   Json index() const {
     Json j = Json::object();
     j.set("metadata", Json::object({{"total_size", bytes_}})), j.set("weight_map", files_);
@@ -149,7 +149,7 @@ class RandomTensors {
     for (size_t i = 0; i < to.size(); i += 2)
       to[i] = static_cast<uint8_t>(number & 255), to[i + 1] = static_cast<uint8_t>(number >> 8);
   }
-  // Bytes from anywhere in the pool, again and again where it is shorter.
+  // Adds a tensor whose bytes are taken from the pool, repeatedly if it is shorter.
   void add(std::string name, DType dtype, std::vector<uint64_t> shape,
            const std::vector<uint8_t>& pool) {
     size_t bytes = bits_of(dtype) / 8;

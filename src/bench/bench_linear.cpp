@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench linear`: y[T,N] = x[T,K] * w^T as a layer, over so many different matrices in turn that
-// none stays in a cache. `bench kernel`: every entry of the kernel list that this CPU runs, on
-// every scheme it supports: the bare product on one thread, with weights from a cache and from
-// memory.
+// Implements `bench linear`: y[T,N] = x[T,K] * w^T as a layer, over so many different matrices in
+// turn that none stays in a cache. `bench kernel`: every entry of the kernel list that this CPU
+// runs, on every scheme it supports: the bare product on one thread, with weights from a cache and
+// from memory.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace moebius {
 namespace {
 
-// `departs`: from what the scheme declares.
+// Writes the facts of a product. departs: it differs from what the scheme declares.
 void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bool departs,
                       BenchMachine& machine) {
   r.shape = {{"n", p.N}, {"k", p.K}};
@@ -43,7 +43,7 @@ struct Subject {
   std::string scheme;
   int64_t group = -1;
   Problem problem;
-  bool departs = false;  // from what the scheme declares
+  bool departs = false;  // differs from what the scheme declares
   std::vector<std::unique_ptr<LinearLayer>> layers;
 };
 
@@ -70,7 +70,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
   return s;
 }
 
-// A linear of a folder, loaded as often as it takes to leave the caches.
+// Loads a linear layer of a folder as often as is needed to exceed the caches.
 Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
   const Module* module = checkpoint.find_module(options.module);
@@ -135,7 +135,7 @@ std::vector<SyntheticScheme> linear_schemes(const BenchOptions& options) {
 
 // --- kernel ---
 
-// The buffers of a product and the product itself, as a layer would call it on one thread.
+// Owns the buffers of a product and runs it as a layer would on one thread.
 class BareProduct {
  public:
   BareProduct(const Kernel& kernel, const Problem& problem, const ActParams& act, size_t M)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structured output without a model: how long schemas take to compile, and the masks of answers that
-// are drawn from them. Schemas come from a folder of JSON files; without one, a few of our own.
+// Measures structured output without a model: how long schemas take to compile, and the masks of
+// answers that are drawn from them. Schemas come from a folder of JSON files, or from a few
+// built-in ones.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -43,7 +44,7 @@ struct MaskSchema {
   std::vector<MaskInstance> instances;
 };
 
-// {"schema": ..., "tests": [{"data": ..., "valid": true}]}, or a schema.
+// Reads {"schema": ..., "tests": [{"data": ..., "valid": true}]}, or a schema itself.
 MaskSchema schema_of(const std::string& name, const Json& value) {
   const Json *schema = value.find("schema"), *tests = value.find("tests");
   if (schema == nullptr || tests == nullptr) return {name, value, {}};
@@ -58,7 +59,7 @@ MaskSchema schema_of(const std::string& name, const Json& value) {
   return out;
 }
 
-// Lists of them are the files of JSON-Schema-Test-Suite.
+// Reads a file; files of JSON-Schema-Test-Suite are lists of schemas.
 void read_schema_file(const std::string& path, std::vector<MaskSchema>& out) {
   const Json file = parse_json(read_text_file(path, kMostSchemaBytes), path);
   const std::string name(base_name(path));
@@ -96,7 +97,7 @@ struct Percentiles {
   }
 };
 
-// Of this thread's own time: all of it is computing, and others may run beside.
+// Returns the CPU time of this thread: its work is all computing, and other processes may run.
 double thread_microseconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -138,14 +139,14 @@ class MaskRun {
 
   Percentiles compile, mask;
   size_t kept = 0;
-  std::vector<std::string> unfit, let_through;  // valid, and not taken; not valid, and taken
+  std::vector<std::string> unfit, let_through;  // valid but refused; invalid but accepted
   std::map<std::string, size_t> refused;
 
  private:
   void find(GrammarMatcher& m, bool first) {
     mask.us.push_back(microseconds([&] { masks_.find(m, {}, first, mask_); }));
   }
-  // One of a few tokens that fit, with a liking for those that close something.
+  // Picks one of a few allowed tokens, with a preference for those that close something.
   int32_t pick() {
     int32_t best = -1;
     for (int i = 0; i < 6; ++i) {

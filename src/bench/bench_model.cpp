@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model: loading, prefill of prompts, decode steps at several batch sizes. Tokens are
-// random everywhere: a model that follows its own greedy choice would visit few experts. Decode is
-// timed step by step, after some tokens per sequence (its depth).
+// Measures a whole model: loading, prefill of prompts, decode steps at several batch sizes. Tokens
+// are random everywhere: a model that follows its own greedy choice would visit few experts. Decode
+// is timed step by step, after some tokens per sequence (its depth).
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -29,10 +29,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kDepth = 32;       // of a test that is named by its batch alone
-constexpr size_t kFillChunk = 512;  // tokens of a sequence per step on the way to its depth
-constexpr size_t kTraced =
-    6;  // steps whose operations are timed on a CUDA device, behind the others
+constexpr size_t kDepth = 32;       // depth of a test that is named by its batch alone
+constexpr size_t kFillChunk = 512;  // tokens of a sequence per step while its context is filled
+constexpr size_t kTraced = 6;       // additional steps with timed operations on a CUDA device
 
 class ModelBench {
  public:
@@ -58,7 +57,7 @@ class ModelBench {
       runtime_ = runtime_of(split, pool.size());
     }
     ModelOptions mo = options_of(runtime_ != nullptr ? runtime_->pool() : pool);
-    traces_ = on_gpus && split.ranks() == 1;  // marks of several would be mixed
+    traces_ = on_gpus && split.ranks() == 1;  // marks of several ranks would mix
     note_request(checkpoint, mo.act);
     note_kernel(checkpoint, mo.policy, mo.act, mo.type);
     uint64_t total = 0;
@@ -71,7 +70,7 @@ class ModelBench {
     load_peak = static_cast<double>(peak_resident_bytes());
   }
 
-  // Milliseconds of one step over a prompt of n tokens.
+  // Measures the milliseconds of one step over a prompt of n tokens.
   Timing prefill(size_t n) {
     std::vector<int32_t> tokens(n);
     std::unique_ptr<SequenceState> state;
@@ -89,12 +88,12 @@ class ModelBench {
     return time;
   }
 
-  // Of one step of `batch` sequences, each a token further, and the bytes that it reads.
+  // Holds the time of a step with `batch` sequences of one token each, and the bytes that it reads.
   struct Decode {
     Timing time;
     double weight_bytes = 0, kv_bytes = 0;
     double slowest = 0;  // seconds
-    size_t slow = 0;     // steps of more than twice the median
+    size_t slow = 0;     // number of steps that took more than twice the median
   };
   Decode decode(size_t batch, size_t depth) {
     const size_t steps = options_.steps > 0 ? options_.steps : std::max<size_t>(48, 128 / batch);
@@ -123,7 +122,7 @@ class ModelBench {
     for (size_t i = 0; i < steps + 2 && !interrupt_seen(); ++i) {
       if (i == 2) model_->clear_profile();
       const double seconds = step();
-      if (i < 2) continue;  // these find buffers of another size
+      if (i < 2) continue;  // the first steps find buffers of another size
       times.push_back(seconds);
       const StepStats& did = invented ? made.stats : model_->last_step();
       d.weight_bytes += static_cast<double>(did.weight_bytes);
@@ -140,7 +139,7 @@ class ModelBench {
     return d;
   }
 
-  // Where the time of the last test's steps went, in milliseconds per step.
+  // Returns where the time of the last test's steps went, in milliseconds per step.
   Json profile() const {
     Json j = Json::object();
     for (size_t i = 0; i < static_cast<size_t>(Phase::kCount); ++i)
@@ -150,7 +149,7 @@ class ModelBench {
                     4));
     return j;
   }
-  // The same by operations of a CUDA device.
+  // Returns the milliseconds per step of operations on a CUDA device.
   Json operations() const {
     Json j = Json::object();
     if (!traces_) return j;
@@ -162,7 +161,8 @@ class ModelBench {
   const DecoderModel& model() const { return *model_; }
   std::vector<RankFigures> ranks() { return model_->rank_figures(true); }
   const RankSplit& split() const { return split_; }
-  // What the planner says of every split into as many ranks; none where there is one rank, or with GPUs.
+  // Returns the planner's forecast for every split into as many ranks; none with one rank, or with
+  // GPUs.
   std::vector<RankForecast> forecasts(size_t batch, size_t prompt) const {
     if (!question_) return {};
     RankQuestion q = *question_;
@@ -175,7 +175,7 @@ class ModelBench {
   // Runs `depth` tokens of every sequence.
   void compute_context(std::vector<SequenceState>& states,
                        std::vector<std::vector<int32_t>>& tokens, size_t depth) {
-    std::optional<Progress> bar;  // with JSON another one counts the tests
+    std::optional<Progress> bar;  // with JSON, another bar counts the tests
     if (!options_.json)
       bar.emplace("context", tokens.size() * depth, false, Progress::Last::kErase);
     for (std::vector<int32_t>& own : tokens) {
@@ -188,8 +188,8 @@ class ModelBench {
       }
     }
   }
-  // Steps with marks of time around every operation, where there is a CUDA device: the profile is theirs then. Graphs wait at marks, so
-  // that these steps are slower than the others.
+  // Runs steps with time marks around every operation on a CUDA device; the profile then comes from
+  // them. Graphs wait at marks, so these steps are slower than the others.
   void traced(size_t steps, FunctionRef<void()> step) {
     if (!traces_ || interrupt_seen()) return;
     cuda_trace().on = true;
@@ -207,38 +207,39 @@ class ModelBench {
   const Checkpoint& checkpoint_;
   BenchRandom random_;
   RankSplit split_;
-  std::optional<RankQuestion> question_;  // with what was measured, where there are several ranks
-  std::shared_ptr<Runtime> runtime_;      // of rank 0, where there are several
+  // With several ranks: the planner's question with measured costs.
+  std::optional<RankQuestion> question_;
+  std::shared_ptr<Runtime> runtime_;  // with several ranks: rank 0's runtime
   std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
   std::vector<float> logits_;
-  bool traces_ = false;  // one CUDA device
-  size_t profiled_ = 1;  // steps that the profile is of
+  bool traces_ = false;  // true with one CUDA device
+  size_t profiled_ = 1;  // number of steps that the profile covers
 };
 
-// One measured test: a prompt, or decode steps of a batch.
+// Holds one measured test: a prompt, or decode steps of a batch.
 struct ModelRow {
-  std::string test, key;  // "tg b8", "tg_b8"
+  std::string test, key;  // such as "tg b8" and "tg_b8"
   size_t threads = 1, tokens = 1;
   Timing time;
-  double speedup = 0;  // over the first number of threads; 0: this is it
+  double speedup = 0;  // speed over that with the first number of threads; 0: this is the first
   Json profile;
-  double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
-  double slowest = 0;                     // step of decode, in seconds
-  size_t slow = 0;                        // steps of more than twice the median
-  std::vector<RankFigures> ranks = {};    // where there are several: what each did meanwhile
-  // And what the planner said: of this split, of all, by their names; seconds.
+  double weight_bytes = 0, kv_bytes = 0;  // bytes that a decode step reads
+  double slowest = 0;                     // slowest decode step in seconds
+  size_t slow = 0;                        // number of steps that took more than twice the median
+  std::vector<RankFigures> ranks = {};    // with several ranks: what each did during the test
+  // Seconds that the planner forecast: for this split, and for all splits by name.
   double forecast = 0;
   std::vector<std::pair<std::string, double>> forecasts = {};
-  Json operations = Json::object();  // of a CUDA device: ms per step
+  Json operations = Json::object();  // ms per step of operations on a CUDA device
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
-// Rows appear as they are measured, so their columns are fixed; a wide terminal shows more of the
+// Prints rows as they are measured, so column widths are fixed; a wide terminal shows more of the
 // name.
 class ModelTable {
  public:
-  // longest_test: of the names of tests; a longer one takes room from the rates.
+  // longest_test: length of the longest test name; a long one takes room from the rates.
   ModelTable(const Checkpoint& checkpoint, bool speedup, size_t longest_test, std::ostream& out)
       : speedup_(speedup), test_(std::max(kTest, longest_test)), out_(out) {
     const Summary summary = summarize(checkpoint);
@@ -275,7 +276,7 @@ std::string decode_test(size_t batch, size_t depth) {
   return depth == kDepth ? fmt::format("tg b{}", batch) : fmt::format("tg b{} d{}", batch, depth);
 }
 
-// What ranks did between two times.
+// Returns what ranks did between two times.
 std::vector<RankFigures> between(const std::vector<RankFigures>& before,
                                  std::vector<RankFigures> after) {
   for (size_t r = 0; r < before.size() && r < after.size(); ++r) {
@@ -286,7 +287,7 @@ std::vector<RankFigures> between(const std::vector<RankFigures>& before,
   return after;
 }
 
-// Shares of the time of steps, which is the same for all but for what comes between steps.
+// Writes shares of the steps' time, which is equal for all ranks except for the time between steps.
 std::string ranks_text(const std::vector<ModelRow>& rows) {
   Table table("lrrrrrr", output_width());
   table.add({"test", "rank", "compute", "exchange", "of it waiting", "ms", "forecast"});
@@ -311,7 +312,7 @@ std::string ranks_text(const std::vector<ModelRow>& rows) {
 std::string profile_text(const std::vector<ModelRow>& rows) {
   Table table("lrrrrrrrr", output_width());
   std::vector<std::string> head{"ms per step", "threads"};
-  // One process exchanges nothing, and its rows have no column for it.
+  // A single process exchanges nothing, so its table has no column for exchanges.
   size_t phases = static_cast<size_t>(Phase::kExchange);
   for (const ModelRow& r : rows)
     if (const Json* ms = r.profile.find(std::string(name_of(Phase::kExchange)));
@@ -330,7 +331,7 @@ std::string profile_text(const std::vector<ModelRow>& rows) {
   return "\n" + table.text();
 }
 
-// By operations of a CUDA device: a line for each, a column for every test.
+// Writes the times of a CUDA device: one line per operation, one column per test.
 std::string operations_text(const std::vector<ModelRow>& rows) {
   std::vector<std::string> names;
   std::string columns = "l";
@@ -355,10 +356,10 @@ std::string operations_text(const std::vector<ModelRow>& rows) {
   return "\n" + table.text();
 }
 
-// All tests with one number of threads.
+// Runs all tests with one number of threads.
 class ModelRun {
  public:
-  // load_peak: of the first load in this process, whose peak is its own; 0: this is it.
+  // load_peak: peak memory of the first load in this process; 0: this is the first load.
   ModelRun(const BenchOptions& options, const Checkpoint& checkpoint, BenchMachine& machine,
            size_t threads, double load_peak)
       : options_(options),
@@ -369,7 +370,7 @@ class ModelRun {
         roof_(machine.read(threads)) {}
   double load_peak() const { return load_peak_; }
 
-  // Calls done(row) after each test; false after Ctrl-C.
+  // Calls done(row) after each test; returns false after Ctrl-C.
   bool measure(FunctionRef<void(ModelRow&)> done) {
     for (const size_t n : options_.prompts) {
       const std::vector<RankFigures> before = bench_.ranks();
@@ -397,7 +398,7 @@ class ModelRun {
     return true;
   }
 
-  // What ranks did since `before`, and what was to be expected of a decode step (prompt 0) or a prompt.
+  // Adds what ranks did since `before`, and the forecast of a decode step (prompt 0) or a prompt.
   void finish(ModelRow& r, const std::vector<RankFigures>& before, size_t batch, size_t prompt) {
     r.ranks = between(before, bench_.ranks());
     for (const RankForecast& f : bench_.forecasts(batch, std::max<size_t>(prompt, 1))) {
@@ -408,7 +409,8 @@ class ModelRun {
     }
   }
 
-  double roof_share(const ModelRow& r) const {  // of the memory roof, decode
+  // Returns the share of the memory roof that decoding reaches.
+  double roof_share(const ModelRow& r) const {
     return roof_ > 0 ? (r.weight_bytes + r.kv_bytes) / r.time.median * 1e-9 / roof_ : 0;
   }
 
@@ -476,7 +478,7 @@ class ModelRun {
     const double bytes = ends + (static_cast<double>(bench_.model().packed_bytes()) - ends) * times;
     std::string text = fmt::format("all {} layers: about {} of weights", all, human_bytes(bytes));
     for (const ModelRow& r : rows) {
-      double outside = 0;  // seconds
+      double outside = 0;  // seconds outside the layers
       for (const Phase phase : {Phase::kEmbedding, Phase::kOutput})
         if (const Json* ms = r.profile.find(std::string(name_of(phase))))
           outside += ms->as_double() * 1e-3;
@@ -537,7 +539,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
   std::optional<SyntheticFolder> made;
   if (!options.synthetic.empty()) {
     note("writing {} random layers in the sizes of {}", options.layers, options.synthetic);
-    interrupt_is_noted();  // the folder must be removed
+    interrupt_is_noted();  // so that Ctrl-C does not end the program before the folder is removed
     options.folder = made.emplace(options.synthetic, options.layers).path();
     if (interrupt_seen()) return kExitInterrupted;
   }
@@ -556,7 +558,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
     load_peak = run.load_peak();
     if (!options.json && !table)
       table.emplace(checkpoint, threads.size() > 1, longest_test(options), out);
-    // Rows of the table are the progress; a bar is drawn only where none appear, and is gone before
+    // The table's rows show the progress; a bar is drawn only without a table, and removed before
     // the object is written.
     std::optional<Progress> bar;
     if (options.json)

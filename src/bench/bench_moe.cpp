@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole mixture-of-experts layer, random weights or a block of a folder: new tokens and a new
-// routing in every repetition. When one layer would fit into a cache, several are run in turn.
+// Measures a whole mixture-of-experts layer, with random weights or a block of a folder: new tokens
+// and a new routing in every repetition. If one layer would fit into a cache, several are run in
+// turn.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,14 +19,14 @@
 namespace moebius {
 namespace {
 
-// Layers of one shape and what they hold.
+// Holds layers of one shape and their facts.
 struct MoeSubject {
   std::string scheme;
   int64_t group = -1;
   MoeSpec spec;
   std::vector<std::unique_ptr<MoeLayer>> layers;
-  ExpertPlan plan;       // of the first expert
-  bool departs = false;  // from what the scheme declares
+  ExpertPlan plan;       // plan of the first expert
+  bool departs = false;  // differs from what the scheme declares
 };
 
 LayerOptions layer_options_of(const BenchOptions& options, ThreadPool& pool) {
@@ -57,7 +58,7 @@ size_t copies_of_layer(size_t bytes) {
   return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + (bytes < wanted ? 1 : 0), 1, 64);
 }
 
-// One expert's matrices, refilled for each expert a thread takes.
+// Makes one expert's matrices, refilled for each expert that a thread makes.
 struct ExpertMaker {
   SyntheticMatrix gate, up, down;
   ExpertMaker(const SyntheticScheme& s, size_t H, size_t I)
@@ -212,7 +213,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
     const std::vector<int64_t> groups =
         options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
     for (const std::string& name : options.schemes) {
-      int64_t done = 0;  // schemes with groups of their own are run once
+      int64_t done = 0;  // schemes with fixed groups run once
       for (const int64_t group : groups) {
         const std::optional<int64_t> wanted =
             options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);

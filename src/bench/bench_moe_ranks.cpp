@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mixture-of-experts layer on ranks that are threads of this process, against one rank with as many
-// threads as all of them: `bench moe --tp 2`, `--ep 2`. The two take turns, so that whatever else the
-// machine does meets both. Times are those of the slowest rank, with the gather of the layer's output.
+// Compares a mixture-of-experts layer on ranks that are threads of this process with one rank that
+// has as many threads as all of them: `bench moe --tp 2`, `--ep 2`. The two take turns, so that
+// disturbances of the machine affect both. Times are those of the slowest rank, with the gather of
+// the layer's output.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,14 +24,15 @@
 namespace moebius {
 namespace {
 
-constexpr auto kPoolSleeps = std::chrono::microseconds(200);  // after so long, its threads do
+// Time after which idle threads of a pool sleep.
+constexpr auto kPoolSleeps = std::chrono::microseconds(200);
 
 struct RankBenchLayer {
   std::unique_ptr<MoeLayer> layer;
-  size_t first = 0;  // its first expert
+  size_t first = 0;  // first expert of the rank
 };
 
-// The experts and outputs of one rank; of the whole layer for a split of one.
+// Makes the experts and outputs of one rank; for a split of one, the whole layer.
 RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
                           const RankSplit& split, size_t member, ThreadPool& pool) {
   const size_t H = o.hidden, I = o.intermediate, tp_rank = member % split.tp,
@@ -84,7 +86,7 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
   return out;
 }
 
-// How much more than its share the busiest rank has to do.
+// Returns how much more than its share the busiest rank has to do.
 double busiest_share(std::span<const int32_t> ids, size_t experts, size_t ep) {
   std::vector<double> rows(experts, 0.0);
   for (const int32_t id : ids) rows[static_cast<size_t>(id)] += 1;
@@ -106,12 +108,13 @@ struct RankBenchRow {
   double percent() const { return 100 * one.median / ranks.median; }
 };
 
-// What all ranks look at; rank 0 writes it between two barriers.
+// Holds the state that all ranks read; rank 0 writes it between two barriers.
 struct RankBenchState {
   std::atomic<bool> stop{false};
-  // Turns of the ranks; until theirs all but rank 0 sleep, so that it has all cores.
+  // Number of the current turn. Until their turn, all ranks but rank 0 sleep, so that it has all
+  // cores.
   std::atomic<size_t> turn{0};
-  std::vector<std::vector<float>> y;  // of each rank
+  std::vector<std::vector<float>> y;  // [rank] output
 };
 
 RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Comm& comm,
@@ -150,7 +153,7 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
       state.turn.wait(turn);
     }
     ++turn;
-    comm.barrier("bench"), comm.barrier("bench");  // the second finds everybody awake
+    comm.barrier("bench"), comm.barrier("bench");  // at the second barrier, all ranks are awake
     began = now_seconds();
     part.forward_ids(x.view(), routing.ids(), routing.weights(),
                      f32_rows(mine.data(), tokens, width, type), pool, options);

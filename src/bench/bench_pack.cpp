@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench kernel --pack`: how fast a kernel packs the weights of a scheme on one thread, beside the
-// copy speed of the same process. Both count bytes read plus bytes written. Sources and
-// destinations are larger than the caches and taken in turn; the destinations have been written
-// before, so that the system's work for fresh pages is no part of either figure.
+// Implements `bench kernel --pack`: measures how fast a kernel packs the weights of a scheme on one
+// thread, beside the copy speed of the same process. Both count bytes read plus bytes written.
+// Sources and destinations are larger than the caches and taken in turn; the destinations have been
+// written before, so that the system's work for fresh pages is no part of either figure.
 #include "bench/bench_pack.h"
 
 #include <fmt/format.h>
@@ -21,8 +21,8 @@ namespace {
 
 struct PackResult {
   Timing time;
-  double read = 0, written = 0;  // bytes of one matrix
-  double roof_gbs = 0;           // of copying
+  double read = 0, written = 0;  // bytes read and written per matrix
+  double roof_gbs = 0;           // rate of copying
   double gbs() const { return (read + written) / time.median * 1e-9; }
   double percent() const { return roof_gbs > 0 ? 100 * gbs() / roof_gbs : 0; }
 };
@@ -44,7 +44,7 @@ Json to_json(const PackResult& r, const SyntheticScheme& scheme, const Problem& 
   return j;
 }
 
-// Act-order: which group each column belongs to, in no order. Empty: such weights have none.
+// Act-order: returns each column's group, shuffled; empty for weights without an order.
 std::vector<int32_t> shuffled_groups(const QuantMatrix& w) {
   if (!is_integer_code(w.code) || w.groups < 2) return {};
   std::vector<int32_t> g(w.K);

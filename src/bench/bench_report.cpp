@@ -17,8 +17,8 @@
 namespace moebius {
 namespace {
 
-// What makes two cases the same one. The kernel is not part of it: comparing kernels is a use of
-// --compare.
+// Returns the key by which two cases are the same. The kernel is not part of it, because --compare
+// can compare kernels.
 std::string identity(std::string_view bench, std::string_view scheme, int64_t group,
                      std::string_view shape, uint64_t tokens, uint64_t threads,
                      std::string_view note) {
@@ -75,7 +75,7 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
 
-// A number for a column: `digits` significant ones, but no exponent where it is large.
+// Formats a number with `digits` significant digits, but without an exponent if it is large.
 std::string figure(double value, int digits) {
   return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.{}g}", value, digits);
 }
@@ -127,7 +127,7 @@ BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
 
 void BenchReport::add(const BenchResult& r) {
   if (r.time.repetitions == 0) return;
-  // Over the first number of threads that this case was run with.
+  // Speed over that with the first number of threads for this case.
   double speedup = 0;
   for (const BenchResult& earlier : results_)
     if (speedup == 0 && earlier.threads != r.threads && same_but_threads(earlier, r))
@@ -161,7 +161,7 @@ void BenchReport::print_line(const BenchResult& r, double before_ms, double spee
   const std::string ratio = before_ms > 0
                                 ? fmt::format(" {:7.3f}", before_ms / (r.time.median * 1e3))
                                 : std::string(before_.empty() ? 0 : 8, ' ');
-  // A number that is wider than its column pushes the others on; a space always parts them.
+  // A number wider than its column moves the others to the right; a space always separates them.
   std::string line =
       fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5.1f} {:>7} {:>5.1f} {:>8}{} {}", r.tokens,
                   r.threads, figure(r.time.median * 1e3, 4), r.time.spread * 100,

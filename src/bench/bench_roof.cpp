@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The roofs alone: every instruction this CPU has a loop for, memory read with 1 to 8 streams per
-// thread, memory copied; and how much faster than one thread all of them are.
+// Measures only the roofs: every instruction for which this CPU has a loop, memory read with 1 to 8
+// streams per thread, and memory copied; and the speed of all threads over one.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 

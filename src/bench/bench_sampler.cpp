@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to tokens, a row per sequence as in a step of the engine: microseconds per token.
+// Measures sampling: a row of logits per sequence to tokens, as in a step of the engine, in
+// microseconds per token.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -34,7 +35,7 @@ std::vector<SamplerCase> sampler_cases() {
   return cases;
 }
 
-// Sums of twelve uniform numbers, three wide: about the spread of a model's logits.
+// Returns sums of twelve uniform numbers, scaled by three: about the spread of a model's logits.
 std::vector<float> random_logits(size_t count) {
   SplitMix64 random(1);
   std::vector<float> logits(count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of schemes says what `checkpoint` would make of a folder of that scheme: same codes,
-// same scale types, same treatment of the input (through act_spec_of).
+// Makes synthetic schemes. The table of schemes states what `checkpoint` would make of a folder of
+// that scheme: same codes, same scale types, same treatment of the input (through act_spec_of).
 #include "bench/bench_synthetic.h"
 
 #include <fmt/format.h>
@@ -20,10 +20,11 @@ namespace moebius {
 namespace {
 
 enum class Groups : uint8_t {
+  // --group is used; used, but by default one group per channel; the scheme fixes it.
   kAny,
   kChannel,
   kFixed
-};  // --group is honoured; honoured, default channel; the scheme decides
+};
 
 struct Row {
   std::string_view name;
@@ -31,7 +32,7 @@ struct Row {
   uint8_t bits;
   ScaleType scale;
   Groups groups;
-  size_t block_n, block_k;  // of kFixed; block_n 0: all rows, block_k 0: all columns
+  size_t block_n, block_k;  // for kFixed; block_n 0: all rows, block_k 0: all columns
 };
 
 constexpr Row kSyntheticRows[] = {
@@ -63,7 +64,8 @@ QuantArgs arguments(NumberKind kind, int bits, Strategy strategy, int64_t group 
   return a;
 }
 
-// What the folder of such a scheme declares about inputs; none: used as they are.
+// Returns the input quantization that a folder of such a scheme declares; nothing: inputs are used
+// as they are.
 std::optional<QuantArgs> declared_input(std::string_view name) {
   if (name == "w4a8" || name == "w8a8") return arguments(NumberKind::kInt, 8, Strategy::kToken);
   if (name == "fp8" || name == "fp8_normal" || name == "w4afp8")
@@ -87,7 +89,7 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
   return std::nullopt;
 }
 
-// What the config of such a folder says.
+// Returns the scheme that such a folder's config declares.
 Scheme declared_scheme(const Row& row, size_t group) {
   Scheme scheme;
   if (row.scale == ScaleType::kNone) return scheme;
@@ -113,31 +115,32 @@ constexpr uint64_t words4(uint64_t word) { return word * 0x0001000100010001ull; 
 // Turns eight random bytes into eight bytes of codes.
 uint64_t to_codes(CodeType code, uint8_t bits, uint64_t r) {
   if (code == CodeType::kFp8) {
-    // Every finite code: a byte x1111111 is NaN and gives up its last bit.
+    // Keeps every finite code: a byte x1111111 is NaN and loses its last bit.
     const uint64_t nan = ((r & bytes8(0x7F)) + bytes8(0x01)) & bytes8(0x80);
     return r & ~(nan >> 7);
   }
-  if (code == CodeType::kBf16)
-    return (r & words4(0x817F)) | words4(0x3C00);  // two octaves from 2^-7
-  if (code == CodeType::kF16) return (r & words4(0x8BFF)) | words4(0x2000);  // the same
-  if (code == CodeType::kF32)
-    return (r & 0x817FFFFF817FFFFFull) | 0x3C0000003C000000ull;  // the same
+  // Numbers in two octaves from 2^-7 on.
+  if (code == CodeType::kBf16) return (r & words4(0x817F)) | words4(0x3C00);
+  // Numbers in two octaves from 2^-7 on.
+  if (code == CodeType::kF16) return (r & words4(0x8BFF)) | words4(0x2000);
+  // Numbers in two octaves from 2^-7 on.
+  if (code == CodeType::kF32) return (r & 0x817FFFFF817FFFFFull) | 0x3C0000003C000000ull;
   if (code == CodeType::kInt8 && bits < 8) {
     const uint64_t half = uint64_t{1}
-                          << (bits - 1);  // v - half in each byte, without borrows between them
+                          << (bits - 1);  // v - half in each byte, without borrows between bytes
     return (((r & bytes8((1u << bits) - 1)) | bytes8(0x80)) - bytes8(half)) ^ bytes8(0x80);
   }
   return r;
 }
 
-// The same of e4m3 as trained weights have it: normally distributed (the sum of the eight bytes of a
-// random number is), 448 at four times the deviation.
+// Makes codes of e4m3 that are normally distributed like trained weights (as the sum of the eight
+// bytes of a random number is); 448 is four standard deviations.
 uint64_t to_normal_codes(BenchRandom& random) {
   uint64_t codes = 0;
   for (int i = 0; i < 8; ++i) {
     uint64_t r = random.next(), sum = 0;
     for (; r != 0; r >>= 8) sum += r & 255;
-    constexpr float kDeviation = 209.0f;  // of that sum, whose mean is 1020
+    constexpr float kDeviation = 209.0f;  // standard deviation of that sum, whose mean is 1020
     const float w = 112.0f / kDeviation *
                     (static_cast<float>(sum) - 1020.5f + static_cast<float>(random.uniform()));
     codes = codes << 8 | f32_to_e4m3(std::clamp(w, -448.0f, 448.0f));
@@ -145,10 +148,11 @@ uint64_t to_normal_codes(BenchRandom& random) {
   return codes;
 }
 
-// Eight bytes of scales. The exponent follows from the spread of the codes, so that 2048 products
-// add up to about 1.
+// Makes eight bytes of scales. The exponent follows from the spread of the codes, so that 2048
+// products sum to about 1.
 uint64_t to_scales(const SyntheticScheme& s, uint64_t r) {
-  if (s.scale == ScaleType::kFp8) return (r & bytes8(0x0F)) | bytes8(0x30);  // 0.5 .. 1.9
+  // Scales from 0.5 to 1.9.
+  if (s.scale == ScaleType::kFp8) return (r & bytes8(0x0F)) | bytes8(0x30);
   if (s.scale == ScaleType::kE8m0)
     return (r & bytes8(0x01)) | bytes8(s.code == CodeType::kFp8 ? 115 : 118);
   const uint64_t base = s.code == CodeType::kFp8 ? 0x3980
@@ -255,7 +259,7 @@ SyntheticRows::SyntheticRows(XType type, size_t rows, size_t cols)
   y_.resize(x_.size());
 }
 
-// The sum of four uniform 16-bit numbers is near enough to normal.
+// Makes rows; the sum of four uniform 16-bit numbers is close enough to normal.
 void SyntheticRows::refill(BenchRandom& random) {
   const size_t n = rows_ * cols_;
   auto* f32 = reinterpret_cast<float*>(x_.data());
@@ -292,8 +296,8 @@ void SyntheticRouting::refill(BenchRandom& random) {
   const size_t tokens = ids_.size() / top_k_;
   if (skew_) std::swap(order_[0], order_[random.below(experts_)]);
   for (size_t t = 0; t < tokens; ++t) {
-    // With skew, order_[0] is the busy expert: every other token takes it, the rest choose among
-    // the others.
+    // order_[0] is the busy expert if there is skew: every other token chooses it, and the others
+    // choose among the rest.
     const size_t fixed = skew_ && t % 2 == 0 ? 1 : 0,
                  first = skew_ && experts_ > top_k_ ? 1 : fixed;
     int32_t* ids = ids_.data() + t * top_k_;

@@ -37,7 +37,7 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   prepare();
   const double begin = now_seconds();
   run();
-  double spent = now_seconds() - begin;  // of timed work: making input does not count
+  double spent = now_seconds() - begin;  // timed work only; making input is not counted
   if (spent > kPatience) times.push_back(spent);
   while (!interrupt_seen() && times.size() < kMost) {
     if (times.size() >= kLeast ? spent >= seconds : !times.empty() && spent >= kPatience) break;

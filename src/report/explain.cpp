@@ -50,7 +50,7 @@ Json machine_json(const Machine& m) {
   return j;
 }
 
-// Why an expert's matrices stay with plain kernels whatever they are; null: nothing.
+// Returns why an expert's matrices always use plain kernels; null: they need not.
 const char* plain_reason(const Checkpoint& checkpoint, const Module& m) {
   if (m.kind != ModuleKind::kExpert) return nullptr;
   if (m.shared_expert) return "a shared expert";
@@ -59,7 +59,7 @@ const char* plain_reason(const Checkpoint& checkpoint, const Module& m) {
   return nullptr;
 }
 
-// The kernel of one module, on the CPU or on the device of the question.
+// Chooses the kernel of one module, on the CPU or on the device of the question.
 void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& cpu, Explained& e) {
   const Module& m = *e.group.sample;
   const Problem problem = problem_of(m, q.act, q.x_type);
@@ -76,7 +76,7 @@ void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& c
   e.packed = e.choice->chosen->packed_bytes(problem);
 }
 
-// Nothing where the architecture cannot run at all.
+// Returns what a device leaves to the CPU; empty if the architecture cannot run at all.
 std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, XType type) {
   try {
     return place_parts(checkpoint, decoder_spec(checkpoint.config()), {type, {}, false},
@@ -89,7 +89,7 @@ std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, XType type) {
 
 void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Explanation& out) {
   std::vector<ModuleGroup> groups = group_modules(checkpoint);
-  // A table that is also the output projection is named with the outputs: last.
+  // A table that is also the output projection is listed last, with the outputs.
   std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
     return g.sample->kind != ModuleKind::kEmbedding;
   });

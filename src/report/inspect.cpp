@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// "model.layers.0.mlp.experts.3.up_proj" -> "model.layers.0.mlp.experts.*.up_proj"
+// Returns "model.layers.0.mlp.experts.*.up_proj" for "model.layers.0.mlp.experts.3.up_proj".
 std::string any_expert(const Module& m) {
   const std::string number = fmt::format(".experts.{}.", m.expert);
   std::string name = m.name;
@@ -24,7 +24,8 @@ std::string any_expert(const Module& m) {
 }
 
 std::vector<TensorUse> tensor_uses(const Checkpoint& c, std::optional<int> layer) {
-  std::unordered_map<std::string_view, TensorUse> uses;  // by name: modules may see another shape
+  // By name, because modules may see another shape.
+  std::unordered_map<std::string_view, TensorUse> uses;
   for (const Module& m : c.modules()) {
     if (layer && m.layer != *layer) continue;
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
@@ -35,7 +36,7 @@ std::vector<TensorUse> tensor_uses(const Checkpoint& c, std::optional<int> layer
         use = {ref.info, m.name, std::string(suffix_of(static_cast<Role>(i))), ""};
       } else if (const std::string name = any_expert(m);
                  use.module.find(name) == std::string::npos) {
-        // A fused tensor: name its modules once each, with a star for the expert.
+        // A fused tensor: lists each of its modules once, with a star for the expert.
         use.module = use.module.find('*') == std::string::npos ? name : use.module + ", " + name;
       }
     }
@@ -77,7 +78,7 @@ std::vector<std::string> deep_problems(const Checkpoint& c, std::optional<int> l
   return problems;
 }
 
-// Of the modules that can run, as the device holds them; activations are bf16.
+// Returns the bytes of the modules that can run, as the device holds them; activations are bf16.
 uint64_t bytes_on(const CudaTarget& target, const Checkpoint& c) {
   uint64_t bytes = 0;
   for (const Module& m : c.modules()) {

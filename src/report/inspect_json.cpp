@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect --json: one object. Keys and their meaning are documented in docs/json.md; they are
-// added to, never changed.
+// Prints inspect --json: one object. docs/json.md documents the keys, which are added to and never
+// changed.
 #include "report/inspect.h"
 
 namespace moebius {
@@ -94,7 +94,7 @@ void add_model(Json& j, const InspectFacts& f) {
   j.set("architecture", c.architecture);
   j.set("model_type", c.model_type);
   j.set("layers", c.layers);
-  // What config.json says: a block may have shared experts among its own.
+  // These are config.json's numbers: a block may count shared experts among its own.
   j.set("experts", moe && c.experts == 0 ? static_cast<int64_t>(spec.experts) : c.experts);
   j.set("top_k", moe && c.top_k == 0 ? static_cast<int64_t>(spec.router.top_k) : c.top_k);
   j.set("hidden", c.hidden);

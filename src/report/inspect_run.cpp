@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether `run` will work and what it will take, from headers and small files alone: the same
-// questions that loading asks, in the same order, without reading a weight.
+// Predicts whether `run` will work and what it will take, from headers and small files alone: it
+// asks the same questions as loading, in the same order, without reading a weight.
 #include <algorithm>
 
 #include "base/error.h"
@@ -19,7 +19,7 @@
 namespace moebius {
 namespace {
 
-// Of the modules that can run.
+// Returns the bytes of the modules that can run.
 uint64_t packed_weights(const Checkpoint& c, XType type) {
   uint64_t bytes = 0;
   for (const Module& m : c.modules()) {
@@ -30,7 +30,7 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
   return bytes;
 }
 
-// What it comes to when weights are more than memory.
+// Describes what happens if weights exceed memory.
 std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
   uint64_t dense = 0, experts = 0;
   for (const Module& m : c.modules()) {
@@ -55,7 +55,7 @@ std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
                             human(static_cast<uint64_t>(rate)));
 }
 
-// Why the model cannot run; empty when it can.
+// Returns why the model cannot run; empty when it can.
 std::string refusal(const Checkpoint& c) {
   bool whole_blocks = false;
   try {
@@ -104,7 +104,7 @@ void look_at_text(const Checkpoint& c, RunFacts& f) {
   }
 }
 
-// Lengths people ask for, up to what the model was made for.
+// Returns usual context lengths, up to the one for which the model was made.
 std::vector<uint64_t> usual_contexts(uint64_t most) {
   std::vector<uint64_t> list;
   for (const uint64_t n : {4096u, 32768u})
@@ -117,7 +117,8 @@ std::vector<uint64_t> usual_contexts(uint64_t most) {
 
 DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
                                 uint64_t memory, double rate) {
-  // What every token reads stays; where even that does not fit, all of it is read again each time.
+  // Weights that every token reads stay in memory; if even they do not fit, they are all read again
+  // each time.
   const uint64_t room = memory > dense ? memory - dense : 0;
   const double missing = experts == 0 ? 0
                                       : 1 - static_cast<double>(std::min(room, experts)) /

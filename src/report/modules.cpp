@@ -16,7 +16,8 @@ std::string payload_problem(const Checkpoint& checkpoint, const Module& m, LoadB
       load_bias(m.plan, checkpoint.store());
     } else {
       for (const TensorRef& ref : m.plan.tensors.by_role)
-        // Experts by token id, multipliers of hashes: what uses them looks at them.
+        // Integer tables (experts by token id, multipliers of hashes) are checked where they are
+        // used.
         if (ref && ref.info->dtype != DType::kI64) read_floats(checkpoint.store(), *ref.info);
     }
   } catch (const Error& e) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation survives whatever happens to one turn: an answer that was stopped stays, a message
-// that does not fit is taken back.
+// Runs a conversation, which survives failures of single turns: an answer that was stopped stays,
+// and a message that does not fit is removed.
 #include "apps/chat/conversation.h"
 
 #include <fmt/core.h>
@@ -31,7 +31,7 @@ void check_message(const Json& m, const std::string& where) {
   const Json* role = m.find("role");
   if (role == nullptr || !role->is_string()) fail("{}.role is missing or not a string", where);
   const Json* content = m.find("content");
-  if (content == nullptr) return;  // a call of tools has none
+  if (content == nullptr) return;  // a message with calls of tools has no content
   if (!content->is_string() && !content->is_array() && !content->is_null())
     fail("{}.content is {}; expected a string, an array or null", where,
          kind_name(content->kind()));
@@ -143,7 +143,8 @@ class Talk {
     if (!answer()) conversation_.take_back();
   }
 
-  // False: there was none, and the conversation is as before.
+  // Answers the last message. Returns false if there was no answer; the conversation is then as
+  // before.
   bool answer() {
     try {
       const std::vector<int32_t> prompt = conversation_.prompt(*session_.tokenizer());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a chat and the prompt that the folder's template makes of them; and the loop that
-// talks.
+// Keeps the messages of a chat, renders them to a prompt by the folder's template, and runs the
+// chat's loop.
 #pragma once
 #include <string>
 #include <string_view>
@@ -16,21 +16,22 @@ namespace moebius {
 
 class Conversation {
  public:
-  explicit Conversation(const std::string& folder);  // throws Error where it has no chat template
-  // Replaces the system message, which comes first; empty: there is none.
+  // Throws Error if the folder has no chat template.
+  explicit Conversation(const std::string& folder);
+  // Replaces the system message, which comes first; an empty text removes it.
   void set_system(const std::string& text);
   void say(std::string_view role, std::string_view text);
-  void take_back();  // the last message
-  void clear();      // all but the system message
-  // A JSON array of messages, each with a role. Throws Error naming file, message and field, and
-  // then nothing has changed.
+  void take_back();  // removes the last message
+  void clear();      // removes all but the system message
+  // Reads a JSON array of messages, each with a role. Throws Error that names file, message and
+  // field, and then changes nothing.
   void load(const std::string& file);
   void save(const std::string& file) const;
-  // Tools that the template prints; `format` as choose_answer_markup takes it. Throws Error where
-  // there is none.
+  // Sets tools that the template prints; `format` is as in choose_answer_markup. Throws Error if
+  // the template cannot print tools.
   void set_tools(const Json& tools, const std::string& format);
   size_t size() const { return messages_.size(); }
-  bool waits_for_answer() const;  // the last message is the user's
+  bool waits_for_answer() const;  // true if the last message is the user's
   std::vector<int32_t> prompt(const Tokenizer& tokenizer) const;
 
  private:
@@ -39,10 +40,10 @@ class Conversation {
   ChatTemplates templates_;
   std::vector<Json> messages_;
   Json tools_;                          // null: none
-  const ToolFormat* format_ = nullptr;  // of calls
+  const ToolFormat* format_ = nullptr;  // format of calls
 };
 
-// Reads messages and commands, prints answers. Returns the exit code.
+// Reads messages and commands and prints answers. Returns the exit code.
 int converse(TextSession& session, Conversation& conversation, LineReader& reader);
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Line editing and history by libedit; the only unit that knows it. The prompt and the echo go to
+// Edits lines through libedit; this is the only unit that knows it. The prompt and the echo go to
 // stderr: stdout holds answers only. The history lives as long as the program.
 #include <histedit.h>
 #include <langinfo.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kHistory = 1000;  // lines
 
-// Waits for standard input; false: Ctrl-C was seen. The signal is held back until the wait has begun, so that one that comes between
-// the prompt and the wait is not lost.
+// Waits for standard input; returns false after Ctrl-C. The signal is blocked until the wait has
+// begun, so that one that comes between the prompt and the wait is not lost.
 bool wait_for_input() {
   sigset_t interrupt, before;
   sigemptyset(&interrupt);
@@ -35,15 +35,15 @@ bool wait_for_input() {
   return !interrupt_seen();
 }
 
-// Bytes of standard input as characters. libedit's own reader goes on after a signal; a conversation
-// ends with Ctrl-C at the prompt.
+// Reads a character from standard input. libedit's own reader continues after a signal, but Ctrl-C
+// at the prompt must end the conversation.
 int read_character(EditLine*, wchar_t* out) {
   std::mbstate_t state{};
   while (true) {
     char byte = 0;
     if (!wait_for_input()) return -1;
     const ssize_t n = read(STDIN_FILENO, &byte, 1);
-    if (n < 0 && errno == EINTR && !interrupt_seen()) continue;  // a window that changed its size
+    if (n < 0 && errno == EINTR && !interrupt_seen()) continue;  // the window changed its size
     if (n <= 0) return static_cast<int>(n);
     const size_t used = std::mbrtowc(out, &byte, 1, &state);
     if (used == static_cast<size_t>(-2)) continue;  // the character has more bytes
@@ -58,7 +58,7 @@ int read_character(EditLine*, wchar_t* out) {
 class LineEditor final : public LineReader {
  public:
   LineEditor() {
-    // The library edits characters of the locale; text is UTF-8 whatever the locale says.
+    // Libedit edits characters of the locale; text is UTF-8 whatever the locale says.
     std::setlocale(LC_CTYPE, "");
     if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     edit_ = el_init("moebius", stdin, stderr, stderr);
@@ -72,7 +72,7 @@ class LineEditor final : public LineReader {
     el_set(edit_, EL_EDITOR, "emacs");
     el_set(edit_, EL_HIST, history, history_);
     el_set(edit_, EL_GETCFN, read_character);
-    el_source(edit_, nullptr);  // ~/.editrc
+    el_source(edit_, nullptr);  // reads ~/.editrc
   }
   ~LineEditor() override {
     if (history_ != nullptr) history_end(history_);
@@ -99,7 +99,7 @@ class LineEditor final : public LineReader {
   static char* prompt_of(EditLine* edit) {
     LineEditor* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
-    return const_cast<char*>(self->prompt_);  // the library's signature; it only reads
+    return const_cast<char*>(self->prompt_);  // the library declares it mutable but only reads
   }
   EditLine* edit_ = nullptr;
   History* history_ = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress and colours. The bar redraws one line; without a terminal a plain line appears every
-// five seconds and at the end.
+// Shows progress and colours. The bar redraws one line; without a terminal, a plain line appears
+// every five seconds and at the end.
 #include "apps/chat/terminal.h"
 
 #include <fmt/core.h>
@@ -61,9 +61,10 @@ Progress::Progress(std::string what, uint64_t total, bool bytes, Last last)
 void Progress::finish() {
   const std::lock_guard lock(mutex_);
   if (std::exchange(finished_, true) || manners().quiet) return;
-  // Work that ended by itself was all of it, even where its parts were told rounded, or by another rank.
+  // Work that ended by itself is complete, even if its parts were reported rounded, or by another
+  // rank.
   if (std::uncaught_exceptions() == exceptions_ && !interrupt_seen()) done_ = total_;
-  const bool worth_it = seconds_since(start_) > 1.0;  // short work stays silent
+  const bool worth_it = seconds_since(start_) > 1.0;  // short work shows nothing
   if (!terminal_) {
     if (worth_it) draw(true);
   } else if (last_ == Last::kErase) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people see: colours only on a terminal, one progress bar on stderr (plain lines when stderr
-// is not a terminal).
+// Writes to the terminal: colours only on a terminal, and one progress bar on stderr (plain lines
+// if stderr is no terminal).
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace moebius {
 
-bool colour_wanted(int descriptor);  // a terminal, and NO_COLOR is not set
+bool colour_wanted(int descriptor);  // true for a terminal, unless NO_COLOR is set
 
 enum class Ink : uint8_t { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 std::string paint(std::string_view text, Ink ink, bool colour);
 
 double seconds_since(std::chrono::steady_clock::time_point start);
 
-// Counts work; draws at most ten times a second. advance() may be called from any thread. Results
-// are printed after finish(): until then the bar owns the line.
+// Shows progress; draws at most ten times a second. advance() is thread-safe. Print results only
+// after finish(): until then the bar owns the line.
 class Progress {
  public:
-  // kErase: nothing of the bar stays on a terminal. Such a bar is drawn from the start.
+  // kErase: removes the bar from a terminal at the end; such a bar is drawn from the start.
   enum class Last : uint8_t { kKeep, kErase };
   Progress(std::string what, uint64_t total, bool bytes, Last last = Last::kKeep);
   ~Progress() {
@@ -36,7 +36,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(uint64_t amount, std::string_view note = {});
-  void finish();  // the last line, once; nothing is drawn afterwards
+  void finish();  // draws the last line; later calls do nothing
 
  private:
   void draw(bool last);
@@ -45,7 +45,7 @@ class Progress {
   uint64_t total_, done_ = 0;
   bool bytes_, terminal_, finished_ = false;
   Last last_;
-  int exceptions_;  // that were under way when the bar was made
+  int exceptions_;  // exceptions that were in flight when the bar was made
   std::chrono::steady_clock::time_point start_, next_;
   size_t width_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request at a time goes through the engine; its tokens become text as they come.
+// Runs one request at a time through the engine and turns its tokens into text as they come.
 #include "apps/chat/text_session.h"
 
 #include <fmt/core.h>
@@ -28,8 +28,9 @@ EngineOptions session_engine_options(const RunCommandOptions& o, OpenModel& open
   return e;
 }
 
-constexpr const char* kWords[] = {"length",  "stop",        "stop", "length",
-                                  "context", "interrupted", "error"};  // by Finish
+constexpr const char* kWords[] = {"length", "stop", "stop", "length",
+                                  // In the order of Finish.
+                                  "context", "interrupted", "error"};
 
 }  // namespace
 
@@ -44,7 +45,7 @@ void add(Answer& total, const Answer& a) {
   total.finish = a.finish;
 }
 
-// The grammar of calls is tried before the weights are loaded: a schema may be refused.
+// Compiles the grammar of calls before the weights are loaded, because a schema may be refused.
 std::optional<TextSession::Tools> TextSession::tools_of(const RunCommandOptions& options,
                                                         const Tokenizer* tokenizer) {
   if (options.tools.is_null()) return std::nullopt;
@@ -89,12 +90,12 @@ TextSession::~TextSession() {
   } catch (const std::exception& e) {
     try {
       warning("--kv-dir: {}", e.what());
-    } catch (const std::exception&) {  // no memory for the words
+    } catch (const std::exception&) {  // no memory for the message
     }
   }
 }
 
-// One answer in the making.
+// Holds one answer in progress.
 class TextSession::Run {
  public:
   Run(TextSession& session, const std::function<void(std::string_view)>& show)
@@ -142,7 +143,7 @@ class TextSession::Run {
       const std::vector<TextEvent> events = step();
       progress.advance(left - std::min(left, engine.prompt_left()));
       left = engine.prompt_left();
-      if (left == 0) progress.finish();  // the first token is shown on a free line
+      if (left == 0) progress.finish();  // ends the bar, so that the first token has a free line
       take(events);
     }
   }
@@ -168,7 +169,7 @@ class TextSession::Run {
     }
   }
 
-  // Reasoning is no part of the answer, but somebody may wait for it to end.
+  // Prints reasoning to stderr: it is no part of the answer, but a user may wait for it to end.
   void keep_part(const AnswerEvent& part) {
     if (part.kind == AnswerEvent::Kind::kReasoning && !manners().quiet) put_on_stderr(part.text);
     called_ = called_ || (part.kind == AnswerEvent::Kind::kCallEnd && part.whole);
@@ -196,7 +197,7 @@ class TextSession::Run {
   Answer answer_;
   Clock::time_point start_;
   uint64_t id_ = 0;
-  AnswerEvents events_;  // with tools
+  AnswerEvents events_;  // used with tools
   bool first_ = true, done_ = false, called_ = false;
 };
 
@@ -214,7 +215,8 @@ Statistics TextSession::statistics(const Answer& a) {
   s.gbs = s.decode_rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9;
   if (!roof_and_peak_) {
     const uint64_t peak = peak_resident_bytes();
-    const bool cpu = options_.model.run.device == "cpu";  // the memory that weights are read from
+    // Weights are read from the memory of this device.
+    const bool cpu = options_.model.run.device == "cpu";
     roof_and_peak_ = {cpu ? brief_read_roof(open_.pool) : 0.0, peak};
   }
   std::tie(s.roof_gbs, s.peak_memory) = *roof_and_peak_;

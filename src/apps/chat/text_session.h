@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loaded model that answers prompts one after the other, with what run says about an answer.
+// Holds a loaded model that answers prompts one after the other, and measures what the command run
+// reports of an answer.
 #pragma once
 #include <functional>
 #include <optional>
@@ -20,49 +21,53 @@ struct Answer {
   std::string text;
   std::vector<int32_t> prompt;
   std::vector<int32_t> tokens;
-  std::vector<TokenChoice> choices;  // of the tokens, when log-probabilities were asked for
+  std::vector<TokenChoice> choices;  // log-probabilities of the tokens, if asked for
   size_t prompt_tokens = 0;
-  size_t cached_tokens = 0;                       // of these: in the KV cache from before
-  size_t decode_steps = 0;                        // after the step that brought the first token
+  // The part of the prompt's tokens that the KV cache already held.
+  size_t cached_tokens = 0;
+  // Steps after the one that brought the first token.
+  size_t decode_steps = 0;
   double prompt_seconds = 0, decode_seconds = 0;  // until the first token, and after it
-  size_t answers = 1;                             // that this is the sum of
+  size_t answers = 1;                             // number of answers in this sum
   // stop | tool_calls | length | context | interrupted | error
   std::string finish = "length";
-  std::string error;  // what went wrong
-  Json message;       // with tools: the answer as a message of a chat; null: there were none
+  std::string error;  // message of the error
+  Json message;       // with tools: the answer as a message of a chat; null: there are no tools
 };
 
-// A conversation as one answer, for its statistics.
+// Adds an answer's statistics to those of a conversation.
 void add(Answer& total, const Answer& a);
 
 struct Statistics {
   double prompt_rate = 0, decode_rate = 0;  // tokens per second
-  double gbs = 0;                           // weights read while decoding
-  double roof_gbs = 0;                      // what the same threads can read from memory
+  double gbs = 0;                           // GB/s of weights read while decoding
+  double roof_gbs = 0;                      // GB/s that the same threads can read from memory
   uint64_t peak_memory = 0;
   double percent_of_roof() const { return roof_gbs > 0 ? 100 * gbs / roof_gbs : 0; }
 };
 
 class TextSession {
  public:
-  ~TextSession();  // what was said goes to --kv-dir
+  ~TextSession();  // writes the cache to --kv-dir
   // Loads the model after `check` has accepted its config. Without a tokenizer answers are ids.
+  // Throws Error.
   TextSession(const RunCommandOptions& options, std::optional<Tokenizer> given,
               const std::function<void(const ModelConfig&)>& check);
 
-  // Null: the folder has none.
+  // Null if the folder has no tokenizer.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   size_t context() const { return engine_.engine().context(); }
 
-  // Continues the prompt. `show` gets the text as it comes, in whole characters (with tools: the
-  // content alone); ids and spaces where there is no tokenizer. Throws Error when the prompt cannot be taken; what goes wrong later
-  // stands in the answer.
+  // Continues the prompt. `show` receives whole characters of the text as it comes (with tools only
+  // the content; without a tokenizer ids and spaces). Throws Error if the prompt cannot be
+  // accepted; later errors are in the answer.
   Answer answer(std::vector<int32_t> prompt, const std::function<void(std::string_view)>& show);
 
-  // Taken when the answer is complete. The roof is measured once, on the same threads, after the
-  // peak of memory was read: the measurement's own memory does not count.
+  // Call when the answer is complete. The roof is measured once on the same threads, after the peak
+  // memory was read, so that the measurement's own memory does not count.
   Statistics statistics(const Answer& a);
-  std::string summary(const Answer& a, const Statistics& s) const;  // one line
+  // Returns one line.
+  std::string summary(const Answer& a, const Statistics& s) const;
   Json to_json(const Answer& a, const Statistics& s) const;
 
  private:
@@ -77,7 +82,7 @@ class TextSession {
   static std::optional<Tools> tools_of(const RunCommandOptions& options,
                                        const Tokenizer* tokenizer);
   std::optional<Tools> tools_;
-  std::unique_ptr<KvDisk> disk_;  // null: none; outlives the engine
+  std::unique_ptr<KvDisk> disk_;  // null: no prompt cache on disk; outlives the engine
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;

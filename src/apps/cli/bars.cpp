@@ -30,7 +30,7 @@ std::string xml_escaped(const std::string& text) {
   return s;
 }
 
-// In order of first appearance.
+// Returns the groups in order of first appearance.
 std::vector<std::string> groups_of(const std::vector<Bar>& bars) {
   std::vector<std::string> groups;
   for (const Bar& b : bars)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declaring options, and turning the text of a value into what its target holds.
+// Declares options, and converts a value's text to its target's type.
 #include "apps/cli/command.h"
 
 #include <fmt/format.h>
@@ -69,7 +69,7 @@ T parse_value(const Option& o, std::string_view text) {
   }
 }
 
-// The text that help shows for what the target holds now.
+// Returns the text by which help shows the target's current value.
 template <class T>
 std::string show(const T& value) {
   if constexpr (std::is_same_v<T, bool> || is_optional<T>) {
@@ -89,7 +89,8 @@ Option make_option(std::string_view names, std::string value, OptionTarget targe
   o.what = std::move(what);
   o.target = target;
   o.default_text = std::visit([](const auto* t) { return show(*t); }, target);
-  // Numbers are lists by comma; texts may hold commas, so they are repeated unless by_commas().
+  // Lists of numbers are separated by commas; texts may contain commas, so their options are
+  // repeated unless by_commas() is set.
   o.commas = std::holds_alternative<std::vector<size_t>*>(target) ||
              std::holds_alternative<std::vector<int64_t>*>(target);
   return o;

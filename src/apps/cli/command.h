@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command is: its name, its options with their defaults, its examples, what it does. Every
-// command describes itself in its own file; commands.cpp lists them. The parser, help, completion,
-// the man page, the nearest name and the documents read the descriptions, so none of them can
-// disagree.
+// Describes a command: its name, its options with their defaults, its examples, and its action.
+// Every command describes itself in its own file; commands.cpp lists them. The parser, help,
+// completion, the man page, the nearest name and the documents read the descriptions, so they
+// cannot disagree.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -20,47 +20,50 @@ enum ExitCode : int {
   kExitDone = 0,
   kExitFailed = 1,  // a check failed, or the input is unusable
   kExitUsage = 2,
-  kExitDied = 3,  // the engine or a rank
+  kExitDied = 3,  // the engine or a rank failed
   kExitInterrupted = 130,
 };
 
-// Wrong usage; what() is a sentence without the program's name.
+// Thrown for wrong usage; what() is a sentence without the program's name.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Where a value goes. What it holds when the option is declared is the default that help shows.
+// Refers to the variable that receives an option's value. Its content when the option is declared
+// is the default that help shows.
 using OptionTarget =
     std::variant<bool*, int*, unsigned*, size_t*, int64_t*, double*, std::optional<int>*,
                  std::optional<float>*, std::string*, std::optional<std::string>*,
                  std::vector<std::string>*, std::vector<size_t>*, std::vector<int64_t>*>;
 
-enum class ValueKind : uint8_t { kText, kFile, kFolder, kCommand };  // what a shell completes
+// Tells a shell how to complete the value.
+enum class ValueKind : uint8_t { kText, kFile, kFolder, kCommand };
 
 struct Option {
-  std::vector<std::string> names;  // "--prompt", "-p"; the first is the one in messages. DIR
-  std::string value;               // "TEXT"; empty: a flag
+  // "--prompt", "-p"; messages use the first one. For a positional argument: DIR.
+  std::vector<std::string> names;
+  std::string value;  // such as "TEXT"; empty: a flag
   std::string what;
   std::string section;
   OptionTarget target;
   ValueKind kind = ValueKind::kText;
-  std::string default_text;          // empty: none
-  std::vector<std::string> choices;  // empty: anything
-  std::string environment;           // variable that is read when the option is not given
+  std::string default_text;          // empty: no default is shown
+  std::vector<std::string> choices;  // empty: any value
+  std::string environment;           // environment variable that is read if the option is not given
   std::optional<std::pair<double, double>> limits;
   bool required = false;
-  bool bundled = false;   // a folder: the bundled model when it is not given
-  bool commas = false;    // a list: items by comma
+  bool bundled = false;   // a folder: the bundled model is the default
+  bool commas = false;    // a list: commas separate items
   bool inverted = false;  // a flag that clears its target
   bool rare = false;      // only --help-all shows it
-  size_t given = 0;       // how often
+  size_t given = 0;       // number of times it was given
 
   const std::string& name() const { return names.front(); }
   bool is_list() const;
   bool is_positional() const { return names.front()[0] != '-'; }
 
-  // Details, written after the declaration: c.option(...).range(1, 64).
+  // Set details after the declaration: c.option(...).range(1, 64).
   Option& range(double low, double high) { return limits = {low, high}, *this; }
   Option& one_of(std::vector<std::string> list) { return choices = std::move(list), *this; }
   Option& by_default(std::string text) { return default_text = std::move(text), *this; }
@@ -74,11 +77,11 @@ struct Option {
   Option& by_commas() { return commas = true, *this; }
   Option& seldom() { return rare = true, *this; }
 
-  // Throws UsageError.
+  // Parses a value. Throws UsageError.
   void set(std::string_view text);
 };
 
-// Options of which at most one, or exactly one, may be given.
+// Lists options of which at most one, or exactly one, may be given.
 struct OptionChoice {
   std::vector<std::string> names;
   bool required = false;
@@ -89,32 +92,34 @@ struct Command {
       : name(std::move(command_name)), what(std::move(does)) {}
 
   std::string name;  // "run", "bench moe"
-  std::string what;  // one line
+  std::string what;  // description in one line
   std::vector<std::string> examples;
   bool hidden = false;
-  std::deque<Option> options;     // addresses stay
-  std::deque<Option> positional;  // in order
+  std::deque<Option> options;     // a deque keeps addresses stable
+  std::deque<Option> positional;  // positional arguments in order
   std::vector<OptionChoice> choices;
-  std::vector<Command> subjects;  // "bench moe" of "bench": then this one does nothing itself
+  // Subcommands such as "bench moe" of "bench"; a command with subjects has no action.
+  std::vector<Command> subjects;
   std::function<int(const Command&)> action;  // empty: another program does it
-  // What ranks other than 0 do where a launcher started several; empty: each does the action.
+  // Runs on ranks other than 0 of a job that a launcher started; empty: every rank runs the action.
   std::function<int()> follow;
 
-  // names: "--prompt,-p"; names after the first long and the first short one are other spellings
-  // that are taken but not shown.
+  // names: "--prompt,-p"; names after the first long and the first short one are accepted but not
+  // shown.
   Option& flag(std::string_view names, bool& target, std::string what);
   Option& option(std::string_view names, std::string value, OptionTarget target, std::string what);
   Option& argument(std::string name, std::string& target, std::string what);
-  // The checkpoint folder, DIR: the bundled model when it is not given.
+  // Declares the checkpoint folder DIR, whose default is the bundled model.
   Option& folder(std::string& target);
-  // Options declared from here on stand under this heading; all of them may be rare.
+  // Puts options that are declared from here on under this heading; rare: only --help-all shows
+  // them.
   void section(std::string title, bool rare = false) {
     section_ = std::move(title), section_rare_ = rare;
   }
   void at_most_one(std::vector<std::string> names) { choices.push_back({std::move(names), false}); }
   void exactly_one(std::vector<std::string> names) { choices.push_back({std::move(names), true}); }
 
-  const Option* find(std::string_view name) const;  // by any of its names
+  const Option* find(std::string_view name) const;  // finds an option by any of its names
   Option* find(std::string_view name);
   bool given(std::string_view name) const;
 

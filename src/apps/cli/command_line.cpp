@@ -67,8 +67,8 @@ class Parser {
     return *o;
   }
 
-  // The next word, whatever it looks like, unless it is an option of this command: then a value was
-  // forgotten.
+  // Takes the next word as a value, whatever it looks like; an option of this command means that
+  // the value was forgotten.
   std::string value_of(const Option& o) {
     if (args_.empty()) throw UsageError(fmt::format("{} needs a value, {}", o.name(), o.value));
     const std::string& next = args_.front();
@@ -89,7 +89,8 @@ class Parser {
       o.set(equals == std::string::npos ? value_of(o) : word.substr(equals + 1));
   }
 
-  // "-n 5", "-n5", "-iq". A word like -ngl, which another tool knows, is asked about as a whole.
+  // Handles "-n 5", "-n5" and "-iq". A word like -ngl, which another tool has, is reported as a
+  // whole.
   void short_options(const std::string& word) {
     if (command_->find(word.substr(0, 2)) == nullptr ||
         (word.size() > 2 && is_foreign_option(word)))
@@ -124,7 +125,7 @@ class Parser {
   Command& tool_;
   Command* command_;
   Words args_;
-  size_t next_ = 0;  // positional argument to come
+  size_t next_ = 0;  // index of the next positional argument
   bool only_positional_ = false;
 };
 
@@ -141,7 +142,7 @@ void narrow_cpu_by_environment() {
     note("this build has no {} (CMake option MOEBIUS_KERNELS)", fmt::join(names, ", "));
 }
 
-// Options that were not given take the value of their variable; said on stderr.
+// Sets options that were not given from their environment variables, and says so on stderr.
 void read_environment(Command& command) {
   for (Option& o : command.options) {
     if (o.environment.empty() || o.given > 0) continue;
@@ -204,7 +205,7 @@ int become_program_of(const Command& command, Words args) {
   fail("{}: cannot be started: {}", printable(path), std::strerror(errno));
 }
 
-// What --verbose says before the command starts.
+// Writes what --verbose shows before the command starts.
 void describe_run(const Command& command) {
   if (!manners().verbose) return;
   detail("version {} ({})", MOEBIUS_VERSION, kBuildCommit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the words of the command line to a command whose targets are filled.
+// Turns the words of the command line into a command whose targets are filled.
 #pragma once
 #include <span>
 #include <string>
@@ -10,11 +10,9 @@ namespace moebius {
 
 struct BenchActions;
 
-// Fills the targets of the command that `args` name, and returns it; stops at --help, --help-all and
-// --version.
-// Throws UsageError for wrong usage, and Error for a folder that is none.
-//
-// An option takes exactly one value, the next word or what follows '=': a list never eats a
+// Fills the targets of the command that `args` name, and returns it; stops at --help, --help-all
+// and --version. Throws UsageError for wrong usage, and Error for a path that is no usable folder.
+// An option takes exactly one value, the next word or the text after '=': a list never takes a
 // positional argument. After "--" every word is positional.
 Command& parse_command_line(Command& tool, std::span<const std::string> args);
 

@@ -20,7 +20,7 @@ std::vector<std::string> shown_subjects(const Command& command) {
   return names;
 }
 
-// What stands after `moebius help`.
+// Returns the words that can follow `moebius help`.
 std::vector<std::string> help_words(const Command& tool) {
   std::vector<std::string> words = shown_subjects(tool);
   words.emplace_back(kArchitecturesTopic);
@@ -29,7 +29,8 @@ std::vector<std::string> help_words(const Command& tool) {
 
 // --- bash ---
 
-// What completes a value, as a call of one of the script's functions; empty: nothing does.
+// Returns a call of one of the script's functions that completes a value; empty: nothing completes
+// it.
 std::string bash_values(const Command& tool, const Option& o) {
   if (!o.choices.empty())
     return fmt::format("{} '{}'", o.commas ? "_moebius_list" : "_moebius_words",
@@ -203,7 +204,7 @@ std::string fish_quoted(std::string_view text) {
   return out + "'";
 }
 
-// What completes a value: "-x" takes no files, "-rF" does.
+// Returns the flags that complete a value: "-x" excludes files, "-rF" includes them.
 std::string fish_values(const Command& tool, const Option& o) {
   if (!o.choices.empty()) return fmt::format(" -x -a '{}'", fmt::join(o.choices, " "));
   if (o.kind == ValueKind::kFile) return " -rF";

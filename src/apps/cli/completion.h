@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scripts that complete commands, options, values and folders in a shell. They hold all they need,
-// so completing never starts the tool.
+// Writes scripts that complete commands, options, values and folders in a shell. The scripts
+// contain all they need, so completing never starts the tool.
 #pragma once
 #include <string>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheme table asks the oracle what would run each scheme on a few typical CPUs; the table of
-// models reads the golden folders.
+// Prints tables for the documents. The scheme table asks the oracle which kernel would run each
+// scheme on a few typical CPUs; the table of models reads the golden folders.
 #include "apps/cli/docs.h"
 
 #include <fmt/core.h>
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 struct Sample {
   const char* what;
-  const char* preset;  // of the format library
+  const char* preset;  // name in the format's library
 };
 constexpr Sample kSamples[] = {
     {"int4 weights, int8 activations", "W4A8"},
@@ -62,7 +62,7 @@ constexpr const char* kProfiles[][2] = {{"Arm with i8mm, bf16", "neon,dotprod,i8
                                         {"with AVX-512 VNNI", "avx512_vnni"},
                                         {"with AMX", "amx_int8,amx_bf16"}};
 
-// A matrix of 1024 x 1024 as the scheme's own format would store it.
+// Returns a matrix of 1024 x 1024 as the scheme's own format would store it.
 QuantMatrix typical_matrix(const Scheme& s) {
   QuantMatrix w;
   w.N = w.K = 1024;
@@ -108,8 +108,8 @@ void schemes(std::ostream& out) {
   }
 }
 
-// The scheme of a folder, several joined by "+"; dense modules beside quantized ones go without
-// saying.
+// Returns the schemes of a folder, joined by "+"; dense modules beside quantized ones are not
+// listed.
 std::string schemes_of(const Checkpoint& checkpoint) {
   std::vector<std::string> families;
   for (const Module& m : checkpoint.modules()) {
@@ -130,11 +130,12 @@ bool has_logits(const fs::path& folder) {
   return false;
 }
 
-// Every folder that the tests run as a whole model against another library's logits.
+// Lists every folder that the tests run as a whole model against another library's logits.
 void model_table(std::ostream& out) {
   const fs::path golden = "build/data/golden";
   if (!fs::is_directory(golden)) fail("{}: not here; run this in the repository", golden.string());
-  std::map<std::string, std::map<std::string, size_t>> run;  // family -> schemes -> folders
+  // Family -> schemes -> number of folders.
+  std::map<std::string, std::map<std::string, size_t>> run;
   for (const auto& entry : fs::directory_iterator(golden)) {
     if (!entry.is_directory() || !has_logits(entry.path())) continue;
     const Checkpoint checkpoint = Checkpoint::open(entry.path().string());

@@ -20,7 +20,7 @@
 namespace moebius {
 namespace {
 
-// "Qwen/Qwen3-30B-A3B": two words of a repository on the hub.
+// Returns whether a name looks like a repository on the hub, as "Qwen/Qwen3-30B-A3B" does.
 bool looks_like_repository(const std::string& name) {
   const auto plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.' ||
@@ -36,7 +36,7 @@ bool folder_exists(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-// Names of the folders in a folder, in order.
+// Returns the names of the folders in a folder, sorted.
 std::vector<std::string> folders_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -46,7 +46,7 @@ std::vector<std::string> folders_in(const std::string& folder) {
   return names;
 }
 
-// The path that was meant by one of which a part is misspelt, part by part; empty: nothing is near.
+// Returns the path that a misspelt one probably means, part by part; empty: nothing is near.
 std::string nearest_path(const std::string& typed) {
   std::string found;
   std::istringstream parts(typed);
@@ -65,12 +65,12 @@ std::string nearest_path(const std::string& typed) {
 
 bool has_config(const std::string& folder) { return path_exists(join_path(folder, "config.json")); }
 
-// Folders below that hold a checkpoint, at most two steps down.
+// Returns the folders below, at most two levels down, that hold a checkpoint.
 std::vector<std::string> checkpoints_below(const std::string& folder) {
   std::vector<std::string> found;
   for (const std::string& name : folders_in(folder)) {
     const std::string below = join_path(folder, name);
-    // Or a repository of the hub's cache.
+    // A repository in the hub's cache counts, too.
     if (has_config(below) || path_exists(join_path(below, "snapshots"))) found.push_back(name);
     for (const std::string& deeper : folders_in(below))
       if (has_config(join_path(below, deeper))) found.push_back(join_path(name, deeper));
@@ -78,7 +78,7 @@ std::vector<std::string> checkpoints_below(const std::string& folder) {
   return found;
 }
 
-// The first names of a list, and how many more it has.
+// Returns the first names of a list, and the number of the others.
 std::string first_of(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   std::string text;
@@ -88,7 +88,7 @@ std::string first_of(const std::vector<std::string>& names) {
   return text;
 }
 
-// A folder that is none of a model, but has some below it.
+// Throws Error for a folder that is no model but contains some.
 void check_not_a_parent(const std::string& folder) {
   if (has_config(folder) || path_exists(join_path(folder, "tokenizer.json"))) return;
   const std::vector<std::string> below = checkpoints_below(folder);
@@ -128,8 +128,8 @@ std::string download_command(std::string typed) {
                      repository ? printable(typed) : "ORG/NAME");
 }
 
-// The hub's cache keeps revisions of a repository in snapshots/<revision>, and the name of the
-// current one in refs/main.
+// Returns the current revision's folder: the hub's cache keeps revisions in snapshots/<revision>,
+// and the name of the current one in refs/main.
 std::string current_snapshot(const std::string& folder) {
   const std::string snapshots = join_path(folder, "snapshots");
   if (path_exists(join_path(folder, "config.json")) || !path_exists(snapshots)) return folder;
@@ -148,7 +148,8 @@ std::string current_snapshot(const std::string& folder) {
   return snapshot;
 }
 
-// --no-follow, for the files that are read beside the checkpoint's own: tokenizer, templates ...
+// Implements --no-follow for the files that are read beside the checkpoint's own, such as tokenizer
+// and templates.
 void refuse_links_out(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

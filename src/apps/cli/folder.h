@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders as people name them on the command line.
+// Resolves folders as users name them on the command line.
 #pragma once
 #include <string>
 
@@ -9,11 +9,11 @@ namespace moebius {
 
 std::string bundled_folder();
 
-// The folder to open for what was typed. Throws Error when there is none, in words that say what to
-// do.
+// Returns the folder to open for what the user typed. Throws Error that says what to do if there is
+// none.
 std::string usable_folder(const std::string& typed);
 
-// How every command opens a checkpoint.
+// Opens a checkpoint the way every command does.
 Checkpoint open_checkpoint(const std::string& folder, const Stated& stated = {});
 
 }  // namespace moebius

@@ -16,8 +16,7 @@ namespace {
 
 constexpr size_t kWidth = 79, kColumn = 26;
 
-// Words of `text` from column `at` on, where the line already holds `used` characters; later lines
-// start at column `at` too.
+// Wraps text to column `at`; the first line holds `used` characters already.
 std::string wrapped(std::string_view text, size_t at, size_t used) {
   std::string out;
   size_t column = used;
@@ -44,7 +43,7 @@ std::string wrapped(std::string_view text, size_t at, size_t used) {
 
 std::string row(const std::string& left, const std::string& right) {
   const std::string start = "  " + left;
-  // Two spaces at least stand between the columns.
+  // The columns are at least two spaces apart.
   return start + wrapped(right, kColumn, start.size() + 2 > kColumn ? kColumn + 1 : start.size());
 }
 

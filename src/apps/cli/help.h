@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The help pages: plain text, at most 80 columns.
+// Writes the help pages: plain text, at most 80 columns.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,20 +8,21 @@
 
 namespace moebius {
 
-// "[DIR] [options]" after the command's name.
+// Returns the text after the command's name in its usage line: "[DIR] [options]".
 std::string usage_of(const Command& command);
-// "-p, --prompt TEXT"
+// Returns an option's names and value: "-p, --prompt TEXT".
 std::string left_column(const Option& option);
-// What it does, with its default, its choices and its variable: "most new tokens (default: 256)".
+// Returns an option's description with its default, its choices and its variable: "most new tokens
+// (default: 256)".
 std::string description_of(const Option& option);
 
-// What a command does, as a sentence: "Continues a text, or chats."
+// Returns a command's description as a sentence: "Continues a text, or chats."
 std::string sentence_of(const Command& command);
 
-// What `moebius help` knows beside the commands: the models that run.
+// Name of the help page that lists the models that run, beside the pages of commands.
 inline constexpr const char* kArchitecturesTopic = "architectures";
 
-enum class Shown : uint8_t { kCommon, kAll };  // which options
+enum class Shown : uint8_t { kCommon, kAll };  // selects options
 std::string help_page(const Command& command, Shown shown);
 
 }  // namespace moebius

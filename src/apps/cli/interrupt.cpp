@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler does only what a signal handler may: it reads and writes lock-free atomics, write and
-// _exit.
+// Handles Ctrl-C. The handler does only what a signal handler may: it reads and writes lock-free
+// atomics, and calls write and _exit.
 #include "apps/cli/interrupt.h"
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-std::atomic<const char*> word_of_signal{nullptr};  // null: note it
+std::atomic<const char*> word_of_signal{nullptr};  // null: only note the signal
 std::atomic<bool> noted{false};
 static_assert(std::atomic<const char*>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
@@ -24,7 +24,7 @@ void say(const char* text) {
 void note_or_end(int) {
   const char* word = word_of_signal;
   if (word == nullptr && !noted.exchange(true)) return;
-  if (isatty(STDERR_FILENO) != 0) say("\n");  // a bar or an answer owns the line
+  if (isatty(STDERR_FILENO) != 0) say("\n");  // a bar or an answer is on the line
   say("moebius: ");
   say(word != nullptr ? word : "interrupted");
   say("\n");
@@ -33,7 +33,7 @@ void note_or_end(int) {
 
 void install() {
   struct sigaction action {};
-  action.sa_handler = note_or_end;  // no SA_RESTART: a waiting read ends
+  action.sa_handler = note_or_end;  // without SA_RESTART, so that a waiting read ends
   sigaction(SIGINT, &action, nullptr);
 }
 

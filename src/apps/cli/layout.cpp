@@ -12,11 +12,12 @@ namespace moebius {
 namespace {
 
 constexpr size_t kLeastWidth = 60, kUsualWidth = 80, kNoteIndent = 4;
-constexpr size_t kLeastWrapped = 15;  // of a wrapped column: narrower reads worse than too wide
+// Least width of a wrapped column: a narrower one is worse than a wide table.
+constexpr size_t kLeastWrapped = 15;
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Bytes of the first `count` characters.
+// Returns the bytes of the first `count` characters.
 size_t bytes_of_characters(std::string_view text, size_t count) {
   size_t at = 0;
   for (; at < text.size(); ++at)
@@ -24,8 +25,8 @@ size_t bytes_of_characters(std::string_view text, size_t count) {
   return at;
 }
 
-// Where to cut a word of more than `width` characters: behind a dot of its second half, else behind
-// other punctuation.
+// Returns where to cut a word of more than `width` characters: after a dot in its second half, else
+// after other punctuation.
 size_t cut_of_word(std::string_view word, size_t width) {
   const size_t most = bytes_of_characters(word, width);
   for (const std::string_view marks : {"./", ",_|:;=-+"})
@@ -116,7 +117,7 @@ std::vector<std::string> fold_names(const std::vector<std::string>& names) {
       out.push_back(f.stem + f.ends[0]);
       continue;
     }
-    const size_t bar = f.ends[0].rfind('_');  // "q_proj", "k_proj": the end they share
+    const size_t bar = f.ends[0].rfind('_');  // "q_proj" and "k_proj" share the end "_proj"
     const std::string tail = bar == std::string::npos ? "" : f.ends[0].substr(bar);
     const bool shared =
         !tail.empty() && std::all_of(f.ends.begin(), f.ends.end(), [&](const std::string& e) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How every view for people is laid out: how wide the output is, lines wrapped at it, tables, and
-// names folded by pattern. Widths count characters, not bytes.
+// Lays out views for people: output width, wrapped lines, tables, and names folded by pattern.
+// Widths count characters, not bytes.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -13,29 +13,31 @@
 namespace moebius {
 
 size_t display_width(std::string_view utf8);
-// COLUMNS when it is set, else the terminal's width, else 80; at least 60.
+// Returns COLUMNS if it is set, else the terminal's width, else 80; at least 60.
 size_t output_width();
 
-// At most `width` characters a line: cut at spaces, a longer word behind punctuation.
+// Wraps text into lines of at most `width` characters: at spaces, and within longer words after
+// punctuation.
 std::vector<std::string> wrapped(std::string_view text, size_t width);
-// "label     text": the text beside a label of `indent` characters, wrapped below itself.
+// Returns "label text": the text after a label of `indent` characters, wrapped below itself.
 std::string labelled(std::string_view label, std::string_view text, size_t indent, size_t width,
                      Ink ink = Ink::kPlain, bool colour = false);
 
-// Names with equal ends of a common stem in one: {"a.b.q_proj", "a.b.k_proj", "c"} ->
+// Joins names with equal ends and a common stem: {"a.b.q_proj", "a.b.k_proj", "c"} becomes
 // {"a.b.{q,k}_proj", "c"}, in order of first appearance.
 std::vector<std::string> fold_names(const std::vector<std::string>& names);
 
-// Rows of cells, columns as wide as their widest cell. One letter per column: 'l' left, 'r' right,
-// 'w' left and wrapped if the table is wider than allowed (one such column at most). A table that
-// still does not fit and has a header is written row by row: "cell  header cell, header cell".
+// Formats rows of cells; columns are as wide as their widest cell. One letter per column: 'l' left,
+// 'r' right, 'w' left and wrapped if the table is too wide (at most one such column). A table that
+// still does not fit and has a header is written row by row: "cell header cell, header cell".
 class Table {
  public:
   Table(std::string columns, size_t width, bool colour = false)
       : columns_(std::move(columns)), width_(width), colour_(colour) {}
   void header(std::vector<std::string> cells) { header_ = std::move(cells); }
-  void add(std::vector<std::string> cells, Ink first = Ink::kPlain);  // ink of the first cell
-  void note(std::string text);  // below the row before it, indented, over the whole width
+  // first: ink of the first cell.
+  void add(std::vector<std::string> cells, Ink first = Ink::kPlain);
+  void note(std::string text);  // adds an indented line below the last row, over the whole width
   std::string text() const;
 
  private:

@@ -26,7 +26,7 @@ class PlainLines final : public LineReader {
   }
 };
 
-// What follows the opening fence, up to the closing one or the end of input.
+// Reads the text after the opening fence, up to the closing one or the end of input.
 std::string fenced(LineReader& reader, std::string text) {
   while (!text.ends_with(kFence)) {
     const std::optional<std::string> more = reader.line(kMore);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of a conversation: with editing and history on a terminal, plain elsewhere; and messages
-// that span several of them.
+// Reads lines of a conversation, with editing and history on a terminal, and messages of several
+// lines.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,16 +11,18 @@ namespace moebius {
 class LineReader {
  public:
   virtual ~LineReader() = default;
-  // The next line without its end. Nothing at the end of input and after Ctrl-C (interrupt.h).
+  // Returns the next line without its end; nothing at the end of input and after Ctrl-C
+  // (interrupt.h).
   virtual std::optional<std::string> line(const char* prompt) = 0;
 };
 
-// Editing and history, where standard input and standard error are terminals; else lines of standard
-// input.
+// Returns a reader with editing and history if standard input and standard error are terminals;
+// else a plain reader of standard input.
 std::unique_ptr<LineReader> make_line_reader();
-std::unique_ptr<LineReader> make_line_editor();  // line_editor.cpp
+std::unique_ptr<LineReader> make_line_editor();  // defined in line_editor.cpp
 
-// A line; or several, where a line ends with a backslash; or what stands between """ and """.
+// Reads a message: one line, several if each but the last ends with a backslash, or the text
+// between """ and """.
 std::optional<std::string> read_message(LineReader& reader);
 
 }  // namespace moebius

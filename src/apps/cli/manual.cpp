@@ -9,7 +9,7 @@
 namespace moebius {
 namespace {
 
-// Text for roff: no character is taken for a request, an escape or a hyphen.
+// Escapes text for roff, so that no character becomes a request, an escape or a hyphen.
 std::string roff(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -27,7 +27,7 @@ std::string roff(std::string_view text) {
   return out.starts_with('.') ? "\\&" + out : out;
 }
 
-// "-p, --prompt TEXT", without the spaces that align a column.
+// Returns an option's left column, such as "-p, --prompt TEXT", without alignment.
 std::string bare_left(const Option& o) {
   const std::string left = left_column(o);
   return left.substr(left.find_first_not_of(' '));
@@ -55,7 +55,7 @@ void roff_command(const Command& c, std::string& out) {
   out += ".RE\n.fi\n";
 }
 
-std::string cell(std::string_view text) {  // of a table in Markdown
+std::string cell(std::string_view text) {  // a cell of a Markdown table
   std::string out;
   for (const char c : text) {
     if (c == '|') out += '\\';
@@ -83,7 +83,8 @@ std::string man_page(const Command& tool) {
   for (const Command& c : tool.subjects)
     if (!c.hidden) roff_command(c, out);
   out += ".SH \"OPTIONS OF EVERY COMMAND\"\n";
-  const Command& first = tool.subjects.front();  // takes a folder, so it has all of them
+  // The first command takes a folder, so it has all of them.
+  const Command& first = tool.subjects.front();
   for (const Option& o : first.options)
     if (o.section == kCommon) out += roff_option(o);
   out += ".SH ENVIRONMENT\n";

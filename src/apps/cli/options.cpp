@@ -224,10 +224,10 @@ void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRe
     if (m.tower || !m.supported || !has_product(checkpoint, m)) continue;
     const Problem problem = problem_of(m, act, x_type);
     const Policy request = request_for(problem, policy);
-    if (request.kernel.empty())
-      ++without;
+    if (request.kernel.empty()) ++without;
+    // Throws for a kernel of another CPU.
     else if (with++ == 0)
-      (void)choose_kernel(problem, host_cpu(), request);  // refuses a kernel of another CPU
+      (void)choose_kernel(problem, host_cpu(), request);
   }
   if (with == 0)
     fail("--kernel {}: it can run no module of {}; `moebius explain --why` says why", policy.kernel,

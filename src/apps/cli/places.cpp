@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-// "/a/bin" and "../share" are "/a/share".
+// Joins "/a/bin" and "../share" to "/a/share".
 std::string place_from(const std::string& program, const char* path) {
   std::string place = (std::filesystem::path(program) / path).lexically_normal().string();
   if (place.size() > 1 && place.back() == '/') place.pop_back();

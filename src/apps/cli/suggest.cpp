@@ -16,7 +16,8 @@ struct Foreign {
   std::string_view name, ours;
 };
 
-// Options of llama.cpp, vLLM and transformers. Several of ours: the first that the command has.
+// Lists options of llama.cpp, vLLM and transformers, each with ours; if several are given, the
+// first that the command has is suggested.
 constexpr Foreign kForeignOptions[] = {
     {"--n-predict", "--max-tokens"},
     {"--predict", "--max-tokens"},
@@ -77,7 +78,7 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Names of commands (with their subjects) that have the option.
+// Lists the commands and subjects that have the option.
 void owners_of(const Command& command, std::string_view option, std::vector<std::string>& out) {
   if (command.subjects.empty() && command.find(option) != nullptr && !command.hidden)
     out.push_back(command.name);
@@ -107,7 +108,7 @@ std::string nearest(std::string_view wanted, std::span<const std::string> names)
   std::string best;
   size_t best_distance = std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& name : names) {
-    // The beginning or an extension of a name is near whatever its length.
+    // A prefix or an extension of a name is near, whatever its length.
     const bool prefix = wanted.size() > 3 &&
                         (name.starts_with(wanted) || wanted.starts_with(name)) && name.size() > 3;
     const size_t distance = prefix ? 1 : edit_distance(wanted, name);
@@ -166,7 +167,7 @@ std::string unknown_option(const Command& tool, const Command& command, std::str
     if (command.find(f.ours) != nullptr) return fmt::format("{}; ours is `{}`", head, f.ours);
     ours = f.ours;
   }
-  constexpr size_t kFew = 3;  // commands that a sentence names
+  constexpr size_t kFew = 3;  // most commands that a sentence lists
   std::vector<std::string> owners, names;
   if (!ours.empty()) owners_of(tool, ours, owners);
   if (!owners.empty() && owners.size() <= kFew)
