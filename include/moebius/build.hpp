@@ -111,7 +111,7 @@ class MoeBuilder {
   // Thread-safe: experts may come in any order and from any thread. Throws Error for tensors that
   // do not fit the scheme.
   void set_expert(size_t id, const std::vector<Tensor>& tensors);
-  // Returns the layer. Throws Error that names the experts that are missing, or when called twice.
+  // Returns the layer. Throws Error that names an expert that is missing, and when called twice.
   Moe finish();
 
  private:

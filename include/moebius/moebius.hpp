@@ -92,8 +92,8 @@ struct Options {
   bool round_robin = false;
   ActivationRows rows = ActivationRows::kDeclared;
   Progress progress;  // ignored by build::MoeBuilder, whose caller knows the progress
-  // "" or "cpu"; "cuda": layers of a folder run on a GPU (docs/gpu.md), with the GPU's kernels;
-  // `threads` and `kernel` then have no effect.
+  // "" or "cpu"; "cuda": layers of a folder run on a GPU (docs/gpu.md), where `kernel` names a
+  // kernel of the GPU and `threads` has no effect.
   std::string device;
 };
 

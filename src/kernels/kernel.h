@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2. A kernel is a plain record: facts that selection looks at, and functions that fill a
-// block of y[M,N] = x[M,K] * w[N,K]^T. Everything that knows an instruction set sits behind it.
-// Kernels get no threads, no allocator, no choice. Plain data only: this header is included by
-// units compiled for any instruction set, so it defines no function.
+// WAIST 2: the interface of kernels, the code that is written for one instruction set. A kernel is a
+// plain record: facts by which it is chosen (kernels/oracle.h), and functions that compute blocks of
+// y[M,N] = x[M,K] * w[N,K]^T for M rows of activations and N outputs. The functions are pure: they
+// start no threads, allocate nothing, cannot fail, and may be called from any thread at once as long
+// as they write different memory. Plain data only: this header is included by units compiled for any
+// instruction set.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
-//          code_at(n, k)                              where one element of it lies
+//          code_at(n, k)                              offset of one element in packed bytes
 //   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
-//          make_row_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
+//          make_row_panel(prepared rows, ids) -> panel    once per group of rows for one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
 //
-// Prepared rows are stored at a stride of row_bytes, each row self-contained (codes and scales), so
-// rows may be prepared by any thread and picked by id. A panel holds the M picked rows in the
-// kernel's own tile order.
+// prepare_rows quantizes rows of x. Prepared rows are stored at a stride of row_bytes, each row with
+// its codes and scales, so that any thread may prepare them and experts may pick them by id. A row
+// panel holds the M picked rows in the kernel's own tile order; its layout is private to the kernel.
 //
-// Alignment. Memory that a kernel lays out itself begins at a multiple of 64 bytes: packed, data,
-// panel, scratch, and row 0 of prepared rows (row i lies i * row_bytes behind it). Memory that
-// others lay out has the alignment of its elements: x, y, ids, columns, group_ends; the codes and
-// scales of a QuantMatrix have none at all. The fields below repeat it.
+// Alignment. Memory that a kernel lays out begins at a multiple of 64 bytes: packed, data, panel,
+// scratch, and row 0 of prepared rows (row i begins i * row_bytes after it). Memory that others lay
+// out is aligned for its elements: x, y, ids, columns, group_ends; codes and scales of a QuantMatrix
+// have any alignment. The fields below repeat it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +30,7 @@
 
 namespace moebius {
 
+// How close a kernel's result is to the reference (quant/reference.h).
 enum class Numerics : uint8_t {
   kExact,        // bytes equal to the reference
   kReordered,    // same operations in another fixed order: bounded error
@@ -54,6 +57,7 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
+// Arguments of Kernel::pack, which packs rows of one weight matrix.
 struct PackArgs {
   const Problem* problem;
   const QuantMatrix* w;  // codes and scales of any alignment
@@ -88,16 +92,19 @@ MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
   return two_level ? both_scales(w.act.global_scale, w.global_scale) : w.global_scale;
 }
 
+// Arguments of Kernel::prepare_rows, which quantizes M rows of x.
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
   // Aligned to 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type.
   const float* x;
   size_t ldx, M;
-  // [M] rows at a stride of row_bytes; address: a multiple of 64, plus a multiple of row_bytes
+  // Receives [M] prepared rows at a stride of row_bytes; address: a multiple of 64, plus a multiple
+  // of row_bytes.
   uint8_t* rows;
 };
 
+// Arguments of Kernel::make_row_panel, which arranges M prepared rows for gemm.
 struct RowPanelArgs {
   const Problem* problem;
   const PackedMatrix* w;  // read for its column order
@@ -107,6 +114,7 @@ struct RowPanelArgs {
   uint8_t* panel;  // aligned to 64; receives row_panel_bytes(problem, M) bytes
 };
 
+// Arguments of Kernel::gemm, which computes outputs [n0, n1) of M rows.
 struct GemmArgs {
   const PackedMatrix* w;
   const uint8_t* panel;  // aligned to 64
@@ -119,6 +127,7 @@ struct GemmArgs {
   const PackedMatrix* next = nullptr;
 };
 
+// One kernel. Functions are null in records of other architectures, which have the facts only.
 struct Kernel {
   const char* name;   // "arm_i8mm"
   const char* codec;  // how packed weights are stored: "int4", "int8", "bf16", ...
@@ -127,8 +136,10 @@ struct Kernel {
   size_t n_step;      // output columns per tile
   // Returns null, or why the kernel cannot compute the problem.
   const char* (*supports)(const Problem&);
+  // The functions below require a problem that supports() accepts.
   Numerics (*numerics)(const Problem&);
-  // Size functions also accept 0 outputs (N) and 0 rows (M).
+  // Returns the bytes of the packed matrix. Like row_bytes, row_panel_bytes and scratch_bytes it
+  // also accepts 0 outputs (N) and 0 rows (M).
   size_t (*packed_bytes)(const Problem&);
   void (*pack)(const PackArgs&);
   size_t (*row_bytes)(const Problem&);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixture-of-experts layer for all schemes. Each projection of each expert has its own kernel. A
-// call routes tokens, groups rows by expert, prepares each token once per distinct form of x,
-// multiplies, applies the activation, and combines the experts' results.
+// call routes tokens (chooses top_k experts for each, one per slot), groups rows by expert, prepares
+// each token once per distinct form of x, multiplies, applies the activation, and combines the
+// experts' results.
+//
+// Experts have global ids, as in the checkpoint, and local indices on this rank; T is the number of
+// tokens of a call. Several ranks (processes or threads) may run a layer together (MoeSplit).
 //
 // For token t: y = sum over its slots, in ascending expert id, then slot, of fma(weight,
 // down(act(gate(x), up(x))), y), then + shared expert, then + the weight of identity experts times
 // x, then one rounding to the type of y. Bytes do not depend on the number of threads or on the
-// other tokens.
+// other tokens. An identity expert returns its input.
 //
 // Use: construct from a plan, pass the weights (set_expert: in any order, from any thread, once per
 // expert), call finish(), then forward_*, from any thread.
@@ -29,6 +33,7 @@
 
 namespace moebius {
 
+// Kernels and problems of one expert's matrices, chosen at load.
 struct ExpertPlan {
   ProjectionPlan gate;  // without a kernel if the activation is not gated
   ProjectionPlan up, down;
@@ -51,6 +56,7 @@ struct MoeSplit {
 MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, size_t spread_place,
                    std::string_view what);
 
+// Everything a layer is constructed from, except weights.
 struct MoePlan {
   MoeSpec spec;
   std::vector<ExpertPlan> plans;  // the distinct plans of experts; usually one
@@ -69,7 +75,7 @@ struct MoePlan {
   std::string name;        // used in messages
 };
 
-// Weights of one expert. The views must live during the call only.
+// Weights of one expert, as a format reader returns them. The views must live during the call only.
 struct ExpertWeights {
   const QuantMatrix* gate = nullptr;  // null if not gated
   const QuantMatrix* up = nullptr;
@@ -80,12 +86,14 @@ struct ExpertWeights {
         down_output = 0;  // scales of output fake quantization; 0: none
 };
 
+// Parameters of the router; a vector is empty if the spec does not use it.
 struct RouterWeights {
   std::vector<float> bias;          // [experts + zero experts] correction bias
-  std::vector<float> expert_scale;  // [experts]
-  std::vector<int32_t> table;       // [rows, top_k]
+  std::vector<float> expert_scale;  // [experts] factor of each expert's weight
+  std::vector<int32_t> table;       // [rows, top_k] expert ids by token id, for routing by table
 };
 
+// Options of one forward call.
 struct MoeOptions {
   MoeExchange* exchange = nullptr;  // required if ranks run the layer together
   const AmaxReduce* amax_reduce =
@@ -150,9 +158,11 @@ class MoeLayer {
   // An expert that is packed while the layer runs. Must be destroyed before the layer.
   class StagedExpert;
   size_t expert_bytes(size_t plan) const;  // packed bytes of an expert with plan `plan`
+  // Makes an expert of this plan in the given memory; allocates if that is empty.
   std::unique_ptr<StagedExpert> stage(size_t plan, ExpertMemory memory) const;
   // Packs the weights into `staged`. Thread-safe, also while the layer runs.
   void fill_staged(StagedExpert& staged, const ExpertWeights& weights) const;
+  // Returns the memory of an expert that is not placed.
   static ExpertMemory take_memory(std::unique_ptr<StagedExpert> staged);
   // Replaces the experts in places, on all ranks alike and between calls. expert_of: [physical] the
   // new global ids. changed: [local] the new packed expert of a place, null: unchanged. Returns the
