@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of `moebius bench`. What they ask for is done by a program of its own, moebius-bench (src/bench), which
-// has the same table of commands; the tool parses, shows help and starts it.
+// The options of `moebius bench`. What they ask for is done by a program of its own, moebius-bench
+// (src/bench), which has the same table of commands; the tool parses, shows help and starts it.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -51,7 +51,7 @@ struct BenchOptions {
 struct BenchEngineOptions {
   ModelRunOptions model;
   std::string trace;  // file; empty: made up
-  // Of a trace that is made up: Poisson arrivals, lengths around these.
+  // A trace that is made up has Poisson arrivals, and lengths around these.
   size_t requests = 32;
   double rate = 16;  // requests per second
   size_t prompt = 128, new_tokens = 64;
@@ -64,7 +64,8 @@ struct BenchEngineOptions {
   bool json = false;
 };
 
-// What each subject does; returns the exit code. The tool has none of them.
+// Functions that run each subject of `moebius bench` and return the exit code. All are null in the
+// tool itself.
 struct BenchActions {
   using Run = int (*)(const BenchOptions& options, std::ostream& out);
   Run roof = nullptr, kernel = nullptr, linear = nullptr, moe = nullptr, attention = nullptr,

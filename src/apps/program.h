@@ -6,7 +6,8 @@ namespace moebius {
 
 struct BenchActions;
 
-// What main does; returns the exit status. With `bench`, the words are those behind `moebius bench`.
+// Does the work of main and returns the exit status. With `bench`, the words are those after
+// `moebius bench`.
 int run_program(int argc, char** argv, const BenchActions* bench = nullptr);
 
 }  // namespace moebius

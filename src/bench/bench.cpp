@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the subjects of `moebius bench` do, by device and by options.
+// Runs the subjects of `moebius bench`, chosen by device and options.
 #include "bench/bench.h"
 
 #include <algorithm>
@@ -43,7 +43,8 @@ int bench_attention(const BenchOptions& o, std::ostream& out) {
   return run_bench_attention(o, out);
 }
 
-// Returns the options with what is measured: the folder, the bundled model where none is given, or --synthetic.
+// Returns the options with what is measured: the folder, the bundled model where none is given, or
+// --synthetic.
 BenchOptions settled(BenchOptions o) {
   if (o.synthetic.empty()) {
     if (o.folder.empty()) o.folder = bundled_folder();

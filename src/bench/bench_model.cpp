@@ -207,7 +207,7 @@ class ModelBench {
   const Checkpoint& checkpoint_;
   BenchRandom random_;
   RankSplit split_;
-  // With several ranks: the planner's question with measured costs.
+  // Set for several ranks: the planner's question with measured costs.
   std::optional<RankQuestion> question_;
   std::shared_ptr<Runtime> runtime_;  // with several ranks: rank 0's runtime
   std::unique_ptr<RankThreads> followers_;
@@ -467,8 +467,8 @@ class ModelRun {
     return j;
   }
 
-  // Returns the estimate for all layers of a --synthetic model. Layers are alike; the embedding and the output
-  // projection are measured whole.
+  // Returns the estimate for all layers of a --synthetic model. Layers are alike; the embedding and
+  // the output projection are measured whole.
   std::string whole_model(std::span<const ModelRow> rows) const {
     const size_t all = synthetic_layers(options_.synthetic), here = bench_.model().layers();
     const double times = static_cast<double>(all) / static_cast<double>(here);

@@ -64,12 +64,11 @@ struct AttentionRequest {
     std::unique_ptr<LinearOp> up;
   };
   std::unique_ptr<Latents> latents = nullptr;
-  // Place of compressed keys and values (entries); unused if spec.ratio is 0
+  // Place of compressed keys and values (entries); unused if spec.ratio is 0.
   KvPlace entries = {};
 };
 
-// Describes the operation that compresses keys of several tokens into one
-// (nn/compressor.h).
+// Describes the operation that compresses keys of several tokens into one (nn/compressor.h).
 struct CompressorRequest {
   CompressorSpec spec;
   std::vector<float> bias;
@@ -83,8 +82,8 @@ struct CompressorRequest {
   KvPlace keys, sources;
 };
 
-// Describes a lookup of table rows by hashes of the last tokens. `place` keeps the tokens
-// of each sequence that the hash of its next token needs.
+// Describes a lookup of table rows by hashes of the last tokens. `place` keeps the tokens of each
+// sequence that the hash of its next token needs.
 struct NGramRequest {
   NGramHash hash;
   int64_t eos = 0;
@@ -92,6 +91,7 @@ struct NGramRequest {
   KvPlace place;
 };
 
+// Describes one mixture of experts, or a dense MLP, for Device::moe.
 struct MoeRequest {
   const MoeBlock* block;
   MoePart part = MoePart::kBlock;
@@ -103,11 +103,14 @@ struct MoeRequest {
   std::vector<uint32_t> expert_of = {};
   size_t here = 0;
 };
+// The operations of a mixture of experts.
 struct MoeOps {
   std::unique_ptr<ExpertsOp> experts;
   std::unique_ptr<LinearOp> router;  // null for a dense MLP
 };
 
+// One device. Layers are made by one thread while a model is loaded; steps that run at the same
+// time use different queues (Step::queue).
 class Device {
  public:
   virtual ~Device() = default;

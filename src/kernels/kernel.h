@@ -30,7 +30,7 @@
 
 namespace moebius {
 
-// How close a kernel's result is to the reference (quant/reference.h).
+// Distance of a kernel's results from those of the reference (quant/reference.h).
 enum class Numerics : uint8_t {
   kExact,        // bytes equal to the reference
   kReordered,    // same operations in another fixed order: bounded error

@@ -187,8 +187,8 @@ void settle_folders(Command& command) {
     }
 }
 
-// Becomes the program of a command that has one of its own, beside this program: `moebius bench roof` is
-// `moebius-bench roof`. Throws Error where it cannot be started.
+// Becomes the program of a command that has one of its own, beside this program: `moebius bench
+// roof` is `moebius-bench roof`. Throws Error where it cannot be started.
 int become_program_of(const Command& command, Words args) {
   const std::string word = command.name.substr(0, command.name.find(' ')), name = "moebius-" + word,
                     folder = program_folder(), path = join_path(folder, name);
@@ -242,7 +242,7 @@ Command& parse_words(Command& tool, Words args) {
   return command;
 }
 
-// What the words do not say.
+// Adds what the command line does not say: environment variables and defaults.
 void complete(Command& command) {
   narrow_cpu_by_environment();
   read_environment(command);

@@ -16,7 +16,8 @@ struct BenchActions;
 // positional argument. After "--" every word is positional.
 Command& parse_command_line(Command& tool, std::span<const std::string> args);
 
-// What the words mean, done: returns the exit code. Without `bench`, `moebius bench` is what another program does.
+// Runs the command that the words mean and returns the exit code. Without `bench`, `moebius bench`
+// is left to another program.
 int run_command_line(std::span<const std::string> args, const BenchActions* bench = nullptr);
 
 }  // namespace moebius

@@ -84,7 +84,7 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
 struct LayerCost {
   // without routed experts
   double cut_bytes = 0, whole_bytes = 0, cut_macs = 0, whole_macs = 0;
-  // Of one expert.
+  // Bytes and multiply-adds of one expert.
   double expert_bytes = 0, expert_macs = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks come to run a model together: each loads its part and waits for the others; then rank 0
-// is used like any model, and the others follow it.
+// Makes ranks run a model together: each loads its part and waits for the others; then rank 0 is
+// used like any model, and the others follow it.
 //
 //   auto model = load_rank(checkpoint, options, say);   // on every rank, options.ranks set
 //   if (!options.ranks->leader()) model->follow();      // until rank 0's model is gone
