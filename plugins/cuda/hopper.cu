@@ -242,8 +242,8 @@ __device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int 
   const uint8_t* row = s.codes + static_cast<size_t>(n) * s.row_bytes;
   switch (s.code) {
     case CodeType::kInt4Offset:
-      return ((row[k / 2] >> (4 * (k % 2)) & 15u) + 8u) & 15u;  // converts value + 8 to two's
-                                                                // complement
+      // Converts value + 8 to two's complement.
+      return ((row[k / 2] >> (4 * (k % 2)) & 15u) + 8u) & 15u;
     case CodeType::kFp4:
       return row[k / 2] >> (4 * (k % 2)) & 15u;
     case CodeType::kInt8Offset:
@@ -340,7 +340,7 @@ void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
                blocks = (routes ? 1 : 0) + (rows ? a.T : 0);
   if (blocks == 0) return;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
-  // each thread has eight numbers
+  // Each thread has eight numbers.
   const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);
   const int routing_threads = n <= 256 ? 256 : n <= kFew || !rows ? 1024 : 512;
   const int threads = routes ? std::max(routing_threads, row_threads) : row_threads;

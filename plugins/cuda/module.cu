@@ -281,9 +281,8 @@ double graph_microseconds(CudaStatus (*run)(void*, size_t, void*), void* context
     if (const CudaStatus status = run(context, i, s.stream); status != CudaStatus::kOk)
       throw Failure{status, last_words};
   };
-  for (size_t i = 0; i < count; ++i)
-    call(i);  // loads kernels and allocates memory before the
-              // capture
+  // Loads kernels and allocates memory before the capture.
+  for (size_t i = 0; i < count; ++i) call(i);
   check(cudaStreamSynchronize(s.stream), "device");
   cudaGraph_t graph{};
   cudaGraphExec_t exec{};

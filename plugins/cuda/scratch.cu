@@ -32,8 +32,8 @@ struct Capture {
 }  // namespace
 
 Scratch& scratch() {
-  static auto* all =
-      new Scratch;  // never destroyed: the driver is gone before static destructors run
+  // Never destroyed: the driver is gone before static destructors run.
+  static auto* all = new Scratch;
   return *all;
 }
 

@@ -10,8 +10,8 @@ namespace moebius {
 
 struct BenchActions;
 
-// The tool itself: a command whose subjects are the commands, in the order of the documents. Without `bench`, the
-// subjects of `bench` have no action.
+// Returns the tool itself: a command whose subjects are the commands, in the order of the
+// documents. Without `bench`, the subjects of `bench` have no action.
 Command make_tool(const BenchActions* bench = nullptr);
 
 std::string last_word(const std::string& name);  // returns "moe" of "bench moe"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line. Results on stdout, everything else on stderr; exit codes stand in command.h,
-// the commands in commands.cpp.
+// Runs the command line. Results go to stdout, everything else to stderr; exit codes are in
+// command.h, the commands in commands.cpp.
 #include "apps/program.h"
 
 #include <fcntl.h>
@@ -22,14 +22,14 @@
 namespace moebius {
 namespace {
 
-// A descriptor that is closed would be the next file's; what is meant for the user must not go
-// there. Reading and writing them fails as before.
+// Keeps closed standard descriptors from being reused by the next file that is opened, so that
+// messages do not get into it. Reading and writing them fails as before.
 void hold_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-// Words that are there when memory is not.
+// Prints a failure even if there is no memory to format it.
 void say_failure(const char* kind, const char* what) noexcept {
   try {
     put_on_stderr(fmt::format("moebius: {}{}{}\n", rank_label(), kind, what));
@@ -46,7 +46,7 @@ int run_program(int argc, char** argv, const BenchActions* bench) {
   hold_standard_descriptors();
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGPIPE, SIG_DFL);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit: writing fails, in words
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit makes writing fail with an error
   try {
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
     if (bench != nullptr) words.insert(words.begin(), "bench");
@@ -63,7 +63,7 @@ int run_program(int argc, char** argv, const BenchActions* bench) {
     return kExitFailed;
   } catch (const std::system_error& e) {
     const bool full = e.code() == std::errc::resource_unavailable_try_again ||
-                      e.code() == std::errc::not_enough_memory;  // no thread, no page
+                      e.code() == std::errc::not_enough_memory;  // no thread, or no page of memory
     say_failure(full ? "out of memory: " : "unexpected error: ", e.what());
     return full ? kExitFailed : kExitDied;
   } catch (const std::exception& e) {

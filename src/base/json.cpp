@@ -109,8 +109,8 @@ class Builder final : public JsonHandler {
   bool on_array_end() override { return close(); }
   JsonTree tree;
   size_t most_values = SIZE_MAX;
-  std::map<size_t, double> not_finite;  // value of each null that replaces a number, by the null's
-                                        // index
+  // Value of each null that replaces a number, by the null's index.
+  std::map<size_t, double> not_finite;
 
  private:
   size_t nulls = 0;
@@ -224,7 +224,7 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
 
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth) {
-  // nlohmann's parser takes a zero byte for the end of the text and skips a byte order mark; JSON
+  // Nlohmann's parser takes a zero byte for the end of the text and skips a byte order mark; JSON
   // allows neither.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail("{}: malformed JSON: zero byte at {}", what, zero);

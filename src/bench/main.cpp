@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// moebius-bench: what `moebius bench` starts.
+// Starts moebius-bench, the program that `moebius bench` runs.
 #include "apps/program.h"
 #include "bench/bench.h"
 

@@ -170,7 +170,7 @@ std::string hash_of_file(const std::string& path) {
 
 std::string with_member(const std::string& text, std::string_view key, const std::string& value) {
   const ObjectText t(text);
-  // position after the brace
+  // Position after the brace.
   size_t at = t.skip_space(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) + 1;
   const size_t first = t.skip_space(at);
   // The first member shows the layout: on the line of the brace, all members share that line.

@@ -268,8 +268,8 @@ class Expander {
   const std::string layout_;  // stated by the user; may be empty
   ModuleMap& map_;
   uint64_t E_, H_, I_;
-  std::map<Key, size_t> modules_;  // modules of experts that are stored one by one; filled on first
-                                   // use
+  // Modules of experts that are stored one by one; filled on first use.
+  std::map<Key, size_t> modules_;
 };
 
 }  // namespace

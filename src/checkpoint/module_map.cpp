@@ -372,8 +372,8 @@ class Mapper {
   std::span<const RoleAlias> aliases_;
   bool cache_scales_;
   ModuleMap map_;
-  std::unordered_map<std::string_view, size_t> by_name_;  // the keys are views of the tensors'
-                                                          // names
+  // The keys are views of the tensors' names.
+  std::unordered_map<std::string_view, size_t> by_name_;
   std::unordered_map<std::string, size_t> fused_by_key_;
   std::vector<FusedTensors> fused_;
   struct ExtraLayer {

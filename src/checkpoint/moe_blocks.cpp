@@ -146,9 +146,8 @@ class Builder {
       if (b.experts.empty() || b.layer < 0 || static_cast<size_t>(b.layer) >= by_layer.size())
         continue;
       const MoeBlock*& slot = by_layer[static_cast<size_t>(b.layer)];
-      if (slot != nullptr && lenient(family_))
-        continue;  // the encoder and the decoder may have a
-                   // layer of this number
+      // The encoder and the decoder may have a layer of this number.
+      if (slot != nullptr && lenient(family_)) continue;
       if (slot != nullptr)
         fail("{}: layer {} has the experts of both {} and {}; expected one block", in_.folder,
              b.layer, slot->name, b.name);

@@ -370,7 +370,7 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
     a.kind = activation_from_name(named);
     c.other_activation = a;
     a.kind = ActivationKind::kSilu;
-    // transformers documents 0 as no limit, but its code clamps to 0.
+    // The documentation of transformers says that 0 is no limit, but its code clamps to 0.
     if (!(limit > 0)) fail("{} is {}; expected a positive number", f.label("swiglu_limit"), limit);
     a.limit = limit;
     return;

@@ -98,7 +98,7 @@ Cut cut_of(const Module& m, Cut second) {
       last == "kv_b_proj")
     return Cut::kOutputs;
   if (last == "o_proj") return second;
-  // every rank has low-rank projections, gates of shared experts and state-space parameters
+  // Every rank has low-rank projections, gates of shared experts and state-space parameters.
   return Cut::kWhole;
 }
 
@@ -171,8 +171,8 @@ TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, ui
       if (outputs)
         return role == Role::kWeightZeroPoint ? zero_point_rows(plan, begin, n)
                                               : cover(0, begin, n, plan.block_n);
-      if (plan.groups == 1 || plan.act_order)
-        return {};  // one scale per channel, or every slice needs columns of all groups
+      // One scale per channel, or every slice needs columns of all groups.
+      if (plan.groups == 1 || plan.act_order) return {};
       return cover(1, begin, n, plan.block_k);
     case Role::kWeightGIdx:
       return outputs ? TensorSlice{} : TensorSlice{0, begin, n};

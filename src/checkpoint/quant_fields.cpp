@@ -10,8 +10,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMaxUnknown =
-    100;  // most warnings about unknown members: a hostile config must not fill the screen
+// Most warnings about unknown members: a hostile config must not fill the screen.
+constexpr size_t kMaxUnknown = 100;
 
 std::string show(const Json& value) {
   if (value.is_string()) return "'" + printable(value.as_string(), 80) + "'";

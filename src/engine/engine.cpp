@@ -85,7 +85,7 @@ Engine::~Engine() {
   try {
     for (const auto& f : pending_steps_) backend_.collect(f->ticket, output_);
   } catch (const std::exception&) {
-    // the failure was reported already
+    // The failure was reported already.
   }
   for (const auto& s : sequences_) kv_.clear(s->kv);
 }
@@ -135,8 +135,8 @@ uint64_t Engine::add(Request request) {
   }
   const std::lock_guard lock(inbox_mutex_);
   inbox_.reserve(inbox_.size() + answers);
-  cancels_.reserve(cancels_.size() + live_ + answers);  // reserved here so that cancel() cannot
-                                                        // fail
+  // Reserved here so that cancel() cannot fail.
+  cancels_.reserve(cancels_.size() + live_ + answers);
   for (auto& s : made) {
     s->id = next_id_;
     inbox_.push_back(std::move(s));
@@ -184,7 +184,7 @@ void Engine::take_inbox(StepReport& report) {
   const std::lock_guard lock(inbox_mutex_);
   sequences_.reserve(sequences_.size() + inbox_.size());
   report.results.reserve(sequences_.size() + inbox_.size());
-  // new requests: admission looks again
+  // New requests: admission looks again.
   if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;
   size_t taken = 0;
   const auto drop_taken = [&] {
@@ -193,9 +193,9 @@ void Engine::take_inbox(StepReport& report) {
   try {
     for (; taken < inbox_.size(); ++taken) {
       Sequence& s = *inbox_[taken];
-      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;  // a new client starts at the least
-                                                           // counter, so that it does not catch up
-                                                           // on time before it came
+      // A new client starts at the least counter, so that it does not catch up on time before it
+      // came.
+      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;
       for (const auto& [name, c] : clients_) least = std::min(least, c.tokens);
       s.client = &clients_.try_emplace(s.request->client, Client{least, 0}).first->second;
       ++s.client->sequences;

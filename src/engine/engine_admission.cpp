@@ -10,10 +10,10 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kLevelPerWaiting = 30'000'000'000;  // nanoseconds of waiting that gain a level
-                                                       // of priority
-constexpr size_t kLogprobRows = 32;  // rows per step of a prompt whose log-probabilities are
-                                     // requested
+// Nanoseconds of waiting that gain a level of priority.
+constexpr uint64_t kLevelPerWaiting = 30'000'000'000;
+// Rows per step of a prompt whose log-probabilities are requested.
+constexpr size_t kLogprobRows = 32;
 
 }  // namespace
 
@@ -184,9 +184,8 @@ void Engine::plan() {
     owners.push_back(s.get());
   }
   if (prompts.empty()) return plan_drafts_of(decode);
-  for (const auto& s : sequences_)
-    s->draft_rows.clear();  // a step with prompts is long enough
-                            // without drafts
+  // A step with prompts is long enough without drafts.
+  for (const auto& s : sequences_) s->draft_rows.clear();
   PlanLimits limits;
   limits.stretch = options_.stretch;
   limits.max_step = options_.max_step * 1e9;

@@ -139,7 +139,7 @@ void Engine::give_logits(PendingStep& step) const {
     if (rows == 0) continue;
     asked += rows;
     const Candidates* candidates =
-        // the sequence then has a single row
+        // The sequence then has a single row.
         !output_.candidates.empty() && output_.candidates[asked - 1]
             ? &*output_.candidates[asked - 1]
             : nullptr;

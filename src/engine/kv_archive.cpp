@@ -12,10 +12,10 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kTailTokens = 16;  // tokens that name an unfinished block; a shorter one is not
-                                    // kept
-constexpr size_t kStateEvery = 4;   // blocks between two stored states
-constexpr size_t kExpected = 8;     // blocks that are read ahead
+// Tokens that name an unfinished block; a shorter one is not kept.
+constexpr size_t kTailTokens = 16;
+constexpr size_t kStateEvery = 4;  // blocks between two stored states
+constexpr size_t kExpected = 8;    // blocks that are read ahead
 
 std::span<const uint8_t> bytes_of_ids(std::span<const int32_t> tokens) {
   return {reinterpret_cast<const uint8_t*>(tokens.data()), tokens.size_bytes()};
@@ -230,9 +230,8 @@ bool KvArchive::load(const std::string& name, const KvFile& expected, bool prefi
   };
   bool good = equal();
   if (good && found != nullptr) {
-    if (!found->empty() && *found != file.tokens)
-      return false;  // tokens differ: the file was
-                     // written at another time
+    // Tokens differ: the file was written at another time.
+    if (!found->empty() && *found != file.tokens) return false;
     *found = file.tokens;
   }
   good = good && backend_.write_block(file.kind, id, file.length, [&](std::span<uint8_t> bytes) {

@@ -34,7 +34,7 @@ uint64_t order_of(const timespec& time) {
 // Returns the names in a folder without "." and "..".
 std::vector<std::string> names_in(int folder) {
   std::vector<std::string> out;
-  // a new descriptor reads from the start
+  // A new descriptor reads from the start.
   const int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return out;
   const std::unique_ptr<DIR, int (*)(DIR*)> list(fdopendir(fd), closedir);
@@ -151,7 +151,7 @@ int write_kv_folder(int fd, std::span<const uint8_t> bytes) {
 KvFolderLock::KvFolderLock(int fd) : fd_(fd) {
   for (int i = 0; i < kLockTries && !held; ++i) {
     held = flock(fd_, LOCK_EX | LOCK_NB) == 0;
-    // the file system has no locks: the process counts as alone
+    // The file system has no locks: the process counts as alone.
     if (!held && errno != EWOULDBLOCK && errno != EINTR) held = true;
     if (!held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

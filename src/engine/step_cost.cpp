@@ -6,10 +6,10 @@
 namespace moebius {
 namespace {
 
-constexpr double kMemory = 1.0 / 16;                  // weight of a new value in the running means
-constexpr size_t kFirstPiece = 32;                    // rows of a step whose cost is unknown
-constexpr double kLeastRatio = 0.1, kMostRatio = 10;  // a ratio out of this range comes from a
-                                                      // machine that slept
+constexpr double kMemory = 1.0 / 16;  // weight of a new value in the running means
+constexpr size_t kFirstPiece = 32;    // rows of a step whose cost is unknown
+// A ratio out of this range comes from a machine that slept.
+constexpr double kLeastRatio = 0.1, kMostRatio = 10;
 
 double phase_of(const Profile& phases, Phase p) {
   return static_cast<double>(phases[static_cast<size_t>(p)]);

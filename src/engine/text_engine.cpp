@@ -13,8 +13,8 @@ namespace moebius {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kFirstPause{5};  // wait before a step is tried again; it
-                                                     // doubles each time
+// Wait before a step is tried again; it doubles each time.
+constexpr std::chrono::milliseconds kFirstPause{5};
 
 EngineOptions with_vocab(EngineOptions o, const Tokenizer* tokenizer) {
   if (tokenizer != nullptr) o.vocab = tokenizer->vocab_size();
@@ -163,8 +163,8 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
       fail(
           "an answer in a format ends where the format does: neither ignore_eos nor min_tokens "
           "can be asked for");
-    for (const int32_t t : request.stop_tokens)  // special tokens have no text that could be part
-                                                 // of a stop string
+    // Special tokens have no text that could be part of a stop string.
+    for (const int32_t t : request.stop_tokens)
       if (tokenizer_ != nullptr && tokenizer_->is_special(t)) rules.end_tokens.push_back(t);
     request.constraint = [masks = masks(), rules] {
       return make_grammar_constraint(masks, rules.grammar, rules.end_tokens);

@@ -69,7 +69,7 @@ constexpr MeasuredShare kMeasured[] = {
     {"arm_neon/fp4", kFp4, 32, 23, kV1},
     {"arm_neon/f32", kFp4, 16, 4, kV1},
     {"arm_neon/f32", kFp4, 32, 5, kV1},
-    // end of the written rows
+    // End of the written rows.
 };
 
 CodeType measured_code(const Problem& p) {

@@ -125,8 +125,8 @@ void Attention::run(size_t index, AttentionScratch& s) {
 void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
   const size_t all_rows = job.task.heads * job.M;
-  for (size_t i = 0; i < all_rows; ++i) {  // the sink counts once, with the first segment that a
-                                           // row sees
+  // The sink counts once, with the first segment that a row sees.
+  for (size_t i = 0; i < all_rows; ++i) {
     const size_t head = job.task.head + i / job.M, m = i % job.M;
     const bool sink = !spec.sinks.empty() &&
                       first_segment(spec, job.rows, job.task.begin + m / job.rep) == segment;
@@ -205,7 +205,7 @@ void Attention::attend_block(const Job& job, size_t block, size_t index, const u
   const size_t head = job.task.head + index, first = index * job.M;
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
-  // every row sees the whole block
+  // Every row sees the whole block.
   const bool whole = oldest.last == kKeyBlock && newest.first == 0;
   for (size_t m = 0; m < job.M && !whole; ++m) {
     const Seen seen = seen_keys(spec, job.position + m / job.rep, block);
@@ -244,7 +244,7 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
            s.scratch, then});
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
-  // every row sees the whole block
+  // Every row sees the whole block.
   const bool whole = oldest.last == kKeyBlock && newest.first == 0;
   const float *key_scales = plan_.kv.key_scales(data, head),
               *value_scales = plan_.kv.value_scales(data, head);

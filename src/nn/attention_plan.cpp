@@ -11,8 +11,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kTaskRows = 128;      // scores, sums and panels of so many rows stay in the
-                                       // nearest caches
+// Scores, sums and panels of so many rows stay in the nearest caches.
+constexpr size_t kTaskRows = 128;
 constexpr size_t kLeastRows = 32;      // smaller tasks would read the same keys too often
 constexpr size_t kTasksPerThread = 4;  // so that all threads finish at about the same time
 constexpr size_t kUnknownThreads = 32;

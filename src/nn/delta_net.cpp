@@ -109,7 +109,7 @@ void DeltaNet::finish(const RecurrentRows& r, const float*, size_t t) const noex
   const RowFunctions& f = row_functions();
   const size_t V = spec_.value_dim;
   const float* z = r.in + t * shape().in + spec_.channels();
-  // outputs overwrite inputs that are no longer needed
+  // Outputs overwrite inputs that are no longer needed.
   float *y = r.out + t * spec_.values(), *gate = r.mixed + t * shape().mixed;
   normalize(weights_.norm, type_, y, V, y, V, spec_.value_heads, V);
   f.activate(RowActivation{spec_.gate}, nullptr, z, gate, spec_.values());

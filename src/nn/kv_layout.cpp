@@ -97,8 +97,8 @@ void codes_of(KvType type, float scale, const float* x, size_t n, uint8_t* codes
   RowEncode how{fp8 ? RowCode::kFp8 : RowCode::kInt, XType::kF32, XType::kF32};
   how.low = -top_of(type), how.high = top_of(type), how.group = n;
   row_functions().encode(how, x, n, &scale, nullptr, codes);
-  const uint32_t turned = f32_bits(scale);  // the kernels' weights have no negative zero, but keys
-                                            // and values do
+  // The kernels' weights have no negative zero, but keys and values do.
+  const uint32_t turned = f32_bits(scale);
   for (size_t i = 0; fp8 && i < n; ++i)
     codes[i] = static_cast<uint8_t>(codes[i] | ((f32_bits(x[i]) ^ turned) >> 24 & 0x80u));
 }

@@ -42,8 +42,8 @@ void LightningAttention::scan(const RecurrentRows& r, std::span<const RecurrentR
 void LightningAttention::finish(const RecurrentRows& r, const float*, size_t t) const noexcept {
   const size_t n = spec_.features();
   const float* gate = r.in + t * shape().in + 3 * n;
-  float *y = r.out + t * n, *g = r.mixed + t * shape().mixed;  // outputs overwrite inputs that are
-                                                               // no longer needed
+  // Outputs overwrite inputs that are no longer needed.
+  float *y = r.out + t * n, *g = r.mixed + t * shape().mixed;
   constexpr RowActivation kAct{RowFunction::kSigmoid};
   normalize(norm_, type_, y, n, y, n, 1, n);
   row_functions().activate(kAct, nullptr, gate, g, n);

@@ -22,8 +22,8 @@ struct LinearLayer::Call {
   Arena arena{};
   Area<float> amax{};      // [rows] maxima of the rows, later the scales made of them
   Area<uint8_t> panels{};  // [panel][batch]
-  Area<size_t> panel_at{},
-      row_panel_bytes{};  // [panel] offset of its first batch and distance between batches
+  // [panel] offset of its first batch and distance between batches.
+  Area<size_t> panel_at{}, row_panel_bytes{};
   ThreadArea<float> rows{}, tile{};
   ThreadArea<uint8_t> prepared{}, scratch{};
 

@@ -98,8 +98,8 @@ void gather_head(const LogitRow& row, std::span<const float> maxima, float least
     if (head.size() < n + kLogitBlock) head.resize(2 * n + kLogitBlock);
     int32_t* ids = head.ids.data();
     float* kept = head.logits.data();
-    for (size_t i = 0; i < logits.size(); ++i) {  // always written, but counted only where the
-                                                  // condition holds
+    // Always written, but counted only where the condition holds.
+    for (size_t i = 0; i < logits.size(); ++i) {
       ids[n] = static_cast<int32_t>(b * kLogitBlock + i);
       kept[n] = logits[i];
       n += logits[i] >= least ? 1 : 0;

@@ -19,17 +19,17 @@ constexpr size_t kBatchRowsLeast = 64, kBatchRowsMost = 256;
 // Up to this many rows, reading weights dominates: long streams of memory pay more than an even
 // split.
 constexpr size_t kStreamRows = 4;
-constexpr size_t kStreamWeights = size_t{1} << 22;  // weight bytes per stream of a dense linear
-                                                    // layer
+// Weight bytes per stream of a dense linear layer.
+constexpr size_t kStreamWeights = size_t{1} << 22;
 // Up to this many tokens, a thread takes its share of down in one block, so that every batch is one
 // long stream of weights (32 tokens on 2 threads: 5.90 ms instead of 6.33 with blocks of a
 // quarter).
 constexpr size_t kDownStreamTokens = 256;
 
 constexpr size_t kLinearTasksPerThread = 4;
-constexpr size_t kMoeTasksPerThread = 8;  // so that the last task to finish is a small part of the
-                                          // whole
-constexpr size_t kLeastColumns = 32;      // columns of a task of a mixture
+// So that the last task to finish is a small part of the whole.
+constexpr size_t kMoeTasksPerThread = 8;
+constexpr size_t kLeastColumns = 32;  // columns of a task of a mixture
 constexpr size_t kSortByInsertion = 64;
 
 // Sizes of the data that stays in the second-level cache beside the weights that stream through it.

@@ -361,7 +361,7 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   if (it == places_.end() || !settings_.moments) return {};
   const Place& place = it->second;
   const Block& b = *place.block;
-  // the same inputs for all experts
+  // All experts have these inputs.
   if (place.expert >= 0 && settings_.all_experts && !place.inner) {
     Moments m = b.input;
     if (!whole) m.hessian.clear();

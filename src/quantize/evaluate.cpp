@@ -16,9 +16,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kKept = 2048;   // most tokens per position in a file
-constexpr size_t kRanked = 256;  // tokens of a position that are sorted; more are not compared in
-                                 // order
+constexpr size_t kKept = 2048;  // most tokens per position in a file
+// Tokens of a position that are sorted; more are not compared in order.
+constexpr size_t kRanked = 256;
 constexpr uint64_t kMaxCache = uint64_t{1} << 40;
 constexpr uint64_t kMagic = 0x316c6176656f6d;  // "moeval1"
 

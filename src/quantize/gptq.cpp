@@ -16,8 +16,8 @@ namespace {
 constexpr size_t kBlock = 128;  // columns whose losses are spread to the rest together
 constexpr size_t kInner = 16;   // columns of a block whose losses are spread within it together
 constexpr size_t kTurned = 16;  // rows that are transposed together
-constexpr size_t kPanel = 64;   // finished rows of a matrix that are subtracted from the others
-                                // together
+// Finished rows of a matrix that are subtracted from the others together.
+constexpr size_t kPanel = 64;
 
 // Copies rows [count, n] with a padded distance; negated where they are subtracted.
 struct RowPanel {

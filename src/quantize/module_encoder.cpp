@@ -53,8 +53,8 @@ void pack_row(Format format, int bits, const uint8_t* codes, size_t K, uint8_t* 
     std::vector<uint32_t> words(ceil_div(K * static_cast<uint64_t>(bits), 32));
     pack_words(codes, K, 1, bits, words.data());
     std::memcpy(out, words.data(), words.size() * sizeof(uint32_t));
-  } else if (is_packed(format)) {  // a word of eight codes is four bytes; integer codes are offset
-                                   // by 8
+    // A word of eight codes is four bytes; integer codes are offset by 8.
+  } else if (is_packed(format)) {
     row_functions().pack_nibbles(codes, integers ? 0x88 : 0, out, K / 2);
   } else {
     std::memcpy(out, codes, K);
@@ -202,8 +202,8 @@ class RowCoder {
   }
 
  private:
-  static constexpr size_t kNumbers = 16384;  // so many numbers stay in the nearest caches together
-                                             // with their codes
+  // So many numbers stay in the nearest caches together with their codes.
+  static constexpr size_t kNumbers = 16384;
 
   void look_at(size_t r, size_t rows) {
     const MatrixSource::Row row = source_.row(r, scratch_.data());

@@ -40,10 +40,10 @@ int layer_of_name(std::string_view name) {
 }
 
 struct Item {
-  uint64_t extra = 0;                     // extra memory of the module that takes most; modules run
-                                          // one at a time
-  std::tuple<int, int, std::string> key;  // order in the file: layer (embedding before, other
-                                          // modules after), expert, name
+  // Extra memory of the module that takes most; modules run one at a time.
+  uint64_t extra = 0;
+  // Order in the file: layer (embedding before, other modules after), expert, name.
+  std::tuple<int, int, std::string> key;
   WorkUnit unit;
   std::vector<TensorInfo> outputs;
 };
@@ -198,8 +198,8 @@ class OutputPlanner {
   }
 
   void copy_items() {
-    std::unordered_set<std::string> dropped;  // names of tensors that are not written again, such
-                                              // as a tied lm_head
+    // Names of tensors that are not written again, such as a tied lm_head.
+    std::unordered_set<std::string> dropped;
     for (const UnusedTensor& u : source_.unused())
       if (u.reason.starts_with("config.json ties")) dropped.insert(u.name);
     for (const TensorInfo& t : store_.tensors()) {
@@ -307,8 +307,8 @@ class OutputPlanner {
   UnitWork work_;
   OutputPlan plan_;
   std::vector<Item> items_;
-  std::unordered_set<std::string_view> used_;  // by name, because modules may see a tensor in
-                                               // another shape
+  // Keyed by name, because modules may see a tensor in another shape.
+  std::unordered_set<std::string_view> used_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For every distinct module the kernel that will run it, its numerics, its size, and why not the
-// others. Modules that differ only in layer and expert are one group.
+// Explains for every distinct module which kernel will run it, its numerics, its size, and why
+// other kernels do not. Modules that differ only in layer and expert are one group.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,25 +17,27 @@
 namespace moebius {
 
 struct ExplainQuestion {
-  std::optional<Cpu> cpu;  // none: this machine
+  std::optional<Cpu> cpu;  // unset: this machine's CPU
   Policy policy;
   ActRequest act;
   XType x_type = XType::kBf16;
-  size_t threads = 0;              // 0: as many as help
-  std::optional<CudaTarget> cuda;  // for this device instead of a CPU
-  bool predictor = false;          // of its layer for multi-token prediction, too
+  size_t threads = 0;              // 0: as many as are useful
+  std::optional<CudaTarget> cuda;  // explains kernels for this device instead of a CPU
+  bool predictor = false;          // also explains its layer for multi-token prediction
 };
 
 struct Explained {
   ModuleGroup group;
-  std::optional<Choice> choice;          // none: the module cannot run; its reason says why
-  Numerics numerics = Numerics::kExact;  // of the choice; approximate where a request departs
-  std::string request;                   // what became of requested int8 rows; "": does not concern
+  std::optional<Choice> choice;  // unset: the module cannot run; its reason says why
+  // Numerics of the choice; approximate if a request departs from the declared arithmetic.
+  Numerics numerics = Numerics::kExact;
+  // Result of a request for int8 rows; "": none concerns the module.
+  std::string request;
   uint64_t packed = 0;
-  std::optional<ExpectedShare> share;  // of the speed of memory, at one row; none: not measured
+  std::optional<ExpectedShare> share;  // share of memory speed at one row; unset: not measured
 };
 
-// What this process may use of the machine, and how many threads that makes.
+// Holds what this process may use of the machine, and the number of threads that follows.
 struct Machine {
   Topology topology = usable_topology();
   ThreadChoice choice;
@@ -44,13 +46,15 @@ struct Machine {
 
 struct Explanation {
   Cpu cpu;
-  std::optional<Machine> machine;   // none: another CPU has another machine around it
-  std::optional<CudaTarget> cuda;   // the question's
-  std::vector<std::string> on_cpu;  // parts of a model that the device leaves to the CPU, and why
-  std::vector<Explained> modules;   // that multiply
-  std::shared_ptr<const Checkpoint> predictor;  // whose are the last ones
+  std::optional<Machine> machine;  // unset for another CPU, whose machine is unknown
+  std::optional<CudaTarget> cuda;  // device of the question
+  // Parts of a model that the device leaves to the CPU, each with the reason.
+  std::vector<std::string> on_cpu;
+  std::vector<Explained> modules;  // modules that are products
+  // Predictor to which the last modules belong; may be null.
+  std::shared_ptr<const Checkpoint> predictor;
 };
-// The checkpoint must outlive the explanation.
+// Explains a folder. The checkpoint must outlive the explanation.
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& question);
 Json to_json(const Explanation& explanation);
 

@@ -24,7 +24,7 @@ std::string any_expert(const Module& m) {
 }
 
 std::vector<TensorUse> tensor_uses(const Checkpoint& c, std::optional<int> layer) {
-  // By name, because modules may see another shape.
+  // Keyed by name, because modules may see another shape.
   std::unordered_map<std::string_view, TensorUse> uses;
   for (const Module& m : c.modules()) {
     if (layer && m.layer != *layer) continue;

@@ -355,8 +355,8 @@ void Comm::set_step(uint64_t serial) {
 void Comm::set_whereabouts(Whereabouts* seen) {
   world_->seen = seen;
   if (seen == nullptr) return;
-  int starts = Whereabouts::kStarts;  // a state that was set by the handler of SIGTERM meanwhile
-                                      // stays
+  // A state that was set by the handler of SIGTERM meanwhile stays.
+  int starts = Whereabouts::kStarts;
   seen->state.compare_exchange_strong(starts, Whereabouts::kRuns);
 }
 void Comm::set_spin(bool spin) { world_->spin = spin; }

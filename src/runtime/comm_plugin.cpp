@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kStatusOfAbort = 3;
 constexpr size_t kHostBytes = 64;
-constexpr useconds_t kForwardMicroseconds = 200'000;  // launchers forward no more output after an
-                                                      // abort
+// Launchers forward no more output after an abort.
+constexpr useconds_t kForwardMicroseconds = 200'000;
 
 std::string words_of_code(const MoebiusCommTable& table, int code) {
   std::array<char, 512> text{};

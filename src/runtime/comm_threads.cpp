@@ -96,7 +96,7 @@ class ThreadTransfer : public Transfer {
     message_.met.store(other->bytes, std::memory_order_relaxed);
     message_.state.store(Message::kDone, std::memory_order_relaxed);
     other->met.store(bytes, std::memory_order_relaxed);
-    // the owner may destroy the message from here on
+    // The owner may destroy the message from here on.
     other->state.store(Message::kDone, std::memory_order_release);
   }
 

@@ -48,8 +48,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
     if (address < r.begin.load(std::memory_order_acquire) ||
         address >= r.end.load(std::memory_order_acquire))
       continue;
-    r.faults.fetch_add(1, std::memory_order_acq_rel);  // counted before any thread can read the
-                                                       // zeros
+    // Counted before any thread can read the zeros.
+    r.faults.fetch_add(1, std::memory_order_acq_rel);
     void* page = reinterpret_cast<void*>(address / handler_page * handler_page);
     if (mmap(page, handler_page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
         MAP_FAILED)

@@ -25,8 +25,8 @@ namespace moebius {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kLarge =
-    4 * kHugePage;  // rounding a smaller size to huge pages would waste too much
+// Rounding a smaller size to huge pages would waste too much.
+constexpr size_t kLarge = 4 * kHugePage;
 
 #if defined(__linux__)
 // Maps memory that starts at a multiple of 2 MiB: maps more, then unmaps both ends.

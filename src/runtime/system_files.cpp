@@ -123,7 +123,7 @@ double cgroup_cpus(const std::string& root) {
     if (cpus > 0 && (best == 0 || cpus < best)) best = cpus;
   };
   for (const std::string& folder : cgroup_folders(root, "cpu")) {
-    // control groups of version 1
+    // Control groups of version 1.
     const std::string quota = first_line(folder + "/cpu.cfs_quota_us");
     if (!quota.empty())
       note(parse_cpu_max(quota + " " + first_line(folder + "/cpu.cfs_period_us")));

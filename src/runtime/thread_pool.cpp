@@ -168,8 +168,8 @@ struct ThreadPool::State {
   std::atomic<bool> stop{false};  // workers end; written before epoch is raised
   bool spin = true;
   bool pinned = false;
-  const OpenMp* openmp = nullptr;  // OpenMP runtime whose team runs the regions; null: the pool's
-                                   // own threads
+  // OpenMP runtime whose team runs the regions; null: the pool's own threads.
+  const OpenMp* openmp = nullptr;
 
   std::mutex turn;  // serializes callers on different threads; guards what follows
   Roster roster;

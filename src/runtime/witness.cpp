@@ -153,7 +153,7 @@ class OrderOfEnds {
   void look() {
     for (const pid_t pid : children_of(launcher_)) {
       if (!known_.insert(pid).second) continue;
-      // needs Linux 5.3
+      // Needs Linux 5.3.
       const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
       epoll_event event{EPOLLIN, {.u64 = static_cast<uint64_t>(pid)}};
       if (fd >= 0) ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);

@@ -303,7 +303,7 @@ class BodyReader final : public JsonHandler {
  public:
   BodyReader(Endpoint endpoint, const ServedModel& model) : endpoint_(endpoint), model_(model) {}
   bool on_null() override {
-    // null counts as absent in every field.
+    // Null counts as absent in every field.
     if (depth_ == 1) reader_ = nullptr;
     return put(Json());
   }

@@ -34,8 +34,8 @@ using Tcp = asio::ip::tcp;
 constexpr size_t kAhead = 64 << 10;      // bytes of further requests that are read while one runs
 constexpr size_t kReadPiece = 16 << 10;  // bytes per read
 constexpr size_t kLingerBytes = 64 << 20;
-constexpr size_t kTold = 64;  // further connections that are told the server is full; a flood of
-                              // them is not
+// Further connections that are told the server is full; a flood of them is not.
+constexpr size_t kTold = 64;
 constexpr size_t kBacklog = 1024;
 
 class HttpConnection;
@@ -81,9 +81,9 @@ class AsioServer final : public HttpServer {
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
   std::atomic<bool> stopped_{false};
   bool draining_ = false;
-  size_t body_bytes_ = 0;             // bytes of all requests' bodies
-  HttpConnection* exempt_ = nullptr;  // may exceed the limit, so that some request always gets read
-                                      // completely
+  size_t body_bytes_ = 0;  // bytes of all requests' bodies
+  // May exceed the limit, so that some request always gets read completely.
+  HttpConnection* exempt_ = nullptr;
   std::deque<std::weak_ptr<HttpConnection>> paused_;
 };
 
@@ -97,7 +97,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         reader_(server.limits_),
         deadline_(server.io_),
         stall_(server.io_) {}
-  // used before start()
+  // Used before start().
   void adopt(const Tcp& protocol, int socket) { socket_.assign(protocol, socket); }
   void start();
   void refuse() { fail_with(503, "too many connections"); }
@@ -201,7 +201,7 @@ void HttpConnection::arm(HttpTime time) {
 }
 
 void HttpConnection::expired() {
-  // the timer was armed again meanwhile
+  // The timer was armed again meanwhile.
   if (deadline_.expiry() > std::chrono::steady_clock::now()) return;
   if (exchange_) return;
   if (!reader_.started() || closing_) return close();

@@ -244,8 +244,8 @@ void HttpReader::check_fields() {
   else if (const std::string* expect = request_.find("Expect")) {
     const bool known = same_name(*expect, "100-continue");
     if (!known) bad(417, "only 100-continue can be expected");
-    continue_ = known && request_.version == 11;  // an older client would not understand the
-                                                  // interim answer
+    // An older client would not understand the interim answer.
+    continue_ = known && request_.version == 11;
   }
 }
 

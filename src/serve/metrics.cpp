@@ -30,8 +30,8 @@ constexpr double kTokenBounds[] = {1,     2,      5,      10,     20,     50,   
                                    200,   500,    1000,   2000,   5000,   10000, 20000,
                                    50000, 100000, 200000, 500000, 1000000};
 constexpr size_t kRecent = 512;
-constexpr size_t kMarkSteps = 100, kMarks = 10;  // steps between two marks, and number of marks,
-                                                 // over which moe_imbalance is computed
+// Steps between two marks, and number of marks, over which moe_imbalance is computed.
+constexpr size_t kMarkSteps = 100, kMarks = 10;
 
 // Returns a field of /proc/self/status in bytes.
 uint64_t status_bytes(std::string_view field) {

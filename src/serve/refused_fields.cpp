@@ -25,9 +25,9 @@ enum class Off : uint8_t {
 struct RefusedField {
   std::string_view name;
   Off off = Off::kNever;
-  double number = 0;         // number for kNumber and kAtMost
-  std::string_view of = {};  // field to which it belongs: if that one asks for nothing, so does
-                             // this
+  double number = 0;  // number for kNumber and kAtMost
+  // Field to which it belongs: if that one asks for nothing, so does this.
+  std::string_view of = {};
   std::string_view words = "is not offered";
   unsigned endpoints = kGenerating;
 };

@@ -173,8 +173,8 @@ ApiServer::~ApiServer() {
 
 uint16_t ApiServer::listen() {
   const uint16_t port = http_->listen(options_.host, options_.port);
-  http_->on_signal([this] { drain(); });  // installed before anyone is told that the server is
-                                          // ready
+  // Installed before anyone is told that the server is ready.
+  http_->on_signal([this] { drain(); });
   log_event("listening", fmt::format("listening on {} port {}", options_.host, port));
   return port;
 }
@@ -386,8 +386,8 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
 }
 
 void ApiServer::serve(HttpExchangePtr exchange) {
-  const Route& route = *find_route(exchange->request().path());  // refuse() has checked that the
-                                                                 // route exists
+  // refuse() has checked that the route exists.
+  const Route& route = *find_route(exchange->request().path());
   if (route.in_time != nullptr) return (this->*route.in_time)(std::move(exchange));
   HttpReply reply;
   try {

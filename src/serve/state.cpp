@@ -128,7 +128,7 @@ void ApiServer::events(HttpExchangePtr exchange) {
 
 void ApiServer::send_state(const HttpExchangePtr& exchange, Host* host) {
   if (!exchange->open()) return;
-  // the models may have been loaded meanwhile
+  // The models may have been loaded meanwhile.
   if (host == nullptr && !hosts_.empty()) host = hosts_.front().get();
   exchange->send("data: " + state_json(host) + "\n\n");
   if (!exchange->open()) return;

@@ -80,8 +80,8 @@ void TokenFinder::build(const std::vector<std::string>& patterns) {
   edges_.clear();
   pattern_length_.clear();
   std::fill(std::begin(root_), std::end(root_), -1);
-  std::vector<std::pair<int32_t, uint8_t>> parents(1);  // parent and byte of each node, for the
-                                                        // breadth-first pass
+  // Parent and byte of each node, for the breadth-first pass.
+  std::vector<std::pair<int32_t, uint8_t>> parents(1);
   for (size_t p = 0; p < patterns.size(); ++p) {
     pattern_length_.push_back(patterns[p].size());
     int32_t node = 0;

@@ -12,8 +12,8 @@ namespace moebius {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kShort = 48;  // for up to this many symbols, a scan for the lowest rank beats a
-                               // heap
+// For up to this many symbols, a scan for the lowest rank beats a heap.
+constexpr size_t kShort = 48;
 
 // Writes the bytes that a token stands for; returns false if one of its characters stands for no
 // byte.
@@ -224,8 +224,8 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
     const uint64_t top = heap.back();
     heap.pop_back();
     const auto at = static_cast<uint32_t>(top & 0xffffffffu);
-    if (symbols[at].pair.rank != static_cast<uint32_t>(top >> 32))
-      continue;  // the entry's pair no longer exists
+    // The entry's pair no longer exists.
+    if (symbols[at].pair.rank != static_cast<uint32_t>(top >> 32)) continue;
     const uint32_t gone = symbols[at].next;
     ids[at] = symbols[at].pair.id;
     ids[gone] = -1;

@@ -112,9 +112,8 @@ std::string with_counted_loops(std::string_view p) {
             std::from_chars(p.data() + std::min(first, p.size()),
                             p.data() + std::min(first + most, p.size()), code.emplace(0), 16);
         const auto stop = static_cast<size_t>(hex.ptr - p.data());
-        if (braces && at(stop) != '}')
-          code.reset();  // the quantifier's atom has several
-                         // characters
+        // The braces hold several code points.
+        if (braces && at(stop) != '}') code.reset();
         end = braces ? past('}', end) : stop;
       } else if (const size_t k = kNames.find(next); k != std::string_view::npos) {
         code = static_cast<uint32_t>(kCodes[k]);

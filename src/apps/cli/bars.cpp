@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each group of bars has a scale of its own: prompts and decode steps of a model differ by orders of magnitude.
+// Draws bars. Each group has its own scale: prompts and decode steps of a model differ by orders of
+// magnitude.
 #include "apps/cli/bars.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bars, one group per unit, and figures as they are written beside them.
+// Draws bars, one group per unit, and formats the figures beside them.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ struct Bar {
 std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
 std::string bars_text(const std::vector<Bar>& bars, size_t width);
 
-std::string with_spread(double value, double spread);  // "123.4 ± 5.6", equal decimals
+std::string with_spread(double value, double spread);  // returns "123.4 ± 5.6", with equal decimals
 void write_picture(const std::string& path, const std::string& text);  // throws Error
 
 }  // namespace moebius

@@ -53,7 +53,7 @@ void look_at_zero_points(const Planner& p, uint64_t words, uint64_t columns) {
   const Scheme& s = p.plan.scheme;
   const TensorRef& ref = p.ref(Role::kWeightZeroPoint);
   const auto bits = static_cast<unsigned>(s.weights->bits);
-  // whole blocks of bit planes
+  // Whole blocks of bit planes.
   const uint64_t taken = words < kMost ? words : kMost / bits * bits;
   const uint64_t count = std::min(columns, taken * 32 / bits);
   const uint64_t slice = static_cast<uint64_t>(std::max<int64_t>(ref.index, 0));
@@ -177,8 +177,8 @@ void prove_gptq(const Planner& p) {
 
 void fill_gptq(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, turned(l.plan.tensors[Role::kWeightPacked]));
-  const StoredRows words = read_rows(l.store, piece, l.buffer);  // transposed: one bit stream per
-                                                                 // output
+  // transposed: one bit stream per output.
+  const StoredRows words = read_rows(l.store, piece, l.buffer);
   w.codes = words.data;
   w.row_bytes = words.stride;
   if (w.code == CodeType::kInt8) {

@@ -34,9 +34,9 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
       out.push_back({Role::kWeightGlobalScale, false});
     if (scheme.format < Format::kGptOssMxfp4 || is_turned(scheme.format))
       out.push_back({Role::kWeightZeroPoint, !w.symmetric});
+    // GPTQ files store it even for the natural order.
     const bool gptq = scheme.format == Format::kGptq || scheme.format == Format::kGptqV2 ||
-                      scheme.format == Format::kGptqPlanar;  // GPTQ files store it even for the
-                                                             // natural order
+                      scheme.format == Format::kGptqPlanar;
     if (w.act_order == ActOrder::kGroup || gptq) out.push_back({Role::kWeightGIdx, false});
     if (scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kInputScale, scheme.input.has_value()});

@@ -88,7 +88,7 @@ uint64_t find_k(const Planner& p, const Piece& packed, unsigned bits) {
 // they fit neither.
 bool is_padded(const Planner& p, const TensorInfo& info, uint64_t words, uint64_t n, unsigned bits,
                bool if_equal, std::string_view what) {
-  // a code has at least 1 bit, so more codes cannot fit
+  // A code has at least 1 bit, so more codes cannot fit.
   const uint64_t dense = n <= words * 32 ? dense_words(n, bits) : 0;
   const uint64_t padded = padded_words(n, bits);
   if (words == dense && words == padded) return if_equal && 32 % bits != 0;

@@ -11,8 +11,8 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kStretch = uint64_t{1} << 20;  // bytes that are read at a time when rows are
-                                                  // transposed
+// Bytes that are read at a time when rows are transposed.
+constexpr uint64_t kStretch = uint64_t{1} << 20;
 
 // Transposes k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small
 // dense square: stored rows are often a power of two apart, where a straight walk down a column
@@ -159,9 +159,8 @@ std::string element_name(const Piece& piece, uint64_t i, uint64_t column) {
   const uint64_t row = piece.first + i * piece.step;
   at.push_back(piece.transposed ? column : row);
   at.push_back(piece.transposed ? row : column);
-  while (at.size() > piece.info->shape.size())
-    at.pop_back();  // a column vector may be stored as
-                    // [N]
+  // A column vector may be stored as [N].
+  while (at.size() > piece.info->shape.size()) at.pop_back();
   return describe_shape(at);
 }
 

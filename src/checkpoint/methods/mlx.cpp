@@ -38,7 +38,7 @@ Scheme mlx_scheme(const MlxNumbers& n) {
 class MlxRules : public MethodRules {
  public:
   MlxNumbers numbers;
-  // nothing: the module is dense
+  // nothing: the module is dense.
   std::map<std::string, std::optional<MlxNumbers>, std::less<>> modules;
 
   SchemeDecision decide(const StoredModule& m) const override {
@@ -60,8 +60,8 @@ class MlxRules : public MethodRules {
   }
   bool lists_dense() const override {
     return false;
-  }  // modules too narrow for a group are dense
-     // without being listed
+    // Modules too narrow for a group are dense without being listed.
+  }
 
  private:
   using Modules = std::map<std::string, std::optional<MlxNumbers>, std::less<>>;

@@ -68,8 +68,8 @@ Scheme scheme_of(Algo algo) {
 
 class ModeloptRules : public MethodRules {
  public:
-  std::optional<Algo> algo;                         // algorithm of every module; unset: only
-                                                    // `layers` are quantized
+  // Algorithm of every module; unset: only `layers` are quantized.
+  std::optional<Algo> algo;
   std::map<std::string, Algo, std::less<>> layers;  // algorithms of MIXED_PRECISION by name
   SkipList skip;
 

@@ -100,8 +100,8 @@ class CpuLatentAttention final : public CpuAttention {
         latents_(std::move(*r.latents)),
         up_(static_cast<const CpuLinear&>(*latents_.up).layer()),
         layout_{latents_.width + latents_.rope, r.storage.type} {}
-  void cut(const KvPool&, BlockId, size_t) const override {}  // attention never reads behind the
-                                                              // last row
+  // Attention never reads behind the last row.
+  void cut(const KvPool&, BlockId, size_t) const override {}
 
  private:
   void append(const Step& step, const RowSet& k, const RowSet&) const override {

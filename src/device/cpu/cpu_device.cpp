@@ -9,8 +9,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kInlineElements =
-    16384;  // for less work, waking the other threads costs more than it brings
+// For less work, waking the other threads costs more than it brings.
+constexpr size_t kInlineElements = 16384;
 
 }  // namespace
 

@@ -309,8 +309,8 @@ void ExpertsBuilder::set_expert(size_t id, std::span<const TensorData> tensors) 
         tensors_of(store, half ? std::string("gate_up.") : fmt::format("{}.", kProjections[i]),
                    m.name, d_.schemes[i]);
     if (half) {
-      m.plan.tensors[Role::kWeightShape] = {};  // the stored shape is that of both halves; the
-                                                // sizes come from the spec
+      // The stored shape is that of both halves; the sizes come from the spec.
+      m.plan.tensors[Role::kWeightShape] = {};
       take_half(m.plan.tensors, fused_rows(m.plan.tensors, m.name, spec.intermediate), m.projection,
                 d_.gate_up_step);
     }

@@ -142,8 +142,8 @@ XType activation_type(const std::string& option, const std::string& config_dtype
 ActSpec act_spec_of(const Module& module, const ActRequest& request) {
   const Scheme& scheme = module.plan.scheme;
   const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
-  if (is_static && !module.plan.has_input_scale)
-    return ActSpec{};  // an uncalibrated input is used as it is
+  // An uncalibrated input is used as it is.
+  if (is_static && !module.plan.has_input_scale) return ActSpec{};
   const ActSpec act = act_spec_of(scheme, request);
   return departs(scheme, act) && refusal_of(module, act) != nullptr ? ActSpec{} : act;
 }

@@ -125,8 +125,8 @@ std::optional<OpenedPack> open_pack(const std::string& path) {
   OpenedPack pack;
   if (::fstat(fd.get(), &pack.st) != 0 || !S_ISREG(pack.st.st_mode))
     fail("{}: is no regular file", printable(path));
-  (void)::flock(fd.get(), LOCK_SH | LOCK_NB);  // a process that cleans up sees that the file is in
-                                               // use
+  // A process that cleans up sees that the file is in use.
+  (void)::flock(fd.get(), LOCK_SH | LOCK_NB);
   const ReadFile file(path);
   std::vector<uint8_t> header(std::min<uint64_t>(file.size(), kPackHeaderBytes));
   file.read_at(0, header);
@@ -294,8 +294,8 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
   }
   try {
     if (packed->open_file(fingerprint, why)) return packed;  // another process made it meanwhile
-    ::unlink(path.c_str());  // the old file is of no use any more; a process that mapped it keeps
-                             // it
+    // The old file is of no use any more; a process that mapped it keeps it.
+    ::unlink(path.c_str());
     const uint64_t needed = r.bytes + r.bytes / 32 + (uint64_t{1} << 20),
                    free = free_bytes(r.folder);
     if (needed > free)

@@ -128,8 +128,8 @@ void CudaDevice::check(CudaStatus status, std::string_view what) const {
 CudaDevice::Queue& CudaDevice::queue(const Step& step) const {
   Queue& q = queues_[step.queue];
   if (q.stream != nullptr) return q;
-  check(api().synchronize(nullptr), "weights");  // queues do not wait for copies that loading
-                                                 // queued
+  // Queues do not wait for copies that loading queued.
+  check(api().synchronize(nullptr), "weights");
   check(api().make_stream(&q.stream), "stream");
   return q;
 }
@@ -436,9 +436,8 @@ void CudaDevice::begin(Step& step) {
       for (size_t b = 0; b < count; ++b)
         blocks.push_back(table[b] == kNoBlock ? nullptr : memory.block(kind, table[b]));
     }
-    blocks.resize(
-        std::bit_ceil(std::max<size_t>(64, blocks.size())));  // rounded up, so that addresses stay
-                                                              // as tables grow
+    // Rounded up, so that addresses stay as tables grow.
+    blocks.resize(std::bit_ceil(std::max<size_t>(64, blocks.size())));
     blocks_at[kind] = upload.add(std::span<uint8_t* const>(blocks));
   }
   run(step, [&] {

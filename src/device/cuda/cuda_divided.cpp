@@ -116,7 +116,7 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     call.fetch_choice();
     x.device->on_host(step, x, {}, [&](HostRows rows, HostRows) {
       const CudaItemsCall::Chosen chosen = call.fetched();
-      // runs while the CPU computes its part
+      // Runs while the CPU computes its part.
       if (here_ > 0 || facts_.every_token_bytes > 0) call.run_own();
       size_t made = 0;
       const auto place = [&](size_t numbers) {

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMostItems = 32768;  // most items that plain kernels take in one call
 constexpr size_t kSumNumbers = 4;     // integers per row of sums: id, weight, two places
 
-// kinds of CUDA graph marks
+// Kinds of CUDA graph marks.
 enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers, kSums };
 
 }  // namespace

@@ -354,8 +354,8 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
   };
   try {
     make(true);
-  } catch (const Error&) {              // experts that differ, or numbers that the path's layout
-                                        // cannot hold
+    // Experts that differ, or numbers that the path's layout cannot hold.
+  } catch (const Error&) {
     if (load.memory != nullptr) throw;  // plain kernels do not use this memory
     out.path_ = CudaPath::kPlain;
     make(false);
@@ -387,7 +387,7 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
     router.path = CudaPath::kPlain;
     status = api.set_router(layer_.get(), &router);
   }
-  // experts are chosen on the CPU
+  // Experts are chosen on the CPU.
   if (status == CudaStatus::kRefused && router.matrix == nullptr) return;
   check_cuda(api, status, block.name);
   routes_ = true, has_router_ = router.matrix != nullptr;

@@ -198,8 +198,8 @@ class CudaAttentionOp final : public AttentionOp {
     });
     step.kv_bytes += bytes_read(step);
   }
-  void cut(const KvPool&, BlockId, size_t) const override {}  // attention never reads behind the
-                                                              // last row
+  // Attention never reads behind the last row.
+  void cut(const KvPool&, BlockId, size_t) const override {}
 
   size_t tile_tokens() const { return cuda_tile_tokens(a_); }
 

@@ -171,9 +171,9 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
   // Describes which rows this rank sends and receives: rows of its experts in the order of tokens
   // and slots, first those for rank 0, then those for rank 1, ...
   struct Crossing {
-    std::vector<Range> sums;     // tokens whose rows each rank adds
-    std::vector<int32_t> given;  // items whose rows are sent; with few rows, each goes to all other
-                                 // ranks
+    std::vector<Range> sums;  // tokens whose rows each rank adds
+    // Items whose rows are sent; with few rows, each goes to all other ranks.
+    std::vector<int32_t> given;
     std::vector<size_t> out_bytes, in_bytes;  // bytes per rank
   };
 
@@ -188,9 +188,8 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
       sums[r] = {x.rows * r / ranks_, x.rows * (r + 1) / ranks_};
     d.run(step, [&] {
       const CudaItemsCall::Chosen chosen = call.chosen();
-      if (!places_.has_copies())
-        call.run_own();  // the device works while the host finds out which
-                         // rank needs which rows
+      // The device works while the host finds out which rank needs which rows.
+      if (!places_.has_copies()) call.run_own();
       CudaDevice::DividedRoom& room = call.room();
       room.at_here.grow(d.api(), 3 * call.items() * sizeof(int32_t));
       const std::span at(reinterpret_cast<int32_t*>(room.at_here.data()), call.items());

@@ -58,7 +58,7 @@ void StreamedExperts::keep(size_t place) {
 void StreamedExperts::replace(std::span<const Coming> coming, std::span<const uint32_t> expert_of) {
   const std::lock_guard lock(streams_.mutex_);
   const CudaApi& api = streams_.api_;
-  // a copy of the next layer may be under way
+  // A copy of the next layer may be under way.
   check_cuda(api, api.synchronize(streams_.copies_), "streamed experts");
   streams_.buffer_of(ordinal_).holds = nullptr;
   for (const auto& [place, expert] : coming) {

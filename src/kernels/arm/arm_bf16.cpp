@@ -68,9 +68,9 @@ struct Product {
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps, k0, g0;  // groups and steps of this chunk of K, and its first input and
-                                   // group
-    size_t bytes;                  // bytes of this chunk in a packed panel
+    // Groups and steps of this chunk of K, and its first input and group.
+    size_t groups, steps, k0, g0;
+    size_t bytes;  // bytes of this chunk in a packed panel
     bool first, last;
   };
   const uint8_t* packed_at(const Scratch& c, size_t n) const {
@@ -91,11 +91,8 @@ struct Product {
   template <int P, int kLines>
   [[gnu::always_inline]] void tile(const Tile& t, bf16_tiles::Ahead next, size_t pair,
                                    size_t n) const {
-    asm volatile(""
-                 :
-                 :
-                 : "memory");  // the compiler must store operands in scratch before it loads
-                               // them
+    // The compiler must store operands in scratch before it loads them.
+    asm volatile("" : : : "memory");
     float32x4_t f[P][4];
     set_zero<P>(f);
     if (t.state_in != nullptr) load_state<P>(t.state_in, f);
@@ -121,8 +118,8 @@ struct Product {
     if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
     if (!kGrouped && t.dense && valid(n) == kNr)
       return store_dense<P>(f, a.y + 2 * pair * a.ldy + (n - a.n0), a.ldy, a.M - 2 * pair);
-    float32x4_t out[P][4];  // put() may index it at run time: with f, g++ would store f after every
-                            // group
+    // put() may index it at run time: with f, g++ would store f after every group.
+    float32x4_t out[P][4];
     copy<P>(f, out);
     put<P>(out, pair, n);
   }
@@ -139,8 +136,8 @@ struct Product {
     if (t.row_groups != nullptr) t.row_groups += 4 * pair;
     uint8_t* state = c.state + 2 * pair * kNr * 4;
     const size_t panels = (end - n + kNr - 1) / kNr;
-    const size_t share =
-        c.bytes / map.tiles;  // bytes of the next chunk that each tile and panel prefetches
+    // Bytes of the next chunk that each tile and panel prefetches.
+    const size_t share = c.bytes / map.tiles;
     const size_t ahead = c.bytes * panels;
     bf16_tiles::Ahead next = {packed_at(c, n) +
                                   (map.tiles == 1 && ahead > kAhead ? kAhead : ahead) +

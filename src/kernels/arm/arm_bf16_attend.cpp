@@ -18,10 +18,10 @@ namespace {
 using namespace bf16_family;
 
 constexpr size_t kKeys = 128, kMostDim = 256;
-constexpr size_t kTileRows = 2 * kMostPairs, kTogether = 3;  // rows of a tile; tiles that are
-                                                             // computed together
-constexpr size_t kChunk = 4 * kNr;                           // keys, or features of values, that
-                                                             // are decoded together
+// Rows of a tile; tiles that are computed together.
+constexpr size_t kTileRows = 2 * kMostPairs, kTogether = 3;
+// Keys, or features of values, that are decoded together.
+constexpr size_t kChunk = 4 * kNr;
 // Scratch: for each tile scores [pair][64][2x2] and probabilities as a panel of rows; then keys and
 // values of codes.
 constexpr size_t kScores = 4 * kTileRows * kKeys, kShares = 2 * kTileRows * kKeys;
@@ -77,10 +77,10 @@ struct Attend {
                         kRaised = std::is_same_v<Codec, Fp8>;
   const AttendArgs& a;
   const size_t dk, dv;
-  const float *key_scales, *value_scales;  // scales of two keys each, for both rows of a pair; only
-                                           // with codes
-  const uint8_t* next;                     // memory of the next block, to prefetch
-  size_t lines_of_pair = 0;                // cache lines to prefetch during a pair's softmax
+  // Scales of two keys each, for both rows of a pair; only with codes.
+  const float *key_scales, *value_scales;
+  const uint8_t* next;       // memory of the next block, to prefetch
+  size_t lines_of_pair = 0;  // cache lines to prefetch during a pair's softmax
 
   explicit Attend(const AttendArgs& args)
       : a(args), dk(args.keys->K), dv(args.values->N), next(args.next) {
@@ -315,11 +315,8 @@ struct Attend {
     for (; n + (S - 1) * kNr < end; n += S * kNr, w += S * kBytes) {
       const uint8_t *x = t.shares, *panel[S];
       MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) panel[u] = w + u * kBytes;
-      asm volatile(""
-                   :
-                   :
-                   : "memory");  // the compiler must store probabilities before it loads
-                                 // them
+      // The compiler must store probabilities before it loads them.
+      asm volatile("" : : : "memory");
       float32x4_t acc[S][P][4];
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
       bf16_tiles::steps<P, S, kLines * S>(x, panel, kKeys / kKr, ahead, acc);

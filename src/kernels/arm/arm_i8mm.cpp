@@ -80,8 +80,8 @@ struct Smmla {
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
       float32x4_t half[10] = {};
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) half[i] = f[i / 2][2 * h + i % 2];
-      const size_t scales = 128 - 24 * static_cast<size_t>(h);  // scales take 8 bytes per half,
-                                                                // codes 32
+      // Scales take 8 bytes per half, codes 32.
+      const size_t scales = 128 - 24 * static_cast<size_t>(h);
       i8mm_registers::narrow<P>(t.a, t.w + 32 * h, t.groups, t.steps, scales, half);
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) f[i / 2][2 * h + i % 2] = half[i];
     }

@@ -30,9 +30,9 @@ size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 struct Shape {
   size_t groups, group_k, K_padded, weight_k, row_k;
-  size_t bits;                      // per code
-  size_t code_bytes, extras_bytes;  // bytes of a panel's codes; bytes of scales and zero points of
-                                    // one group
+  size_t bits;  // per code
+  // Bytes of a panel's codes; bytes of scales and zero points of one group.
+  size_t code_bytes, extras_bytes;
   bool row_groups;
   size_t stride() const { return up(code_bytes + groups * extras_bytes, 64); }
 };
@@ -234,7 +234,7 @@ struct Gemm {
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // layout: [row][dot: 8 * PN, f: 8 * PN]
+  // layout: [row][dot: 8 * PN, f: 8 * PN].
   float* sums(size_t m) const {
     return reinterpret_cast<float*>(a.scratch + kMostPanels * kChunk * kNr * 4) + m * PN * kNr * 2;
   }
@@ -378,9 +378,9 @@ void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t coun
   if (a.columns == nullptr) __builtin_memcpy(out, row + k * size, (end - k) * size);
   for (size_t i = k; a.columns != nullptr && i < end; ++i)
     __builtin_memcpy(out + (i - k) * size, row + static_cast<size_t>(a.columns[i]) * size, size);
+  // A NaN becomes 0: the scale carries it.
   for (size_t i = 0; w.code == CodeType::kFp8 && i < end - k; ++i)
-    out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];  // a NaN becomes 0: the scale carries
-                                                             // it
+    out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];
 }
 
 bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {

@@ -18,7 +18,7 @@ MOEBIUS_ALWAYS_INLINE Four load_four(const float* p) { return load_vector<Four>(
 MOEBIUS_ALWAYS_INLINE void store_four(float* p, Four v) { __builtin_memcpy(p, &v, sizeof v); }
 MOEBIUS_ALWAYS_INLINE FourBits bits_of(Four v) { return reinterpret_cast<FourBits>(v); }
 MOEBIUS_ALWAYS_INLINE Four from_bits(FourBits v) { return reinterpret_cast<Four>(v); }
-// a * b + c and c - a * b, rounded once. Written as asm, because g++ makes copies around a loop
+// Return a * b + c and c - a * b, rounded once. Written as asm, because g++ makes copies around a loop
 // over lanes.
 MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
   asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));

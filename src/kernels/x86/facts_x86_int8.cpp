@@ -118,8 +118,8 @@ RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
   t.many = engine == Engine::kAmx && M >= kMany;
   const bool narrow = engine == Engine::kMadd || engine == Engine::kYmm;
   const size_t few = narrow ? kYmmRows : kZmmRows;
-  const size_t direct =
-      s.codes == Codes::kBytes ? 8 : few;  // up to this many rows, expanding codes does not pay
+  // Up to this many rows, expanding codes does not pay.
+  const size_t direct = s.codes == Codes::kBytes ? 8 : few;
   t.expanded = (engine == Engine::kYmm || engine == Engine::kZmm) && M > direct;
   const size_t most = t.many ? kTileRows : t.expanded ? kExpandedRows : few;
   t.tiles = (M + most - 1) / most;
@@ -146,8 +146,8 @@ Blocking blocking_of(const Shape& s, const RowTiles& t) {
   Blocking b{};
   b.chunk = chunk_of(s);  // 2 panels of a chunk are 8 KiB, and so are 2 tiles of rows
   b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
-  constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // bytes of sums of two tiles of rows and
-                                                           // two panels
+  // Bytes of sums of two tiles of rows and two panels.
+  constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;
   b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;

@@ -53,7 +53,7 @@ template <class Join>
 [[gnu::always_inline]] inline __m512 exp_coarse(__m512 x) {
   using namespace numeric_detail;
   const __m512 log2e = _mm512_set1_ps(kLog2E), magic = _mm512_set1_ps(kExpMagic127);
-  // a NaN in x stays
+  // A NaN in x stays.
   const __m512 c = _mm512_max_ps(_mm512_set1_ps(kExpCoarseLeast), x);
   const __m512 t = _mm512_fmadd_ps(c, log2e, magic);
   const __m512 f = _mm512_fmsub_ps(c, log2e, _mm512_sub_ps(t, magic));
@@ -248,8 +248,8 @@ struct Attend {
   }
   float* lanes_of(size_t i) const {
     return sums + i * 16;
-  }  // `sums` is free until the values are
-     // multiplied
+    // `sums` is free until the values are multiplied.
+  }
 
   // Adds the sums of a panel to the results of `count` rows.
   void add(const float* from, float* out, size_t count) const {

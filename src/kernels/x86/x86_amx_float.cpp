@@ -196,8 +196,8 @@ struct Gemm {
     const uint8_t* w = kStored ? c.codes + s.code_at(k) : a.scratch + (k - c.k0) * kNr * 2;
     const size_t at = from * 2 * l.limbs * l.tile_rows, row_stride = 2 * s.step;
     const uint8_t *x0 = r.at[0] + at, *x1 = r.at[1] + at;
-    const bool from_memory = kStored && r.first == 0;  // tiles of rows after the first find the
-                                                       // weights in a cache
+    // Tiles of rows after the first find the weights in a cache.
+    const bool from_memory = kStored && r.first == 0;
     for (; k < end; k += s.step, w += s.step * kNr * 2) {
       if (from_memory) ask_for_step(w);
       _tile_loadd(6, w, stride);

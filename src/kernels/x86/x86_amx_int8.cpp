@@ -87,12 +87,12 @@ class ManyRows {
   static constexpr size_t kShortGroup = 64;           // inputs of a group that counts as short
   static constexpr size_t kTile = 16 * kOutputs * 4;  // bytes of a tile's sums
   struct Chunk {
-    size_t k0, k1, group, groups;  // first and last input, group length; number of groups that the
-                                   // chunk touches
-    bool begins, ends;             // whether the chunk begins and ends its only group, if it has
-                                   // only a part of one
-    bool first, more;              // whether these are the call's first panels, and whether panels
-                                   // follow
+    // First and last input, group length; number of groups that the chunk touches.
+    size_t k0, k1, group, groups;
+    // Set if the chunk begins and ends its only group, for a chunk with a part of one.
+    bool begins, ends;
+    // Set for the call's first panels, and if panels follow.
+    bool first, more;
   };
   // Locates sums of tiles of rows from row m on over a group, or of one tile of rows over two
   // groups.
@@ -251,8 +251,8 @@ class ManyRows {
     for (size_t g = 0; g < p.groups; ++g) {
       uint8_t* const to = other(waiting.at);
       step<T, true>(o, to);
-      if (T == 1 && (now.tiles == 2 || now.two_groups)) {  // these tiles hold sums that are no
-                                                           // longer needed
+      // These tiles hold sums that are no longer needed.
+      if (T == 1 && (now.tiles == 2 || now.two_groups)) {
         _tile_stored(2, to + 2 * kTile, 64);
         _tile_stored(3, to + 3 * kTile, 64);
       }

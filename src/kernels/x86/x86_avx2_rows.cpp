@@ -37,8 +37,8 @@ struct Avx2 : X86Rows<Avx2, 8> {
   MOEBIUS_ALWAYS_INLINE static __m256i halves(U a, U b) {
     const __m256i packed =
         _mm256_packus_epi32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));
-    return _mm256_permute4x64_epi64(packed, 0xD8);  // the instruction packs each half of the
-                                                    // registers separately
+    // The instruction packs each half of the registers separately.
+    return _mm256_permute4x64_epi64(packed, 0xD8);
   }
   MOEBIUS_ALWAYS_INLINE static void low_halves(const U (&v)[2], uint16_t* y) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), halves(v[0], v[1]));

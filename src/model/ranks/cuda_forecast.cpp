@@ -113,8 +113,8 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
       on(rule.experts, l.met(rows, [](uint32_t) { return true; }));
       continue;
     }
-    // Both sides work at the same time; rows are copied to the CPU, and one row per expert of the
-    // CPU comes back.
+    // The two sides work at the same time; rows are copied to the CPU, and one row per expert of
+    // the CPU comes back.
     const std::vector<uint32_t>& some = divided->second;
     const auto is_here = [&](uint32_t e) {
       return std::binary_search(some.begin(), some.end(), e);

@@ -111,7 +111,7 @@ CudaPromptForecast forecast_prompt(const Checkpoint& checkpoint, const ModelOpti
                                    index) != plan.streamed.layers.end();
     const size_t rows = streams ? rows_to_stream(t) : kNeverStreamed;
     f.rows = std::min(f.rows, rows);
-    // With two buffers, the next layer's weights are copied meanwhile.
+    // The next layer's weights are copied meanwhile if there are two buffers.
     const double here = beside + t.gpu_row * T,
                  both = plan.streamed.buffers > 1 ? std::max(t.sent, here)
                                                   : std::max(t.sent, beside) + t.gpu_row * T;

@@ -116,7 +116,7 @@ class CallRules {
       return b_.sequence(
           {mark(f_.section_begin), more(call, call), text("\n"), mark(f_.section_end)});
     if (f_.name == "llama3_json" || f_.layout == CallLayout::kChannels) return call;
-    // one call per section
+    // One call per section.
     const bool one = f_.call_begin.empty() || f_.name == "qwen3_coder";
     const bool lines = (f_.layout == CallLayout::kTagged && !one && f_.lines) ||
                        f_.layout == CallLayout::kElements;
@@ -254,8 +254,8 @@ class CallRules {
   template <class Member>
   Rule members_of(const Json& object, std::string_view comma, const Member& member) {
     const Json* properties = object.find("properties");
-    Rule none = text(""), some = text("");  // positions where nothing was written yet, and where
-                                            // something was
+    // Positions where nothing was written yet, and where something was.
+    Rule none = text(""), some = text("");
     if (properties == nullptr) return none;
     const auto& list = properties->members();
     for (size_t i = list.size(); i > 0; --i) {

@@ -121,7 +121,7 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
     default:
       return Take::kBroken;
   }
-  // c is a closing bracket.
+  // The byte is a closing bracket.
   out += held_ + c;
   held_.clear();
   stack_.pop_back();

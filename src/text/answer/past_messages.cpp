@@ -74,7 +74,7 @@ bool prints_calls(const ChatTemplates& templates) {
 }
 
 Json with_family_calls(const Json& messages, CallIds ids) {
-  // original id: new id, name
+  // Original id: new id, name.
   std::map<std::string, std::pair<std::string, std::string>> known;
   size_t count = 0;
   const auto own_call = [&](const Json& call) {

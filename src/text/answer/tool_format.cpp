@@ -177,8 +177,8 @@ const ToolFormat* recognise_tool_format(std::string_view text) {
   if (has("<|tool_call_start|>") || has("<|tool_list_start|>")) return format("lfm2");
   if (has("<tool_sep>")) return format("hy3_preview");
   if (has("<tool_sep:opensource>") || has("<tool_sep{}>")) return format("hy3");
-  if (has("<arg_key>"))  // a template may write the line feed between key and value as text or as
-                         // an escape
+  // A template may write the line feed between key and value as text or as an escape.
+  if (has("<arg_key>"))
     return format(has("</arg_key>\n") || has("</arg_key>\\n") ? "glm45" : "glm47");
   if (has("<function=")) return format("qwen3_coder");
   if (has("[ARGS]")) return format("mistral");

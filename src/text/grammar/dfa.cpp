@@ -228,8 +228,8 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
 DfaPtr dfa_from_rules(const DfaRules& rules, GrammarBudget& budget) {
   std::array<uint8_t, 256> class_of{};
   const size_t letters = rules.alphabet.size();
-  const bool others = rules.rest < 0 && letters < 256;  // all other bytes share a class without
-                                                        // transitions
+  // All other bytes share a class without transitions.
+  const bool others = rules.rest < 0 && letters < 256;
   class_of.fill(static_cast<uint8_t>(rules.rest >= 0 ? static_cast<size_t>(rules.rest) : letters));
   for (size_t c = 0; c < letters; ++c)
     class_of[static_cast<uint8_t>(rules.alphabet[c])] = static_cast<uint8_t>(c);

@@ -349,8 +349,8 @@ void GrammarBuilder::find_dead() {
 std::vector<uint8_t> GrammarBuilder::nullable_rules() const {
   const auto& g = *grammar_;
   std::vector<uint8_t> nullable(g.rules_.size(), 0);
-  std::vector<uint8_t> node(g.nodes_.size(), 0);  // the rule's end can be reached from the node
-                                                  // without a byte
+  // The rule's end can be reached from the node without a byte.
+  std::vector<uint8_t> node(g.nodes_.size(), 0);
   node[kEnd] = 1;
   // Most nodes come after those that follow them, so few passes are needed.
   for (bool changed = true; changed;) {

@@ -11,8 +11,8 @@ namespace moebius {
 namespace {
 
 constexpr size_t kFewTokens = 1024;  // up to this many tokens are kept as a list
-constexpr size_t kFewLeaves = 64;    // up to this many branches of the vocabulary's tree are walked
-                                     // one by one
+// Up to this many branches of the vocabulary's tree are walked one by one.
+constexpr size_t kFewLeaves = 64;
 constexpr size_t kMostForced = 128;  // most bytes that are looked ahead
 constexpr uint32_t kNoNode = UINT32_MAX;
 

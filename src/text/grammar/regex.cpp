@@ -254,8 +254,8 @@ class SubsetBuilder {
     std::vector<uint8_t> accepting;
     std::vector<std::vector<uint32_t>> targets(classes_);
     for (size_t i = 0; i < states_.size(); ++i) {
-      const std::vector<uint32_t> set = *states_[i];  // a copy, because the map may move its
-                                                      // elements
+      // A copy, because the map may move its elements.
+      const std::vector<uint32_t> set = *states_[i];
       accepting.push_back(accepts(set) ? 1 : 0);
       for (auto& t : targets) t.clear();
       for (const uint32_t n : set) {
@@ -343,8 +343,8 @@ class SubsetBuilder {
   std::array<uint8_t, 256> class_of_{};
   size_t classes_ = 1;
   std::unordered_map<std::vector<uint32_t>, uint32_t, SetHash> numbers_;
-  std::vector<const std::vector<uint32_t>*> states_;  // addresses of keys of numbers_, which do not
-                                                      // move
+  // Addresses of keys of numbers_, which do not move.
+  std::vector<const std::vector<uint32_t>*> states_;
   std::vector<uint32_t> seen_, work_;
   uint32_t stamp_ = 0;
 };

@@ -98,8 +98,8 @@ void SchemaCompiler::check_ways(const Json& schema) {
     work.pop_back();
     uint64_t all = 1, any = 0, one = 0;
     each([&](std::string_view name, const Json& next) {
-      const uint64_t ways = std::max<uint64_t>(ways_[&next], 1);  // a cycle, which is refused
-                                                                  // elsewhere
+      // 0 belongs to a cycle, which is refused elsewhere.
+      const uint64_t ways = std::max<uint64_t>(ways_[&next], 1);
       if (name == "anyOf")
         any += ways;
       else if (name == "oneOf")

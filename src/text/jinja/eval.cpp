@@ -103,9 +103,8 @@ Value Runtime::loop_attribute(Loop& loop, const std::string& name) {
   if (name == "first") return Value(i == 0);
   if (name == "last") return Value(i + 1 == n);
   if (name == "length") return Value(n);
-  if (name == "depth")
-    return Value(int64_t{1});  // Jinja counts recursion of loops, which this
-                               // engine does not have
+  // Jinja counts recursion of loops, which this engine does not have.
+  if (name == "depth") return Value(int64_t{1});
   if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem") return i > 0 ? (*loop.items)[loop.index - 1] : Value::undefined(&name);
   if (name == "nextitem")

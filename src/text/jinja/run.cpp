@@ -155,8 +155,8 @@ Runtime::Flow Runtime::run_for(const Stmt& s, Scope* scope, StrBuilder& out) {
   }
   // "else" also runs, as in Jinja, when break or continue cut every pass short.
   bool completed = false;
-  const Value kept = heap_.list(std::move(items));  // a copy, because a macro defined in the body
-                                                    // may keep the loop
+  // A copy, because a macro defined in the body may keep the loop.
+  const Value kept = heap_.list(std::move(items));
   Loop* loop = heap_.loop();
   loop->items = &kept.list().items;
   for (size_t i = 0; i < loop->items->size(); ++i) {
