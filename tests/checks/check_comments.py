@@ -13,11 +13,11 @@ import re
 import sys
 from pathlib import Path
 
-MOST = 6
+MOST = 30
 FOLDERS = ["include", "plugins", "src"]
 SUFFIXES = {".h", ".hpp", ".cpp", ".c", ".cu", ".cuh", ".inc", ".S"}
-WAISTS = ["src/device/device.h", "src/device/ops.h", "src/kernels/kernel.h", "src/model/backend.h",
-          "src/model/graph/graph.h", "src/engine/engine.h", "src/engine/generator.h", "src/model/plan/model_plan.h"]
+# Headers in which layers meet, wherever they stand in src/.
+WAISTS = {"device.h", "ops.h", "kernel.h", "backend.h", "graph.h", "engine.h", "generator.h", "model_plan.h"}
 WORDS = ["Of", "Those", "That", "What", "With", "Behind", "Between", "By", "From", "As", "Which", "Who", "Why", "How",
          "Where", "Whether", "Its", "Both", "The same", "The other"]
 BEGINS = re.compile(r"(" + "|".join(WORDS) + r")\b")
@@ -64,7 +64,7 @@ def check(files, most=MOST):
         total += len(blocks(text))
         here = [f"{name}:{number}: {words[:90]}" for number, words in without_noun(text)]
         found += here
-        if name.startswith("include/") or name in WAISTS:
+        if name.startswith("include/") or Path(name).name in WAISTS:
             complaints += [f"begins without its noun: {line}" for line in here]
     if len(found) > most:
         complaints.append(f"{len(found)} comments begin without their noun, at most {most}")
