@@ -127,16 +127,21 @@ struct GemmArgs {
   const PackedMatrix* next = nullptr;
 };
 
-// One kernel. Functions are null in records of other architectures, which have the facts only.
+// Facts of a Problem that most kernels do not take. A problem with a fact that a kernel does not name is refused by
+// Kernel::supports, so that a new fact is a bit here, its words in list.cpp, and the kernels that gain it.
+enum Fact : uint32_t {
+  kOffsets = 1 << 0,  // Problem::offsets
+  kRagged = 1 << 1,   // Problem::ragged
+};
+
 struct Kernel {
   const char* name;   // "arm_i8mm"
   const char* codec;  // how packed weights are stored: "int4", "int8", "bf16", ...
   Arch arch;          // kOther: runs everywhere
   uint32_t needs;     // CpuFeature bits that the CPU must have
   size_t n_step;      // output columns per tile
-  // Returns null, or why the kernel cannot compute the problem.
-  const char* (*supports)(const Problem&);
-  // The functions below require a problem that supports() accepts.
+  // Returns null, or why the kernel cannot compute the problem, whose facts are all among `facts`
+  const char* (*limits)(const Problem&);
   Numerics (*numerics)(const Problem&);
   // Returns the bytes of the packed matrix. Like row_bytes, row_panel_bytes and scratch_bytes it
   // also accepts 0 outputs (N) and 0 rows (M).
@@ -160,6 +165,10 @@ struct Kernel {
   // function of k, so that callers keep two tables: KV blocks use it to add one token at a time.
   // Null: the kernel does not take such weights with activations that are not quantized.
   size_t (*code_at)(const Problem&, size_t n, size_t k) = nullptr;
+  uint32_t facts = 0;  // Fact bits that the kernel takes
+
+  // Returns null, or why the kernel cannot compute the problem.
+  const char* supports(const Problem& problem) const;
 };
 
 // The kernels that one file exports, as a constant table (kernels/list.h).

@@ -57,6 +57,18 @@ MOEBIUS_ROW_TABLES(MOEBIUS_DECLARE_TABLE)
 MOEBIUS_ATTEND_TABLES(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
 
+const char* Kernel::supports(const Problem& p) const {
+  const struct {
+    bool present;
+    Fact fact;
+    const char* reason;
+  } known[] = {{p.offsets, kOffsets, "the weights have an offset per group"},
+               {p.ragged, kRagged, "groups are of unequal length"}};
+  for (const auto& [present, fact, reason] : known)
+    if (present && (facts & fact) == 0) return reason;
+  return limits(p);
+}
+
 std::span<const Kernel* const> kernel_list() {
   static const std::vector<const Kernel*> list = [] {
     std::vector<const Kernel*> all;

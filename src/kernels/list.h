@@ -10,7 +10,7 @@
 //         const KernelTable kArmI8mmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
 //         }
 //  2. It has one line in the table of list.cpp, at the place of its priority.
-//  3. It compiles on every architecture. The facts (name, codec, arch, needs, n_step, supports,
+//  3. It compiles on every architecture. The facts (name, codec, arch, needs, n_step, limits, facts,
 //     numerics, packed_bytes, row_bytes, row_panel_bytes, scratch_bytes) exist everywhere, so that
 //     selection for any CPU can be tested on any host; the bodies (pack, prepare_rows, make_row_panel,
 //     gemm) are null pointers without MOEBIUS_KERNEL_BODIES: on other architectures, and if a build
@@ -19,7 +19,7 @@
 //     kernels/unpack.h, prepared_rows.h and row_functions.h (declarations only), base/numeric.h and
 //     base/math_functions.h (always inlined), C headers and intrinsics. No <vector>, no <algorithm>, no
 //     inline functions shared with baseline units: a weak copy compiled here could be linked there.
-//  5. supports() returns null or a reason that completes the sentence "cannot run this: ...", without
+//  5. limits() returns null or a reason that completes the sentence "cannot run this: ...", without
 //     the kernel's name. It depends on the Problem only; tests check every kernel on all problems that
 //     it claims to support.
 #pragma once

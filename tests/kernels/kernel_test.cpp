@@ -379,12 +379,31 @@ TEST(KernelList, ReferenceIsLastAndRunsEverything) {
   }
 }
 
+TEST(KernelList, FactsThatAKernelDoesNotNameAreRefused) {
+  const std::tuple<bool Problem::*, Fact, const char*> facts[] = {
+      {&Problem::offsets, kOffsets, "the weights have an offset per group"},
+      {&Problem::ragged, kRagged, "groups are of unequal length"}};
+  for (const auto& [field, fact, reason] : facts) {
+    size_t takes = 0;
+    for (const Kernel* k : kernel_list()) {
+      if ((k->facts & fact) != 0) {
+        ++takes;
+        continue;
+      }
+      Problem problem;
+      problem.*field = true;
+      EXPECT_STREQ(k->supports(problem), reason) << title(*k);
+    }
+    EXPECT_GE(takes, 2u) << reason;
+  }
+}
+
 TEST(KernelList, NamesAndFactsAreSane) {
   for (const Kernel* k : kernel_list()) {
     EXPECT_GE(k->n_step, 1u) << title(*k);
     EXPECT_EQ(k->n_tile % k->n_step, 0u) << title(*k);
     EXPECT_GE(k->m_tile, 1u) << title(*k);
-    EXPECT_NE(k->supports, nullptr) << title(*k);
+    EXPECT_NE(k->limits, nullptr) << title(*k);
     EXPECT_NE(k->numerics, nullptr) << title(*k);
     EXPECT_NE(k->packed_bytes, nullptr) << title(*k);
     for (const char* c = k->name; *c != '\0'; ++c)

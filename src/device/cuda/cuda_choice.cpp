@@ -45,15 +45,16 @@ template <HopperScheme S>
 constexpr Kernel hopper_kernel() {
   Kernel k{};
   k.name = kHopperName, k.codec = name_of(S), k.arch = Arch::kOther, k.n_step = kTileOutputs;
-  k.supports = hopper_supports<S>, k.numerics = hopper_numerics<S>,
-  k.packed_bytes = hopper_bytes<S>;
+  k.facts = kOffsets | kRagged;
+  k.limits = hopper_supports<S>, k.numerics = hopper_numerics<S>, k.packed_bytes = hopper_bytes<S>;
   return k;
 }
 
 constexpr Kernel plain_kernel() {
   Kernel k{};
   k.name = kPlainName, k.codec = "stored", k.arch = Arch::kOther, k.n_step = 1;
-  k.supports = plain_supports, k.numerics = plain_numerics, k.packed_bytes = stored_bytes;
+  k.facts = kOffsets | kRagged;
+  k.limits = plain_supports, k.numerics = plain_numerics, k.packed_bytes = stored_bytes;
   return k;
 }
 

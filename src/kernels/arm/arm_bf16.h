@@ -152,11 +152,9 @@ inline const char* supports(const Problem& p) {
   if (p.code == CodeType::kF16 || p.code == CodeType::kF32) return "the weights do not fit bf16";
   if (p.code == CodeType::kFp8 && p.scale_type == ScaleType::kNone)
     return "the weights have no scales";
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.act.code == ActCode::kAsIs && p.x_type != XType::kBf16)
     return "the activations are not rounded to bf16";
-  if (p.ragged) return "groups are of unequal length";
   const bool row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
   if (row_groups && p.act_order) return "act-order and activation groups do not go together";
   const Shape s = shape_of(p);

@@ -90,9 +90,7 @@ inline const char* supports(const Problem& p, CodeType code) {
   if (p.code != code && !offset) return "another codec holds these weights";
   if (of_integers(p) && p.bits != 8) return "fewer than 8 bits would be kept in bytes";
   if (p.zero_points) return "the weights have zero points";
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
-  if (p.ragged) return "groups are of unequal length";
   const Shape s = shape_of(p);
   if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
   if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";

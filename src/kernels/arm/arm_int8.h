@@ -92,9 +92,7 @@ inline const char* supports(const Problem& p, bool bytes) {
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";
   if (p.act.mode == Int8Mode::kVllm) return "mode vllm has rules of its own";
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.granule == ActGranule::kGroup) return "activations have one scale per group";
-  if (p.ragged) return "groups are of unequal length";
   if (p.block_k < p.K && p.block_k % 32 != 0) return "the group size is not a multiple of 32";
   if (!sums_fit(p)) return "sums over K may leave int32";
   return nullptr;

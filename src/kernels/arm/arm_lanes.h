@@ -74,10 +74,8 @@ inline const char* supports(const Problem& p, bool bytes) {
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";
   if (p.act.mode == Int8Mode::kVllm) return "mode vllm has rules of its own";
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.granule != ActGranule::kRow || !p.act.symmetric || p.zero_points)
     return "there are zero points or static scales";
-  if (p.ragged) return "groups are of unequal length";
   if (p.block_k < p.K && p.block_k % 16 != 0) return "the group size is not a multiple of 16";
   if (shape_of(p).group_k > 0x7FFFFFFFu / (128 * (bytes ? 128 : 256)))
     return "sums over K may leave int32";

@@ -122,9 +122,7 @@ inline const char* supports(const Problem& p) {
   if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
   if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
   if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
-  if (p.offsets) return "the weights have an offset per group";
   if (p.code == CodeType::kFp4 && p.zero_points) return "fp4 has no zero points";
-  if (p.ragged) return "groups are of unequal length";
   if (p.K > kMostK) return "K is beyond 65535";
   if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
   // Probabilities span so many powers of two that most of them would be far inputs.

@@ -69,9 +69,7 @@ Shape shape_of(const Problem& p) {
 }
 
 const char* supports(const Problem& p) {
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
-  if (p.ragged) return "groups are of unequal length";
   const Shape s = shape_of(p);
   if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
   if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";

@@ -270,7 +270,7 @@ size_t code_at(const Problem& p, size_t n, size_t k) {
 constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
                                 row_panel_bytes, make_row_panel, RowScratch::bytes, gemm, 0, 8,
-                                code_at}};
+                                code_at, kOffsets | kRagged}};
 
 }  // namespace
 }  // namespace moebius::generic

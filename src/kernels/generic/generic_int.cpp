@@ -22,7 +22,6 @@ bool is_fp4_pair(const Problem& p) {
 }
 
 const char* supports_common(const Problem& p) {
-  if (p.offsets) return "the weights have an offset per group";
   if (const char* reason = order_reason(p)) return reason;
   if (is_fp4_pair(p)) {
     const size_t longest = p.act.granule == ActGranule::kGroup ? p.act.group : p.block_k;
@@ -242,10 +241,10 @@ void gemm(const GemmArgs& args) {
 constexpr Kernel kKernels[] = {
     {"generic", "int4", Arch::kOther, 0, kRows, supports_int4, numerics, packed_bytes, pack,
      prepared_row_bytes, prepare_rows_canonical, row_panel_bytes, make_row_panel, RowScratch::bytes,
-     gemm},
+     gemm, 0, 8, nullptr, kRagged},
     {"generic", "int8", Arch::kOther, 0, kRows, supports_int8, numerics, packed_bytes, pack,
      prepared_row_bytes, prepare_rows_canonical, row_panel_bytes, make_row_panel, RowScratch::bytes,
-     gemm},
+     gemm, 0, 8, nullptr, kRagged},
 };
 
 }  // namespace

@@ -150,8 +150,8 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows,
-                                row_panel_bytes, make_row_panel, scratch_bytes, gemm, 0, 1,
-                                code_at}};
+                                row_panel_bytes, make_row_panel, scratch_bytes, gemm, 0, 1, code_at,
+                                kOffsets | kRagged}};
 
 }  // namespace
 

@@ -25,8 +25,6 @@ size_t group_length(const Problem& p) {
 }
 
 const char* supports(const Problem& p) {
-  if (p.offsets) return "the weights have an offset per group";
-  if (p.ragged) return "groups are of unequal length";
   if (rows_have_groups(p)) {
     if (p.act_order)
       return "act-order weights with activations scaled per group: their groups cross";

@@ -577,7 +577,8 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           MOEBIUS_BODY(gemm),
           kNr,
           2 * kTile,
-          x86_float_facts::amx_code_at};
+          x86_float_facts::amx_code_at,
+          kRagged};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_float", x86_float_facts::amx_supports<0>),

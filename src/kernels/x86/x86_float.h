@@ -128,7 +128,6 @@ struct Groups {
 
 // Returns why no kernel of the family can run the problem, or null.
 inline const char* family_supports(const Problem& p) {
-  if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   const bool row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
   if (row_groups && p.act_order) return "act-order and activation groups do not go together";

@@ -539,7 +539,8 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           gemm,
           4 * kNr,
           kTile,
-          x86_float_facts::fma_code_at};
+          x86_float_facts::fma_code_at,
+          kRagged};
 }
 
 }  // namespace fma_float
