@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "device/placement.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/thread_pool.h"
 #include "unit/device/guarded_util.h"
 

@@ -15,8 +15,7 @@
 #include "engine/draft.h"
 #include "engine/sampling_choices.h"
 #include "engine/text_engine.h"
-#include "model/ranks/cuda_memory.h"
-#include "model/ranks/ranked_model.h"
+#include "model/run/decoder.h"
 #include "model/run/scoring.h"
 #include "report/explain.h"
 #include "text/answer/answer_message.h"
@@ -174,9 +173,11 @@ struct Model::Impl {
       for (const Module& m : predictor.modules()) total += m.bytes;
     }
     take_device(o, mo);
+    const ModelPlan plan = plan_model(checkpoint, mo, this_process(mo.cuda, 1));
+    require_fit(plan, checkpoint.folder());
     LoadProgress progress(o.progress, total);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-    model = DecoderModel::load(checkpoint, mo);
+    model = DecoderModel::load(checkpoint, plan, mo);
     progress.finish();
     if (mo.cuda.module != nullptr) return;
     ExplainQuestion question;
@@ -185,8 +186,8 @@ struct Model::Impl {
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }
 
-  // Decides where the model runs. Throws Error for too little memory before anything is read.
-  void take_device(const LoadOptions& o, ModelOptions& mo) const {
+  // Reads where the model is to run.
+  static void take_device(const LoadOptions& o, ModelOptions& mo) {
     const bool cuda = is_cuda_name(o.device);
     if (!cuda && !o.device.empty() && o.device != "cpu")
       fail_at({"argument", "", "", "", "device"}, "device is '{}'; expected cpu, cuda or cuda:N",
@@ -204,9 +205,8 @@ struct Model::Impl {
       mo.cuda.memory = o.gpu_memory;
       if (o.kernel.starts_with("cuda"))
         mo.cuda.kernel = normalize_cuda_kernel(o.kernel), mo.policy.kernel.clear();
-      if (o.experts == "auto") mo.placement = place_experts(checkpoint, mo);
+      mo.cuda.fit_experts = o.experts == "auto";
     }
-    mo.memory_left = check_memory(checkpoint, mo, {});
   }
 
   void read_text() {

@@ -19,9 +19,9 @@
 #include "apps/commands.h"
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
-#include "model/ranks/cuda_prompt_forecast.h"
-#include "model/ranks/rank_memory.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/cuda_forecast.h"
+#include "model/plan/rank_memory.h"
+#include "model/plan/rank_plan.h"
 #include "report/explain.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
@@ -29,7 +29,7 @@
 namespace moebius {
 namespace {
 
-std::string machine_text(const Machine& m) {
+std::string machine_text(const MachineThreads& m) {
   const Topology& t = m.topology;
   return fmt::format("{} thread{}, {}: {} core{}, {} node{}, CPUs {} in the mask, {}",
                      m.choice.threads, m.choice.threads == 1 ? "" : "s", m.choice.why, t.cores(),
@@ -222,9 +222,8 @@ struct DeviceForecast {
   bool gpu_measured = false, ranked = false;
   uint64_t allowed = 0;
   std::vector<CudaForecast> all;
-  std::optional<CudaPromptForecast> prompt;
 };
-constexpr size_t kForecastSequences[] = {1, 8, 32}, kForecastPrompt = 4096;
+constexpr size_t kForecastSequences[] = {1, 8, 32};
 
 // Measures bytes per second from host memory to the device; 0: unknown.
 double link_rate(const CudaApi& api) {
@@ -268,7 +267,7 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
   f.allowed -= std::min(f.allowed, kReservedBytes);
   f.rates.cpu_read =
       1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
-  ModelOptions model;
+  Wish model;
   model.type = q.x_type, model.act = q.act;
   model.loads_file = o.loads;
   if (o.run.gpu_memory != 0)
@@ -280,14 +279,6 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
               ? forecast_cuda_ranks(checkpoint, model, *q.cuda, f.rates, parse_link(o.link),
                                     static_cast<size_t>(o.ranks), kForecastSequences)
               : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
-  if (!f.ranked && !f.all.empty() && !checkpoint.moe_blocks().empty()) {
-    const std::shared_ptr<Runtime> runtime = Runtime::shared(static_cast<size_t>(o.run.threads));
-    model.pool = &runtime->pool();  // the pool lives as long as the runtime
-    const std::vector<RankMemory> nothing = {{"", 0, memory_limits()}};
-    f.prompt = forecast_prompt(checkpoint, model, *q.cuda, f.rates,
-                               measure_expert_row(checkpoint, model, *q.cuda), f.allowed,
-                               memory_left(nothing), kForecastPrompt);
-  }
   return f;
 }
 
@@ -319,40 +310,6 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
                          f.rates.link * 1e-9),
              0, width) +
          "\n";
-}
-
-// Describes a prompt with experts on the CPU, and with these streamed.
-std::string prompt_text(const DeviceForecast& f, size_t width) {
-  if (!f.prompt) return "";
-  const CudaPromptForecast& p = *f.prompt;
-  std::string text;
-  const auto rate = [&](double seconds) { return static_cast<double>(p.tokens) / seconds; };
-  if (!p.plan.layers.empty())
-    text = fmt::format(
-        "a prompt of {} tokens with --experts cpu: {:.0f} tokens/s, {:.0f} with --stream-experts "
-        "off; layers are streamed {}, for which {} on the GPU and {} of memory here are used.",
-        p.tokens, rate(p.streamed), rate(p.on_cpu),
-        p.rows == kNeverStreamed ? "never" : fmt::format("in steps of {} rows and more", p.rows),
-        human_bytes(static_cast<double>(p.plan.buffers * p.plan.buffer_bytes)),
-        human_bytes(static_cast<double>(p.plan.host_bytes)));
-  else
-    for (const std::string& words : p.words) text += (text.empty() ? "" : "; ") + words;
-  return text.empty() ? "" : labelled("", text, 0, width) + "\n";
-}
-
-Json prompt_json(const CudaPromptForecast& p) {
-  Json one = Json::object({{"tokens", static_cast<uint64_t>(p.tokens)}});
-  if (!p.plan.layers.empty()) {
-    one.set("experts_on_cpu_ms", p.on_cpu * 1e3), one.set("streamed_ms", p.streamed * 1e3);
-    if (p.rows != kNeverStreamed) one.set("streams_from_rows", static_cast<uint64_t>(p.rows));
-    one.set("buffers", static_cast<uint64_t>(p.plan.buffers));
-    one.set("buffer_bytes", p.plan.buffer_bytes), one.set("host_bytes", p.plan.host_bytes);
-  }
-  one.set("layers", static_cast<uint64_t>(p.plan.layers.size()));
-  Json words = Json::array();
-  for (const std::string& w : p.words) words.push(w);
-  one.set("words", std::move(words));
-  return one;
 }
 
 Json forecast_json(const DeviceForecast& f) {
@@ -402,7 +359,6 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (options.json) {
     Json j = to_json(e);
     if (forecast) j.set("forecast", forecast_json(*forecast));
-    if (forecast && forecast->prompt) j.set("prompt", prompt_json(*forecast->prompt));
     out << j.dump(1) << '\n';
     return 0;
   }
@@ -411,8 +367,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
   for (const std::string& words : e.on_cpu) out << labelled("", words, 4, width);
   out << '\n';
-  if (forecast)
-    out << forecast_text(*forecast, width, options.colour) << prompt_text(*forecast, width);
+  if (forecast) out << forecast_text(*forecast, width, options.colour);
   for (const Explained& m : e.modules)
     if (!m.choice)
       out << labelled("unsupported",

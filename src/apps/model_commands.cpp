@@ -21,9 +21,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
 #include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
-#include "model/ranks/cuda_forecast.h"
-#include "model/ranks/cuda_stream_plan.h"
+#include "model/plan/cuda_forecast.h"
 #include "model/run/scoring.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
@@ -58,9 +56,9 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
       forecast_cuda_ranks(checkpoint, options, cuda_target(options.cuda.module->facts), CudaRates(),
                           parse_link("10G,30us"), ranks, one);
   if (all.empty()) fail("{} ranks with GPUs: the model has fewer layers and experts", ranks);
-  // threads share one GPU
-  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;
-  const uint64_t allowed = allowed_cuda_bytes(options.cuda, shared);
+  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;  // threads share one GPU
+  const uint64_t most = this_machine(options.cuda).gpu->usable / shared,
+                 allowed = options.cuda.memory != 0 ? std::min(options.cuda.memory, most) : most;
   const auto fits = std::find_if(all.begin(), all.end(),
                                  [&](const CudaForecast& f) { return f.bytes <= allowed; });
   // Loading then refuses it and names both numbers.
@@ -141,28 +139,19 @@ std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads) {
 std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
                                          const RankSplit& split,
                                          std::unique_ptr<RankThreads>& followers) {
+  options.split = split;
   if (RankProcess* process = RankProcess::current(); process != nullptr)
-    return process->load(checkpoint, options, split);
-  if (split.ranks() > 1) options.cuda.stream = "off";
-  if (options.cuda.fit_experts) {
-    options.placement = place_experts(checkpoint, options);
-    note("{}",
-         describe(placed_experts(checkpoint, options.placement, read_loads(options.loads_file))));
-  }
-  for (const std::string& words : add_streams(checkpoint, options)) note("{}", words);
-  options.cuda.note = options.note;
-  for (const std::string& words :
-       place_parts(checkpoint, decoder_spec(checkpoint.config()), options.kv(), options.placement)
-           .words)
-    note("{}", words);
-  options.memory_left = check_memory(checkpoint, options, split);
-  if (split.ranks() == 1) return DecoderModel::load(checkpoint, options);
+    return process->load(checkpoint, options);
+  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.cuda, split.ranks()));
+  for (const std::string& words : plan.words) note("{}", words);
+  require_fit(plan, checkpoint.folder());
+  if (split.ranks() == 1) return DecoderModel::load(checkpoint, plan, options);
   const RankSays say = [](const std::string& line) {
     if (!manners().quiet) put_on_stderr(fmt::format("{}\n", line));
   };
-  followers = start_followers(checkpoint, options, split, options.pool->size(), say);
+  followers = start_followers(checkpoint, plan, options, options.pool->size(), say);
   options.ranks = &followers->leader();
-  return load_rank(checkpoint, options, say);
+  return load_rank(checkpoint, plan, options, say);
 }
 
 std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {

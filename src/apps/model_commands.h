@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/cli/options.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "runtime/runtime.h"
 

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "base/json.h"
-#include "model/load/packed_weights.h"
+#include "model/run/packed_weights.h"
 
 namespace moebius {
 namespace {

@@ -13,10 +13,7 @@
 #include "apps/cli/places.h"
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
-#include "model/ranks/cuda_memory.h"
 #include "model/ranks/handshake.h"
-#include "model/ranks/rank_memory.h"
-#include "model/ranks/rank_plan.h"
 #include "runtime/binding.h"
 #include "runtime/comm_plugin.h"
 #include "runtime/host_name.h"
@@ -46,9 +43,9 @@ std::string place_text(DevicePlacement placement) {
   return placement.describe();
 }
 
-std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& o,
-                                                            const RankSplit& split,
+std::vector<std::pair<std::string, std::string>> options_of(const Wish& o,
                                                             const std::string& check) {
+  const RankSplit& split = o.split;
   const auto number = [](size_t n) { return std::to_string(n); };
   constexpr const char* kKvNames[] = {"f32", "f16", "bf16", "int8", "fp8"};
   return {{"--pp", number(split.pp)},
@@ -133,19 +130,20 @@ RankProcess::Order RankProcess::order(Order mine) {
   return mine;
 }
 
-uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
-                            const RankSplit& split, std::string trouble) {
+ModelPlan RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
+                             std::string trouble) {
   const Patience patience(*comm_, kLoadingSeconds);
   Handshake mine = handshake_of_process(MOEBIUS_VERSION, kBuildCommit);
-  std::vector<uint64_t> weights;
+  Cluster cluster{std::vector<Machine>(ranks())};
+  ModelPlan plan;
   if (checkpoint != nullptr) try {
-      mine.options = options_of(options, split, check_);
+      mine.options = options_of(options, check_);
       mine.files = mark_folder(*checkpoint, folder_check_from(check_));
       mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,
                                   options.kv_type.value_or(kv_type_of(options.type)));
-      weights = options.placement.cuda().empty()
-                    ? packed_bytes_of_ranks(*checkpoint, split, options)
-                    : host_bytes_of_ranks(*checkpoint, split, options);
+      cluster.ranks[static_cast<size_t>(comm_->rank())].gpu = this_machine(options.cuda).gpu;
+      plan = plan_model(*checkpoint, options, cluster);
+      trouble = plan.refusal;  // of its own GPU: memory is judged below, where all is known
     } catch (const Error& e) {
       trouble = e.what();
     }
@@ -154,36 +152,30 @@ uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& op
   const auto host = [&](size_t r) { return comm_->host(static_cast<int>(r)); };
   if (const std::string refusal = refusal_of(all, host); !refusal.empty())
     throw RanksRefused(refusal);
-  std::vector<RankMemory> memory;
-  for (size_t r = 0; r < all.size(); ++r) memory.push_back({host(r), weights[r], all[r].memory});
-  if (!options.pack_dir.empty()) let_weights_go(memory);
-  if (const std::string refusal = memory_refusal(memory); !refusal.empty())
-    throw RanksRefused(refusal);
-  return memory_left(memory);
+  for (size_t r = 0; r < all.size(); ++r)
+    cluster.ranks[r].host = host(r), cluster.ranks[r].memory = all[r].memory;
+  judge(plan, cluster);
+  if (!plan.refusal.empty()) throw RanksRefused(plan.refusal);
+  return plan;
 }
 
 std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoint,
-                                                     ModelOptions options, const RankSplit& split) {
-  ranks_ = std::make_unique<Ranks>(*comm_, split);
+                                                     const ModelPlan& plan, ModelOptions options) {
+  ranks_ = std::make_unique<Ranks>(*comm_, plan.wish.split);
   options.ranks = ranks_.get();
-  if (!options.placement.cuda().empty()) try {
-      const CudaShare share = cuda_shares(checkpoint, split)[ranks_->rank()];
-      options.memory_left = check_cuda_memory(checkpoint, options, share);
-    } catch (const Error& e) {
-      ranks_->abort(e.what());
-      throw;
-    }
-  return load_rank(checkpoint, options, [&](const std::string& line) {
+  return load_rank(checkpoint, plan, options, [&](const std::string& line) {
     if (!quiet_) put_on_stderr(fmt::format("{}\n", line));
   });
 }
 
-std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, ModelOptions options,
-                                                const RankSplit& split) {
+std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint,
+                                                const ModelOptions& options) {
+  const RankSplit& split = options.split;
   (void)order({Order::kLoad, options.context, split.pp, split.tp, split.ep, split.repeat_attention,
                split.spare});
-  options.memory_left = agree(&checkpoint, options, split, "");
-  return load_part(checkpoint, std::move(options), split);
+  const ModelPlan plan = agree(&checkpoint, options, "");
+  for (const std::string& words : plan.words) note("{}", words);
+  return load_part(checkpoint, plan, options);
 }
 
 RankFacts RankProcess::measure(const Checkpoint& checkpoint, const ModelOptions& options) {
@@ -211,11 +203,10 @@ void RankProcess::measure_too(const ModelRunOptions& options) {
 }
 
 void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& order) {
-  const RankSplit split = order.split();
-  Opened o = open(options, split);
-  o.options.memory_left = agree(o.checkpoint.get(), o.options, split, o.trouble);
-  o.options.context = order.context;
-  load_part(*o.checkpoint, o.options, split)->follow();
+  Opened o = open(options, order.split());
+  o.options.split = order.split(), o.options.context = order.context;
+  const ModelPlan plan = agree(o.checkpoint.get(), o.options, o.trouble);
+  load_part(*o.checkpoint, plan, o.options)->follow();
 }
 
 int follow_rank_0(const ModelRunOptions& options) {

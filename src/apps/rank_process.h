@@ -28,9 +28,8 @@ class RankProcess {
   void leaving();                // announces that the process ends on purpose without returning
   // Rank 0: measures what steps cost on all ranks, for a model that load() may load next.
   RankFacts measure(const Checkpoint& checkpoint, const ModelOptions& options);
-  // Rank 0: loads the model while the others load the same. Throws RanksRefused, as do the others.
-  std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ModelOptions options,
-                                     const RankSplit& split);
+  // Of rank 0: the others load the same, or throw RanksRefused like this one.
+  std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelOptions& options);
 
  private:
   friend int run_as_rank(const Command& command);
@@ -44,13 +43,12 @@ class RankProcess {
   };
   RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);
-  // Compares all ranks. Returns the bytes beside the weights on the rank that has the least. Throws
-  // RanksRefused.
-  uint64_t agree(const Checkpoint* checkpoint, const ModelOptions& options, const RankSplit& split,
-                 std::string trouble);
-  std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, ModelOptions options,
-                                          const RankSplit& split);
-  // Holds what another rank opens, or the reason why it cannot.
+  // Called by all ranks: the plan that all of them load by. Throws RanksRefused on every rank where one of them
+  // differs, is in `trouble` or has too little memory.
+  ModelPlan agree(const Checkpoint* checkpoint, const ModelOptions& options, std::string trouble);
+  std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, const ModelPlan& plan,
+                                          ModelOptions options);
+  // Of the others: what they load, or why they cannot.
   struct Opened {
     std::unique_ptr<Checkpoint> checkpoint;
     std::shared_ptr<Runtime> runtime;

@@ -14,7 +14,7 @@
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
 #include "serve/engine_generator.h"
@@ -121,7 +121,6 @@ struct RowsModel {
   explicit RowsModel(const ModelRunOptions& run)
       : checkpoint(open_checkpoint(run.folder)), runtime(Runtime::shared(thread_count(run.run))) {
     const ModelOptions options = model_options_of(run, checkpoint, runtime->pool());
-    (void)check_memory(checkpoint, options, {});
     model = load_rows_model(checkpoint, options);
   }
   Checkpoint checkpoint;

@@ -109,14 +109,26 @@ struct MoeOps {
   std::unique_ptr<LinearOp> router;  // null for a dense MLP
 };
 
-// One device. Layers are made by one thread while a model is loaded; steps that run at the same
-// time use different queues (Step::queue).
+// Parts of layers that not every device runs. What a device lacks is planned for the CPU (model/plan).
+enum class Need : uint8_t {
+  kStreams,          // several rows of a token side by side
+  kConvolutions,     // of what attention and the block give
+  kRecurrent,        // a layer with a state in place of keys and values
+  kCompressedKeys,   // one key for several tokens
+  kIndexer,          // attention to the keys that an indexer selects
+  kDistanceLogits,   // logits that depend on the distance of two tokens
+  kExpandedLatents,  // latents whose up-projection is not absorbed
+  kTokenTable,       // experts that a table of token ids selects
+};
+std::string_view name_of(Need need);  // "compressed keys"
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
 
-  // --- planning: bytes that layers would take, before anything is allocated ---
+  // --- planning, before anything is allocated: what the device does not run, and bytes that layers would take ---
+  virtual bool lacks(Need) const { return false; }
   virtual size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const = 0;
   virtual size_t index_bytes(const IndexerSpec& spec, KvType storage) const = 0;
 

@@ -179,4 +179,17 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
   for (const auto& [name, device] : devices_) all_.push_back(device.get());
 }
 
+std::string_view name_of(Need need) {
+  static constexpr std::string_view kNames[] = {"rows of several streams",
+                                                "convolutions of what layers give",
+                                                "a recurrent layer",
+                                                "compressed keys",
+                                                "sparse attention with an indexer",
+                                                "logits by distance",
+                                                "latents that are expanded at each use",
+                                                "experts by a table of tokens"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Need::kTokenTable) + 1);
+  return kNames[static_cast<size_t>(need)];
+}
+
 }  // namespace moebius

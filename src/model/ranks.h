@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "checkpoint/parallel.h"
+#include "model/rank_split.h"
 #include "nn/moe_exchange.h"
 #include "quant/activation.h"
 #include "runtime/cpu.h"
@@ -27,23 +28,7 @@ namespace moebius {
 
 class Comm;
 
-struct RankSplit {
-  size_t pp = 1;  // pipeline stages, each with some of the layers
-  size_t tp = 1;  // ranks that share the outputs of every matrix
-  // Ranks that each have some of the experts; with tp, tp cuts these, and both cut everything else.
-  size_t ep = 1;
-  // Used with ep: every rank runs all heads, which saves two exchanges per layer.
-  bool repeat_attention = false;
-  size_t spare = 0;  // with ep: places per layer for copies of busy experts
-  size_t members() const { return tp * ep; }
-  size_t ranks() const { return pp * tp * ep; }
-  bool operator==(const RankSplit&) const = default;
-};
-std::string describe(const RankSplit& split);  // Returns text such as "pp 2 x tp 2".
-// Throws Error for sizes out of range, and for combinations that are not supported.
-void check_split(const RankSplit& split);
-
-// Holds where a rank's time went since it loaded, in seconds, and what it received.
+// Where a rank's time went since it loaded, in seconds, and what came to it.
 struct RankFigures {
   double step = 0;      // seconds of all steps
   double exchange = 0;  // the part of these for exchanging rows, including waits

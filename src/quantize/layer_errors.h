@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "quantize/stage_run.h"
 
 namespace moebius {

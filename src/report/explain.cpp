@@ -4,8 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
+#include "model/plan/model_plan.h"
 #include "report/modules.h"
 
 namespace moebius {
@@ -40,7 +39,7 @@ Json explained_json(const Explained& e) {
   return j;
 }
 
-Json machine_json(const Machine& m) {
+Json machine_json(const MachineThreads& m) {
   const Topology& t = m.topology;
   Json j = Json::object();
   j.set("threads", static_cast<uint64_t>(m.choice.threads)), j.set("why", m.choice.why);
@@ -76,12 +75,13 @@ void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& c
   e.packed = e.choice->chosen->packed_bytes(problem);
 }
 
-// Returns what a device leaves to the CPU; empty if the architecture cannot run at all.
-std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, XType type) {
+// Nothing where the architecture cannot run at all.
+std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, const ExplainQuestion& q) {
+  Wish wish;
+  wish.placement = parse_placement("cuda"), wish.type = q.x_type;
+  wish.policy.accept = q.policy.accept;
   try {
-    return place_parts(checkpoint, decoder_spec(checkpoint.config()), {type, {}, false},
-                       parse_placement("cuda"))
-        .words;
+    return plan_model(checkpoint, wish, {}).words;
   } catch (const Error&) {
     return {};
   }
@@ -110,7 +110,7 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   Explanation out;
   out.cpu = q.cpu ? *q.cpu : host_cpu();
   out.cuda = q.cuda;
-  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q.x_type);
+  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q);
   if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
   explain_modules(checkpoint, q, out);
   if (q.predictor && checkpoint.has_predictor()) {

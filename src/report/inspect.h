@@ -12,7 +12,7 @@
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
 #include "device/cuda/cuda_choice.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/rank_plan.h"
 
 namespace moebius {
 

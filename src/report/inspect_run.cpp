@@ -7,8 +7,7 @@
 #include "base/file.h"
 #include "base/human.h"
 #include "model/arch/arch.h"
-#include "model/decoder.h"
-#include "model/ranks/rank_memory.h"
+#include "model/plan/model_plan.h"
 #include "report/inspect.h"
 #include "report/modules.h"
 #include "runtime/mapped_file.h"
@@ -19,25 +18,10 @@
 namespace moebius {
 namespace {
 
-// Returns the bytes of the modules that can run.
-uint64_t packed_weights(const Checkpoint& c, XType type) {
-  uint64_t bytes = 0;
-  for (const Module& m : c.modules()) {
-    if (!m.supported || !m.loaded()) continue;
-    const ModuleMemory memory = module_memory(c, m, {}, {}, type);
-    bytes += memory.packed + memory.table;
-  }
-  return bytes;
-}
-
-// Describes what happens if weights exceed memory.
-std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
-  uint64_t dense = 0, experts = 0;
-  for (const Module& m : c.modules()) {
-    if (!m.supported || !m.loaded()) continue;
-    const ModuleMemory memory = module_memory(c, m, {}, {}, type);
-    (m.expert >= 0 ? experts : dense) += memory.packed + memory.table;
-  }
+// What it comes to when weights are more than memory.
+std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t free) {
+  const uint64_t experts = plan.ranks[0].sum(kHostMemory, kExpertBytes),
+                 dense = plan.ranks[0].sum(kHostMemory) - experts;
   const auto human = [](uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string text =
       fmt::format("{} of memory are free: it runs from a file with --pack-dir", human(free));
@@ -134,17 +118,15 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   f.context = static_cast<uint64_t>(std::max<int64_t>(0, config.max_positions));
   f.reason = refusal(c);
   f.works = f.reason.empty();
-  XType type = XType::kBf16;
-  KvPlan kv;
+  Wish wish;
+  ModelPlan plan;
   try {
-    type = activation_type("auto", config.dtype);
-    ModelOptions options;
-    options.type = type;
-    if (f.works) kv = plan_kv(c, options);
+    wish.type = activation_type("auto", config.dtype);
+    if (f.works) plan = plan_model(c, wish, {});
   } catch (const Error& e) {
     if (f.works) f.reason = e.what(), f.works = false;
   }
-  f.packed_bytes = packed_weights(c, type);
+  f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(packed_weights(c, wish));
   if (!f.works) return f;
   if (has_tower(c)) f.notes.emplace_back(kTextOnly);
   uint64_t tables = 0;
@@ -154,12 +136,12 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
         fmt::format("{} of n-gram tables stay in their files, which must not change while it runs",
                     human_bytes(static_cast<double>(tables))));
   look_at_text(c, f);
-  f.kv_bytes_per_token = kv.bytes_per_token();
+  f.kv_bytes_per_token = plan.kv.bytes_per_token();
   const std::vector<uint64_t> lengths =
       context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);
-  for (const uint64_t n : lengths) f.memory.push_back({n, f.packed_bytes + kv.bytes_of(n)});
+  for (const uint64_t n : lengths) f.memory.push_back({n, f.packed_bytes + plan.kv.bytes_of(n)});
   if (const uint64_t free = available_memory_bytes(); free != 0 && f.packed_bytes > free)
-    f.notes.push_back(beyond_memory(c, type, free));
+    f.notes.push_back(beyond_memory(c, plan, free));
   if (context != 0 && f.context != 0 && context > f.context)
     f.notes.push_back(fmt::format("{} is beyond the model's context of {}", context, f.context));
   return f;
@@ -171,12 +153,13 @@ PredictorFacts predictor_facts(const Checkpoint& c, const RunFacts& run) {
                                   [](const UnusedTensor& t) { return t.prediction; });
   if (!stored || !run.works) return f;
   try {
-    ModelOptions options;
-    options.type = activation_type("auto", c.config().dtype);
-    options.predictor = true;
-    f.kv_bytes_per_token = plan_kv(c, options).bytes_per_token() - run.kv_bytes_per_token;
+    Wish wish;
+    wish.type = activation_type("auto", c.config().dtype);
+    wish.predictor = true;
+    const ModelPlan plan = plan_model(c, wish, {});
+    f.kv_bytes_per_token = plan.kv.bytes_per_token() - run.kv_bytes_per_token;
+    f.packed_bytes = plan.ranks[0].sum(kHostMemory) - run.packed_bytes;
     f.checkpoint = std::make_shared<const Checkpoint>(c.open_predictor());
-    f.packed_bytes = packed_weights(*f.checkpoint, options.type);
     f.modules = group_modules(*f.checkpoint);
   } catch (const Error& e) {
     f = {};

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "base/out_of_memory.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 #include "runtime/loss_meter.h"
 #include "serve/refused_fields.h"
 #include "serve/template_limits.h"

@@ -10,8 +10,8 @@
 #include <set>
 #include <thread>
 
-#include "model/decoder.h"
-#include "model/pooling.h"
+#include "model/run/decoder.h"
+#include "model/run/pooling.h"
 #include "serve/generator.h"
 #include "serve/step_turns.h"
 

@@ -38,12 +38,13 @@ ALLOWED = {
     "apps": {"quantize", "serve", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 
-# Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder (its waist) see all of
-# them and are seen by all.
+# Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder are seen by all of
+# them; on top of model/ they see none.
 INNER = {
     "kernels": {"generic": set(), "arm": set(), "x86": set()},
-    "model": {"arch": set(), "graph": set(), "load": {"arch", "graph"}, "run": {"graph", "load"},
-              "ranks": {"arch", "graph", "load", "run"}},
+    "model": {"arch": set(), "graph": set(), "plan": {"arch"}, "load": {"arch", "graph", "plan"},
+              "run": {"graph", "plan", "load"},
+              "ranks": {"arch", "graph", "plan", "load", "run"}},
 }
 
 # What the engine knows of model/.
@@ -104,6 +105,8 @@ def check_source(rel, line, name, src):
     here, there = (parts[1] if len(parts) > 2 else None for parts in (rel.parts, name.split("/")))
     if target == folder and inner and here and there and there != here and there not in inner.get(here, ()):
         return f'"{name}": {folder}/{here}/ may not include {folder}/{there}/'
+    if folder == target == WAIST_FOLDER and here is None and there:
+        return f'"{name}": files on top of {folder}/ may not include its folders'
     if folder == "kernels" and ISA_FILE.match(rel.name):
         if name not in ISA_ALLOWED and not ISA_SHARED.match(name):
             return f'"{name}": instruction-set files include only {", ".join(sorted(ISA_ALLOWED))} and shared kernel headers'

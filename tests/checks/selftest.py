@@ -51,14 +51,14 @@ class Includes(unittest.TestCase):
         self.assertEqual(1, len(self.tree({"src/text/a.h": '#include "checkpoint/b.h"\n', "src/checkpoint/b.h": ""})))
 
     def test_folders_within_a_folder(self):
-        files = {"src/model/decoder.h": "", "src/model/backend.h": "", "src/model/graph/graph.h": "", "src/model/run/runner.h": "",
+        files = {"src/model/run/decoder.h": "", "src/model/backend.h": "", "src/model/graph/graph.h": "", "src/model/run/runner.h": "",
                  "src/engine/engine.h": "", "src/kernels/x86/x86_a.h": ""}
         graph, runner = '#include "model/graph/graph.h"\n', '#include "model/run/runner.h"\n'
-        self.assertEqual([], self.tree(files | {"src/model/run/a.cpp": graph + '#include "model/decoder.h"\n', "src/model/decoder.cpp": runner}))
+        self.assertEqual([], self.tree(files | {"src/model/run/a.cpp": graph + '#include "model/run/decoder.h"\n', "src/model/run/decoder.cpp": runner}))
         self.assertEqual(1, len(self.tree(files | {"src/model/graph/a.cpp": runner})))
         self.assertEqual(1, len(self.tree(files | {"src/model/a.cpp": '#include "engine/engine.h"\n'})))
         self.assertEqual([], self.tree(files | {"src/engine/a.cpp": '#include "model/backend.h"\n'}))
-        self.assertEqual(1, len(self.tree(files | {"src/engine/a.cpp": '#include "model/decoder.h"\n'})))
+        self.assertEqual(1, len(self.tree(files | {"src/engine/a.cpp": '#include "model/run/decoder.h"\n'})))
         self.assertEqual(1, len(self.tree(files | {"src/model/other/a.cpp": ""})))
         self.assertEqual(1, len(self.tree(files | {"src/kernels/arm/arm_a.cpp": '#include "kernels/x86/x86_a.h"\n'})))
 

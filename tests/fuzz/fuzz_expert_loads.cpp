@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "fuzz/target.h"
-#include "model/ranks/expert_balance.h"
+#include "model/run/expert_balance.h"
 
 namespace moebius::fuzz_expert_loads {
 

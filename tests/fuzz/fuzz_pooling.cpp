@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "fuzz/target.h"
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 
 namespace moebius::fuzz_pooling {
 namespace {

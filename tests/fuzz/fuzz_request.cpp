@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "fuzz/byte_tokenizer.h"
 #include "fuzz/target.h"
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 #include "serve/answer.h"
 #include "serve/any_request.h"
 #include "serve/api_error.h"

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -12,11 +13,37 @@ import unittest
 from pathlib import Path
 
 import moebius
-from common import BUNDLED, GOLDEN, golden_folders, tool, tool_json
+from common import BUNDLED, GOLDEN, TOOL, golden_folders, tool, tool_json
 from moebius import LLM, Error, SamplingParams
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 FULL = bool(os.environ.get("MOEBIUS_FULL"))  # ./test --full: every folder, and as many cycles as were promised
+
+
+def write_large_folder(folder):
+    """A model whose token table and output projection have 2 GiB each, of which the disk holds nothing."""
+    source = GOLDEN / "qwen3moe-dense"
+    config = json.loads((source / "config.json").read_text())
+    config["vocab_size"] = rows = 1 << 24
+    (folder / "config.json").write_text(json.dumps(config))
+    data = (source / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header, small, end = json.loads(data[8:8 + size]), b"", 0
+    large = ("model.embed_tokens.weight", "lm_head.weight")
+    for name in sorted((n for n in header if n != "__metadata__"), key=lambda n: n in large):
+        begin, behind = (8 + size + at for at in header[name]["data_offsets"])
+        length = behind - begin
+        if name in large:
+            length = 2 * rows * config["hidden_size"]
+            header[name]["shape"] = [rows, config["hidden_size"]]
+        else:
+            small += data[begin:behind]
+        header[name]["data_offsets"] = [end, end + length]
+        end += length
+    text = json.dumps(header).encode()
+    with open(folder / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + small)
+        out.truncate(8 + len(text) + end)
 
 
 class Generate(unittest.TestCase):
@@ -361,6 +388,19 @@ print(folder.architecture, len(moebius.LLM({str(BUNDLED)!r}, threads=1).generate
         refusal, answer = run.stdout.splitlines()
         self.assertRegex(refusal, r"^memory .*this model needs .* of memory .* \(ulimit -v\) are free: .* are missing")
         self.assertEqual(answer, "Qwen3MoeForCausalLM 2")
+
+    def test_dense_weights_beyond_the_limit_are_refused_in_the_words_of_the_tool(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_large_folder(Path(folder))
+            code = f"import moebius; moebius.LLM({folder!r}, threads=1)"
+            said = []
+            for command in ([TOOL, "run", folder, "--tokens", "1", "-n", "1", "--threads", "1"], [sys.executable, "-c", code]):
+                run = subprocess.run(["sh", "-c", 'ulimit -v 3145728; exec "$@"', "sh", *command], capture_output=True, text=True, check=False)
+                self.assertNotEqual(run.returncode, 0)
+                refusal = run.stderr.strip().splitlines()[-1]
+                self.assertRegex(refusal, r"this model needs 4\.\d+ GB of memory .* \(ulimit -v\) are free: .* are missing; --pack-dir ")
+                said.append(re.sub(r"[0-9.]+ [MG]B of process .* are missing", "", refusal[refusal.index(folder):]))
+            self.assertEqual(*said)
 
     def test_fork_then_call(self):
         llm = LLM(BUNDLED)

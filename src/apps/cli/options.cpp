@@ -10,8 +10,8 @@
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
 #include "device/cuda/cuda_device.h"
-#include "model/decoder.h"
-#include "model/ranks/cuda_stream_plan.h"
+#include "model/plan/cuda_stream_plan.h"
+#include "model/run/decoder.h"
 #include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
 

@@ -492,14 +492,16 @@ uint32_t* CudaDevice::counts(const Step& step, std::span<uint32_t> to) const {
 
 // --- what runs on the CPU ---
 
-size_t CudaDevice::index_bytes(const IndexerSpec&, KvType) const {
-  fail("device {}: has no indexer of sparse attention", name_);
+void CudaDevice::refuse(Need need) const {
+  fail("device {}: does not run {}", name_, name_of(need));
 }
+
+size_t CudaDevice::index_bytes(const IndexerSpec&, KvType) const { refuse(Need::kIndexer); }
 std::unique_ptr<IndexerOp> CudaDevice::indexer(const IndexerSpec&, KvType, KvPlace) {
-  fail("device {}: has no indexer of sparse attention", name_);
+  refuse(Need::kIndexer);
 }
 std::unique_ptr<CompressorOp> CudaDevice::compressor(CompressorRequest) {
-  fail("device {}: has no compressed keys", name_);
+  refuse(Need::kCompressedKeys);
 }
 std::unique_ptr<RowStoreOp> CudaDevice::row_store(size_t, KvPlace) {
   fail("device {}: keeps no rows for multi-token prediction", name_);
@@ -508,7 +510,7 @@ std::unique_ptr<NGramOp> CudaDevice::ngrams(NGramRequest) {
   fail("device {}: has no n-gram embeddings", name_);
 }
 std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvPlace) {
-  fail("device {}: has no recurrent layers", name_);
+  refuse(Need::kRecurrent);
 }
 
 // --- blocks ---

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA device (device/device.h): rows and blocks in its memory, a stream for each queue, layers
 // made by the plugin (cuda_table.h). Rows are stored in their own number type. Operations that it
-// does not have (model/load/placement_plan.h lists them) run on the CPU instead.
+// does not have (model/plan/placement_plan.h lists them) run on the CPU instead.
 #pragma once
 #include <functional>
 #include <map>
@@ -70,6 +70,8 @@ class CudaDevice final : public Device {
   CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options);
   ~CudaDevice() override;
   std::string_view name() const override { return name_; }
+  bool lacks(Need) const override { return true; }
+  [[noreturn]] void refuse(Need need) const;  // throws Error: a model was loaded against its plan
 
   size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;

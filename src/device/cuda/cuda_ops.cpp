@@ -329,7 +329,7 @@ class CudaProgram final : public RowProgram {
 
  private:
   CudaRowOp translated(const RowOp& op) const {
-    if (!runs_on_device(op.kind)) fail("device {}: has no streams of rows", device_.name());
+    if (!runs_on_device(op.kind)) device_.refuse(Need::kStreams);
     CudaRowOp to{};
     to.kind = static_cast<uint8_t>(op.kind), to.norm = static_cast<uint8_t>(op.norm.kind);
     to.y = cuda_view(op.y), to.x = cuda_view(op.x);
@@ -417,8 +417,10 @@ size_t CudaDevice::kv_bytes(const AttentionSpec& spec, const KvStorage& storage)
 }
 
 std::unique_ptr<AttentionOp> CudaDevice::attention(AttentionRequest r) {
-  if (r.latents != nullptr || r.sparse || r.spec.ratio != 0 || r.spec.relative_dims != 0)
-    fail("device {}: has no attention of this kind", name_);
+  if (r.latents != nullptr) refuse(Need::kExpandedLatents);
+  if (r.sparse) refuse(Need::kIndexer);
+  if (r.spec.ratio != 0) refuse(Need::kCompressedKeys);
+  if (r.spec.relative_dims != 0) refuse(Need::kDistanceLogits);
   auto made = std::make_unique<CudaAttentionOp>(*this, r);
   add_attention(r.place.kind, made->tile_tokens());
   return made;

@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "model/graph/layer_set.h"
-#include "model/load/kv_plan.h"
-#include "model/load/layer_parts.h"
-#include "model/load/model_part.h"
+#include "model/plan/kv_plan.h"
+#include "model/plan/layer_parts.h"
+#include "model/plan/model_part.h"
 
 namespace moebius {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/arch/decoder_spec.h"
-#include "model/load/layer_parts.h"
+#include "model/plan/layer_parts.h"
 #include "nn/norm.h"
 
 namespace moebius {

@@ -13,12 +13,13 @@
 #include <vector>
 
 #include "device/cpu/layer_loader.h"
-#include "model/decoder.h"
 #include "model/graph/layer_set.h"
+#include "model/plan/model_part.h"
 #include "model/ranks.h"
-#include "model/ranks/expert_balance.h"
 #include "model/ranks/rank_reports.h"
 #include "model/ranks/step_plan.h"
+#include "model/run/decoder.h"
+#include "model/run/expert_balance.h"
 
 namespace moebius {
 

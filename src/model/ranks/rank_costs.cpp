@@ -15,8 +15,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_loader.h"
-#include "model/decoder.h"
 #include "model/ranks.h"
+#include "model/run/decoder.h"
 #include "nn/call.h"
 #include "nn/norm.h"
 #include "runtime/comm.h"
@@ -227,25 +227,6 @@ RankCosts mean_costs(Comm& comm, const RankCosts& mine) {
 
 }  // namespace
 
-void CostCurve::add(double rows, double seconds_per_weight) {
-  if (count == kMost || (count > 0 && rows <= points[count - 1].rows))
-    fail("a cost of {} rows behind {} others", rows, count);
-  // More rows cannot be cheaper: such a measurement was disturbed.
-  const double least = count > 0 ? points[count - 1].seconds : 0;
-  points[count++] = {rows, std::max(seconds_per_weight, least)};
-}
-
-double CostCurve::seconds(double weights, double rows) const {
-  if (rows <= 0 || count == 0) return 0;
-  const Point& last = points[count - 1];
-  if (rows >= last.rows) return weights * last.seconds * rows / last.rows;
-  size_t i = 0;
-  while (points[i].rows < rows) ++i;
-  if (i == 0) return weights * points[0].seconds;
-  const Point &a = points[i - 1], &b = points[i];
-  return weights * (a.seconds + (b.seconds - a.seconds) * (rows - a.rows) / (b.rows - a.rows));
-}
-
 RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& model) {
   LayerOptions options;
   options.pool = model.pool, options.policy = model.policy, options.act = model.act,
@@ -264,11 +245,7 @@ RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& model)
   return costs;
 }
 
-std::string describe(const LinkFacts& link) {
-  return fmt::format("{:.3f}G,{:.3f}us", 8e-9 * link.rate, 1e6 * link.latency);
-}
-
-// Measures exchanges as steps make them: columns of rows are gathered.
+// Exchanges as steps make them: columns of rows are gathered.
 LinkFacts measure_link(Comm& comm) {
   constexpr size_t kSmall = 64, kLarge = 1024, kLargeRows = 32;  // columns of a rank
   constexpr int kSmallRounds = 200, kLargeRounds = 20;

@@ -5,10 +5,9 @@
 
 #include "base/error.h"
 #include "base/human.h"
-#include "model/ranks/cuda_memory.h"
-#include "model/ranks/rank_memory.h"
-#include "model/ranks/rank_plan.h"
-#include "runtime/host_name.h"
+#include "model/plan/model_part.h"
+#include "model/ranks/ranked_backend.h"
+#include "model/run/step_runner.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -23,12 +22,32 @@ ModelOptions with_ranks(const ModelOptions& options, Ranks& ranks, ThreadPool* p
 
 }  // namespace
 
-std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelOptions& options,
-                                        const RankSays& say) {
+std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
+                                                 const ModelPlan& plan,
+                                                 const ModelOptions& options) {
+  const RankPlan& mine = plan.ranks.at(options.ranks != nullptr ? options.ranks->rank() : 0);
+  ModelOptions o = options;
+  static_cast<Wish&>(o) = plan.wish;
+  o.placement = mine.placement, o.cuda.streamed = mine.streamed, o.memory_left = mine.left;
+  if (o.cuda.note == nullptr) o.cuda.note = options.note;
+  ModelPart part(checkpoint, plan.spec, o.ranks, !o.placement.cuda().empty());
+  if (o.ranks != nullptr) return std::make_unique<RankedBackend>(checkpoint, o, std::move(part));
+  return std::make_unique<StepRunner>(checkpoint, o, std::move(part), nullptr);
+}
+
+std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
+                                                 const ModelOptions& options) {
+  Wish wish = options;
+  if (options.ranks != nullptr) wish.split = options.ranks->split();
+  return load(checkpoint, plan_model(checkpoint, wish, {}), options);
+}
+
+std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelPlan& plan,
+                                        const ModelOptions& options, const RankSays& say) {
   Ranks& ranks = *options.ranks;
   std::unique_ptr<DecoderModel> model;
   try {
-    model = DecoderModel::load(checkpoint, options);
+    model = DecoderModel::load(checkpoint, plan, options);
   } catch (const std::exception& e) {
     ranks.abort(e.what());
     throw;
@@ -41,20 +60,6 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
   ranks.meet();
   if (ranks.leader()) model->start_beats();
   return model;
-}
-
-uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
-                      const RankSplit& split) {
-  if (!options.placement.cuda().empty())
-    return split.ranks() == 1 ? check_cuda_memory(checkpoint, options)
-                              : check_cuda_ranks(checkpoint, options, split);
-  std::vector<RankMemory> ranks;
-  for (const uint64_t bytes : packed_bytes_of_ranks(checkpoint, split, options))
-    ranks.push_back({host_name(), bytes, memory_limits()});
-  if (!options.pack_dir.empty()) let_weights_go(ranks);
-  if (const std::string refusal = memory_refusal(ranks); !refusal.empty())
-    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
-  return memory_left(ranks);
 }
 
 std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads) {
@@ -70,21 +75,25 @@ std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads)
   return std::make_shared<Runtime>(part, threads, nullptr);
 }
 
-std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint,
-                                             const ModelOptions& options, const RankSplit& split,
-                                             size_t threads, const RankSays& say) {
-  rank_parts(checkpoint, split);  // throws for an impossible split before any thread starts
-  return std::make_unique<RankThreads>(split, [&checkpoint, options, threads, say](Ranks& ranks) {
-    const std::shared_ptr<Runtime> runtime =
-        rank_runtime(ranks.rank(), ranks.split().ranks(), threads);
-    load_rank(checkpoint, with_ranks(options, ranks, &runtime->pool()), say)->follow();
-  });
+std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint, const ModelPlan& plan,
+                                             const ModelOptions& options, size_t threads,
+                                             const RankSays& say) {
+  return std::make_unique<RankThreads>(
+      plan.wish.split, [&checkpoint, plan, options, threads, say](Ranks& ranks) {
+        const std::shared_ptr<Runtime> runtime =
+            rank_runtime(ranks.rank(), ranks.split().ranks(), threads);
+        load_rank(checkpoint, plan, with_ranks(options, ranks, &runtime->pool()), say)->follow();
+      });
 }
 
 ThreadRankedModel::ThreadRankedModel(const Checkpoint& checkpoint, const ModelOptions& options,
-                                     const RankSplit& split, const RankSays& say)
-    : followers_(start_followers(checkpoint, options, split, options.pool->size(), say)) {
-  model_ = load_rank(checkpoint, with_ranks(options, followers_->leader(), options.pool), say);
+                                     const RankSplit& split, const RankSays& say) {
+  Wish wish = options;
+  wish.split = split;
+  const ModelPlan plan = plan_model(checkpoint, wish, {});
+  followers_ = start_followers(checkpoint, plan, options, options.pool->size(), say);
+  model_ =
+      load_rank(checkpoint, plan, with_ranks(options, followers_->leader(), options.pool), say);
 }
 
 }  // namespace moebius

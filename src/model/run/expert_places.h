@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "model/decoder.h"
 #include "model/graph/layer_set.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

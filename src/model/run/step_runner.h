@@ -8,11 +8,11 @@
 #include <future>
 #include <mutex>
 
-#include "model/decoder.h"
 #include "model/graph/graph.h"
 #include "model/load/layer_set_loader.h"
-#include "model/load/packed_weights.h"
+#include "model/run/decoder.h"
 #include "model/run/expert_places.h"
+#include "model/run/packed_weights.h"
 #include "model/run/predictor.h"
 
 namespace moebius {

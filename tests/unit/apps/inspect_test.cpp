@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
 namespace moebius::test::inspect_test {

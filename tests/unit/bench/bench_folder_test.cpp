@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius::bench_folder_test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "engine/engine.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "unit/device/cuda_util.h"
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"

@@ -14,9 +14,9 @@
 #include <random>
 
 #include "model/arch/arch.h"
-#include "model/decoder.h"
-#include "model/load/placement_plan.h"
-#include "model/ranks/cuda_memory.h"
+#include "model/plan/cuda_memory.h"
+#include "model/plan/placement_plan.h"
+#include "model/run/decoder.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
@@ -334,9 +334,9 @@ TEST_F(CudaDeviceModels, BlocksOfAnyNumbers) {
 TEST(CudaDevice, WhatIsNotOfferedIsPlacedOnTheCpuInWords) {
   const auto words_of = [](const char* name) {
     const Checkpoint checkpoint = test::golden_folder(name);
-    const PlacedParts placed =
-        place_parts(checkpoint, decoder_spec(checkpoint.config()), {}, parse_placement("cuda"));
-    return fmt::format("{}", fmt::join(placed.words, "; "));
+    Wish wish;
+    wish.placement = parse_placement("cuda");
+    return fmt::format("{}", fmt::join(plan_model(checkpoint, wish, {}).words, "; "));
   };
   EXPECT_EQ(words_of("qwen3moe-dense"), "");
   EXPECT_NE(words_of("qwen3next-dense").find("on the CPU: a recurrent layer"), std::string::npos);
@@ -350,12 +350,12 @@ TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
-  const uint64_t left = check_cuda_memory(checkpoint, options);
+  const uint64_t left = test::fitting_plan(checkpoint, options).ranks[0].left;
   EXPECT_GT(left, 0u);
   options.cuda.memory = uint64_t{256} << 20;
   std::string words;
   try {
-    check_cuda_memory(checkpoint, options);
+    test::fitting_plan(checkpoint, options);
   } catch (const Error& e) {
     words = e.what();
   }
@@ -369,20 +369,20 @@ TEST_F(CudaDeviceModels, ExpertsOfAsManyLayersAsFit) {
   const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
   options.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(emulated().facts), 4096);
-  EXPECT_EQ(place_experts(checkpoint, options).describe(), "cuda");
+  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(emulated().facts));
+  EXPECT_EQ(test::place_experts(checkpoint, options).describe(), "cuda");
   options.cuda.memory = need.weights + need.kv + (uint64_t{256} << 20) - 1;
-  const DevicePlacement placed = place_experts(checkpoint, options);
+  const DevicePlacement placed = test::place_experts(checkpoint, options);
   const size_t last = need.layers.size() - 1;
   EXPECT_EQ(placed.divided.size(), 1u);
   const size_t left_out = divided_work(checkpoint, options.cuda) / need.each[last] + 1;
   EXPECT_EQ(placed.divided.at(last).size() + left_out, need.divisible[last]);
   EXPECT_EQ(placed.of(last).attention, "cuda");
   options.placement = placed;
-  EXPECT_GT(check_cuda_memory(checkpoint, options), 0u);
+  EXPECT_GT(test::fitting_plan(checkpoint, options).ranks[0].left, 0u);
   options.placement = parse_placement("cuda");
   options.cuda.memory -= need.layers[last];
-  EXPECT_EQ(place_experts(checkpoint, options).of(last).experts, "cpu");
+  EXPECT_EQ(test::place_experts(checkpoint, options).of(last).experts, "cpu");
 }
 
 TEST(CudaDevice, NamesOfDevices) {

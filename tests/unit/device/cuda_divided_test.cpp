@@ -10,8 +10,8 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "device/cuda/cuda_device.h"
-#include "model/decoder.h"
-#include "model/ranks/cuda_memory.h"
+#include "model/plan/cuda_memory.h"
+#include "model/run/decoder.h"
 #include "model/run/expert_places.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
@@ -181,14 +181,14 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
     for (size_t e = 0; e < b.experts.size(); ++e)  // the last ones are the busiest; layer 0 less so
       loads[static_cast<size_t>(b.layer)].push_back(b.layer == 0 ? 50 + e : 1 + 100 * e * e);
   save_loads(o.loads_file, loads);
-  const CudaBytes all = cuda_bytes(checkpoint, o, cuda_target(emulated().facts), kUsualContext);
+  const CudaBytes all = cuda_bytes(checkpoint, o, cuda_target(emulated().facts));
   const size_t last = checkpoint.moe_blocks().size() - 1,
                n = checkpoint.moe_blocks()[last].experts.size();
   ASSERT_GT(last, 0u);
   EXPECT_EQ(all.divisible[last], n);
   // Room for all but half of the experts of a layer.
   o.cuda.memory = device_bytes(all) + divided_work(checkpoint, o.cuda) - n / 2 * all.each[last];
-  o.placement = place_experts(checkpoint, o);
+  o.placement = test::place_experts(checkpoint, o);
   ASSERT_FALSE(o.placement.divided.empty());
   size_t here = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
@@ -216,9 +216,8 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   EXPECT_GT(placed.load, static_cast<double>(placed.experts) / static_cast<double>(placed.all));
   EXPECT_NE(describe(placed).find("of their rows"), std::string::npos);
   // It fits, it loads, and it gives the bytes of one device.
-  EXPECT_LE(device_bytes(cuda_bytes(checkpoint, o, cuda_target(emulated().facts), kUsualContext)),
-            o.cuda.memory);
-  EXPECT_GT(check_cuda_memory(checkpoint, o), 0u);
+  EXPECT_LE(device_bytes(cuda_bytes(checkpoint, o, cuda_target(emulated().facts))), o.cuda.memory);
+  EXPECT_GT(test::fitting_plan(checkpoint, o).ranks[0].left, 0u);
   const auto model = DecoderModel::load(checkpoint, o),
              whole = DecoderModel::load(checkpoint, options());
   const std::vector<int32_t> tokens = test::random_tokens(10, whole->vocab());
@@ -227,9 +226,9 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   // A file that is not there yet: all layers alike. Without one: layer by layer.
   o.loads_file = (folder.path() / "not_there.json").string();
   o.placement = parse_placement("cuda");
-  EXPECT_EQ(place_experts(checkpoint, o).divided.size(), std::min(n / 2 + 1, last + 1));
+  EXPECT_EQ(test::place_experts(checkpoint, o).divided.size(), std::min(n / 2 + 1, last + 1));
   o.loads_file.clear();
-  const DevicePlacement plain = place_experts(checkpoint, o);
+  const DevicePlacement plain = test::place_experts(checkpoint, o);
   EXPECT_EQ(plain.divided.size(), 1u);
   EXPECT_EQ(plain.divided.begin()->first, last);
 }

@@ -26,6 +26,26 @@ void EmulatedModels::SetUp() {
   ASSERT_TRUE(emulated().ready()) << emulated().words;
 }
 
+ModelPlan plan_here(const Checkpoint& checkpoint, const ModelOptions& options,
+                    const RankSplit& split) {
+  Wish wish = options;
+  wish.split = split;
+  return plan_model(checkpoint, wish, this_process(options.cuda, split.ranks()));
+}
+
+ModelPlan fitting_plan(const Checkpoint& checkpoint, const ModelOptions& options,
+                       const RankSplit& split) {
+  ModelPlan plan = plan_here(checkpoint, options, split);
+  require_fit(plan, checkpoint.folder());
+  return plan;
+}
+
+DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
+  ModelOptions o = options;
+  o.cuda.fit_experts = true;
+  return plan_here(checkpoint, o).ranks[0].placement;
+}
+
 decltype(DevicePlacement::divided) third_of_experts(const Checkpoint& checkpoint) {
   decltype(DevicePlacement::divided) out;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {

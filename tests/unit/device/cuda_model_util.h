@@ -8,13 +8,20 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius::test {
 
 const CudaModule& emulated();
 ModelOptions emulated_options(ThreadPool& pool, const char* placement, XType type = XType::kF32);
+// The plan of a model for this process, by ranks that are threads; fitting_plan: throws Error where memory is short.
+ModelPlan plan_here(const Checkpoint& checkpoint, const ModelOptions& options,
+                    const RankSplit& split = {});
+ModelPlan fitting_plan(const Checkpoint& checkpoint, const ModelOptions& options,
+                       const RankSplit& split = {});
+// Where --experts auto puts experts.
+DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
 // A third of the experts of each layer, others in every layer.
 decltype(DevicePlacement::divided) third_of_experts(const Checkpoint& checkpoint);
 Checkpoint golden_folder(const std::string& name);

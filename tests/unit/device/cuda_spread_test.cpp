@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "device/cuda/cuda_module.h"
-#include "model/ranks/cuda_memory.h"
+#include "model/plan/cuda_memory.h"
 #include "model/ranks/ranked_model.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
@@ -32,7 +32,7 @@ class CudaSpread : public test::EmulatedModels {
   CudaSpread() : EmulatedModels(1) {}
   std::string refusal(const Checkpoint& checkpoint, const ModelOptions& o, const RankSplit& split) {
     try {
-      check_memory(checkpoint, o, split);
+      test::fitting_plan(checkpoint, o, split);
       ThreadRankedModel ranked(checkpoint, o, split, {});
     } catch (const std::exception& e) {
       return e.what();
@@ -186,12 +186,13 @@ TEST_F(CudaSpread, CopiesOfBusyExperts) {
 TEST_F(CudaSpread, EachRankHasItsShare) {
   const Checkpoint checkpoint = test::golden_folder("deepseekv3-w4a8-g32");
   ModelOptions o = options();
+  o.placement = test::plan_here(checkpoint, o).ranks[0].placement;
   const CudaTarget target = cuda_target(emulated().facts);
-  const CudaBytes whole = cuda_bytes(checkpoint, o, target, kUsualContext);
+  const CudaBytes whole = cuda_bytes(checkpoint, o, target);
   std::vector<CudaBytes> each;
   uint64_t routed = 0, most = 0, least = UINT64_MAX;
   for (const CudaShare& share : cuda_shares(checkpoint, spread(4))) {
-    each.push_back(cuda_bytes(checkpoint, o, target, kUsualContext, share));
+    each.push_back(cuda_bytes(checkpoint, o, target, share));
     const CudaBytes& need = each.back();
     EXPECT_LT(need.experts, whole.experts);
     EXPECT_EQ(need.kv, whole.kv);  // attention is everybody's
@@ -206,15 +207,14 @@ TEST_F(CudaSpread, EachRankHasItsShare) {
   // A place more on each rank is an expert more of each layer.
   CudaShare more = cuda_shares(checkpoint, {1, 1, 4, false, 4})[1];
   EXPECT_EQ(more.spare, 4u);
-  EXPECT_EQ(cuda_bytes(checkpoint, o, target, kUsualContext, more).experts - each[1].experts,
-            experts / 8);
+  EXPECT_EQ(cuda_bytes(checkpoint, o, target, more).experts - each[1].experts, experts / 8);
   // Token table and logits are the leader's.
   EXPECT_EQ(each[1].weights, each[3].weights);
   EXPECT_GT(each[0].weights, each[1].weights);
 
   // What was planned is what is loaded: room for the fullest rank and not a byte less.
   o.cuda.memory = most;
-  EXPECT_GT(check_memory(checkpoint, o, spread(4)), 0u);
+  EXPECT_GT(test::fitting_plan(checkpoint, o, spread(4)).ranks[0].left, 0u);
   o.cuda.memory = most - 1;
   const std::string words = refusal(checkpoint, o, spread(4));
   EXPECT_NE(words.find("rank 0 of 4 needs"), std::string::npos) << words;

@@ -14,9 +14,8 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_items.h"
 #include "device/cuda/cuda_streams.h"
-#include "model/decoder.h"
-#include "model/ranks/cuda_prompt_forecast.h"
-#include "model/ranks/cuda_stream_plan.h"
+#include "model/plan/cuda_stream_plan.h"
+#include "model/run/decoder.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
 #include "unit/test_util.h"
@@ -114,7 +113,9 @@ class CudaStreaming : public test::EmulatedModels {
                       XType type = XType::kF32) {
     ModelOptions o = options(here ? "cuda" : "cuda,experts=cpu", stream, type);
     if (here) o.placement.divided = test::third_of_experts(checkpoint);
-    words_ = add_streams(checkpoint, o);
+    const ModelPlan plan = test::plan_here(checkpoint, o);
+    o.placement = plan.ranks[0].placement, o.cuda.streamed = plan.ranks[0].streamed;
+    words_ = plan.words;
     return o;
   }
   StreamPlan plan(const Checkpoint& checkpoint, const ModelOptions& o, uint64_t allowed,
@@ -152,15 +153,15 @@ TEST_F(CudaStreaming, ThePlanCountsBuffersAndTheSecondCopy) {
   }
   o.placement = all.placement, o.cuda.streamed = all.streamed;
   const CudaTarget target = cuda_target(emulated().facts);
-  const CudaBytes with = cuda_bytes(checkpoint, o, target, kUsualContext);
+  const CudaBytes with = cuda_bytes(checkpoint, o, target);
   o.cuda.streamed = {};
-  const CudaBytes without = cuda_bytes(checkpoint, o, target, kUsualContext);
+  const CudaBytes without = cuda_bytes(checkpoint, o, target);
   EXPECT_EQ(device_bytes(with) - device_bytes(without), 2 * all.streamed.buffer_bytes);
   EXPECT_EQ(with.host - without.host, all.streamed.host_bytes);
   // Rows between the parts of divided layers are counted, too.
   o.placement = parse_placement("cuda,experts=cpu");
-  EXPECT_EQ(without.work, cuda_bytes(checkpoint, o, target, kUsualContext).work +
-                              divided_work(checkpoint, o.cuda));
+  EXPECT_EQ(without.work,
+            cuda_bytes(checkpoint, o, target).work + divided_work(checkpoint, o.cuda));
   EXPECT_GT(divided_work(checkpoint, o.cuda), 0u);
 
   // Room for one buffer; for none: words with the numbers, and the placement that was asked for.
@@ -197,8 +198,9 @@ TEST_F(CudaStreaming, BuffersThatDoNotFitAreRefusedBeforeLoading) {
   ModelOptions o = hybrid(checkpoint, "4", false);
   ASSERT_FALSE(o.cuda.streamed.layers.empty()) << words();
   o.cuda.streamed.buffer_bytes = uint64_t{8} << 30;
+  o.cuda.stream = "off";  // nothing is planned anew
   try {
-    check_cuda_memory(checkpoint, o);
+    test::fitting_plan(checkpoint, o);
     FAIL() << "16 GiB of buffers on a device of 4";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("may be used"), std::string::npos) << e.what();
@@ -429,43 +431,6 @@ TEST_F(CudaStreaming, AMoveThatFailsLosesTheModel) {
     EXPECT_TRUE(model->lost());
     fail(0, 0);
   }
-}
-
-// --- forecasts ---
-
-TEST(PromptForecast, FollowsTheRates) {
-  const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
-  ModelOptions o;
-  o.cuda.stream = "16";  // experts of this size have plain kernels, which nobody streams unasked
-  const CudaTarget target = named_cuda_target("H200");
-  const CudaRates rates{4e12, 100e9, 50e9};
-  const auto ask = [&](const CudaRates& r, double row, uint64_t host) {
-    return forecast_prompt(checkpoint, o, target, r, row, UINT64_MAX, host, 4096);
-  };
-  const CudaPromptForecast f = ask(rates, 1e-6, UINT64_MAX);
-  EXPECT_EQ(f.plan.layers.size(), checkpoint.moe_blocks().size());
-  EXPECT_GT(f.streamed, 0.0);
-  EXPECT_LT(f.streamed, f.on_cpu);
-  EXPECT_LT(f.rows, 4096u);
-  // A slower link: from more rows on, and slower. A slower CPU: from fewer.
-  const CudaPromptForecast slow = ask({4e12, 100e9, 5e6}, 1e-6, UINT64_MAX);
-  EXPECT_GT(slow.rows, f.rows);
-  EXPECT_GT(slow.streamed, f.streamed);
-  EXPECT_LT(ask({4e12, 100e9, 5e6}, 1e-4, UINT64_MAX).rows, slow.rows);
-  EXPECT_NEAR(ask(rates, 2e-6, UINT64_MAX).on_cpu - f.on_cpu,
-              4096 * 1e-6 *
-                  static_cast<double>(checkpoint.moe_blocks().size() *
-                                      checkpoint.moe_blocks()[0].spec.router.top_k),
-              1e-9);
-  // No memory for a second copy: nothing is streamed, and that is said.
-  const CudaPromptForecast none = ask(rates, 1e-6, 0);
-  EXPECT_EQ(none.streamed, 0.0);
-  EXPECT_EQ(none.rows, kNeverStreamed);
-  ASSERT_FALSE(none.words.empty());
-  // A few experts are timed for it.
-  ThreadPool pool(1);
-  o.pool = &pool;
-  EXPECT_GT(measure_expert_row(checkpoint, o, target), 0.0);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "device/cpu/packed_store.h"
-#include "model/decoder.h"
-#include "model/load/packed_weights.h"
 #include "model/ranks/ranked_model.h"
+#include "model/run/decoder.h"
+#include "model/run/packed_weights.h"
 #include "runtime/mapped_file.h"
 #include "unit/test_util.h"
 

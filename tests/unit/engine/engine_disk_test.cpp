@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "engine/kv_disk.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/thread_pool.h"
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "engine/engine.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/thread_pool.h"
 #include "unit/engine/engine_util.h"
 #include "unit/test_util.h"

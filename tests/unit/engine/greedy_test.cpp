@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/engine.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "unit/test_util.h"
 
 namespace moebius::greedy_test {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "device/placement.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "serve/engine_generator.h"
 #include "unit/device/guarded_util.h"
 #include "unit/engine/engine_util.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/thread_pool.h"
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"

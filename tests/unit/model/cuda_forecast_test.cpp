@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forecasts of decoding on a GPU: what they add up, and how they follow rates and memory.
-#include "model/ranks/cuda_forecast.h"
+#include "model/plan/cuda_forecast.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ class CudaForecasts : public testing::Test {
  protected:
   std::vector<CudaForecast> ask(const CudaRates& rates, uint64_t allowed) const {
     const size_t sequences[] = {1, 64};
-    ModelOptions options;
+    Wish options;
     options.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
     return forecast_cuda(checkpoint_, options, named_cuda_target("H200"), rates, allowed,
                          sequences);
@@ -96,7 +96,7 @@ TEST_F(CudaForecasts, BusyExpertsOnTheDeviceAreFaster) {
   const auto whole = ask(rates, UINT64_MAX);
   const uint64_t allowed = (whole[0].bytes + whole[1].bytes) / 2;
   const test::TempDir folder;
-  ModelOptions options;
+  Wish options;
   options.cuda.item_bytes = 1;
   options.loads_file = (folder.path() / "loads.json").string();
   const auto by_load = [&](uint64_t of_the_last) {

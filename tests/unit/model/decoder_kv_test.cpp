@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "moebius/error.h"
 #include "unit/allocations_util.h"
 #include "unit/test_util.h"

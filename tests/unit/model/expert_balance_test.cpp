@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "model/ranks/expert_balance.h"
 #include "model/ranks/ranked_model.h"
+#include "model/run/expert_balance.h"
 #include "unit/test_util.h"
 
 namespace moebius::expert_balance_test {

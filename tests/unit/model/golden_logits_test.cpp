@@ -16,7 +16,7 @@
 #include "checkpoint/summary.h"
 #include "checkpoint/token_table.h"
 #include "model/arch/arch.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "moebius/error.h"
 #include "unit/test_util.h"
 

@@ -11,8 +11,8 @@
 #include <random>
 
 #include "device/placement.h"
-#include "model/decoder.h"
 #include "model/ranks/ranked_model.h"
+#include "model/run/decoder.h"
 #include "unit/device/guarded_util.h"
 #include "unit/test_util.h"
 

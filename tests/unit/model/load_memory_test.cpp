@@ -11,7 +11,7 @@
 #include <random>
 
 #include "device/cpu/layer_loader.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "runtime/memory.h"
 #include "unit/test_util.h"
 

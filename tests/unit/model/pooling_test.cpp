@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vectors and scores against what sentence-transformers made of the same folders
 // (tests/python/make_embeddings.py), and what a folder may say of them.
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "model/run/scoring.h"
 #include "runtime/thread_pool.h"
 #include "serve/pooling_generator.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the planner is told of ranks (model/ranks/rank_costs.h), and what it makes of it (model/ranks/rank_plan.h).
+// What the planner is told of ranks (model/ranks/rank_costs.h), and what it makes of it (model/plan/rank_plan.h).
 #include "model/ranks/rank_costs.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "model/decoder.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/rank_plan.h"
+#include "model/run/decoder.h"
 #include "moebius/error.h"
 #include "runtime/comm_threads.h"
 #include "unit/test_util.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory per rank: which limits there are, who shares them, and what is said where it is short.
-#include "model/ranks/rank_memory.h"
+#include "model/plan/rank_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "runtime/memory.h"
 #include "unit/test_util.h"
@@ -94,11 +94,15 @@ TEST(RankMemory, PackedWeightsAreWhatLoadingHolds) {
   ModelOptions options;
   options.pool = &pool;
   options.context = 64;
-  const uint64_t whole = packed_bytes_of_ranks(checkpoint, {}, options).at(0);
-  EXPECT_EQ(whole, DecoderModel::load(checkpoint, options)->packed_bytes());
+  const auto packed = [&](const RankSplit& split) {
+    Wish wish = options;
+    wish.split = split;
+    return plan_model(checkpoint, wish, {}).ranks[0].sum(kHostMemory);
+  };
+  EXPECT_EQ(packed({}), DecoderModel::load(checkpoint, options)->packed_bytes());
   for (const RankSplit& split : {RankSplit{2, 1, 1}, RankSplit{1, 2, 1}, RankSplit{1, 1, 2}}) {
     ThreadRankedModel ranked(checkpoint, options, split, {});
-    const uint64_t mine = packed_bytes_of_ranks(checkpoint, split, options).at(0);
+    const uint64_t mine = packed(split);
     EXPECT_NEAR(static_cast<double>(ranked.model().packed_bytes()), static_cast<double>(mine),
                 0.05 * static_cast<double>(mine))
         << describe(split);

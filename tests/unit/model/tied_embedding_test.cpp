@@ -9,11 +9,11 @@
 
 #include "base/numeric.h"
 #include "base/random.h"
+#include "device/cpu/layer_plan.h"
 #include "kernels/list.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/unpack.h"
-#include "model/ranks/rank_memory.h"
-#include "model/ranks/rank_plan.h"
+#include "model/plan/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
@@ -78,7 +78,7 @@ TEST(TiedEmbedding, TheForecastHasWhatLoadingHolds) {
   options.pool = &pool;
   options.context = 64;
   const auto model = DecoderModel::load(checkpoint, options);
-  EXPECT_EQ(packed_bytes_of_ranks(checkpoint, {}, options).at(0), model->packed_bytes());
+  EXPECT_EQ(plan_model(checkpoint, options, {}).ranks[0].sum(kHostMemory), model->packed_bytes());
   const ModuleMemory memory =
       module_memory(checkpoint, table, options.policy, options.act, options.type);
   EXPECT_EQ(model->embedding_bytes(), memory.table);
@@ -86,7 +86,9 @@ TEST(TiedEmbedding, TheForecastHasWhatLoadingHolds) {
   ThreadRankedModel ranked(checkpoint, options, two, {});
   EXPECT_EQ(ranked.model().embedding_bytes(), memory.table_of_cut);
   EXPECT_GE(memory.table_of_cut, table.plan.N * table.plan.K);
-  const double mine = static_cast<double>(packed_bytes_of_ranks(checkpoint, two, options).at(0));
+  Wish wish = options;
+  wish.split = two;
+  const auto mine = static_cast<double>(plan_model(checkpoint, wish, {}).ranks[0].sum(kHostMemory));
   EXPECT_NEAR(static_cast<double>(ranked.model().packed_bytes()), mine, 0.05 * mine);
   const std::vector<RankPart> parts = rank_parts(checkpoint, two);
   EXPECT_GT(parts[0].bytes, parts[1].bytes + table.bytes / 2);

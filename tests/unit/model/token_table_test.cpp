@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "moebius/error.h"
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"

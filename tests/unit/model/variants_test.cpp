@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/arch/arch.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/test_util.h"
 

@@ -12,7 +12,7 @@
 
 #include "checkpoint/formats/format.h"
 #include "device/cpu/layer_loader.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 #include "model/run/scoring.h"
 #include "quant/reference.h"
 #include "report/explain.h"

@@ -11,15 +11,9 @@
 #include <string_view>
 #include <vector>
 
-namespace moebius {
+#include "model/plan/expert_loads.h"
 
-// [layer][expert] number of rows
-using ExpertLoads = std::map<size_t, std::vector<uint64_t>>;
-std::string write_loads(const ExpertLoads& loads);
-// Throws Error that names `what` (a file) for text that is no table of loads.
-ExpertLoads parse_loads(std::string_view text, std::string_view what);
-ExpertLoads read_loads(const std::string& file);  // empty if there is no such file, or no name
-void save_loads(const std::string& file, const ExpertLoads& loads);
+namespace moebius {
 
 struct BalanceSettings {
   size_t ranks = 1;  // ranks that each have some of the experts

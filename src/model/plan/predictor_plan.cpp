@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/predictor_plan.h"
+#include "model/plan/predictor_plan.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 // it depends on tokens 0 to t alone, as the model's row does.
 #pragma once
 #include "checkpoint/checkpoint.h"
-#include "model/load/kv_plan.h"
-#include "model/load/model_part.h"
+#include "model/plan/kv_plan.h"
+#include "model/plan/model_part.h"
 
 namespace moebius {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/layer_parts.h"
+#include "model/plan/layer_parts.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/model_part.h"
+#include "model/plan/model_part.h"
 
 #include "model/ranks.h"
 #include "nn/moe.h"

@@ -17,16 +17,17 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "model/ranks.h"
-#include "model/ranks/rank_costs.h"
+#include "model/plan/machine.h"
+#include "model/plan/wish.h"
 
 namespace moebius {
 
-// Holds the bytes of files that one rank of a split would hold.
+// What one rank of a split holds.
 struct RankPart {
   size_t rank = 0, stage = 0, member = 0;
   Range layers;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;    // of the files, or as they were weighed
+  uint64_t experts = 0;  // of these, routed experts'
 };
 // Returns the parts of all ranks. Throws Error for a model that cannot be split in this way. weigh:
 // returns the bytes of a whole module, in place of its bytes in the files.

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/ranks/rank_memory.h"
+#include "model/plan/rank_memory.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "base/checked.h"
-#include "base/error.h"
 #include "base/human.h"
-#include "checkpoint/formats/format.h"
-#include "checkpoint/summary.h"
-#include "device/cpu/layer_plan.h"
-#include "model/ranks/rank_plan.h"
 
 namespace moebius {
 namespace {
@@ -55,27 +49,6 @@ std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
 }
 
 }  // namespace
-
-std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
-                                            const ModelOptions& options) {
-  uint64_t table = 0;  // bytes of the first rank
-  const auto weigh = [&](const Module& m) {
-    if (!m.supported) return m.bytes;  // loading will report the reason
-    const ModuleMemory memory =
-        module_memory(checkpoint, m, options.policy, options.act, options.type);
-    table += split.members() == 1 ? memory.table : memory.table_of_cut;
-    return memory.packed;
-  };
-  std::vector<uint64_t> bytes;
-  for (const RankPart& part : rank_parts(checkpoint, split, weigh)) bytes.push_back(part.bytes);
-  bytes[0] += table;
-  if (options.predictor) {
-    const Checkpoint predictor = checkpoint.open_predictor();
-    for (const Module& m : predictor.modules())
-      bytes[0] += module_memory(predictor, m, options.policy, options.act, options.type).packed;
-  }
-  return bytes;
-}
 
 void let_weights_go(std::span<RankMemory> ranks) {
   for (const Shared& s : shared_limits(ranks)) {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "device/cpu/packed_store.h"
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

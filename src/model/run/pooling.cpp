@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/pooling.h"
+#include "model/run/pooling.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/formats/format.h"
-#include "model/arch/arch.h"
 #include "model/run/step_runner.h"
 
 namespace moebius {
@@ -301,8 +300,9 @@ std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
 std::unique_ptr<DecoderModel> load_rows_model(const Checkpoint& checkpoint,
                                               const ModelOptions& options) {
   if (options.ranks != nullptr) fail("rows instead of logits come from one process, without ranks");
-  checkpoint.require_supported();
-  ModelPart part(checkpoint, decoder_spec(checkpoint.config()), nullptr);
+  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.cuda, 1));
+  require_fit(plan, checkpoint.folder());
+  ModelPart part(checkpoint, plan.spec, nullptr);
   part.projects = false;
   return std::make_unique<StepRunner>(checkpoint, options, std::move(part), nullptr);
 }

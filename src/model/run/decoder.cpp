@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 #include <algorithm>
-
-#include "base/error.h"
-#include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
-#include "model/load/predictor_plan.h"
-#include "model/ranks/cuda_memory.h"
-#include "model/ranks/ranked_backend.h"
-#include "model/run/step_runner.h"
 
 namespace moebius {
 
@@ -17,31 +9,6 @@ std::string_view name_of(Phase phase) {
   static constexpr std::string_view kNames[] = {"embedding", "norm",   "linear",  "attention",
                                                 "moe",       "output", "exchange"};
   return kNames[static_cast<size_t>(phase)];
-}
-
-std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
-                                                 const ModelOptions& wanted) {
-  DecoderSpec spec = decoder_spec(checkpoint.config());
-  checkpoint.require_supported();
-  ModelOptions options = wanted;
-  options.placement = place_parts(checkpoint, spec, options.kv(), options.placement).placement;
-  if (options.ranks != nullptr) check_cuda_split(options, options.ranks->split());
-  ModelPart part(checkpoint, std::move(spec), options.ranks, !options.placement.cuda().empty());
-  if (options.predictor && options.ranks != nullptr)
-    fail("multi-token prediction runs in one process; leave out the ranks");
-  if (options.ranks != nullptr)
-    return std::make_unique<RankedBackend>(checkpoint, options, std::move(part));
-  return std::make_unique<StepRunner>(checkpoint, options, std::move(part), nullptr);
-}
-
-KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const DecoderSpec spec = decoder_spec(checkpoint.config());
-  const DeviceSet devices(place_parts(checkpoint, spec, options.kv(), options.placement).placement,
-                          nullptr, host_cpu(), {options.type, options.policy});
-  KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices);
-  if (options.predictor) plan_predictor(checkpoint, options.kv(), devices, plan);
-  plan.devices.clear();  // the devices end here
-  return plan;
 }
 
 SequenceState::SequenceState(std::span<const KvKind> kinds, std::span<const DeviceKinds> devices,

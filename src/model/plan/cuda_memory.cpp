@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/ranks/cuda_memory.h"
+#include "model/plan/cuda_memory.h"
 
 #include <fmt/format.h>
 
@@ -9,32 +9,22 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/human.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
 #include "device/cuda/cuda_items.h"
 #include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
-#include "model/ranks/cuda_stream_plan.h"
-#include "model/ranks/rank_memory.h"
-#include "model/ranks/rank_plan.h"
-#include "runtime/host_name.h"
+#include "model/backend.h"
+#include "model/plan/cuda_stream_plan.h"
+#include "model/plan/placement_plan.h"
+#include "model/plan/rank_plan.h"
 
 namespace moebius {
 namespace {
 
 constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // bytes for rows and tables of steps
 
-std::string device_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
-
-uint64_t usable_bytes(const CudaSettings& cuda) {
-  uint64_t free = 0;
-  check_cuda(*cuda.module->api, cuda.module->api->free_bytes(&free), "memory of the device");
-  return free > kReservedBytes ? free - kReservedBytes : 0;
-}
-
-// Returns the bytes of rows between the parts of layers whose experts ranks spread
-// (device/cuda/cuda_spread.cpp): the rank's own, other ranks', and those to send.
+// Rows between the parts of layers whose experts ranks spread (device/cuda/cuda_spread.cpp): own ones, those of
+// others, those that are sent.
 uint64_t spread_bytes(const Checkpoint& checkpoint) {
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
@@ -66,23 +56,7 @@ std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
   return out;
 }
 
-std::string who_needs(const CudaBytes& need, size_t context) {
-  return fmt::format("{} of weights, {} of keys and values for {} tokens, {} for work",
-                     device_size(need.weights), device_size(need.kv), context,
-                     device_size(need.work));
-}
-std::string what_may_be_used(const CudaSettings& cuda, uint64_t allowed, const CudaBytes& need) {
-  return fmt::format(
-      "{} may be used{}{}", device_size(allowed), cuda.memory != 0 ? " (--gpu-memory)" : "",
-      need.experts > 0 ? fmt::format("; with --experts cpu {} of experts stay on the CPU",
-                                     device_size(need.experts))
-                       : "");
-}
-size_t context_of(const ModelOptions& options) {
-  return options.context != 0 ? options.context : kUsualContext;
-}
-
-// Returns whether a module belongs to an expert that a divided layer has on the CPU.
+// Whether a module is of an expert that a divided layer has on the CPU.
 bool is_elsewhere(const Module& m, const DevicePlacement& placement) {
   const auto here = placement.divided.find(static_cast<size_t>(m.layer));
   return m.expert >= 0 && here != placement.divided.end() &&
@@ -127,19 +101,14 @@ uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda) {
   return kBatches * most;
 }
 
-uint64_t allowed_cuda_bytes(const CudaSettings& cuda, size_t shared) {
-  const uint64_t most = usable_bytes(cuda) / shared;
-  return cuda.memory != 0 ? std::min(cuda.memory, most) : most;
-}
-
 uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + bytes.work; }
 
-CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context, const CudaShare& share) {
+CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
+                     const CudaShare& share) {
   const Range& layers = share.layers;
+  const size_t context = options.context != 0 ? options.context : kUsualContext;
   const DecoderSpec spec = decoder_spec(checkpoint.config());
-  const DevicePlacement placement =
-      place_parts(checkpoint, spec, options.kv(), options.placement).placement;
+  const DevicePlacement& placement = options.placement;
   Policy policy;
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
@@ -205,58 +174,6 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   return out;
 }
 
-uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
-                           const CudaShare& share) {
-  const CudaModule& module = *options.cuda.module;
-  const size_t context = context_of(options);
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
-  const uint64_t allowed = allowed_cuda_bytes(options.cuda), all = device_bytes(need);
-  if (all > allowed)
-    fail("{}: needs {} on {} ({}), and {}", checkpoint.folder(), device_size(all),
-         module.facts.name, who_needs(need, context),
-         what_may_be_used(options.cuda, allowed, need));
-  std::vector<RankMemory> host = {{"", need.host, memory_limits()}};
-  if (const std::string refusal = memory_refusal(host); !refusal.empty())
-    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
-  if (need.kv == 0) return memory_left(host);
-  return allowed - need.weights - need.work;
-}
-
-uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& options,
-                          const RankSplit& split) {
-  check_cuda_split(options, split);
-  const CudaModule& module = *options.cuda.module;
-  const size_t context = context_of(options);
-  const uint64_t usable = usable_bytes(options.cuda);
-  std::vector<RankMemory> host;
-  std::vector<CudaBytes> needs;
-  uint64_t all = 0, fixed = 0;
-  bool keeps = false;  // the device holds keys and values
-  for (const CudaShare& share : cuda_shares(checkpoint, split)) {
-    const CudaBytes need =
-        cuda_bytes(checkpoint, options, cuda_target(module.facts), context, share);
-    if (options.cuda.memory != 0 && device_bytes(need) > options.cuda.memory)
-      fail("{}: rank {} of {} needs {} on {} ({}), and {}", checkpoint.folder(), needs.size(),
-           split.ranks(), device_size(device_bytes(need)), module.facts.name,
-           who_needs(need, context), what_may_be_used(options.cuda, options.cuda.memory, need));
-    all += device_bytes(need), fixed += need.weights + need.work;
-    keeps = keeps || need.kv > 0;
-    host.push_back({host_name(), need.host, memory_limits()});
-    needs.push_back(need);
-  }
-  if (all > usable)
-    fail("{}: {} ranks together need {} on {}, and {} may be used", checkpoint.folder(),
-         split.ranks(), device_size(all), module.facts.name, device_size(usable));
-  if (const std::string refusal = memory_refusal(host); !refusal.empty())
-    fail_at({"memory", checkpoint.folder(), "", "", ""}, "{}: {}", checkpoint.folder(), refusal);
-  if (!keeps) return memory_left(host);
-  uint64_t left = (usable - fixed) / split.ranks();
-  for (const CudaBytes& need : needs)
-    if (options.cuda.memory != 0)
-      left = std::min(left, options.cuda.memory - need.weights - need.work);
-  return left;
-}
-
 std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split) {
   std::vector<CudaShare> shares;
   for (const RankPart& part : rank_parts(checkpoint, split))
@@ -264,17 +181,8 @@ std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit
   return shares;
 }
 
-std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
-                                          const ModelOptions& options) {
-  check_cuda_split(options, split);
-  const CudaTarget target = cuda_target(options.cuda.module->facts);
-  std::vector<uint64_t> bytes;
-  for (const CudaShare& share : cuda_shares(checkpoint, split))
-    bytes.push_back(cuda_bytes(checkpoint, options, target, kUsualContext, share).host);
-  return bytes;
-}
-
-void check_cuda_split(const ModelOptions& options, const RankSplit& split) {
+void check_cuda_split(const Wish& options) {
+  const RankSplit& split = options.split;
   const std::string device = options.placement.cuda();
   if (device.empty()) return;
   if (split.tp > 1)
@@ -354,23 +262,17 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
   return joined_rules(std::move(placement));
 }
 
-DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const ExpertLoads loads = read_loads(options.loads_file);
-  return fit_experts(checkpoint, options, cuda_target(options.cuda.module->facts),
-                     allowed_cuda_bytes(options.cuda), context_of(options),
-                     options.loads_file.empty() ? nullptr : &loads);
-}
-
-DevicePlacement fit_experts(const Checkpoint& checkpoint, const ModelOptions& options,
-                            const CudaTarget& target, uint64_t allowed, size_t context,
-                            const ExpertLoads* loads) {
-  CudaBytes need = cuda_bytes(checkpoint, options, target, context);
+DevicePlacement fit_experts(const Checkpoint& checkpoint, const Wish& options,
+                            const CudaTarget& target, uint64_t allowed, const CudaShare& share) {
+  CudaBytes need = cuda_bytes(checkpoint, options, target, share);
   if (device_bytes(need) <= allowed) return options.placement;
   // Some layers will be divided, and prompts may stream the experts that stay on the CPU.
   if (options.placement.divided.empty()) need.work += divided_work(checkpoint, options.cuda);
   const uint64_t rest = device_bytes(need) - need.experts;
   need.work += kept_for_streams(checkpoint, options, target, allowed - std::min(allowed, rest));
-  return experts_that_fit(options.placement, need, allowed, loads);
+  const ExpertLoads loads = read_loads(options.loads_file);
+  return experts_that_fit(options.placement, need, allowed,
+                          options.loads_file.empty() ? nullptr : &loads);
 }
 
 PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement& placement,

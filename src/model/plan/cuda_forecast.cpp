@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/ranks/cuda_forecast.h"
+#include "model/plan/cuda_forecast.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "device/cpu/layer_plan.h"
 #include "device/cuda/cuda_device.h"
 #include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
+#include "model/plan/model_plan.h"
 
 namespace moebius {
 namespace {
@@ -49,8 +49,8 @@ struct ModelBytes {
   double hidden = 0;  // numbers in a row
 };
 
-ModelBytes read_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                      const CudaTarget& target, size_t layers, const ExpertLoads& loads) {
+ModelBytes read_bytes(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
+                      size_t layers, const ExpertLoads& loads) {
   Policy policy;
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
@@ -165,10 +165,10 @@ CudaForecast::Decode ranked_step(const ModelBytes& model, const CudaRates& rates
 
 }  // namespace
 
-std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
-                                              const ModelOptions& options, const CudaTarget& target,
-                                              const CudaRates& rates, const LinkFacts& between,
-                                              size_t ranks, std::span<const size_t> sequences) {
+std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint, const Wish& options,
+                                              const CudaTarget& target, const CudaRates& rates,
+                                              const LinkFacts& between, size_t ranks,
+                                              std::span<const size_t> sequences) {
   std::vector<CudaForecast> all;
   ModelBytes model;
   try {
@@ -177,20 +177,20 @@ std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
   } catch (const Error&) {
     return {};  // as in forecast_cuda()
   }
-  ModelOptions whole = options;
+  Wish whole = options;
   whole.placement = parse_placement("cuda");
+  const Cluster cluster{std::vector<Machine>(ranks, Machine{"", {}, Gpu{target, UINT64_MAX}})};
   for (size_t ep = 1; ep <= ranks; ++ep) {
     if (ranks % ep != 0) continue;
     const RankSplit split{ranks / ep, 1, ep};
     CudaForecast f;
-    f.split = split;
+    f.split = whole.split = split;
     f.words =
         fmt::format("--device cuda{}{}", split.pp > 1 ? fmt::format(" --pp {}", split.pp) : "",
                     split.ep > 1 ? fmt::format(" --ep {}", split.ep) : "");
     try {
-      for (const CudaShare& share : cuda_shares(checkpoint, split))
-        f.bytes = std::max(
-            f.bytes, device_bytes(cuda_bytes(checkpoint, whole, target, kUsualContext, share)));
+      for (const RankPlan& rank : plan_model(checkpoint, whole, cluster).ranks)
+        f.bytes = std::max(f.bytes, rank.sum("cuda"));
     } catch (const Error&) {
       continue;  // fewer layers or experts than ranks
     }
@@ -204,36 +204,32 @@ std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint,
   return all;
 }
 
-std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const ModelOptions& options,
+std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Wish& options,
                                         const CudaTarget& target, const CudaRates& rates,
                                         uint64_t allowed, std::span<const size_t> sequences) {
   std::vector<CudaForecast> all;
   try {
-    const DecoderSpec spec = decoder_spec(checkpoint.config());
     const ExpertLoads loads = read_loads(options.loads_file);
-    const ModelBytes model = read_bytes(checkpoint, options, target, spec.layers.size(), loads);
-    const auto add = [&](const std::string& words, const DevicePlacement& wanted) {
-      ModelOptions o = options;
-      o.placement = place_parts(checkpoint, spec, options.kv(), wanted).placement;
+    const ModelBytes model = read_bytes(checkpoint, options, target,
+                                        decoder_spec(checkpoint.config()).layers.size(), loads);
+    const Cluster cluster{{Machine{"", {}, Gpu{target, allowed}}}};
+    const auto add = [&](const std::string& words, const char* placement, bool fit) {
+      Wish o = options;
+      o.placement = parse_placement(placement), o.cuda.fit_experts = fit;
+      const RankPlan plan = plan_model(checkpoint, o, cluster).ranks[0];
       CudaForecast f;
-      f.words = words, f.bytes = device_bytes(cuda_bytes(checkpoint, o, target, kUsualContext));
-      f.placed = placed_experts(checkpoint, o.placement, loads);
-      if (!o.placement.one_device() && rates.cpu_read <= 0) return f.bytes;
+      f.words = words, f.bytes = plan.sum("cuda");
+      f.placed = placed_experts(checkpoint, plan.placement, loads);
+      if (!plan.placement.one_device() && rates.cpu_read <= 0) return f.bytes;
       for (const size_t n : sequences)
-        f.decode.push_back(decode_step(model, o.placement, rates, n));
+        f.decode.push_back(decode_step(model, plan.placement, rates, n));
       all.push_back(std::move(f));
       return all.back().bytes;
     };
-    const DevicePlacement cuda = parse_placement("cuda");
-    if (add("--device cuda", cuda) > allowed && !checkpoint.moe_blocks().empty()) {
-      ModelOptions whole = options;
-      whole.placement = cuda;
-      add("--device cuda --experts auto",
-          fit_experts(checkpoint, whole, target, allowed, kUsualContext,
-                      options.loads_file.empty() ? nullptr : &loads));
-    }
-    if (!checkpoint.moe_blocks().empty())
-      add("--device cuda --experts cpu", parse_placement("cuda,experts=cpu"));
+    const bool routed = !checkpoint.moe_blocks().empty();
+    if (add("--device cuda", "cuda", false) > allowed && routed)
+      add("--device cuda --experts auto", "cuda", true);
+    if (routed) add("--device cuda --experts cpu", "cuda,experts=cpu", false);
   } catch (const Error&) {
     return {};  // another check reports an architecture that cannot run
   }

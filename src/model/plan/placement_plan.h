@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/arch/decoder_spec.h"
-#include "model/load/kv_plan.h"
+#include "model/plan/kv_plan.h"
 
 namespace moebius {
 

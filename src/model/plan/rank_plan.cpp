@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes sizes and times, and chooses a split (rank_plan.h).
-#include "model/ranks/rank_plan.h"
+// Sizes, times and the choice of a split (rank_plan.h).
+#include "model/plan/rank_plan.h"
 
 #include <fmt/core.h>
 
@@ -13,7 +13,7 @@
 #include "base/human.h"
 #include "checkpoint/summary.h"
 #include "model/arch/arch.h"
-#include "model/decoder.h"
+#include "model/plan/model_part.h"
 
 namespace moebius {
 namespace {
@@ -332,7 +332,7 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
   std::vector<RankPart> parts;
   for (size_t r = 0; r < split.ranks(); ++r) {
     const size_t stage = r / split.members();
-    parts.push_back({r, stage, r % split.members(), {first[stage], first[stage + 1]}, 0});
+    parts.push_back({r, stage, r % split.members(), {first[stage], first[stage + 1]}});
   }
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded()) continue;
@@ -342,8 +342,9 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
       const bool here = m.layer < 0 ? p.stage == 0
                                     : static_cast<size_t>(m.layer) >= p.layers.begin &&
                                           static_cast<size_t>(m.layer) < p.layers.end;
-      if (here) p.bytes += bytes_on(m, bytes, share, split, p.member, experts);
-      // A tied table that is cut: the first rank also holds the rows with which others multiply.
+      const uint64_t own = here ? bytes_on(m, bytes, share, split, p.member, experts) : 0;
+      p.bytes += own, p.experts += m.expert >= 0 ? own : 0;
+      // A tied table that is cut: the first rank also has the rows that others multiply with.
       const bool tied = m.kind == ModuleKind::kEmbedding && &m == output;
       if (!weigh && tied && split.members() > 1 && p.rank == 0) p.bytes += bytes;
     }

@@ -6,9 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/layer_plan.h"
-#include "model/decoder.h"
-#include "model/ranks.h"
 #include "runtime/memory_limits.h"
 
 namespace moebius {
@@ -23,12 +20,8 @@ struct RankMemory {
   std::vector<MemoryLimit> limits;
 };
 
-// Returns the bytes of weights on every rank, as the kernels of this CPU hold them.
-std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
-                                            const ModelOptions& options);
-
-// Counts weights that are mapped from a file (--pack-dir), which need not all be in memory, for at
-// most three quarters of each limit.
+// Weights that are mapped from a file (--pack-dir) need not all be in memory: of each limit they count
+// for three quarters at most.
 void let_weights_go(std::span<RankMemory> ranks);
 
 // Returns why the weights do not fit, in one sentence that names ranks, host, limit and missing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/kv_plan.h"
+#include "model/plan/kv_plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "model/load/layer_parts.h"
+#include "model/plan/layer_parts.h"
 
 namespace moebius {
 namespace {

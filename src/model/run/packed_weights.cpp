@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/packed_weights.h"
+#include "model/run/packed_weights.h"
 
 #include "base/error.h"
 #include "base/human.h"

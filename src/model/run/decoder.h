@@ -11,58 +11,35 @@
 #include <string>
 #include <vector>
 
-#include "device/load_options.h"
-#include "device/placement.h"
 #include "model/backend.h"
-#include "model/load/kv_plan.h"
-#include "model/load/model_part.h"
-#include "model/ranks/expert_balance.h"
+#include "model/plan/model_plan.h"
+#include "model/run/expert_balance.h"
 
 namespace moebius {
 
 class Ranks;
 struct RankFigures;
 
-struct ModelOptions {
+// A wish, and what the process that loads the model brings.
+struct ModelOptions : Wish {
   ThreadPool* pool = nullptr;
-  DevicePlacement placement;
-  CudaSettings cuda;  // used if the placement names a CUDA device
-  Policy policy;
-  ActRequest act;
-  XType type = XType::kBf16;  // type of activations between layers
-  // Type of stored keys and values; unset: as the checkpoint declares (kv_cache_scheme), else the
-  // activation type.
-  std::optional<KvType> kv_type;
-  size_t context = 0;  // longest sequence in tokens; 0: the most that the config allows
-  std::function<void(uint64_t bytes)> progress;  // called with the bytes of files that were read
-  // Folder of weights that were packed before (device/cpu/packed_store.h); "": weights are packed
-  // into memory at each load.
-  std::string pack_dir;
-  // Free bytes beside the weights on the rank that has the least; 0: not known.
-  uint64_t memory_left = 0;
-  // Ranks that run the model together (ranks.h); null: this process has all of it. They outlive the
-  // model.
+  std::function<void(uint64_t bytes)> progress;  // is told of file bytes that were read
+  // One of several ranks that run the model together (ranks.h); null: this process has all of it. Outlives
+  // the model.
   Ranks* ranks = nullptr;
-  // Expert parallelism: how copies of busy experts are balanced (ranks and spare places come from
-  // the split), and rank 0's file that keeps expert loads between runs ("": none).
+  // How copies of busy experts are balanced among ranks that spread experts; the numbers of ranks and of spare
+  // places are those of the split.
   BalanceSettings balance;
-  std::string loads_file;
-  std::function<void(const std::string& line)> warn;  // called with failures that do not stop steps
-  // Called with notes about the progress of loading.
-  std::function<void(const std::string& line)> note;
-  // Sees what layers read (device/tap.h); tap and checkpoint outlive the model.
-  ModuleTap* tap = nullptr;
-
-  // Also loads its layer for multi-token prediction (load/predictor_plan.h).
-  bool predictor = false;
-
-  KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
+  std::function<void(const std::string& line)> warn;  // is told what went wrong beside the steps
+  std::function<void(const std::string& line)>
+      note;  // is told what is done while weights are loaded
+  ModuleTap* tap =
+      nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
+  // Bytes beside the weights, on the rank that has the least, as the plan found them; 0: not known.
+  uint64_t memory_left = 0;
 };
 
-// Plans the KV cache of a model with these options, from headers alone. Throws Error.
-KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options);
-
-// Keeps what one sequence has seen, in memory of its own; for callers without an engine.
+// What one sequence has seen, in memory of its own: for callers without an engine.
 class SequenceState {
  public:
   SequenceState(std::span<const KvKind> kinds, std::span<const DeviceKinds> devices,
@@ -96,9 +73,12 @@ std::string_view name_of(Phase phase);
 
 class DecoderModel : public Backend {
  public:
-  // Loads a model. Throws Error for an unsupported architecture or module (before anything is read)
-  // and for a broken payload. With ranks it loads this rank's part, and rank 0's model runs the
-  // whole model.
+  // Loads what the plan gives to this rank (options.ranks; without ranks, the whole model); what the plan
+  // settled counts, not the options' own wish. Rank 0 is called like any model and tells the others. Throws
+  // Error for a broken payload.
+  static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelPlan& plan,
+                                            const ModelOptions& options);
+  // The same by a plan of its own, which asks no machine for its memory.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
 

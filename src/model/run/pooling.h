@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/run/decoder.h"
 
 namespace moebius {
 

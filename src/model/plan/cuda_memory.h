@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides before anything is read whether a model fits its CUDA device, and which experts do.
+// Bytes of a model on a CUDA device and beside it, and the experts that fit there: for plan_model(), and for
+// forecasts of machines that are not there.
 #pragma once
 #include <vector>
 
 #include "device/cuda/cuda_choice.h"
-#include "model/decoder.h"
-#include "model/ranks.h"
+#include "model/plan/expert_loads.h"
+#include "model/plan/wish.h"
 
 namespace moebius {
 
@@ -33,37 +34,21 @@ uint64_t device_bytes(const CudaBytes& bytes);
 bool can_divide(const MoeBlock& block);
 // Returns the bytes of the rows between the parts of divided layers, for two batches in flight.
 uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda);
-inline constexpr uint64_t kReservedBytes =
-    uint64_t{1}  // Bytes of a device that are left to others and the
-    // driver.
-    << 30;
-// Describes a rank's share of a model: some layers, with token table and logits if the first is
-// among them; with expert parallelism its own experts and everything else of the layers.
+// What a rank has of a model: some layers, with token table and logits where the first is among them; of several ranks
+// that spread experts its own, and all the rest of the layers.
 struct CudaShare {
   Range layers = {0, SIZE_MAX};
   size_t ep = 1, ep_rank = 0, spare = 0;
   bool has_ends() const { return layers.begin == 0 && ep_rank == 0; }
 };
-CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
-                     const CudaTarget& target, size_t context, const CudaShare& share = {});
+// `wish.placement` has parts that the device does not offer on the CPU (placement_plan.h).
+CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& wish, const CudaTarget& target,
+                     const CudaShare& share = {});
 
-// Returns the bytes that a rank may use of its device, or of one that `shared` ranks share.
-uint64_t allowed_cuda_bytes(const CudaSettings& cuda, size_t shared = 1);
-// Throws Error that names both numbers if the device has too little memory; else returns the bytes
-// that remain beside the weights on the device that holds keys and values.
-uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options,
-                           const CudaShare& share = {});
-// Checks ranks that are threads of this process and share its device; returns the bytes that remain
-// for each. Throws Error like check_cuda_memory().
-uint64_t check_cuda_ranks(const Checkpoint& checkpoint, const ModelOptions& options,
-                          const RankSplit& split);
 std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split);
-// Returns the bytes of weights that each rank has on the CPU beside its device.
-std::vector<uint64_t> host_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
-                                          const ModelOptions& options);
-// Throws Error if ranks with CUDA devices cannot share a model in this way: they have whole layers
-// (--pp) or spread experts (--ep).
-void check_cuda_split(const ModelOptions& options, const RankSplit& split);
+// Throws Error where ranks with CUDA devices cannot share a model so: they have whole layers (--pp) or spread experts
+// (--ep).
+void check_cuda_split(const Wish& wish);
 
 // Returns a placement with the experts that fit into `allowed` beside everything else. Without
 // loads, layers are filled one by one, and the last one is divided. With loads, routers, shared
@@ -71,13 +56,11 @@ void check_cuda_split(const ModelOptions& options, const RankSplit& split);
 // equally busy ones are taken evenly from the layers.
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
                                  uint64_t allowed, const ExpertLoads* loads);
-// Returns the placement with as many experts on the device as fit, by the loads of
-// options.loads_file if it is named. Throws Error.
-DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
-// Returns such a placement for any device. loads null: layer by layer.
-DevicePlacement fit_experts(const Checkpoint& checkpoint, const ModelOptions& options,
-                            const CudaTarget& target, uint64_t allowed, size_t context,
-                            const ExpertLoads* loads);
+// The placement of `wish` with as many of the share's experts on the device as fit into `allowed`, by the loads of
+// wish.loads_file where it is named.
+DevicePlacement fit_experts(const Checkpoint& checkpoint, const Wish& wish,
+                            const CudaTarget& target, uint64_t allowed,
+                            const CudaShare& share = {});
 
 // Summarizes where a placement puts experts.
 struct PlacedExperts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/ranks/cuda_stream_plan.h"
+#include "model/plan/cuda_stream_plan.h"
 
 #include <fmt/format.h>
 
@@ -14,8 +14,7 @@
 #include "device/cpu/layer_plan.h"
 #include "device/cuda/cuda_device.h"
 #include "model/arch/arch.h"
-#include "model/load/placement_plan.h"
-#include "model/ranks/rank_memory.h"
+#include "model/plan/placement_plan.h"
 
 namespace moebius {
 namespace {
@@ -24,7 +23,7 @@ constexpr size_t kBuffers = 2;  // one is filled while the other is used
 
 std::string size_text(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-Policy cuda_policy(const ModelOptions& options) {
+Policy cuda_policy(const Wish& options) {
   Policy policy;
   policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
@@ -34,7 +33,7 @@ Policy cuda_policy(const ModelOptions& options) {
 // Calls f(module, problem, which of gate, up and down) for the matrices of experts; once for equal
 // problems.
 template <class F>
-void each_problem(const MoeBlock& block, const ModelOptions& options, F f) {
+void each_problem(const MoeBlock& block, const Wish& options, F f) {
   std::optional<Problem> last[3];
   for (const auto& expert : block.experts)
     for (size_t i = 0; i < expert.size(); ++i) {
@@ -61,8 +60,8 @@ size_t parse_stream_rows(const std::string& text) {
 }
 
 // Outputs of gate and up are padded to multiples of 256.
-uint64_t streamed_bytes(const MoeBlock& block, const ModelOptions& options,
-                        const CudaTarget& target, size_t here) {
+uint64_t streamed_bytes(const MoeBlock& block, const Wish& options, const CudaTarget& target,
+                        size_t here) {
   constexpr uint64_t kOutputs = 256, kBeside = 4096;
   const Policy policy = cuda_policy(options);
   uint64_t most = 0, each[3] = {};
@@ -75,8 +74,7 @@ uint64_t streamed_bytes(const MoeBlock& block, const ModelOptions& options,
   return most * (block.experts.size() - std::min(here, block.experts.size()));
 }
 
-std::string stream_refusal(const MoeBlock& block, const ModelOptions& options,
-                           const CudaTarget& target) {
+std::string stream_refusal(const MoeBlock& block, const Wish& options, const CudaTarget& target) {
   if (!can_divide(block)) return "they are chosen by a table, or with slots for shared experts";
   const char* plain = plain_experts_reason(block.spec);
   const Policy policy = cuda_policy(options);
@@ -103,7 +101,7 @@ std::string stream_refusal(const MoeBlock& block, const ModelOptions& options,
   return why;
 }
 
-uint64_t kept_for_streams(const Checkpoint& checkpoint, const ModelOptions& options,
+uint64_t kept_for_streams(const Checkpoint& checkpoint, const Wish& options,
                           const CudaTarget& target, uint64_t room) {
   const size_t rows = parse_stream_rows(options.cuda.stream);
   if (rows == SIZE_MAX) return 0;
@@ -117,16 +115,15 @@ uint64_t kept_for_streams(const Checkpoint& checkpoint, const ModelOptions& opti
   return 0;
 }
 
-StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& options,
-                        const CudaTarget& target, uint64_t allowed, uint64_t host_free) {
+StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
+                        uint64_t allowed, uint64_t host_free) {
   StreamPlan plan;
   plan.placement = options.placement;
   const size_t rows = parse_stream_rows(options.cuda.stream);
   const std::string device = options.placement.cuda();
   if (rows == SIZE_MAX || device.empty()) return plan;
-  const DecoderSpec spec = decoder_spec(checkpoint.config());
-  const DevicePlacement placed =
-      place_parts(checkpoint, spec, options.kv(), options.placement).placement;
+  const size_t layer_count = decoder_spec(checkpoint.config()).layers.size();
+  const DevicePlacement& placed = options.placement;
   struct Layer {
     size_t index, here;
     uint64_t bytes;
@@ -135,7 +132,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   std::map<std::string, size_t> refused;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
     const auto index = static_cast<size_t>(b.layer);
-    if (b.layer < 0 || index >= spec.layers.size() || b.experts.empty()) continue;
+    if (b.layer < 0 || index >= layer_count || b.experts.empty()) continue;
     const auto divided = placed.divided.find(index);
     const bool on_cpu = !is_cuda_name(placed.of(index).experts);
     if (!on_cpu && divided == placed.divided.end()) continue;
@@ -157,9 +154,9 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   // Routers and shared experts of these layers move to the device, and rows between the parts need
   // memory there.
   const auto with = [&](std::span<const Layer> some) {
-    ModelOptions o = options;
+    Wish o = options;
     o.placement.rules.clear();
-    for (size_t i = 0; i < spec.layers.size(); ++i) {
+    for (size_t i = 0; i < layer_count; ++i) {
       DevicePlacement::Rule rule = options.placement.of(i);
       rule.from = i;
       if (std::any_of(some.begin(), some.end(), [&](const Layer& l) { return l.index == i; }))
@@ -170,8 +167,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
     o.cuda.streamed = {};
     return o;
   };
-  const size_t context = options.context != 0 ? options.context : kUsualContext;
-  const CudaBytes need = cuda_bytes(checkpoint, with(layers), target, context);
+  const CudaBytes need = cuda_bytes(checkpoint, with(layers), target);
   const uint64_t used = device_bytes(need);
   CudaStreamed streamed;
   streamed.rows = rows;
@@ -214,16 +210,6 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const ModelOptions& option
   plan.placement = with(layers).placement;
   plan.streamed = std::move(streamed);
   return plan;
-}
-
-std::vector<std::string> add_streams(const Checkpoint& checkpoint, ModelOptions& options) {
-  if (options.placement.cuda().empty() || parse_stream_rows(options.cuda.stream) == SIZE_MAX)
-    return {};
-  const std::vector<RankMemory> nothing = {{"", 0, memory_limits()}};
-  StreamPlan plan = plan_streams(checkpoint, options, cuda_target(options.cuda.module->facts),
-                                 allowed_cuda_bytes(options.cuda), memory_left(nothing));
-  options.placement = std::move(plan.placement), options.cuda.streamed = std::move(plan.streamed);
-  return std::move(plan.words);
 }
 
 }  // namespace moebius

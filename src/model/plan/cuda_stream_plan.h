@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides before anything is read which layers stream their experts through a CUDA device: experts
+// must be of class exact on both sides (device/cuda/stream_rule.h), and streaming needs one or two
+// buffers on the device and host memory for a second copy in the device's form.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/plan/cuda_memory.h"
+
+namespace moebius {
+
+// Parses --stream-experts: SIZE_MAX: off; 0: as measured; else rows of a step. Throws Error for
+// anything else.
+size_t parse_stream_rows(const std::string& text);
+
+// Bytes of the experts of a block as they are sent, a bound; `here` of them stay on the device.
+uint64_t streamed_bytes(const MoeBlock& block, const Wish& options, const CudaTarget& target,
+                        size_t here);
+// Why the experts of a block are not streamed; "": they can be.
+std::string stream_refusal(const MoeBlock& block, const Wish& options, const CudaTarget& target);
+
+struct StreamPlan {
+  DevicePlacement placement;  // puts routers and shared experts of streamed layers on the device
+  CudaStreamed streamed;      // without layers: nothing is streamed
+  std::vector<std::string> words;
+};
+// For what options.placement has on the CPU, which includes all that the device does not offer. allowed: bytes that the device has; host_free: bytes of
+// the machine's memory with no model in it; rows of steps: what options.cuda.stream asks for.
+StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
+                        uint64_t allowed, uint64_t host_free);
+
+// Bytes of a device to keep free of experts for buffers, where not all of them fit: two layers, or one, at most
+// an eighth of the room for experts; half of it where rows are asked for.
+uint64_t kept_for_streams(const Checkpoint& checkpoint, const Wish& options,
+                          const CudaTarget& target, uint64_t room);
+
+}  // namespace moebius
