@@ -12,9 +12,8 @@ namespace moebius {
 
 class Checksum {
  public:
-  void add(
-      // The sum does not depend on how bytes are divided over calls.
-      std::span<const uint8_t> bytes) noexcept;
+  // Adds bytes. The sum does not depend on how they are divided over calls.
+  void add(std::span<const uint8_t> bytes) noexcept;
   uint64_t value() const noexcept;  // checksum of everything added so far
   std::string hex() const;
 

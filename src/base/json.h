@@ -98,9 +98,8 @@ class Json {
   const std::string& digits() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
-  const Json* find(
-      // Member of an object; null if there is none, or if this is no object.
-      std::string_view key) const;
+  // Returns a member of an object; null if there is none, or if this is no object.
+  const Json* find(std::string_view key) const;
 
   // Writers.
   void push(Json value) { items_.push_back(std::move(value)); }

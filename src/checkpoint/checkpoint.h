@@ -63,9 +63,9 @@ class Checkpoint {
   }  // contents of generation_config.json; null if there is none
   const Module* find_module(std::string_view name) const;
   const std::vector<MoeBlock>& moe_blocks() const { return moe_blocks_; }
-  const MoeBlock* find_moe(
-      // "...mlp", "...block_sparse_moe"; also "....experts"; null if there is none
-      std::string_view name) const;
+  // Returns the block named "...mlp" or "...block_sparse_moe", also by "....experts"; null if there
+  // is none.
+  const MoeBlock* find_moe(std::string_view name) const;
   const std::vector<UnusedTensor>& unused() const { return unused_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
   // Returns the module of the output projection: lm_head, or the embedding that it is tied to; null

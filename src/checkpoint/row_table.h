@@ -27,9 +27,8 @@ class RowTable {
   void will_need(uint64_t row) const;
   // Reads one row to out[width()]. Thread-safe. Throws Error.
   void read(uint64_t row, float* out) const;
-  void check(
-      // Throws Error if a file that holds one of these rows was changed.
-      std::span<const int64_t> rows) const;
+  // Throws Error if a file that holds one of these rows was changed.
+  void check(std::span<const int64_t> rows) const;
 
  private:
   struct Shard {

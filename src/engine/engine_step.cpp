@@ -138,11 +138,10 @@ void Engine::give_logits(PendingStep& step) const {
                                                          : 0;
     if (rows == 0) continue;
     asked += rows;
-    const Candidates* candidates =
-        // The sequence then has a single row.
-        !output_.candidates.empty() && output_.candidates[asked - 1]
-            ? &*output_.candidates[asked - 1]
-            : nullptr;
+    // The sequence then has a single row.
+    const Candidates* candidates = !output_.candidates.empty() && output_.candidates[asked - 1]
+                                       ? &*output_.candidates[asked - 1]
+                                       : nullptr;
     const size_t whole = candidates != nullptr ? 0 : rows;
     const std::span<const float> all =
         std::span(output_.logits).subspan(row * vocab, whole * vocab);

@@ -32,9 +32,8 @@ struct ProjectionPlan {
 // the kernel rounds with a static scale of 1, and the layer multiplies the product by the scale:
 // the same codes and the same factor as on one rank.
 bool needs_shared_amax(const ActSpec& act);  // true for one dynamic scale per row
-Problem row_parallel_problem(
-    // Problem that the kernel computes in that case; throws Error for asymmetric input.
-    const Problem& problem);
+// Returns the problem that the kernel computes in that case; throws Error for asymmetric input.
+Problem row_parallel_problem(const Problem& problem);
 float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
 
 // A matrix that is read in pieces while it is packed, so that it is never in memory twice. rows(n0,

@@ -13,9 +13,8 @@ class AffinityMask {
   AffinityMask() = default;                  // an unknown mask, whose apply() does nothing
   static AffinityMask current() noexcept;    // mask of the calling thread
   static AffinityMask of(int cpu) noexcept;  // only that CPU
-  static AffinityMask of(
-      // Only these CPUs; numbers that the machine does not have are ignored.
-      const std::vector<int>& cpus) noexcept;
+  // Returns a mask of these CPUs; numbers that the machine does not have are ignored.
+  static AffinityMask of(const std::vector<int>& cpus) noexcept;
   static AffinityMask all() noexcept;  // every possible CPU; the system grants what it allows
   // Sets the calling thread's mask; false if the mask is unknown or refused.
   bool apply() const noexcept;

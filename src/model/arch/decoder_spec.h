@@ -57,7 +57,7 @@ struct LayerSpec {
   size_t ratio = 0;
   // Number of distances that have a logit of their own; used with DecoderSpec::relative.
   size_t relative_extent = 0;
-  float attention_scale = 0;  // 0: as the model
+  float attention_scale = 0;  // factor of scores; 0: the model's
   // Row operations in the order in which they run.
   LayerOps enter_attention;  // computes kInput from kHidden
   LayerOps attention_rows;   // changes kQuery, kKey and kValue after their projections

@@ -13,7 +13,7 @@ namespace moebius {
 // Holds the bytes of a model on its CUDA device and beside it.
 struct CudaBytes {
   uint64_t weights = 0, experts = 0;  // experts: the part of `weights` that is experts
-  uint64_t kv = 0;                    // keys and values of one sequence
+  uint64_t kv = 0;                    // bytes of keys and values of one sequence
   // Weights on the CPU, and the second copy of those that are streamed.
   uint64_t host = 0;
   uint64_t work = 0;             // what steps need beside these, and buffers of streamed weights
@@ -34,8 +34,8 @@ uint64_t device_bytes(const CudaBytes& bytes);
 bool can_divide(const MoeBlock& block);
 // Returns the bytes of the rows between the parts of divided layers, for two batches in flight.
 uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda);
-// What a rank has of a model: some layers, with token table and logits where the first is among them; of several ranks
-// that spread experts its own, and all the rest of the layers.
+// Describes a rank's share of a model: some layers, with token table and logits if the first is
+// among them; with expert parallelism its own experts and everything else of the layers.
 struct CudaShare {
   Range layers = {0, SIZE_MAX};
   size_t ep = 1, ep_rank = 0, spare = 0;
