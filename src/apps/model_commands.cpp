@@ -56,7 +56,8 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
       forecast_cuda_ranks(checkpoint, options, cuda_target(options.cuda.module->facts), CudaRates(),
                           parse_link("10G,30us"), ranks, one);
   if (all.empty()) fail("{} ranks with GPUs: the model has fewer layers and experts", ranks);
-  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;  // threads share one GPU
+  // threads share one GPU
+  const size_t shared = RankProcess::current() == nullptr ? ranks : 1;
   const uint64_t most = this_machine(options.cuda).gpu->usable / shared,
                  allowed = options.cuda.memory != 0 ? std::min(options.cuda.memory, most) : most;
   const auto fits = std::find_if(all.begin(), all.end(),

@@ -28,7 +28,7 @@ class RankProcess {
   void leaving();                // announces that the process ends on purpose without returning
   // Rank 0: measures what steps cost on all ranks, for a model that load() may load next.
   RankFacts measure(const Checkpoint& checkpoint, const ModelOptions& options);
-  // Of rank 0: the others load the same, or throw RanksRefused like this one.
+  // Rank 0: loads the model while the others load the same. Throws RanksRefused, as do the others.
   std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelOptions& options);
 
  private:
@@ -48,7 +48,7 @@ class RankProcess {
   ModelPlan agree(const Checkpoint* checkpoint, const ModelOptions& options, std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, const ModelPlan& plan,
                                           ModelOptions options);
-  // Of the others: what they load, or why they cannot.
+  // Holds what another rank opens, or the reason why it cannot.
   struct Opened {
     std::unique_ptr<Checkpoint> checkpoint;
     std::shared_ptr<Runtime> runtime;

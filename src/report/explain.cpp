@@ -75,7 +75,7 @@ void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& c
   e.packed = e.choice->chosen->packed_bytes(problem);
 }
 
-// Nothing where the architecture cannot run at all.
+// Returns what a device leaves to the CPU; empty if the architecture cannot run at all.
 std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   Wish wish;
   wish.placement = parse_placement("cuda"), wish.type = q.x_type;

@@ -37,7 +37,7 @@ struct Explained {
   std::optional<ExpectedShare> share;  // share of memory speed at one row; unset: not measured
 };
 
-// What this process may use of the machine, and how many threads that makes.
+// Holds what this process may use of the machine, and the number of threads that follows.
 struct MachineThreads {
   Topology topology = usable_topology();
   ThreadChoice choice;
@@ -46,11 +46,13 @@ struct MachineThreads {
 
 struct Explanation {
   Cpu cpu;
-  std::optional<MachineThreads> machine;  // none: another CPU has another machine around it
-  std::optional<CudaTarget> cuda;         // the question's
-  std::vector<std::string> on_cpu;  // parts of a model that the device leaves to the CPU, and why
-  std::vector<Explained> modules;   // that multiply
-  std::shared_ptr<const Checkpoint> predictor;  // whose are the last ones
+  std::optional<MachineThreads> machine;  // unset for another CPU, whose machine is unknown
+  std::optional<CudaTarget> cuda;         // device of the question
+  // Parts of a model that the device leaves to the CPU, each with the reason.
+  std::vector<std::string> on_cpu;
+  std::vector<Explained> modules;  // modules that are products
+  // Predictor to which the last modules belong; may be null.
+  std::shared_ptr<const Checkpoint> predictor;
 };
 // Explains a folder. The checkpoint must outlive the explanation.
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& question);

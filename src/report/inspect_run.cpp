@@ -18,7 +18,7 @@
 namespace moebius {
 namespace {
 
-// What it comes to when weights are more than memory.
+// Describes what happens if weights exceed memory.
 std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t free) {
   const uint64_t experts = plan.ranks[0].sum(kHostMemory, kExpertBytes),
                  dense = plan.ranks[0].sum(kHostMemory) - experts;

@@ -35,13 +35,15 @@ struct CudaForecast {
   };
   std::vector<Decode> decode;
 };
-// All on the device and all experts on the CPU; where the first does not fit, what `--experts auto` would do. `allowed`: bytes that the
-// device has for it; options.loads_file: how busy experts are. Empty for an architecture that cannot run.
+// Forecasts the whole model on the device, and all experts on the CPU; if the first does not fit,
+// also `--experts auto`. `allowed`: bytes of the device that may be used; options.loads_file: how
+// busy experts are. Empty for an architecture that cannot run.
 std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Wish& options,
                                         const CudaTarget& target, const CudaRates& rates,
                                         uint64_t allowed, std::span<const size_t> sequences);
-// Ways to share the model among so many ranks with such a device each (--pp, --ep and both), the fastest first for the first number of sequences;
-// `bytes` are those of the fullest rank. Rows of experts cross by the hosts and `between` them.
+// Forecasts ways to share the model among so many ranks with such a device each (--pp, --ep and
+// both), sorted by the first number of sequences, fastest first; `bytes` are those of the fullest
+// rank. Rows of experts travel over the hosts and the link `between` them.
 std::vector<CudaForecast> forecast_cuda_ranks(const Checkpoint& checkpoint, const Wish& options,
                                               const CudaTarget& target, const CudaRates& rates,
                                               const LinkFacts& between, size_t ranks,

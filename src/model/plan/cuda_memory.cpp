@@ -23,8 +23,8 @@ namespace {
 
 constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // bytes for rows and tables of steps
 
-// Rows between the parts of layers whose experts ranks spread (device/cuda/cuda_spread.cpp): own ones, those of
-// others, those that are sent.
+// Returns the bytes of rows between the parts of layers whose experts ranks spread
+// (device/cuda/cuda_spread.cpp): the rank's own, other ranks', and those to send.
 uint64_t spread_bytes(const Checkpoint& checkpoint) {
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
@@ -56,7 +56,7 @@ std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
   return out;
 }
 
-// Whether a module is of an expert that a divided layer has on the CPU.
+// Returns whether a module belongs to an expert that a divided layer has on the CPU.
 bool is_elsewhere(const Module& m, const DevicePlacement& placement) {
   const auto here = placement.divided.find(static_cast<size_t>(m.layer));
   return m.expert >= 0 && here != placement.divided.end() &&

@@ -46,8 +46,8 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& wish, const CudaT
                      const CudaShare& share = {});
 
 std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split);
-// Throws Error where ranks with CUDA devices cannot share a model so: they have whole layers (--pp) or spread experts
-// (--ep).
+// Throws Error if ranks with CUDA devices cannot share a model in this way: they have whole layers
+// (--pp) or spread experts (--ep).
 void check_cuda_split(const Wish& wish);
 
 // Returns a placement with the experts that fit into `allowed` beside everything else. Without

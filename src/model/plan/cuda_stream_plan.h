@@ -14,10 +14,11 @@ namespace moebius {
 // anything else.
 size_t parse_stream_rows(const std::string& text);
 
-// Bytes of the experts of a block as they are sent, a bound; `here` of them stay on the device.
+// Returns a bound on the bytes of a block's experts as they are sent; `here` experts stay on the
+// device.
 uint64_t streamed_bytes(const MoeBlock& block, const Wish& options, const CudaTarget& target,
                         size_t here);
-// Why the experts of a block are not streamed; "": they can be.
+// Returns why the experts of a block are not streamed; "": they can be.
 std::string stream_refusal(const MoeBlock& block, const Wish& options, const CudaTarget& target);
 
 struct StreamPlan {
@@ -30,8 +31,9 @@ struct StreamPlan {
 StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
                         uint64_t allowed, uint64_t host_free);
 
-// Bytes of a device to keep free of experts for buffers, where not all of them fit: two layers, or one, at most
-// an eighth of the room for experts; half of it where rows are asked for.
+// Returns the bytes of a device that experts must leave free for buffers if they do not all fit:
+// two layers, or one, but at most an eighth of the room for experts; half of it if the user asks
+// for streaming from a number of rows on.
 uint64_t kept_for_streams(const Checkpoint& checkpoint, const Wish& options,
                           const CudaTarget& target, uint64_t room);
 

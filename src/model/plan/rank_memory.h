@@ -20,8 +20,8 @@ struct RankMemory {
   std::vector<MemoryLimit> limits;
 };
 
-// Weights that are mapped from a file (--pack-dir) need not all be in memory: of each limit they count
-// for three quarters at most.
+// Counts weights that are mapped from a file (--pack-dir), which need not all be in memory, for at
+// most three quarters of each limit.
 void let_weights_go(std::span<RankMemory> ranks);
 
 // Returns why the weights do not fit, in one sentence that names ranks, host, limit and missing

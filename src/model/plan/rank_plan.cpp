@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes, times and the choice of a split (rank_plan.h).
+// Computes sizes and times, and chooses a split (rank_plan.h).
 #include "model/plan/rank_plan.h"
 
 #include <fmt/core.h>
@@ -82,7 +82,7 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
 // --- times ---
 
 struct LayerCost {
-  // without routed experts
+  // Without routed experts.
   double cut_bytes = 0, whole_bytes = 0, cut_macs = 0, whole_macs = 0;
   // Bytes and multiply-adds of one expert.
   double expert_bytes = 0, expert_macs = 0;
@@ -344,7 +344,7 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
                                           static_cast<size_t>(m.layer) < p.layers.end;
       const uint64_t own = here ? bytes_on(m, bytes, share, split, p.member, experts) : 0;
       p.bytes += own, p.experts += m.expert >= 0 ? own : 0;
-      // A tied table that is cut: the first rank also has the rows that others multiply with.
+      // A tied table that is cut: the first rank also holds the rows with which others multiply.
       const bool tied = m.kind == ModuleKind::kEmbedding && &m == output;
       if (!weigh && tied && split.members() > 1 && p.rank == 0) p.bytes += bytes;
     }

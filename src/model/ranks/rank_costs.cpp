@@ -245,7 +245,7 @@ RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& model)
   return costs;
 }
 
-// Exchanges as steps make them: columns of rows are gathered.
+// Measures exchanges as steps make them: columns of rows are gathered.
 LinkFacts measure_link(Comm& comm) {
   constexpr size_t kSmall = 64, kLarge = 1024, kLargeRows = 32;  // columns of a rank
   constexpr int kSmallRounds = 200, kLargeRounds = 20;

@@ -11,8 +11,8 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kLeastRowsPerExpert = 4;  // fewer say nothing
-constexpr double kWorthMoving = 0.05;        // of imbalance
+constexpr uint64_t kLeastRowsPerExpert = 4;  // fewer rows say nothing
+constexpr double kWorthMoving = 0.05;        // gain of imbalance that is worth a move
 
 }  // namespace
 
