@@ -3,8 +3,7 @@
 // over: every tensor whole, with the bytes of its file.
 //
 //   using namespace moebius::build;
-//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone,
-//          {{"weight_packed", data, TensorType::kI32, {4096, 256}}, ...}};
+//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone, {{"weight_packed", data, TensorType::kI32, {4096, 256}}, ...}};
 //   moebius::Linear layer = linear({q});
 //
 // Equal bytes give the same packed weights as loading a folder that holds them. Every function may

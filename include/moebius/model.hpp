@@ -8,9 +8,8 @@
 //     for (const moebius::llm::Event& e : engine.step()) std::cout << e.text << std::flush;
 //
 // Every function may throw moebius::Error and throws nothing else of its own. Objects are movable
-// handles to shared state: an
-// engine keeps its model alive. These classes are in the static library only; the shared library
-// exports moebius.h alone.
+// handles to shared state: an engine keeps its model alive. These classes are in the static library
+// only; the shared library exports moebius.h alone.
 #pragma once
 #include <optional>
 #include <span>

@@ -4,13 +4,11 @@
 //
 //   moebius::Folder folder = moebius::Folder::open("path/to/checkpoint");
 //   moebius::Moe block = folder.moe("model.layers.0.mlp");
-//   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16,
-//   T, block.hidden()});
+//   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16, T, block.hidden()});
 //
 // Every function may throw moebius::Error (moebius/error.h) and throws nothing else of its own; no
-// third-party type appears here. Objects are
-// movable handles; every call on one that was moved from throws. Layers may be run from several
-// threads at once; calls that share a Runtime take turns.
+// third-party type appears here. Objects are movable handles; every call on one that was moved from
+// throws. Layers may be run from several threads at once; calls that share a Runtime take turns.
 #pragma once
 #include <cstddef>
 #include <cstdint>

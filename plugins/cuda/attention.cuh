@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention by tensor cores over keys and values of 16 bits (device_attention.h says for which
 // layers, and how blocks are laid out). A warp computes a tile of up to 16 queries of one kv head
-// and goes through halves of blocks, 64 keys each. The order is that of
-// device_attention.h with these sums: a score is one chain over its features; probabilities of a
-// half are added by four lanes and then
-// across them; values of a half are one chain, and both halves of a block are added before the
-// block joins what came before. A row's result thus depends on the row and its keys alone, and all
-// forms give the same bytes:
+// and goes through halves of blocks, 64 keys each. The order is that of device_attention.h with
+// these sums: a score is one chain over its features; probabilities of a half are added by four
+// lanes and then across them; values of a half are one chain, and both halves of a block are added
+// before the block joins what came before. A row's result thus depends on the row and its keys
+// alone, and all forms give the same bytes:
 //   whole: a warp goes through all keys of its tile;
-//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared
-//   memory;
-//   staged (attention_staged.cuh): warps with neighbouring tiles go through all keys together,
-//   which come to shared memory once for all.
+//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared memory;
+//   staged (attention_staged.cuh): warps with neighbouring tiles go through all keys together, which come to shared memory once for all.
 //
 // Operands are sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie
-// token by token), or eight neighbouring
-// tokens of a feature of values (values lie feature by feature), and queries and probabilities are
-// taken in the same order. So column n of
-// the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
+// token by token), or eight neighbouring tokens of a feature of values (values lie feature by
+// feature), and queries and probabilities are taken in the same order. So column n of the t-th
+// product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
 #pragma once
 #include "attention_plan.h"
 #include "mma.cuh"

@@ -2,8 +2,7 @@
 // Multiplies few rows with one matrix stored in tiles (device/cuda/tiles.h). A block computes 16
 // outputs, so that small matrices fill the device; its eight warps load 128 (or 256) inputs of
 // weights each into registers before the preceding kernel has ended.
-//   few_rows:  4-bit integers, up to 16 rows. Integer sums are exact, and terms are added in
-//   ascending order: the bytes of hopper.cuh.
+//   few_rows:  4-bit integers, up to 16 rows. Integer sums are exact, and terms are added in ascending order: the bytes of hopper.cuh.
 //   stretches: 16-bit numbers, any number of rows. Sums of 256 inputs are chains of the tensor
 //   cores, added in ascending order; matrices with few outputs always use this form, because its
 //   bytes differ from those of hopper.cuh.

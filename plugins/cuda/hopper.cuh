@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One grouped product for decode and prompts (hopper.h): a persistent grid walks (token tile, 64 outputs) pairs. A producer warp (four
-// for long tiles) copies 256 inputs of weights as one piece and gathers rows of x with the swizzle of wgmma; consumers expand codes into
-// registers (or let the tensor cores read bytes), multiply, and finish. Arithmetic is that of docs/numerics.md; fused steps are written
-// fmaf, nothing else is contracted.
+// One grouped product for decode and prompts (hopper.h): a persistent grid walks (token tile, 64
+// outputs) pairs. A producer warp (four for long tiles) copies 256 inputs of weights as one piece
+// and gathers rows of x with the swizzle of wgmma; consumers expand codes into registers (or let
+// the tensor cores read bytes), multiply, and finish. Arithmetic is that of docs/numerics.md; fused
+// steps are written fmaf, nothing else is contracted.
 //
-// No branch lies between the first and the last wgmma of 256 inputs. Shared memory is read by 32-bit addresses. Scales of the end are
-// fetched before the loop.
+// No branch lies between the first and the last wgmma of 256 inputs. Shared memory is read by
+// 32-bit addresses. Scales of the end are fetched before the loop.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

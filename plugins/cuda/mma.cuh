@@ -4,8 +4,7 @@
 // (tests/gpu/host_cuda.h), the threads of a warp are emulated and compute the same results.
 //
 // Lane l has rows l / 4 and l / 4 + 8 of a 16 x 16 (bytes: 16 x 32) operand, column l / 4 of the
-// other one, and of the 16 x 8 result rows
-// l / 4 and l / 4 + 8 of columns 2 (l % 4) and the next.
+// other one, and of the 16 x 8 result rows l / 4 and l / 4 + 8 of columns 2 (l % 4) and the next.
 #pragma once
 #include <cstdint>
 

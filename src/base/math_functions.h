@@ -47,8 +47,7 @@ MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
 }  // namespace numeric_detail
 
 // Returns e^x within 0.9 ulp. Overflow gives infinity (x > 88.72284), underflow is gradual and ends
-// in 0 (x
-// < -103.97).
+// in 0 (x < -103.97).
 //  1. clamp to [-104, 89]: both ends already give 0 and infinity, and every exponent below stays in
 //  range
 //  2. t = fma(x, log2(e), 1.5 * 2^23): the low bits of t hold n = RNE(x * log2 e)
@@ -123,8 +122,7 @@ MOEBIUS_ALWAYS_INLINE float token_weight_f32(float x, float top, float rate, flo
 }
 
 // Returns the natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals
-// are exact
-// inputs.
+// are exact inputs.
 //  x = m * 2^e with m in [sqrt(1/2), sqrt(2)), f = m - 1; log x = e ln2_hi + (f + (f^3 P(f) + e
 //  ln2_lo - f^2 / 2))
 MOEBIUS_ALWAYS_INLINE float log_f32(float x) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation, step by step: any number of sequences, each with its own length, sampler and limits,
-// share every step of a backend. A sequence's tokens depend on its request alone: not on what else
-// runs, on the cache, on memory, or on how prompts are cut. Nothing here knows text.
+// Runs generation step by step: any number of sequences, each with its own length, sampler and
+// limits, share every step of a backend. A sequence's tokens depend on its request alone: not on
+// what else runs, on the cache, on memory, or on how prompts are cut. The engine handles tokens
+// only; TextEngine adds text.
 //
-// A step is a transaction: plan, forward, sample, commit. What goes wrong with one sequence ends
-// that sequence; a step that fails leaves all of them as they were (docs/engine.md). Where a backend
-// wants several batches under way, sequences are shared out to them: a step fills them, then
-// takes the results of the oldest.
+// A step is a transaction: plan, forward, sample, commit. A failure of one sequence ends that
+// sequence; a step that fails leaves all of them as they were (docs/engine.md). If the backend
+// takes several batches at a time, sequences are divided over them: a step submits all batches,
+// then takes the results of the oldest.
 #pragma once
 #include <array>
 #include <atomic>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block of keys and values as a file: the tokens it was computed from, its bytes, and checksums
-// of
-// both. Numbers are little-endian.
+// of both. Numbers are little-endian.
 //
 //   0  "MOEBKV2\n"                24  kind     32  length of the sequence
 //   8  checksum of 16 to block    28  tokens   40  bytes of the block

@@ -4,8 +4,7 @@
 //
 // A gather for every code of every row is slow, so the block is turned: the codes of a column are
 // one vector, which moves at once, and the vectors of 16 bytes of a row are turned back. Of 4-bit
-// codes
-// a vector has 32 rows (byte p: rows p and p + 16), of bytes 16.
+// codes a vector has 32 rows (byte p: rows p and p + 16), of bytes 16.
 #pragma once
 #include "kernels/kernel.h"
 

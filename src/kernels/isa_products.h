@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of rows added to a block of rows (RowProducts), for units of any instruction set
-// (internal
-// linkage), as in isa_rows.h. Every number of y gets its products in ascending order, one fma each,
-// whatever its tile: the bytes are those of one row after the other.
+// (internal linkage), as in isa_rows.h. Every number of y gets its products in ascending order, one
+// fma each, whatever its tile: the bytes are those of one row after the other.
 //
 // A unit's `Isa` may hide
 //   kProductVectors    vectors of columns of a tile, which has four rows

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2: the interface of kernels, the code that is written for one instruction set. A kernel is a
-// plain record: facts by which it is chosen (kernels/oracle.h), and functions that compute blocks of
-// y[M,N] = x[M,K] * w[N,K]^T for M rows of activations and N outputs. The functions are pure: they
-// start no threads, allocate nothing, cannot fail, and may be called from any thread at once as long
-// as they write different memory. Plain data only: this header is included by units compiled for any
-// instruction set.
+// WAIST 2: the interface of kernels, the code that is written for one instruction set. A kernel is
+// a plain record: facts by which it is chosen (kernels/oracle.h), and functions that compute blocks
+// of y[M,N] = x[M,K] * w[N,K]^T for M rows of activations and N outputs. The functions are pure:
+// they start no threads, allocate nothing, cannot fail, and may be called from any thread at once
+// as long as they write different memory. Plain data only: this header is included by units
+// compiled for any instruction set.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
 //          code_at(n, k)                              offset of one element in packed bytes
@@ -12,14 +12,15 @@
 //          make_row_panel(prepared rows, ids) -> panel    once per group of rows for one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
 //
-// prepare_rows quantizes rows of x. Prepared rows are stored at a stride of row_bytes, each row with
-// its codes and scales, so that any thread may prepare them and experts may pick them by id. A row
-// panel holds the M picked rows in the kernel's own tile order; its layout is private to the kernel.
+// prepare_rows quantizes rows of x. Prepared rows are stored at a stride of row_bytes, each row
+// with its codes and scales, so that any thread may prepare them and experts may pick them by id. A
+// row panel holds the M picked rows in the kernel's own tile order; its layout is private to the
+// kernel.
 //
 // Alignment. Memory that a kernel lays out begins at a multiple of 64 bytes: packed, data, panel,
 // scratch, and row 0 of prepared rows (row i begins i * row_bytes after it). Memory that others lay
-// out is aligned for its elements: x, y, ids, columns, group_ends; codes and scales of a QuantMatrix
-// have any alignment. The fields below repeat it.
+// out is aligned for its elements: x, y, ids, columns, group_ends; codes and scales of a
+// QuantMatrix have any alignment. The fields below repeat it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // WAIST 2, second half: operations of layers on rows between products. One plain record of
-// functions
-// per instruction set, chosen once for the machine; equal bytes on every one (any NaN equals any
-// NaN), because no lane does anything the scalar definition in base/ does not, and sums have one
-// lane order (docs/numerics.md). Like kernel.h this is included by units compiled for any
+// functions per instruction set, chosen once for the machine; equal bytes on every one (any NaN
+// equals any NaN), because no lane does anything the scalar definition in base/ does not, and sums
+// have one lane order (docs/numerics.md). Like kernel.h this is included by units compiled for any
 // instruction set: plain data and declarations, no function is defined here.
 //
 // How a unit (src/kernels/<isa>_rows.cpp) joins: it includes kernels/isa_rows.h, says what its
 // instruction set does better, exports one table, and gets one line in kernels/list.cpp. It
-// compiles
-// on every architecture; where it cannot run, its functions are null.
+// compiles on every architecture; where it cannot run, its functions are null.
 #pragma once
 #include <cstddef>
 #include <cstdint>

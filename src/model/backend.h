@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interface between an engine, which schedules requests, and a model: rows of sequences go in,
-// logits come out, and keys and values lie in blocks that the engine names by number. An
+// logits come out, and keys and values are stored in blocks that the engine names by number. An
 // implementation may run in this process, on GPUs, or on the ranks of several machines.
 //
 // Block numbers belong to the engine, memory belongs to the backend. A backend keeps, for every

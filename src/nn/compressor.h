@@ -5,17 +5,13 @@
 //   k = norm(sum over slots s, ascending, of  p_s c_s),   p = softmax over slots of (g_s + bias_s),
 //
 // rotated for position m w. Slots are the tokens of the window. With overlap a token has two values
-// and
-// two gates [a | b]: slots are a of the window before, then b of the window; the first window has b
-// alone.
-// Without gates p is 1 / m, and there is no bias; without weights there is no norm. An indexer of
-// pooled keys
-// (GLM-5.3, Qwen4) has keys of both kinds.
-// Probabilities, the sum, the norm and the rotation are each rounded to the type of activations.
+// and two gates [a | b]: slots are a of the window before, then b of the window; the first window
+// has b alone. Without gates p is 1 / m, and there is no bias; without weights there is no norm. An
+// indexer of pooled keys (GLM-5.3, Qwen4) has keys of both kinds. Probabilities, the sum, the norm
+// and the rotation are each rounded to the type of activations.
 //
 // A key is a function of at most 2 m rows: these are kept in blocks of their own (as a window of
-// keys is),
-// so that a sequence goes on wherever it was cut.
+// keys is), so that a sequence goes on wherever it was cut.
 #pragma once
 #include <cstddef>
 #include <vector>

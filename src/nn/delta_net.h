@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear attention by the gated delta rule behind a short causal convolution (Qwen3-Next, Qwen3.5,
+// Linear attention by the gated delta rule after a short causal convolution (Qwen3-Next, Qwen3.5,
 // Kimi-Linear). A head of values has a state S [key_dim, value_dim]; token by token
 //
 //   x        = silu(sum over j of w[j] * row[t - (width - 1) + j])       every channel of q, k, v
@@ -10,8 +10,8 @@
 //
 // Sums over the rows of S run in ascending order, one fma each.
 //
-// A row is [q | k | v | z | b | a]. A sequence's state is S of every head, then the convolution's. What
-// is mixed is [q | k | v | sigmoid(b) | decay].
+// A row is [q | k | v | z | b | a]. A sequence's state is S of every head, then the convolution's.
+// Intermediate rows are [q | k | v | sigmoid(b) | decay].
 #pragma once
 #include <cstddef>
 #include <span>

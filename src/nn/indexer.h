@@ -2,8 +2,7 @@
 // The indexer of sparse attention (DeepSeek-V3.2, GLM-5): selects the keys that each row attends
 // to. It has heads of its own, one key per token for all heads, and a weight per head and row:
 //
-//   score(t) = sum over heads h, ascending, of  w_h / sqrt(heads) * max(0, q_h k_t /
-//   sqrt(head_dim))
+//   score(t) = sum over heads h, ascending, of  w_h / sqrt(heads) * max(0, q_h k_t / sqrt(head_dim))
 //
 // A row sees the top_k positions with the greatest scores among those up to its own, ties to the
 // lower position; a NaN scores lowest. Rows that have no more than top_k positions see all of them.

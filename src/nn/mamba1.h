@@ -10,10 +10,8 @@
 //   out_i    = y_i * silu(z_i)
 //
 // Sums over n run in ascending order from 0, one fma each; so does the addition to S. A row of the
-// scan is
-// [x | z | dt | B | C]; what is mixed is [d | d x]. Features advance in parts of kPart, whose
-// states are
-// [N, features of the part].
+// scan is [x | z | dt | B | C]; intermediate rows are [d | d x]. Features advance in parts of kPart,
+// whose states are [N, features of the part].
 #pragma once
 #include <cstddef>
 #include <span>

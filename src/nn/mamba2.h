@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mamba-2: a selective state space behind a short causal convolution. A head of P features has a
+// Mamba-2: a selective state space after a short causal convolution. A head of P features has a
 // state S [N, P]; B and C are shared by the heads of a group; token by token
 //
 //   x, B, C  = silu(convolution of [x | B | C] + bias)
@@ -9,7 +9,8 @@
 //   out      = norm over a group of features of y * silu(z)
 //
 // Sums over the rows of S run in ascending order, one fma each. A row is [z | x | B | C | dt]. A
-// sequence's state is S of every head, then the convolution's. What is mixed is [x | B | C | d | decay].
+// sequence's state is S of every head, then the convolution's. Intermediate rows are [x | B | C | d
+// | decay].
 #pragma once
 #include <cstddef>
 #include <span>

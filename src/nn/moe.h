@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixture-of-experts layer for all schemes. Each projection of each expert has its own kernel. A
-// call routes tokens (chooses top_k experts for each, one per slot), groups rows by expert, prepares
-// each token once per distinct form of x, multiplies, applies the activation, and combines the
-// experts' results.
+// call routes tokens (chooses top_k experts for each, one per slot), groups rows by expert,
+// prepares each token once per distinct form of x, multiplies, applies the activation, and combines
+// the experts' results.
 //
 // Experts have global ids, as in the checkpoint, and local indices on this rank; T is the number of
 // tokens of a call. Several ranks (processes or threads) may run a layer together (MoeSplit).

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hashed n-grams (Qwen4): a token and those before it select one row of a large table per head.
-// Orders are 2 to N; each has `heads` heads. With tokens t_0 (the row's own), t_1, ... behind one
-// another,
+// Orders are 2 to N; each has `heads` heads. With t_0 the row's token, t_1 the token before it,
+// ...,
 //
-//   id(order, head) = ((t_0 m_0) xor ... xor (t_(order-1) m_(order-1))) mod size(order, head) +
-//   offset,
+//   id(order, head) = ((t_0 m_0) xor ... xor (t_(order-1) m_(order-1))) mod size(order, head) + offset,
 //
 // in 64 bits. A token before the sequence, or before the end of a text (the token eos), counts as
-// eos:
-// t_s is eos where one of t_1 .. t_(s-1) is.
+// eos: t_s is eos if one of t_1 .. t_(s-1) is.
 //
 // Multipliers are odd, from splitmix64 of the seed; sizes are primes in ascending order, those of a
-// table
-// behind those of the one before it. Files may state all three.
+// table after those of the table before it. Files may state all three.
 #pragma once
 #include <cstddef>
 #include <cstdint>

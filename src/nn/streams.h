@@ -6,21 +6,17 @@
 //
 //   in_i    = sigmoid(m_i scale_0 + base_i) + epsilon
 //   out_j   = magnitude sigmoid(m_(n+j) scale_1 + base_(n+j)) + out_epsilon
-//   mix     = [n, n], rows of softmax(m_(2n..) scale_2 + base_(2n..)) + epsilon, then columns
-//   divided by
-//             their sum + epsilon; `rounds` - 1 times rows, then columns again  (mHC; rounds 0:
-//             none)
+//   mix     = [n, n], rows of softmax(m_(2n..) scale_2 + base_(2n..)) + epsilon, then columns divided by
+//             their sum + epsilon; `rounds` - 1 times rows, then columns again  (mHC; rounds 0: none)
 //
-//   x       = sum over i of in_i stream_i                                      what the branch
-//   reads
+//   x       = sum over i of in_i stream_i                                      what the branch reads
 //   stream_j = out_j y + sum over i of mix_ij stream_i, or out_j y + stream_j   behind it
 //
 // Without W, x is the mean of the streams.
 //
 // A value v that all streams have in common, and a key k_i for each, join them as
 //
-//   y_i = sigmoid(root(k_i q_i / sqrt(H))) v,   root(g) = sign(g) sqrt(max(|g|, 1e-6)),  root(0) =
-//   0
+//   y_i = sigmoid(root(k_i q_i / sqrt(H))) v,   root(g) = sign(g) sqrt(max(|g|, 1e-6)),  root(0) = 0
 //
 // Sums over streams run in ascending order. Those of W u and u^2 have 16 lanes, added in pairs.
 #pragma once

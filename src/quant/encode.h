@@ -2,13 +2,11 @@
 // THE SPECIFICATION of rounding weights to codes, the mirror of the decoders: scales from the range
 // of a granule, codes from numbers and scale, codes into stored words. It gives the bytes of
 // llmcompressor's round-to-nearest on a CPU: every scale, quotient and sum is rounded to the type
-// of
-// the source before the next operation reads it (docs/quantize.md). Readable scalar code; tests
+// of the source before the next operation reads it (docs/quantize.md). Readable scalar code; tests
 // compare the row functions of kernels/ with it.
 //
 //   int b symmetric    s = amax / ((2^b - 1) / 2)                     q = rint(clamp(w / s))
-//   int b asymmetric   s = (high - low) / (2^b - 1), z = qmin - low / s   q = rint(clamp(w / s +
-//   z))
+//   int b asymmetric   s = (high - low) / (2^b - 1), z = qmin - low / s   q = rint(clamp(w / s + z))
 //   fp8                s = amax / 448                                 q = e4m3(clamp(w / s))
 //   nvfp4              s = e4m3(G * (amax / 6))                       q = e2m1(w / (s / G)), in f32
 //   mxfp4, mxfp8       s = 2^e, e8m0                                  q = e2m1 or e4m3 (w / s)

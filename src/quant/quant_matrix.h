@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // WAIST 1. QuantMatrix is a view of one quantized weight matrix w[N,K] in a checkpoint's bytes:
 // format readers make it, packers and the reference read it. Plain data, no functions: this header
-// is included by units compiled for any
-// instruction set.
+// is included by units compiled for any instruction set.
 //
 //   group(c)   = g_idx ? g_idx[c] : (c + k_phase) / block_k
-//   s(r,c)     = scales[(r + n_phase) / block_n * scale_stride + group(c)]        zero points share
-//   this index
-//   w(r,c)     = (code(r,c) - zero_point(r,c)) * s(r,c), divided by the global scale or multiplied
-//   with it
-//              = (code(r,c) + 2^(bits - 1)) * s(r,c) + offset(r,c)      if it has offsets: codes
-//              count from 0
+//   s(r,c)     = scales[(r + n_phase) / block_n * scale_stride + group(c)]        zero points share this index
+//   w(r,c)     = (code(r,c) - zero_point(r,c)) * s(r,c), divided by the global scale or multiplied with it
+//              = (code(r,c) + 2^(bits - 1)) * s(r,c) + offset(r,c)      if it has offsets; codes count from 0
 //
 //   strategy   tensor          channel        group g         block bn x bk
 //   block_n    N (at least)    1              1               bn

@@ -40,16 +40,12 @@ std::string_view suffix_of(Role role);  // "weight_packed", ...
 
 // Refers to a piece of a tensor: a whole tensor, one expert of a fused tensor, or the gate or up
 // half of a fused matrix. Rules for filling it in:
-//  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a
-//    single element is shared and
+//  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a single element is shared and
 //    ignores it, and so does weight_shape [2].
-//  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused
-//    gate/up matrix carries the same
-//    row_begin, row_count, row_step as the weight, whatever its own storage (block scales, packed
-//    zero points); a companion that
+//  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused gate/up matrix carries the same
+//    row_begin, row_count, row_step as the weight, whatever its own storage (block scales, packed zero points); a companion that
 //    exists per half carries none. One-element scales, g_idx and weight_shape ignore the rows.
-//  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and
-//    byte codes only.
+//  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and byte codes only.
 struct TensorRef {
   const TensorInfo* info = nullptr;
   int64_t index = -1;      // expert: index into dimension 0; -1: the tensor has no expert dimension

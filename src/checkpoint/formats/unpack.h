@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unpacks the bit streams of pack-quantized: b-bit codes (1..8), stored unsigned with an offset of
-// 2^(b-1), as
-// little-endian 32-bit words.
+// 2^(b-1), as little-endian 32-bit words.
 //   dense   element i occupies bits [i*b, i*b+b) of the row; a code may straddle two words
 //   padded  32/b (rounded down) codes per word, the top bits of a word unused; the same as dense
 //   when b divides 32

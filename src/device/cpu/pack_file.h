@@ -2,8 +2,7 @@
 // The file format of packed weights, which are kept between starts of the program.
 //
 //   0       header, 4096 bytes: what the file is, where its index lies, what it was made from
-//   4096    blocks: the packed bytes of a layer each, as in memory; large ones begin at a multiple
-//   of 2 MiB
+//   4096    blocks: the packed bytes of a layer each, as in memory; large ones begin at a multiple of 2 MiB
 //   ...     index: every block by its key, with what its matrices are beside their bytes
 //
 // All numbers are little-endian. Header and index have checksums, which every start verifies;

@@ -8,8 +8,8 @@
 // After a failure of a function that returns CudaStatus, message() returns a text. Layers may be
 // run from any thread; work goes to the stream that is given (null: the default stream) in order.
 // Nothing waits for the device but download(), synchronize() and a call with more rows than its
-// stream
-// has seen. Calls may be captured in graphs: what a graph needs between its kernels is its own.
+// stream has seen. Calls may be captured in graphs: what a graph needs between its kernels is its
+// own.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over blocks of 128 tokens, by lanes that process a tile of queries together, in the
 // order of nn/attention.cpp. Segments of 1024 keys are a softmax each, of blocks in ascending order
-// with a running
-// maximum; segments are merged in ascending order. Products of a query with keys, and of
-// probabilities with
-// values, are added in ascending order from 0 by fma, so that a row's result depends on the row and
-// its keys alone: not on the tile, on the batch, or on which lanes or blocks of a GPU computed
-// which segment.
+// with a running maximum; segments are merged in ascending order. Products of a query with keys,
+// and of probabilities with values, are added in ascending order from 0 by fma, so that a row's
+// result depends on the row and its keys alone: not on the tile, on the batch, or on which lanes or
+// blocks of a GPU computed which segment.
 //
 // A layer's part of a block, for every kv head:   keys [key_dim, 128] | values [128, value_dim],
-// and of 8-bit
-// codes scales of keys [128] | of values [128]. So lanes that have a key each, or a feature of
-// values each,
-// read numbers that lie side by side. Layers that tensor cores run (has_tensor_form;
-// plugins/cuda/attention.cuh)
-// have keys [128, key_dim] | values [value_dim, 128] instead.
+// and of 8-bit codes scales of keys [128] | of values [128]. So lanes that have a key each, or a
+// feature of values each, read numbers that lie side by side. Layers that tensor cores run
+// (has_tensor_form; plugins/cuda/attention.cuh) have keys [128, key_dim] | values [value_dim, 128]
+// instead.
 #pragma once
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"

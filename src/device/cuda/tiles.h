@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layout of weights for the Hopper kernels: tiles of 64 outputs x 128 inputs, codes and then
-// scales, in
-// the order [matrix][outputs / 64][inputs / 128]. Two tiles (256 inputs) are one copy to shared
-// memory.
-// Functions of indices alone, shared by program and plugin: the device packs with them, tests read
-// tiles back.
+// scales, in the order [matrix][outputs / 64][inputs / 128]. Two tiles (256 inputs) are one copy to
+// shared memory. Functions of indices alone, shared by program and plugin: the device packs with
+// them, tests read tiles back.
 //
 // clang-format off
 // Thread t of the 128 that multiply with a tile: w = t / 32, l = t % 32, r = 16 w + l / 4.
@@ -18,8 +16,8 @@
 //                 magnitude of the first at bits 15 and 13..7, of the second at 14 and 6..0: f16 bits of the number times 2^-8.
 //   kBytesShared  read by the tensor cores themselves: output r at 128 r, its 16-byte piece c at place c ^ (r % 8).
 //   kHalfShared   the same with 16-bit numbers: inputs 0 to 63, then the others, 8192 bytes each.
-// Words 4 p to 4 p + 3 of thread t lie at 2048 p + 16 t.
-// Rows of gate and up of an expert are one matrix: in each 16 outputs 8 of gate, then the same 8 of up.
+// Words 4 p to 4 p + 3 of thread t lie at 2048 p + 16 t. Rows of gate and up of an expert are one
+// matrix: in each 16 outputs 8 of gate, then the same 8 of up.
 // clang-format on
 #pragma once
 #include <cstddef>

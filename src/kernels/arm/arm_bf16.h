@@ -9,24 +9,19 @@
 // a step are taken in four quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so
 // that a byte of two 4-bit codes is a byte of the file.
 //   codes   for every step four pairs of outputs (o = 2j, 2j+1), per pair
-//             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1
-//             (value + 8, or E2M1)
-//             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd
-//             ones (e4m3 re-coded, or int8)
+//             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1 (value + 8, or E2M1)
+//             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd ones (e4m3 re-coded, or int8)
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
-//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for
-//   dense
+//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
 //   flags   16 bytes (Flags)                                  only e4m3
 // e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is
 // subnormal: one widening shift and one AND. BFMMLA flushes subnormals. A plain group of 256 inputs
 // has at most 7 (in trained weights about one group of five has one): they are listed, and added to
-// its
-// sums one by one, acc = fma(x, w, acc). A group with more is decoded the long way, 2^117 too
-// small; rows are made
-// 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut into groups
-// of at
-// most 256 for this. An output that has a NaN code in a group has a NaN scale there.
+// its sums one by one, acc = fma(x, w, acc). A group with more is decoded the long way, 2^117 too
+// small; rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3
+// is cut into groups of at most 256 for this. An output that has a NaN code in a group has a NaN
+// scale there.
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packs the usual case: 8 outputs, inputs in the order of the
-// file, whole steps of 16 inputs (layouts: arm_bf16.h). arm_bf16_pack.h packs the rest (tails,
-// act-order, NaN codes). Internal linkage.
+// The float family on Arm: packs the usual case: 8 outputs, inputs in the order of the file, whole
+// steps of 16 inputs (layouts: arm_bf16.h). arm_bf16_pack.h packs the rest (tails, act-order, NaN
+// codes). Internal linkage.
 //
 // 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights
 // 18 to 38 GB/s).

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights at their stored width (e4m3, int8, bf16, f16, f32) multiplied as floats on every 64-bit Arm
-// CPU: layouts and facts of arm_neon's codecs fp8, bytes, bf16, f16 and dense32 and of arm_fhm. Each output is one chain of
-// fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
-// of the definition in their order. Internal linkage, as all headers of kernel units.
+// Weights at their stored width (e4m3, int8, bf16, f16, f32) multiplied as floats on every 64-bit
+// Arm CPU: layouts and facts of arm_neon's codecs fp8, bytes, bf16, f16 and dense32 and of arm_fhm.
+// Each output is one chain of fused multiply-adds over its group in the order of K, then f =
+// fma(dot, scale, f): the operations of the definition in their order. Internal linkage, as all
+// headers of kernel units.
 //
 // Packed weights: panels of 32 outputs, group after group: for every input the codes of the 32
-// outputs (of bf16 0 4 1 5 2 6 3 7 and so on: a word is two of them, one shift and one AND away from
-// f32), then their scales (bf16 if the stored type fits exactly, else f32; none for dense). A
+// outputs (of bf16 0 4 1 5 2 6 3 7 and so on: a word is two of them, one shift and one AND away
+// from f32), then their scales (bf16 if the stored type fits exactly, else f32; none for dense). A
 // panel is one sequence of addresses, and its 8 vectors of sums are enough for the latency of FMLA:
 // some cores read memory fastest by one stream per thread.
 //
 // e4m3 has its nibbles swapped, so that no shifts are needed: the upper nibble is the lower half of
 // what is placed into an f32, the lower one (sign, exponent) goes through a table. Placed so it is
 // 2^120 too small, exact also when it is subnormal; rows are made too large in return, as far as
-// they can be: by 2^120 if they are below 2^8, and 2^119 if they are codes. Rows that are larger end
-// with a factor, and very small terms beside them may be lost, which is why the class is exact for
-// rows of codes alone. An output with a NaN code in a group has a NaN scale there. arm_fhm keeps e4m3
-// as it is: shifted it is an f16, 2^8 too small, and rows of codes stay what they are.
+// they can be: by 2^120 if they are below 2^8, and 2^119 if they are codes. Rows that are larger
+// end with a factor, and very small terms beside them may be lost, which is why the class is exact
+// for rows of codes alone. An output with a NaN code in a group has a NaN scale there. arm_fhm
+// keeps e4m3 as it is: shifted it is an f16, 2^8 too small, and rows of codes stay what they are.
 //
-// int8 is kept as code + 128, outputs 0 4 8 12 1 5 9 13 and so on: put into the lower bits of a large
-// float, two of the bytes of a word are one insertion and one subtraction away from f32.
+// int8 is kept as code + 128, outputs 0 4 8 12 1 5 9 13 and so on: put into the lower bits of a
+// large float, two of the bytes of a word are one insertion and one subtraction away from f32.
 //
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every input the f32 of
-// the rows of a tile. Then a factor per row, with activation groups factors [group][row], and whether all rows are f16.
+// the rows of a tile. Then a factor per row, with activation groups factors [group][row], and
+// whether all rows are f16.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/kernel.h"

@@ -53,10 +53,10 @@ namespace i8mm_tiles {
 
 // --- 6 and 4 rows x 8 outputs with groups ---
 //
-// Sums become floats either by SCVTF, which only one of four pipes can do, or by a start value whose
-// bits are a float (1.5 * 2^23, or 2^19 for operands 16 times too large): integers added to it
-// below 2^22 are exact steps of the float, and FSUB takes the start out again. Every second one by
-// SCVTF, all of them before the first FMLA, is the fastest mix.
+// Sums become floats either by SCVTF, which only one of four pipes can do, or by a start value
+// whose bits are a float (1.5 * 2^23, or 2^19 for operands 16 times too large): integers added to
+// it below 2^22 are exact steps of the float, and FSUB takes the start out again. Every second one
+// by SCVTF, all of them before the first FMLA, is the fastest mix.
 
 // The twelve results of a tile, which stay in registers after the assembly.
 #define MOEBIUS_FLOATS_OUT                                                                \

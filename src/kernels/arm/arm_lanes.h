@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integer and fp4 weights with int8 and fp4 rows on Arm CPUs with dot products, outputs in the
-// lanes
-// of a vector: layouts and facts of arm_dotprod's codecs int4_lanes, int8_lanes and fp4_lanes.
-// Exact class, like the int8 family (arm_int8.h), which runs what this one does not support: zero
-// points, static scales.
-// Internal linkage.
+// lanes of a vector: layouts and facts of arm_dotprod's codecs int4_lanes, int8_lanes and
+// fp4_lanes. Exact class, like the int8 family (arm_int8.h), which runs what this one does not
+// support: zero points, static scales. Internal linkage.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group; for every 4
 // inputs
@@ -14,17 +12,13 @@
 // then scales 8 x bf16 (if they fit exactly; outputs 0 4 1 5 2 6 3 7, so that a shift and an AND of
 // words make them f32) or f32. As an int8 a byte of two integers is 16 hi + lo, so SDOT of the
 // bytes less SDOT of their lower nibbles is 16 times the sum of the upper ones: one AND for 32
-// weights,
-// and no operands in scratch for any number of rows. E2M1 goes through a table to twice the value,
-// and
-// sums are 4 times too large. Groups of up to 128 inputs (fp4: all) start their sums at a float's
-// bits,
-// so that a subtraction makes them floats.
+// weights, and no operands in scratch for any number of rows. E2M1 goes through a table to twice
+// the value, and sums are 4 times too large. Groups of up to 128 inputs (fp4: all) start their sums
+// at a float's bits, so that a subtraction makes them floats.
 //
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every 4 inputs their
 // codes of all rows of the tile (fp4: twice the values). Then for every group and row of a tile -8
-// times
-// the sum of its codes (int4) or its scale (fp4), and the scales of the rows.
+// times the sum of its codes (int4) or its scale (fp4), and the scales of the rows.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weight-only integers and FP4 on Arm, multiplied with integer dot products: facts and layouts of
-// the units
-// arm_limbs_*. A row of bf16 or f16 numbers is block fixed point: in a block of at most 128 inputs
+// the units arm_limbs_*. A row of bf16 or f16 numbers is block fixed point: in a block of at most
+// 128 inputs
 //   x[k] = (256 hi[k] + lo[k]) * 2^e,   hi and lo balanced digits of 8 bits ("limbs"),
 // and weights are small integers (E2M1: twice the value), so the dot of a block is an exact integer
 // whatever the instruction and the order. What two limbs of an input cannot hold is stored
 // separately:
-//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) *
-//   2^(e-16)
+//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
 //   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
 // The sum of an output, the same operations in the same order whatever the tile or the batch:
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
@@ -16,36 +15,29 @@
 // docs/numerics.md derives the bound.
 //
 // Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds
-// floats, and gives
-// the same bytes because the sums of a block are integers below 2^24 in it: s is as large as the
-// sum of the block's magnitudes allows,
+// floats, and gives the same bytes because the sums of a block are integers below 2^24 in it: s is
+// as large as the sum of the block's magnitudes allows,
 //   x[k] = ((256 hi[k] + lo[k]) 2^s + p[k]) * 2^(e-s) + q[k] * 2^(e-s-8),     p of s bits, q of 8,
 // the dot of a block is that of the number in front, which is a bf16 number (a top), and near limbs
-// are p and q. p is
-// part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as all headers of
-// kernel units.
+// are p and q. p is part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as
+// all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
 // where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes.
-// Scales
-// stand first: those of long groups are needed before the end, and a read far ahead of the others
-// breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed).
-// The inputs of a step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
-//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is
-//   where)
-//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4
-//   of
+// Scales stand first: those of long groups are needed before the end, and a read far ahead of the
+// others breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed). The inputs of a
+// step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
+//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is where)
+//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4 of
 //          the same input (two's complement, or E2M1) << 4
 // As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves
-// is
-// 16 times that of b, so one AND serves 32 weights.
+// is 16 times that of b, so one AND serves 32 weights.
 //
 // A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a
-// Block of
-// near limbs for every block that has such; a Near for every half that has; far inputs. Then tops,
-// a half at a time, as bf16 integers. With act-order: the numbers, since only a panel knows their
-// order.
-// A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
+// Block of near limbs for every block that has such; a Near for every half that has; far inputs.
+// Then tops, a half at a time, as bf16 integers. With act-order: the numbers, since only a panel
+// knows their order. A panel of few rows: such rows. Of many: digits by tiles of rows, then the
+// extras of every row.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/kernel.h"

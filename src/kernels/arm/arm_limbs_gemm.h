@@ -13,8 +13,7 @@
 //   steps(x, w, apart, ...)   one limb of many rows, operands of panels `apart` in memory
 //   rows_of(f, r, out)        row r of a unit: outputs 0-3 and 4-7
 //   kTops                     many rows by BFMMLA (arm_limbs_exact.h); then also
-//   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is
-//   left
+//   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is left
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>

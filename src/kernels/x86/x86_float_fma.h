@@ -3,8 +3,7 @@
 // x86_float.h; loops: x86_float_fma_gemm.h). Internal linkage.
 //
 // A panel of rows: tiles of at most kTile rows, of equal size if possible, f32 [input][row]. Then a
-// factor
-// per row, and with activation groups factors [group][row].
+// factor per row, and with activation groups factors [group][row].
 #pragma once
 #include "kernels/x86/x86_float.h"
 

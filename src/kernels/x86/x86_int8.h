@@ -16,15 +16,17 @@
 //   zeros     per group 16 x int8                      only with weight zero points
 //   sums      per group 16 x int32: sum of w - zero    only if rows may have a zero point to subtract
 //   row_sums  16 x f32                                 only in mode vllm: S of quant/reference_gemm.cpp
-// So 64 bytes are the operand of VPDPBUSD for 16 outputs, and 16 such rows a tile of TDPBSSD. Packing is a transpose of
-// 4-byte words. Nibbles give the even inputs of 8 and then the odd ones, so rows of x lie in that order too.
+// So 64 bytes are the operand of VPDPBUSD for 16 outputs, and 16 such rows a tile of TDPBSSD.
+// Packing is a transpose of 4-byte words. Nibbles give the even inputs of 8 and then the odd ones,
+// so rows of x lie in that order too.
 //
 // A panel of rows: tiles of at most `rows` rows
 //   few rows    for every 4 inputs 4 bytes of each row: VPBROADCASTD of one row at a fixed distance from those of the others
 //   many rows   for every `step` inputs `step` bytes of each row: an operand of TILELOADD
-// then int32 [groups][rows] sums of the codes (with weight zero points; else times what was added to the weights to make
-// them unsigned, and negated), float [groups][rows] scales where they are per group or static, float [rows] scales, int32
-// zero points [groups][rows] where sums need them, else [rows].
+// then int32 [groups][rows] sums of the codes (with weight zero points; else times what was added
+// to the weights to make them unsigned, and negated), float [groups][rows] scales where they are
+// per group or static, float [rows] scales, int32 zero points [groups][rows] where sums need them,
+// else [rows].
 // clang-format on
 // fp4 times fp4 (NVFP4, MXFP4) is computed with integers: twice an E2M1 number is an int8, so sums
 // of products are 4 times too large, and a quarter of them is exact in f32.
