@@ -186,7 +186,7 @@ struct Model::Impl {
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }
 
-  // Reads where the model is to run.
+  // Reads the options that say where the model runs.
   static void take_device(const LoadOptions& o, ModelOptions& mo) {
     const bool cuda = is_cuda_name(o.device);
     if (!cuda && !o.device.empty() && o.device != "cpu")

@@ -143,7 +143,8 @@ ModelPlan RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& o
                                   options.kv_type.value_or(kv_type_of(options.type)));
       cluster.ranks[static_cast<size_t>(comm_->rank())].gpu = this_machine(options.cuda).gpu;
       plan = plan_model(*checkpoint, options, cluster);
-      trouble = plan.refusal;  // of its own GPU: memory is judged below, where all is known
+      // About the rank's own GPU; host memory is judged below, when all ranks are known.
+      trouble = plan.refusal;
     } catch (const Error& e) {
       trouble = e.what();
     }

@@ -43,8 +43,8 @@ class RankProcess {
   };
   RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);
-  // Called by all ranks: the plan that all of them load by. Throws RanksRefused on every rank where one of them
-  // differs, is in `trouble` or has too little memory.
+  // All ranks call it: returns the plan by which all of them load. Throws RanksRefused on every
+  // rank if one of them differs, is in `trouble` or has too little memory.
   ModelPlan agree(const Checkpoint* checkpoint, const ModelOptions& options, std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, const ModelPlan& plan,
                                           ModelOptions options);

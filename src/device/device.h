@@ -109,10 +109,11 @@ struct MoeOps {
   std::unique_ptr<LinearOp> router;  // null for a dense MLP
 };
 
-// Parts of layers that not every device runs. What a device lacks is planned for the CPU (model/plan).
+// Lists the parts of layers that not every device can run. The plan puts what a device lacks on the
+// CPU (model/plan).
 enum class Need : uint8_t {
   kStreams,          // several rows of a token side by side
-  kConvolutions,     // of what attention and the block give
+  kConvolutions,     // convolutions of the results of attention and block
   kRecurrent,        // a layer with a state in place of keys and values
   kCompressedKeys,   // one key for several tokens
   kIndexer,          // attention to the keys that an indexer selects
@@ -120,14 +121,15 @@ enum class Need : uint8_t {
   kExpandedLatents,  // latents whose up-projection is not absorbed
   kTokenTable,       // experts that a table of token ids selects
 };
-std::string_view name_of(Need need);  // "compressed keys"
+std::string_view name_of(Need need);  // returns a name such as "compressed keys"
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
 
-  // --- planning, before anything is allocated: what the device does not run, and bytes that layers would take ---
+  // --- planning, before anything is allocated: what the device cannot run, and the bytes that
+  // layers would take ---
   virtual bool lacks(Need) const { return false; }
   virtual size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const = 0;
   virtual size_t index_bytes(const IndexerSpec& spec, KvType storage) const = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How several ranks share one model: stages of layers (pp), columns of matrices (tp), experts (ep).
+// Describes how ranks share one model: stages of layers (pp), columns of matrices (tp), experts
+// (ep).
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,17 +8,19 @@
 namespace moebius {
 
 struct RankSplit {
-  size_t pp = 1;  // stages: layers in a row
-  size_t tp = 1;  // outputs of every matrix
-  size_t ep = 1;  // some of the experts; with tp these are cut, the rest is cut over both
-  bool repeat_attention = false;  // with ep: every member runs all heads; two rounds less a layer
-  size_t spare = 0;               // with ep: places per layer for copies of busy experts
+  size_t pp = 1;  // pipeline stages, each with some of the layers
+  size_t tp = 1;  // ranks that share the outputs of every matrix
+  // Ranks that each have some of the experts; with tp, tp cuts these, and both cut everything else.
+  size_t ep = 1;
+  // Only with ep: every rank runs all heads, which saves two exchanges per layer.
+  bool repeat_attention = false;
+  size_t spare = 0;  // with ep: places per layer for copies of busy experts
   size_t members() const { return tp * ep; }
   size_t ranks() const { return pp * tp * ep; }
   bool operator==(const RankSplit&) const = default;
 };
-std::string describe(const RankSplit& split);  // "pp 2 x tp 2"
-// Throws Error for sizes that nobody can mean, and for products that are not there.
+std::string describe(const RankSplit& split);  // returns text such as "pp 2 x tp 2"
+// Throws Error for sizes out of range, and for combinations that are not supported.
 void check_split(const RankSplit& split);
 
 }  // namespace moebius

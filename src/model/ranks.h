@@ -28,7 +28,7 @@ namespace moebius {
 
 class Comm;
 
-// Where a rank's time went since it loaded, in seconds, and what came to it.
+// Holds where a rank's time went since it loaded, in seconds, and what it received.
 struct RankFigures {
   double step = 0;      // seconds of all steps
   double exchange = 0;  // the part of these for exchanging rows, including waits

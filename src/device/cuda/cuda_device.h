@@ -71,7 +71,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
   std::string_view name() const override { return name_; }
   bool lacks(Need) const override { return true; }
-  [[noreturn]] void refuse(Need need) const;  // throws Error: a model was loaded against its plan
+  [[noreturn]] void refuse(Need need) const;  // throws Error: the model was not loaded by its plan
 
   size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of a model on a CUDA device and beside it, and the experts that fit there: for plan_model(), and for
-// forecasts of machines that are not there.
+// Counts the bytes of a model on a CUDA device and beside it, and chooses the experts that fit
+// there: for plan_model(), and for forecasts of other machines.
 #pragma once
 #include <vector>
 
@@ -41,7 +41,8 @@ struct CudaShare {
   size_t ep = 1, ep_rank = 0, spare = 0;
   bool has_ends() const { return layers.begin == 0 && ep_rank == 0; }
 };
-// `wish.placement` has parts that the device does not offer on the CPU (placement_plan.h).
+// Counts the bytes of a share. Parts of `wish.placement` that the device does not support must be
+// on the CPU already (placement_plan.h).
 CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& wish, const CudaTarget& target,
                      const CudaShare& share = {});
 
@@ -56,8 +57,8 @@ void check_cuda_split(const Wish& wish);
 // equally busy ones are taken evenly from the layers.
 DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
                                  uint64_t allowed, const ExpertLoads* loads);
-// The placement of `wish` with as many of the share's experts on the device as fit into `allowed`, by the loads of
-// wish.loads_file where it is named.
+// Returns the placement of `wish` with as many of the share's experts on the device as fit into
+// `allowed`, by the loads of wish.loads_file if it is named.
 DevicePlacement fit_experts(const Checkpoint& checkpoint, const Wish& wish,
                             const CudaTarget& target, uint64_t allowed,
                             const CudaShare& share = {});

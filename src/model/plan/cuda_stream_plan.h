@@ -26,8 +26,9 @@ struct StreamPlan {
   CudaStreamed streamed;      // without layers: nothing is streamed
   std::vector<std::string> words;
 };
-// For what options.placement has on the CPU, which includes all that the device does not offer. allowed: bytes that the device has; host_free: bytes of
-// the machine's memory with no model in it; rows of steps: what options.cuda.stream asks for.
+// Plans streams for the experts that options.placement puts on the CPU, which include all that the
+// device does not support. allowed: bytes of the device that may be used; host_free: bytes of host
+// memory without any model; options.cuda.stream: the rows of a step that the user asks for.
 StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
                         uint64_t allowed, uint64_t host_free);
 

@@ -60,8 +60,8 @@ ExpertLoads parse_loads(std::string_view text, std::string_view what) {
 
 ExpertLoads read_loads(const std::string& file) {
   std::error_code error;
-  const auto status =
-      std::filesystem::status(file, error);  // a device or a pipe has none of earlier runs
+  // A device or a pipe holds no loads of earlier runs.
+  const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status) || std::filesystem::is_other(status)) return {};
   return parse_loads(read_text_file(file, kMostLoadsBytes), file);
 }

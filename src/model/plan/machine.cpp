@@ -25,7 +25,7 @@ Cluster this_process(const CudaSettings& cuda, size_t ranks) {
 void CostCurve::add(double rows, double seconds_per_weight) {
   if (count == kMost || (count > 0 && rows <= points[count - 1].rows))
     fail("a cost of {} rows behind {} others", rows, count);
-  // More rows cannot be cheaper; what says so was disturbed.
+  // More rows cannot be cheaper: such a measurement was disturbed.
   const double least = count > 0 ? points[count - 1].seconds : 0;
   points[count++] = {rows, std::max(seconds_per_weight, least)};
 }

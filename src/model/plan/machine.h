@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machines that are to run a model, as plan_model() sees them: memory, GPU, and how fast ranks exchange rows.
-// Everything here is a value that can be made up, so that a plan for another machine can be asked for.
+// Describes the machines that will run a model, as plan_model() sees them: memory, GPU, and how
+// fast ranks exchange rows. All of it are values, so that a plan for another machine can be
+// computed from invented ones.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -16,41 +17,42 @@ namespace moebius {
 
 struct CudaSettings;
 
-// A GPU and the bytes of its memory that a model may use.
+// Describes a GPU and the bytes of its memory that a model may use.
 struct Gpu {
   CudaTarget target;
   uint64_t usable = 0;
 };
-// Bytes of a GPU that no model may use: they are for the driver and for other programs.
+// Bytes of a GPU that no model may use: they are left to the driver and to other programs.
 inline constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
 
-// The surroundings of one rank.
+// Describes the host, memory and GPU of one rank.
 struct Machine {
-  std::string host;  // ranks of one host share its limits of equal names
-  std::vector<MemoryLimit>
-      memory;  // limits of the rank's process; empty: not known, so nothing is too large
-  std::optional<Gpu> gpu;  // none: the rank has no GPU, or nothing is known of it
+  std::string host;  // ranks of one host share its limits of equal name
+  // Limits of the rank's process; empty: unknown, so nothing is too large.
+  std::vector<MemoryLimit> memory;
+  std::optional<Gpu> gpu;  // unset: the rank has no GPU, or it is unknown
 };
 
 struct LinkFacts {
-  double latency = 0, rate = 0;  // seconds one way, bytes a second
+  double latency = 0, rate = 0;  // seconds one way; bytes per second
 };
-std::string describe(const LinkFacts& link);  // "10G,30us", as parse_link() reads it
+// Returns text such as "10G,30us", which parse_link() reads.
+std::string describe(const LinkFacts& link);
 
-// The machines of all ranks; a single process is a cluster of one. Without machines, plan_model() places
-// a model but does not judge whether it fits.
+// Describes the machines of all ranks; a single process is a cluster of one. Without machines,
+// plan_model() places a model but does not judge whether it fits.
 struct Cluster {
   std::vector<Machine> ranks;
-  bool one_gpu = false;  // ranks are threads of one process, which share its GPU
+  bool one_gpu = false;  // the ranks are threads of one process and share its GPU
 };
-// What this process may use: memory now, and the GPU of `cuda` where it has one. Throws Error where the GPU
-// does not answer.
+// Returns what this process may use: the memory that is free now, and the GPU of `cuda` if it has
+// one. Throws Error if the GPU does not answer.
 Machine this_machine(const CudaSettings& cuda);
-// `ranks` threads of this process.
+// Returns the cluster of `ranks` threads of this process. Throws Error like this_machine().
 Cluster this_process(const CudaSettings& cuda, size_t ranks);
 
-// Seconds of matrices by rows: measured at a few numbers of rows, linear between them, and above as
-// the last one.
+// Holds the seconds of matrices by rows: measured at a few numbers of rows, linear between them,
+// and beyond the last one with its slope.
 struct CostCurve {
   struct Point {
     double rows = 0, seconds = 0;  // per weight
@@ -63,10 +65,10 @@ struct CostCurve {
   double seconds(double weights, double rows) const;
 };
 
-// Of all ranks: the mean of what each measured while the others did.
+// Holds the mean of what all ranks measured at the same time.
 struct RankCosts {
-  CostCurve experts, dense, output;  // unknown where the model has none
-  CostCurve layer;  // beside matrices, of a layer: what every rank does with all rows
+  CostCurve experts, dense, output;  // empty if the model has none
+  CostCurve layer;  // per layer, beside matrices: the work that every rank does for all rows
 };
 
 }  // namespace moebius

@@ -26,7 +26,7 @@ void add(std::vector<Bytes>& list, std::string_view what, std::string_view where
   if (bytes > 0) list.push_back({what, std::string(where), bytes});
 }
 
-// The GPU of a rank; where nothing is known of it, one like another rank's, to count bytes with.
+// Returns the GPU of a rank; if that is unknown, another rank's, to count bytes with.
 const Gpu* gpu_like(const Cluster& cluster, size_t rank) {
   if (rank < cluster.ranks.size() && cluster.ranks[rank].gpu) return &*cluster.ranks[rank].gpu;
   for (const Machine& m : cluster.ranks)
@@ -38,7 +38,8 @@ uint64_t allowed_bytes(const Gpu& gpu, const CudaSettings& cuda) {
   return cuda.memory != 0 ? std::min(cuda.memory, gpu.usable) : gpu.usable;
 }
 
-// Settles the experts of the GPU and those that are streamed through it; `share`: the part of a rank.
+// Decides which experts are on the GPU and which are streamed through it. share: the rank's part of
+// the model.
 void settle_experts(const Checkpoint& checkpoint, const Wish& wish, const Machine& machine,
                     const CudaShare& share, RankPlan& rank, std::vector<std::string>& words) {
   Wish w = wish;
@@ -58,7 +59,7 @@ void settle_experts(const Checkpoint& checkpoint, const Wish& wish, const Machin
   rank.placement = std::move(w.placement);
 }
 
-// Packed weights of every rank in host memory, as the kernels of this CPU hold them.
+// Counts the packed weights of every rank in host memory, as the kernels of this CPU hold them.
 void count_on_cpu(const Checkpoint& checkpoint, ModelPlan& plan) {
   const Wish& w = plan.wish;
   if (w.split.ranks() == 1) {
@@ -102,7 +103,7 @@ KvPlan kv_of(const Checkpoint& checkpoint, const ModelPlan& plan) {
                           {plan.wish.type, plan.wish.policy});
   KvPlan kv = plan_kv(checkpoint, plan.spec, plan.wish.kv(), devices);
   if (plan.wish.predictor) plan_predictor(checkpoint, plan.wish.kv(), devices, kv);
-  kv.devices.clear();  // they end here
+  kv.devices.clear();  // the devices end here
   return kv;
 }
 
@@ -124,7 +125,8 @@ std::string room_text(const RankPlan& rank, const std::string& device, const Wis
           : "");
 }
 
-// Threads of this process that share one GPU: why it is too small for all of them; "": it is not. Sets what each has left.
+// Returns why one GPU is too small for all ranks, which are threads of this process and share it;
+// "": it is not. Sets the bytes that each rank has left.
 std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu& gpu) {
   const uint64_t most = plan.wish.cuda.memory;
   uint64_t all = 0, fixed = 0;
@@ -140,7 +142,8 @@ std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu&
   if (all > gpu.usable)
     return fmt::format("{} ranks together need {} on {}, and {} may be used", plan.ranks.size(),
                        text_of(all), gpu.target.name, text_of(gpu.usable));
-  if (all == fixed) return "";  // no keys and values there: host memory says what is left
+  // The GPU holds no keys and values: host memory decides what is left.
+  if (all == fixed) return "";
   uint64_t left = (gpu.usable - fixed) / plan.ranks.size();
   for (const RankPlan& rank : plan.ranks)
     if (most != 0) left = std::min(left, most - (rank.sum(device) - rank.sum(device, kKvBytes)));
@@ -148,7 +151,8 @@ std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu&
   return "";
 }
 
-// The same for a rank with a GPU of its own.
+// Returns why a rank's own GPU is too small for it; "": it is not. Sets the bytes that the rank has
+// left.
 std::string judge_own_gpu(const ModelPlan& plan, const std::string& device, const Gpu& gpu,
                           RankPlan& rank) {
   const uint64_t allowed = allowed_bytes(gpu, plan.wish.cuda), need = rank.sum(device),
@@ -213,7 +217,7 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
     rank.streamed = wish.cuda.streamed;
     if (!cuda || r >= cluster.ranks.size() || !cluster.ranks[r].gpu) continue;
     if (cluster.one_gpu &&
-        r > 0) {  // what fits is the experts of the whole model, so of all ranks alike
+        r > 0) {  // rank 0's choice covers the experts of the whole model, so all ranks take it
       rank.placement = plan.ranks[0].placement;
       continue;
     }

@@ -11,7 +11,7 @@
 namespace moebius {
 namespace {
 
-// What attention of a layer asks of its device, with all that is not experts.
+// Lists what a layer without its experts needs of its device.
 std::vector<Need> attention_needs(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                   size_t layer, const KvChoice& kv) {
   const LayerSpec& l = spec.layers[layer];
@@ -68,7 +68,8 @@ PlacedParts place_parts(const Checkpoint& checkpoint, const DecoderSpec& spec, c
   if (wanted.cuda().empty()) return out;
   const DeviceSet devices(wanted, nullptr, host_cpu(), {});
   std::map<std::string_view, std::vector<size_t>> attention, experts;
-  // Whether the device lacks one of these; then `layers` notes the layer under the first that it lacks.
+  // Returns whether the device lacks one of these needs; then adds the layer to `layers` under the
+  // first that it lacks.
   const auto lacks = [](const Device& device, const std::vector<Need>& needs, size_t layer,
                         std::map<std::string_view, std::vector<size_t>>& layers) {
     const auto first =

@@ -22,12 +22,12 @@
 
 namespace moebius {
 
-// What one rank of a split holds.
+// Holds the bytes that one rank of a split would hold.
 struct RankPart {
   size_t rank = 0, stage = 0, member = 0;
   Range layers;
-  uint64_t bytes = 0;    // of the files, or as they were weighed
-  uint64_t experts = 0;  // of these, routed experts'
+  uint64_t bytes = 0;    // bytes of the files, or as `weigh` counts them
+  uint64_t experts = 0;  // the part of these for routed experts
 };
 // Returns the parts of all ranks. Throws Error for a model that cannot be split in this way. weigh:
 // returns the bytes of a whole module, in place of its bytes in the files.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller may ask of a model before it is loaded: plan_model() reads it and nothing else of the caller's.
+// Holds what a caller may ask of a model before it is loaded; plan_model() reads nothing else of
+// the caller's.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -13,19 +14,19 @@
 namespace moebius {
 
 struct Wish {
-  DevicePlacement placement;  // devices of the parts of layers
-  CudaSettings cuda;          // the GPU that `placement` names: memory, experts, streaming
+  DevicePlacement placement;  // device of each part of a layer
+  CudaSettings cuda;          // use of the GPU that `placement` names: memory, experts, streaming
   RankSplit split;
   Policy policy;
   ActRequest act;
-  XType type = XType::kBf16;  // of activations between layers
-  std::optional<KvType>
-      kv_type;         // of keys and values; none: as the checkpoint declares, else `type`
-  size_t context = 0;  // longest sequence that will be run, in tokens; 0: kUsualContext
-  std::string
-      pack_dir;  // folder of packed weights (device/cpu/packed_store.h); "": packed into memory
-  std::string loads_file;  // table of expert loads (expert_loads.h); "": none
-  bool predictor = false;  // with the layer for multi-token prediction (predictor_plan.h)
+  XType type = XType::kBf16;  // type of activations between layers
+  // Type of stored keys and values; unset: as the checkpoint declares, else `type`.
+  std::optional<KvType> kv_type;
+  size_t context = 0;  // longest sequence in tokens; 0: kUsualContext
+  // Folder of packed weights (device/cpu/packed_store.h); "": weights are packed into memory.
+  std::string pack_dir;
+  std::string loads_file;  // file of expert loads (expert_loads.h); "": none
+  bool predictor = false;  // also loads the layer for multi-token prediction (predictor_plan.h)
 
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
 };

@@ -18,7 +18,7 @@ namespace moebius {
 // Receives a line for the user, such as "[rank 1 host] loaded 1.2 GB of weights".
 using RankSays = std::function<void(const std::string& line)>;
 
-// Throws Error where any rank cannot load: all are ended then.
+// Loads this rank's part of the plan. Throws Error if any rank cannot load: then all ranks end.
 std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelPlan& plan,
                                         const ModelOptions& options, const RankSays& say);
 
@@ -26,8 +26,8 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
 // per NUMA node, its threads and so its memory are there. threads: the rank's threads.
 std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads);
 
-// Ranks 1 and up as threads of this process, each with `threads` threads of its own; they load,
-// follow, and end with the leader's model. `checkpoint` outlives them.
+// Starts ranks 1 and up as threads of this process, each with `threads` threads of its own; they
+// load, follow, and end with the leader's model. `checkpoint` outlives them.
 std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint, const ModelPlan& plan,
                                              const ModelOptions& options, size_t threads,
                                              const RankSays& say);

@@ -20,26 +20,27 @@ namespace moebius {
 class Ranks;
 struct RankFigures;
 
-// A wish, and what the process that loads the model brings.
+// Holds a wish, and what the process that loads the model provides.
 struct ModelOptions : Wish {
   ThreadPool* pool = nullptr;
-  std::function<void(uint64_t bytes)> progress;  // is told of file bytes that were read
-  // One of several ranks that run the model together (ranks.h); null: this process has all of it. Outlives
-  // the model.
+  std::function<void(uint64_t bytes)> progress;  // called with the bytes of files that were read
+  // Ranks that run the model together (ranks.h); null: this process has all of it. They outlive the
+  // model.
   Ranks* ranks = nullptr;
-  // How copies of busy experts are balanced among ranks that spread experts; the numbers of ranks and of spare
-  // places are those of the split.
+  // Expert parallelism: how copies of busy experts are balanced (the numbers of ranks and spare
+  // places come from the split).
   BalanceSettings balance;
-  std::function<void(const std::string& line)> warn;  // is told what went wrong beside the steps
-  std::function<void(const std::string& line)>
-      note;  // is told what is done while weights are loaded
-  ModuleTap* tap =
-      nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
-  // Bytes beside the weights, on the rank that has the least, as the plan found them; 0: not known.
+  std::function<void(const std::string& line)> warn;  // called with failures that do not stop steps
+  // Called with notes about the progress of loading.
+  std::function<void(const std::string& line)> note;
+  // Sees what layers read (device/tap.h); tap and checkpoint outlive the model.
+  ModuleTap* tap = nullptr;
+  // Free bytes beside the weights on the rank that has the least, as the plan found them; 0: not
+  // known.
   uint64_t memory_left = 0;
 };
 
-// What one sequence has seen, in memory of its own: for callers without an engine.
+// Keeps what one sequence has seen, in memory of its own; for callers without an engine.
 class SequenceState {
  public:
   SequenceState(std::span<const KvKind> kinds, std::span<const DeviceKinds> devices,
@@ -73,12 +74,12 @@ std::string_view name_of(Phase phase);
 
 class DecoderModel : public Backend {
  public:
-  // Loads what the plan gives to this rank (options.ranks; without ranks, the whole model); what the plan
-  // settled counts, not the options' own wish. Rank 0 is called like any model and tells the others. Throws
-  // Error for a broken payload.
+  // Loads the part that the plan gives to this rank (options.ranks; without ranks, the whole
+  // model). The plan's decisions apply, not the options' own wish. Rank 0's model runs the whole
+  // model. Throws Error for a broken payload.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelPlan& plan,
                                             const ModelOptions& options);
-  // The same by a plan of its own, which asks no machine for its memory.
+  // Plans without asking machines for their memory, then loads. Throws Error.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a predictor (plan/predictor_plan.h) beside its model: drafts before a step of the model, one token
-// in each pass; behind it the keys of all the step's rows, made of what the model made of them. So its
-// blocks hold, below the end of a sequence, what depends on the sequence's tokens alone.
+// Runs a predictor (plan/predictor_plan.h) beside its model: drafts before a step of the model, one
+// token in each pass; and after the step the keys of all its rows, computed from the model's
+// results. So below the end of a sequence, its blocks depend on the sequence's tokens alone.
 #pragma once
 #include <vector>
 
