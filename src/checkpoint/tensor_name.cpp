@@ -47,15 +47,15 @@ constexpr std::array kForeign = {
     ForeignSuffix{"row_offsets", "sparse-bitmask"},
 };
 
-struct Cut {
+struct HeadTail {
   std::string_view head, tail;
 };
-Cut cut_first(std::string_view text) {
+HeadTail cut_first(std::string_view text) {
   const size_t dot = text.find('.');
   if (dot == std::string_view::npos) return {text, {}};
   return {text.substr(0, dot), text.substr(dot + 1)};
 }
-Cut cut_last(std::string_view text) {
+HeadTail cut_last(std::string_view text) {
   const size_t dot = text.rfind('.');
   if (dot == std::string_view::npos) return {{}, text};
   return {text.substr(0, dot), text.substr(dot + 1)};
@@ -147,7 +147,7 @@ class Parser {
 
   // Handles tensors that no text model reads, whatever the family.
   bool elsewhere() {
-    const Cut first = cut_first(name_), second = cut_first(first.tail);
+    const HeadTail first = cut_first(name_), second = cut_first(first.tail);
     for (const std::string_view word : {first.head, second.head}) {
       if (in_list(kOtherTowers, word)) {
         out_.path = take_role(name_);
@@ -171,14 +171,14 @@ class Parser {
   std::string_view strip_prefix() const {
     std::string_view rest = name_;
     for (int i = 0; i < 3; ++i) {
-      const Cut c = cut_first(rest);
+      const HeadTail c = cut_first(rest);
       if (!in_list("model language_model text_model thinker llm", c.head) || c.tail.empty()) break;
       rest = c.tail;
     }
     if (!lenient_) return rest;
     // Wrappers may have any names: the first word with a layer number after it begins the layers.
     for (std::string_view from = rest; !from.empty(); from = cut_first(from).tail) {
-      const Cut word = cut_first(from);
+      const HeadTail word = cut_first(from);
       if (is_layer_word(word.head) && parse_index(cut_first(word.tail).head)) return from;
     }
     return rest;
@@ -190,14 +190,14 @@ class Parser {
 
   // Consumes "layers.N." and sets the layer; a layer after the last one is decided at once.
   bool take_layer(std::string_view& rest) {
-    const Cut word = cut_first(rest), number = cut_first(word.tail);
+    const HeadTail word = cut_first(rest), number = cut_first(word.tail);
     if (!is_layer_word(word.head) || number.tail.empty()) return false;
     const auto index = parse_index(number.head);
     if (!index) return false;
     out_.layer = *index;
     rest = number.tail;
     if (double_layers()) out_.layer = 2 * *index + second_half(rest);
-    if (const Cut part = cut_first(rest);
+    if (const HeadTail part = cut_first(rest);
         lenient_ && part.head == "layer" && parse_index(cut_first(part.tail).head))
       rest = cut_first(part.tail).tail;  // "block.0.layer.1.": two numbers, the first is the layer
     if (config_.layers == 0 || out_.layer < config_.layers) return true;
@@ -234,7 +234,7 @@ class Parser {
   // Splits a name into module path and role; when the last component is no role, the tensor is a
   // parameter of its own.
   std::string_view take_role(std::string_view rest) {
-    const Cut c = cut_last(rest);
+    const HeadTail c = cut_last(rest);
     const auto role = role_from_suffix(c.tail, aliases_);
     if (role && !c.head.empty()) {
       out_.role = *role;
@@ -273,7 +273,7 @@ class Parser {
   }
 
   void in_layer(std::string_view rest) {
-    const Cut first = cut_first(rest);
+    const HeadTail first = cut_first(rest);
     const std::string_view stem = name_.substr(0, name_.size() - rest.size());
     const bool attention =
         first.head == "self_attn" || first.head == "attn" || first.head == "attention";
@@ -291,7 +291,7 @@ class Parser {
       return in_block(first.tail);
     }
     if (double_layers() && first.head == "mlps") {  // "mlps.1.gate_proj"
-      const Cut half = cut_first(first.tail);
+      const HeadTail half = cut_first(first.tail);
       out_.block = name_.substr(0, stem.size() + first.head.size() + 1 + half.head.size());
       return in_block(half.tail);
     }
@@ -316,7 +316,7 @@ class Parser {
   // Returns whether the rest names experts, a router or a shared expert that the layer holds
   // without a block.
   bool belongs_to_block(std::string_view rest) const {
-    const Cut first = cut_first(rest);
+    const HeadTail first = cut_first(rest);
     if (family_ != nullptr && family_->block_is_layer && in_list(family_->router, first.head))
       return true;
     if (lenient_ && in_list(kOpenShared, first.head) &&
@@ -337,7 +337,7 @@ class Parser {
   }
 
   void in_block(std::string_view rest) {
-    const Cut first = cut_first(rest);
+    const HeadTail first = cut_first(rest);
     if (is_parameter(rest)) {
       out_.parameter = true;
       out_.module = name_;
@@ -366,7 +366,7 @@ class Parser {
     if (first.head == "input_linear" || first.head == "output_linear") return all_experts(rest);
     const std::string_view path = take_role(rest);
     out_.path = path;
-    const Cut head = cut_first(path);
+    const HeadTail head = cut_first(path);
     if (!out_.parameter && family_lists(family_, &Family::router, path)) {
       out_.part = Part::kRouter;
     } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
@@ -525,7 +525,7 @@ TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, c
 
 std::string_view before_layers(std::string_view name) {
   for (std::string_view from = name; !from.empty(); from = cut_first(from).tail) {
-    const Cut word = cut_first(from);
+    const HeadTail word = cut_first(from);
     if (in_list("layers blocks h layer block", word.head) && parse_index(cut_first(word.tail).head))
       return name.substr(0, name.size() - from.size());
   }

@@ -67,12 +67,12 @@ Scale int_symmetric(const Granule& g, int bits, Int8Mode mode) {
   return {s};
 }
 
-struct Range {
+struct Extremes {
   float low = 0.0f, high = 0.0f;  // the range always includes zero
 };
 
-Range range_of(const Granule& g) {
-  Range r;
+Extremes range_of(const Granule& g) {
+  Extremes r;
   for (size_t i = 0; i < g.n; ++i) {
     r.low = std::fmin(r.low, g.x[i]);
     r.high = std::fmax(r.high, g.x[i]);
@@ -81,7 +81,7 @@ Range range_of(const Granule& g) {
 }
 
 Scale int_asymmetric(const Granule& g, int bits) {
-  const Range r = range_of(g);
+  const Extremes r = range_of(g);
   const float qmin = -static_cast<float>(1 << (bits - 1));
   const float qmax = static_cast<float>((1 << (bits - 1)) - 1);
   float s = (r.high - r.low) / static_cast<float>((1 << bits) - 1);
@@ -96,7 +96,7 @@ Scale int_asymmetric(const Granule& g, int bits) {
 // and ties rounded as vLLM does: f32 rows away from zero; bf16 rows to even in complete groups of 8
 // elements, away from zero in the tail.
 Scale int_vllm(const Granule& g, XType row_type) {
-  const Range r = range_of(g);
+  const Extremes r = range_of(g);
   const float width = r.high - r.low;
   if (std::isinf(width)) return not_a_number(g);
   float levels = r.low == r.high ? 1.0f : 255.0f / width;

@@ -12,7 +12,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent / "scripts"), str(HERE.parent.parent / "bench")]
 import check_acceptance
-import check_cold
 import check_comments
 import check_includes
 import check_links
@@ -117,35 +116,6 @@ class Symbols(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             self.assertEqual(1, check_symbols.check("nm", []))
         self.assertIn("nothing was checked", said.getvalue())
-
-
-class Cold(unittest.TestCase):
-    def judge(self, calls, cold):
-        names = {n for pair in calls.items() for n in (pair[0], *pair[1])}
-        known = {n: (Path(n.split("::")[1]), check_cold.WEAK if "inline" in n else 1) for n in names}
-        with unittest.mock.patch.object(check_cold, "ROOTS", [r"moebius::Engine::step\b"]):
-            return check_cold.judge(calls, known, {n: n for n in names}, {Path(c): [f"{c}.cpp"] for c in cold})
-
-    def test_rule(self):
-        calls = {"moebius::Engine::step()": {"moebius::Loop::run()"}, "moebius::Loop::run()": {"moebius::Loader::open()"}}
-        self.assertEqual([], self.judge(calls, ["Report"]))
-        found = self.judge(calls, ["Loader"])
-        self.assertEqual(1, len(found))
-        self.assertIn("Loader.cpp", found[0])
-        self.assertIn("moebius::Loader::open <- moebius::Loop::run <- moebius::Engine::step", found[0])
-
-    def test_inline_functions_are_followed_only(self):
-        calls = {"moebius::Engine::step()": {"moebius::Loader::inline_part()"}, "moebius::Loader::inline_part()": {"moebius::Plan::make()"}}
-        self.assertEqual([], self.judge(calls, ["Report"]))
-        self.assertEqual(1, len(self.judge(calls, ["Plan"])))
-
-    def test_a_root_that_is_gone_is_a_failure(self):
-        self.assertEqual(len(check_cold.ROOTS), len(check_cold.judge({}, {}, {}, {})))
-
-    def test_nothing_given_is_a_failure(self):
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(1, check_cold.check(HERE.parent.parent, HERE, []))
-        self.assertIn("nothing was checked", out.getvalue())
 
 
 class Names(unittest.TestCase):
