@@ -6,6 +6,12 @@
 
 namespace moebius {
 
+void fail_formatted(const ErrorPlace* place, fmt::string_view format, fmt::format_args args) {
+  const std::string text = fmt::vformat(format, args);
+  if (place == nullptr) throw Error(text);
+  throw Error(text, *place);
+}
+
 std::string printable(std::string_view text, size_t limit) {
   std::string out;
   for (size_t i = 0; i < text.size();) {

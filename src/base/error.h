@@ -12,16 +12,21 @@
 
 namespace moebius {
 
+// Throws Error with the formatted message; `place` may be null. fail() and fail_at() check the format
+// when they are compiled and leave the rest to this function.
+[[noreturn]] void fail_formatted(const ErrorPlace* place, fmt::string_view format,
+                                 fmt::format_args args);
+
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(fmt::format(format, std::forward<Args>(args)...));
+  fail_formatted(nullptr, format, fmt::make_format_args(args...));
 }
 
 // Throws Error like fail(), with the place that the error is about.
 template <class... Args>
 [[noreturn]] void fail_at(const ErrorPlace& place, fmt::format_string<Args...> format,
                           Args&&... args) {
-  throw Error(fmt::format(format, std::forward<Args>(args)...), place);
+  fail_formatted(&place, format, fmt::make_format_args(args...));
 }
 
 // Runs fn and returns its result. An Error that leaves fn gets the fields of place() that it does

@@ -49,35 +49,29 @@ class Json {
   enum class Kind : uint8_t { kNull, kBool, kInt, kUint, kDouble, kString, kArray, kObject };
   using Member = std::pair<std::string, Json>;
 
-  Json() = default;
-  Json(bool v) : kind_(Kind::kBool), bool_(v) {}
-  Json(int v) : Json(static_cast<int64_t>(v)) {}
-  Json(int64_t v) : kind_(v < 0 ? Kind::kInt : Kind::kUint), int_(v) {}
-  Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
-  Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
-  Json(double v) : kind_(Kind::kDouble), double_(v) {}
+  // json.cpp has the bodies of all members that build, copy or destroy a string or a vector, so that
+  // units which use Json do not compile copies of them.
+  Json() noexcept;
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(const Json& other);
+  Json& operator=(Json&& other) noexcept;
+  ~Json();
+  Json(bool v);
+  Json(int v);
+  Json(int64_t v);
+  Json(uint64_t v);
+  Json(unsigned v);
+  Json(double v);
   // An integer that does not fit 64 bits: as_double() returns this double, dump() writes the
   // digits.
-  Json(double v, std::string digits)
-      : kind_(Kind::kDouble), double_(v), string_(std::move(digits)) {}
-  Json(const char* v) : kind_(Kind::kString), string_(v) {}
-  Json(std::string v) : kind_(Kind::kString), string_(std::move(v)) {}
-  Json(std::string_view v) : kind_(Kind::kString), string_(v) {}
-  static Json array() {
-    Json j;
-    j.kind_ = Kind::kArray;
-    return j;
-  }
-  static Json object() {
-    Json j;
-    j.kind_ = Kind::kObject;
-    return j;
-  }
-  static Json object(std::initializer_list<Member> members) {
-    Json j = object();
-    j.members_ = members;
-    return j;
-  }
+  Json(double v, std::string digits);
+  Json(const char* v);
+  Json(std::string v);
+  Json(std::string_view v);
+  static Json array();
+  static Json object();
+  static Json object(std::initializer_list<Member> members);
 
   Kind kind() const { return kind_; }
   bool is_null() const { return kind_ == Kind::kNull; }
@@ -102,8 +96,8 @@ class Json {
   const Json* find(std::string_view key) const;
 
   // Writers.
-  void push(Json value) { items_.push_back(std::move(value)); }
-  void set(std::string key, Json value) { members_.emplace_back(std::move(key), std::move(value)); }
+  void push(Json value);
+  void set(std::string key, Json value);
   std::string dump(int indent = -1) const;  // indent < 0: on one line
 
  private:
