@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, beside, wait_beside, run_ctest, skip, fail and say of ./test.
-all_stages="release cuda narrow clang fuzz asan tsan tidy ranks malloc mpi stops python page cpus cross packages hostile documents"
+all_stages="release whole cuda narrow clang fuzz asan tsan tidy ranks malloc mpi stops python page cpus cross packages hostile documents"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -16,6 +16,12 @@ stage_release() {
 
 # Stages on the optimised build: quick where it is there already.
 have_release() { build_preset release "-DMOEBIUS_TESTS=ON" "$@" || { fail "release: build"; return 1; }; }
+
+# What tests take a part of elsewhere (test::full_run): every allocation, every folder in every view, the largest shapes of the slow kernels.
+stage_whole() {
+  have_release || return
+  MOEBIUS_FULL=1 run_ctest "whole matrices" release -R '^(cli.views|kernels.kernel|unit.allocation_failure|unit.packed_store|unit.tokenizer)$'
+}
 
 # The CUDA plugin, where nvcc is: cmake/nvcc.cmake refuses kernels whose tensor-core instructions wait for each other. On a GPU its kernels
 # are judged too (tests/gpu/run.sh has more parts). ./test runs it when its sources are not those of the last green run.

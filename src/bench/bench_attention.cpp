@@ -99,7 +99,7 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
 
 int run_bench_attention(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   BenchReport report(options, out);
   if (options.heads % options.kv_heads != 0)
     fail("--heads is {}; expected a multiple of --kv-heads, {}", options.heads, options.kv_heads);

@@ -201,7 +201,7 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
 
 int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   BenchReport report(options, out);
   const std::vector<size_t> threads = thread_list(options);
   LayerOptions lo;
@@ -219,7 +219,7 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
 
 int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   BenchReport report(options, out);
   const std::string wanted = normalize_kernel_name(options.run.kernel);
   for (const Kernel* kernel : kernel_list()) {

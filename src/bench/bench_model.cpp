@@ -546,7 +546,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
   const std::vector<size_t> threads =
       options.threads.empty() ? std::vector<size_t>{default_thread_count()} : thread_list(options);
   const Checkpoint checkpoint = open_checkpoint(options.folder);
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   std::vector<ModelRow> rows;
   std::optional<ModelTable> table;
   std::string footer;

@@ -203,7 +203,7 @@ void measure_all_moes(const MoeSubject& s, const BenchOptions& options, BenchMac
 
 int run_bench_moe(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   BenchReport report(options, out);
   const std::vector<size_t> threads = thread_list(options);
   ThreadPool& pool = machine.pool(*std::max_element(threads.begin(), threads.end()));

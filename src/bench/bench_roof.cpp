@@ -49,7 +49,7 @@ class RoofWriter {
 
 int run_bench_roof(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   RoofWriter writer(options, out);
   if (!options.json)
     out << labelled("",

@@ -51,7 +51,7 @@ std::vector<float> random_logits(size_t count) {
 
 int run_bench_sampler(const BenchOptions& options, std::ostream& out) {
   interrupt_is_noted();
-  BenchMachine machine;
+  BenchMachine machine(options.seconds);
   for (const size_t batch : options.batches) {
     const std::vector<float> logits = random_logits(batch * options.vocab);
     for (const size_t threads : thread_list(options))

@@ -76,14 +76,14 @@ double BenchMachine::compute(const ComputeLoop& loop, size_t threads) {
 double BenchMachine::read(size_t threads) {
   double& gbs = read_[threads];
   if (gbs != 0) return gbs;
-  RoofMemory memory(pool(threads));
+  RoofMemory memory(pool(threads), effort_);
   for (const size_t streams : {1u, 2u, 4u, 8u}) gbs = std::max(gbs, memory.read(streams));
   return gbs;
 }
 
 double BenchMachine::copy(size_t threads) {
   double& gbs = copy_[threads];
-  if (gbs == 0) gbs = RoofMemory(pool(threads)).copy();
+  if (gbs == 0) gbs = RoofMemory(pool(threads), effort_).copy();
   return gbs;
 }
 

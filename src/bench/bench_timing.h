@@ -37,6 +37,9 @@ RoofKind roof_kind(const Kernel& kernel, const Problem& p);
 // Pools and measured roofs by number of threads, made when first requested.
 class BenchMachine {
  public:
+  // `seconds`: what a case may take; with 0 memory is measured briefly too.
+  explicit BenchMachine(double seconds)
+      : effort_(seconds > 0 ? RoofMemory::Effort::kFull : RoofMemory::Effort::kBrief) {}
   ThreadPool& pool(size_t threads);
   double compute(const ComputeLoop& loop, size_t threads);  // 10^9 operations per second
   double read(size_t threads);  // 10^9 bytes per second with the best number of streams
@@ -45,6 +48,7 @@ class BenchMachine {
 
  private:
   Cpu cpu_ = host_cpu();
+  RoofMemory::Effort effort_;
   std::map<size_t, std::unique_ptr<ThreadPool>> pools_;
   std::map<size_t, double> read_, copy_;
   std::map<std::pair<const ComputeLoop*, size_t>, double> compute_;

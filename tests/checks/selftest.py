@@ -296,7 +296,7 @@ class Documents(unittest.TestCase):
 
 class OracleOrder(unittest.TestCase):
     """bench/oracle_order.py with a tool that says how long a kernel takes."""
-    TOOL = """#!{python}
+    TOOL = """#!{python} -IS
 import json, sys
 from pathlib import Path
 words = sys.argv

@@ -20,7 +20,7 @@ import two_builds
 
 def program(path, text):
     """A file that runs as a program."""
-    path.write_text(f"#!{sys.executable}\nimport json, sys\nfrom pathlib import Path\nwords = sys.argv\n{text}")
+    path.write_text(f"#!{sys.executable} -IS\nimport json, sys\nfrom pathlib import Path\nwords = sys.argv\n{text}")
     path.chmod(0o755)
     return path
 

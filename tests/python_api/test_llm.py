@@ -79,7 +79,7 @@ class Generate(unittest.TestCase):
                     llm.generate("a", SamplingParams(**wrong))
 
     def test_golden_folders_say_what_the_tool_says(self):
-        folders = golden_folders()[::1 if FULL else 4]
+        folders = golden_folders()[::1 if FULL else 12]
         self.assertGreater(len(folders), 15)
         for folder in folders:
             run = tool("run", folder, "--tokens", "1,2,3,4,5", "-n", "6", "--temp", "0", "-q", check=False)
