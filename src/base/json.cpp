@@ -262,29 +262,11 @@ Json& Json::operator=(const Json& other) = default;
 Json& Json::operator=(Json&& other) noexcept = default;
 Json::~Json() = default;
 
-Json::Json(bool v) : kind_(Kind::kBool), bool_(v) {}
-Json::Json(int v) : Json(static_cast<int64_t>(v)) {}
-Json::Json(int64_t v) : kind_(v < 0 ? Kind::kInt : Kind::kUint), int_(v) {}
-Json::Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
-Json::Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
-Json::Json(double v) : kind_(Kind::kDouble), double_(v) {}
 Json::Json(double v, std::string digits)
     : kind_(Kind::kDouble), double_(v), string_(std::move(digits)) {}
 Json::Json(const char* v) : kind_(Kind::kString), string_(v) {}
 Json::Json(std::string v) : kind_(Kind::kString), string_(std::move(v)) {}
 Json::Json(std::string_view v) : kind_(Kind::kString), string_(v) {}
-
-Json Json::array() {
-  Json j;
-  j.kind_ = Kind::kArray;
-  return j;
-}
-
-Json Json::object() {
-  Json j;
-  j.kind_ = Kind::kObject;
-  return j;
-}
 
 Json Json::object(std::initializer_list<Member> members) {
   Json j = object();

@@ -49,28 +49,28 @@ class Json {
   enum class Kind : uint8_t { kNull, kBool, kInt, kUint, kDouble, kString, kArray, kObject };
   using Member = std::pair<std::string, Json>;
 
-  // json.cpp has the bodies of all members that build, copy or destroy a string or a vector, so that
-  // units which use Json do not compile copies of them.
+  // json.cpp has the bodies of members that copy or destroy strings and vectors, so that units which
+  // use Json do not compile copies of them.
   Json() noexcept;
   Json(const Json& other);
   Json(Json&& other) noexcept;
   Json& operator=(const Json& other);
   Json& operator=(Json&& other) noexcept;
   ~Json();
-  Json(bool v);
-  Json(int v);
-  Json(int64_t v);
-  Json(uint64_t v);
-  Json(unsigned v);
-  Json(double v);
+  Json(bool v) : kind_(Kind::kBool), bool_(v) {}
+  Json(int v) : Json(static_cast<int64_t>(v)) {}
+  Json(int64_t v) : kind_(v < 0 ? Kind::kInt : Kind::kUint), int_(v) {}
+  Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
+  Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
+  Json(double v) : kind_(Kind::kDouble), double_(v) {}
   // An integer that does not fit 64 bits: as_double() returns this double, dump() writes the
   // digits.
   Json(double v, std::string digits);
   Json(const char* v);
   Json(std::string v);
   Json(std::string_view v);
-  static Json array();
-  static Json object();
+  static Json array() { return Json(Kind::kArray); }
+  static Json object() { return Json(Kind::kObject); }
   static Json object(std::initializer_list<Member> members);
 
   Kind kind() const { return kind_; }
@@ -101,6 +101,8 @@ class Json {
   std::string dump(int indent = -1) const;  // indent < 0: on one line
 
  private:
+  explicit Json(Kind kind) : kind_(kind) {}
+
   Kind kind_ = Kind::kNull;
   bool bool_ = false;
   int64_t int_ = 0;  // kUint: the bits of the unsigned number
