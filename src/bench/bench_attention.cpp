@@ -89,9 +89,7 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
   const size_t blocks = (depth + tokens + kKeyBlock - 1) / kKeyBlock;
   r.read_bytes = static_cast<double>(blocks * plan.kv.block_bytes());
   r.packed_bytes = r.read_bytes;
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), keys.kernel->needs, RoofKind::kBf16))
-    r.roof = loop->name, r.roof_gops = machine.compute(*loop, threads);
-  r.roof_gbs = machine.read(threads);
+  set_roofs(r, keys.kernel->needs, RoofKind::kBf16, machine);
   return r;
 }
 
@@ -123,10 +121,9 @@ int run_bench_attention(const BenchOptions& options, std::ostream& out) {
     while (sequences.size() < copies && !interrupt_seen())
       sequences.emplace_back(plan, longest, random), progress.advance(1);
     progress.finish();
-    for (const size_t tokens : options.tokens)
-      for (const size_t threads : thread_list(options))
-        if (!interrupt_seen())
-          report.add(measure(plan, sequences, said, depth, tokens, threads, machine));
+    each_case(options, [&](size_t tokens, size_t threads) {
+      report.add(measure(plan, sequences, said, depth, tokens, threads, machine));
+    });
   }
   return interrupt_seen() ? 130 : 0;
 }

@@ -78,27 +78,6 @@ size_t calls_for(size_t tokens, size_t layers) {
   return std::max<size_t>(layers, tokens >= 512 ? 4 : 16);
 }
 
-std::vector<SyntheticScheme> cuda_schemes(const BenchOptions& options) {
-  std::vector<SyntheticScheme> out;
-  const std::vector<int64_t> groups =
-      options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
-  for (const std::string& name : options.schemes)
-    for (const int64_t group : groups)
-      out.push_back(synthetic_scheme(
-          name, options.groups.empty() ? std::nullopt : std::optional<int64_t>(group),
-          act_request_of(options.run)));
-  return out;
-}
-
-struct SyntheticExpert {
-  SyntheticMatrix gate, up, down;
-  SyntheticExpert(const SyntheticScheme& s, size_t H, size_t I)
-      : gate(s, I, H), up(s, I, H), down(s, H, I) {}
-  void refill(BenchRandom& random) {
-    for (SyntheticMatrix* m : {&gate, &up, &down}) m->refill(random);
-  }
-};
-
 CudaMatrix cuda_matrix_of(const SyntheticMatrix& m, const SyntheticScheme& s, XType x_type) {
   return cuda_matrix(m.view(), s.act, m.act_params(), x_type);
 }
@@ -194,7 +173,7 @@ int run_bench_moe_cuda(const BenchOptions& o, std::ostream& out) {
     fail("--device cuda: bench moe has random weights there; leave the folder out");
   const CudaModule& cuda = cuda_of_tool();
   if (!o.json) out << describe(cuda_target(cuda.facts)) << '\n';
-  for (const SyntheticScheme& scheme : cuda_schemes(o)) {
+  for (const SyntheticScheme& scheme : synthetic_schemes(o)) {
     const CudaSubject s = cuda_experts(o, scheme, cuda);
     for (const size_t T : o.tokens) {
       if (interrupt_seen()) return 130;
@@ -229,7 +208,7 @@ int run_bench_linear_cuda(const BenchOptions& o, std::ostream& out) {
   const CudaModule& cuda = cuda_of_tool();
   const XType type = x_type_from(o.dtype);
   if (!o.json) out << describe(cuda_target(cuda.facts)) << '\n';
-  for (const SyntheticScheme& scheme : cuda_schemes(o)) {
+  for (const SyntheticScheme& scheme : synthetic_schemes(o)) {
     SyntheticMatrix matrix(scheme, o.n, o.k);
     const Problem problem = make_problem(matrix.view(), scheme.act, type);
     const Choice choice = choose_cuda(problem, cuda_target(cuda.facts), cuda_policy_of(o.run));

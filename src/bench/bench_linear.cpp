@@ -32,9 +32,7 @@ void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bo
   r.code_bytes = static_cast<double>(code_bytes(p)),
   r.read_bytes = static_cast<double>(code_bytes(p) + scale_bytes_of(p));
   r.packed_bytes = static_cast<double>(kernel.packed_bytes(p));
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), kernel.needs, roof_kind(kernel, p)))
-    r.roof = loop->name, r.roof_gops = machine.compute(*loop, r.threads);
-  r.roof_gbs = machine.read(r.threads);
+  set_roofs(r, kernel.needs, roof_kind(kernel, p), machine);
 }
 
 // --- linear ---
@@ -111,26 +109,9 @@ BenchResult measure_linear(const Subject& s, const BenchOptions& options, size_t
 
 void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& machine,
                  BenchReport& report) {
-  for (const size_t tokens : options.tokens)
-    for (const size_t threads : thread_list(options)) {
-      if (interrupt_seen()) return;
-      report.add(measure_linear(s, options, tokens, threads, machine));
-    }
-}
-
-std::vector<SyntheticScheme> linear_schemes(const BenchOptions& options) {
-  std::vector<SyntheticScheme> list;
-  const std::vector<int64_t> groups =
-      options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
-  for (const std::string& name : options.schemes)
-    for (const int64_t group : groups) {
-      const std::optional<int64_t> wanted =
-          options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
-      SyntheticScheme s = synthetic_scheme(name, wanted, act_request_of(options.run));
-      if (list.empty() || list.back().name != s.name || list.back().group != s.group)
-        list.push_back(std::move(s));
-    }
-  return list;
+  each_case(options, [&](size_t tokens, size_t threads) {
+    report.add(measure_linear(s, options, tokens, threads, machine));
+  });
 }
 
 // --- kernel ---
@@ -211,7 +192,7 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   if (!options.folder.empty())
     measure_all(folder_subject(options, lo), options, machine, report);
   else
-    for (const SyntheticScheme& scheme : linear_schemes(options))
+    for (const SyntheticScheme& scheme : synthetic_schemes(options))
       if (!interrupt_seen())
         measure_all(synthetic_subject(options, scheme, lo), options, machine, report);
   return interrupt_seen() ? 130 : 0;
@@ -227,7 +208,7 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
     if (kernel->gemm == nullptr ||
         !missing_features(machine.cpu(), kernel->arch, kernel->needs).empty())
       continue;
-    for (const SyntheticScheme& scheme : linear_schemes(options))
+    for (const SyntheticScheme& scheme : synthetic_schemes(options))
       if (!interrupt_seen() && options.pack)
         measure_packing(*kernel, scheme, options, machine, out);
       else if (!interrupt_seen())

@@ -38,16 +38,9 @@ class ModelBench {
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
     const auto options_of = [&](ThreadPool& p) {
-      ModelOptions o;
-      o.pool = &p;
-      take_devices(o, options.run);
-      o.act = act_request_of(options.run);
-      o.type = activation_type(options.dtype, checkpoint.config().dtype);
-      o.kv_type = kv_type_from(options.kv_dtype);
-      take_rank_options(o, options.ranks);
-      o.pack_dir = options.pack_dir;
-      o.note = [](const std::string& line) { note("{}", line); };
-      return o;
+      return model_options_of({options.folder, options.dtype, options.kv_dtype, options.run,
+                               options.ranks, options.pack_dir},
+                              checkpoint, p);
     };
     const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);
     const bool on_gpus = !placement_of(options.run).cuda().empty();

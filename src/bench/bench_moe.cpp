@@ -58,19 +58,12 @@ size_t copies_of_layer(size_t bytes) {
   return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + (bytes < wanted ? 1 : 0), 1, 64);
 }
 
-// Makes one expert's matrices, refilled for each expert that a thread makes.
-struct ExpertMaker {
-  SyntheticMatrix gate, up, down;
-  ExpertMaker(const SyntheticScheme& s, size_t H, size_t I)
-      : gate(s, I, H), up(s, I, H), down(s, H, I) {}
-  ExpertWeights make(BenchRandom& random) {
-    ExpertWeights w;
-    for (SyntheticMatrix* m : {&gate, &up, &down}) m->refill(random);
-    w.gate = &gate.view(), w.up = &up.view(), w.down = &down.view();
-    w.gate_act = gate.act_params(), w.up_act = up.act_params(), w.down_act = down.act_params();
-    return w;
-  }
-};
+ExpertWeights weights_of(const SyntheticExpert& e) {
+  ExpertWeights w;
+  w.gate = &e.gate.view(), w.up = &e.up.view(), w.down = &e.down.view();
+  w.gate_act = e.gate.act_params(), w.up_act = e.up.act_params(), w.down_act = e.down.act_params();
+  return w;
+}
 
 MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& scheme,
                          ThreadPool& pool) {
@@ -82,7 +75,7 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
   s.spec.hidden = options.hidden, s.spec.intermediate = options.intermediate,
   s.spec.experts = options.experts;
   s.spec.router.experts = options.experts, s.spec.router.top_k = options.top_k;
-  const ExpertMaker shape(scheme, options.hidden, options.intermediate);
+  const SyntheticExpert shape(scheme, options.hidden, options.intermediate);
   const auto plan = [&](const SyntheticMatrix& m, const char* what) {
     ProjectionPlan p;
     p.problem = make_problem(m.view(), scheme.act, lo.x_type);
@@ -103,10 +96,11 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
     moe.spec = s.spec, moe.plans = {s.plan};
     s.layers.push_back(std::make_unique<MoeLayer>(std::move(moe)));
     pool.run([&](ThreadPool::Member& m) {
-      ExpertMaker maker(scheme, options.hidden, options.intermediate);
+      SyntheticExpert expert(scheme, options.hidden, options.intermediate);
       for (size_t e = m.index(); e < options.experts; e += m.count()) {
         BenchRandom random(1 + c * options.experts + e);
-        s.layers.back()->set_expert(e, maker.make(random));
+        expert.refill(random);
+        s.layers.back()->set_expert(e, weights_of(expert));
         progress.advance(1);
       }
     });
@@ -183,20 +177,15 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
   r.numerics = name_of(s.departs ? Numerics::kApproximate
                                  : std::max(up.kernel->numerics(up.problem),
                                             s.plan.down.kernel->numerics(s.plan.down.problem)));
-  if (const ComputeLoop* loop =
-          roof_loop(machine.cpu(), up.kernel->needs, roof_kind(*up.kernel, up.problem)))
-    r.roof = loop->name, r.roof_gops = machine.compute(*loop, threads);
-  r.roof_gbs = machine.read(threads);
+  set_roofs(r, up.kernel->needs, roof_kind(*up.kernel, up.problem), machine);
   return r;
 }
 
 void measure_all_moes(const MoeSubject& s, const BenchOptions& options, BenchMachine& machine,
                       BenchReport& report) {
-  for (const size_t tokens : options.tokens)
-    for (const size_t threads : thread_list(options)) {
-      if (interrupt_seen()) return;
-      report.add(measure_moe(s, options, tokens, threads, machine));
-    }
+  each_case(options, [&](size_t tokens, size_t threads) {
+    report.add(measure_moe(s, options, tokens, threads, machine));
+  });
 }
 
 }  // namespace
@@ -210,20 +199,12 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
   if (!options.folder.empty()) {
     measure_all_moes(folder_moe(options, pool), options, machine, report);
   } else {
-    const std::vector<int64_t> groups =
-        options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
-    for (const std::string& name : options.schemes) {
-      int64_t done = 0;  // schemes with fixed groups run once
-      for (const int64_t group : groups) {
-        const std::optional<int64_t> wanted =
-            options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
-        const SyntheticScheme scheme = synthetic_scheme(name, wanted, act_request_of(options.run));
-        if (scheme.group == done || interrupt_seen()) continue;
-        if (wanted && scheme.group != *wanted)
-          warning("scheme {} has groups of its own; --group {} does not apply", name, group);
-        done = scheme.group;
-        measure_all_moes(synthetic_moe(options, scheme, pool), options, machine, report);
-      }
+    for (const SyntheticScheme& scheme : synthetic_schemes(options)) {
+      if (interrupt_seen()) break;
+      const std::vector<int64_t>& asked = options.groups;
+      if (!asked.empty() && std::find(asked.begin(), asked.end(), scheme.group) == asked.end())
+        warning("scheme {} has groups of its own; --group does not apply", scheme.name);
+      measure_all_moes(synthetic_moe(options, scheme, pool), options, machine, report);
     }
   }
   return interrupt_seen() ? 130 : 0;

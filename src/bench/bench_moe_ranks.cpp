@@ -69,16 +69,17 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
   out.layer = std::make_unique<MoeLayer>(std::move(plan));
   WorkCounter next;
   pool.run([&](ThreadPool::Member&) {
-    SyntheticMatrix gate(scheme, I, H), up(scheme, I, H), last(scheme, H, I);
+    SyntheticExpert x(scheme, H, I);
     for (size_t e = next.take(); e < count; e = next.take()) {
       BenchRandom random(1 + out.first + e);
-      for (SyntheticMatrix* m : {&gate, &up, &last}) m->refill(random);
-      const QuantMatrix g = slice_rows(gate.view(), inner.begin, inner.end),
-                        u = slice_rows(up.view(), inner.begin, inner.end),
-                        d = slice_rows(last.view(), outer.begin, outer.end);
+      x.refill(random);
+      const QuantMatrix g = slice_rows(x.gate.view(), inner.begin, inner.end),
+                        u = slice_rows(x.up.view(), inner.begin, inner.end),
+                        d = slice_rows(x.down.view(), outer.begin, outer.end);
       ExpertWeights w;
       w.gate = &g, w.up = &u, w.down = &d;
-      w.gate_act = gate.act_params(), w.up_act = up.act_params(), w.down_act = last.act_params();
+      w.gate_act = x.gate.act_params(), w.up_act = x.up.act_params(),
+      w.down_act = x.down.act_params();
       out.layer->set_expert(e, w);
     }
   });

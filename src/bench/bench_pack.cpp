@@ -33,9 +33,7 @@ Json to_json(const PackResult& r, const SyntheticScheme& scheme, const Problem& 
   j.set("n", static_cast<uint64_t>(p.N)), j.set("k", static_cast<uint64_t>(p.K));
   j.set("threads", uint64_t{1}), j.set("kernel", title_of(kernel));
   j.set("act_order", p.act_order);
-  j.set("ms", rounded(r.time.median * 1e3, 5)), j.set("best_ms", rounded(r.time.best * 1e3, 5));
-  j.set("spread_percent", rounded(r.time.spread * 100, 3)),
-      j.set("repetitions", static_cast<uint64_t>(r.time.repetitions));
+  add_timing(j, r.time);
   j.set("read_bytes", static_cast<uint64_t>(r.read)),
       j.set("written_bytes", static_cast<uint64_t>(r.written));
   j.set("gbs", rounded(r.gbs(), 5)), j.set("roof_gbs", rounded(r.roof_gbs, 5)),

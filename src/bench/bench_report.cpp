@@ -87,9 +87,7 @@ Json result_json(const BenchResult& r, double before_ms, double speedup) {
       j.set("threads", static_cast<uint64_t>(r.threads));
   if (!r.note.empty()) j.set("note", r.note);
   j.set("kernel", r.kernel), j.set("numerics", r.numerics);
-  j.set("ms", rounded(r.time.median * 1e3, 5)), j.set("best_ms", rounded(r.time.best * 1e3, 5));
-  j.set("spread_percent", rounded(r.time.spread * 100, 3)),
-      j.set("repetitions", static_cast<uint64_t>(r.time.repetitions));
+  add_timing(j, r.time);
   j.set("gops", rounded(r.gops(), 5)), j.set("gbs", rounded(r.gbs(), 5)),
       j.set("gbs_read", rounded(r.gbs_read(), 5));
   j.set("gbs_packed", rounded(r.packed_bytes / r.time.median * 1e-9, 5));
@@ -112,6 +110,18 @@ double rounded(double value, int digits) {
   const double unit =
       std::pow(10.0, digits - 1 - static_cast<int>(std::floor(std::log10(std::fabs(value)))));
   return std::round(value * unit) / unit;
+}
+
+void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine) {
+  if (const ComputeLoop* loop = roof_loop(machine.cpu(), needs, kind))
+    r.roof = loop->name, r.roof_gops = machine.compute(*loop, r.threads);
+  r.roof_gbs = machine.read(r.threads);
+}
+
+void add_timing(Json& line, const Timing& time) {
+  line.set("ms", rounded(time.median * 1e3, 5)), line.set("best_ms", rounded(time.best * 1e3, 5));
+  line.set("spread_percent", rounded(time.spread * 100, 3));
+  line.set("repetitions", static_cast<uint64_t>(time.repetitions));
 }
 
 void add_machine(Json& line) {

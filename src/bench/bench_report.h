@@ -48,7 +48,11 @@ class BenchReport {
   std::string title_, subject_;
 };
 
-// Adds the facts that every JSON line has: cpu, features, commit.
+// The roofs that a case is compared with, of `r.threads` threads: of products with these instructions, and of memory.
+void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine);
+// ms, best_ms, spread_percent, repetitions.
+void add_timing(Json& line, const Timing& time);
+// The facts every JSON line carries: cpu, features, commit.
 void add_machine(Json& line);
 // returns the value rounded to so many significant digits
 double rounded(double value, int digits);

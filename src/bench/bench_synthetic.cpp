@@ -205,6 +205,21 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
   return s;
 }
 
+std::vector<SyntheticScheme> synthetic_schemes(const BenchOptions& options) {
+  std::vector<SyntheticScheme> list;
+  const std::vector<int64_t> groups =
+      options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
+  for (const std::string& name : options.schemes)
+    for (const int64_t group : groups) {
+      const std::optional<int64_t> wanted =
+          options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
+      SyntheticScheme s = synthetic_scheme(name, wanted, act_request_of(options.run));
+      if (list.empty() || list.back().name != s.name || list.back().group != s.group)
+        list.push_back(std::move(s));
+    }
+  return list;
+}
+
 SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t K)
     : scheme_(scheme) {
   if (N == 0 || K == 0) fail("a matrix of {} x {}; expected at least one row and column", N, K);

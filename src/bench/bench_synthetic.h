@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "bench/bench.h"
 #include "kernels/kernel.h"
 #include "nn/ops.h"
 #include "quant/act_request.h"
@@ -46,7 +47,10 @@ std::span<const std::string_view> synthetic_scheme_names();
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  const ActRequest& request);
 
-// One random matrix with its memory; refill() makes new codes and scales in place.
+// All of --scheme with all of --group; a scheme with groups of its own is there once.
+std::vector<SyntheticScheme> synthetic_schemes(const BenchOptions& options);
+
+// One random matrix with its memory; refill makes new codes and scales in place.
 class SyntheticMatrix {
  public:
   SyntheticMatrix(const SyntheticScheme& scheme, size_t N,
@@ -61,7 +65,17 @@ class SyntheticMatrix {
   QuantMatrix view_;
 };
 
-// Return the bytes of codes at their declared width, and of scales as a file stores them.
+// The matrices of one expert.
+struct SyntheticExpert {
+  SyntheticMatrix gate, up, down;
+  SyntheticExpert(const SyntheticScheme& s, size_t hidden, size_t intermediate)
+      : gate(s, intermediate, hidden), up(s, intermediate, hidden), down(s, hidden, intermediate) {}
+  void refill(BenchRandom& random) {
+    for (SyntheticMatrix* m : {&gate, &up, &down}) m->refill(random);
+  }
+};
+
+// Bytes of codes at their declared width, and of scales as a file stores them.
 uint64_t code_bytes(const Problem& problem);
 uint64_t scale_bytes_of(const Problem& problem);
 

@@ -51,6 +51,13 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   return times;
 }
 
+void each_case(const BenchOptions& options,
+               FunctionRef<void(size_t tokens, size_t threads)> measure) {
+  for (const size_t tokens : options.tokens)
+    for (const size_t threads : thread_list(options))
+      if (!interrupt_seen()) measure(tokens, threads);
+}
+
 RoofKind roof_kind(const Kernel& kernel, const Problem& p) {
   const bool halves = p.act.code == ActCode::kFp4 && kernel.numerics(p) == Numerics::kExact;
   return p.act.code == ActCode::kInt || halves ? RoofKind::kInt8 : RoofKind::kBf16;

@@ -27,7 +27,11 @@ double now_seconds();
 // more than 20 s. Returns seconds of each repetition; empty after Ctrl-C.
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);
 
-// Returns how many matrices of so many bytes must be used in turn so that none stays in a cache.
+// Calls measure(tokens, threads) for all of --tokens with all of --threads, until Ctrl-C.
+void each_case(const BenchOptions& options,
+               FunctionRef<void(size_t tokens, size_t threads)> measure);
+
+// How many matrices of so many bytes leave every cache when they are used in turn.
 size_t copies_for(size_t bytes);
 
 // Returns what a kernel multiplies: integers if activations are integers, and in exact kernels also
