@@ -14,6 +14,7 @@ template <class Options>
 Command subject(std::string name, std::string what, const std::shared_ptr<Options>& o,
                 int (*run)(const Options&, std::ostream&)) {
   Command c("bench " + name, std::move(what));
+  c.storage = o;
   if (run != nullptr) c.action = [o, run](const Command&) { return run(*o, std::cout); };
   return c;
 }

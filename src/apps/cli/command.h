@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -101,6 +102,7 @@ struct Command {
   // Subcommands such as "bench moe" of "bench"; a command with subjects has no action.
   std::vector<Command> subjects;
   std::function<int(const Command&)> action;  // empty: another program does it
+  std::shared_ptr<void> storage;  // keeps what the options write to; null: `action` keeps it
   // Runs on ranks other than 0 of a job that a launcher started; empty: every rank runs the action.
   std::function<int()> follow;
 
@@ -114,7 +116,8 @@ struct Command {
   // Puts options that are declared from here on under this heading; rare: only --help-all shows
   // them.
   void section(std::string title, bool rare = false) {
-    section_ = std::move(title), section_rare_ = rare;
+    section_ = std::move(title);
+    section_rare_ = rare;
   }
   void at_most_one(std::vector<std::string> names) { choices.push_back({std::move(names), false}); }
   void exactly_one(std::vector<std::string> names) { choices.push_back({std::move(names), true}); }
