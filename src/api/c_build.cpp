@@ -73,7 +73,10 @@ build::MoeSpec spec_of(const moebius_moe_spec* given) {
   out.slots = s.slots;
   if (s.activation != nullptr) out.activation = s.activation;
   out.limit = s.limit;
-  if (s.alpha != 0) out.alpha = s.alpha, out.beta = s.beta;
+  if (s.alpha != 0) {
+    out.alpha = s.alpha;
+    out.beta = s.beta;
+  }
   if (s.experts > (1 << 20)) bad_argument("experts: too many", "experts");
   if (s.expert_map != nullptr) out.expert_map.assign(s.expert_map, s.expert_map + s.experts);
   if (s.gate_up_step != 0) out.gate_up_step = s.gate_up_step;

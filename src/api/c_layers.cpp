@@ -67,8 +67,10 @@ Options options_of(const moebius_options* given) {
   out.activations = element_type(o.activations);
   out.runtime = runtime_named(o.runtime);
   const auto size = [](size_t n) { return n == 0 ? 1 : n; };
-  out.tp = size(o.tp), out.tp_rank = o.tp_rank;
-  out.ep = size(o.ep), out.ep_rank = o.ep_rank;
+  out.tp = size(o.tp);
+  out.tp_rank = o.tp_rank;
+  out.ep = size(o.ep);
+  out.ep_rank = o.ep_rank;
   out.round_robin = o.round_robin != 0;
   out.progress = progress_of(o.progress, o.user);
   out.device = text_of(o.device);

@@ -28,7 +28,8 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.progress = progress_of(o.progress, o.user);
   if (o.speculate != nullptr) out.speculate = text_of(o.speculate);
   if (o.device != nullptr) out.device = text_of(o.device);
-  out.experts = text_of(o.experts), out.gpu_memory = o.gpu_memory;
+  out.experts = text_of(o.experts);
+  out.gpu_memory = o.gpu_memory;
   return out;
 }
 
@@ -80,7 +81,9 @@ llm::Request request_of(const moebius_request* given) {
   const auto prompt = ids_given(r.prompt, r.prompt_tokens, "prompt");
   out.prompt.assign(prompt.begin(), prompt.end());
   llm::Sampling& s = out.sampling;
-  s.temperature = said(r.temperature), s.top_p = said(r.top_p), s.min_p = said(r.min_p);
+  s.temperature = said(r.temperature);
+  s.top_p = said(r.top_p);
+  s.min_p = said(r.min_p);
   s.repetition_penalty = said(r.repetition_penalty);
   s.presence_penalty = said(r.presence_penalty);
   s.frequency_penalty = said(r.frequency_penalty);
@@ -94,7 +97,8 @@ llm::Request request_of(const moebius_request* given) {
   for (size_t i = 0; i < r.stops; ++i) require(r.stop[i], "stop"), s.stop.emplace_back(r.stop[i]);
   const auto stop = ids_given(r.stop_tokens, r.stop_token_count, "stop_tokens");
   s.stop_tokens.assign(stop.begin(), stop.end());
-  s.ignore_eos = r.ignore_eos != 0, s.include_stop = r.include_stop != 0;
+  s.ignore_eos = r.ignore_eos != 0;
+  s.include_stop = r.include_stop != 0;
   s.skip_special = r.skip_special != 0;
   s.n = r.n;
   if (r.json_schema != nullptr) s.json_schema = r.json_schema;
@@ -112,10 +116,14 @@ moebius_event c_event_of(const Event& e, std::vector<moebius_alternative>& tops)
   for (const auto& [token, logprob] : e.top) tops.push_back({token, logprob});
   moebius_event out{};
   out.size = sizeof out;
-  out.id = e.id, out.choice = e.choice;
-  out.token = e.token, out.logprob = e.logprob;
-  out.top = tops.data(), out.tops = tops.size();
-  out.text = e.text.c_str(), out.text_bytes = e.text.size();
+  out.id = e.id;
+  out.choice = e.choice;
+  out.token = e.token;
+  out.logprob = e.logprob;
+  out.top = tops.data();
+  out.tops = tops.size();
+  out.text = e.text.c_str();
+  out.text_bytes = e.text.size();
   out.finish = static_cast<moebius_finish>(e.finish);
   out.stop_token = e.stop_token;
   out.stop_text = e.stop_text.empty() ? nullptr : e.stop_text.c_str();
@@ -271,7 +279,8 @@ moebius_engine* moebius_engine_new(const moebius_model* model,
     moebius_engine_options o{};
     take_struct(options, o, "moebius_engine_options");
     llm::EngineOptions eo;
-    eo.context = o.context, eo.kv_bytes = o.kv_bytes;
+    eo.context = o.context;
+    eo.kv_bytes = o.kv_bytes;
     if (o.parallel != 0) eo.parallel = o.parallel;
     if (!(o.max_step >= 0)) bad_argument("max_step is below 0", "max_step");
     if (o.max_step > 0) eo.max_step = o.max_step;
@@ -307,13 +316,15 @@ int moebius_engine_step(moebius_engine* engine, const moebius_event** events, si
   return guarded_status([&] {
     const auto e = get(engine, "engine");
     require(events, "events"), require(count, "count");
-    *events = nullptr, *count = 0;
+    *events = nullptr;
+    *count = 0;
     const std::lock_guard lock(e->mutex);
     e->events = e->engine.step();
     e->tops.assign(e->events.size(), {});
     e->list.clear();
     for (size_t i = 0; i < e->events.size(); ++i)
       e->list.push_back(c_event_of(e->events[i], e->tops[i]));
-    *events = e->list.data(), *count = e->list.size();
+    *events = e->list.data();
+    *count = e->list.size();
   });
 }

@@ -108,8 +108,10 @@ LayerOptions layer_options(const Options& o, ThreadPool& pool) {
     if (size == 0 || size > 65536 || rank >= size)
       fail_at({"argument", "", "", "", name}, "{} is {} of {}; expected a rank below the size",
               name, rank, size);
-  out.rank.tp = o.tp, out.rank.tp_rank = o.tp_rank;
-  out.rank.ep = o.ep, out.rank.ep_rank = o.ep_rank;
+  out.rank.tp = o.tp;
+  out.rank.tp_rank = o.tp_rank;
+  out.rank.ep = o.ep;
+  out.rank.ep_rank = o.ep_rank;
   out.rank.placement = o.round_robin ? Placement::kRoundRobin : Placement::kLinear;
   out.rank.own_maxima = true;
   return out;

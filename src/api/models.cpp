@@ -181,7 +181,9 @@ struct Model::Impl {
     progress.finish();
     if (mo.cuda.module != nullptr) return;
     ExplainQuestion question;
-    question.policy = mo.policy, question.act = mo.act, question.x_type = mo.type;
+    question.policy = mo.policy;
+    question.act = mo.act;
+    question.x_type = mo.type;
     for (const Explained& e : explain(checkpoint, question).modules)
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }
@@ -203,8 +205,10 @@ struct Model::Impl {
       mo.placement = parse_placement(o.device + (o.experts == "cpu" ? ",experts=cpu" : ""));
       mo.cuda.module = &library_cuda_module(cuda_number(o.device));
       mo.cuda.memory = o.gpu_memory;
-      if (o.kernel.starts_with("cuda"))
-        mo.cuda.kernel = normalize_cuda_kernel(o.kernel), mo.policy.kernel.clear();
+      if (o.kernel.starts_with("cuda")) {
+        mo.cuda.kernel = normalize_cuda_kernel(o.kernel);
+        mo.policy.kernel.clear();
+      }
       mo.cuda.fit_experts = o.experts == "auto";
     }
   }
@@ -369,7 +373,8 @@ struct Engine::Impl {
     out.drafts = model.speculate == "off" ? 0 : kMostDrafts;
     out.backend_drafts = model.speculate == "mtp";
     out.pool = &model.runtime->pool();
-    out.context_name = "context=", out.kv_name = "kv_gib= (kv_bytes in C and C++)";
+    out.context_name = "context=";
+    out.kv_name = "kv_gib= (kv_bytes in C and C++)";
     return out;
   }
 
@@ -460,7 +465,8 @@ uint64_t Engine::add(const Request& request) {
             self.model->no_tokenizer);
   TextRules rules;
   rules.stops = s.stop;
-  rules.include_stop = s.include_stop, rules.skip_special = s.skip_special;
+  rules.include_stop = s.include_stop;
+  rules.skip_special = s.skip_special;
   rules.grammar = self.grammar_of(s);
   rules.end_tokens = d.eos;
   rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());

@@ -91,7 +91,8 @@ std::string evaluate(const std::string& options, const Progress& progress) {
     const std::unique_ptr<DecoderModel> model = load(folder, ours), other = load(base, theirs);
     check_tokens(std::span(tokens).first(windows.inputs() + 1), model->vocab());
     EvalSettings settings;
-    settings.top = r.top, settings.pool = &runtime->pool();
+    settings.top = r.top;
+    settings.pool = &runtime->pool();
     uint64_t done = 0;
     settings.advance = [&](size_t n) { told.at(done += n, windows.inputs()); };
     figures = moebius::evaluate(windows, {model.get(), &ours}, {other.get(), &theirs}, settings);

@@ -109,7 +109,8 @@ struct RoutingInput {
 
 RoutingInput routing_input(const TensorStore& store, size_t T) {
   RoutingInput in;
-  in.logits = input_of(store, "router_logits"), in.ids = input_of(store, "topk_ids");
+  in.logits = input_of(store, "router_logits");
+  in.ids = input_of(store, "topk_ids");
   const Input weights = input_of(store, "topk_weights");
   if (in.logits && (in.ids || weights))
     fail("{}: holds router_logits and topk_ids or topk_weights; expected one or the other",
@@ -138,7 +139,9 @@ void apply_experts(const MoeBlockLayer& layer, const TensorStore& store, const C
                    Outputs& out, DType type, ThreadPool& pool) {
   RoutingInput in = routing_input(store, x.rows);
   if (in.logits) return apply_block(layer, x, &in.logit_rows, out, type, pool);
-  out.ids = std::move(in.expert_ids), out.weights = std::move(in.weights), out.slots = in.slots;
+  out.ids = std::move(in.expert_ids);
+  out.weights = std::move(in.weights);
+  out.slots = in.slots;
   layer.experts->forward_ids(x, out.ids, out.weights,
                              make_y(out, type, x.rows, layer.experts->spec().hidden), pool);
 }
@@ -184,12 +187,15 @@ void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
   const Rows y = make_y(out, type, x.rows, block->spec.hidden);
   const RoutingInput given = experts_alone ? routing_input(inputs, x.rows) : RoutingInput();
   if (given.ids) {
-    out.slots = given.slots, out.ids = given.expert_ids, out.weights = given.weights;
+    out.slots = given.slots;
+    out.ids = given.expert_ids;
+    out.weights = given.weights;
     return experts.forward_ids(x, out.ids, out.weights, y);
   }
   CudaExperts::Routed routed =
       experts_alone ? experts.forward_logits(x, given.logit_rows, y) : experts.forward(x, y);
-  out.slots = experts.slots(), out.ids = std::move(routed.ids),
+  out.slots = experts.slots();
+  out.ids = std::move(routed.ids);
   out.weights = std::move(routed.weights);
 }
 

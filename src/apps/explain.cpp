@@ -90,8 +90,10 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
     const Explained& e = *one_of_all;
     const Module& m = *e.group.sample;
     FoldedChoice one;
-    one.scheme = describe(m.plan.scheme), one.kernel = title_of(*e.choice->chosen),
-    one.numerics = name_of(e.numerics), one.request = e.request;
+    one.scheme = describe(m.plan.scheme);
+    one.kernel = title_of(*e.choice->chosen);
+    one.numerics = name_of(e.numerics);
+    one.request = e.request;
     auto it = std::find_if(folds.begin(), folds.end(), [&](const FoldedChoice& f) {
       return f.scheme == one.scheme && f.kernel == one.kernel && f.numerics == one.numerics &&
              f.request == one.request;
@@ -104,7 +106,8 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
           list.begin());
       it = folds.insert(folds.end(), std::move(one));
     }
-    it->count += e.group.count, it->packed += e.packed * e.group.count;
+    it->count += e.group.count;
+    it->packed += e.packed * e.group.count;
     if (e.share) {
       it->share += e.share->percent * static_cast<double>(e.packed * e.group.count);
       it->measured = e.share->from;
@@ -156,7 +159,8 @@ std::string choices_text(const std::vector<const Explained*>& all, size_t width,
 RankQuestion rank_question(const ExplainOptions& o) {
   RankQuestion q;
   q.ranks = static_cast<size_t>(o.ranks);
-  q.batch = o.batch, q.prompt = o.prompt;
+  q.batch = o.batch;
+  q.prompt = o.prompt;
   q.link = parse_link(o.link);
   if (!o.node.empty()) {
     q.node = parse_node(o.node);
@@ -258,8 +262,10 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
   if (!q.cuda->assumed) {
     const CudaModule& cuda = cuda_of_tool(cuda_number(o.run.device));
     CudaRoofs roofs{};
-    if (cuda.api->roofs(&roofs) == CudaStatus::kOk && roofs.read_tbs > 0)
-      f.rates.gpu_read = roofs.read_tbs * 1e12, f.gpu_measured = true;
+    if (cuda.api->roofs(&roofs) == CudaStatus::kOk && roofs.read_tbs > 0) {
+      f.rates.gpu_read = roofs.read_tbs * 1e12;
+      f.gpu_measured = true;
+    }
     if (const double link = link_rate(*cuda.api); link > 0) f.rates.link = link;
     uint64_t free = 0;
     if (cuda.api->free_bytes(&free) == CudaStatus::kOk) f.allowed = free;
@@ -268,11 +274,13 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
   f.rates.cpu_read =
       1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
   Wish model;
-  model.type = q.x_type, model.act = q.act;
+  model.type = q.x_type;
+  model.act = q.act;
   model.loads_file = o.loads;
   if (o.run.gpu_memory != 0)
     f.allowed = std::min(f.allowed, static_cast<uint64_t>(o.run.gpu_memory * 1073741824.0));
-  model.policy.accept = q.policy.accept, model.cuda.kernel = q.policy.kernel;
+  model.policy.accept = q.policy.accept;
+  model.cuda.kernel = q.policy.kernel;
   model.cuda.stream = "auto";
   f.ranked = o.ranks > 0;
   f.all = f.ranked
@@ -344,9 +352,10 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   }
   ExplainQuestion question;
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
-  if (on_cuda(options.run.device))
-    question.cuda = cuda_target_of_tool(), question.policy = cuda_policy_of(options.run);
-  else
+  if (on_cuda(options.run.device)) {
+    question.cuda = cuda_target_of_tool();
+    question.policy = cuda_policy_of(options.run);
+  } else
     question.policy = folder_policy_of(options.run);
   question.x_type = activation_type(options.dtype, checkpoint.config().dtype);
   question.act = act_request_of(options.run);

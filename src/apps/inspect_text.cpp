@@ -198,7 +198,8 @@ class Writer {
       });
       ModuleLine& to = at != lines.end() ? *at : *lines.insert(lines.end(), std::move(line));
       to.names.push_back(std::move(name));
-      to.count += g.count, to.bytes += g.bytes;
+      to.count += g.count;
+      to.bytes += g.bytes;
     }
     return lines;
   }
@@ -214,7 +215,10 @@ class Writer {
                  l.shape, bytes_text(l.bytes), l.scheme, l.by});
     uint64_t vectors = 0, vector_bytes = 0;
     for (const ModuleGroup& g : groups)
-      if (!has_matrix(*g.sample)) vectors += g.count, vector_bytes += g.bytes;
+      if (!has_matrix(*g.sample)) {
+        vectors += g.count;
+        vector_bytes += g.bytes;
+      }
     if (vectors > 0)
       table.add({"norms and parameters", std::to_string(vectors), "", bytes_text(vector_bytes)});
     out_ += table.text();

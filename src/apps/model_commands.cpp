@@ -101,7 +101,8 @@ RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& c
       if (rank == 0) facts = f;
     });
   }
-  q.node.costs = facts.costs, q.link = facts.link;
+  q.node.costs = facts.costs;
+  q.link = facts.link;
   return q;
 }
 

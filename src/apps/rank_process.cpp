@@ -153,8 +153,10 @@ ModelPlan RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& o
   const auto host = [&](size_t r) { return comm_->host(static_cast<int>(r)); };
   if (const std::string refusal = refusal_of(all, host); !refusal.empty())
     throw RanksRefused(refusal);
-  for (size_t r = 0; r < all.size(); ++r)
-    cluster.ranks[r].host = host(r), cluster.ranks[r].memory = all[r].memory;
+  for (size_t r = 0; r < all.size(); ++r) {
+    cluster.ranks[r].host = host(r);
+    cluster.ranks[r].memory = all[r].memory;
+  }
   judge(plan, cluster);
   if (!plan.refusal.empty()) throw RanksRefused(plan.refusal);
   return plan;
@@ -205,7 +207,8 @@ void RankProcess::measure_too(const ModelRunOptions& options) {
 
 void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& order) {
   Opened o = open(options, order.split());
-  o.options.split = order.split(), o.options.context = order.context;
+  o.options.split = order.split();
+  o.options.context = order.context;
   const ModelPlan plan = agree(o.checkpoint.get(), o.options, o.trouble);
   load_part(*o.checkpoint, plan, o.options)->follow();
 }

@@ -107,7 +107,8 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
     const double excess = fits ? (bound[i] > 0 ? difference / bound[i] : 0) : HUGE_VAL;
     if (excess > worst) {
       worst = excess;
-      f.bound = bound[i], f.share = excess;
+      f.bound = bound[i];
+      f.share = excess;
       f.where = fmt::format("row {} output {}: {} expected {}", i / N, i % N, y[i], expected[i]);
     }
     f.ok = f.ok && fits;
@@ -152,7 +153,8 @@ void run_module(const RunPlan& plan, const Module& m, const QuantMatrix& w, Find
     multiply_on_cuda(plan, m, w, problem, rows, f, y.data());
   } else {
     const Kernel& kernel = kernel_for(problem, plan.options, m.name);
-    f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
+    f.kernel = title_of(kernel);
+    f.numerics = kernel.numerics(problem);
     const OwnedPackedMatrix packed(kernel, w, act, type, m.plan.input);
     packed.multiply(rows.x.data(), w.K, rows.M, y.data(), w.N);
   }
@@ -221,9 +223,10 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   ThreadPool& pool = runtime->pool();
   RunPlan plan{checkpoint, {}, nullptr, nullptr, {}};
   plan.options.pool = &pool;
-  if (on_cuda(options.run.device))
-    plan.cuda = &cuda_of_tool(), plan.cuda_policy = cuda_policy_of(options.run);
-  else
+  if (on_cuda(options.run.device)) {
+    plan.cuda = &cuda_of_tool();
+    plan.cuda_policy = cuda_policy_of(options.run);
+  } else
     plan.options.policy = folder_policy_of(options.run);
   plan.options.act = act_request_of(options.run);
   note_request(checkpoint, plan.options.act);
@@ -231,8 +234,10 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   note_kernel(checkpoint, plan.options.policy, plan.options.act, plan.options.x_type);
   const ModuleChoice modules = choose_modules(checkpoint, options);
   Rows32 given;
-  if (!options.in.empty())
-    given = given_rows(options.in, modules.run, plan.options.x_type), plan.given = &given;
+  if (!options.in.empty()) {
+    given = given_rows(options.in, modules.run, plan.options.x_type);
+    plan.given = &given;
+  }
   std::vector<Finding> findings(modules.all.size());
   {
     Progress progress("verify", modules.all.size(), false);
@@ -242,7 +247,8 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
     });
   }
   VerifyReport report;
-  report.products = modules.products, report.payloads = modules.all.size();
+  report.products = modules.products;
+  report.payloads = modules.all.size();
   for (Finding& f : findings)
     if (f.run || !f.ok) report.findings.push_back(std::move(f));
   if (options.json)

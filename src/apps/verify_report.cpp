@@ -25,7 +25,8 @@ struct FoldedFindings {
     const std::string pattern = collapse_indices(f.name);
     if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end())
       patterns.push_back(pattern);
-    max_abs = std::max(max_abs, f.max_abs), max_rel = std::max(max_rel, f.max_rel);
+    max_abs = std::max(max_abs, f.max_abs);
+    max_rel = std::max(max_rel, f.max_rel);
     ++count;
     if (worst == nullptr || f.share > worst->share) worst = &f;
   }

@@ -8,14 +8,20 @@ namespace moebius {
 std::string human_bytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
   size_t unit = 0;
-  while (bytes >= 999.5 && unit < 5) bytes /= 1000, ++unit;
+  while (bytes >= 999.5 && unit < 5) {
+    bytes /= 1000;
+    ++unit;
+  }
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, kUnits[unit]);
 }
 
 std::string human_count(double count) {
   static constexpr const char* kUnits[] = {"", " k", " M", " B", " T"};
   size_t unit = 0;
-  while (count >= 999.5 && unit < 4) count /= 1000, ++unit;
+  while (count >= 999.5 && unit < 4) {
+    count /= 1000;
+    ++unit;
+  }
   return unit == 0 ? fmt::format("{:.0f}", count) : fmt::format("{:.3g}{}", count, kUnits[unit]);
 }
 

@@ -75,13 +75,17 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
         Attention attention(plan, {&one, 1}, Segments::kParallel, threads);
         run_attention(attention, pool, scratch);
       }));
-  r.bench = "attention", r.scheme = options.kv_dtype, r.tokens = tokens, r.threads = threads;
+  r.bench = "attention";
+  r.scheme = options.kv_dtype;
+  r.tokens = tokens;
+  r.threads = threads;
   r.shape = {{"heads", spec.heads},
              {"kv_heads", spec.kv_heads},
              {"head_dim", spec.key_dim},
              {"depth", depth}};
   const KvMatrix& keys = plan.kv.keys();
-  r.kernel = title_of(*keys.kernel), r.numerics = name_of(keys.kernel->numerics(keys.problem));
+  r.kernel = title_of(*keys.kernel);
+  r.numerics = name_of(keys.kernel->numerics(keys.problem));
   const auto dims = static_cast<double>(spec.key_dim + spec.value_dim);
   r.operations = 2.0 * static_cast<double>(spec.heads) * keys_seen(depth, tokens) * dims;
   r.code_bytes = static_cast<double>((depth + tokens) * spec.kv_heads) * dims *
@@ -107,7 +111,8 @@ int run_bench_attention(const BenchOptions& options, std::ostream& out) {
   storage.type = kv_type_from(options.kv_dtype).value_or(kv_type_of(type));
   if (said.kv_dtype == "auto") said.kv_dtype = options.dtype;
   AttentionSpec spec;
-  spec.heads = options.heads, spec.kv_heads = options.kv_heads;
+  spec.heads = options.heads;
+  spec.kv_heads = options.kv_heads;
   spec.key_dim = spec.value_dim = options.head_dim;
   spec.scale = 1.0f / 16;
   const AttentionPlan plan =

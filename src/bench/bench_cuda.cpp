@@ -93,7 +93,9 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
   const XType x_type = x_type_from(o.dtype);
   SyntheticExpert maker(scheme, o.hidden, o.intermediate);
   MoeSpec spec;
-  spec.hidden = o.hidden, spec.intermediate = o.intermediate, spec.experts = o.experts;
+  spec.hidden = o.hidden;
+  spec.intermediate = o.intermediate;
+  spec.experts = o.experts;
   const char* plain = plain_experts_reason(spec);
   const CudaTarget target = cuda_target(cuda.facts);
   const Problem up = make_problem(maker.up.view(), scheme.act, x_type),
@@ -105,9 +107,12 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
   for (const auto& [p, count] : {std::pair{&up, 2.0}, std::pair{&down, 1.0}})
     s.expert_bytes += count * static_cast<double>(code_bytes(*p) + scale_bytes_of(*p));
   CudaMoe moe{};
-  moe.hidden = o.hidden, moe.intermediate = o.intermediate, moe.experts = o.experts,
+  moe.hidden = o.hidden;
+  moe.intermediate = o.intermediate;
+  moe.experts = o.experts;
   moe.gated = true;
-  moe.activation = cuda_activation(spec.activation), moe.path = path_of(*s.choice.chosen);
+  moe.activation = cuda_activation(spec.activation);
+  moe.path = path_of(*s.choice.chosen);
   const size_t copies = layers_for(static_cast<uint64_t>(s.expert_bytes) * o.experts);
   Progress progress("making " + scheme.name + " experts", copies * o.experts, false);
   BenchRandom random(1);
@@ -157,8 +162,9 @@ struct MoeCalls {
 };
 
 void finish_result(CudaResult& r, const Choice& choice, const SyntheticScheme& scheme) {
-  r.scheme = scheme.name, r.group = scheme.group;
-  r.kernel = title_of(*choice.chosen),
+  r.scheme = scheme.name;
+  r.group = scheme.group;
+  r.kernel = title_of(*choice.chosen);
   r.numerics = name_of(scheme.departs ? Numerics::kApproximate : choice.numerics);
   const bool bytes =
       scheme.act.code == ActCode::kInt || path_of(*choice.chosen) == CudaPath::kHopperFp8;
@@ -182,7 +188,8 @@ int run_bench_moe_cuda(const BenchOptions& o, std::ostream& out) {
       const XType type = x_type_from(o.dtype);
       const CudaRows x{c.x.data(), type, T, o.hidden}, y{c.y.data(), type, T, o.hidden};
       CudaResult r;
-      r.bench = "moe", r.tokens = T;
+      r.bench = "moe";
+      r.tokens = T;
       r.shape = {{"experts", o.experts},
                  {"top_k", o.top_k},
                  {"hidden", o.hidden},

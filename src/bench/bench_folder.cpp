@@ -112,13 +112,18 @@ class RandomTensors {
     // bf16 numbers around 0.03 of both signs: a random low byte, and one of four high bytes. Scales
     // are 2^-12: rows stay near their tokens' rows, which spread over all experts.
     constexpr uint8_t kHigh[] = {0x3C, 0xBC, 0x3D, 0xBD};
-    for (size_t i = 0; i < numbers_.size(); i += 2)
-      numbers_[i] = codes_[i], numbers_[i + 1] = kHigh[codes_[i + 1] % 4];
+    for (size_t i = 0; i < numbers_.size(); i += 2) {
+      numbers_[i] = codes_[i];
+      numbers_[i + 1] = kHigh[codes_[i + 1] % 4];
+    }
     fill(scales_, 0x3980), fill(ones_, 0x3F80);
   }
   void write(const std::string& folder, const std::string& file) {
     write_safetensors(folder + "/" + file, tensors_);
-    for (const TensorData& t : tensors_) files_.set(t.name, file), bytes_ += t.data.size();
+    for (const TensorData& t : tensors_) {
+      files_.set(t.name, file);
+      bytes_ += t.data.size();
+    }
     tensors_.clear(), own_.clear();
   }
   // Returns the index of which tensor is in which file.
@@ -146,8 +151,10 @@ class RandomTensors {
 
  private:
   static void fill(std::vector<uint8_t>& to, uint16_t number) {
-    for (size_t i = 0; i < to.size(); i += 2)
-      to[i] = static_cast<uint8_t>(number & 255), to[i + 1] = static_cast<uint8_t>(number >> 8);
+    for (size_t i = 0; i < to.size(); i += 2) {
+      to[i] = static_cast<uint8_t>(number & 255);
+      to[i + 1] = static_cast<uint8_t>(number >> 8);
+    }
   }
   // Adds a tensor whose bytes are taken from the pool, repeatedly if it is shorter.
   void add(std::string name, DType dtype, std::vector<uint64_t> shape,
@@ -221,7 +228,8 @@ SyntheticFolder::SyntheticFolder(std::string_view name, size_t layers, size_t vo
   Sizes s = sizes_of(name);
   if (experts != 0) s.experts = experts;
   if (vocabulary == 0) vocabulary = s.vocabulary;
-  root_ = temporary_folder(), path_ = fmt::format("{}/{}-{}", root_, name, layers);
+  root_ = temporary_folder();
+  path_ = fmt::format("{}/{}-{}", root_, name, layers);
   try {
     make_folder(path_);
     RandomTensors t;

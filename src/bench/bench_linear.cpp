@@ -25,11 +25,11 @@ namespace {
 void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bool departs,
                       BenchMachine& machine) {
   r.shape = {{"n", p.N}, {"k", p.K}};
-  r.kernel = title_of(kernel),
+  r.kernel = title_of(kernel);
   r.numerics = name_of(departs ? Numerics::kApproximate : kernel.numerics(p));
   r.operations =
       2.0 * static_cast<double>(r.tokens) * static_cast<double>(p.N) * static_cast<double>(p.K);
-  r.code_bytes = static_cast<double>(code_bytes(p)),
+  r.code_bytes = static_cast<double>(code_bytes(p));
   r.read_bytes = static_cast<double>(code_bytes(p) + scale_bytes_of(p));
   r.packed_bytes = static_cast<double>(kernel.packed_bytes(p));
   set_roofs(r, kernel.needs, roof_kind(kernel, p), machine);
@@ -48,7 +48,9 @@ struct Subject {
 Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& scheme,
                           const LayerOptions& lo) {
   Subject s;
-  s.scheme = scheme.name, s.group = scheme.group, s.departs = scheme.departs;
+  s.scheme = scheme.name;
+  s.group = scheme.group;
+  s.departs = scheme.departs;
   SyntheticMatrix matrix(scheme, options.n, options.k);
   s.problem = make_problem(matrix.view(), scheme.act, lo.x_type);
   const Kernel& kernel = kernel_for(s.problem, lo, "linear");
@@ -58,8 +60,11 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
     BenchRandom random(c + 1);
     matrix.refill(random);
     LinearPart part;
-    part.plan.problem = s.problem, part.plan.kernel = &kernel;
-    part.w = &matrix.view(), part.act = matrix.act_params(), part.name = "linear";
+    part.plan.problem = s.problem;
+    part.plan.kernel = &kernel;
+    part.w = &matrix.view();
+    part.act = matrix.act_params();
+    part.name = "linear";
     std::vector<LinearPart> parts;
     parts.push_back(std::move(part));
     s.layers.push_back(std::make_unique<LinearLayer>(std::move(parts), lo.pool));
@@ -101,7 +106,10 @@ BenchResult measure_linear(const Subject& s, const BenchOptions& options, size_t
   r.time = summarize(repeat(
       options.seconds, [&] { x.refill(random); },
       [&] { s.layers[calls++ % s.layers.size()]->forward(x.view(), y.output(), pool); }));
-  r.bench = "linear", r.scheme = s.scheme, r.group = s.group, r.tokens = tokens,
+  r.bench = "linear";
+  r.scheme = s.scheme;
+  r.group = s.group;
+  r.tokens = tokens;
   r.threads = threads;
   describe_product(r, s.problem, s.layers[0]->kernel(), s.departs, machine);
   return r;
@@ -170,8 +178,12 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
       r.time = summarize(repeat(
           options.seconds, [] {},
           [&] { product.multiply(packed[calls++ % packed.size()].view()); }));
-      r.bench = "kernel", r.scheme = scheme.name, r.group = scheme.group, r.tokens = tokens,
-      r.threads = 1, r.note = cold ? "cold" : "cached";
+      r.bench = "kernel";
+      r.scheme = scheme.name;
+      r.group = scheme.group;
+      r.tokens = tokens;
+      r.threads = 1;
+      r.note = cold ? "cold" : "cached";
       describe_product(r, problem, kernel, scheme.departs, machine);
       report.add(r);
     }
@@ -187,7 +199,8 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   const std::vector<size_t> threads = thread_list(options);
   LayerOptions lo;
   lo.pool = &machine.pool(*std::max_element(threads.begin(), threads.end()));
-  lo.policy = policy_of(options.run), lo.act = act_request_of(options.run),
+  lo.policy = policy_of(options.run);
+  lo.act = act_request_of(options.run);
   lo.x_type = x_type_from(options.dtype);
   if (!options.folder.empty())
     measure_all(folder_subject(options, lo), options, machine, report);

@@ -68,8 +68,9 @@ class ModelBench {
     std::vector<int32_t> tokens(n);
     std::unique_ptr<SequenceState> state;
     const auto prepare = [&] {
-      fill(tokens), state = std::make_unique<SequenceState>(model_->new_sequence()),
-                    model_->clear_profile();
+      fill(tokens);
+      state = std::make_unique<SequenceState>(model_->new_sequence());
+      model_->clear_profile();
     };
     const auto step = [&] {
       const StepItem item{state.get(), tokens, false};
@@ -122,7 +123,8 @@ class ModelBench {
       d.kv_bytes += static_cast<double>(did.kv_bytes);
     }
     const auto count = static_cast<double>(std::max<size_t>(1, times.size()));
-    d.weight_bytes /= count, d.kv_bytes /= count;
+    d.weight_bytes /= count;
+    d.kv_bytes /= count;
     if (interrupt_seen()) times.clear();
     for (const double t : times) d.slowest = std::max(d.slowest, t);
     d.time = summarize(times);
@@ -159,7 +161,8 @@ class ModelBench {
   std::vector<RankForecast> forecasts(size_t batch, size_t prompt) const {
     if (!question_) return {};
     RankQuestion q = *question_;
-    q.batch = batch, q.prompt = prompt;
+    q.batch = batch;
+    q.prompt = prompt;
     return plan_ranks(checkpoint_, q);
   }
   double load_seconds = 0, load_peak = 0;
@@ -332,7 +335,8 @@ std::string operations_text(const std::vector<ModelRow>& rows) {
   for (const ModelRow& r : rows) {
     for (const auto& [what, ms] : r.operations.members())
       if (std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
-    head.push_back(r.test), columns += 'r';
+    head.push_back(r.test);
+    columns += 'r';
   }
   if (names.empty()) return "";
   Table table(columns, output_width());

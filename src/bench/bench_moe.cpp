@@ -60,8 +60,12 @@ size_t copies_of_layer(size_t bytes) {
 
 ExpertWeights weights_of(const SyntheticExpert& e) {
   ExpertWeights w;
-  w.gate = &e.gate.view(), w.up = &e.up.view(), w.down = &e.down.view();
-  w.gate_act = e.gate.act_params(), w.up_act = e.up.act_params(), w.down_act = e.down.act_params();
+  w.gate = &e.gate.view();
+  w.up = &e.up.view();
+  w.down = &e.down.view();
+  w.gate_act = e.gate.act_params();
+  w.up_act = e.up.act_params();
+  w.down_act = e.down.act_params();
   return w;
 }
 
@@ -71,10 +75,14 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
     fail("--top-k is {}; expected 1 to the number of experts, {}", options.top_k, options.experts);
   const LayerOptions lo = layer_options_of(options, pool);
   MoeSubject s;
-  s.scheme = scheme.name, s.group = scheme.group, s.departs = scheme.departs;
-  s.spec.hidden = options.hidden, s.spec.intermediate = options.intermediate,
+  s.scheme = scheme.name;
+  s.group = scheme.group;
+  s.departs = scheme.departs;
+  s.spec.hidden = options.hidden;
+  s.spec.intermediate = options.intermediate;
   s.spec.experts = options.experts;
-  s.spec.router.experts = options.experts, s.spec.router.top_k = options.top_k;
+  s.spec.router.experts = options.experts;
+  s.spec.router.top_k = options.top_k;
   const SyntheticExpert shape(scheme, options.hidden, options.intermediate);
   const auto plan = [&](const SyntheticMatrix& m, const char* what) {
     ProjectionPlan p;
@@ -150,7 +158,9 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
   double used = 0;
   size_t calls = 0;
   const auto prepare = [&] {
-    x.refill(random), routing.refill(random), used += static_cast<double>(routing.used());
+    x.refill(random);
+    routing.refill(random);
+    used += static_cast<double>(routing.used());
   };
   const auto run = [&] {
     s.layers[calls++ % s.layers.size()]->forward_ids(x.view(), routing.ids(), routing.weights(),
@@ -159,7 +169,11 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
   BenchResult r;
   r.time = summarize(repeat(options.seconds, prepare, run));
   used /= static_cast<double>(std::max<size_t>(calls, 1));
-  r.bench = "moe", r.scheme = s.scheme, r.group = s.group, r.tokens = tokens, r.threads = threads;
+  r.bench = "moe";
+  r.scheme = s.scheme;
+  r.group = s.group;
+  r.tokens = tokens;
+  r.threads = threads;
   r.shape = {{"experts", s.spec.experts},
              {"top_k", top_k},
              {"hidden", H},
@@ -169,7 +183,8 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
   const double matrices = s.plan.gate.kernel != nullptr ? 3 : 2;
   r.operations = 2.0 * matrices * static_cast<double>(tokens * top_k) *
                  static_cast<double>(H * s.spec.intermediate);
-  r.code_bytes = bytes.codes * used, r.read_bytes = bytes.read * used,
+  r.code_bytes = bytes.codes * used;
+  r.read_bytes = bytes.read * used;
   r.packed_bytes = bytes.packed * used;
   const ProjectionPlan& up = s.plan.up;
   r.kernel = title_of(*up.kernel);

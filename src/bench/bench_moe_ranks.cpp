@@ -50,8 +50,11 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
     return p;
   };
   MoePlan plan;
-  plan.spec.hidden = H, plan.spec.intermediate = I, plan.spec.experts = o.experts;
-  plan.spec.router.experts = o.experts, plan.spec.router.top_k = o.top_k;
+  plan.spec.hidden = H;
+  plan.spec.intermediate = I;
+  plan.spec.experts = o.experts;
+  plan.spec.router.experts = o.experts;
+  plan.spec.router.top_k = o.top_k;
   plan.plans = {{projection(wide, inner), projection(wide, inner), projection(down, outer)}};
   RankBenchLayer out;
   size_t count = o.experts;
@@ -77,8 +80,11 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
                         u = slice_rows(x.up.view(), inner.begin, inner.end),
                         d = slice_rows(x.down.view(), outer.begin, outer.end);
       ExpertWeights w;
-      w.gate = &g, w.up = &u, w.down = &d;
-      w.gate_act = x.gate.act_params(), w.up_act = x.up.act_params(),
+      w.gate = &g;
+      w.up = &u;
+      w.down = &d;
+      w.gate_act = x.gate.act_params();
+      w.up_act = x.up.act_params();
       w.down_act = x.down.act_params();
       out.layer->set_expert(e, w);
     }
@@ -96,7 +102,8 @@ double busiest_share(std::span<const int32_t> ids, size_t experts, size_t ep) {
     double cost = 0;
     for (size_t i = 0; i < expert_count(experts, ep, r); ++i, ++e)
       cost += rows[e] > 0 ? rows[e] + static_cast<double>(kRowsOfReading) : 0;
-    sum += cost, most = std::max(most, cost);
+    sum += cost;
+    most = std::max(most, cost);
   }
   return sum > 0 ? most * static_cast<double>(ep) / sum : 1;
 }
@@ -172,7 +179,8 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
     if (state.stop.load()) break;
   }
   comm.barrier("bench");
-  row.one = summarize(std::move(one)), row.ranks = summarize(std::move(several));
+  row.one = summarize(std::move(one));
+  row.ranks = summarize(std::move(several));
   row.busiest = busiest / static_cast<double>(runs);
   return row;
 }

@@ -113,8 +113,10 @@ double rounded(double value, int digits) {
 }
 
 void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine) {
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), needs, kind))
-    r.roof = loop->name, r.roof_gops = machine.compute(*loop, r.threads);
+  if (const ComputeLoop* loop = roof_loop(machine.cpu(), needs, kind)) {
+    r.roof = loop->name;
+    r.roof_gops = machine.compute(*loop, r.threads);
+  }
   r.roof_gbs = machine.read(r.threads);
 }
 

@@ -59,7 +59,10 @@ constexpr Row kSyntheticRows[] = {
 
 QuantArgs arguments(NumberKind kind, int bits, Strategy strategy, int64_t group = 0) {
   QuantArgs a;
-  a.kind = kind, a.bits = bits, a.strategy = strategy, a.group_size = group;
+  a.kind = kind;
+  a.bits = bits;
+  a.strategy = strategy;
+  a.group_size = group;
   a.dynamic = Dynamic::kDynamic;
   return a;
 }
@@ -78,7 +81,8 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
   }
   if (name == "nvfp4") {
     QuantArgs a = arguments(NumberKind::kFloat, 4, Strategy::kTensorGroup, 16);
-    a.dynamic = Dynamic::kLocal, a.scale_dtype = "float8_e4m3fn";
+    a.dynamic = Dynamic::kLocal;
+    a.scale_dtype = "float8_e4m3fn";
     return a;
   }
   if (name == "mxfp4" || name == "mxfp8") {
@@ -101,7 +105,8 @@ Scheme declared_scheme(const Row& row, size_t group) {
   w.dynamic = Dynamic::kStatic;
   if (row.name == "nvfp4") w.strategy = Strategy::kTensorGroup;
   if (row.name == "mxfp4" || row.name == "mxfp8") w.scale_dtype = "uint8";
-  scheme.weights = w, scheme.input = declared_input(row.name);
+  scheme.weights = w;
+  scheme.input = declared_input(row.name);
   scheme.format = is_int                ? Format::kIntQuantized
                   : row.name == "nvfp4" ? Format::kNvfp4Pack
                   : row.name == "mxfp4" ? Format::kMxfp4Pack
@@ -192,8 +197,12 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
     throw UsageError(fmt::format(
         "--group is {}; expected a number of columns, or -1 for one scale per output", *group));
   SyntheticScheme s;
-  s.name = name, s.code = row->code, s.bits = row->bits, s.scale = row->scale;
-  s.block_n = row->block_n, s.block_k = row->block_k;
+  s.name = name;
+  s.code = row->code;
+  s.bits = row->bits;
+  s.scale = row->scale;
+  s.block_n = row->block_n;
+  s.block_k = row->block_k;
   s.global_scale = row->scale == ScaleType::kFp8;
   if (row->groups != Groups::kFixed) {
     const int64_t wanted = group.value_or(row->groups == Groups::kAny ? 128 : -1);
@@ -201,7 +210,8 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
   }
   s.group = s.block_k == 0 ? -1 : static_cast<int64_t>(s.block_k);
   const Scheme scheme = declared_scheme(*row, s.block_k);
-  s.act = act_spec_of(scheme, request), s.departs = departs(scheme, s.act);
+  s.act = act_spec_of(scheme, request);
+  s.departs = departs(scheme, s.act);
   return s;
 }
 
@@ -231,10 +241,14 @@ SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t
   const size_t bits = code_bits(scheme.code);
   if (times(K, bits) % 8 != 0)
     fail("scheme {}: {} columns do not fill whole bytes", scheme.name, K);
-  view_.N = N, view_.K = K, view_.code = scheme.code, view_.bits = scheme.bits;
+  view_.N = N;
+  view_.K = K;
+  view_.code = scheme.code;
+  view_.bits = scheme.bits;
   view_.row_bytes = K * bits / 8;
   view_.scale_type = scheme.scale;
-  view_.block_n = block_n, view_.block_k = block_k;
+  view_.block_n = block_n;
+  view_.block_k = block_k;
   view_.groups = view_.scale_stride = ceil_div(K, block_k);
   if (scheme.global_scale) view_.global_scale = {kGlobalScale};
   codes_.resize(ceil_div(times(N, view_.row_bytes), 8));

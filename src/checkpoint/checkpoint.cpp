@@ -118,8 +118,10 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
       int32_t narrow = 0;
       if (wide)
         std::memcpy(&v, raw.data() + i * 8, 8);
-      else
-        std::memcpy(&narrow, raw.data() + i * 4, 4), v = narrow;
+      else {
+        std::memcpy(&narrow, raw.data() + i * 4, 4);
+        v = narrow;
+      }
       return v;
     };
     const int64_t N = at(count - 2), K = at(count - 1);
@@ -293,9 +295,14 @@ Checkpoint Checkpoint::with_matrices(std::span<const StoredElsewhere> modules,
   for (const TensorInfo& t : kept->tensors) by_name.emplace(t.name, &t);
 
   Checkpoint c;
-  c.folder_ = folder_, c.config_ = config_, c.quant_ = quant_, c.generation_ = generation_;
+  c.folder_ = folder_;
+  c.config_ = config_;
+  c.quant_ = quant_;
+  c.generation_ = generation_;
   c.store_ = {kept, &kept->store};
-  c.modules_ = modules_, c.unused_ = unused_, c.warnings_ = warnings_;
+  c.modules_ = modules_;
+  c.unused_ = unused_;
+  c.warnings_ = warnings_;
   c.name_modules();
   c.moe_blocks_ = moe_blocks_;
   for (MoeBlock& b : c.moe_blocks_) {

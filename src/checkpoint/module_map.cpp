@@ -125,7 +125,8 @@ class Mapper {
     if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
         n.expert >= config_.experts + shared) {
       n.part = Part::kLayer;
-      n.expert = -1, n.projection = Projection::kNone;
+      n.expert = -1;
+      n.projection = Projection::kNone;
     }
   }
 

@@ -335,8 +335,10 @@ class Builder {
       b.spec.router.scaling *= b.router_scale;
       if (lenient(family_)) {
         b.spec.router.has_bias = r.has_bias && !b.correction_bias.empty();
-        if (own.method == RouterMethod::kTable)
-          b.spec.router.method = own.method, b.spec.router.has_bias = false;
+        if (own.method == RouterMethod::kTable) {
+          b.spec.router.method = own.method;
+          b.spec.router.has_bias = false;
+        }
         b.spec.router.experts = own.experts;
         b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
       }
@@ -344,9 +346,11 @@ class Builder {
           b.correction_bias.size() == 2 * b.experts.size())
         b.correction_bias.resize(b.experts.size());
       if (!b.correction_bias.empty() && lenient(family_) &&
-          b.correction_bias.size() != b.experts.size() + r.zero_experts)
-        b.routing_reason = "its correction bias does not have one value per expert",
-        b.correction_bias.clear(), b.spec.router.has_bias = false;
+          b.correction_bias.size() != b.experts.size() + r.zero_experts) {
+        b.routing_reason = "its correction bias does not have one value per expert";
+        b.correction_bias.clear();
+        b.spec.router.has_bias = false;
+      }
       if (!b.correction_bias.empty() && !lenient(family_) &&
           b.correction_bias.size() != b.experts.size())
         fail("{}: {} has a correction bias of {} values; expected one per expert, {}", in_.folder,

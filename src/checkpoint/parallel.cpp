@@ -141,7 +141,10 @@ std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first
       for (size_t from = 1; from < i; ++from) {
         if (!may_begin[from] || best[s - 1][from] == kNever) continue;
         const uint64_t largest = std::max(best[s - 1][from], before[i] - before[from]);
-        if (largest < best[s][i]) best[s][i] = largest, last[s][i] = from;
+        if (largest < best[s][i]) {
+          best[s][i] = largest;
+          last[s][i] = from;
+        }
       }
   std::vector<size_t> out(stages + 1, 0);
   out[stages] = n;

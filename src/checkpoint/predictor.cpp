@@ -41,7 +41,10 @@ bool Checkpoint::has_predictor() const { return !predictor_names().stem.empty();
 
 Checkpoint Checkpoint::open_predictor() const {
   Checkpoint c;
-  c.folder_ = folder_, c.config_ = config_, c.quant_ = quant_, c.generation_ = generation_;
+  c.folder_ = folder_;
+  c.config_ = config_;
+  c.quant_ = quant_;
+  c.generation_ = generation_;
   ModelConfig& config = c.config_;
   config.predictor = predictor_names();
   if (config.predictor.stem.empty()) {
@@ -61,7 +64,8 @@ Checkpoint Checkpoint::open_predictor() const {
     own->push_back(t);
     experts = experts || t.name.find(".experts.") != std::string::npos;
   }
-  config.layers = 1, config.wide_layers = 0;
+  config.layers = 1;
+  config.wide_layers = 0;
   config.moe_layer = {experts};
   config.layer_types.clear();
   for (std::vector<float>* limits : {&config.routed_limits, &config.other_limits})

@@ -200,7 +200,9 @@ TensorStore TensorStore::from_memory(const std::string& name, std::span<const Te
 TensorStore TensorStore::with_files(std::span<const std::string> paths,
                                     std::vector<TensorInfo>& tensors) const {
   TensorStore store;
-  store.files_ = files_, store.tensors_ = tensors_, store.total_bytes_ = total_bytes_;
+  store.files_ = files_;
+  store.tensors_ = tensors_;
+  store.total_bytes_ = total_bytes_;
   for (const std::string& path : paths) {
     const auto number = static_cast<uint32_t>(store.files_.size());
     SafetensorsFile file = SafetensorsFile::open(path);
@@ -254,7 +256,10 @@ void TensorStore::check_complete(const std::string& index_path, const ShardIndex
   for (const auto& [name, file] : index.file_of) {
     if (find(name) != nullptr) continue;
     ++missing;
-    if (first == nullptr || name < *first) first = &name, shard = file;
+    if (first == nullptr || name < *first) {
+      first = &name;
+      shard = file;
+    }
   }
   if (missing > 0)
     fail("{}: says that tensor '{}' is in '{}', where it is not{}", printable(index_path),

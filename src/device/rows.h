@@ -28,7 +28,8 @@ struct RowSet {
 
   RowSet columns(size_t begin, size_t n) const {
     RowSet r = *this;
-    r.offset += begin, r.cols = n;
+    r.offset += begin;
+    r.cols = n;
     return r;
   }
 };

@@ -98,7 +98,10 @@ std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
     for (size_t i = 0; i < drafts.size(); ++i) {
       if (counts[i] == drafts[i].found) continue;
       const double c = drafts[i].record->chance(counts[i] + 1);
-      if (c > chance) chance = c, next = i;
+      if (c > chance) {
+        chance = c;
+        next = i;
+      }
     }
     if (next == drafts.size()) return best;
     if (replay) again += drafts[next].record->chance(counts[next]) - chance;
@@ -109,7 +112,10 @@ std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
     if (drafts[next].by_backend) passes = std::max(passes, counts[next]);
     const double time = cost.predict(shape) + static_cast<double>(passes) * pass;
     const double speed = std::max(0.0, tokens - again) / time;
-    if (speed > most) most = speed, best = counts;
+    if (speed > most) {
+      most = speed;
+      best = counts;
+    }
   }
 }
 

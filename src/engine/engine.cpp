@@ -220,7 +220,8 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
   r.finish = finish;
   r.error = std::move(error);
   r.cached_tokens = s.cached;
-  r.drafts_right = s.drafts_right, r.drafts_wrong = s.drafts_wrong;
+  r.drafts_right = s.drafts_right;
+  r.drafts_wrong = s.drafts_wrong;
   report.results.push_back(std::move(r));
   s.finish = finish;
   end(s, report);

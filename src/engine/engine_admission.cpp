@@ -219,7 +219,8 @@ void Engine::find_draft(Sequence& s) const {
   size_t at = answer.empty() ? 0 : s.predicted.find(from, answer);
   if (answer.size() == 1 && !from.empty() && answer[0] == from[0]) at = 1;
   if (at >= from.size() && options_.backend_drafts) {
-    s.backend_drafts = true, s.draft_forced = false;
+    s.backend_drafts = true;
+    s.draft_forced = false;
     s.draft_rows.resize(1 + std::min(most, kMostBackendDrafts), s.tokens.back());
     return;
   }

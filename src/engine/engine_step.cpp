@@ -271,7 +271,8 @@ void Engine::commit_drafts(Sequence& s) noexcept {
   const size_t rows = s.draft_rows.size(), kept = s.choices.size(),
                right = kept - std::min<size_t>(kept, 1);
   s.draft_record().observe(rows - 1, right);
-  s.drafts_right += right, s.drafts_wrong += rows - 1 - right;
+  s.drafts_right += right;
+  s.drafts_wrong += rows - 1 - right;
   ++totals_.drafts;
   totals_.drafted_tokens += rows - 1;
   for (size_t i = 0; i < right; ++i) ++totals_.drafts_right[i];
@@ -323,7 +324,8 @@ void Engine::commit(PendingStep& step, StepReport& report) noexcept {
       r.id = s.id;
       r.index = s.index;
       r.cached_tokens = s.cached;
-      r.drafts_right = s.drafts_right, r.drafts_wrong = s.drafts_wrong;
+      r.drafts_right = s.drafts_right;
+      r.drafts_wrong = s.drafts_wrong;
       r.prompt_position = s.prompt_position;
       std::swap(r.prompt_choices, s.prompt_choices);  // reported with the first token
       if (i < tokens) r.choice = std::move(s.choices[i]);

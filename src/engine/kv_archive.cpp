@@ -101,7 +101,8 @@ void KvArchive::write(PrefixNode& node, size_t kind, uint64_t order, bool wait) 
   if (!bytes) return;
   try {
     KvFile file;
-    file.fingerprint = fingerprint_, file.parent = parent;
+    file.fingerprint = fingerprint_;
+    file.parent = parent;
     file.kind = static_cast<uint32_t>(kind);
     file.length = (node.depth - 1) * kBlockTokens + node.tokens.size();
     file.tokens = node.tokens;
@@ -246,7 +247,8 @@ bool KvArchive::read(const KvRestore& r, size_t depth, size_t kind, std::span<co
                      BlockId id) const noexcept {
   try {
     KvFile expected;
-    expected.fingerprint = fingerprint_, expected.parent = r.keys[depth - 1];
+    expected.fingerprint = fingerprint_;
+    expected.parent = r.keys[depth - 1];
     expected.kind = static_cast<uint32_t>(kind);
     expected.length = (depth - 1) * kBlockTokens;  // tokens before the block
     const auto ids = block_tokens(tokens, depth);
@@ -261,7 +263,8 @@ bool KvArchive::read_tail(const KvRestore& r, size_t kind, std::span<const int32
                           BlockId id, std::vector<int32_t>& found) const noexcept {
   try {
     KvFile expected;
-    expected.fingerprint = fingerprint_, expected.parent = r.keys[r.blocks];
+    expected.fingerprint = fingerprint_;
+    expected.parent = r.keys[r.blocks];
     expected.kind = static_cast<uint32_t>(kind);
     expected.length = r.blocks * kBlockTokens;
     expected.tokens.assign(rest.begin(), rest.begin() + kTailTokens);

@@ -256,7 +256,8 @@ TextEvent TextEngine::event_of(Job& job, StepResult& result) {
   if (!choice.text) return e;
   if (e.choice && !choice.ready.empty()) {
     Job::TokenText& ready = choice.ready.front();
-    e.text = std::move(ready.text), e.parts = std::move(ready.parts);
+    e.text = std::move(ready.text);
+    e.parts = std::move(ready.parts);
     e.reasoning_tokens = ready.reasoning_tokens;
     choice.ready.pop_front();
   }
@@ -290,7 +291,9 @@ void TextEngine::end_youngest(TextStep& out, const std::string& why) {
   for (size_t i = 0; i < victim->second->choices.size(); ++i) {
     if (victim->second->choices[i].ended) continue;
     TextEvent& e = out.events.emplace_back();
-    e.id = victim->first, e.index = i, e.finish = Finish::kError;
+    e.id = victim->first;
+    e.index = i;
+    e.finish = Finish::kError;
     patiently([&] { e.error = why; });
   }
   jobs_.erase(victim);
@@ -304,7 +307,10 @@ void TextEngine::give_up(TextStep& out, const std::string& why) {
     for (size_t i = 0; i < job->choices.size(); ++i) {
       if (job->choices[i].ended) continue;
       StepResult end;
-      end.id = id, end.index = i, end.finish = Finish::kError, end.error = why;
+      end.id = id;
+      end.index = i;
+      end.finish = Finish::kError;
+      end.error = why;
       out.events.push_back(event_of(*job, end));
     }
   jobs_.clear();

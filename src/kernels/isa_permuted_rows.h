@@ -47,15 +47,19 @@ class PermutedRows {
         // Not a multiple of a power of two, because those share few cache sets.
         apart_((from_.K / (nibbles_ ? 2 : 1) + 63) / 64 * 64 + 64) {
     for (size_t k = 0; k < from_.K; ++k) places_[k] = place(static_cast<uint32_t>(a.columns[k]));
-    w_.codes = rows_, w_.row_bytes = apart_, w_.g_idx = nullptr;
-    args_.w = &w_, args_.columns = nullptr;
+    w_.codes = rows_;
+    w_.row_bytes = apart_;
+    w_.g_idx = nullptr;
+    args_.w = &w_;
+    args_.columns = nullptr;
   }
   PermutedRows(const PermutedRows&) = delete;
   PermutedRows& operator=(const PermutedRows&) = delete;
   // Reads rows from n on, as many as exist and fit: args().w->N of them.
   void read(size_t n) {
     const size_t most = nibbles_ ? 2 * kVector : kByteRows, left = from_.N - n;
-    w_.N = most < left ? most : left, w_.n_phase = from_.n_phase + n;
+    w_.N = most < left ? most : left;
+    w_.n_phase = from_.n_phase + n;
     const uint8_t* from[2 * kVector];  // rows past N repeat the last one
     for (size_t i = 0; i < most; ++i)
       from[i] = from_.codes + (n + (i < w_.N ? i : w_.N - 1)) * from_.row_bytes;

@@ -191,8 +191,10 @@ struct QuantizeLoops : EncodeLoops<Isa> {
       __builtin_memcpy(divisor, stored, count * sizeof *stored);
     }
     for (size_t g = 0; g < count; ++g)
-      if (__builtin_expect(most[g] >= kInfinityBits, 0))
-        stored[g] = f32_from_bits(numeric_detail::kQuietNan), divisor[g] = 0.0f;
+      if (__builtin_expect(most[g] >= kInfinityBits, 0)) {
+        stored[g] = f32_from_bits(numeric_detail::kQuietNan);
+        divisor[g] = 0.0f;
+      }
   }
 
   static void codes_of_granules(const ActSpec& spec, const float* x, size_t width, size_t count,
@@ -221,7 +223,10 @@ struct QuantizeLoops : EncodeLoops<Isa> {
       Isa::amax_of_granules(x, width, some, most);
       scales_of(spec, params.global_scale, most, some, scales, divisor);
       Isa::codes_of_granules(spec, x, width, some, divisor, q);
-      count -= some, x += some * width, q += some * width, scales += some;
+      count -= some;
+      x += some * width;
+      q += some * width;
+      scales += some;
     }
   }
 

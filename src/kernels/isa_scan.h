@@ -111,7 +111,10 @@ struct ScanLoops {
     for (size_t column = 0; column < s.width; column += kChunk) {
       const size_t n = s.width - column < kChunk ? s.width - column : kChunk;
       alignas(64) float x[kChunk], y[kChunk];
-      for (size_t c = 0; c < n; ++c) x[c] = value[column + c] * gain, y[c] = 0.0f;
+      for (size_t c = 0; c < n; ++c) {
+        x[c] = value[column + c] * gain;
+        y[c] = 0.0f;
+      }
       for (size_t row = 0; row < s.rows; ++row) {
         const float *in = from + row * s.width + column, d = decay[kPerRow ? row : 0], k = key[row],
                     q = query[row];

@@ -127,7 +127,8 @@ Policy request_for(const Problem& problem, const Policy& policy) {
 const char* portable_reason(const Problem& problem) {
   // A kernel that runs such weights and rows in their plainest form explains best what is wrong.
   Problem plain = problem;
-  plain.groups = 1, plain.block_k = plain.K;
+  plain.groups = 1;
+  plain.block_k = plain.K;
   plain.zero_points = plain.offsets = plain.act_order = plain.ragged = false;
   for (const Arch arch : {Arch::kAarch64, Arch::kX86_64}) {
     const char* reason = "no kernel of its own";

@@ -58,7 +58,8 @@ void Attention::State::merge(const State& part, size_t m, size_t dv) const {
   const RowFunctions& f = row_functions();
   if (part.best[m] == kMasked && part.total[m] == 0.0f) return;
   if (best[m] == kMasked && total[m] == 0.0f) {
-    best[m] = part.best[m], total[m] = part.total[m];
+    best[m] = part.best[m];
+    total[m] = part.total[m];
     std::memcpy(out + m * dv, part.out + m * dv, dv * sizeof(float));
     return;
   }
@@ -237,7 +238,8 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   const ActParams none;
   PackedMatrix w, after;  // the matrix to multiply and the one to prefetch
   w.problem = &keys.problem, w.data = plan_.kv.keys_of(data, head);
-  after.problem = &values.problem, after.data = values_at;
+  after.problem = &values.problem;
+  after.data = values_at;
   const PackedMatrix* then = &kk == &vk ? &after : nullptr;
   const size_t columns = columns_of(job, block);
   kk.gemm({&w, s.key_panel + index * s.key_panel_bytes, M, 0, columns, s.scores, kKeyBlock,
@@ -259,11 +261,13 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
                      whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
                      selected_of(job, m / job.rep, block, head), plan_.type, best[m], total[m]);
   }
-  w.problem = &values.problem, w.data = values_at;
+  w.problem = &values.problem;
+  w.data = values_at;
   if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
   vk.make_row_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
-  after.problem = &keys.problem, after.data = next + lead;
+  after.problem = &keys.problem;
+  after.data = next + lead;
   vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch, then});
   for (size_t m = 0; m < M; ++m) f.scale_and_add(out + m * dv, s.keep[m], s.sums + m * dv, dv);
 }

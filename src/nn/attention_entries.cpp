@@ -93,7 +93,8 @@ void Attention::run_gathered(const Job& job, size_t first_row, size_t M, size_t 
                columns = std::min<size_t>(kKeyBlock, round_up(count, kk.n_step));
   const ActParams none;
   PackedMatrix w;
-  w.problem = &keys.problem, w.data = plan_.gathered.keys_of(s.gathered, 0);
+  w.problem = &keys.problem;
+  w.data = plan_.gathered.keys_of(s.gathered, 0);
   kk.prepare_rows({&keys.problem, &none, s.q + first_row * dk, dk, M, s.rows});
   kk.make_row_panel({&keys.problem, &w, s.rows, nullptr, M, s.entry_panel});
   kk.gemm({&w, s.entry_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
@@ -105,7 +106,8 @@ void Attention::run_gathered(const Job& job, size_t first_row, size_t M, size_t 
     s.keep[m] = softmax_seen(f, s.scores + m * kKeyBlock, spec.scale, {0, last}, nullptr,
                              plan_.type, s.best[row], s.total[row]);
   }
-  w.problem = &values.problem, w.data = plan_.gathered.values_of(s.gathered, 0);
+  w.problem = &values.problem;
+  w.data = plan_.gathered.values_of(s.gathered, 0);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
   vk.make_row_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
   vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});

@@ -67,7 +67,8 @@ class WorkCutter {
     size_t all = 0, longest = 1;
     bool many = plan_.attend != nullptr && threads_known;
     for (const AttentionRows& r : sequences_) {
-      all += r.T * plan_.spec.heads, longest = std::max(longest, r.T * rep_);
+      all += r.T * plan_.spec.heads;
+      longest = std::max(longest, r.T * rep_);
       many = many && r.selected == nullptr && r.relative == nullptr;
     }
     const size_t least = tiles_of(kTaskRows);
@@ -247,8 +248,12 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads
                   {&all_total, all_rows}};
   for (Floats& a : all) a.at = layout.add_array<float>(a.count);
   uint8_t* base = memory_.reserve(layout.bytes());
-  rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
-  scratch = base + at_scratch, gathered = base + at_gathered, entry_panel = base + at_panel,
+  rows = base + at_rows;
+  key_panel = base + at_keys;
+  value_panel = base + at_values;
+  scratch = base + at_scratch;
+  gathered = base + at_gathered;
+  entry_panel = base + at_panel;
   seen = base + at_seen;
   for (const Floats& a : all) *a.to = reinterpret_cast<float*>(base + a.at);
 }

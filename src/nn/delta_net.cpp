@@ -89,15 +89,18 @@ void DeltaNet::scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
                key_head = head / (spec_.value_heads / spec_.key_heads);
   const float* gain = r.mixed + spec_.channels() + head;
   RowScan scan;
-  scan.rows = K, scan.width = V;
-  scan.delta = true, scan.decay_per_row = spec_.decay_per_key;
+  scan.rows = K;
+  scan.width = V;
+  scan.delta = true;
+  scan.decay_per_row = spec_.decay_per_key;
   scan.gain = {gain, mixed};
   scan.decay = {
       r.mixed + spec_.channels() + spec_.value_heads + head * (spec_.decay_per_key ? K : 1), mixed};
   scan.query = {r.mixed + key_head * K, mixed};
   scan.key = {r.mixed + spec_.keys() + key_head * K, mixed};
   scan.value = {r.mixed + 2 * spec_.keys() + head * V, mixed};
-  scan.y = r.out + head * V, scan.y_stride = spec_.values();
+  scan.y = r.out + head * V;
+  scan.y_stride = spec_.values();
   for (const RecurrentRun& run : runs) {
     scan_run(run, head * K * V, scan);
     for (size_t t = run.begin; t < run.end; ++t)

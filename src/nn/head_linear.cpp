@@ -23,8 +23,13 @@ HeadLinear::HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights 
                        : code == CodeType::kF16 ? XType::kF16
                                                 : XType::kF32;
   QuantMatrix w;
-  w.N = N, w.K = K, w.code = code, w.bits = stored == XType::kF32 ? 32 : 16;
-  w.block_n = N, w.block_k = K, w.row_bytes = K * (w.bits / 8u);
+  w.N = N;
+  w.K = K;
+  w.code = code;
+  w.bits = stored == XType::kF32 ? 32 : 16;
+  w.block_n = N;
+  w.block_k = K;
+  w.row_bytes = K * (w.bits / 8u);
   problem_ = make_problem(w, ActSpec{}, x_type);
   kernel_ = choose_kernel(problem_, cpu, request_for(problem_, policy)).chosen;
   matrix_bytes_ = round_up(kernel_->packed_bytes(problem_), kCacheLine);
@@ -58,7 +63,8 @@ void HeadLinear::run_head(size_t h, const float* x, View xv, float* y, View yv, 
                at_scratch = layout.add(k.scratch_bytes(p, most));
   uint8_t* base = space.reserve(layout.bytes());
   PackedMatrix w;
-  w.problem = &p, w.data = memory_.data() + h * matrix_bytes_;
+  w.problem = &p;
+  w.data = memory_.data() + h * matrix_bytes_;
   const ActParams none;
   for (size_t t = 0; t < T; t += most) {
     const size_t M = std::min(most, T - t);

@@ -89,9 +89,15 @@ void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratc
   const float least = *last;
   size_t left = count;
   for (size_t i = 0; i < positions; ++i)
-    if (s.scores[i] > least) set(i), --left;
+    if (s.scores[i] > least) {
+      set(i);
+      --left;
+    }
   for (size_t i = 0; i < positions && left > 0; ++i)
-    if (s.scores[i] == least) set(i), --left;
+    if (s.scores[i] == least) {
+      set(i);
+      --left;
+    }
 }
 
 // Selects the tokens of the keys that score best, and the tokens after the last whole key.

@@ -35,12 +35,18 @@ CodeType code_of(KvType t) {
 // Describes codes [N, K] as a matrix; 8-bit codes have the scale 1 in every row.
 QuantMatrix matrix_of(size_t N, size_t K, KvType type, const uint8_t* codes, const float* ones) {
   QuantMatrix w;
-  w.N = N, w.K = K, w.codes = codes, w.code = code_of(type);
+  w.N = N;
+  w.K = K;
+  w.codes = codes;
+  w.code = code_of(type);
   w.bits = static_cast<uint8_t>(8 * kv_bytes(type));
-  w.block_n = N, w.block_k = K;
+  w.block_n = N;
+  w.block_k = K;
   w.row_bytes = K * kv_bytes(type);
   if (has_scales(type)) {
-    w.scale_type = ScaleType::kF32, w.scale_stride = 1, w.block_n = 1;
+    w.scale_type = ScaleType::kF32;
+    w.scale_stride = 1;
+    w.block_n = 1;
     w.scales = reinterpret_cast<const uint8_t*>(ones);
   }
   return w;
@@ -95,7 +101,9 @@ void codes_of(KvType type, float scale, const float* x, size_t n, uint8_t* codes
   if (std::isnan(scale)) return std::fill_n(codes, n, uint8_t{0}), void();
   const bool fp8 = type == KvType::kFp8;
   RowEncode how{fp8 ? RowCode::kFp8 : RowCode::kInt, XType::kF32, XType::kF32};
-  how.low = -top_of(type), how.high = top_of(type), how.group = n;
+  how.low = -top_of(type);
+  how.high = top_of(type);
+  how.group = n;
   row_functions().encode(how, x, n, &scale, nullptr, codes);
   // The kernels' weights have no negative zero, but keys and values do.
   const uint32_t turned = f32_bits(scale);

@@ -31,7 +31,8 @@ void LightningAttention::scan(const RecurrentRows& r, std::span<const RecurrentR
   scan.rows = scan.width = D;
   scan.decay = {&decays_[head], 0}, scan.gain = {&one, 0};
   scan.query = {q, mixed}, scan.key = {q + D, mixed}, scan.value = {q + 2 * D, mixed};
-  scan.y = r.out + head * D, scan.y_stride = shape().out;
+  scan.y = r.out + head * D;
+  scan.y_stride = shape().out;
   for (const RecurrentRun& run : runs) {
     scan_run(run, head * D * D, scan);
     for (size_t t = run.begin; t < run.end; ++t)

@@ -59,7 +59,8 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool, Packed
       fail("{} and {} differ in being row-parallel", p.name, parts[0].name);
   }
   if (N_ > UINT32_MAX) fail("{} outputs; at most {}", N_, UINT32_MAX);
-  shape_.inputs = K_, shape_.outputs = N_;
+  shape_.inputs = K_;
+  shape_.outputs = N_;
   shared_amax_ = plans_[0].shared_amax.has_value();
   if (!kept.slots.empty() &&
       (kept.slots.size() != parts.size() || kept.memory.size() != layout.bytes()))

@@ -67,10 +67,12 @@ void Mamba2::scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
   const float *x = r.mixed + head * P, *B = r.mixed + I + group * N,
               *step = r.mixed + spec_.channels() + head;
   RowScan scan;
-  scan.rows = N, scan.width = P;
+  scan.rows = N;
+  scan.width = P;
   scan.gain = {step, mixed}, scan.decay = {step + spec_.heads, mixed};
   scan.key = {B, mixed}, scan.value = {x, mixed}, scan.query = {B + spec_.groups * N, mixed};
-  scan.y = r.out + head * P, scan.y_stride = I;
+  scan.y = r.out + head * P;
+  scan.y_stride = I;
   for (const RecurrentRun& run : runs) {
     scan_run(run, head * spec_.head_state(), scan);
     for (size_t t = run.begin; t < run.end; ++t)

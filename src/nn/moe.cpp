@@ -106,7 +106,10 @@ MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, s
   MoeSplit t{cut, cut_place, spread, spread_place, output_ranges(hidden, cut, what), {}, {}};
   const Range& own = t.outputs.at(cut_place);
   t.columns = output_ranges(own.size(), spread, what);
-  for (Range& c : t.columns) c.begin += own.begin, c.end += own.begin;
+  for (Range& c : t.columns) {
+    c.begin += own.begin;
+    c.end += own.begin;
+  }
   return t;
 }
 
@@ -135,7 +138,8 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool, PackedBlock* kept)
   check_split(plan_);
   const MoeSplit& split = plan_.split;
   if (split.cut > 1) shape_.outputs = split.outputs[split.cut_place].size();
-  shape_.shared_first = split.spread_place, shape_.shared_step = split.spread;
+  shape_.shared_first = split.spread_place;
+  shape_.shared_step = split.spread;
   if (plan_.plans.empty()) fail("{}: no plan for the experts", plan_.name);
   const size_t count = local_count(plan_);
   if (!plan_.plan_of.empty() && plan_.plan_of.size() != count)

@@ -71,7 +71,8 @@ std::unique_ptr<MoeLayer::StagedExpert> MoeLayer::stage(size_t plan, ExpertMemor
   const size_t bytes = expert_bytes(plan);
   if (memory.data == nullptr) {
     memory.own = AlignedBuffer(bytes);
-    memory.data = memory.own.data(), memory.bytes = bytes;
+    memory.data = memory.own.data();
+    memory.bytes = bytes;
   }
   if (memory.bytes < bytes)
     fail("{}: memory of {} bytes for an expert of {}", plan_.name, memory.bytes, bytes);

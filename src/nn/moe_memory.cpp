@@ -35,9 +35,10 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
   if (kept != nullptr && (kept->memory.size() != layout.bytes() || kept->slots.size() != slots))
     fail("{}: {} packed bytes of {} matrices; expected {} and {}", plan_.name, kept->memory.size(),
          kept->slots.size(), layout.bytes(), slots);
-  if (kept != nullptr && nodes == nullptr)
-    memory_ = std::move(kept->memory), read_ahead_ = kept->read_ahead;
-  else
+  if (kept != nullptr && nodes == nullptr) {
+    memory_ = std::move(kept->memory);
+    read_ahead_ = kept->read_ahead;
+  } else
     memory_ = WeightMemory(layout.bytes());
   uint8_t* own = memory_.held() ? nullptr : memory_.own();
   const auto at = [&](size_t i) { return own == nullptr ? nullptr : own + offsets_[i]; };
@@ -90,7 +91,8 @@ void MoeLayer::move_to(PackedBlock kept) {
     experts_[e].down.move_to(kept.memory.data() + offsets_[3 * e + 2]);
   }
   for (ExpertMemory& m : expert_memory_) m = {};
-  memory_ = std::move(kept.memory), read_ahead_ = kept.read_ahead;
+  memory_ = std::move(kept.memory);
+  read_ahead_ = kept.read_ahead;
 }
 
 // Asks the system to read all wanted experts from disk, while the first ones are multiplied.

@@ -30,7 +30,8 @@ bool is_prime(int64_t n) {
 
 NGramHash NGramHash::of(const NGramSpec& spec, size_t table) {
   NGramHash h;
-  h.size = spec.size, h.heads = spec.heads;
+  h.size = spec.size;
+  h.heads = spec.heads;
   const int64_t most = std::numeric_limits<int64_t>::max() / std::max<int64_t>(spec.vocab, 1);
   const auto half = static_cast<uint64_t>(std::max<int64_t>(1, most / 2));
   const uint64_t seed = static_cast<uint64_t>(spec.seed) + 10007 * table;

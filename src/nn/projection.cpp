@@ -225,7 +225,8 @@ void PackedSlot::adopt(SlotFacts facts, const uint8_t* packed, std::string_view 
     std::memcpy(memory_ + whole * n / p.N, packed + whole * n / p.N,
                 whole * end / p.N - whole * n / p.N);
   }
-  bias_ = std::move(facts.bias), order_ = std::move(facts.order);
+  bias_ = std::move(facts.bias);
+  order_ = std::move(facts.order);
   finish(facts.global_scale, facts.act, facts.output_scale, memory_ != nullptr ? memory_ : packed);
 }
 

@@ -92,7 +92,10 @@ class PackedSlot {
   void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
   SlotFacts facts() const;
   // Equal bytes elsewhere.
-  void move_to(const uint8_t* packed) { view_.data = packed, memory_ = nullptr; }
+  void move_to(const uint8_t* packed) {
+    view_.data = packed;
+    memory_ = nullptr;
+  }
 
   // Finishes one row after the product, outputs [n0, n0 + n): adds the bias, then applies output
   // fake quantization if there is a scale.

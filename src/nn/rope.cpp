@@ -23,8 +23,12 @@ std::vector<double> yarn(const RopeSpec& s, std::vector<double> f) {
            (2 * std::log(s.base));
   };
   double lo = correction(s.beta_fast), hi = correction(s.beta_slow);
-  if (s.truncate) lo = std::floor(lo), hi = std::ceil(hi);
-  lo = std::max(lo, 0.0), hi = std::min(hi, d - 1);
+  if (s.truncate) {
+    lo = std::floor(lo);
+    hi = std::ceil(hi);
+  }
+  lo = std::max(lo, 0.0);
+  hi = std::min(hi, d - 1);
   if (lo == hi) hi += 0.001;
   for (size_t j = 0; j < f.size(); ++j) {
     const double ramp = std::clamp((static_cast<double>(j) - lo) / (hi - lo), 0.0, 1.0);
@@ -146,7 +150,8 @@ Rope::Turn Rope::turn(size_t position, size_t length) const {
       row[j] = std::cos(angle) * t.factor;
       row[half + j] = std::sin(angle) * t.factor;
     }
-    cos = row.data(), sin = row.data() + half;
+    cos = row.data();
+    sin = row.data() + half;
   }
   return {cos, sin};
 }

@@ -95,7 +95,8 @@ void filter_head(TokenHead& head, Keep keep) {
   for (size_t i = 0; i < head.size(); ++i) {
     const float logit = head.logits[i];
     const int32_t id = head.ids[i];
-    head.logits[n] = logit, head.ids[n] = id;
+    head.logits[n] = logit;
+    head.ids[n] = id;
     n += keep(logit, id) ? 1 : 0;
   }
   head.resize(n);
@@ -234,7 +235,8 @@ int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform,
 int32_t draw(const SamplingParams& p, const Candidates& candidates, size_t vocab, double uniform,
              SamplerScratch& s) {
   const RowWeights how = token_weights(candidates.top, p.temperature, vocab);
-  s.head.ids = candidates.ids, s.head.logits = candidates.logits;
+  s.head.ids = candidates.ids;
+  s.head.logits = candidates.logits;
   return draw_from_head(p, how, takes_every(p, vocab), candidates.total, uniform, s);
 }
 
@@ -244,7 +246,8 @@ std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t voca
   if (p.temperature == 0.0f) return need;
   if (takes_all(p, vocab)) return std::nullopt;
   const RowWeights how = token_weights(0.0f, p.temperature, vocab);
-  need.rate = how.rate, need.grid = how.grid;
+  need.rate = how.rate;
+  need.grid = how.grid;
   if (!takes_every(p, vocab))
     need.top_k = static_cast<uint32_t>(p.top_k);
   else

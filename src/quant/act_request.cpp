@@ -15,7 +15,8 @@ ActSpec act_spec_of(const Scheme& scheme, const ActRequest& request) {
     return act_spec_of(scheme, request.mode);
   Scheme asked = scheme;
   asked.input.emplace();
-  asked.input->strategy = Strategy::kToken, asked.input->dynamic = Dynamic::kDynamic;
+  asked.input->strategy = Strategy::kToken;
+  asked.input->dynamic = Dynamic::kDynamic;
   return act_spec_of(asked, request.mode);
 }
 

@@ -80,7 +80,8 @@ struct TurnedMatrix {
   TurnedMatrix(const Module& module, const TensorStore& store) {
     LoadBuffer buffer;
     const MatrixSource w(module, store, buffer);
-    N = w.rows(), K = w.columns();
+    N = w.rows();
+    K = w.columns();
     stride = spread_stride(N);
     weights.resize(K * stride);
     std::vector<float> row(K);
@@ -98,9 +99,15 @@ struct TurnedMatrix {
     constexpr size_t kInputs = 128;
     for (size_t k = 0; k < K; k += kInputs) {
       RowProducts p;
-      p.y = y.data(), p.y_stride = N, p.rows = n, p.n = N;
-      p.a = x + k * x_stride, p.a_stride = x_stride;
-      p.b = weights.data() + k * stride, p.b_stride = stride, p.count = std::min(kInputs, K - k);
+      p.y = y.data();
+      p.y_stride = N;
+      p.rows = n;
+      p.n = N;
+      p.a = x + k * x_stride;
+      p.a_stride = x_stride;
+      p.b = weights.data() + k * stride;
+      p.b_stride = stride;
+      p.count = std::min(kInputs, K - k);
       row_functions().add_products(p);
     }
   }

@@ -198,16 +198,22 @@ EvalFigures figures_of(const std::vector<PositionScore>& scores,
     squares += s.delta_p * s.delta_p;
   }
   const auto n = static_cast<double>(std::max<size_t>(1, scores.size()));
-  f.top1 /= n, f.top_overlap /= n;
+  f.top1 /= n;
+  f.top_overlap /= n;
   f.rms_delta_p = std::sqrt(squares / n);
-  f.loss = mean_and_error(loss), f.base_loss = mean_and_error(base);
+  f.loss = mean_and_error(loss);
+  f.base_loss = mean_and_error(base);
   const MeanAndError mean = mean_and_error(kl);
-  f.kl.mean = mean.mean, f.kl.error = mean.error;
+  f.kl.mean = mean.mean;
+  f.kl.error = mean.error;
   std::sort(kl.begin(), kl.end());
   const auto at = [&](double share) {
     return kl.empty() ? 0 : kl[std::min(kl.size() - 1, static_cast<size_t>(share * n))];
   };
-  f.kl.p50 = at(0.5), f.kl.p90 = at(0.9), f.kl.p99 = at(0.99), f.kl.p999 = at(0.999);
+  f.kl.p50 = at(0.5);
+  f.kl.p90 = at(0.9);
+  f.kl.p99 = at(0.99);
+  f.kl.p999 = at(0.999);
   f.kl.max = at(1);
   f.routing = routing.empty() ? 1 : 0;
   for (const RoutingCount& c : routing) {

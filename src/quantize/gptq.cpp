@@ -34,8 +34,15 @@ void products(float* y, size_t y_stride, size_t rows, size_t n, const float* a, 
               const float* b, size_t b_stride, size_t count) {
   if (rows == 0 || n == 0 || count == 0) return;
   RowProducts p;
-  p.y = y, p.y_stride = y_stride, p.rows = rows, p.n = n;
-  p.a = a, p.a_stride = a_stride, p.b = b, p.b_stride = b_stride, p.count = count;
+  p.y = y;
+  p.y_stride = y_stride;
+  p.rows = rows;
+  p.n = n;
+  p.a = a;
+  p.a_stride = a_stride;
+  p.b = b;
+  p.b_stride = b_stride;
+  p.count = count;
   row_functions().add_products(p);
 }
 
@@ -184,10 +191,15 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
       for (size_t i = inner; i < end; ++i) {
         const size_t column = factor.order[i], group = column / table.block_k;
         ColumnCodes c;
-        c.w = w.data() + i * N, c.n = N;
-        c.scales = scales.data() + group * N, c.zero_points = zeros.data() + group * N;
-        c.low = limits.low, c.high = limits.high, c.divisor = factor.upper[i * K + i];
-        c.codes = turned.data() + column * N, c.lost = lost.row(i - from);
+        c.w = w.data() + i * N;
+        c.n = N;
+        c.scales = scales.data() + group * N;
+        c.zero_points = zeros.data() + group * N;
+        c.low = limits.low;
+        c.high = limits.high;
+        c.divisor = factor.upper[i * K + i];
+        c.codes = turned.data() + column * N;
+        c.lost = lost.row(i - from);
         f.column_codes(c);
         for (size_t j = i + 1; j < end; ++j)
           f.fma(w.data() + j * N, minus.row(i - from)[j], lost.row(i - from), N);

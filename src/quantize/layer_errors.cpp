@@ -25,9 +25,15 @@ double squares(const std::vector<float>& x, size_t n, const std::vector<float>& 
                size_t outputs) {
   std::vector<float> y(n * kOutputs, 0.0f);
   RowProducts p;
-  p.y = y.data(), p.y_stride = kOutputs, p.rows = n, p.n = outputs;
-  p.a = x.data(), p.a_stride = spread_stride(kRows);
-  p.b = w.data(), p.b_stride = spread_stride(kOutputs), p.count = K;
+  p.y = y.data();
+  p.y_stride = kOutputs;
+  p.rows = n;
+  p.n = outputs;
+  p.a = x.data();
+  p.a_stride = spread_stride(kRows);
+  p.b = w.data();
+  p.b_stride = spread_stride(kOutputs);
+  p.count = K;
   row_functions().add_products(p);
   double sum = 0;
   for (const float v : y) sum += static_cast<double>(v) * static_cast<double>(v);
@@ -78,7 +84,8 @@ double difference(const RowStore& base, const RowStore& made) {
     base.read(r, n, a.data()), made.read(r, n, b.data());
     for (size_t i = 0; i < n * cols; ++i) {
       const double v = a[i], d = v - static_cast<double>(b[i]);
-      all += v * v, gone += d * d;
+      all += v * v;
+      gone += d * d;
     }
   }
   return all > 0 ? std::sqrt(gone / all) : 0;

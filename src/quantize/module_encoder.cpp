@@ -162,7 +162,8 @@ class RowCoder {
     const bool plain = rules.scales != EncodeRules::Scales::kFp8 && !rules.one_rounding;
     how_.rounding = plain ? rules.type : XType::kF32;
     const CodeLimits limits = code_limits(rules);
-    how_.low = limits.low, how_.high = limits.high;
+    how_.low = limits.low;
+    how_.high = limits.high;
     how_.group = block_k_;
   }
 

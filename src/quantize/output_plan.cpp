@@ -215,7 +215,8 @@ class OutputPlanner {
       if (const DType dtype = made_type(t.dtype); dtype != t.dtype) {
         item.unit.kind = WorkUnit::Kind::kConvert;
         item.unit.count = t.bytes / bits_of(t.dtype) * bits_of(dtype);
-        item.outputs[0].dtype = dtype, item.outputs[0].bytes = item.unit.count;
+        item.outputs[0].dtype = dtype;
+        item.outputs[0].bytes = item.unit.count;
       }
       items_.push_back(std::move(item));
     }

@@ -70,9 +70,14 @@ class Search {
       zero_points_.push_back(static_cast<float>(s.zero_point));
     }
     RowLosses r;
-    r.x = w, r.h = h, r.n = n, r.low = limits_.low, r.high = limits_.high;
+    r.x = w;
+    r.h = h;
+    r.n = n;
+    r.low = limits_.low;
+    r.high = limits_.high;
     r.bf16 = !rules_.one_rounding && rules_.type == XType::kBf16;
-    r.scales = scales_.data(), r.zero_points = rules_.symmetric ? nullptr : zero_points_.data();
+    r.scales = scales_.data();
+    r.zero_points = rules_.symmetric ? nullptr : zero_points_.data();
     r.count = candidates_.size();
     row_functions().integer_losses(r, losses_.data());
   }

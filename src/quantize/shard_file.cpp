@@ -67,7 +67,10 @@ ShardFile::ShardFile(const OutputPlan& plan, size_t number, const std::string& f
     : plan_(plan), shard_(plan.shards[number]), path_(join_path(folder, shard_.name)) {
   if (begun && begun->name == shard_.name && begun->units <= shard_.units.size()) {
     const auto found = read_sums(plan, shard_, path_ + ".tmp", begun->units);
-    if (found && hash_of_units(shard_, *found) == begun->hash) sums_ = *found, done_ = begun->units;
+    if (found && hash_of_units(shard_, *found) == begun->hash) {
+      sums_ = *found;
+      done_ = begun->units;
+    }
   }
   sums_.resize(shard_.units.size());
   file_.emplace(path_ + ".tmp", shard_.bytes, done_ > 0);

@@ -78,7 +78,8 @@ void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& c
 // Returns what a device leaves to the CPU; empty if the architecture cannot run at all.
 std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   Wish wish;
-  wish.placement = parse_placement("cuda"), wish.type = q.x_type;
+  wish.placement = parse_placement("cuda");
+  wish.type = q.x_type;
   wish.policy.accept = q.policy.accept;
   try {
     return plan_model(checkpoint, wish, {}).words;

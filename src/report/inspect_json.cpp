@@ -135,7 +135,10 @@ Json inspect_json(const InspectFacts& f) {
   uint64_t heads = 0, head_bytes = 0;
   for (const UnusedTensor& u : f.checkpoint.unused()) {
     unused.push(Json::object({{"name", u.name}, {"reason", u.reason}, {"bytes", u.bytes}}));
-    if (u.prediction) ++heads, head_bytes += u.bytes;
+    if (u.prediction) {
+      ++heads;
+      head_bytes += u.bytes;
+    }
   }
   j.set("unused", std::move(unused));
   Json prediction = Json::object({{"tensors", heads}, {"bytes", head_bytes}});

@@ -124,7 +124,10 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
     wish.type = activation_type("auto", config.dtype);
     if (f.works) plan = plan_model(c, wish, {});
   } catch (const Error& e) {
-    if (f.works) f.reason = e.what(), f.works = false;
+    if (f.works) {
+      f.reason = e.what();
+      f.works = false;
+    }
   }
   f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(packed_weights(c, wish));
   if (!f.works) return f;

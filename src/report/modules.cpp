@@ -30,11 +30,14 @@ bool glob_match(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
   while (t < text.size()) {
     if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p, ++t;
+      ++p;
+      ++t;
     } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++, mark = t;
+      star = p++;
+      mark = t;
     } else if (star != std::string_view::npos) {
-      p = star + 1, t = ++mark;
+      p = star + 1;
+      t = ++mark;
     } else {
       return false;
     }

@@ -58,8 +58,10 @@ RankBinding plan_binding(const Topology& machine, std::span<const std::vector<in
   std::set<std::pair<int, int>> cores;  // pairs (node, core)
   for (const HardwareThread& t : machine.threads) all.insert(t.cpu), cores.insert({t.node, t.core});
   size_t sum = 0;
-  for (const std::vector<int>& mask : masks)
-    sum += mask.size(), given.insert(mask.begin(), mask.end());
+  for (const std::vector<int>& mask : masks) {
+    sum += mask.size();
+    given.insert(mask.begin(), mask.end());
+  }
   b.crowded = masks.size() > cores.size();
   if (all.empty() || (given.size() == sum && given == all)) return b;
   std::vector<int> part(all.begin(), all.end());

@@ -78,7 +78,9 @@ class ThreadTransfer : public Transfer {
   }
 
   void start(const void* from, void* to, size_t bytes) {
-    message_.from = from, message_.to = to, message_.bytes = bytes;
+    message_.from = from;
+    message_.to = to;
+    message_.bytes = bytes;
     Message* other = nullptr;
     {
       const std::lock_guard lock(box_.mutex);

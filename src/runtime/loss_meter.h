@@ -55,7 +55,10 @@ inline int64_t thread_waited_ns() noexcept {
 class LossMeter {
  public:
   void restart(int64_t now) noexcept {
-    start_ = now, cpu_ = thread_cpu_ns(), waited_ = thread_waited_ns(), away_ = 0;
+    start_ = now;
+    cpu_ = thread_cpu_ns();
+    waited_ = thread_waited_ns();
+    away_ = 0;
   }
   // Excludes time that the thread slept or spent elsewhere.
   void away(int64_t ns) noexcept { away_ += ns; }

@@ -96,7 +96,8 @@ MappedFile::MappedFile(int descriptor, std::string path, size_t bytes)
                  tail = cut.tail(reinterpret_cast<uintptr_t>(start));
     if (head > 0) munmap(start, head);
     if (tail > 0) munmap(start + head + cut.used, tail);
-    data_ = start + head, mapped_ = cut.used;
+    data_ = start + head;
+    mapped_ = cut.used;
     if (mmap(data_, mapped_, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor_, 0) == MAP_FAILED) {
       const int code = errno;
       munmap(data_, mapped_);

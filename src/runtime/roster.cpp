@@ -53,8 +53,10 @@ bool Roster::update(double now, const std::vector<double>& lost) {
   for (size_t i = 0; i < members_.size(); ++i) {
     Place& m = members_[i];
     if (m.out && now >= m.until) {
-      m.out = false, m.since = now;
-      ++active_, changed = true;
+      m.out = false;
+      m.since = now;
+      ++active_;
+      changed = true;
     } else if (!m.out && lost[i] > tolerated()) {
       hindered_.push_back(i);
     }

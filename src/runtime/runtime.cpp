@@ -80,7 +80,10 @@ std::shared_ptr<Runtime> Runtime::shared(size_t threads) {
   if (threads == 0) threads = choose_threads(usable_topology(), 0).threads;
   SharedRuntimes& all = shared_runtimes();
   const std::lock_guard lock(all.mutex);
-  if (all.process != ::getpid()) all.by_threads.clear(), all.process = ::getpid();
+  if (all.process != ::getpid()) {
+    all.by_threads.clear();
+    all.process = ::getpid();
+  }
   std::weak_ptr<Runtime>& held = all.by_threads[threads];
   std::shared_ptr<Runtime> runtime = held.lock();
   if (runtime == nullptr) held = runtime = std::make_shared<Runtime>(threads);

@@ -57,8 +57,10 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   while (!text.empty() && text != "\n") {
     const int first = take_number(text);
     int last = first;
-    if (first >= 0 && !text.empty() && text.front() == '-')
-      text.remove_prefix(1), last = take_number(text);
+    if (first >= 0 && !text.empty() && text.front() == '-') {
+      text.remove_prefix(1);
+      last = take_number(text);
+    }
     if (first < 0 || last < first) return {};
     for (int c = first; c <= last; ++c) cpus.push_back(c);
     if (!text.empty() && text.front() == ',') text.remove_prefix(1);

@@ -64,7 +64,10 @@ std::map<int, int> cores_of_cpuinfo(const MachineSources& from) {
     if (colon == std::string::npos || colon + 2 > line.size()) continue;
     const std::vector<int> number = parse_cpu_list(std::string_view(line).substr(colon + 2));
     if (number.empty()) continue;
-    if (line.rfind("processor", 0) == 0) cpu = number[0], package = -1;
+    if (line.rfind("processor", 0) == 0) {
+      cpu = number[0];
+      package = -1;
+    }
     if (line.rfind("physical id", 0) == 0) package = number[0];
     if (line.rfind("core id", 0) == 0 && cpu >= 0 && package >= 0)
       core_of[cpu] = first.try_emplace({package, number[0]}, cpu).first->second;

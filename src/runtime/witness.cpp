@@ -334,7 +334,10 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
     if (n < 0 && errno != EINTR) return held;
     if (n < 0) continue;
     if (n == 0) write_all(launcher, std::exchange(held, {}));
-    if (ends[0].revents == 0 && looks < kLooks) order.look(), ++looks;
+    if (ends[0].revents == 0 && looks < kLooks) {
+      order.look();
+      ++looks;
+    }
     if (const std::string why = ends[0].revents == 0 ? dog.look() : ""; !why.empty()) {
       if (take_the_word(job.launcher) && job.rank.state <= Whereabouts::kRuns) say(why);
       ::kill(job.process, SIGKILL);
@@ -398,8 +401,10 @@ Witness::Witness(const Launcher& launcher, const std::string& host, double timeo
   // A script may stand between launcher and rank.
   const std::string variable = rank_variable(), number = started_with(getpid(), variable);
   pid_t child = getpid(), parent = getppid();
-  while (parent > 1 && !number.empty() && started_with(parent, variable) == number)
-    child = parent, parent = state_of(parent).parent;
+  while (parent > 1 && !number.empty() && started_with(parent, variable) == number) {
+    child = parent;
+    parent = state_of(parent).parent;
+  }
   const Job job{*seen, getpid(), child, parent, launcher.rank, launcher.size, host, timeout};
   const int control = control_socket();
   int pair[2] = {-1, -1};  // ends of the rank and of the witness

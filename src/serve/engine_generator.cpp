@@ -23,10 +23,15 @@ constexpr EndReason kEnds[] = {EndReason::kNone,   EndReason::kStop,   EndReason
 
 SamplingParams sampling_of(const GenerationRequest& r) {
   SamplingParams p;
-  p.temperature = r.temperature, p.top_k = r.top_k, p.top_p = r.top_p, p.min_p = r.min_p;
-  p.repetition_penalty = r.repetition_penalty, p.presence_penalty = r.presence_penalty;
+  p.temperature = r.temperature;
+  p.top_k = r.top_k;
+  p.top_p = r.top_p;
+  p.min_p = r.min_p;
+  p.repetition_penalty = r.repetition_penalty;
+  p.presence_penalty = r.presence_penalty;
   p.frequency_penalty = r.frequency_penalty;
-  p.seed = r.seed, p.logprobs = r.logprobs;
+  p.seed = r.seed;
+  p.logprobs = r.logprobs;
   p.min_tokens = static_cast<int>(std::min<size_t>(r.min_new, INT32_MAX));
   for (const auto& [token, bias] : r.logit_bias) p.logit_bias.push_back({token, bias});
   p.allowed_tokens = r.allowed_tokens;
@@ -90,7 +95,8 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.salt = std::move(request.salt);
   TextRules rules;
   rules.stops = std::move(request.stops);
-  rules.include_stop = request.include_stop, rules.skip_special = request.skip_special;
+  rules.include_stop = request.include_stop;
+  rules.skip_special = request.skip_special;
   rules.answer = std::move(request.answer);
   rules.grammar = std::move(request.grammar);
   rules.thinking_budget = request.thinking_budget;
@@ -157,12 +163,17 @@ void EngineGenerator::report(const TextStep& step) {
 
 GenerationEvent EngineGenerator::event_of(const TextEvent& t) const {
   GenerationEvent e;
-  e.id = t.id, e.choice = t.index;
-  e.cached_tokens = t.cached_tokens, e.queue_seconds = t.queue_seconds;
-  e.drafts_right = t.drafts_right, e.drafts_wrong = t.drafts_wrong;
+  e.id = t.id;
+  e.choice = t.index;
+  e.cached_tokens = t.cached_tokens;
+  e.queue_seconds = t.queue_seconds;
+  e.drafts_right = t.drafts_right;
+  e.drafts_wrong = t.drafts_wrong;
   e.error = t.error;
   e.end = kEnds[static_cast<size_t>(t.finish)];
-  e.text = t.text, e.parts = t.parts, e.reasoning_tokens = t.reasoning_tokens;
+  e.text = t.text;
+  e.parts = t.parts;
+  e.reasoning_tokens = t.reasoning_tokens;
   if (t.choice) e.tokens.push_back(generated(*t.choice));
   for (const TokenChoice& c : t.prompt_choices) e.prompt.push_back(generated(c));
   if (t.finish == Finish::kStopText && !t.stop_text.empty()) e.stop_string = t.stop_text;

@@ -33,9 +33,15 @@ std::string log_json(const LogLine& line, std::string_view time) {
   text("time", time), text("event", line.event);
   text("id", line.id), text("client", line.client), text("key", line.key);
   text("method", line.method), text("path", line.path);
-  if (line.status != 0) key("status"), out += std::to_string(line.status);
+  if (line.status != 0) {
+    key("status");
+    out += std::to_string(line.status);
+  }
   text("model", line.model);
-  for (const LogLine::Figure& f : line.figures) key(f.key), out += f.number;
+  for (const LogLine::Figure& f : line.figures) {
+    key(f.key);
+    out += f.number;
+  }
   text(line.event == LogLine::kRequest ? "end" : "message", line.message);
   return out + "}";
 }

@@ -139,7 +139,9 @@ void PoolingGenerator::give_up(const char* why) {
       std::vector<GenerationEvent> events;
       for (const uint64_t id : untold_) {
         GenerationEvent e;
-        e.id = id, e.end = EndReason::kError, e.error = why;
+        e.id = id;
+        e.end = EndReason::kError;
+        e.error = why;
         events.push_back(std::move(e));
       }
       return tell(std::move(events), StepSummary());
@@ -161,7 +163,8 @@ void PoolingGenerator::step() {
   const auto begin = Clock::now();
   {
     const std::lock_guard lock(mutex_);
-    in_step_ = true, step_began_ = begin;
+    in_step_ = true;
+    step_began_ = begin;
   }
   const bool all = plan_.needs_all_rows();
   std::vector<StepItem> items;
@@ -191,7 +194,8 @@ void PoolingGenerator::step() {
     e.id = t.id;
     e.queue_seconds = std::chrono::duration<double>(t.ran - t.came).count();
     if (!failure.empty()) {
-      e.end = EndReason::kError, e.error = failure;
+      e.end = EndReason::kError;
+      e.error = failure;
     } else {
       for (size_t n = all ? items[i].tokens.size() : 1; n-- > 0; row += options_.row)
         if (all || t.state.length() == t.tokens.size()) t.pooler.add({row, options_.row});

@@ -291,7 +291,8 @@ void ApiServer::log(const LogLine& line) noexcept {
 void ApiServer::log_event(std::string_view event, const std::string& message) noexcept {
   try {
     LogLine line;
-    line.event = event, line.message = message;
+    line.event = event;
+    line.message = message;
     log(line);
   } catch (...) {
     ++metrics_.lost_lines;
@@ -304,10 +305,15 @@ void ApiServer::note(const HttpRequest& request, const std::string& id, const st
   if (!options_.log) return;
   try {
     LogLine line;
-    line.id = id, line.client = request.peer, line.key = printable(key, 40);
-    line.method = request.method, line.path = printable(request.path(), 80);
+    line.id = id;
+    line.client = request.peer;
+    line.key = printable(key, 40);
+    line.method = request.method;
+    line.path = printable(request.path(), 80);
     if (hosts_.size() > 1) line.model = printable(model, 80);
-    line.status = status, line.figures = std::move(figures), line.message = end;
+    line.status = status;
+    line.figures = std::move(figures);
+    line.message = end;
     log(line);
   } catch (...) {
     ++metrics_.lost_lines;

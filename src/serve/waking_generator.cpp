@@ -22,13 +22,18 @@ void add_each(std::vector<T>& to, const std::vector<T>& more) {
 }  // namespace
 
 void add_counters(GeneratorStats& to, const GeneratorStats& more) {
-  to.prompt_tokens += more.prompt_tokens, to.cached_tokens += more.cached_tokens;
-  to.new_tokens += more.new_tokens, to.prefix_queries += more.prefix_queries;
-  to.prefix_hits += more.prefix_hits, to.preemptions += more.preemptions;
-  to.drafts += more.drafts, to.drafted_tokens += more.drafted_tokens;
+  to.prompt_tokens += more.prompt_tokens;
+  to.cached_tokens += more.cached_tokens;
+  to.new_tokens += more.new_tokens;
+  to.prefix_queries += more.prefix_queries;
+  to.prefix_hits += more.prefix_hits;
+  to.preemptions += more.preemptions;
+  to.drafts += more.drafts;
+  to.drafted_tokens += more.drafted_tokens;
   add_each(to.drafts_right, more.drafts_right);
   to.disk.tokens += more.disk.tokens;
-  to.weight_bytes += more.weight_bytes, to.kv_bytes_read += more.kv_bytes_read;
+  to.weight_bytes += more.weight_bytes;
+  to.kv_bytes_read += more.kv_bytes_read;
   to.steps += more.steps;
   add_each(to.expert_rows, more.expert_rows);
   for (const auto& [phase, seconds] : more.phase_seconds) {
@@ -124,7 +129,9 @@ GeneratorStats WakingGenerator::stats() const {
     s.waiting = jobs_.size();
     s.phase = loading_ ? kLoadingPhase : "asleep";
   }
-  s.sleeps = true, s.asleep = awake_ == nullptr, s.loads = loads_;
+  s.sleeps = true;
+  s.asleep = awake_ == nullptr;
+  s.loads = loads_;
   return s;
 }
 
@@ -226,8 +233,10 @@ void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words
     events.resize(before);
     for (size_t i = 0; i < job.open; ++i) {
       GenerationEvent& e = events.emplace_back();
-      e.id = id, e.choice = i;
-      e.end = EndReason::kError, e.error = words;
+      e.id = id;
+      e.choice = i;
+      e.end = EndReason::kError;
+      e.error = words;
     }
   });
 }

@@ -105,9 +105,10 @@ std::string zsh_quoted(std::string_view text) {
   for (const char c : text) {
     if (c == '\'')
       out += "'\\''";
-    else if (c == '[' || c == ']' || c == ':')
-      out += '\\', out += c;
-    else
+    else if (c == '[' || c == ']' || c == ':') {
+      out += '\\';
+      out += c;
+    } else
       out += c;
   }
   return out;

@@ -117,8 +117,10 @@ std::string download_command(std::string typed) {
   bool foreign = false;
   for (const std::string_view begin : {"https://", "hf://", "hf.co/", "huggingface.co/"})
     if (typed.starts_with(begin)) typed.erase(0, begin.size()), foreign = true;
-  if (const size_t tag = typed.find(':'); tag != std::string::npos)
-    typed.erase(tag), foreign = true;
+  if (const size_t tag = typed.find(':'); tag != std::string::npos) {
+    typed.erase(tag);
+    foreign = true;
+  }
   const size_t slash = typed.find('/');
   if (foreign && slash != std::string::npos) typed = typed.substr(0, typed.find('/', slash + 1));
   const bool repository = looks_like_repository(typed);

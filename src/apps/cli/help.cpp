@@ -20,10 +20,15 @@ constexpr size_t kWidth = 79, kColumn = 26;
 std::string wrapped(std::string_view text, size_t at, size_t used) {
   std::string out;
   size_t column = used;
-  const auto fresh = [&] { out += '\n', out.append(at, ' '), column = at; };
-  if (used < at)
-    out.append(at - used, ' '), column = at;
-  else if (used > at)
+  const auto fresh = [&] {
+    out += '\n';
+    out.append(at, ' ');
+    column = at;
+  };
+  if (used < at) {
+    out.append(at - used, ' ');
+    column = at;
+  } else if (used > at)
     fresh();
   bool first = true;
   while (!text.empty()) {
@@ -32,8 +37,10 @@ std::string wrapped(std::string_view text, size_t at, size_t used) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!first && column + 1 + word.size() > kWidth)
       fresh();
-    else if (!first)
-      out += ' ', ++column;
+    else if (!first) {
+      out += ' ';
+      ++column;
+    }
     out += word;
     column += word.size();
     first = false;

@@ -75,7 +75,10 @@ std::vector<std::string> wrapped(std::string_view text, size_t width) {
     const size_t space = text.find(' ');
     std::string_view word = text.substr(0, space);
     text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
-    if (used > 0 && used + 1 + display_width(word) > width) lines.emplace_back(), used = 0;
+    if (used > 0 && used + 1 + display_width(word) > width) {
+      lines.emplace_back();
+      used = 0;
+    }
     while (display_width(word) > width) {
       const size_t cut = cut_of_word(word, width);
       lines.back() += word.substr(0, cut), lines.emplace_back();

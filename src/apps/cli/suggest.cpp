@@ -112,7 +112,10 @@ std::string nearest(std::string_view wanted, std::span<const std::string> names)
     const bool prefix = wanted.size() > 3 &&
                         (name.starts_with(wanted) || wanted.starts_with(name)) && name.size() > 3;
     const size_t distance = prefix ? 1 : edit_distance(wanted, name);
-    if (distance < best_distance) best = name, best_distance = distance;
+    if (distance < best_distance) {
+      best = name;
+      best_distance = distance;
+    }
   }
   return best;
 }

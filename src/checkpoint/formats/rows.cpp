@@ -27,7 +27,10 @@ MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end) {
   MatrixPlan p = plan;
   p.N = end - begin;
   for (const Role role : kByRow)
-    if (TensorRef& ref = p.tensors[role]) ref.row_begin = begin, ref.row_count = p.N;
+    if (TensorRef& ref = p.tensors[role]) {
+      ref.row_begin = begin;
+      ref.row_count = p.N;
+    }
   const bool blocks = plan.scheme.weights && plan.scheme.weights->strategy == Strategy::kBlock;
   if (blocks)
     p.n_phase = begin % plan.block_n;

@@ -52,7 +52,8 @@ bool wildcard_matches(std::string_view pattern, std::string_view text) {
       star = p++;
       mark = t;
     } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p, ++t;
+      ++p;
+      ++t;
     } else if (star != std::string_view::npos) {
       p = star + 1;
       t = ++mark;

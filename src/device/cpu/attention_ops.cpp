@@ -71,13 +71,18 @@ class CpuAttention : public AttentionOp {
     if (!sparse_) return rows;
     const CpuDevice::Selection& chosen = device_.selection(step);
     if (plan_.spec.ratio != 0) {
-      if (chosen.words[i] > 0)
-        rows.chosen = chosen.bits.data() + chosen.at[i], rows.entry_words = chosen.words[i];
+      if (chosen.words[i] > 0) {
+        rows.chosen = chosen.bits.data() + chosen.at[i];
+        rows.entry_words = chosen.words[i];
+      }
       return rows;
     }
-    if (chosen.words[i] > 0)
-      rows.selected = chosen.bits.data() + chosen.at[i], rows.words = chosen.words[i];
-    rows.selections = chosen.selections, rows.first_choice = first_kv_head_;
+    if (chosen.words[i] > 0) {
+      rows.selected = chosen.bits.data() + chosen.at[i];
+      rows.words = chosen.words[i];
+    }
+    rows.selections = chosen.selections;
+    rows.first_choice = first_kv_head_;
     return rows;
   }
 

@@ -22,8 +22,10 @@ class DeviceMemory {
       : owner_(std::move(owner)), data_(data), size_(size) {}
   DeviceMemory(DeviceMemory&& o) noexcept { *this = std::move(o); }
   DeviceMemory& operator=(DeviceMemory&& o) noexcept {
-    plain_ = std::move(o.plain_), owner_ = std::move(o.owner_);
-    data_ = std::exchange(o.data_, nullptr), size_ = std::exchange(o.size_, 0);
+    plain_ = std::move(o.plain_);
+    owner_ = std::move(o.owner_);
+    data_ = std::exchange(o.data_, nullptr);
+    size_ = std::exchange(o.size_, 0);
     return *this;
   }
   uint8_t* data() const noexcept { return data_; }

@@ -40,7 +40,8 @@ LoadOptions second_of_two(const LoadOptions& options, const std::vector<uint32_t
   LoadOptions o = options;
   if (elsewhere == 0) return o;  // rank 0 has no experts
   o.rank.ep = 2, o.rank.ep_rank = 1, o.rank.second = Cut::kOutputs;
-  o.rank.expert_of = expert_of, o.rank.first_places = elsewhere;
+  o.rank.expert_of = expert_of;
+  o.rank.first_places = elsewhere;
   return o;
 }
 
@@ -61,7 +62,8 @@ bool all_exact(const Checkpoint& checkpoint, const MoeBlock& block, const LayerO
 LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
   LayerOptions o;
   static_cast<LoadOptions&>(o) = options;
-  o.pool = &device.pool(), o.cpu = device.cpu();
+  o.pool = &device.pool();
+  o.cpu = device.cpu();
   o.packed = device.options().packed.get();
   return o;
 }

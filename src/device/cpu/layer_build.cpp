@@ -218,7 +218,10 @@ std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
     m.plan.tensors = tensors_of(store, labels[i] + ".", m.name, p.scheme);
     plan_matrix(m, p.scheme, store, p.outputs, p.inputs, false);
     LayerOptions own = options;
-    if (p.tp != 0) own.rank.tp = p.tp, own.rank.tp_rank = p.tp_rank;
+    if (p.tp != 0) {
+      own.rank.tp = p.tp;
+      own.rank.tp_rank = p.tp_rank;
+    }
     check_part_rank(own.rank, m.name);
     plans.push_back(plan_module(m, own.rank.tp > 1 ? p.cut : Cut::kWhole, own, groups));
   }

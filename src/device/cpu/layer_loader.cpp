@@ -128,12 +128,19 @@ class ExpertReader {
       if (e[i].module != nullptr) read_module(loaded_[i], store, e[i], buffer_);
     const auto act = [&](size_t i) { return e[i].module->plan.input; };
     ExpertWeights w;
-    if (e[0].module != nullptr)
-      w.gate = &loaded_[0].w, w.gate_act = act(0), w.gate_bias = loaded_[0].bias,
+    if (e[0].module != nullptr) {
+      w.gate = &loaded_[0].w;
+      w.gate_act = act(0);
+      w.gate_bias = loaded_[0].bias;
       w.gate_output = output_scale(*e[0].module);
-    w.up = &loaded_[1].w, w.up_act = act(1), w.up_bias = loaded_[1].bias,
+    }
+    w.up = &loaded_[1].w;
+    w.up_act = act(1);
+    w.up_bias = loaded_[1].bias;
     w.up_output = output_scale(*e[1].module);
-    w.down = &loaded_[2].w, w.down_act = act(2), w.down_bias = loaded_[2].bias,
+    w.down = &loaded_[2].w;
+    w.down_act = act(2);
+    w.down_bias = loaded_[2].bias;
     w.down_output = output_scale(*e[2].module);
     return w;
   }
@@ -191,7 +198,8 @@ std::unique_ptr<LinearLayer> adopt_linear(const std::string& key,
     std::vector<LinearPart> parts;
     for (const ModulePlan& p : plans) {
       LinearPart part;
-      part.plan = p.projection, part.name = p.module->name;
+      part.plan = p.projection;
+      part.name = p.module->name;
       parts.push_back(std::move(part));
     }
     return std::make_unique<LinearLayer>(std::move(parts), options.pool, std::move(kept));

@@ -116,7 +116,8 @@ class CpuExperts final : public ExpertsOp {
     grow(ids_, x.rows * slots), grow(weights_, x.rows * slots);
     MoeOptions options;
     options.exchange = exchange_;
-    options.ids_out = ids_.data(), options.weights_out = weights_.data();
+    options.ids_out = ids_.data();
+    options.weights_out = weights_.data();
     if (layer_.experts->router().spec().method == RouterMethod::kTable) {
       tokens_.assign(step.tokens.begin(), step.tokens.end());
       options.token_ids = tokens_.data();
@@ -222,7 +223,8 @@ class CpuEmbedding final : public EmbeddingOp {
   void view_table(const Module& table, PackedBlock kept) {
     kept_ = std::move(kept.memory);
     table_ = begin_view(table.plan);
-    table_.codes = kept_.data(), table_.row_bytes = table.plan.code_bytes / table.plan.N;
+    table_.codes = kept_.data();
+    table_.row_bytes = table.plan.code_bytes / table.plan.N;
   }
   void read(size_t token, float* to) const {
     if (packed_)

@@ -196,7 +196,8 @@ ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions&
   p.projection.kernel = &kernel_for(p.projection.problem, options, module.name);
   if (outputs.size() == 0 || outputs.size() == facts.N) return p;
   p.cut = Cut::kOutputs;
-  p.begin = outputs.begin, p.end = outputs.end;
+  p.begin = outputs.begin;
+  p.end = outputs.end;
   p.projection.problem = problem(slice_rows(facts, p.begin, p.end));
   return p;
 }
@@ -299,7 +300,9 @@ ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const 
   if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
   if (!has_product(checkpoint, m)) return memory;
   LayerOptions options;
-  options.policy = policy, options.act = act, options.x_type = type;
+  options.policy = policy;
+  options.act = act;
+  options.x_type = type;
   const Problem problem = problem_of(m, act, type);
   const Kernel& kernel = kernel_for(problem, options, m.name);
   memory.packed = round_up(kernel.packed_bytes(problem), 64);

@@ -87,11 +87,13 @@ void put_slot(PackBytes& to, const SlotFacts& s) {
 SlotFacts read_slot(PackReader& from) {
   SlotFacts s;
   s.global_scale = from.scale();
-  s.act.scale = from.get<float>(), s.act.zero_point = from.get<int32_t>();
+  s.act.scale = from.get<float>();
+  s.act.zero_point = from.get<int32_t>();
   s.act.global_scale = from.scale();
   s.output_scale = from.get<float>();
   s.bias = from.list<float>();
-  s.order.columns = from.list<int32_t>(), s.order.group_ends = from.list<int32_t>();
+  s.order.columns = from.list<int32_t>();
+  s.order.group_ends = from.list<int32_t>();
   return s;
 }
 
@@ -129,8 +131,10 @@ PackHeader parse_pack_header(std::span<const uint8_t> bytes, uint64_t file_bytes
   if (stored != checksum(bytes.first(kChecked))) fail("{}: its header is damaged", printable(path));
   in.take(sizeof(uint32_t));
   PackHeader h;
-  h.file_bytes = in.get<uint64_t>(), h.index_offset = in.get<uint64_t>();
-  h.index_bytes = in.get<uint64_t>(), h.index_checksum = in.get<uint64_t>();
+  h.file_bytes = in.get<uint64_t>();
+  h.index_offset = in.get<uint64_t>();
+  h.index_bytes = in.get<uint64_t>();
+  h.index_checksum = in.get<uint64_t>();
   const auto print = in.take(kFingerprint);
   h.fingerprint.assign(print.begin(), print.end());
   if (h.file_bytes != file_bytes)
@@ -163,7 +167,8 @@ PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const s
   for (uint64_t left = in.get<uint32_t>(); left > 0; --left) {
     const std::string key = in.text();
     PackEntry e;
-    e.offset = in.get<uint64_t>(), e.bytes = in.get<uint64_t>();
+    e.offset = in.get<uint64_t>();
+    e.bytes = in.get<uint64_t>();
     if (e.offset < kPackHeaderBytes || e.offset % kCacheLine != 0 || e.offset > end ||
         e.bytes > end - e.offset)
       fail("{}: {}: {} bytes at {} of {}", printable(path), printable(key), e.bytes, e.offset, end);

@@ -330,7 +330,8 @@ bool PackedStore::open_file(const std::string& fingerprint, std::string& why) {
       check_blocks(*pack, request_.pool);
       if (Lock lock(path_); lock.possible() && lock.take(false)) lock.record(identity);
     }
-    file_ = std::move(pack->file), index_ = std::move(pack->index);
+    file_ = std::move(pack->file);
+    index_ = std::move(pack->index);
   } catch (const PackTrouble&) {
     throw;
   } catch (const Error& e) {
@@ -359,7 +360,8 @@ void PackedStore::begin_file(const std::string& fingerprint, std::string about) 
     ::unlink(temporary.c_str());
     throw;
   }
-  fingerprint_ = fingerprint, index_.about = std::move(about);
+  fingerprint_ = fingerprint;
+  index_.about = std::move(about);
   read_ahead_ = request_.memory != 0 && request_.bytes > request_.memory;
   end_ = kPackHeaderBytes;
   writes_ = true;
@@ -387,7 +389,8 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
                                              std::vector<SlotFacts> slots) {
   if (!writes_) return std::nullopt;
   PackEntry e;
-  e.offset = pack_block_offset(end_, bytes.size()), e.bytes = bytes.size();
+  e.offset = pack_block_offset(end_, bytes.size());
+  e.bytes = bytes.size();
   e.checksums.resize(ceil_div(bytes.size(), kPackPiece));
   e.slots = std::move(slots);
   try {

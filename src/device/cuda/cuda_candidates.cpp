@@ -22,7 +22,9 @@ bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const Candida
   const bool draws =
       std::any_of(needs.begin(), needs.end(), [](const CandidateNeed& n) { return n.rate > 0.0f; });
   CudaCandidates c{};
-  c.x = at(step, x), c.cols = x.cols, c.most = draws ? most_candidates(x.cols) : 1;
+  c.x = at(step, x);
+  c.cols = x.cols;
+  c.most = draws ? most_candidates(x.cols) : 1;
   c.weighs = std::any_of(needs.begin(), needs.end(),
                          [](const CandidateNeed& n) { return n.vocab > 0 && n.weighs(); });
   // One copy brings [found][ids][logits]; work memory and needs lie after them.
@@ -59,7 +61,8 @@ bool CudaDevice::candidates(Step& step, const RowSet& x, std::span<const Candida
     out[r].reset();
     if (needs[r].vocab == 0 || found[r].count > c.most) continue;
     Candidates& made = out[r].emplace();
-    made.top = found[r].top, made.total = found[r].total;
+    made.top = found[r].top;
+    made.total = found[r].total;
     const auto* ids = reinterpret_cast<const int32_t*>(from + ids_at) + r * c.most;
     const auto* logits = reinterpret_cast<const float*>(from + logits_at) + r * c.most;
     made.ids.assign(ids, ids + found[r].count);

@@ -44,17 +44,27 @@ Numerics plain_numerics(const Problem&) { return Numerics::kExact; }
 template <HopperScheme S>
 constexpr Kernel hopper_kernel() {
   Kernel k{};
-  k.name = kHopperName, k.codec = name_of(S), k.arch = Arch::kOther, k.n_step = kTileOutputs;
+  k.name = kHopperName;
+  k.codec = name_of(S);
+  k.arch = Arch::kOther;
+  k.n_step = kTileOutputs;
   k.facts = kOffsets | kRagged;
-  k.limits = hopper_supports<S>, k.numerics = hopper_numerics<S>, k.packed_bytes = hopper_bytes<S>;
+  k.limits = hopper_supports<S>;
+  k.numerics = hopper_numerics<S>;
+  k.packed_bytes = hopper_bytes<S>;
   return k;
 }
 
 constexpr Kernel plain_kernel() {
   Kernel k{};
-  k.name = kPlainName, k.codec = "stored", k.arch = Arch::kOther, k.n_step = 1;
+  k.name = kPlainName;
+  k.codec = "stored";
+  k.arch = Arch::kOther;
+  k.n_step = 1;
   k.facts = kOffsets | kRagged;
-  k.limits = plain_supports, k.numerics = plain_numerics, k.packed_bytes = stored_bytes;
+  k.limits = plain_supports;
+  k.numerics = plain_numerics;
+  k.packed_bytes = stored_bytes;
   return k;
 }
 
@@ -83,7 +93,8 @@ Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const CudaTar
     c.reason = reason;
     return c;
   }
-  c.numerics = kernel.numerics(problem), c.packed_bytes = kernel.packed_bytes(problem);
+  c.numerics = kernel.numerics(problem);
+  c.packed_bytes = kernel.packed_bytes(problem);
   // Products of e4m3 differ from the declared arithmetic: such a kernel runs only when it is named.
   if (c.numerics == Numerics::kApproximate && wanted != title_of(kernel)) {
     c.verdict = Verdict::kSkipped;
@@ -136,10 +147,19 @@ CudaPath path_of(const Kernel& k) {
 
 HopperQuestion hopper_question(const Problem& p) {
   HopperQuestion q;
-  q.N = p.N, q.K = p.K, q.code = p.code, q.bits = p.bits, q.scale_type = p.scale_type;
-  q.groups = p.groups, q.block_n = p.block_n, q.block_k = p.block_k;
-  q.zero_points = p.zero_points, q.act_order = p.act_order, q.other = p.offsets || p.ragged;
-  q.act = p.act, q.x_type = p.x_type;
+  q.N = p.N;
+  q.K = p.K;
+  q.code = p.code;
+  q.bits = p.bits;
+  q.scale_type = p.scale_type;
+  q.groups = p.groups;
+  q.block_n = p.block_n;
+  q.block_k = p.block_k;
+  q.zero_points = p.zero_points;
+  q.act_order = p.act_order;
+  q.other = p.offsets || p.ragged;
+  q.act = p.act;
+  q.x_type = p.x_type;
   return q;
 }
 
@@ -150,13 +170,16 @@ Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Polic
   for (const Kernel& k : kCudaKernels)
     choice.candidates.push_back(judge_cuda(k, problem, target, policy, wanted));
   for (Candidate& c : choice.candidates)
-    if (plain != nullptr && c.kernel->name == kHopperName)
-      c.verdict = Verdict::kRejected, c.reason = plain;
+    if (plain != nullptr && c.kernel->name == kHopperName) {
+      c.verdict = Verdict::kRejected;
+      c.reason = plain;
+    }
   const auto take = [&](bool asked) {
     for (Candidate& c : choice.candidates) {
       if (c.verdict != Verdict::kFallback || (asked && !is_called_so(*c.kernel, wanted))) continue;
       c.verdict = Verdict::kChosen;
-      choice.chosen = c.kernel, choice.numerics = c.numerics;
+      choice.chosen = c.kernel;
+      choice.numerics = c.numerics;
       return;
     }
   };
@@ -196,9 +219,13 @@ const char* plain_experts_reason(const MoeSpec& spec) {
 CudaActivation cuda_activation(const ActivationSpec& s) {
   CudaActivation a{};
   a.kind = static_cast<uint8_t>(s.kind);
-  a.has_limit = s.limit.has_value(), a.limit = s.limit.value_or(0.0f);
-  a.alpha = s.alpha, a.beta = s.beta, a.b = s.situ_b;
-  a.has_lb = s.situ_lb.has_value(), a.lb = s.situ_lb.value_or(0.0f);
+  a.has_limit = s.limit.has_value();
+  a.limit = s.limit.value_or(0.0f);
+  a.alpha = s.alpha;
+  a.beta = s.beta;
+  a.b = s.situ_b;
+  a.has_lb = s.situ_lb.has_value();
+  a.lb = s.situ_lb.value_or(0.0f);
   return a;
 }
 

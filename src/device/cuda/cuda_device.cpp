@@ -72,7 +72,8 @@ void CudaRoom::grow(const CudaApi& api, size_t bytes) {
 void CudaHostRoom::grow(const CudaApi& api, size_t bytes) {
   if (bytes <= bytes_) return;
   const size_t room = std::max(bytes, bytes_ + bytes_ / 2);
-  memory_.reset(), bytes_ = 0;
+  memory_.reset();
+  bytes_ = 0;
   void* p = nullptr;
   check_cuda(api, api.allocate_host(room, &p), "memory of the host for copies");
   memory_ = {static_cast<uint8_t*>(p), [&api](uint8_t* q) { api.release_host(q); }};
@@ -90,7 +91,8 @@ CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& 
       note_(options.cuda.note),
       queues_(kQueues) {
   policy_.accept = options.policy.accept;
-  policy_.kernel = options.cuda.kernel, policy_.where_it_can = true;
+  policy_.kernel = options.cuda.kernel;
+  policy_.where_it_can = true;
   if (pool == nullptr) return;
   if (module_ == nullptr || !module_->ready())
     fail_at({"argument", "", "", "", "--device"}, "--device {}: {}", name_,
@@ -108,14 +110,18 @@ CudaDevice::~CudaDevice() {
 
 CudaLoad CudaDevice::load_of() const {
   CudaLoad load;
-  load.module = module_, load.policy = policy_, load.x_type = type_;
+  load.module = module_;
+  load.policy = policy_;
+  load.x_type = type_;
   load.router_matrix = false;
   return load;
 }
 
 CudaLoad CudaDevice::load_of(const LoadOptions& options) const {
   CudaLoad load = load_of();
-  load.act = options.act, load.x_type = options.x_type, load.progress = options.progress;
+  load.act = options.act;
+  load.x_type = options.x_type;
+  load.progress = options.progress;
   if (options.tap != nullptr) fail("device {}: what layers read is seen on the CPU only", name_);
   return load;
 }
@@ -257,7 +263,8 @@ void CudaDevice::forget_graphs(Queue& q) const {
   api().synchronize(q.stream);
   for (auto& [mark, r] : q.known)
     if (r.graph != nullptr) api().free_graph(r.graph);
-  q.known.clear(), q.graphs = 0;
+  q.known.clear();
+  q.graphs = 0;
 }
 
 // Enlarges a buffer after all queued work has finished, which may use it.
@@ -319,7 +326,8 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
       if (x.numbers == XType::kF32 && x.stride == x.cols) {
         numbers = {reinterpret_cast<float*>(bytes), x.rows * x.cols};
       } else {
-        from.resize(x.rows * x.cols), numbers = from;
+        from.resize(x.rows * x.cols);
+        numbers = from;
         for (size_t t = 0; t < x.rows; ++t)
           row_functions().load(x.numbers, bytes + t * x.stride * number_bytes(x.numbers),
                                from.data() + t * x.cols, x.cols);
@@ -352,7 +360,8 @@ void CudaDevice::wait(Step& step) {
 // --- numbers of a step ---
 
 void CudaDevice::set_ropes(std::span<const RopeSpec> ropes) {
-  ropes_.clear(), rope_columns_ = 0;
+  ropes_.clear();
+  rope_columns_ = 0;
   for (const RopeSpec& r : ropes) {
     const auto half = static_cast<uint32_t>(r.dims / 2);
     ropes_.push_back({std::make_unique<Rope>(r), rope_columns_, half, r.interleaved});

@@ -26,7 +26,10 @@ class CudaRoom {
   size_t bytes() const { return bytes_; }
   // Call after all work that uses the buffer.
   void grow(const CudaApi& api, size_t bytes);
-  void clear() { memory_.reset(), bytes_ = 0; }
+  void clear() {
+    memory_.reset();
+    bytes_ = 0;
+  }
 
  private:
   std::optional<CudaMemory> memory_;

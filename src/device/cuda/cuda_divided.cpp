@@ -32,7 +32,8 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
     load_.progress = nullptr;
     const MoeBlock& block = *request.block;
     const size_t shared = block.shared[2] != nullptr ? 1 : 0;
-    facts_.experts = layer_.spec().experts, facts_.top_k = block.spec.router.top_k;
+    facts_.experts = layer_.spec().experts;
+    facts_.top_k = block.spec.router.top_k;
     facts_.outputs = block.spec.hidden;
     facts_.packed_bytes = layer_.layer().bytes() + part_.packed_bytes();
     facts_.expert_bytes = facts_.packed_bytes / (facts_.experts + shared);

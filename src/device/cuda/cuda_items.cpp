@@ -128,10 +128,13 @@ void CudaItemsCall::add(Range rows) const {
   CudaRouting routing = routing_;
   CudaDivided divided = divided_;
   const size_t first = rows.begin * slots_;
-  routing.ids += first, routing.weights += first;
+  routing.ids += first;
+  routing.weights += first;
   if (routing.zero_weights != nullptr) routing.zero_weights += rows.begin;
-  divided.own.at += first, divided.others.at += first;
-  divided.shared += rows.begin * hidden_, divided.shared_gate += rows.begin;
+  divided.own.at += first;
+  divided.others.at += first;
+  divided.shared += rows.begin * hidden_;
+  divided.shared_gate += rows.begin;
   device_.launch(step_, mark(kSum).add(rows.begin).add(rows.end), "sum of experts",
                  [&d = device_, layer = layer_, x = some(x_), routing, divided, y = some(y_),
                   stream = stream_] {
@@ -153,7 +156,8 @@ void CudaItemsCall::add_sums() const {
                 "rows of experts");
   const CudaRouting routing{to, reinterpret_cast<const float*>(to + n), routing_.zero_weights, 1};
   CudaDivided divided = divided_;
-  divided.own.at = to + 2 * n, divided.others.at = to + 3 * n;
+  divided.own.at = to + 2 * n;
+  divided.others.at = to + 3 * n;
   device_.launch(
       step_, mark(kSums), "sum of experts",
       [&d = device_, layer = layer_, x = x_, routing, divided, y = y_, stream = stream_] {

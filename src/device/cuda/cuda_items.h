@@ -58,7 +58,8 @@ template <class F>
 void each_piece(size_t most, const RowSet& x, const RowSet& logits, const RowSet& y, F f) {
   for (size_t first = 0; first < x.rows; first += most) {
     const auto some = [&](RowSet r) {
-      r.offset += first * r.stride, r.rows = std::min(most, x.rows - first);
+      r.offset += first * r.stride;
+      r.rows = std::min(most, x.rows - first);
       return r;
     };
     f(some(x), some(logits), some(y));

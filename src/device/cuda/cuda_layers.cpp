@@ -119,8 +119,12 @@ struct JoinedMatrix {
     const bool biased = std::any_of(parts.begin(), parts.end(),
                                     [](const auto& p) { return p->matrix.bias != nullptr; });
     bias.resize(biased ? w.N : 0, 0.0f);
-    w.row_bytes = (w.K * code_bits(w.code) + 7) / 8, w.codes = codes.data();
-    if (w.scale_type != ScaleType::kNone) w.scales = scales.data(), w.scale_stride = w.groups;
+    w.row_bytes = (w.K * code_bits(w.code) + 7) / 8;
+    w.codes = codes.data();
+    if (w.scale_type != ScaleType::kNone) {
+      w.scales = scales.data();
+      w.scale_stride = w.groups;
+    }
     if (w.zero_points != nullptr) w.zero_points = zero_points.data();
     matrix.bias = biased ? bias.data() : nullptr;
   }
@@ -183,8 +187,12 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   const size_t here = some ? some->size() : plan.experts.size();
   const std::vector<int32_t> map =
       places_map(some.value_or(std::span<const uint32_t>()), plan.experts.size());
-  moe.hidden = spec.hidden, moe.experts = here;
-  if (some) moe.expert_map = map.data(), moe.mapped = map.size();
+  moe.hidden = spec.hidden;
+  moe.experts = here;
+  if (some) {
+    moe.expert_map = map.data();
+    moe.mapped = map.size();
+  }
   moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
   if (plan.shared) moe.shared_intermediate = (*plan.shared)[1].projection.problem.N;
   moe.gated = is_gated(spec.activation.kind);
@@ -192,7 +200,8 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   moe.activation = cuda_activation(spec.activation);
   moe.shared_activation = cuda_activation(spec.shared_activation.value_or(spec.activation));
   moe.path = path;
-  moe.memory = load.memory, moe.memory_bytes = load.memory_bytes;
+  moe.memory = load.memory;
+  moe.memory_bytes = load.memory_bytes;
   if (plan.shared) {
     CudaLoad own = load;
     own.policy.where_it_can = true;  // a requested kernel is meant for the routed experts
@@ -241,8 +250,12 @@ void CudaMemory::download(void* to, size_t bytes) const {
 CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,
                        XType x_type, std::span<const float> bias, float output_scale) {
   CudaMatrix m{};
-  m.w = w, m.act = act, m.input = input, m.x_type = x_type;
-  m.bias = bias.empty() ? nullptr : bias.data(), m.output_scale = output_scale;
+  m.w = w;
+  m.act = act;
+  m.input = input;
+  m.x_type = x_type;
+  m.bias = bias.empty() ? nullptr : bias.data();
+  m.output_scale = output_scale;
   return m;
 }
 
@@ -252,7 +265,8 @@ CudaLinear::CudaLinear(const CudaModule& module, const CudaMatrix& matrix, const
   void* made = nullptr;
   CudaStatus status = api.make_linear(&matrix, 1, path_, &made);
   if (status == CudaStatus::kRefused && path_ != CudaPath::kPlain) {
-    path_ = CudaPath::kPlain, kernel_ = title_of(plain_cuda_kernel());
+    path_ = CudaPath::kPlain;
+    kernel_ = title_of(plain_cuda_kernel());
     status = api.make_linear(&matrix, 1, path_, &made);
   }
   check_cuda(api, status, "linear layer");
@@ -334,7 +348,8 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
   out.spec_ = plan.layer.spec;
   if (out.spec_.router.experts == 0) out.spec_.router.experts = out.spec_.experts;
   out.router_ = Router(out.spec_.router);
-  out.bias_ = block.correction_bias, out.expert_scale_ = block.per_expert_scale;
+  out.bias_ = block.correction_bias;
+  out.expert_scale_ = block.per_expert_scale;
   out.path_ = experts_path(plan, out.spec_, load);
   const auto make = [&](bool shared) {
     const ModulePlan& up = plan.experts.at(0)[1];
@@ -390,7 +405,8 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
   // Experts are chosen on the CPU.
   if (status == CudaStatus::kRefused && router.matrix == nullptr) return;
   check_cuda(api, status, block.name);
-  routes_ = true, has_router_ = router.matrix != nullptr;
+  routes_ = true;
+  has_router_ = router.matrix != nullptr;
 }
 
 void CudaExperts::launch_ids(const ConstRows& x, const int32_t* ids, const float* weights,
@@ -495,12 +511,15 @@ CudaExperts::Routed CudaExperts::forward_logits(const ConstRows& x, const ConstR
   for (size_t t = 0; t < T; ++t) load_row(logits, t, 0, n, rows.data() + t * n);
   Routed routed{std::vector<int32_t>(T * k), std::vector<float>(T * k)};
   RouterInput in;
-  in.logits = rows.data(), in.T = T;
+  in.logits = rows.data();
+  in.T = T;
   in.bias = bias_.empty() ? nullptr : bias_.data();
   in.expert_scale = expert_scale_.empty() ? nullptr : expert_scale_.data();
   router_.check(in);
   RouterOutput out;
-  out.ids = routed.ids.data(), out.weights = routed.weights.data(), out.zero_weights = zero.data();
+  out.ids = routed.ids.data();
+  out.weights = routed.weights.data();
+  out.zero_weights = zero.data();
   out.zero_id = -1;
   for (size_t t = 0; t < T; ++t) router_.route_row(in, t, out, scratch.data());
   forward_ids(

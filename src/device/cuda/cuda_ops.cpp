@@ -75,9 +75,14 @@ class CudaHeadLinear final : public LinearOp {
         for (size_t k = 0; k < m.inputs; ++k)
           put(m.code, codes.data() + n * row, k, m.weight(h, n, k));
       QuantMatrix w;
-      w.N = m.outputs, w.K = m.inputs, w.codes = codes.data(), w.code = m.code;
-      w.bits = static_cast<uint8_t>(8 * bytes), w.row_bytes = row;
-      w.block_n = w.N, w.block_k = w.K;
+      w.N = m.outputs;
+      w.K = m.inputs;
+      w.codes = codes.data();
+      w.code = m.code;
+      w.bits = static_cast<uint8_t>(8 * bytes);
+      w.row_bytes = row;
+      w.block_n = w.N;
+      w.block_k = w.K;
       const CudaLoad load = device.load_of();
       const CudaMatrix matrix = cuda_matrix(w, ActSpec{}, ActParams{}, load.x_type);
       const Problem problem = make_problem(w, ActSpec{}, load.x_type);
@@ -165,12 +170,16 @@ class CudaAttentionOp final : public AttentionOp {
   CudaAttentionOp(const CudaDevice& device, const AttentionRequest& r)
       : device_(device), place_(r.place) {
     const AttentionSpec& s = r.spec;
-    a_.heads = static_cast<uint32_t>(s.heads), a_.kv_heads = static_cast<uint32_t>(s.kv_heads);
+    a_.heads = static_cast<uint32_t>(s.heads);
+    a_.kv_heads = static_cast<uint32_t>(s.kv_heads);
     a_.key_dim = static_cast<uint32_t>(s.key_dim);
     a_.value_dim = static_cast<uint32_t>(s.value_dim);
-    a_.scale = s.scale, a_.window = s.window, a_.chunk = s.chunk;
+    a_.scale = s.scale;
+    a_.window = s.window;
+    a_.chunk = s.chunk;
     a_.storage = static_cast<uint8_t>(r.storage.type);
-    a_.key_scale = r.storage.key_scale, a_.value_scale = r.storage.value_scale;
+    a_.key_scale = r.storage.key_scale;
+    a_.value_scale = r.storage.value_scale;
     a_.type = device.type();
     if (s.sinks.empty()) return;
     sinks_.emplace(device.api(), s.sinks.size() * sizeof(float));
@@ -182,14 +191,20 @@ class CudaAttentionOp final : public AttentionOp {
     const CudaDevice::StepTables& tables = device_.tables(step);
     const auto& tiles = tables.tiles.at(tile_tokens());
     CudaAttend args{};
-    args.layer = a_, args.sequences = tables.sequences, args.blocks = tables.blocks.at(place_.kind);
-    args.offset = place_.offset, args.tiles = tiles.tiles, args.tile_count = tiles.count;
+    args.layer = a_;
+    args.sequences = tables.sequences;
+    args.blocks = tables.blocks.at(place_.kind);
+    args.offset = place_.offset;
+    args.tiles = tiles.tiles;
+    args.tile_count = tiles.count;
     args.sequence_count = step.sequences.size();
     // Rounded up to a power of two, so that few different numbers of segments occur and graphs
     // repeat.
     args.segments = std::bit_ceil((step.longest + kDeviceSegment - 1) / kDeviceSegment);
-    args.q = device_.at(step, q), args.out = device_.at(step, out);
-    args.k = device_.at(step, k), args.v = device_.at(step, v);
+    args.q = device_.at(step, q);
+    args.out = device_.at(step, out);
+    args.k = device_.at(step, k);
+    args.v = device_.at(step, v);
     CudaMark mark = mark_of(CudaCall::kAttention).add(this).add(args.sequences).add(args.blocks);
     mark.add(args.tiles).add(args.tile_count).add(args.sequence_count).add(args.segments);
     mark.add(args.q).add(args.k).add(args.v).add(args.out);
@@ -297,9 +312,11 @@ class CudaProgram final : public RowProgram {
     const auto at = [&](size_t i) {
       return i == SIZE_MAX ? nullptr : static_cast<const float*>(memory_->data()) + i;
     };
-    for (size_t i = 0; i < ops_.size(); ++i)
-      ops_[i].weight = at(where[i][0]), ops_[i].bias = at(where[i][1]),
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      ops_[i].weight = at(where[i][0]);
+      ops_[i].bias = at(where[i][1]);
       ops_[i].values = at(where[i][2]);
+    }
     device.check(device.api().upload(memory_->data(), numbers.data(),
                                      numbers.size() * sizeof(float), nullptr),
                  "row operations");
@@ -310,16 +327,20 @@ class CudaProgram final : public RowProgram {
     if (ops_.empty()) return;
     CudaRowProgram p{};
     const CudaDevice::StepTables& tables = device_.tables(step);
-    p.ops = ops_.data(), p.count = ops_.size();
+    p.ops = ops_.data();
+    p.count = ops_.size();
     CudaMark mark = mark_of(CudaCall::kRows).add(p.ops);
     size_t i = 0;
     for (const RowSet& r : operands) {
       p.operands[i] = device_.at(step, r);
       p.cols[i] = static_cast<uint32_t>(r.cols);
-      mark.add(p.operands[i]).add(r.cols), ++i;
+      mark.add(p.operands[i]).add(r.cols);
+      ++i;
     }
     p.rows = (operands.begin() + first_)->rows;
-    p.type = device_.type(), p.tables = tables.numbers, p.table_cols = tables.columns;
+    p.type = device_.type();
+    p.tables = tables.numbers;
+    p.table_cols = tables.columns;
     mark.add(p.rows).add(p.tables).add(p.table_cols);
     std::copy(parts_.begin(), parts_.end(), p.part_heads);
     for (size_t o = 0; o < kCudaOperands; ++o)
@@ -331,14 +352,19 @@ class CudaProgram final : public RowProgram {
   CudaRowOp translated(const RowOp& op) const {
     if (!runs_on_device(op.kind)) device_.refuse(Need::kStreams);
     CudaRowOp to{};
-    to.kind = static_cast<uint8_t>(op.kind), to.norm = static_cast<uint8_t>(op.norm.kind);
-    to.y = cuda_view(op.y), to.x = cuda_view(op.x);
-    to.factor = op.factor, to.epsilon = op.norm.epsilon;
+    to.kind = static_cast<uint8_t>(op.kind);
+    to.norm = static_cast<uint8_t>(op.norm.kind);
+    to.y = cuda_view(op.y);
+    to.x = cuda_view(op.x);
+    to.factor = op.factor;
+    to.epsilon = op.norm.epsilon;
     switch (op.kind) {
       case RowOpKind::kRotate:
       case RowOpKind::kRotateBack: {
         const CudaDevice::RopeColumns& rope = device_.rope(op.rope);
-        to.table = rope.at, to.half = rope.half, to.interleaved = rope.interleaved;
+        to.table = rope.at;
+        to.half = rope.half;
+        to.interleaved = rope.interleaved;
         break;
       }
       case RowOpKind::kTemperature:

@@ -41,7 +41,9 @@ std::array<uint32_t, kCudaOperands> cuda_parts(std::span<const RowOp> ops) {
     size_t &n = heads[op.y.operand], &w = width[op.y.operand];
     if (op.y.heads > 1) {
       if (n > 1 && (n != op.y.heads || w != op.y.step)) return {};
-      n = op.y.heads, w = op.y.step, common = std::max(common, w);
+      n = op.y.heads;
+      w = op.y.step;
+      common = std::max(common, w);
     }
   }
   if (common == 0) return {};
@@ -49,8 +51,10 @@ std::array<uint32_t, kCudaOperands> cuda_parts(std::span<const RowOp> ops) {
     if (heads[o] > 1 || !changed(o)) continue;
     bool even = true;
     for (const RowOp& op : ops)
-      if (op.y.operand == o)
-        even = even && is_even(op.kind), width[o] = std::max(width[o], op.y.at + op.y.width);
+      if (op.y.operand == o) {
+        even = even && is_even(op.kind);
+        width[o] = std::max(width[o], op.y.at + op.y.width);
+      }
     heads[o] = even && width[o] % common == 0 ? width[o] / common : 1;
     width[o] /= heads[o];
   }

@@ -118,7 +118,8 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
       fail("device {}: the experts of {} are chosen on the CPU", device.name(), block.name);
     load_.progress = nullptr;
     const size_t shared = block.shared[2] != nullptr ? 1 : 0;
-    facts_.experts = layer_.spec().experts, facts_.top_k = block.spec.router.top_k;
+    facts_.experts = layer_.spec().experts;
+    facts_.top_k = block.spec.router.top_k;
     facts_.outputs = block.spec.hidden;
     facts_.packed_bytes = layer_.layer().bytes();
     facts_.expert_bytes = facts_.packed_bytes / (places_here() + shared);
@@ -247,7 +248,10 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
       }
       bool goes = false;
       for (size_t r = 0; r < ranks_; ++r)
-        if (r != place_ && has(sums[r], token)) c.out_bytes[r] += row, goes = true;
+        if (r != place_ && has(sums[r], token)) {
+          c.out_bytes[r] += row;
+          goes = true;
+        }
       if (goes) c.given.push_back(static_cast<int32_t>(i));
     }
     std::vector<int32_t> first(ranks_, 0);

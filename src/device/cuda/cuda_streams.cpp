@@ -85,7 +85,8 @@ CudaStreams::~CudaStreams() {
 void CudaStreams::send(const StreamedExperts& layer) {
   Buffer& to = buffer_of(layer.ordinal_);
   if (to.holds == &layer) return;
-  to.holds = nullptr, to.awaited = nullptr;
+  to.holds = nullptr;
+  to.awaited = nullptr;
   check_cuda(api_, api_.upload(to.memory.data(), layer.packed_.get(), layer.bytes_, copies_),
              "streamed experts");
   to.holds = &layer;

@@ -158,16 +158,25 @@ class DeviceAttention {
     const CudaSequence& s = args_.sequences[tile.sequence];
     const size_t rep = a_.heads / a_.kv_heads,
                  heads = rep - first_head < kTileQueries ? rep - first_head : kTileQueries;
-    sequence_ = &s, position_ = s.position + tile.first, tokens_ = tile.count;
-    row_ = s.first_row + tile.first, kv_head_ = kv_head;
-    head_ = kv_head * rep + first_head, heads_ = heads, queries_ = tokens_ * heads;
+    sequence_ = &s;
+    position_ = s.position + tile.first;
+    tokens_ = tile.count;
+    row_ = s.first_row + tile.first;
+    kv_head_ = kv_head;
+    head_ = kv_head * rep + first_head;
+    heads_ = heads;
+    queries_ = tokens_ * heads;
     const size_t blocks = blocks_at_once(a_);
-    q_ = reinterpret_cast<TileNumbers*>(shared), s_ = q_ + a_.key_dim;
+    q_ = reinterpret_cast<TileNumbers*>(shared);
+    s_ = q_ + a_.key_dim;
     sums_ = s_ + blocks * kKeyBlock;
     out_ = reinterpret_cast<float*>(sums_ + blocks * a_.value_dim);
-    all_ = out_ + kTileQueries * a_.value_dim, keep_ = all_ + kTileQueries * a_.value_dim;
-    best_ = keep_ + blocks * kTileQueries, total_ = best_ + kTileQueries;
-    all_best_ = total_ + kTileQueries, all_total_ = all_best_ + kTileQueries;
+    all_ = out_ + kTileQueries * a_.value_dim;
+    keep_ = all_ + kTileQueries * a_.value_dim;
+    best_ = keep_ + blocks * kTileQueries;
+    total_ = best_ + kTileQueries;
+    all_best_ = total_ + kTileQueries;
+    all_total_ = all_best_ + kTileQueries;
     const size_t oldest = oldest_seen(position_), newest = position_ + tokens_ - 1;
     const size_t first = oldest / kDeviceSegment, last = newest / kDeviceSegment;
     if (partials != nullptr && (segment < first || segment > last)) return;
@@ -176,8 +185,10 @@ class DeviceAttention {
       run_segment(segment);
       return keep_partials(partials, segment);
     }
-    for (size_t i = lanes_.lane(); i < queries_; i += lanes_.lanes())
-      all_best_[i] = masked(), all_total_[i] = 0.0f;
+    for (size_t i = lanes_.lane(); i < queries_; i += lanes_.lanes()) {
+      all_best_[i] = masked();
+      all_total_[i] = 0.0f;
+    }
     for (size_t i = first; i <= last; ++i) {
       run_segment(i);
       for (size_t r = 0; r < queries_; ++r)
@@ -191,10 +202,16 @@ class DeviceAttention {
   // Merges the segments of one query of the step in order; `shared`: value_dim floats and two more.
   MOEBIUS_ALWAYS_INLINE void merge_segments(const CudaSequence& s, size_t token, size_t head,
                                             const float* partials, float* shared) {
-    position_ = s.position + token, row_ = s.first_row + token, head_ = head, heads_ = 1;
+    position_ = s.position + token;
+    row_ = s.first_row + token;
+    head_ = head;
+    heads_ = 1;
     const size_t first = oldest_seen(position_) / kDeviceSegment, last = position_ / kDeviceSegment;
     float *best = shared + a_.value_dim, *total = best + 1;
-    if (lanes_.lane() == 0) *best = masked(), *total = 0.0f;
+    if (lanes_.lane() == 0) {
+      *best = masked();
+      *total = 0.0f;
+    }
     lanes_.sync();
     for (size_t i = first; i <= last; ++i) {
       const float* p =
@@ -277,7 +294,10 @@ class DeviceAttention {
         if (lanes_.in_group() == 0) keep_[b * kTileQueries + r] = keep;
       }
       lanes_.sync_group();
-      if (lanes_.in_group() == 0) best_[r] = best, total_[r] = total;
+      if (lanes_.in_group() == 0) {
+        best_[r] = best;
+        total_[r] = total;
+      }
     }
     lanes_.sync();
     for (size_t i = lanes_.lane(); i < count * a_.value_dim; i += lanes_.lanes())
@@ -381,7 +401,8 @@ class DeviceAttention {
         s(i) = s(i) * kv_.scales(head_of_block(block))[kKeyBlock + i];
       s(i) = to_numbers(a_.type, s(i));
     }
-    best = top, total = total * keep + sum;
+    best = top;
+    total = total * keep + sum;
     return keep;
   }
 
@@ -393,13 +414,19 @@ class DeviceAttention {
     const float had = best, had_total = total;
     lanes_.sync();
     if (had == masked() && had_total == 0.0f) {
-      if (lanes_.lane() == 0) best = part_best, total = part_total;
+      if (lanes_.lane() == 0) {
+        best = part_best;
+        total = part_total;
+      }
       for (size_t d = lanes_.lane(); d < a_.value_dim; d += lanes_.lanes()) out[d] = part[d];
       return;
     }
     const float top = part_best > had ? part_best : had;
     const float before = exp_minus(had, top), now = exp_minus(part_best, top);
-    if (lanes_.lane() == 0) best = top, total = had_total * before + part_total * now;
+    if (lanes_.lane() == 0) {
+      best = top;
+      total = had_total * before + part_total * now;
+    }
     for (size_t d = lanes_.lane(); d < a_.value_dim; d += lanes_.lanes()) {
       const float added = part[d] * now;
       out[d] = (out[d] * before) + added;
@@ -413,7 +440,10 @@ class DeviceAttention {
                          partial_floats(a_);
       for (size_t d = lanes_.lane(); d < a_.value_dim; d += lanes_.lanes())
         p[d] = out_[r * a_.value_dim + d];
-      if (lanes_.lane() == 0) p[a_.value_dim] = best_[r], p[a_.value_dim + 1] = total_[r];
+      if (lanes_.lane() == 0) {
+        p[a_.value_dim] = best_[r];
+        p[a_.value_dim + 1] = total_[r];
+      }
     }
   }
 

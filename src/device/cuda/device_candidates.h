@@ -45,11 +45,17 @@ inline CudaFound find_candidates(const float* row, const CandidateNeed& need, si
   CudaFound found{0.0, -std::numeric_limits<float>::infinity(), 0};
   uint32_t first = 0;
   for (uint32_t i = 0; i < need.vocab; ++i)
-    if (is_logit(row[i]) && row[i] > found.top) found.top = row[i], first = i;
+    if (is_logit(row[i]) && row[i] > found.top) {
+      found.top = row[i];
+      first = i;
+    }
   if (!is_logit(found.top)) return found;
   if (need.rate == 0.0f) {
     found.count = 1;
-    if (most > 0) ids[0] = static_cast<int32_t>(first), logits[0] = found.top;
+    if (most > 0) {
+      ids[0] = static_cast<int32_t>(first);
+      logits[0] = found.top;
+    }
     return found;
   }
   uint32_t counts[kCandidateBuckets] = {};
@@ -58,7 +64,9 @@ inline CudaFound find_candidates(const float* row, const CandidateNeed& need, si
     if (!is_logit(row[i])) continue;
     const auto w = static_cast<double>(token_weight_f32(row[i], found.top, need.rate, need.grid));
     const uint32_t b = candidate_bucket(row[i], found.top, need.rate);
-    ++counts[b], weights[b] += w, found.total += w;
+    ++counts[b];
+    weights[b] += w;
+    found.total += w;
   }
   const uint32_t last = last_candidate_bucket(need, counts, weights, found.total);
   const auto is_candidate = [&](float x) {
@@ -68,7 +76,10 @@ inline CudaFound find_candidates(const float* row, const CandidateNeed& need, si
   if (found.count > most) return found;
   size_t n = 0;
   for (uint32_t i = 0; i < need.vocab; ++i)
-    if (is_candidate(row[i])) ids[n] = static_cast<int32_t>(i), logits[n++] = row[i];
+    if (is_candidate(row[i])) {
+      ids[n] = static_cast<int32_t>(i);
+      logits[n++] = row[i];
+    }
   return found;
 }
 

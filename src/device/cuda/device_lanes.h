@@ -97,8 +97,10 @@ MOEBIUS_ALWAYS_INLINE void eight_at(const void* p, XType type, size_t i, float (
   if (type == XType::kF32) {
     const auto* from = reinterpret_cast<const SixteenBytes*>(static_cast<const float*>(p) + i);
     const SixteenBytes a = from[0], b = from[1];
-    for (int j = 0; j < 4; ++j)
-      v[j] = f32_from_bits(a.word[j]), v[4 + j] = f32_from_bits(b.word[j]);
+    for (int j = 0; j < 4; ++j) {
+      v[j] = f32_from_bits(a.word[j]);
+      v[4 + j] = f32_from_bits(b.word[j]);
+    }
     return;
   }
   const SixteenBytes a =
@@ -111,9 +113,13 @@ MOEBIUS_ALWAYS_INLINE void eight_at(const void* p, XType type, size_t i, float (
 MOEBIUS_ALWAYS_INLINE void put_eight_at(void* p, XType type, size_t i, const float (&v)[8]) {
   SixteenBytes a, b;
   if (type == XType::kF32) {
-    for (int j = 0; j < 4; ++j) a.word[j] = f32_bits(v[j]), b.word[j] = f32_bits(v[4 + j]);
+    for (int j = 0; j < 4; ++j) {
+      a.word[j] = f32_bits(v[j]);
+      b.word[j] = f32_bits(v[4 + j]);
+    }
     auto* to = reinterpret_cast<SixteenBytes*>(static_cast<float*>(p) + i);
-    to[0] = a, to[1] = b;
+    to[0] = a;
+    to[1] = b;
     return;
   }
   const auto bits = [&](float x) -> uint32_t {

@@ -51,8 +51,11 @@ class RowRouter {
       : r_(r), lanes_(lanes), logits_(logits) {
     n_ = static_cast<int>(r.spec.experts + r.spec.zero_experts);
     k_ = static_cast<int>(r.spec.top_k);
-    scores_ = scratch, choice_ = scores_ + n_, groups_ = choice_ + n_;
-    sums_ = groups_ + r.spec.groups, weights_ = sums_ + 8;
+    scores_ = scratch;
+    choice_ = scores_ + n_;
+    groups_ = choice_ + n_;
+    sums_ = groups_ + r.spec.groups;
+    weights_ = sums_ + 8;
     ids_ = reinterpret_cast<int32_t*>(weights_ + k_);
   }
 
@@ -214,7 +217,8 @@ class RowRouter {
         if ((top - scores_[i]) / size > 2.0f * r_.spec.jitter_epsilon) continue;
         total += exp_f32(scores_[i] - top);
       }
-      ids_[j] = best, weights_[j] = 1.0f / total;
+      ids_[j] = best;
+      weights_[j] = 1.0f / total;
     }
   }
 
@@ -231,7 +235,8 @@ class RowRouter {
           id = static_cast<int32_t>(last);
           break;
         }
-      ids_[j] = id, weights_[j] = 1.0f / static_cast<float>(k_);
+      ids_[j] = id;
+      weights_[j] = 1.0f / static_cast<float>(k_);
     }
   }
 
@@ -242,7 +247,8 @@ class RowRouter {
       int at = i;
       for (; at > 0 && is_before(p, {weights_[at - 1], ids_[at - 1]}); --at)
         weights_[at] = weights_[at - 1], ids_[at] = ids_[at - 1];
-      weights_[at] = p.score, ids_[at] = p.id;
+      weights_[at] = p.score;
+      ids_[at] = p.id;
     }
     float total = 1.0f;
     const bool renormalize = spec.renormalize && !spec.softmax_after_topk;
@@ -262,9 +268,11 @@ class RowRouter {
         if (spec.per_expert_scale) w = w * r_.expert_scale[id];
       } else {
         zero += w;
-        id = -1, w = 0.0f;
+        id = -1;
+        w = 0.0f;
       }
-      ids[j] = id, weights[j] = w;
+      ids[j] = id;
+      weights[j] = w;
     }
     if (zero_weight != nullptr) *zero_weight = zero;
     for (size_t j = 0; j < spec.shared_slots; ++j) {

@@ -82,9 +82,11 @@ class DeviceRow {
             v.step, v.heads, v.width != 0 ? v.width : p_.cols[v.operand]};
     if (part_.operand == UINT32_MAX) return to;
     if (to.heads > 1) {
-      to.at += part_.head * to.step, to.heads = 1;
+      to.at += part_.head * to.step;
+      to.heads = 1;
     } else {
-      to.width /= part_.heads, to.at += part_.head * to.width;
+      to.width /= part_.heads;
+      to.at += part_.head * to.width;
     }
     return to;
   }

@@ -46,7 +46,8 @@ struct MeasuredRows {
 inline StreamTimes stream_times(MeasuredRows few, MeasuredRows many, double each, double sent,
                                 MeasuredRows gpu) {
   StreamTimes t;
-  t.each = each, t.sent = sent;
+  t.each = each;
+  t.sent = sent;
   t.gpu_row = gpu.seconds / static_cast<double>(std::max<size_t>(1, gpu.rows));
   const auto n = static_cast<double>(few.rows), m = static_cast<double>(many.rows);
   const double whole = t.met(n) * m - t.met(m) * n;

@@ -96,13 +96,15 @@ inline bool is_usual_norm(const CudaRowProgram* programs, size_t count, UsualNor
       (n > 2 && !is(0, RowOpKind::kNorm)))
     return false;
   const Listed& last = steps[n - 1];
-  to.type = last.program->type, to.cols = width_of(*last.program, last.op->y);
+  to.type = last.program->type;
+  to.cols = width_of(*last.program, last.op->y);
   if (to.cols == 0 || to.cols % 8 != 0 || to.cols > kUsualMost) return false;
   for (size_t i = 0; i < n; ++i)
     if (width_of(*steps[i].program, steps[i].op->y) != to.cols ||
         width_of(*steps[i].program, steps[i].op->x) != to.cols || steps[i].program->type != to.type)
       return false;
-  to.h = stretch(*last.program, last.op->x), to.a = stretch(*last.program, last.op->y);
+  to.h = stretch(*last.program, last.op->x);
+  to.a = stretch(*last.program, last.op->y);
   if (to.h.data == nullptr || to.a.data == nullptr || !norm_of(*last.op, to.of_h)) return false;
   if (n == 1) return true;
   const Listed& sum = steps[n - 2];
@@ -118,7 +120,9 @@ inline bool is_usual_norm(const CudaRowProgram* programs, size_t count, UsualNor
 inline bool is_usual_heads(const CudaRowProgram& p, UsualHeads& to) {
   using namespace usual_detail;
   to = {};
-  to.type = p.type, to.tables = p.tables, to.table_cols = p.table_cols;
+  to.type = p.type;
+  to.tables = p.tables;
+  to.table_cols = p.table_cols;
   uint32_t columns[3] = {}, operand[3] = {}, n = 0, half = 0;
   const auto find = [&](uint32_t o) {
     uint32_t i = 0;
@@ -138,8 +142,12 @@ inline bool is_usual_heads(const CudaRowProgram& p, UsualHeads& to) {
             width_of(p, op.x) != width_of(p, op.y) ||
             (to.from.data != nullptr && !same(to.from, whole)))
           return false;
-        to.from = whole, operand[n] = op.y.operand, columns[n] = width_of(p, op.y);
-        to.of[n].to = y, to.of[n].column = op.x.at, ++n;
+        to.from = whole;
+        operand[n] = op.y.operand;
+        columns[n] = width_of(p, op.y);
+        to.of[n].to = y;
+        to.of[n].column = op.x.at;
+        ++n;
         break;
       }
       case RowOpKind::kNorm: {
@@ -149,7 +157,8 @@ inline bool is_usual_heads(const CudaRowProgram& p, UsualHeads& to) {
             op.y.heads * op.y.width != columns[i] || (to.width != 0 && to.width != op.y.width) ||
             !norm_of(op, to.of[i].norm))
           return false;
-        to.width = op.y.width, to.of[i].normed = true;
+        to.width = op.y.width;
+        to.of[i].normed = true;
         break;
       }
       case RowOpKind::kRotate: {
@@ -158,7 +167,10 @@ inline bool is_usual_heads(const CudaRowProgram& p, UsualHeads& to) {
             (half != 0 && (half != op.half || to.table != op.table)) ||
             (to.width != 0 && to.width != op.y.step))
           return false;
-        half = op.half, to.table = op.table, to.width = op.y.step, to.of[i].turned = true;
+        half = op.half;
+        to.table = op.table;
+        to.width = op.y.step;
+        to.of[i].turned = true;
         break;
       }
       default:

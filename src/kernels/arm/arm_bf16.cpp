@@ -47,14 +47,17 @@ struct Product {
     t.a = a.panel + 4 * pair * s.K_padded;
     t.w = a.w->data + n / kNr * s.stride();
     t.extras = s.scale_bytes != 0 ? t.w + s.code_bytes : nullptr;
-    t.groups = s.groups, t.steps = s.group_k / kKr;
+    t.groups = s.groups;
+    t.steps = s.group_k / kKr;
     t.w_group = t.extras_group = s.group_bytes();
     t.zeros_at = s.zero_bytes != 0 ? s.scale_bytes : 0;
     t.flags_at = s.scale_bytes + s.zero_bytes;
     if (s.row_groups)
       t.row_groups = reinterpret_cast<const float*>(a.panel + l.group_factors) + 4 * pair;
     t.row_groups_stride = 4 * l.pairs;
-    t.bf16 = s.bf16, t.factor = factor, t.dense = s.dense;
+    t.bf16 = s.bf16;
+    t.factor = factor;
+    t.dense = s.dense;
     return t;
   }
   template <int P>
@@ -80,9 +83,11 @@ struct Product {
   // Returns the values that all tiles of a chunk share.
   Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
-    t.groups = c.groups, t.steps = c.steps;
+    t.groups = c.groups;
+    t.steps = c.steps;
     if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
-    t.extras_group = 64, t.flags_group = s.group_bytes();
+    t.extras_group = 64;
+    t.flags_group = s.group_bytes();
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
     return t;
   }
@@ -273,7 +278,8 @@ struct Gemm : Product<kGrouped> {
         c.groups = kGrouped ? (k1 - c.k0) / s.group_k : 1;
         c.steps = kGrouped ? s.group_k / kKr : (k1 - c.k0) / kKr;
         c.bytes = kGrouped ? c.groups * s.group_bytes() : c.steps * s.step_bytes;
-        c.first = i == 0, c.last = i + 1 == c.b.chunks;
+        c.first = i == 0;
+        c.last = i + 1 == c.b.chunks;
         for (size_t j = 0; n + j * kNr < end; ++j)
           expand(c, n + j * kNr, c.codes + j * c.b.codes, c.extras + j * c.b.extras);
         this->multiply_chunk(c, n, end);

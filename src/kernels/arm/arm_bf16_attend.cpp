@@ -85,7 +85,8 @@ struct Attend {
   explicit Attend(const AttendArgs& args)
       : a(args), dk(args.keys->K), dv(args.values->N), next(args.next) {
     auto* scales = reinterpret_cast<float*>(args.scratch + kScratch);
-    key_scales = scales, value_scales = scales + 2 * kKeys;
+    key_scales = scales;
+    value_scales = scales + 2 * kKeys;
     if constexpr (kCodes)
       for (const float* from : {args.key_scales, args.value_scales})
         for (size_t k = 0; k < kKeys; k += 2, scales += 4)
@@ -273,7 +274,8 @@ struct Attend {
       if (a.seen != nullptr) mask(t.first + i, s, p.top);
       softmax(s, p, t.shares + 16 * i, 16 * t.size);
       for (size_t r = 0; r < p.rows; ++r) {
-        a.best[row + r] = p.best[r], a.total[row + r] = p.total[r];
+        a.best[row + r] = p.best[r];
+        a.total[row + r] = p.total[r];
         t.kept = t.kept && p.keep[r] == 1.0f;
       }
     }
@@ -393,8 +395,10 @@ struct Attend {
   }
 
   void begin_tile(TileOfRows& t, size_t first, size_t size, size_t place) const {
-    t.first = first, t.size = size;
-    t.q = a.q + 4 * first * dk, t.out = a.out + 2 * first * dv;
+    t.first = first;
+    t.size = size;
+    t.q = a.q + 4 * first * dk;
+    t.out = a.out + 2 * first * dv;
     t.scores = reinterpret_cast<float*>(a.scratch + place * kScores);
     t.shares = a.scratch + kTogether * kScores + place * kShares;
     const auto* raised = reinterpret_cast<const float*>(a.q + 4 * ((a.M + 1) / 2) * dk);
@@ -404,7 +408,9 @@ struct Attend {
       p.rows = a.M - row < 2 ? 1 : 2;
       for (size_t r = 0; r < 2; ++r) {
         const size_t m = row + (r < p.rows ? r : 0);
-        p.best[r] = a.best[m], p.total[r] = a.total[m], p.raised[r] = raised[row + r];
+        p.best[r] = a.best[m];
+        p.total[r] = a.total[m];
+        p.raised[r] = raised[row + r];
       }
       for (float& top : p.top) top = f32_from_bits(0xFF800000u);
     }

@@ -57,7 +57,8 @@ struct Nibbles {
   Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
   [[gnu::always_inline]] inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl1q_u8(lower, index), hi = vqtbl1q_u8(upper, index);
-    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+    b0 = vzip1q_u8(lo, hi);
+    b1 = vzip2q_u8(lo, hi);
   }
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
     const uint8x16_t v = vld1q_u8(p);
@@ -69,12 +70,15 @@ struct NibblesZero {
   static constexpr size_t kStep = 64, kPair = 16;
   uint8x16x2_t lower, upper;
   NibblesZero() {
-    lower.val[0] = vld1q_u8(kIntZeroTable.lower), lower.val[1] = vld1q_u8(kIntZeroTable.lower + 16);
-    upper.val[0] = vld1q_u8(kIntZeroTable.upper), upper.val[1] = vld1q_u8(kIntZeroTable.upper + 16);
+    lower.val[0] = vld1q_u8(kIntZeroTable.lower);
+    lower.val[1] = vld1q_u8(kIntZeroTable.lower + 16);
+    upper.val[0] = vld1q_u8(kIntZeroTable.upper);
+    upper.val[1] = vld1q_u8(kIntZeroTable.upper + 16);
   }
   [[gnu::always_inline]] inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl2q_u8(lower, index), hi = vqtbl2q_u8(upper, index);
-    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+    b0 = vzip1q_u8(lo, hi);
+    b1 = vzip2q_u8(lo, hi);
   }
   // Decodes with zero points: code - 8 - zero is table entry code + (7 - zero).
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t zeros,
@@ -121,7 +125,8 @@ struct Fp8 {
       const uint8x16_t t = vqtbx1q_u8(vaddq_u8(size, vdupq_n_u8(0x18)), table, size);
       const uint8x16_t lower = vshlq_n_u8(t, 4),
                        upper = vsraq_n_u8(vandq_u8(v, vdupq_n_u8(0x80)), t, 4);
-      b[2 * h] = vzip1q_u8(lower, upper), b[2 * h + 1] = vzip2q_u8(lower, upper);
+      b[2 * h] = vzip1q_u8(lower, upper);
+      b[2 * h + 1] = vzip2q_u8(lower, upper);
     }
   }
 };
@@ -179,10 +184,15 @@ struct Operands {
     lo = vreinterpretq_f32_u8(vld1q_u8(p));
     hi = vreinterpretq_f32_u8(vld1q_u8(p + 16));
   }
-  if (factor != 1.0f) lo = vmulq_n_f32(lo, factor), hi = vmulq_n_f32(hi, factor);
+  if (factor != 1.0f) {
+    lo = vmulq_n_f32(lo, factor);
+    hi = vmulq_n_f32(hi, factor);
+  }
   const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
-  s[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l)), s[1] = vreinterpretq_f32_f64(vzip2q_f64(l, l));
-  s[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h)), s[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
+  s[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l));
+  s[1] = vreinterpretq_f32_f64(vzip2q_f64(l, l));
+  s[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h));
+  s[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
 }
 
 // --- the loop nest ---

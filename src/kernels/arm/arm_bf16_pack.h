@@ -196,7 +196,8 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
     scales[i] = scale_at(w, rows.at[i] + column);
     const unsigned found = fp8 && !subnormals ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
-    nan = nan || (found & 1) != 0, small = small || (found & 2) != 0;
+    nan = nan || (found & 1) != 0;
+    small = small || (found & 2) != 0;
     // 8 times a scale must not overflow
     plain = plain && scales[i] < 16.0f && scales[i] > -16.0f;
   }
@@ -329,7 +330,8 @@ class PanelPacker : Panel<Shape> {
         Seen seen;
         return put_steps<decltype(codec)>(r, (k1 - k) / kKr, out, seen);
       });
-      k += steps * kKr, out += steps * s_.step_bytes;
+      k += steps * kKr;
+      out += steps * s_.step_bytes;
     }
     pack_codes(a_, s_, n_, k, end, out);
     pack_extras(a_, s_, n_, g, rows_, {}, group(g) + s_.code_bytes);

@@ -129,15 +129,19 @@ struct Gemm {
   [[gnu::always_inline]] static void floats(const int32x4_t (&acc)[2], bool by_start,
                                             float32x4_t (&d)[2]) {
     if constexpr (kBytes) {
-      d[0] = vcvtq_f32_s32(acc[0]), d[1] = vcvtq_f32_s32(acc[1]);
+      d[0] = vcvtq_f32_s32(acc[0]);
+      d[1] = vcvtq_f32_s32(acc[1]);
     } else if constexpr (kFp4) {
-      d[0] = floats_from(acc[0], kQuarters), d[1] = floats_from(acc[1], kQuarters);
+      d[0] = floats_from(acc[0], kQuarters);
+      d[1] = floats_from(acc[1], kQuarters);
     } else {
       const int32x4_t upper = vsubq_s32(acc[1], acc[0]);
       if (by_start) {
-        d[0] = floats_from(acc[0], kOnes), d[1] = floats_from(upper, kSixteenths);
+        d[0] = floats_from(acc[0], kOnes);
+        d[1] = floats_from(upper, kSixteenths);
       } else {
-        d[0] = vcvtq_f32_s32(acc[0]), d[1] = vcvtq_n_f32_s32(upper, 4);
+        d[0] = vcvtq_f32_s32(acc[0]);
+        d[1] = vcvtq_n_f32_s32(upper, 4);
       }
     }
   }
@@ -148,7 +152,8 @@ struct Gemm {
       c[0] = vreinterpretq_f32_u32(vshlq_n_u32(both, 16));
       c[1] = vreinterpretq_f32_u32(vandq_u32(both, k.upper));
     } else {
-      c[0] = vreinterpretq_f32_u8(vld1q_u8(p)), c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
+      c[0] = vreinterpretq_f32_u8(vld1q_u8(p));
+      c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
     }
   }
 
@@ -170,7 +175,8 @@ struct Gemm {
       const auto step = [&]() __attribute__((always_inline)) {
         MOEBIUS_UNROLL for (int u = 0; u < S; ++u)
             sixteen<R>(x, w + static_cast<size_t>(u) * stream, k, acc[u]);
-        x += kKr * padded(R), w += kStep;
+        x += kKr * padded(R);
+        w += kStep;
       };
       if constexpr (kSteps != 0) {
         MOEBIUS_UNROLL for (int i = 0; i < kSteps; ++i) step();
@@ -210,7 +216,10 @@ struct Gemm {
     const size_t count = a.n1 - n < kNr ? a.n1 - n : kNr;
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r, y += a.ldy) {
       float32x4_t lo = vmulq_n_f32(f[r][0], scale[r]), hi = vmulq_n_f32(f[r][1], scale[r]);
-      if (kFp4) lo = with_scale(lo, G), hi = with_scale(hi, G);
+      if (kFp4) {
+        lo = with_scale(lo, G);
+        hi = with_scale(hi, G);
+      }
       if (count == kNr) {
         vst1q_f32(y, lo);
         vst1q_f32(y + 4, hi);

@@ -117,7 +117,8 @@ struct Fp8 : Fp8InF32 {
   [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
     Begun b;
 #ifdef __clang__  // clang has no asm operands that are pairs of registers
-    b.val[0] = vqtbl1q_u8(upper, vandq_u8(codes, nibble)), b.val[1] = vandq_u8(codes, lower);
+    b.val[0] = vqtbl1q_u8(upper, vandq_u8(codes, nibble));
+    b.val[1] = vandq_u8(codes, lower);
 #else
     asm volatile(
         "and %S0.16b, %1.16b, %2.16b\n\t"
@@ -372,7 +373,10 @@ struct Product {
       const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
                    end = group_end < k1 ? group_end : k1, inputs = end - k;
       const float_tiles::Operands o = {x, block, inputs / kKr, next.at, next.stride};
-      next.at += o.count * next.stride, x += inputs * kTile, block += inputs * 8, k = end;
+      next.at += o.count * next.stride;
+      x += inputs * kTile;
+      block += inputs * 8;
+      k = end;
       float32x4_t sum[kTile][2];
       if (inputs == s.group_k) {
         float_tiles::whole(o, sum);

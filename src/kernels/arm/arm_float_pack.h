@@ -276,9 +276,13 @@ inline void make_row_panel(const RowPanelArgs& a) {
         for (size_t k = 0; k < p.K; ++k) to[k] = x[k] * larger_by;
       } else if (step >= 4 && a.w->columns == nullptr) {
         const size_t last = m % 4;
-        four[last] = x, four_by[last] = larger_by;
+        four[last] = x;
+        four_by[last] = larger_by;
         if (last == 3 || m + 1 == a.M) {  // missing rows of the tile are not read
-          for (size_t i = last + 1; i < 4; ++i) four[i] = x, four_by[i] = 0.0f;
+          for (size_t i = last + 1; i < 4; ++i) {
+            four[i] = x;
+            four_by[i] = 0.0f;
+          }
           put_four(four, four_by, p.K, s.K_padded, to - last, step);
         }
       } else {

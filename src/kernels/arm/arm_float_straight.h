@@ -63,16 +63,20 @@ template <int kBytes>
 [[gnu::always_inline]] inline void transpose_two(uint8x16_t& a, uint8x16_t& b) {
   const uint8x16_t x = a, y = b;
   if constexpr (kBytes == 1) {
-    a = vtrn1q_u8(x, y), b = vtrn2q_u8(x, y);
+    a = vtrn1q_u8(x, y);
+    b = vtrn2q_u8(x, y);
   } else if constexpr (kBytes == 2) {
     const uint16x8_t u = vreinterpretq_u16_u8(x), v = vreinterpretq_u16_u8(y);
-    a = vreinterpretq_u8_u16(vtrn1q_u16(u, v)), b = vreinterpretq_u8_u16(vtrn2q_u16(u, v));
+    a = vreinterpretq_u8_u16(vtrn1q_u16(u, v));
+    b = vreinterpretq_u8_u16(vtrn2q_u16(u, v));
   } else if constexpr (kBytes == 4) {
     const uint32x4_t u = vreinterpretq_u32_u8(x), v = vreinterpretq_u32_u8(y);
-    a = vreinterpretq_u8_u32(vtrn1q_u32(u, v)), b = vreinterpretq_u8_u32(vtrn2q_u32(u, v));
+    a = vreinterpretq_u8_u32(vtrn1q_u32(u, v));
+    b = vreinterpretq_u8_u32(vtrn2q_u32(u, v));
   } else {
     const uint64x2_t u = vreinterpretq_u64_u8(x), v = vreinterpretq_u64_u8(y);
-    a = vreinterpretq_u8_u64(vzip1q_u64(u, v)), b = vreinterpretq_u8_u64(vzip2q_u64(u, v));
+    a = vreinterpretq_u8_u64(vzip1q_u64(u, v));
+    b = vreinterpretq_u8_u64(vzip2q_u64(u, v));
   }
 }
 // Transposes pairs of vectors that are `apart` vectors from each other.
@@ -114,9 +118,11 @@ class PanelRows {
             __builtin_prefetch(r.next_ + line, 0, 2);
         put_block<Codec>(r.lines_ + 32 * (r.at_ + i), out, all);
       }
-      r.at_ += some, count -= some;
+      r.at_ += some;
+      count -= some;
     }
-    *this = r, seen = all;
+    *this = r;
+    seen = all;
   }
 
  private:
@@ -134,7 +140,8 @@ class PanelRows {
     const size_t first = read_ + kBlocks <= blocks_ ? read_ : blocks_ - kBlocks;
     const size_t within = reinterpret_cast<uintptr_t>(rows_ + kBlock * first) % 64 / kBlock;
     end_ = first + kBlocks < blocks_ ? kBlocks - within : kBlocks;
-    at_ = read_ - first, read_ = first + end_;
+    at_ = read_ - first;
+    read_ = first + end_;
     for (size_t i = 0; i < 16; i += 2) {  // lines [two vectors][block]
       uint8x16_t v[16];
       MOEBIUS_UNROLL for (size_t j = 0; j < 8; ++j) {

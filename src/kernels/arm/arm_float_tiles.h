@@ -133,10 +133,22 @@ struct Operands {
         "=w"(d11), "=w"(d12), "=w"(d13), "=w"(d14), "=w"(d15)
       : [s] "r"(o.stride)
       : "cc", "memory", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23");
-  dot[0][0] = d0, dot[0][1] = d1, dot[1][0] = d2, dot[1][1] = d3;
-  dot[2][0] = d4, dot[2][1] = d5, dot[3][0] = d6, dot[3][1] = d7;
-  dot[4][0] = d8, dot[4][1] = d9, dot[5][0] = d10, dot[5][1] = d11;
-  dot[6][0] = d12, dot[6][1] = d13, dot[7][0] = d14, dot[7][1] = d15;
+  dot[0][0] = d0;
+  dot[0][1] = d1;
+  dot[1][0] = d2;
+  dot[1][1] = d3;
+  dot[2][0] = d4;
+  dot[2][1] = d5;
+  dot[3][0] = d6;
+  dot[3][1] = d7;
+  dot[4][0] = d8;
+  dot[4][1] = d9;
+  dot[5][0] = d10;
+  dot[5][1] = d11;
+  dot[6][0] = d12;
+  dot[6][1] = d13;
+  dot[7][0] = d14;
+  dot[7][1] = d15;
 }
 
 }  // namespace float_tiles

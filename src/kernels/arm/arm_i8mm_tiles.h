@@ -96,9 +96,18 @@ template <int kShift>
   } else {
     MOEBIUS_GROUPED_6X8(MOEBIUS_I8MM_GROUPED_ZERO_12, MOEBIUS_I8MM_GROUPED_ZERO_END_12_16);
   }
-  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
-  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
-  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
+  f[0][0] = f0;
+  f[0][1] = f1;
+  f[0][2] = f2;
+  f[0][3] = f3;
+  f[1][0] = f4;
+  f[1][1] = f5;
+  f[1][2] = f6;
+  f[1][3] = f7;
+  f[2][0] = f8;
+  f[2][1] = f9;
+  f[2][2] = f10;
+  f[2][3] = f11;
 }
 
 // Computes 4 rows x 8 outputs: the remainder of a number of rows that 6 does not divide.
@@ -144,9 +153,18 @@ template <int kShift>
       : [steps] "r"(steps), [gap] "r"(gap), [f] "r"(begin), [r_next] "r"(row_next),
         [magic] "r"(0x4A400000u)
       : MOEBIUS_SUM_VECTORS, "cc", "memory");
-  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
-  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
-  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
+  f[0][0] = f0;
+  f[0][1] = f1;
+  f[0][2] = f2;
+  f[0][3] = f3;
+  f[1][0] = f4;
+  f[1][1] = f5;
+  f[1][2] = f6;
+  f[1][3] = f7;
+  f[2][0] = f8;
+  f[2][1] = f9;
+  f[2][2] = f10;
+  f[2][3] = f11;
 }
 
 // --- 8 or 6 rows x 12 outputs, one group ---

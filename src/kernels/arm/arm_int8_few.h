@@ -69,15 +69,18 @@ struct FewRows {
     t.a = a.panel + 2 * pair * s.K_padded;
     t.w = panel(n);
     t.extras = t.w + s.code_bytes;
-    t.groups = s.groups, t.steps = s.group_k / kKr;
+    t.groups = s.groups;
+    t.steps = s.group_k / kKr;
     t.w_group = t.extras_group = s.group_bytes();
-    t.zeros_at = s.scale_bytes, t.sums_at = s.scale_bytes + s.zero_bytes;
+    t.zeros_at = s.scale_bytes;
+    t.sums_at = s.scale_bytes + s.zero_bytes;
     t.sums =
         s.zero_bytes != 0 ? reinterpret_cast<const int32_t*>(a.panel + l.sums) + 4 * pair : nullptr;
     t.sums_group = 4 * l.pairs;
     t.row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros) + 4 * pair;
     t.row_scales = reinterpret_cast<const float*>(a.panel + l.group_scales) + 4 * pair;
-    t.bf16 = s.bf16, t.factor = factor;
+    t.bf16 = s.bf16;
+    t.factor = factor;
     return t;
   }
 

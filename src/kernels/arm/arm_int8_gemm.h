@@ -46,7 +46,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     MOEBIUS_UNROLL for (int j = 0; j < 6; ++j) scales[j] =
         kFirst ? (j < 4 ? first[j % 4] : second[j % 4])
                : (j < 2 ? first[(j + 2) % 4] : second[(j + 2) % 4]);
-    left += k0 * (kNr / 2), right += k0 * (kNr / 2);
+    left += k0 * (kNr / 2);
+    right += k0 * (kNr / 2);
     for (size_t i = 0; i < steps; ++i, left += 64, right += 64, to += 192) {
       if constexpr (kFirst) {
         expand_pairs<4>(left, to);
@@ -181,10 +182,12 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   template <class Codec>
   Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
-    t.groups = c.groups, t.steps = c.steps;
+    t.groups = c.groups;
+    t.steps = c.steps;
     if (!s.bytes) t.w_group = kNr * s.group_k;
     t.extras_group = c.b.extras / c.b.chunk_groups;
-    t.zeros_at = 64, t.sums_at = s.zero_bytes != 0 ? 128 : 64;
+    t.zeros_at = 64;
+    t.sums_at = s.zero_bytes != 0 ? 128 : 64;
     if (t.sums != nullptr) t.sums += c.g0 * t.sums_group;
     if (kFix == kRowScales) t.row_scales += c.g0 * t.sums_group;
     return t;
@@ -277,7 +280,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
         c.g0 = kGrouped ? c.k0 / s.group_k : 0;
         c.groups = kGrouped ? (k1 - c.k0) / s.group_k : 1;
         c.steps = kGrouped ? s.group_k / kKr : (k1 - c.k0) / kKr;
-        c.first = i == 0, c.last = i + 1 == c.b.chunks;
+        c.first = i == 0;
+        c.last = i + 1 == c.b.chunks;
         chunk<Codec>(c, n, end);
       }
     }

@@ -97,7 +97,10 @@ template <int kShift>
     s[0] = vreinterpretq_f32_u8(vld1q_u8(p));
     s[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
   }
-  if (factor != 1.0f) s[0] = vmulq_n_f32(s[0], factor), s[1] = vmulq_n_f32(s[1], factor);
+  if (factor != 1.0f) {
+    s[0] = vmulq_n_f32(s[0], factor);
+    s[1] = vmulq_n_f32(s[1], factor);
+  }
 }
 [[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
                                                float32x4_t (&s)[4]) {

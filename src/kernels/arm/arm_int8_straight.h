@@ -97,7 +97,8 @@ struct NibbleCodec {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
       const uint8x16_t o = Reader::template two<kSums>(r.row(2 * j), 2 * j, sums),
                        p = Reader::template two<kSums>(r.row(2 * j + 1), 2 * j + 1, sums);
-      first[j] = low_halves(o, p), second[j] = high_halves(o, p);
+      first[j] = low_halves(o, p);
+      second[j] = high_halves(o, p);
     }
     r.template advance<2 * Reader::kStep>();
   }
@@ -128,11 +129,14 @@ struct ByteCodec {
     uint8x16_t v[8];
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
       uint8x16_t o = vld1q_u8(r.row(2 * j)), p = vld1q_u8(r.row(2 * j + 1));
-      if constexpr (kFlip != 0)
-        o = veorq_u8(o, vdupq_n_u8(kFlip)), p = veorq_u8(p, vdupq_n_u8(kFlip));
+      if constexpr (kFlip != 0) {
+        o = veorq_u8(o, vdupq_n_u8(kFlip));
+        p = veorq_u8(p, vdupq_n_u8(kFlip));
+      }
       if constexpr (kSums)
         sums.add(2 * j, vreinterpretq_s8_u8(o)), sums.add(2 * j + 1, vreinterpretq_s8_u8(p));
-      v[j] = vuzp1q_u8(o, p), v[4 + j] = vuzp2q_u8(o, p);
+      v[j] = vuzp1q_u8(o, p);
+      v[4 + j] = vuzp2q_u8(o, p);
     }
     store_in_order(out, v);
     r.advance<16>();

@@ -102,7 +102,8 @@ class PanelPacker : Panel<Shape> {
       uint16x8_t scales[8];
       if (!s_.bf16 || g + 8 > count || !transpose_eight(w_.scale_type, from, g, scales)) {
         out = put_steps<Codec>(r, steps, out);
-        put_scales(g++, out), out += s_.scale_bytes;
+        put_scales(g++, out);
+        out += s_.scale_bytes;
         continue;
       }
       g += 8;
@@ -114,7 +115,8 @@ class PanelPacker : Panel<Shape> {
         }
       MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) {
         out = put_steps<Codec>(r, steps, out);
-        put_bf16(scales[i], out), out += 16;
+        put_bf16(scales[i], out);
+        out += 16;
       }
     }
   }

@@ -31,7 +31,8 @@ struct Dotprod {
   static constexpr int byte_vector(int j, int i) { return 2 * i + j; }
   static void arrange(uint8x16_t p, uint8x16_t q, uint8x16_t& v0, uint8x16_t& v1) {
     const uint32x4_t a = vreinterpretq_u32_u8(p), b = vreinterpretq_u32_u8(q);
-    v0 = vreinterpretq_u8_u32(vuzp1q_u32(a, b)), v1 = vreinterpretq_u8_u32(vuzp2q_u32(a, b));
+    v0 = vreinterpretq_u8_u32(vuzp1q_u32(a, b));
+    v1 = vreinterpretq_u8_u32(vuzp2q_u32(a, b));
   }
 
   template <class Codec>
@@ -64,8 +65,10 @@ struct Dotprod {
   }
   template <class Codec>
   [[gnu::always_inline]] static void total(const Codec&, int32x4_t (&acc)[4], int32x4_t (&sum)[2]) {
-    if constexpr (Codec::kRaw)
-      acc[1] = vsubq_s32(acc[1], acc[0]), acc[3] = vsubq_s32(acc[3], acc[2]);
+    if constexpr (Codec::kRaw) {
+      acc[1] = vsubq_s32(acc[1], acc[0]);
+      acc[3] = vsubq_s32(acc[3], acc[2]);
+    }
     MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) sum[i] =
         vaddq_s32(acc[i + 2], vshlq_n_s32(acc[i], 8));
   }
@@ -98,7 +101,8 @@ struct Dotprod {
     }
   }
   static void rows_of(const float32x4_t (&f)[2], size_t, float32x4_t (&out)[2]) {
-    out[0] = f[0], out[1] = f[1];
+    out[0] = f[0];
+    out[1] = f[1];
   }
 };
 #endif

@@ -26,7 +26,8 @@ constexpr TopTables top_tables() {
                       : h == 0     ? static_cast<float>(i - 8)
                                    : static_cast<float>(i < 8 ? i : i - 16);
       const uint32_t bits = f32_bits(v) >> 16;
-      t.lower[h][i] = static_cast<uint8_t>(bits), t.upper[h][i] = static_cast<uint8_t>(bits >> 8);
+      t.lower[h][i] = static_cast<uint8_t>(bits);
+      t.upper[h][i] = static_cast<uint8_t>(bits >> 8);
     }
   return t;
 }

@@ -38,7 +38,8 @@ struct Int4 {
   const uint8x16_t low = vdupq_n_u8(15);
   // Returns codes + 8, and 16 times the second code + the first.
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
-    a = vreinterpretq_s8_u8(vandq_u8(v, low)), b = vreinterpretq_s8_u8(v);
+    a = vreinterpretq_s8_u8(vandq_u8(v, low));
+    b = vreinterpretq_s8_u8(v);
   }
   // Returns the codes themselves.
   [[gnu::always_inline]] void operands(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
@@ -58,7 +59,8 @@ struct Fp4 {
   const uint8x16_t low = vdupq_n_u8(15);
   const int8x16_t table = e2m1_twice();
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
-    a = vqtbl1q_s8(table, vandq_u8(v, low)), b = vqtbl1q_s8(table, vshrq_n_u8(v, 4));
+    a = vqtbl1q_s8(table, vandq_u8(v, low));
+    b = vqtbl1q_s8(table, vshrq_n_u8(v, 4));
   }
   [[gnu::always_inline]] void operands(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     two(v, a, b);
@@ -87,12 +89,14 @@ template <int kFraction>
     c[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
     c[1] = vreinterpretq_f32_u32(vshll_high_n_u16(h, 16));
   } else {
-    c[0] = vreinterpretq_f32_u8(vld1q_u8(p)), c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
+    c[0] = vreinterpretq_f32_u8(vld1q_u8(p));
+    c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
   }
 }
 [[gnu::always_inline]] inline void load_zeros(const uint8_t* p, int32x4_t (&z)[2]) {
   const int16x8_t h = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
-  z[0] = vmovl_s16(vget_low_s16(h)), z[1] = vmovl_high_s16(h);
+  z[0] = vmovl_s16(vget_low_s16(h));
+  z[1] = vmovl_high_s16(h);
 }
 // Clears by asm: copies of one zero register would be moves, this costs nothing.
 template <int kCount>
@@ -233,7 +237,8 @@ struct Product {
   // Adds far inputs, applies the global scale and stores the outputs.
   [[gnu::always_inline]] void put(const Extras& x, float32x4_t (&f)[2], size_t m, size_t n) const {
     if (x.counts().far != 0) add_far(x, panel(n), f);
-    f[0] = with_scale(f[0], G), f[1] = with_scale(f[1], G);
+    f[0] = with_scale(f[0], G);
+    f[1] = with_scale(f[1], G);
     float* y = a.y + m * a.ldy + (n - a.n0);
     if (a.n1 - n >= kNr) {
       vst1q_f32(y, f[0]);
@@ -261,7 +266,8 @@ struct Product {
         MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
             Isa::half(codec, w + u * apart + h * kHalfBytes, x, acc[u]);
       }
-      w += 2 * kHalfBytes, digits += 32;
+      w += 2 * kHalfBytes;
+      digits += 32;
     };
     if constexpr (kSteps != 0) {
       MOEBIUS_UNROLL for (int i = 0; i < kSteps; ++i) step();
@@ -315,11 +321,16 @@ struct Product {
         MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
             finish(codec, acc[u], *block, scales + u * apart, f[u]);
       }
-      digits += 2 * s.block_k, w += bytes;
+      digits += 2 * s.block_k;
+      w += bytes;
       // Done while the codes are in the first-level cache: after the panel it took a fifth longer.
       if (block->near != 0 && !(Isa::kTops && s.tops))
         near = add_block<S>(codec, *near_block++, near, first, apart, h);
-      if (--left == 0) left = in_group, scales = w, w += s.head_bytes;
+      if (--left == 0) {
+        left = in_group;
+        scales = w;
+        w += s.head_bytes;
+      }
     }
     if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
     const bool any = Isa::kTops && s.tops ? rest : extras.counts().near != 0;

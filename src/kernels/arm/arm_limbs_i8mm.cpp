@@ -55,7 +55,8 @@ struct I8mm {
   static constexpr int slot(int j) { return j == 1 ? 2 : j == 2 ? 1 : j; }
   static constexpr int byte_vector(int j, int i) { return 2 * j + i; }
   static void arrange(uint8x16_t p, uint8x16_t q, uint8x16_t& v0, uint8x16_t& v1) {
-    v0 = p, v1 = q;
+    v0 = p;
+    v1 = q;
   }
 
   template <class Codec>
@@ -85,8 +86,10 @@ struct I8mm {
   }
   template <class Codec>
   [[gnu::always_inline]] static void total(const Codec&, int32x4_t (&acc)[4], int32x4_t (&dot)[2]) {
-    if constexpr (Codec::kRaw)
-      acc[1] = vsubq_s32(acc[1], acc[0]), acc[3] = vsubq_s32(acc[3], acc[2]);
+    if constexpr (Codec::kRaw) {
+      acc[1] = vsubq_s32(acc[1], acc[0]);
+      acc[3] = vsubq_s32(acc[3], acc[2]);
+    }
     MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) dot[i] =
         vmlaq_s32(zip_high(acc[i], acc[i + 2]), zip_low(acc[i], acc[i + 2]), vdupq_n_s32(256));
   }

@@ -121,7 +121,10 @@ class RowMaker {
     int best = e;
     for (int lower = 4; lower <= 24 && e - lower >= kLeastExponent; lower += 4) {
       const size_t cost = cost_of(x, s_.block_k, e - lower);
-      if (cost < least) least = cost, best = e - lower;
+      if (cost < least) {
+        least = cost;
+        best = e - lower;
+      }
     }
     return best;
   }
@@ -179,7 +182,8 @@ class RowMaker {
         p[i] = vsubq_s32(top[i], vshlq_s32(both, up_s));
         hi[i] = vrshrq_n_s32(both, 8);
         lo[i] = vsubq_s32(both, vshlq_n_s32(hi[i], 8));
-        sum = vaddq_s32(sum, both), top_sum = vaddq_s32(top_sum, top[i]);
+        sum = vaddq_s32(sum, both);
+        top_sum = vaddq_s32(top_sum, top[i]);
       }
       if (vminvq_u32(all) == 0) far(x, k, window);
       const int8x16_t h = narrow(hi), l = narrow(lo);
@@ -220,7 +224,8 @@ class RowMaker {
   // Writes a near half unless its digits are all 0; returns how many were written.
   uint16_t put_near(size_t half, int8x16_t digits, NearSums& sums) {
     if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return 0;
-    sums.p += vaddlv_s8(vget_low_s8(digits)), sums.q += vaddlv_s8(vget_high_s8(digits));
+    sums.p += vaddlv_s8(vget_low_s8(digits));
+    sums.q += vaddlv_s8(vget_high_s8(digits));
     sums.any_q |= vmaxv_u8(vreinterpret_u8_s8(vget_high_s8(digits))) != 0;
     Near& to = extras_.near()[extras_.counts().near++];
     to.codes = static_cast<uint32_t>(half_at(s_, block_ * s_.block_k / kHalf + half));
@@ -340,7 +345,8 @@ inline uint8_t* copy_rest(const Shape& s, const uint8_t* from, uint8_t* to) {
   for (const Block* block = first; block != end; near += block->near, ++block) {
     if (block->shift == 0) continue;
     *made = *block;
-    made->start[0] = made->start[1] = 0, made->near = 0;
+    made->start[0] = made->start[1] = 0;
+    made->near = 0;
     for (size_t i = 0; i < block->near; ++i) {
       const int8x8_t q = vld1_s8(near[i].digits + 8);
       if (vmaxv_u8(vreinterpret_u8_s8(q)) == 0) continue;

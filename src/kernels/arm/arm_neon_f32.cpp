@@ -368,8 +368,10 @@ void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t coun
     uint8_t packed[kChunk];
     if (s.bits == 8) return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
     unpack_nibbles(w, r, k, end, a.columns, packed);
-    for (size_t i = 0; i < (end - k) / 2; ++i)
-      out[2 * i] = packed[i] & 15, out[2 * i + 1] = packed[i] >> 4;
+    for (size_t i = 0; i < (end - k) / 2; ++i) {
+      out[2 * i] = packed[i] & 15;
+      out[2 * i + 1] = packed[i] >> 4;
+    }
     if ((end - k) % 2 != 0) out[end - k - 1] = packed[(end - k) / 2] & 15;
     return;
   }
@@ -461,7 +463,8 @@ void pack(const PackArgs& a) {
         size_t bytes = interleave(rows, s.bits, whole ? out : last);
         if (bytes > left) bytes = left;
         if (!whole) __builtin_memcpy(out, last, bytes);
-        out += bytes, left -= bytes;
+        out += bytes;
+        left -= bytes;
       }
     }
     for (size_t g = 0; g < s.groups; ++g, out += s.extras_bytes) pack_extras(a, s, n, g, out);

@@ -88,7 +88,8 @@ struct PairedNibbles {
     MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
       const uint8x16_t a = rows[o],
                        b = kInteger ? veorq_u8(rows[o + 4], vdupq_n_u8(0x88)) : rows[o + 4];
-      even[o] = vsliq_n_u8(a, b, 4), odd[o] = vsriq_n_u8(b, a, 4);
+      even[o] = vsliq_n_u8(a, b, 4);
+      odd[o] = vsriq_n_u8(b, a, 4);
     }
     Layout::make(even, odd, first, second);
   }
@@ -194,10 +195,14 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
   MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vcombine_u8(vld1_u8(rows[i] + g), vdup_n_u8(0));
   uint8x16_t a[4], b[4];
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[i] = vzip1q_u8(r[i], r[i + 4]);
-  b[0] = vzip1q_u8(a[0], a[2]), b[1] = vzip2q_u8(a[0], a[2]);
-  b[2] = vzip1q_u8(a[1], a[3]), b[3] = vzip2q_u8(a[1], a[3]);
-  out[0] = vzip1q_u8(b[0], b[2]), out[1] = vzip2q_u8(b[0], b[2]);
-  out[2] = vzip1q_u8(b[1], b[3]), out[3] = vzip2q_u8(b[1], b[3]);
+  b[0] = vzip1q_u8(a[0], a[2]);
+  b[1] = vzip2q_u8(a[0], a[2]);
+  b[2] = vzip1q_u8(a[1], a[3]);
+  b[3] = vzip2q_u8(a[1], a[3]);
+  out[0] = vzip1q_u8(b[0], b[2]);
+  out[1] = vzip2q_u8(b[0], b[2]);
+  out[2] = vzip1q_u8(b[1], b[3]);
+  out[3] = vzip2q_u8(b[1], b[3]);
 }
 
 // Transposes bytes of 8 outputs in 16 groups.
@@ -321,9 +326,11 @@ inline void make_scales(const QuantMatrix& w, const ScaleRows& rows, const Shape
     const bool eight = transposed && g + 8 <= full && g + 8 <= there;
     if (eight && two) {
       transpose_halves<kApart>(from, g, out);
-      g += 8, out += 8 * kApart;
+      g += 8;
+      out += 8 * kApart;
     } else if (eight && transpose_scales<4, kApart>(w.scale_type, from, g, out)) {
-      g += 8, out += 8 * kApart;
+      g += 8;
+      out += 8 * kApart;
     } else {
       for (size_t i = 0; i < 8 && g < g1; ++i, out += kApart)
         *out = scales_of(w, rows.at, g++ * s.group_k / s.weight_k);

@@ -69,7 +69,8 @@ class PanelScales {
       const size_t made = several_scales(from, g, there, kChunk - g % kChunk, out);
       if (made == 0) *out = scales_at(g);
       const size_t step = made == 0 ? 1 : made;
-      g += step, out += step;
+      g += step;
+      out += step;
     }
   }
   void make_zeros(size_t g, size_t g1, uint8x8_t* out) const {

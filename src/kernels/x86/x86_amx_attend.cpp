@@ -93,8 +93,10 @@ struct Attend {
         value_panel(values.stride()) {
     if constexpr (kCodes) {
       uint8_t *const to = args.scratch + kScratch, *const then = to + 2 * kKeys * keys.K_padded;
-      k = to, key_panel = expand(args.k, keys, a.columns / kNr, to);
-      v = then, value_panel = expand(args.v, values, a.values->N / kNr, then);
+      k = to;
+      key_panel = expand(args.k, keys, a.columns / kNr, to);
+      v = then;
+      value_panel = expand(args.v, values, a.values->N / kNr, then);
     }
   }
 
@@ -168,7 +170,8 @@ struct Attend {
   [[gnu::noinline]] void odd_row(size_t i, float m, float l) {
     float* s = scores + i * kKeys;
     keep[i] = a.softmax_step(s, kKeys, a.scale, true, &m, &l);
-    best[i] = m, total[i] = l;
+    best[i] = m;
+    total[i] = l;
     for (size_t j = 0; j < kKeys; j += kStep)
       put_shares(i, j, _mm512_load_ps(s + j), _mm512_load_ps(s + j + 16));
   }
@@ -297,14 +300,19 @@ struct Attend {
       if (n != 0) add(sums + (n - 1) % 2 * kRows * kNr, out + (n - 1) * kNr, count);
     }
     add(sums + (panels - 1) % 2 * kRows * kNr, out + (panels - 1) * kNr, count);
-    for (size_t i = 0; i < count; ++i) a.best[first + i] = best[i], a.total[first + i] = total[i];
+    for (size_t i = 0; i < count; ++i) {
+      a.best[first + i] = best[i];
+      a.total[first + i] = total[i];
+    }
   }
 
   void run() {
     const PanelLayout l = panel_layout(*a.keys, keys, a.M);
     const size_t blocks = (l.tiles + 1) / 2, apart = l.tiles_bytes / 2;
     const auto bytes = static_cast<size_t>(a.v - a.k) + a.values->N / kNr * values.stride();
-    ask = a.next, ask_end = a.next + bytes, ask_each = bytes / 64 / a.M + 1;
+    ask = a.next;
+    ask_end = a.next + bytes;
+    ask_each = bytes / 64 / a.M + 1;
     const amx::TileConfig config(kTile, 2 * kStep);
     amx::written();
     _tile_loadconfig(&config);

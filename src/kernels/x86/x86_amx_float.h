@@ -116,13 +116,15 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   Blocking b{};
   const bool grouped = s.groups > 1;
   if (ragged) {
-    b.chunk_k = s.K_padded, b.chunk_groups = s.groups;
+    b.chunk_k = s.K_padded;
+    b.chunk_groups = s.groups;
   } else if (grouped) {
     b.chunk_groups = s.most_k < longest ? longest / s.most_k : 1;
     if (single && b.chunk_groups > kRowGroups) b.chunk_groups = kRowGroups;
     b.chunk_k = b.chunk_groups * s.most_k;
   } else {
-    b.chunk_groups = 1, b.chunk_k = s.K_padded < longest ? s.K_padded : longest;
+    b.chunk_groups = 1;
+    b.chunk_k = s.K_padded < longest ? s.K_padded : longest;
   }
   const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows;
   b.batch = b.chunk_groups;

@@ -109,7 +109,8 @@ constexpr ByteTables make_byte_tables() {
   ByteTables t{};
   for (unsigned i = 0; i < 128; ++i) {
     const uint32_t bits = f32_bits(e4m3_to_f32(static_cast<uint8_t>(i))) >> 16;
-    t.low[i] = static_cast<uint8_t>(bits), t.high[i] = static_cast<uint8_t>(bits >> 8);
+    t.low[i] = static_cast<uint8_t>(bits);
+    t.high[i] = static_cast<uint8_t>(bits >> 8);
   }
   return t;
 }

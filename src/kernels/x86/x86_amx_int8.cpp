@@ -131,15 +131,18 @@ class ManyRows {
   template <Kind kKind>
   size_t chunk(size_t n, size_t k0) {
     Chunk p{};
-    p.first = n == a_.n0, p.more = n + 2 * kOutputs < a_.n1;
-    p.k0 = k0, p.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
+    p.first = n == a_.n0;
+    p.more = n + 2 * kOutputs < a_.n1;
+    p.k0 = k0;
+    p.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
     p.group = k0 / s_.padded;
     p.groups = s_.padded <= b_.chunk ? (p.k1 - k0) / s_.padded : 1;
     if (s_.padded > b_.chunk) {
       const size_t end = (p.group + 1) * s_.padded;
       p.k1 = k0 + b_.chunk < end ? k0 + b_.chunk : end;
     }
-    p.begins = k0 % s_.padded == 0, p.ends = p.k1 % s_.padded == 0;
+    p.begins = k0 % s_.padded == 0;
+    p.ends = p.k1 % s_.padded == 0;
     for (size_t u = 0; u < 2; ++u) {
       const uint8_t* from = panels_[u] + k0 * 8;
       uint8_t* to = codes_ + u * kOutputs * b_.chunk;
@@ -237,8 +240,10 @@ class ManyRows {
     next(o);
   }
   [[gnu::always_inline]] void next(Operands& o) const {
-    o.x0 += t_.rows * s_.step, o.x1 += t_.rows * s_.step;
-    o.w0 += kOutputs * s_.step, o.w1 += kOutputs * s_.step;
+    o.x0 += t_.rows * s_.step;
+    o.x1 += t_.rows * s_.step;
+    o.w0 += kOutputs * s_.step;
+    o.w1 += kOutputs * s_.step;
   }
 
   // Multiplies T tiles of rows with both panels.
@@ -263,10 +268,12 @@ class ManyRows {
         fold<kKind>(waiting, i * part, (i + 1) * part);
         ahead_.fetch();
       }
-      waiting = now, waiting.at = to;
+      waiting = now;
+      waiting.at = to;
       now = {nullptr, p.group + g, tile * t_.rows, T, false};
     }
-    in_tiles_ = now, waiting_ = waiting;
+    in_tiles_ = now;
+    waiting_ = waiting;
   }
 
   // Multiplies a tile of rows with both panels over two short groups at once: short groups spend
@@ -285,10 +292,12 @@ class ManyRows {
       for (size_t i = 1; i < steps; ++i) second_step<false>(o, to);
       fold<kKind>(waiting, half, t_.rows);
       ahead_.fetch();
-      waiting = now, waiting.at = to;
+      waiting = now;
+      waiting.at = to;
       now = {nullptr, p.group + g, tile * t_.rows, 1, true};
     }
-    in_tiles_ = now, waiting_ = waiting;
+    in_tiles_ = now;
+    waiting_ = waiting;
   }
 
   // Multiplies a chunk of a group that is longer than a chunk: its sums stay in the tiles from
@@ -339,7 +348,8 @@ class ManyRows {
     _tile_stored(2, to + 2 * kTile, 64);
     _tile_stored(3, to + 3 * kTile, 64);
     amx::written();
-    waiting_ = in_tiles_, waiting_.at = to;
+    waiting_ = in_tiles_;
+    waiting_.at = to;
     in_tiles_ = {};
   }
 

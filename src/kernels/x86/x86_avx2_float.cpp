@@ -22,7 +22,8 @@ constexpr Bf16Table bf16_table(F value) {
   Bf16Table t{};
   for (unsigned i = 0; i < 16; ++i) {
     const uint32_t bits = f32_bits(value(i)) >> 16;
-    t.high[i] = static_cast<uint8_t>(bits >> 8), t.low[i] = static_cast<uint8_t>(bits);
+    t.high[i] = static_cast<uint8_t>(bits >> 8);
+    t.low[i] = static_cast<uint8_t>(bits);
   }
   return t;
 }

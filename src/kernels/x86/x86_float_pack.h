@@ -229,7 +229,10 @@ class PanelPacker {
     const size_t each = groups_of_scale();
     for (size_t g = 0, at = scale_row(i), left = each; g < s_.groups; ++g) {
       f(g, at);
-      if (--left == 0) ++at, left = each;
+      if (--left == 0) {
+        ++at;
+        left = each;
+      }
     }
   }
   void pack_regular_extras() const {

@@ -27,7 +27,8 @@ struct Ahead {
     for (size_t p = 0; p < panels; ++p)
       for (size_t i = 0; i < count; ++i)
         _mm_prefetch(reinterpret_cast<const char*>(next + p * apart + 64 * i), _MM_HINT_T1);
-    lines -= count, next += 64 * count;
+    lines -= count;
+    next += 64 * count;
   }
 };
 
@@ -81,12 +82,14 @@ class ManyRows {
   // Computes a chunk of inputs from k0 on and returns its end.
   size_t chunk(size_t n, size_t k0) {
     Chunk c{};
-    c.k0 = k0, c.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
+    c.k0 = k0;
+    c.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
     c.group = k0 / s_.padded;
     const size_t end = (c.group + 1) * s_.padded;
     if (s_.padded > b_.chunk && end < c.k1) c.k1 = end;
     c.groups = s_.padded > b_.chunk ? 1 : (c.k1 - k0) / s_.padded;
-    c.begins = k0 % s_.padded == 0, c.ends = c.k1 % s_.padded == 0;
+    c.begins = k0 % s_.padded == 0;
+    c.ends = c.k1 % s_.padded == 0;
     expand(c);
     ask_for_next(c, n);
     for (size_t m = 0; m < a_.M; m += t_.rows) any_rows(m, a_.M - m, c);
@@ -115,7 +118,8 @@ class ManyRows {
       const size_t left = n + kWidth < a_.n1 ? (a_.n1 - n - kWidth + kOutputs - 1) / kOutputs : 0;
       k = 0;
       if (left > 0) {
-        next = panel(n + kWidth), panels = left < kExpanded ? left : kExpanded;
+        next = panel(n + kWidth);
+        panels = left < kExpanded ? left : kExpanded;
       } else if (a_.next != nullptr) {
         next = a_.next->data + a_.n0 / kOutputs * s_.stride;
       } else {

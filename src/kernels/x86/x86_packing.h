@@ -53,7 +53,8 @@ class Ahead {
       const size_t count = each < left ? each : left;
       for (size_t i = 0; i < count; ++i)
         _mm_prefetch(reinterpret_cast<const char*>(next + kLine * i), _MM_HINT_T1);
-      next += kLine * count, left -= count;
+      next += kLine * count;
+      left -= count;
     }
   };
   Lines codes_, scales_;

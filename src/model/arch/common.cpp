@@ -135,7 +135,8 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims, double rope_base) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s;
-  s.heads = static_cast<size_t>(config.heads), s.kv_heads = static_cast<size_t>(config.kv_heads);
+  s.heads = static_cast<size_t>(config.heads);
+  s.kv_heads = static_cast<size_t>(config.kv_heads);
   s.head_dim = s.value_dim = static_cast<size_t>(config.head_dim);
   if (s.heads == 0 || s.kv_heads == 0 || s.head_dim == 0 || s.heads % s.kv_heads != 0)
     fail(

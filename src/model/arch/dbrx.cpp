@@ -21,7 +21,8 @@ DecoderSpec dbrx_spec(const ModelConfig& config) {
   if (s.heads % s.kv_heads != 0)
     fail("{}: is {}; expected a divisor of {} heads", own.label("kv_n_heads"), s.kv_heads, s.heads);
   s.names = {"norm_attn_norm.attn", "out_proj", "", {}, "Wqkv"};
-  s.norm = NormKind::kLayer, s.norm_epsilon = 1e-5f;
+  s.norm = NormKind::kLayer;
+  s.norm_epsilon = 1e-5f;
   set_branch_norms(s,
                    {.attention_in = "norm_attn_norm.norm_1", .block_in = "norm_attn_norm.norm_2"});
   const double clip = own.number({"clip_qkv"}).value_or(0);

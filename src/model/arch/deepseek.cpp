@@ -12,9 +12,9 @@ namespace moebius {
 DecoderSpec deepseek_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.qk_rope_head_dim));
-  s.q_lora = static_cast<size_t>(config.q_lora_rank),
+  s.q_lora = static_cast<size_t>(config.q_lora_rank);
   s.kv_lora = static_cast<size_t>(config.kv_lora_rank);
-  s.nope_dim = static_cast<size_t>(config.qk_nope_head_dim),
+  s.nope_dim = static_cast<size_t>(config.qk_nope_head_dim);
   s.rope_dim = static_cast<size_t>(config.qk_rope_head_dim);
   s.value_dim = static_cast<size_t>(config.v_head_dim);
   s.kv_heads = s.heads;

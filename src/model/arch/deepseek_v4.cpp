@@ -132,7 +132,8 @@ DecoderSpec deepseek_v4_spec(const ModelConfig& config) {
   s.indexer.heads = v4_size(f, {"index_n_heads"}, 64);
   s.indexer.head_dim = v4_size(f, {"index_head_dim"}, 128);
   s.indexer.top_k = v4_size(f, {"index_topk"}, 512);
-  s.indexer.ratio = few, s.indexer_rope = 1;
+  s.indexer.ratio = few;
+  s.indexer_rope = 1;
   if (s.indexer.head_dim < rotated)
     fail("{}: is {}; expected at least the {} rotated features of a head",
          f.label("index_head_dim"), s.indexer.head_dim, rotated);

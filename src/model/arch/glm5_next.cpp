@@ -50,8 +50,10 @@ DecoderSpec glm5_next_spec(const ModelConfig& config) {
   delta.decay_bound = decay_bound(config);
   s.recurrent = delta;
 
-  s.indexer.heads = size("index_n_heads", 32), s.indexer.head_dim = size("index_head_dim", 128);
-  s.indexer.ratio = size("index_kpool", 16), s.indexer.pooled = true;
+  s.indexer.heads = size("index_n_heads", 32);
+  s.indexer.head_dim = size("index_head_dim", 128);
+  s.indexer.ratio = size("index_kpool", 16);
+  s.indexer.pooled = true;
   const size_t tokens = size("index_topk", 2048);
   if (kKeyBlock % s.indexer.ratio != 0)
     fail("{}: is {}; expected a divisor of {}", f.label("index_kpool"), s.indexer.ratio, kKeyBlock);

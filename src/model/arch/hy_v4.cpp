@@ -16,7 +16,8 @@ DecoderSpec hy_v4_spec(const ModelConfig& config) {
   const auto size = [&](const char* name, int64_t fallback) {
     return static_cast<size_t>(f.integer_or({name}, fallback, 1, 1 << 30));
   };
-  s.indexer.heads = size("index_n_heads", 16), s.indexer.head_dim = size("index_head_dim", 128);
+  s.indexer.heads = size("index_n_heads", 16);
+  s.indexer.head_dim = size("index_head_dim", 128);
   s.indexer.top_k = size("index_topk", 2048);
   s.indexer_epsilon = s.norm_epsilon;
   if (s.indexer.head_dim < s.rope_dim)

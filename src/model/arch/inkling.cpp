@@ -76,7 +76,10 @@ DecoderSpec inkling_spec(const ModelConfig& config) {
     if (i < types.size() && !slides && types[i] != "hybrid")
       fail("{}: layer {} is '{}'; expected hybrid or hybrid_sliding", f.label("layer_types"), i,
            printable(types[i]));
-    if (slides) layer.sizes = local, layer.window = window;
+    if (slides) {
+      layer.sizes = local;
+      layer.window = window;
+    }
     layer.relative_extent = slides ? window : extent;
     layer.attention_scale =
         1 / static_cast<float>(slides ? local.head_dim : static_cast<size_t>(config.head_dim));

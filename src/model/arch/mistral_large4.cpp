@@ -62,12 +62,14 @@ DecoderSpec mistral_large4_spec(const ModelConfig& config) {
   const auto size = [&](const char* name, int64_t fallback) {
     return static_cast<size_t>(f.integer_or({name}, fallback, 1, 1 << 30));
   };
-  s.indexer.heads = size("index_n_heads", 32), s.indexer.head_dim = size("index_head_dim", 128);
+  s.indexer.heads = size("index_n_heads", 32);
+  s.indexer.head_dim = size("index_head_dim", 128);
   s.indexer.top_k = size("index_topk", 2048);
   if (s.indexer.head_dim < s.rope_dim)
     fail("{}: is {}; expected at least qk_rope_head_dim = {}", f.label("index_head_dim"),
          s.indexer.head_dim, s.rope_dim);
-  s.indexer_input_norm = "indexer.q_input_norm", s.indexer_scales = "indexer.ssmax_scaling";
+  s.indexer_input_norm = "indexer.q_input_norm";
+  s.indexer_scales = "indexer.ssmax_scaling";
   // 1: the layer rotates
   const std::vector<int64_t> rotated = f.integers({"no_rope_layers"}, 0, 1);
   const size_t every = size("no_rope_layer_interval", 4);

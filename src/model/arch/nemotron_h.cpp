@@ -9,9 +9,10 @@ namespace {
 
 void set_nemotron_layer(LayerSpec& layer, const std::string& word, size_t index) {
   stop_rotation(layer);
-  if (word == "mamba" || word == "linear_attention")
-    layer.recurrent = true, layer.mixes = false;
-  else if (word == "attention" || word == "full_attention")
+  if (word == "mamba" || word == "linear_attention") {
+    layer.recurrent = true;
+    layer.mixes = false;
+  } else if (word == "attention" || word == "full_attention")
     layer.mixes = false;
   else if (word == "moe" || word == "mlp")
     layer.attends = false;

@@ -31,7 +31,8 @@ DecoderSpec predictor_spec(const ModelConfig& config) {
             "architecture {}: the form of its multi-token prediction is not known",
             printable(config.architecture));
   s.layers = {s.layers[i - 1]};
-  s.layers[0].first_key = 1, s.indexer.first = 1;
+  s.layers[0].first_key = 1;
+  s.indexer.first = 1;
   return s;
 }
 

@@ -20,8 +20,11 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
     return qwen4_size(f, name, 1);
   };
   IndexerSpec& x = s.indexer;
-  x.heads = size("indexer_n_heads"), x.head_dim = size("indexer_head_dim");
-  x.ratio = size("indexer_compress_ratio"), x.pooled = true, x.weighted = false;
+  x.heads = size("indexer_n_heads");
+  x.head_dim = size("indexer_head_dim");
+  x.ratio = size("indexer_compress_ratio");
+  x.pooled = true;
+  x.weighted = false;
   const size_t tokens = size("indexer_budget");
   if (size("indexer_kv_heads") != 1)
     fail("{}: is {}; expected 1", f.label("indexer_kv_heads"), size("indexer_kv_heads"));
@@ -58,8 +61,10 @@ void set_qwen4_ngrams(const ModelConfig& config, const ConfigFields& f, DecoderS
   std::sort(layers.begin(), layers.end());
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   NGramSpec n;
-  n.size = qwen4_size(f, "ngram_size", 3), n.heads = qwen4_size(f, "heads_per_ngram", 8);
-  n.vocab = config.vocab, n.eos = qwen4_eos(f, config.vocab);
+  n.size = qwen4_size(f, "ngram_size", 3);
+  n.heads = qwen4_size(f, "heads_per_ngram", 8);
+  n.vocab = config.vocab;
+  n.eos = qwen4_eos(f, config.vocab);
   n.base = f.integer_or({"ngram_vocab_size_base"}, 20'000'000, 2, int64_t{1} << 40);
   n.seed = f.integer_or({"seed"}, 1234, 0, int64_t{1} << 53);
   n.divisor = qwen4_size(f, "make_ngram_vocab_size_divisible_by", 128);
@@ -101,7 +106,8 @@ DecoderSpec qwen4_exp_spec(const ModelConfig& config) {
   s.streams.head = "hyper_connection_mixer";
   for (LayerSpec& layer : s.layers) {
     layer.enter_attention.clear(), layer.enter_block.clear();
-    layer.attention_mixer = "attn_hyper_connection", layer.block_mixer = "mlp_hyper_connection";
+    layer.attention_mixer = "attn_hyper_connection";
+    layer.block_mixer = "mlp_hyper_connection";
     layer.join_attention = layer.join_block = {row_op::streams_out(LayerRows::kBranch)};
   }
   set_qwen4_indexer(f, s);

@@ -31,7 +31,8 @@ RopeSpec listed_rope(const ModelConfig& config, const ConfigFields& f, size_t la
   const auto dims = static_cast<size_t>(share * static_cast<double>(config.head_dim));
   if (!slides) return rope_spec(config, dims, "", base);
   RopeSpec r;
-  r.dims = dims, r.base = base;
+  r.dims = dims;
+  r.base = base;
   return r;
 }
 

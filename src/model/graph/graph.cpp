@@ -232,7 +232,8 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   for (size_t r = 0; r < n; ++r) {
     if (found[r]) continue;
     RowSet one = y;
-    one.rows = 1, one.offset += r * y.stride;
+    one.rows = 1;
+    one.offset += r * y.stride;
     ends.on_host(step, one, {}, [&](HostRows from, HostRows) {
       out.insert(out.end(), from.data.begin(), from.data.end());
     });

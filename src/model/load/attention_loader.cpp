@@ -35,7 +35,10 @@ Linear LayerSetLoader::attention_output(const LayerParts& parts, GraphLayer& lay
   const Module* module = nullptr;
   std::string name;
   for_each_word(spec_.names.output, [&](std::string_view word, bool) {
-    if (module == nullptr) name = attention_name(spec_, word), module = parts.find(name);
+    if (module == nullptr) {
+      name = attention_name(spec_, word);
+      module = parts.find(name);
+    }
   });
   if (module == nullptr) parts.require(name);
   const Range columns = part_.cuts_heads ? part_.columns[part_.ranks->member()] : Range{};
@@ -56,7 +59,8 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
                      kv_.compressed[index].keys};
   if (spec_.relative) {
     const size_t dims = spec_.relative->dims, extent = spec_.layers[index].relative_extent;
-    r.spec.relative_dims = dims, r.spec.relative_extent = extent;
+    r.spec.relative_dims = dims;
+    r.spec.relative_extent = extent;
     r.spec.relative = parts.values(spec_.relative->table, dims * extent);
     for (size_t d = 0; d < dims; ++d) {  // the greatest distance comes first
       const auto row = r.spec.relative.begin() + static_cast<std::ptrdiff_t>(d * extent);
@@ -230,8 +234,10 @@ HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& la
   m.qkv = linear(layer, modules);
   if (s.convolutions)
     m.convolution = load_key_convolution(parts, n.heads * n.head_dim, m.qkv->out_features(), layer);
-  m.query_width = n.heads * n.head_dim, m.key_width = n.kv_heads * n.head_dim;
-  m.value_width = n.kv_heads * n.value_dim, m.out_width = n.heads * n.value_dim;
+  m.query_width = n.heads * n.head_dim;
+  m.key_width = n.kv_heads * n.head_dim;
+  m.value_width = n.kv_heads * n.value_dim;
+  m.out_width = n.heads * n.value_dim;
   m.input = layer.device->rows(head_input(parts, all_heads, m.qkv->out_features()));
   m.gate_width = gate_width(index);
   if (s.gates) m.gate = gate_program(parts, layer, m.gate_width, m.out_width);
@@ -351,8 +357,10 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
   }
   m.latents = layer.device->rows(std::move(ops));
   m.query_latent = s.q_lora * (s.raw_query_latent ? 2 : 1);
-  m.query_width = n.heads * dk, m.key_width = s.kv_lora + rope;
-  m.value_width = s.kv_lora, m.out_width = n.heads * n.value_dim;
+  m.query_width = n.heads * dk;
+  m.key_width = s.kv_lora + rope;
+  m.value_width = s.kv_lora;
+  m.out_width = n.heads * n.value_dim;
 
   const std::array places = {
       RowPlace{LayerRows::kQuery,

@@ -75,8 +75,11 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerPar
   m->pools = AttentionIndex::Pools{};  // clang 14 has no emplace() for a member's own struct
   AttentionIndex::Pools& pools = *m->pools;
   CompressorRequest keys;
-  keys.spec = index_compressor_of(spec_), keys.storage = stored, keys.packed = true;
-  keys.keys = kv_.compressed[index].index_keys, keys.sources = kv_.compressed[index].index_sources;
+  keys.spec = index_compressor_of(spec_);
+  keys.storage = stored;
+  keys.packed = true;
+  keys.keys = kv_.compressed[index].index_keys;
+  keys.sources = kv_.compressed[index].index_sources;
   std::vector<RowOp> ops;
   if (spec_.pool_gates != nullptr) {
     const Module &q = parts.require(name("wq_b")), &k = parts.require(name("wk")),
@@ -107,7 +110,8 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerPar
     const RowView queries = heads_view(1, s.heads, d);
     ops = {norm_op(queries, queries, norm("q_layernorm")), {RowOpKind::kRotate, queries}};
     ops.back().rope = keys.rope = spec_.indexer_rope;
-    keys.norm = norm("k_layernorm"), keys.rotated = spec_.rope.dims;
+    keys.norm = norm("k_layernorm");
+    keys.rotated = spec_.rope.dims;
   }
   m->rows = layer.device->rows(std::move(ops));
   pools.keys = layer.device->compressor(std::move(keys));

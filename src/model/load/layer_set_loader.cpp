@@ -39,7 +39,8 @@ MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
   block.spec.hidden = static_cast<size_t>(config.hidden);
   block.spec.intermediate = mlp[1]->plan.N;
   block.spec.experts = 1;
-  block.spec.router.experts = 1, block.spec.router.top_k = 1;
+  block.spec.router.experts = 1;
+  block.spec.router.top_k = 1;
   block.spec.activation = config.dense_activation(block.layer);
   return block;
 }
@@ -106,8 +107,10 @@ LayerSetLoader::LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& pa
 void LayerSetLoader::begin(LayerSet& to) {
   to_ = &to;
   const ModelConfig& config = checkpoint_.config();
-  to.hidden = static_cast<size_t>(config.hidden), to.vocab = static_cast<size_t>(config.vocab);
-  to.type = options_.x_type, to.own = part_.own;
+  to.hidden = static_cast<size_t>(config.hidden);
+  to.vocab = static_cast<size_t>(config.vocab);
+  to.type = options_.x_type;
+  to.own = part_.own;
   to.streams = spec_.streams.count;
   to.gates = to.streams > 1 ? spec_.streams.gates() : 0;
 }
@@ -216,8 +219,10 @@ LoadOptions LayerSetLoader::expert_options(MoePart part, size_t layer) const {
   const Ranks& ranks = *part_.ranks;
   o.rank.second = Cut::kOutputs;
   if (part == MoePart::kBlock) {
-    o.rank.tp = ranks.split().tp, o.rank.tp_rank = ranks.tp_rank();
-    o.rank.ep = ranks.split().ep, o.rank.ep_rank = ranks.ep_rank();
+    o.rank.tp = ranks.split().tp;
+    o.rank.tp_rank = ranks.tp_rank();
+    o.rank.ep = ranks.split().ep;
+    o.rank.ep_rank = ranks.ep_rank();
     if (experts_of_) o.rank.expert_of = experts_of_(layer);
   } else {  // dense layers, too
     o.rank.tp = ranks.members(), o.rank.tp_rank = ranks.member();
@@ -321,7 +326,8 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
   };
   const RowView h{0, 0, to_->hidden * to_->streams}, a{1, 0, to_->hidden}, w{2, 0, to_->streams};
   RowOp gates{RowOpKind::kStreamGates, w, h}, in{RowOpKind::kStreamsIn, a, h};
-  in.w = w, last.x = a;
+  in.w = w;
+  last.x = a;
   if (spec_.streams.head == nullptr) {
     auto mean = std::make_shared<StreamGates>();
     mean->streams = to_->streams;

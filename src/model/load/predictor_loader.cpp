@@ -41,7 +41,8 @@ void LayerSetLoader::load_predictor(LayerSet& to, const LayerSet& model, KvPlace
   to.predictor->join = ends.linear(checkpoint_, {{&join}}, options_);
   to.final_norm = ends.rows({norm_op({1, 0, n}, {0, 0, n}, norm("norm shared_head.norm"))});
   to.embedding = model.embedding;
-  to.output = model.output, to.output_width = model.output_width;
+  to.output = model.output;
+  to.output_width = model.output_width;
   if (const Module* own = checkpoint_.find_module(names.stem + "shared_head.head")) {
     if (own->plan.N < to.vocab)
       fail("{} has {} outputs; expected at least {}", own->name, own->plan.N, to.vocab);

@@ -95,7 +95,7 @@ struct RecurrentLoader {
         2 * I, I, m.width, parts.values(name("conv1d.weight"), I * m.width),
         parts.values_if_any(name("conv1d.bias"), I), type);
     inner->state_at = m.scan_floats();
-    inner->parameters = &parts.require(name("x_proj")),
+    inner->parameters = &parts.require(name("x_proj"));
     inner->steps = &parts.require(name("dt_proj"));
     expect_width(*inner->parameters, m.rank + 2 * N, "mamba_dt_rank and mamba_d_state");
     expect_width(*inner->steps, I, "mamba_expand and hidden_size");
@@ -107,7 +107,8 @@ struct RecurrentLoader {
       return parts.norm(name(member), spec.norm, spec.norm_epsilon, width);
     };
     inner->dt_norm = norm("dt_layernorm", m.rank);
-    inner->b_norm = norm("b_layernorm", N), inner->c_norm = norm("c_layernorm", N);
+    inner->b_norm = norm("b_layernorm", N);
+    inner->c_norm = norm("c_layernorm", N);
     LoadedRecurrent out{std::make_unique<SelectiveScan>(m, parts.values(name("A_log"), I * N),
                                                         parts.values(name("D"), I), type),
                         {{&parts.require(name("in_proj"))}},
@@ -183,7 +184,8 @@ RecurrentMixer LayerSetLoader::load_recurrent_mixer(const LayerParts& parts, Gra
       m.second.push_back({from, width, to, to_width, linear(layer, {{in.second}})});
     else
       plain.push_back(copy_op({1, to, width}, {0, from, width}));
-    from += width, to += to_width;
+    from += width;
+    to += to_width;
   }
   m.in = linear(layer, first);
   if (!m.second.empty()) m.plain = layer.device->rows(std::move(plain));

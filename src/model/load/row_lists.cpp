@@ -38,8 +38,12 @@ std::shared_ptr<const StreamGates> load_stream_gates(
     const std::function<std::vector<float>(const char* member, size_t count)>& values) {
   const StreamSpec& s = spec.streams;
   auto g = std::make_shared<StreamGates>();
-  g->streams = s.count, g->norm_epsilon = spec.norm_epsilon, g->epsilon = s.epsilon;
-  g->out_epsilon = s.out_epsilon, g->magnitude = s.magnitude, g->rounds = joins ? s.rounds : 0;
+  g->streams = s.count;
+  g->norm_epsilon = spec.norm_epsilon;
+  g->epsilon = s.epsilon;
+  g->out_epsilon = s.out_epsilon;
+  g->magnitude = s.magnitude;
+  g->rounds = joins ? s.rounds : 0;
   const size_t outputs = StreamGates::outputs(s.count, joins, g->rounds);
   g->weight = values("fn", outputs * s.count * hidden);
   g->base = values("base", outputs);
@@ -100,7 +104,8 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
       if (op.parameter != nullptr) made.factor = parts.values(op.parameter, 1)[0];
       if (made.factor == 1.0f) continue;
     }
-    made.rope = op.rope, made.temperature = op.temperature;
+    made.rope = op.rope;
+    made.temperature = op.temperature;
     if (op.kind == RowOpKind::kStreamGates) {
       const std::string stem = stem_of(op.parameter, parts);
       gates = load_stream_gates(
@@ -109,7 +114,8 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
     }
     if (op.kind == RowOpKind::kStreamsOut) {  // gates of an earlier list: only the counts are used
       auto joins = std::make_shared<StreamGates>();
-      joins->streams = spec.streams.count, joins->rounds = spec.streams.rounds;
+      joins->streams = spec.streams.count;
+      joins->rounds = spec.streams.rounds;
       gates = std::move(joins);
     }
     made.streams = gates;

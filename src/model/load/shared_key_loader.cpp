@@ -44,7 +44,9 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
   const CompressedPlaces& places = kv_.compressed[index];
   const KvType stored = storage_of(checkpoint_, spec_, index, kv_options_).type;
   SharedKeyAttention m;
-  m.query_latent = spec_.q_lora, m.query_width = heads * d, m.key_width = d;
+  m.query_latent = spec_.q_lora;
+  m.query_width = heads * d;
+  m.key_width = d;
   std::vector<ModuleOutputs> down;
   size_t at = 0;
   const auto add = [&](std::string_view words, size_t width, const char* what) {
@@ -63,12 +65,18 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
     add(joined(stems, "wgate gate_proj"), c.parts() * c.width, "head_dim");
     made.width = c.source_width();
     CompressorRequest r;
-    r.spec = c, r.storage = stored, r.packed = packed, r.keys = keys, r.sources = sources;
+    r.spec = c;
+    r.storage = stored;
+    r.packed = packed;
+    r.keys = keys;
+    r.sources = sources;
     r.bias = parts.values(parts.first_of(joined(stems, "ape position_bias")),
                           c.ratio * c.parts() * c.width);
     r.norm = parts.norm(parts.first_of(joined(stems, "norm kv_norm")), spec_.norm,
                         spec_.norm_epsilon, c.width);
-    r.rope = spec_.indexer_rope, r.rotated = rotated, r.rotated_at = c.width - rotated;
+    r.rope = spec_.indexer_rope;
+    r.rotated = rotated;
+    r.rotated_at = c.width - rotated;
     made.keys = layer.device->compressor(std::move(r));
     return made;
   };

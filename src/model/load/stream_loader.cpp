@@ -170,7 +170,9 @@ std::unique_ptr<NGramInput> LayerSetLoader::load_ngrams(const LayerParts& parts,
       checkpoint_.store(), parts.full("ple.ple_embedding.ngram_embedding"), spec.head_features());
   NGramRequest request;
   request.hash = hash_of(parts, spec, *spec_.layers[index].ngrams, table->rows());
-  request.eos = spec.eos, request.table = std::move(table), request.place = place;
+  request.eos = spec.eos;
+  request.table = std::move(table);
+  request.place = place;
   m->table = layer.device->ngrams(std::move(request));
   return m;
 }

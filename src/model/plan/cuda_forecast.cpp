@@ -52,7 +52,8 @@ struct ModelBytes {
 ModelBytes read_bytes(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
                       size_t layers, const ExpertLoads& loads) {
   Policy policy;
-  policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
+  policy.accept = options.policy.accept;
+  policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   ModelBytes out;
   out.layers.resize(layers);
@@ -123,7 +124,8 @@ CudaForecast::Decode decode_step(const ModelBytes& model, const DevicePlacement&
     for (const uint32_t e : some) elsewhere -= std::min(1.0, l.each * l.shares[e]);
     const double here = l.met(rows, is_here) / rates.gpu_read,
                  there = l.met(rows, [&](uint32_t e) { return !is_here(e); }) / cpu_read;
-    d.cpu += there, d.gpu += std::max(0.0, here - there);
+    d.cpu += there;
+    d.gpu += std::max(0.0, here - there);
     d.crossing +=
         kHandOver + rows * (model.row + std::max(0.0, elsewhere) * 2 * model.row) / rates.link;
   }
@@ -215,10 +217,12 @@ std::vector<CudaForecast> forecast_cuda(const Checkpoint& checkpoint, const Wish
     const Cluster cluster{{Machine{"", {}, Gpu{target, allowed}}}};
     const auto add = [&](const std::string& words, const char* placement, bool fit) {
       Wish o = options;
-      o.placement = parse_placement(placement), o.cuda.fit_experts = fit;
+      o.placement = parse_placement(placement);
+      o.cuda.fit_experts = fit;
       const RankPlan plan = plan_model(checkpoint, o, cluster).ranks[0];
       CudaForecast f;
-      f.words = words, f.bytes = plan.sum("cuda");
+      f.words = words;
+      f.bytes = plan.sum("cuda");
       f.placed = placed_experts(checkpoint, plan.placement, loads);
       if (!plan.placement.one_device() && rates.cpu_read <= 0) return f.bytes;
       for (const size_t n : sequences)

@@ -110,7 +110,8 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const Cu
   const DecoderSpec spec = decoder_spec(checkpoint.config());
   const DevicePlacement& placement = options.placement;
   Policy policy;
-  policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
+  policy.accept = options.policy.accept;
+  policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   CudaBytes out;
   const CudaStreamed& streamed = options.cuda.streamed;
@@ -283,14 +284,18 @@ PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement
     if (b.layer < 0) continue;
     const auto layer = static_cast<size_t>(b.layer);
     const size_t n = b.experts.size();
-    out.all += n, ++layers;
+    out.all += n;
+    ++layers;
     if (const auto some = placement.divided.find(layer); some != placement.divided.end()) {
       if (some->second.empty()) continue;
       const std::vector<double> shares = shares_of(loads, layer, n);
-      ++out.divided, out.experts += some->second.size();
+      ++out.divided;
+      out.experts += some->second.size();
       for (const uint32_t e : some->second) out.load += shares.at(e);
     } else if (is_cuda_name(placement.of(layer).experts)) {
-      ++out.layers, out.experts += n, out.load += 1;
+      ++out.layers;
+      out.experts += n;
+      out.load += 1;
     }
   }
   if (layers > 0) out.load /= static_cast<double>(layers);

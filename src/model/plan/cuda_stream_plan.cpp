@@ -25,7 +25,8 @@ std::string size_text(uint64_t bytes) { return human_bytes(static_cast<double>(b
 
 Policy cuda_policy(const Wish& options) {
   Policy policy;
-  policy.accept = options.policy.accept, policy.kernel = options.cuda.kernel;
+  policy.accept = options.policy.accept;
+  policy.kernel = options.cuda.kernel;
   policy.where_it_can = true;
   return policy;
 }
@@ -79,7 +80,9 @@ std::string stream_refusal(const MoeBlock& block, const Wish& options, const Cud
   const char* plain = plain_experts_reason(block.spec);
   const Policy policy = cuda_policy(options);
   LayerOptions on_cpu;
-  on_cpu.policy = options.policy, on_cpu.act = options.act, on_cpu.x_type = options.type;
+  on_cpu.policy = options.policy;
+  on_cpu.act = options.act;
+  on_cpu.x_type = options.type;
   // Plain kernels are no faster than a CPU: they stream only if the user asks for a number of rows.
   const bool asked = parse_stream_rows(options.cuda.stream) != 0;
   std::string why;

@@ -221,16 +221,23 @@ uint64_t KvPlan::bytes_of(size_t tokens) const {
 AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
   AttentionSpec a;
   const HeadSizes sizes = s.sizes(index);
-  a.heads = sizes.heads, a.kv_heads = sizes.kv_heads, a.key_dim = s.key_dim(index),
+  a.heads = sizes.heads;
+  a.kv_heads = sizes.kv_heads;
+  a.key_dim = s.key_dim(index);
   a.value_dim = sizes.value_dim;
-  if (s.latent() && absorbed)
-    a.kv_heads = 1, a.key_dim = s.kv_lora + s.rotated_dim(index), a.value_dim = s.kv_lora;
+  if (s.latent() && absorbed) {
+    a.kv_heads = 1;
+    a.key_dim = s.kv_lora + s.rotated_dim(index);
+    a.value_dim = s.kv_lora;
+  }
   a.scale = s.attention_scale != 0
                 ? s.attention_scale
                 : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
   if (s.layers[index].attention_scale != 0) a.scale = s.layers[index].attention_scale;
-  a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
-  a.ratio = s.layers[index].ratio, a.first = s.layers[index].first_key;
+  a.window = s.layers[index].window;
+  a.chunk = s.layers[index].chunk;
+  a.ratio = s.layers[index].ratio;
+  a.first = s.layers[index].first_key;
   return a;
 }
 

@@ -53,7 +53,8 @@ void settle_experts(const Checkpoint& checkpoint, const Wish& wish, const Machin
     const std::vector<RankMemory> nothing = {{"", 0, machine.memory}};
     StreamPlan streams =
         plan_streams(checkpoint, w, machine.gpu->target, allowed, memory_left(nothing));
-    w.placement = std::move(streams.placement), rank.streamed = std::move(streams.streamed);
+    w.placement = std::move(streams.placement);
+    rank.streamed = std::move(streams.streamed);
     words.insert(words.end(), streams.words.begin(), streams.words.end());
   }
   rank.placement = std::move(w.placement);
@@ -87,7 +88,8 @@ void count_on_cpu(const Checkpoint& checkpoint, ModelPlan& plan) {
 void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const CudaTarget& target,
                   const CudaShare& share, RankPlan& rank) {
   Wish w = wish;
-  w.placement = rank.placement, w.cuda.streamed = rank.streamed;
+  w.placement = rank.placement;
+  w.cuda.streamed = rank.streamed;
   const CudaBytes need = cuda_bytes(checkpoint, w, target, share);
   const std::string device = wish.placement.cuda();
   add(rank.bytes, kWeightBytes, device, need.weights - need.experts);
@@ -137,7 +139,8 @@ std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu&
       return fmt::format("rank {} of {} needs {} on {} ({}), and {}", r, plan.ranks.size(),
                          text_of(need), gpu.target.name, need_text(rank, device, plan.wish),
                          room_text(rank, device, plan.wish, most));
-    all += need, fixed += need - rank.sum(device, kKvBytes);
+    all += need;
+    fixed += need - rank.sum(device, kKvBytes);
   }
   if (all > gpu.usable)
     return fmt::format("{} ranks together need {} on {}, and {} may be used", plan.ranks.size(),
@@ -213,7 +216,8 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
   plan.ranks.resize(shares.size());
   for (size_t r = 0; r < shares.size(); ++r) {
     RankPlan& rank = plan.ranks[r];
-    rank.layers = shares[r].layers, rank.placement = plan.wish.placement;
+    rank.layers = shares[r].layers;
+    rank.placement = plan.wish.placement;
     rank.streamed = wish.cuda.streamed;
     if (!cuda || r >= cluster.ranks.size() || !cluster.ranks[r].gpu) continue;
     if (cluster.one_gpu &&

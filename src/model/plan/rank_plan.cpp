@@ -93,7 +93,9 @@ struct LayerCost {
 std::vector<std::vector<uint32_t>> draw_rows(size_t E, size_t k, size_t rows, size_t samples) {
   uint64_t state = 88172645463325252ull;
   const auto draw = [&] {
-    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
     return static_cast<size_t>(state % E);
   };
   std::vector<std::vector<uint32_t>> all(samples, std::vector<uint32_t>(E, 0));
@@ -117,7 +119,8 @@ class Forecaster {
     H_ = static_cast<double>(config.hidden);
     layers_.resize(spec_.layers.size());
     for (const MoeBlock& b : c.moe_blocks()) {
-      E_ = std::max(E_, b.experts.size()), k_ = std::max(k_, b.spec.router.top_k);
+      E_ = std::max(E_, b.experts.size());
+      k_ = std::max(k_, b.spec.router.top_k);
       I_ = std::max(I_, static_cast<double>(b.spec.intermediate));
     }
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
@@ -138,7 +141,8 @@ class Forecaster {
     if (q_.node.memory != 0 && f.bytes > q_.node.memory) f.missing = f.bytes - q_.node.memory;
     measure(c, split);
     const Times decode = step(split, q_.batch, q_.batch), prompt = step(split, q_.prompt, 1);
-    f.step = decode.compute + decode.exchange, f.exchange = decode.exchange;
+    f.step = decode.compute + decode.exchange;
+    f.exchange = decode.exchange;
     f.prompt = prompt.compute + prompt.exchange;
     f.reason = f.missing != 0
                    ? fmt::format("{} of memory are missing", human_bytes(double(f.missing)))
@@ -160,7 +164,10 @@ class Forecaster {
       if (!m.loaded()) continue;
       const double bytes = static_cast<double>(m.bytes),
                    macs = static_cast<double>(module_params(m));
-      if (&m == output_) head_bytes_ += bytes, head_macs_ += macs;
+      if (&m == output_) {
+        head_bytes_ += bytes;
+        head_macs_ += macs;
+      }
       if (m.layer < 0 || static_cast<size_t>(m.layer) >= layers_.size()) continue;
       LayerCost& l = layers_[static_cast<size_t>(m.layer)];
       if (m.expert >= 0) {
@@ -228,8 +235,10 @@ class Forecaster {
       t.compute += cost(q_.node.costs.dense, l.cut_bytes / R + l.whole_bytes,
                         l.cut_macs / R + l.whole_macs, T) +
                    q_.node.costs.layer.seconds(1, T);
-      if (routed && l.expert_macs != last_macs)
-        last_macs = l.expert_macs, last_experts = experts(l, split, chance);
+      if (routed && l.expert_macs != last_macs) {
+        last_macs = l.expert_macs;
+        last_experts = experts(l, split, chance);
+      }
       if (routed) t.compute += last_experts;
       if (alone) continue;
       const double slots = routed ? k : 1;
@@ -343,7 +352,8 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
                                     : static_cast<size_t>(m.layer) >= p.layers.begin &&
                                           static_cast<size_t>(m.layer) < p.layers.end;
       const uint64_t own = here ? bytes_on(m, bytes, share, split, p.member, experts) : 0;
-      p.bytes += own, p.experts += m.expert >= 0 ? own : 0;
+      p.bytes += own;
+      p.experts += m.expert >= 0 ? own : 0;
       // A tied table that is cut: the first rank also holds the rows with which others multiply.
       const bool tied = m.kind == ModuleKind::kEmbedding && &m == output;
       if (!weigh && tied && split.members() > 1 && p.rank == 0) p.bytes += bytes;

@@ -36,7 +36,8 @@ std::vector<uint32_t> places_of(const ExpertBalance& balance) {
 }
 
 BalanceSettings settings_for(BalanceSettings settings, const RankSplit& split) {
-  settings.ranks = split.ep, settings.spare = split.spare;
+  settings.ranks = split.ep;
+  settings.spare = split.spare;
   return settings;
 }
 
@@ -125,7 +126,8 @@ void ExpertMoves::set_layers(LayerSet& layers) {
 void ExpertMoves::begin_move(size_t index, std::vector<uint32_t> expert_of) {
   if (under_way_) fail("layer {} is to change while layer {} does", index, move_.layer);
   move_ = {index, std::move(expert_of)};
-  under_way_ = true, answered_ = dropped_ = false;
+  under_way_ = true;
+  answered_ = dropped_ = false;
   trouble_.clear();
   if (!here(index)) return;
   try {
@@ -248,7 +250,8 @@ void ExpertMoves::end_step(StepStats& stats) {
   }
   if (balance_.steps() % kSaveEvery == 0) save_loads();
   stats.rank_imbalance = imbalance_;
-  stats.layers_moved = moved_, stats.moves_given_up = given_up_;
+  stats.layers_moved = moved_;
+  stats.moves_given_up = given_up_;
 }
 
 void ExpertMoves::drop() {
@@ -274,8 +277,10 @@ void ExpertMoves::ask_loads() {
     std::vector<size_t> layers;
     size_t count = 0;
     for (const auto& [layer, rows] : balance_.loads())
-      if (layer >= stages_[s] && layer < stages_[s + 1])
-        layers.push_back(layer), count += rows.size();
+      if (layer >= stages_[s] && layer < stages_[s + 1]) {
+        layers.push_back(layer);
+        count += rows.size();
+      }
     if (count == 0) continue;
     who.push_back(s * ranks_.members()), counts.push_back(count);
     asked_layers_.push_back(std::move(layers));

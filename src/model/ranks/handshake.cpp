@@ -244,17 +244,22 @@ Handshake decode_handshake(std::span<const uint8_t> bytes) {
   }
   for (uint64_t n = r.count(16); n > 0; --n) {
     FileMark f;
-    f.name = r.text(), f.size = r.number(), f.hash = r.text();
+    f.name = r.text();
+    f.size = r.number();
+    f.hash = r.text();
     h.files.push_back(std::move(f));
   }
   for (uint64_t n = r.count(9); n > 0; --n) {
     KernelMark k;
-    k.modules = r.text(), k.kernel = r.text(), k.exact = r.flag();
+    k.modules = r.text();
+    k.kernel = r.text();
+    k.exact = r.flag();
     h.kernels.push_back(std::move(k));
   }
   for (uint64_t n = r.count(12); n > 0; --n) {
     MemoryLimit limit;
-    limit.of = r.text(), limit.free = r.number();
+    limit.of = r.text();
+    limit.free = r.number();
     h.memory.push_back(std::move(limit));
   }
   r.end();

@@ -149,8 +149,10 @@ CostCurve time_linears(const std::vector<std::unique_ptr<LinearLayer>>& layers, 
                        const LayerOptions& options, size_t at_once) {
   if (layers.empty()) return {};
   size_t in = 0, out = 0, next = 0;
-  for (const auto& l : layers)
-    in = std::max(in, l->in_features()), out = std::max(out, l->out_features());
+  for (const auto& l : layers) {
+    in = std::max(in, l->in_features());
+    out = std::max(out, l->out_features());
+  }
   const std::vector<float> x = some_rows(kTimedRows * in);
   std::vector<float> y(kTimedRows * out);
   const double share = static_cast<double>(at_once) / static_cast<double>(layers.size());
@@ -229,7 +231,9 @@ RankCosts mean_costs(Comm& comm, const RankCosts& mine) {
 
 RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& model) {
   LayerOptions options;
-  options.pool = model.pool, options.policy = model.policy, options.act = model.act,
+  options.pool = model.pool;
+  options.policy = model.policy;
+  options.act = model.act;
   options.x_type = model.type;
   RankCosts costs;
   try_to([&] {

@@ -112,7 +112,8 @@ void RankedBackend::end_pass(Pass& pass, StepStats& stats) {
 
 void RankedBackend::step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats) {
   stats = {};
-  stats.items = work.size(), stats.rows = StepRunner::rows_of(work);
+  stats.items = work.size();
+  stats.rows = StepRunner::rows_of(work);
   logits.clear();
   if (stats.rows == 0) return;
   if (staged()) return land(*launch(work, stats), logits, stats);
@@ -157,7 +158,10 @@ std::vector<std::vector<RankedBackend::Work>> RankedBackend::groups_of(
     const BatchItem& item = w.item;
     const size_t n = item.tokens.size();
     for (size_t at = 0; at < n;) {
-      if (rows == most) groups.emplace_back(), rows = 0;
+      if (rows == most) {
+        groups.emplace_back();
+        rows = 0;
+      }
       const size_t take = std::min(n - at, most - rows);
       Work piece = w;
       piece.item.position += at;
@@ -165,7 +169,8 @@ std::vector<std::vector<RankedBackend::Work>> RankedBackend::groups_of(
       piece.item.length = std::max(item.length, item.position + n);
       if (at + take < n && item.logits == LogitsOf::kLast) piece.item.logits = LogitsOf::kNone;
       groups.back().push_back(piece);
-      at += take, rows += take;
+      at += take;
+      rows += take;
     }
   }
   return groups;
@@ -264,7 +269,8 @@ Backend::Ticket RankedBackend::submit(std::span<const BatchItem> items) {
   Batch batch{next_ticket_, {items.begin(), items.end()}, nullptr, {}};
   if (batches_in_flight() > 1) {
     const std::vector<Work> work = runner_->work_of(items);
-    batch.stats.items = work.size(), batch.stats.rows = StepRunner::rows_of(work);
+    batch.stats.items = work.size();
+    batch.stats.rows = StepRunner::rows_of(work);
     batch.step = launch(work, batch.stats);
   }
   batches_.push_back(std::move(batch));

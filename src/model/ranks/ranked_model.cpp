@@ -28,7 +28,9 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   const RankPlan& mine = plan.ranks.at(options.ranks != nullptr ? options.ranks->rank() : 0);
   ModelOptions o = options;
   static_cast<Wish&>(o) = plan.wish;
-  o.placement = mine.placement, o.cuda.streamed = mine.streamed, o.memory_left = mine.left;
+  o.placement = mine.placement;
+  o.cuda.streamed = mine.streamed;
+  o.memory_left = mine.left;
   if (o.cuda.note == nullptr) o.cuda.note = options.note;
   ModelPart part(checkpoint, plan.spec, o.ranks, !o.placement.cuda().empty());
   if (o.ranks != nullptr) return std::make_unique<RankedBackend>(checkpoint, o, std::move(part));

@@ -66,7 +66,10 @@ void RankedBackend::tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t
                                 uint64_t count) {
   StepPlan plan;
   plan.kind = kind;
-  plan.block_kind = block_kind, plan.from = from, plan.to = to, plan.count = count;
+  plan.block_kind = block_kind;
+  plan.from = from;
+  plan.to = to;
+  plan.count = count;
   tell(std::move(plan));
 }
 

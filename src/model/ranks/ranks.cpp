@@ -254,7 +254,8 @@ void Ranks::poll() { world_.poll(); }
 
 std::shared_ptr<Ranks::Arrival> Ranks::expect(XType type, size_t n) {
   auto arrival = std::make_shared<Arrival>();
-  arrival->type = type, arrival->n = n;
+  arrival->type = type;
+  arrival->n = n;
   arrival->bytes.resize(n * width_of(type));
   const int from = (line_->rank() + line_->size() - 1) % line_->size();
   arrival->request =

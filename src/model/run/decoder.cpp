@@ -31,7 +31,8 @@ void SequenceState::reserve(size_t tokens) {
       }
       BlockId id;
       if (!free_[k].empty()) {
-        id = free_[k].back(), free_[k].pop_back();
+        id = free_[k].back();
+        free_[k].pop_back();
       } else {  // every allocated block is in the table or free
         id = static_cast<BlockId>(
             table.size() - static_cast<size_t>(std::count(table.begin(), table.end(), kNoBlock)));

@@ -105,7 +105,8 @@ std::vector<uint32_t> ExpertBalance::balanced(const Layer& l) const {
     return l.expert_of;
   const std::vector<double> load(l.load.begin(), l.load.end());
   EplbSettings s;
-  s.logical = l.load.size(), s.redundant = l.expert_of.size() - l.load.size();
+  s.logical = l.load.size();
+  s.redundant = l.expert_of.size() - l.load.size();
   s.ranks = settings_.ranks;
   return keep_slots(l.expert_of, rebalance(load, s), settings_.ranks);
 }

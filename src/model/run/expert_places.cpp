@@ -104,13 +104,18 @@ void ExpertPlaces::begin() {
     const size_t here = l.experts->places_here();
     std::vector<uint32_t> then = busier_places(now, here, load, kPairs);
     const double gain = share_of_load(then, here, load) - share_of_load(now, here, load);
-    if (gain > best) best = gain, changing_ = &l, places = std::move(then);
+    if (gain > best) {
+      best = gain;
+      changing_ = &l;
+      places = std::move(then);
+    }
   }
   if (changing_ == nullptr) return;
   const std::span<const uint32_t> now = changing_->experts->expert_of();
   coming_ = 0;
   for (size_t p = 0; p < changing_->experts->places_here(); ++p) coming_ += places[p] != now[p];
-  ready_ = false, trouble_.clear();
+  ready_ = false;
+  trouble_.clear();
   thread_ = std::thread([this, l = changing_, places = std::move(places)]() mutable {
     lower_thread_priority();
     try {

@@ -51,7 +51,8 @@ PackRequest pack_request(const Checkpoint& checkpoint, const ModelOptions& optio
   const auto tell = [](const std::function<void(const std::string&)>& to) {
     return to ? to : [](const std::string&) {};
   };
-  request.note = tell(options.note), request.warn = tell(options.warn);
+  request.note = tell(options.note);
+  request.warn = tell(options.warn);
   return request;
 }
 

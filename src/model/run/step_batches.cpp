@@ -79,7 +79,8 @@ Backend::Ticket StepRunner::submit(std::span<const BatchItem> items) {
   check(items);
   batches_.reserve(batches_.size() + 1);
   auto batch = std::make_unique<Batch>();
-  batch->ticket = next_ticket_, batch->queue = next_ticket_ % queues_;
+  batch->ticket = next_ticket_;
+  batch->queue = next_ticket_ % queues_;
   batch->items.assign(items.begin(), items.end());
   if (queues_ > 1)
     for (BatchItem& item : batch->items) item.tables = &batch->tables.emplace_back(*item.tables);

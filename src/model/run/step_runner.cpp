@@ -36,7 +36,9 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
     if (!kv_plan_.kinds[k].cuttable) state_kind_ = k;
   LoadOptions load;
-  load.policy = options.policy, load.act = options.act, load.x_type = options.type;
+  load.policy = options.policy;
+  load.act = options.act;
+  load.x_type = options.type;
   load.progress = options.progress;
   load.tap = options.tap;
   LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), load, std::move(experts_of))
@@ -273,7 +275,8 @@ std::unique_ptr<StepRunner::Pass> StepRunner::begin_behind(const Pass& pass) {
   auto behind = std::make_unique<Pass>();
   behind->work = pass.work;
   behind->unread = pass.unread;
-  behind->step.rows = pass.step.rows, behind->step.sequences = pass.step.sequences;
+  behind->step.rows = pass.step.rows;
+  behind->step.sequences = pass.step.sequences;
   return behind;
 }
 
@@ -342,7 +345,8 @@ void StepRunner::draft(std::span<Work> work, size_t queue, std::vector<Predictor
     if (w.item.drafts == 0) continue;
     const std::vector<int32_t>& tokens = rows[next++].tokens;
     out.drafts.insert(out.drafts.end(), tokens.begin() + 1, tokens.end());
-    w.item.tokens = tokens, w.item.drafts = 0;
+    w.item.tokens = tokens;
+    w.item.drafts = 0;
   }
   out.stats.draft_nanoseconds = static_cast<uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
@@ -356,7 +360,8 @@ void StepRunner::step(std::vector<Work> work, size_t queue, StepOutput& out) {
   std::vector<Predictor::Sequence> drafted;
   measured(stats, [&] {
     draft(work, queue, drafted, out);
-    stats.items = work.size(), stats.rows = rows_of(work);
+    stats.items = work.size();
+    stats.rows = rows_of(work);
     const std::unique_ptr<Pass> pass = begin(std::move(work), queue);
     try {
       run(*pass, out);
@@ -404,7 +409,8 @@ void StepRunner::forward(std::span<const StepItem> items, std::vector<float>& lo
              [&](std::span<const Work> work, std::vector<float>& out, StepStats& stats) {
                StepOutput made;
                step({work.begin(), work.end()}, 0, made);
-               out = std::move(made.logits), stats = std::move(made.stats);
+               out = std::move(made.logits);
+               stats = std::move(made.stats);
              });
   look_after_places();
 }

@@ -58,8 +58,14 @@ AnswerFormat format_of_texts(const std::string& json_schema, const std::string& 
       throw GrammarError("invalid_schema", e.what(), f.path);
     }
   }
-  if (!regex.empty()) take(AnswerFormat::Kind::kRegex, "regex"), f.regex = regex;
-  if (!choice.empty()) take(AnswerFormat::Kind::kChoice, "choice"), f.choices = std::move(choice);
+  if (!regex.empty()) {
+    take(AnswerFormat::Kind::kRegex, "regex");
+    f.regex = regex;
+  }
+  if (!choice.empty()) {
+    take(AnswerFormat::Kind::kChoice, "choice");
+    f.choices = std::move(choice);
+  }
   return f;
 }
 

@@ -181,7 +181,10 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
   std::vector<uint8_t> live(n, 0);
   std::vector<uint32_t> work;
   for (size_t s = 0; s < n; ++s)
-    if (accepting[s] != 0) live[s] = 1, work.push_back(static_cast<uint32_t>(s));
+    if (accepting[s] != 0) {
+      live[s] = 1;
+      work.push_back(static_cast<uint32_t>(s));
+    }
   while (!work.empty()) {
     const uint32_t s = work.back();
     work.pop_back();

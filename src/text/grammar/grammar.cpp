@@ -74,7 +74,8 @@ uint32_t GrammarBuilder::string_terminal(uint32_t least, uint32_t most) {
   t.kind = GrammarTerminal::Kind::kDfa;
   t.dfa = any_json_string();
   t.counted = true;
-  t.least = least, t.most = most;
+  t.least = least;
+  t.most = most;
   return add_terminal(fmt::format("s{}:{}", least, most), t);
 }
 GrammarBuilder::Node GrammarBuilder::at_terminal(uint32_t terminal, Node next) {
@@ -368,7 +369,10 @@ std::vector<uint8_t> GrammarBuilder::nullable_rules() const {
       changed = changed || node[i] != 0;
     }
     for (uint32_t r = 0; r < g.rules_.size(); ++r)
-      if (nullable[r] == 0 && node[g.rules_[r]] != 0) nullable[r] = 1, changed = true;
+      if (nullable[r] == 0 && node[g.rules_[r]] != 0) {
+        nullable[r] = 1;
+        changed = true;
+      }
   }
   return nullable;
 }

@@ -107,8 +107,13 @@ struct NumberState {
   }
   static NumberState unpack(uint64_t v) {
     NumberState s;
-    s.phase = v & 7, s.negative = (v >> 3) & 1, s.digits = (v >> 4) & 31;
-    s.fraction = (v >> 9) & 31, s.low = (v >> 14) & 3, s.high = (v >> 16) & 3, s.rest = v >> 18;
+    s.phase = v & 7;
+    s.negative = (v >> 3) & 1;
+    s.digits = (v >> 4) & 31;
+    s.fraction = (v >> 9) & 31;
+    s.low = (v >> 14) & 3;
+    s.high = (v >> 16) & 3;
+    s.rest = v >> 18;
     return s;
   }
 };
@@ -155,7 +160,8 @@ class NumberAutomaton {
     const auto c = static_cast<char>(byte);
     if (c == '-') {
       if (s.phase != NumberState::kStart || !possible_[1]) return std::nullopt;
-      s.phase = NumberState::kSign, s.negative = 1;
+      s.phase = NumberState::kSign;
+      s.negative = 1;
       return s.pack();
     }
     const Magnitude &least = least_[s.negative], &most = most_[s.negative];
@@ -165,7 +171,8 @@ class NumberAutomaton {
         return std::nullopt;
       s.low = least.whole_done(order(s.low), s.digits);
       s.high = most.whole_done(order(s.high), s.digits);
-      s.phase = NumberState::kPoint, s.digits = 0;
+      s.phase = NumberState::kPoint;
+      s.digits = 0;
       return s.pack();
     }
     switch (s.phase) {
@@ -214,7 +221,8 @@ class NumberAutomaton {
       low = least.whole_done(low, s.digits);
       high = most.whole_done(high, s.digits);
     }
-    low = least.done(low, s.fraction), high = most.done(high, s.fraction);
+    low = least.done(low, s.fraction);
+    high = most.done(high, s.fraction);
     if (least.given && (low == kLess || (low == kEqual && least.exclusive))) return false;
     if (most.given && (high == kGreater || (high == kEqual && most.exclusive))) return false;
     return s.rest == 0;
@@ -223,8 +231,10 @@ class NumberAutomaton {
  private:
   static Order order(uint64_t v) { return static_cast<Order>(v); }
   static void set(Magnitude& m, const NumberBound& b) {
-    m.given = true, m.exclusive = b.exclusive;
-    m.whole = b.value.whole, m.fraction = b.value.fraction;
+    m.given = true;
+    m.exclusive = b.exclusive;
+    m.whole = b.value.whole;
+    m.fraction = b.value.fraction;
   }
   NumberRules rules_;
   Magnitude least_[2], most_[2];  // indexed by whether the number is negative
@@ -348,7 +358,10 @@ Decimal decimal_of(const Json& number) {
   Decimal d;
   const bool fraction = number.kind() == Json::Kind::kDouble && number.digits().empty();
   std::string text = fraction ? fmt::format("{}", number.as_double()) : number.dump();
-  if (text.starts_with('-')) d.negative = true, text.erase(0, 1);
+  if (text.starts_with('-')) {
+    d.negative = true;
+    text.erase(0, 1);
+  }
   int exponent = 0;
   if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
     exponent = std::stoi(text.substr(e + 1));

@@ -285,7 +285,8 @@ class RegexParser {
   void quantified(uint32_t item) {
     uint32_t least = 1, most = 1;
     if (take('*')) {
-      least = 0, most = ParsedRegex::kNoEnd;
+      least = 0;
+      most = ParsedRegex::kNoEnd;
     } else if (take('+')) {
       most = ParsedRegex::kNoEnd;
     } else if (take('?')) {
@@ -307,7 +308,8 @@ class RegexParser {
     Node n;
     n.kind = Kind::kRepeat;
     n.parts = {item};
-    n.least = least, n.most = most;
+    n.least = least;
+    n.most = most;
     open_.back().sequence.push_back(add(std::move(n)));
   }
 
@@ -527,7 +529,8 @@ std::optional<RegexLengths> anchored_lengths(const ParsedRegex& regex) {
     RegexLengths& l = of[i];
     switch (n.kind) {
       case Kind::kSet:
-        l.least = 1, l.most = 1;
+        l.least = 1;
+        l.most = 1;
         break;
       case Kind::kSequence:
         for (const uint32_t p : n.parts) {

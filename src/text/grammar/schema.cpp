@@ -143,7 +143,10 @@ SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
     std::vector<const Json*> above = {p.json};
     for (size_t i = 0; i < above.size(); ++i)
       for (auto& [schema, open] : seen)
-        if (!open && leads_to(*schema, *above[i])) open = true, above.push_back(schema);
+        if (!open && leads_to(*schema, *above[i])) {
+          open = true;
+          above.push_back(schema);
+        }
     work.push_back({p.json, false});
     while (!work.empty()) {
       const Step step = work.back();

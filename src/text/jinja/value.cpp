@@ -139,7 +139,8 @@ void Trust::add(size_t at, const Trust& other, size_t begin, size_t end) {
     if (s.end <= begin) continue;
     const size_t bytes = std::min(s.end, end) - begin;
     add(at, bytes, s.trusted);
-    at += bytes, begin += bytes;
+    at += bytes;
+    begin += bytes;
     if (begin == end) break;
   }
 }
