@@ -136,7 +136,7 @@ ModelPlan RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& o
   Handshake mine = handshake_of_process(MOEBIUS_VERSION, kBuildCommit);
   Cluster cluster{std::vector<Machine>(ranks())};
   ModelPlan plan;
-  if (checkpoint != nullptr) try {
+  if (checkpoint != nullptr && trouble.empty()) try {
       mine.options = options_of(options, check_);
       mine.files = mark_folder(*checkpoint, folder_check_from(check_));
       mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,

@@ -309,6 +309,7 @@ class Checks:
             expect(len(re.findall(words, job.err)) == 1, job, f"not said once: {words}")
 
         refusal(r"moebius: rank 1 \(.*\) was given --dtype f32, rank 0 bf16", more="--dtype f32")
+        refusal(r"moebius: rank 1 \(.*\) cannot go on: .*/nowhere/plugin.so", more="--device cuda", env="MOEBIUS_CUDA_MODULE=/nowhere/plugin.so")
         if os.environ.get("MOEBIUS_TEST_CLASS") != "none":  # there all ranks have the reference's CPU
             refusal(r"moebius: rank 1 \(.*\) would multiply .* give --common-cpu", env="MOEBIUS_CPU=reference")
         with tempfile.TemporaryDirectory() as folder:
