@@ -3,17 +3,18 @@
 //
 //     i8mm_assembly FILE
 //
-// Why assembly: compilers order the loads so that SMMLA runs at three quarters of its speed (docs/kernels.md). Why a
-// program: a loop is a register map plus a schedule, and a schedule is one line here.
+// The loops are assembly because compilers order the loads so that SMMLA runs at three quarters of its speed
+// (docs/kernels.md). A program writes them because a loop is a register map plus a schedule, and a schedule is one line
+// here.
 //
-// What is multiplied. "smmla acc, x, b" adds to acc (2 rows x 2 outputs, int32) the products of 8 inputs of a pair of rows
+// The products: "smmla acc, x, b" adds to acc (2 rows x 2 outputs, int32) the products of 8 inputs of a pair of rows
 // x and a pair of outputs b. A STEP is 16 inputs, two HALVES of 8: first the even inputs, then the odd ones, as
 // arm_int8.h lays them out. A tile has P pairs of rows and C pairs of outputs; its sum of pair i and pair of outputs j is
 // register C i + j (+ the first one). Behind a 16-byte operand of a pair lies that of the next pair, behind the last pair
 // the next half.
 //
-// A SCHEDULE is words: each "m" is the next product, in the order of products(); any other word names
-// instructions given for that half, and words without any are passed over. So "mm u0 mm" puts u0 behind two products.
+// A SCHEDULE is a list of words: each "m" is the next product, in the order of products(); any other word names
+// instructions given for that half, and a word without instructions is skipped. So "mm u0 mm" puts u0 behind two products.
 //
 // Register maps ([x], [w] ... are the operands of the asm statements in arm_i8mm_{tiles,registers}.h):
 //
@@ -51,7 +52,7 @@ const Registers kB{24, 25, 26, 27};
 constexpr int kMask = 31;
 constexpr int kMagic = 31;
 
-// Lists of lines, one behind the other.
+// Joins lists of lines in their order.
 Lines join(std::initializer_list<Lines> lists) {
   Lines result;
   for (const Lines& list : lists) result.insert(result.end(), list.begin(), list.end());
@@ -62,7 +63,7 @@ void append(Lines& lines, const Lines& more) {
   lines.insert(lines.end(), more.begin(), more.end());
 }
 
-// One line out of words and numbers.
+// Makes one line of words and numbers.
 template <typename... Parts>
 std::string line(const Parts&... parts) {
   std::ostringstream text;
@@ -90,7 +91,7 @@ std::string at(const std::string& pointer, int offset) {
   return offset ? line("[%[", pointer, "], #", offset, "]") : line("[%[", pointer, "]]");
 }
 
-// ldp or stp for pairs of registers that follow each other in memory, ldr or str for one that is left.
+// Loads or stores neighbouring registers: ldp or stp for each pair, ldr or str for a register that is left.
 Lines move(const std::string& op, const Registers& registers, const std::string& pointer,
            int offset) {
   Lines lines;
@@ -126,7 +127,7 @@ std::string scale(int acc, int f, int s) {
   return line("fmla v", f, ".4s, v", acc, ".4s, v", s, ".4s");
 }
 
-// Two of four scales, each for two rows: half 1 = the first two.
+// Copies two of four scales, each for two rows; half 1 copies the first two.
 std::string twice(int half, int to, int scales) {
   return line("zip", half, " v", to, ".2d, v", scales, ".2d, v", scales, ".2d");
 }
@@ -181,7 +182,7 @@ Inserts numbered(Inserts inserts, const std::string& letter, const Lines& instru
   return inserts;
 }
 
-// Pair of rows by pair of rows.
+// Lists the products pair of rows by pair of rows.
 Lines products(const Registers& x, const Registers& b, int first = 0) {
   Lines lines;
   const int outputs = static_cast<int>(b.size());
@@ -196,7 +197,7 @@ Lines products(const Registers& x, const Registers& b, int first = 0) {
 
 // --- operands out of scratch ---
 
-// Each half is loaded while the one before is multiplied.
+// Multiplies operands out of scratch; each half is loaded while the half before it is multiplied.
 Lines channel_8x8() {
   const auto loads = [](int set, int offset) {
     const int r = 16 + 8 * set;
@@ -283,13 +284,13 @@ Lines grouped_loop(int pairs, int halves) {
   return join({lines, {add("x", 16 * pairs * halves), add("w", 64 * halves)}, next_round("n", 1)});
 }
 
-// A sum of a group as a number: every other one of a mixed tile has the bits of a float.
+// Converts the sum of a group to a float; every other sum of a mixed tile has the bits of a float already.
 std::string sum_to_float(int r, bool mixed, int fraction) {
   if (!mixed || r % 2 == 0) return to_float(r, fraction);
   return line("fsub v", r, ".4s, v", r, ".4s, v", kMagic, ".4s");
 }
 
-// f += float(sum) * scale, then the next group.
+// Ends a group: f += float(sum) * scale.
 Lines grouped_end(int count, bool mixed, int fraction) {
   Lines lines = join({load(range(27, 31), "s"), {add("s", 64), "add %[w], %[w], %[gap]"}});
   for (int r = 0; r < count; ++r) lines.push_back(sum_to_float(r, mixed, fraction));
@@ -297,7 +298,8 @@ Lines grouped_end(int count, bool mixed, int fraction) {
   return join({lines, next_round("g", 2)});
 }
 
-// grouped_end with a factor per pair of rows and group in v24: fp4, operands 4 times too large together.
+// Does what grouped_end does for fp4, with a factor per pair of rows and group in v24; the operands together are 4
+// times too large.
 Lines rows_end() {
   Lines lines = join({load({27, 28}, "s"),
                       load({24}, "r"),
@@ -312,7 +314,7 @@ Lines rows_end() {
   return join({lines, {"add %[r], %[r], %[r_next]"}, next_round("g", 2)});
 }
 
-// Output by output, so that four registers hold the operands of six pairs of outputs.
+// Lists the products output by output, so that four registers hold the operands of six pairs of outputs.
 Lines twelve_loop(int pairs) {
   Lines lines{".p2align 5", "1:"};
   const Registers x = range(24, 24 + pairs);
@@ -328,7 +330,8 @@ Lines twelve_loop(int pairs) {
   return join({lines, {add("x", 32 * pairs), add("w", 192)}, next_round("n", 1)});
 }
 
-// As channel_finish: scales v24-v29, those of two or four rows v30. Sums become free one after the other.
+// Does what channel_finish does for 12 outputs: scales of outputs in v24-v29, of two or four rows in v30. Each sum frees its
+// register for the next.
 Lines twelve_finish(int pairs) {
   const auto floats = [](int i) {
     Lines lines;
@@ -375,7 +378,7 @@ Lines twelve_finish(int pairs) {
 
 // --- operands made out of 4-bit codes in registers ---
 
-// By pairs of rows, from 1. Operands are made half a step before their use (u0-u3) and codes loaded (l0, l1), spread
+// The schedules by the number of pairs of rows, from 1. Operands are made half a step before their use (u0-u3) and codes loaded (l0, l1), spread
 // between products; three registers hold the rows of up to five pairs (r2, r3).
 const std::string kHalves[] = {
     "rows m u0 m u1 l0 m u2 l1 m u3",
@@ -384,7 +387,7 @@ const std::string kHalves[] = {
     "rows r2 mm u0 mm r3 mm u1 mm l0 mm u2 mm l1 mm u3 mm",
     "rows r2 l0 l1 mmmmmm u0 mm r3 mm u1 mm u2 mm u3 mmmmmm",
 };
-// Schedules of 3 to 5 pairs for 4 outputs at a time (two pairs of outputs).
+// The schedules of 3 to 5 pairs of rows for 4 outputs at a time (two pairs of outputs).
 const std::string kNarrowHalves[] = {
     "rows mm l0 m u0 m u1 mm",
     "rows mm l0 mm u0 u1 mmmm",
@@ -471,7 +474,7 @@ Lines channel_two_panels() {
                store(range(0, 16), "o")});
 }
 
-// Behind the last group the same codes are loaded once more.
+// The last group loads its own codes once more, since no group follows it.
 const Lines kBeginGroup{"2:", "mov %[n], %[twice]", "add %[next], %[w], %[group]", "cmp %[g], #1",
                         "csel %[next], %[w], %[next], eq"};
 

@@ -14,7 +14,7 @@
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
 // docs/numerics.md derives the bound.
 //
-// Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds
+// On CPUs that also have BFMMLA, bf16 rows and 4-bit weights use it for many rows ("tops"). It adds
 // floats, and gives the same bytes because the sums of a block are integers below 2^24 in it: s is
 // as large as the sum of the block's magnitudes allows,
 //   x[k] = ((256 hi[k] + lo[k]) 2^s + p[k]) * 2^(e-s) + q[k] * 2^(e-s-8),     p of s bits, q of 8,
