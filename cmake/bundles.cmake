@@ -41,6 +41,8 @@ function(moebius_write_bundles out name options files depth)
   list(JOIN files "" text)
   set(bundle "${PROJECT_BINARY_DIR}/bundles/${name}.cpp")
   file(CONFIGURE OUTPUT "${bundle}" CONTENT "${text}" @ONLY)
+  # A local name may be one of another file's unnamed namespace; preset clang looks at each file's own shadows.
+  list(APPEND options -Wno-shadow -Wshadow=local)
   set_source_files_properties("${bundle}" PROPERTIES COMPILE_OPTIONS "${options}")
   set(${out} "${bundle}" PARENT_SCOPE)
 endfunction()
