@@ -40,7 +40,12 @@ cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH cuda_root)
 set(cuda_folder "${cuda_root}/plugins/cuda")
 set(cuda_objects "${PROJECT_BINARY_DIR}/cuda")
 file(MAKE_DIRECTORY "${cuda_objects}")
+# Wrappers of tensor-core instructions.
+set(cuda_wgmma "${PROJECT_BINARY_DIR}/generated/cuda/wgmma.h")
+add_custom_command(OUTPUT "${cuda_wgmma}" DEPENDS "${cuda_root}/cmake/wgmma.cmake" VERBATIM
+  COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${cuda_wgmma}" -P "${cuda_root}/cmake/wgmma.cmake")
 set(cuda_flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "-I${cuda_root}/src" "-I${cuda_folder}"
+    "-I${PROJECT_BINARY_DIR}/generated/cuda"
     -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off" ${MOEBIUS_CUDA_FLAGS})
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND cuda_flags -ccbin "${CMAKE_CXX_COMPILER}")
@@ -56,7 +61,7 @@ endif()
 function(moebius_cuda_object name source)
   set(object "${cuda_objects}/${name}.o")
   list(JOIN ARGN "|" flags)
-  add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${cuda_root}/cmake/nvcc.cmake" VERBATIM
+  add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${cuda_wgmma}" "${cuda_root}/cmake/nvcc.cmake" VERBATIM
     COMMENT "CUDA ${name}"
     COMMAND "${CMAKE_COMMAND}" "-DNVCC=${MOEBIUS_NVCC}" "-DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DSOURCE=${source}" "-DOBJECT=${object}"
             "-DFLAGS=${flags}" -P "${cuda_root}/cmake/nvcc.cmake")

@@ -26,7 +26,7 @@ stage_whole() {
 # The CUDA plugin, where nvcc is: cmake/nvcc.cmake refuses kernels whose tensor-core instructions wait for each other. On a GPU its kernels
 # are judged too (tests/gpu/run.sh has more parts). ./test runs it when its sources are not those of the last green run.
 has_nvcc() { command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
-cuda_sources() { (cd "$root" && find plugins/cuda src/device/cuda src/quant cmake/cuda.cmake cmake/nvcc.cmake -type f | sort | xargs cat | sha256sum); }
+cuda_sources() { (cd "$root" && find plugins/cuda src/device/cuda src/quant cmake/cuda.cmake cmake/nvcc.cmake cmake/wgmma.cmake -type f | sort | xargs cat | sha256sum); }
 stage_cuda() {
   local sources before=$failed
   has_nvcc || { skip "CUDA plugin: nvcc is not installed"; return; }
