@@ -2,8 +2,6 @@
 // Holds families of which only the mixture-of-experts blocks are known: their other modules are
 // listed by their names, without checks. tests/python/architectures.py compares every line with the
 // library that the models come from.
-#include <array>
-
 #include "checkpoint/families.h"
 
 namespace moebius {
@@ -11,47 +9,20 @@ namespace {
 
 using enum RoutingRule;
 
-// Holds the fields that few entries set.
-struct More {
-  std::string_view model_types{};  // further types beside the key
-  ActivationRule activation = ActivationRule::kConfig;
-  bool transposed = false, interleaved = false, block_is_layer = false, expert_bias = false;
-  bool double_layers = false, router_transposed = false, image_experts = false, stacked = false,
-       routed_shared = false;
-  bool gated = true, correction_counts = false, router_bias_corrects = false;
-  int top_k = 0;
-  float renormalize_epsilon = 1e-20f;
-  std::string_view block_reason{}, experts_reason{};
-};
-
+// Makes a row; `rest` names what few families differ in. Without model types, a family has one, its
+// key.
 constexpr Family known_blocks(std::string_view key, std::string_view architectures,
-                              RoutingRule routing, const More& more = {}) {
-  return Family{.key = key,
-                .architectures = architectures,
-                .model_types = more.model_types.empty() ? key : more.model_types,
-                .routing = routing,
-                .router = kOpenRouters,
-                .parameters = kOpenParameters,
-                .shared_names = kOpenShared,
-                .router_transposed = more.router_transposed,
-                .image_experts = more.image_experts,
-                .double_layers = more.double_layers,
-                .block_is_layer = more.block_is_layer,
-                .fused_transposed = more.transposed,
-                .routed_shared = more.routed_shared,
-                .stacked_experts = more.stacked,
-                .fused_order = more.interleaved ? FusedOrder::kInterleaved : FusedOrder::kHalves,
-                .expert_bias = more.expert_bias,
-                .activation = more.activation,
-                .gated = more.gated,
-                .correction_counts = more.correction_counts,
-                .top_k = more.top_k,
-                .router_bias_corrects = more.router_bias_corrects,
-                .renormalize_epsilon = more.renormalize_epsilon,
-                .strict_shapes = false,
-                .open = true,
-                .block_reason = more.block_reason,
-                .experts_reason = more.experts_reason};
+                              RoutingRule routing, Family rest = {}) {
+  rest.key = key;
+  rest.architectures = architectures;
+  rest.routing = routing;
+  if (rest.model_types.empty()) rest.model_types = key;
+  rest.router = kOpenRouters;
+  rest.parameters = kOpenParameters;
+  rest.shared_names = kOpenShared;
+  rest.strict_shapes = false;
+  rest.open = true;
+  return rest;
 }
 
 constexpr std::string_view kOwnRouter =
@@ -64,34 +35,38 @@ constexpr std::string_view kLayerScalesRouter =
     "it normalizes and scales the router's input with tensors of its layer; only its experts can "
     "be run";
 
-// clang-format off
-constexpr std::array kOpen = {
+constexpr Family kOpen[] = {
     known_blocks("afmoe", "AfmoeForCausalLM", kSigmoidBias, {.correction_counts = true}),
     known_blocks("axk1", "AXK1ForCausalLM", kDeepseekV3, {.block_reason = kNormInside}),
     known_blocks("axk2", "AXK2ForCausalLM", kDeepseekV3),
     known_blocks("bailing_hybrid", "BailingHybridForCausalLM", kDeepseekV3),
     known_blocks("beam", "BeamForCausalLM", kDeepseekV3),
     known_blocks("cohere2_moe", "Cohere2MoeForCausalLM", kSelected),
-    known_blocks("dbrx", "DbrxForCausalLM", kSoftmaxNorm, {.stacked = true}),
+    known_blocks("dbrx", "DbrxForCausalLM", kSoftmaxNorm, {.stacked_experts = true}),
     known_blocks("deepseek_v4", "DeepseekV4ForCausalLM", kSqrtSoftplus,
                  {.activation = ActivationRule::kSiluLimit, .router_bias_corrects = true}),
     known_blocks("diffusion_gemma", "DiffusionGemmaForBlockDiffusion", kGemma4,
-                 {.model_types = "diffusion_gemma diffusion_gemma_text", .block_is_layer = true,
+                 {.model_types = "diffusion_gemma diffusion_gemma_text",
+                  .block_is_layer = true,
                   .block_reason = kLayerScalesRouter}),
     known_blocks("doge", "DogeForCausalLM", kSoftmaxOverTopk,
                  {.experts_reason = "its experts are rows of two tables, found by product keys"}),
     known_blocks("ernie4_5_vl_moe", "Ernie4_5_VLMoeForConditionalGeneration", kSoftmaxBias,
                  {.model_types = "ernie4_5_vl_moe ernie4_5_moe_vl ernie4_5_vl_moe_text",
-                  .router_transposed = true, .image_experts = true, .correction_counts = true}),
+                  .router_transposed = true,
+                  .image_experts = true,
+                  .correction_counts = true}),
     known_blocks("flex_olmo", "FlexOlmoForCausalLM", kSoftmax),
     known_blocks("flint", "FlintForCausalLM", kSigmoid),
-    known_blocks("glm5_next", "Glm5NextForConditionalGeneration", kDeepseekV3,
-                 {.model_types = "glm5_next glm5_next_text",
-                  .activation = ActivationRule::kSiluLimit}),
+    known_blocks(
+        "glm5_next", "Glm5NextForConditionalGeneration", kDeepseekV3,
+        {.model_types = "glm5_next glm5_next_text", .activation = ActivationRule::kSiluLimit}),
     known_blocks("hy_v4", "HYV4ForCausalLM", kDeepseekV3,
                  {.activation = ActivationRule::kRoutedSiluLimit}),
     known_blocks("inkling", "InklingForConditionalGeneration", kSigmoidShared,
-                 {.model_types = "inkling_mm_model", .interleaved = true, .routed_shared = true,
+                 {.model_types = "inkling_mm_model",
+                  .routed_shared = true,
+                  .fused_order = FusedOrder::kInterleaved,
                   .router_bias_corrects = true}),
     known_blocks("inkling_text", "InklingForCausalLM", kSigmoidShared, {.routed_shared = true}),
     known_blocks("jamba", "JambaForCausalLM", kSoftmax),
@@ -107,30 +82,32 @@ constexpr std::array kOpen = {
     known_blocks("mimo_v2_flash", "MiMoV2FlashForCausalLM", kDeepseekV3),
     known_blocks("minimax", "MiniMaxForCausalLM", kSoftmaxAlways),
     known_blocks("minimax_m3", "MiniMaxM3SparseForConditionalGeneration MiniMaxM3VLForCausalLM",
-                 kSigmoidBias, {.model_types = "minimax_m3_vl minimax_m3_vl_text",
-                                .activation = ActivationRule::kOai, .renormalize_epsilon = 0}),
+                 kSigmoidBias,
+                 {.model_types = "minimax_m3_vl minimax_m3_vl_text",
+                  .activation = ActivationRule::kOai,
+                  .renormalize_epsilon = 0}),
     known_blocks("mistral_large4", "MistralLarge4ForConditionalGeneration", kSoftmaxGroups,
                  {.model_types = "mistral_large4 mistral_large4_text", .block_is_layer = true}),
     known_blocks("muse_spark", "MuseSparkForConditionalGeneration", kSigmoidBias,
                  {.model_types = "muse_spark muse_spark_text",
                   .experts_reason = "its experts end in a norm, which cannot be run yet"}),
     known_blocks("nemotron_h", "NemotronHForCausalLM", kDeepseekV3, {.gated = false}),
-    known_blocks("nllb_moe", "NllbMoeForConditionalGeneration", kSoftmaxAlways,
-                 {.model_types = "nllb-moe", .gated = false,
-                  .top_k = 2, .block_reason = kCapacity}),
-    known_blocks("openai_privacy_filter", "OpenAIPrivacyFilterForTokenClassification",
-                 kSoftmaxOverTopk, {.activation = ActivationRule::kOai, .transposed = true,
-                                    .expert_bias = true}),
+    known_blocks(
+        "nllb_moe", "NllbMoeForConditionalGeneration", kSoftmaxAlways,
+        {.model_types = "nllb-moe", .gated = false, .top_k = 2, .block_reason = kCapacity}),
+    known_blocks(
+        "openai_privacy_filter", "OpenAIPrivacyFilterForTokenClassification", kSoftmaxOverTopk,
+        {.fused_transposed = true, .expert_bias = true, .activation = ActivationRule::kOai}),
     known_blocks("qwen4_exp", "Qwen4ExpForConditionalGeneration Qwen4ExpForCausalLM",
                  kSoftmaxDefaultOn, {.model_types = "qwen4_exp qwen4_exp_text"}),
     known_blocks("step3p7", "Step3p7ForConditionalGeneration", kSigmoidBias,
-                 {.model_types = "step3p7 step3p5", .activation = ActivationRule::kStep,
+                 {.model_types = "step3p7 step3p5",
+                  .activation = ActivationRule::kStep,
                   .renormalize_epsilon = 0}),
     known_blocks("switch_transformers", "SwitchTransformersForConditionalGeneration", kSoftmax,
                  {.gated = false, .top_k = 1, .block_reason = kCapacity}),
     known_blocks("zaya", "ZayaForCausalLM", kSoftmaxBias, {.block_reason = kOwnRouter}),
 };
-// clang-format on
 
 }  // namespace
 
