@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds layers from tensors that the caller already has in memory, as another loader hands them
-// over: every tensor whole, with the bytes of its file.
+// Builds layers from tensors that the caller already has in memory, for example because another
+// program's loader read them: every tensor whole, with the bytes of its file.
 //
 //   using namespace moebius::build;
-//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone, {{"weight_packed", data, TensorType::kI32, {4096, 256}}, ...}};
+//   Part q{"q_proj", Scheme::parse(group_json), 4096, 2048, Split::kNone, {{"weight_packed", data,
+// TensorType::kI32, {4096, 256}}, ...}};
 //   moebius::Linear layer = linear({q});
 //
-// Equal bytes give the same packed weights as loading a folder that holds them. Every function may
-// throw moebius::Error. These functions are in the static library only; the shared library exports
-// moebius.h alone.
+// The same bytes give the same packed weights as loading a folder that holds them. Every function
+// may throw moebius::Error. These functions are in the static library only; the shared library
+// exports moebius.h alone.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,7 +32,8 @@ struct Tensor {
 };
 
 struct TensorNeed {
-  std::string suffix;     // name of a tensor behind its module's: weight_packed, weight_scale, ...
+  // end of a tensor's name, after the module's: weight_packed, weight_scale, ...
+  std::string suffix;
   bool required = false;  // true: building fails without this tensor; false: it is used if given
 };
 
@@ -39,15 +41,16 @@ struct TensorNeed {
 // quantization_config of another method.
 class Scheme {
  public:
-  Scheme();  // dense: f32, bf16 or f16 weights without scales
+  Scheme();  // Makes the scheme of dense weights: f32, bf16 or f16, without scales.
   // Parses the JSON of one group (weights, input_activations, ...), to which the caller adds the
   // config's format and version. For a method other than compressed-tensors (gptq, awq, fp8,
   // modelopt, ...) the JSON is the method's whole section, with the module's name as "module" if
   // its rules go by name; tensors then have the method's names, and their types and shapes complete
   // the scheme as they do in a folder. Throws Error for what is not understood.
   static Scheme parse(const std::string& json);
-  std::string family() const;    // name of the scheme's family: w4a8, fp8, nvfp4, ...
-  std::string describe() const;  // describes the scheme in one line of text
+  // Returns the name of the scheme's family: w4a8, fp8, nvfp4, ...
+  std::string family() const;
+  std::string describe() const;  // returns a description of one line
   // Returns why no layer can be built with this scheme, or "" when one can. Routed experts
   // (`expert`) support fewer schemes than linear layers.
   std::string problem(bool expert) const;
@@ -67,7 +70,7 @@ enum class Split { kNone, kOutputs, kInputs };
 struct Part {
   std::string name;
   Scheme scheme;
-  size_t outputs = 0, inputs = 0;  // of the whole matrix, before it is split over ranks
+  size_t outputs = 0, inputs = 0;  // size of the whole matrix, before it is split over ranks
   Split split = Split::kNone;
   // Tensor::name is the suffix (weight_packed, weight_scale, ...), or "bias"
   std::vector<Tensor> tensors;
@@ -84,7 +87,8 @@ struct MoeSpec {
   std::string activation = "silu";    // name of the function as config.json spells it
   float limit = 0;                    // swiglu: values are clamped to [-limit, limit]; 0: no limit
   float alpha = 1.702f, beta = 1.0f;  // constants of the activation "swigluoai"
-  // [experts] number of each expert on this rank, -1: not here; empty: decided by Options::ep
+  // [experts] index of each expert on this rank; -1: the expert is on another rank. Empty:
+  // Options::ep decides.
   std::vector<int32_t> expert_map;
   size_t gate_up_step = 1;  // 1: gate_up holds all gate rows, then all up rows; 2: they alternate
   // The fields below are read by Moe::run_logits only: they say how logits become expert choices.
@@ -110,7 +114,8 @@ class MoeBuilder {
   // Thread-safe: experts may come in any order and from any thread. Throws Error for tensors that
   // do not fit the scheme.
   void set_expert(size_t id, const std::vector<Tensor>& tensors);
-  // Returns the layer. Throws Error that names an expert that is missing, and when called twice.
+  // Returns the layer, after all experts of this rank were set. Throws Error that names a missing
+  // expert, and Error if called twice.
   Moe finish();
 
  private:

@@ -23,8 +23,8 @@ class Error : public std::runtime_error {
     static const ErrorPlace kNowhere;
     return place_ == nullptr ? kNowhere : *place_;
   }
-  // Fills fields of place() that are still empty from `more`. Frames of the call stack that know
-  // more call it while the exception passes.
+  // Fills the empty fields of place() from `more`. A function that lets the exception pass calls
+  // add() with what it knows, such as the name of the file.
   void add(const ErrorPlace& more) {
     auto all = std::make_shared<ErrorPlace>(place());
     for (std::string ErrorPlace::*name : {&ErrorPlace::kind, &ErrorPlace::file, &ErrorPlace::tensor,

@@ -82,7 +82,7 @@ struct LoadOptions {
   int threads = 0;  // 0: all cores, or as many as `runtime` has
   // null: a runtime shared by all layers and models with the same number of threads
   std::shared_ptr<Runtime> runtime;
-  std::string kernel;  // name of a kernel to use everywhere; "": the best for this CPU
+  std::string kernel;  // kernel that all layers must use, by name; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
   // Number type of activations: auto (as the folder declares), bf16, f16, f32.
@@ -100,9 +100,9 @@ struct LoadOptions {
   // followed the same text earlier; mtp: proposes tokens of the folder's multi-token prediction
   // layer; off.
   std::string speculate = "lookup";
-  // The device that runs the model: cpu, cuda or cuda:N. With a GPU, `experts` = cpu keeps all
-  // experts on the CPU, auto those that do not fit into GPU memory, "" none. `gpu_memory` limits
-  // the bytes used there; 0: all free bytes but 1 GiB.
+  // The device that runs the model: cpu, cuda or cuda:N. With a GPU, `experts` says which experts
+  // stay on the CPU: cpu: all of them; auto: those for which GPU memory has no room; "": none.
+  // `gpu_memory` limits the bytes of GPU memory; 0: all free bytes but 1 GiB.
   std::string device = "cpu", experts;
   uint64_t gpu_memory = 0;
 };
@@ -123,7 +123,8 @@ class Model {
   std::string info_json() const;
   bool has_tokenizer() const;
   Tokenizer tokenizer() const;  // throws Error if the folder has no tokenizer
-  // Computes the logits of every position into `to`, [tokens, vocab].
+  // Computes the logits of every position into `to`, [tokens, vocab]. Throws Error if `to` has
+  // another size.
   void logits(std::span<const int32_t> tokens, std::span<float> to) const;
   // Measures how well the model predicts the tokens, in windows of `context` tokens.
   Perplexity perplexity(std::span<const int32_t> tokens, size_t context = 512) const;
@@ -154,11 +155,11 @@ struct Sampling {
   bool include_stop = false;  // true: the stop text is part of the answer
   bool skip_special = true;   // true: special tokens do not appear in the text
   size_t n = 1;               // number of independent answers
-  // The answer is constrained to one form; at most one of these three is given. All empty: any
-  // text.
-  // JSON schema that the answer is valid for; docs/structured.md lists the keywords
+  // Three ways to constrain the form of the answer, of which at most one is given: a JSON schema
+  // that the answer is valid for (docs/structured.md lists the keywords), a regular expression that
+  // the whole answer matches, or a list of texts of which the answer is one. All empty: any text.
   std::string json_schema;
-  std::string regex;  // regular expression that the whole answer matches
+  std::string regex;
   std::vector<std::string> choice;
   // Tools that an answer to a chat may call. The names called are always names of these tools;
   // arguments are constrained to the tool's schema if a call is required or the tool is "strict".
@@ -174,8 +175,8 @@ struct Request {
 
 enum class Finish {
   kNone,
-  kStop,     // a stop token or a stop text
-  kLength,   // Sampling::max_tokens
+  kStop,     // the model produced a stop token or a stop text
+  kLength,   // the answer has Sampling::max_tokens tokens
   kContext,  // the sequence is as long as context and memory allow
   kCancelled,
   kError,
@@ -185,7 +186,7 @@ enum class Finish {
 struct Event {
   uint64_t id = 0;
   size_t choice = 0;   // which of the request's Sampling::n answers, from 0
-  int32_t token = -1;  // -1: none; the token that ended the answer is in stop_token instead
+  int32_t token = -1;  // -1: no token; the token that ended the answer is in stop_token instead
   float logprob = 0;
   // The most likely tokens with their log-probabilities, best first.
   std::vector<std::pair<int32_t, float>> top;
@@ -215,11 +216,12 @@ class Engine {
   Engine& operator=(Engine&&) noexcept;
   // Queues a request and returns its id. Thread-safe. Throws Error if the request can never run.
   uint64_t add(const Request& request);
-  // Thread-safe. The last event of the request follows with a later step; an unknown id is ignored.
+  // Ends a request early: its last event comes with a later step and has Finish::kCancelled.
+  // Thread-safe; an unknown id is ignored.
   void cancel(uint64_t id);
   bool idle() const;
-  // Runs one batch through the model and returns what it brought. Calls from several threads take
-  // turns. A step that fails leaves all requests as they were, and the next call tries again; after
+  // Runs one batch through the model and returns its events. Calls from several threads take turns.
+  // A step that fails leaves all requests as they were, and the next call tries again; after
   // several failures in a row every request ends with kError and the reason, and add() throws that
   // reason from then on.
   std::vector<Event> step();

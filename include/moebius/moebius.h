@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The C interface: opaque handles, error strings, plain structs; no exception crosses it.
- * docs/api.md has a line for every
- * function.
+ * docs/api.md has a line for every function.
  *
  * Functions that can fail return NULL or a non-zero number; moebius_last_error() then says why
- * (per thread, valid until the
- * next failing call of that thread). Handles are freed by their _free function; NULL is accepted
- * there. A handle that was freed,
- * that is of another kind, or that was made before a fork() is reported as an error.
+ * (per thread, valid until the next failing call of that thread). Handles are freed by their _free
+ * function, which accepts NULL. A call with a handle that was freed, that is of another kind, or
+ * that was made before a fork() fails with an error.
  *
  * Every struct begins with size: the caller sets it to sizeof the struct; members added later
- * keep their default when an older program
- * leaves them out. A result of type char* belongs to the caller, who frees it with
- * moebius_string_free; const char* belongs to the handle that returned it and lives as long.
- * Texts are UTF-8. */
+ * keep their default when an older program leaves them out. A result of type char* belongs to the
+ * caller, who frees it with moebius_string_free; const char* belongs to the handle that returned it
+ * and lives as long. Texts are UTF-8. */
 #ifndef MOEBIUS_MOEBIUS_H
 #define MOEBIUS_MOEBIUS_H
 #include <stddef.h>
@@ -45,7 +42,8 @@ typedef enum {
   MOEBIUS_EXACT = 1,
   MOEBIUS_APPROXIMATE = 2
 } moebius_arithmetic;
-/* Selects how dynamic int8 activations are scaled; DECLARED: as the checkpoint says. */
+/* Selects the formulas for dynamic int8 activations, which differ in rounding. DECLARED: as the
+ * checkpoint's format prescribes; the others imitate compressed-tensors or vLLM's CPU kernels. */
 typedef enum {
   MOEBIUS_INT8_DECLARED = 0,
   MOEBIUS_INT8_COMPRESSED_TENSORS = 1,
@@ -73,20 +71,21 @@ typedef enum {
   MOEBIUS_THREADS_OWN = 0,
   MOEBIUS_THREADS_OPENMP = 1 /* the team of the OpenMP runtime that the process has loaded */
 } moebius_thread_kind;
-/* INT8: weights in integers whose checkpoint declares no quantization of activations are
- * multiplied with dynamic int8 rows, which is faster and approximate. */
+/* Selects how rows of activations are multiplied. INT8: weights in integers whose checkpoint
+ * declares no quantization of activations are multiplied with dynamic int8 rows, which is faster
+ * and approximate. */
 typedef enum { MOEBIUS_ROWS_DECLARED = 0, MOEBIUS_ROWS_INT8 = 1 } moebius_rows;
 typedef enum {
   MOEBIUS_FINISH_NONE = 0,
-  MOEBIUS_FINISH_STOP = 1,    /* a stop token or text */
-  MOEBIUS_FINISH_LENGTH = 2,  /* max_tokens */
-  MOEBIUS_FINISH_CONTEXT = 3, /* no room for another token */
+  MOEBIUS_FINISH_STOP = 1,    /* the model produced a stop token or text */
+  MOEBIUS_FINISH_LENGTH = 2,  /* the answer has max_tokens tokens */
+  MOEBIUS_FINISH_CONTEXT = 3, /* context or memory has no room for more */
   MOEBIUS_FINISH_CANCELLED = 4,
   MOEBIUS_FINISH_ERROR = 5
 } moebius_finish;
 
-/* Reports progress in bytes. Called by one thread at a time, from any thread. A result other
- * than 0 cancels the work. */
+/* Receives the progress of a long call, in bytes unless the call says otherwise. Called by one
+ * thread at a time, from any thread; returning anything but 0 cancels the work. */
 typedef int (*moebius_progress)(void* user, uint64_t done, uint64_t total);
 
 typedef struct {
@@ -94,14 +93,15 @@ typedef struct {
   int32_t threads;    /* 0: all cores, or as many as runtime has */
   const char* kernel; /* name of a kernel; NULL: the best for this CPU */
   moebius_arithmetic arithmetic;
-  moebius_type activations; /* type of the rows that the layer will be given */
+  moebius_type activations; /* type of the rows x of later calls */
   /* NULL: a runtime shared by all layers with the same number of threads */
   const moebius_runtime* runtime;
   moebius_int8 int8_rows;
-  /* This rank of a run over several: matrices are split over tp ranks (tensor parallelism),
-   * experts over ep ranks (expert parallelism). 0 counts as 1. */
+  /* The part of the layer to load when several processes (ranks) run it together: matrices are
+   * split over tp ranks (tensor parallelism), experts over ep ranks (expert parallelism). 0 counts
+   * as 1. */
   size_t tp, tp_rank, ep, ep_rank;
-  int32_t round_robin; /* 1: expert e is on rank e % ep; 0: ranks have ranges of experts */
+  int32_t round_robin; /* 1: expert e is on rank e % ep; 0: each rank has a range */
   moebius_rows rows;
   moebius_progress progress; /* NULL: none; ignored by moebius_moe_begin */
   void* user;
@@ -151,7 +151,7 @@ typedef struct {
   /* swiglu: values are clamped to [-limit, limit]; 0: no limit */
   float limit;
   float alpha, beta;         /* constants of swigluoai; alpha 0: 1.702 and 1 */
-  const int32_t* expert_map; /* [experts] number on this rank, -1: not here; NULL: by options.ep */
+  const int32_t* expert_map; /* [experts] index on this rank, -1: elsewhere; NULL: by ep */
   size_t gate_up_step;       /* 1 or 0: all gate rows, then all up rows; 2: they alternate */
   /* The members below are read by moebius_moe_run_logits only: they say how logits become
    * choices of experts. */
@@ -192,12 +192,12 @@ typedef struct {
   const char* kernel;
   moebius_arithmetic arithmetic;
   moebius_int8 int8_rows;
-  const char* dtype; /* of activations: NULL or auto, bf16, f16, f32 */
-  /* of cached keys and values: NULL or auto, bf16, f16, f32, int8, fp8 */
+  const char* dtype; /* type of activations: NULL or auto, bf16, f16, f32 */
+  /* type of cached keys and values: NULL or auto, bf16, f16, f32, int8, fp8 */
   const char* kv_dtype;
   /* longest sequence in tokens that will be run; 0: what the config allows */
   size_t context;
-  const moebius_runtime* runtime; /* NULL: a shared one */
+  const moebius_runtime* runtime; /* NULL: one that models share */
   moebius_progress progress;      /* NULL: none */
   void* user;
   moebius_rows rows;
@@ -205,16 +205,17 @@ typedef struct {
   const char* pack_dir;
   const char* speculate; /* speculative decoding; answers stay the same: NULL or lookup, mtp, off */
   const char* device;    /* NULL or cpu; cuda or cuda:N: on a GPU */
-  const char*
-      experts; /* of a model on a GPU: NULL: there; cpu: on the CPU; auto: there if they fit */
-  uint64_t gpu_memory; /* most bytes used there; 0: all free bytes but 1 GiB */
+  /* place of the experts of a model on a GPU: NULL: on the GPU; cpu: on the CPU; auto: on the GPU
+   * as far as they fit */
+  const char* experts;
+  uint64_t gpu_memory; /* most bytes of GPU memory; 0: all free bytes but 1 GiB */
 } moebius_model_options;
 
 typedef struct {
   size_t size;
   size_t context;    /* most tokens of a sequence; 0: what the model allows */
   size_t parallel;   /* number of sequences that run at once; 0 counts as 1 */
-  uint64_t kv_bytes; /* memory for cached keys and values, bytes; 0: chosen */
+  uint64_t kv_bytes; /* memory for cached keys and values, bytes; 0: by the free memory */
   double max_step;   /* target for a step that reads a prompt, in seconds; 0: 1 */
 } moebius_engine_options;
 
@@ -394,11 +395,12 @@ int moebius_moe_launch_ids(const moebius_moe* layer, const moebius_input* x, con
 
 moebius_tokenizer* moebius_tokenizer_open(const char* folder);
 void moebius_tokenizer_free(moebius_tokenizer* tokenizer);
-/* Writes at most `capacity` ids; *count is the number of ids of the whole text, which may be
- * larger. */
+/* Turns a text into token ids. Writes at most `capacity` ids; *count is the number of ids of the
+ * whole text, which may be larger. */
 int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* text, size_t bytes,
                              int add_special, int32_t* ids, size_t capacity, size_t* count);
-/* *bytes (bytes may be NULL) is the length of the text without the 0 that ends it. */
+/* Turns token ids into text. *bytes (bytes may be NULL) is the length of the text without the 0
+ * that ends it; so it is in the functions below. */
 char* moebius_tokenizer_decode(const moebius_tokenizer* tokenizer, const int32_t* ids, size_t count,
                                int skip_special, size_t* bytes);
 size_t moebius_tokenizer_vocab(const moebius_tokenizer* tokenizer);
@@ -440,13 +442,13 @@ int moebius_engine_add(moebius_engine* engine, const moebius_request* request, u
 int moebius_engine_cancel(moebius_engine* engine, uint64_t id);
 int moebius_engine_idle(const moebius_engine* engine);
 size_t moebius_engine_context(const moebius_engine* engine);
-/* Runs one batch. The events live until the next step of the engine, or until the engine is
- * freed. */
+/* Runs one batch of all requests of the engine. The events live until the next step of the engine,
+ * or until the engine is freed. */
 int moebius_engine_step(moebius_engine* engine, const moebius_event** events, size_t* count);
 
 /* Do what the commands `quantize` and `eval` do. Options and results are JSON: options by the
  * names of the commands' options, results as --json prints them. progress (NULL: none) is given
- * bytes of the source, or positions; a result other than 0 cancels the work. */
+ * bytes of the source by the first function, positions of the text by the second. */
 char* moebius_quantize_json(const char* options, moebius_progress progress, void* user);
 char* moebius_evaluate_json(const char* options, moebius_progress progress, void* user);
 

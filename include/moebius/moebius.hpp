@@ -44,8 +44,11 @@ enum class Arithmetic {
 enum class Int8Rows {
   kDeclared,
   kCompressedTensors,
+  // Selects the formulas for dynamic int8 activations, which differ in rounding: kDeclared takes
+  // what the checkpoint's format prescribes, the others imitate compressed-tensors or vLLM's CPU
+  // kernels (docs/numerics.md).
   kVllm
-};  // selects how dynamic int8 activations are scaled
+};
 enum class ActivationRows {
   kDeclared,
   // Weights in integers whose checkpoint declares no quantization of activations are multiplied
@@ -53,10 +56,11 @@ enum class ActivationRows {
   kInt8,
 };
 
-// The threads that layers compute with. Layers that are given none share one runtime per number of
-// threads; it ends with the last of them.
+// The threads that layers compute with. Layers whose options name no runtime share one per number
+// of threads, which is destroyed together with the last of these layers.
 class Runtime;
-std::shared_ptr<Runtime> make_runtime(int threads = 0);  // a new one, not shared; 0: all cores
+// Returns a new runtime that nothing else shares. threads 0: all cores.
+std::shared_ptr<Runtime> make_runtime(int threads = 0);
 size_t threads_of(const Runtime& runtime);
 
 struct RuntimeOptions {
@@ -79,14 +83,15 @@ struct Options {
   std::string kernel;  // a kernel's name as `moebius explain` prints it; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
-  ElementType activations = ElementType::kBf16;  // type of the rows that the layer will be given
+  ElementType activations = ElementType::kBf16;  // type of the rows x of the later calls
   // null: a runtime shared by all layers with the same number of threads
   std::shared_ptr<Runtime> runtime;
-  // This rank of a run over several: matrices are split over tp ranks (tensor parallelism), experts
-  // over ep ranks (expert parallelism). The caller concatenates or adds the ranks' outputs. If a
-  // matrix is split by inputs, dynamic activation scales are computed from this rank's inputs.
+  // Names the part of the layer to load when several processes (ranks) run it together: matrices
+  // are split over tp ranks (tensor parallelism), experts over ep ranks (expert parallelism). The
+  // caller concatenates or adds the ranks' outputs. If a matrix is split by inputs, dynamic
+  // activation scales are computed from this rank's inputs.
   size_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
-  // true: expert e is on rank e % ep; false: ranks have ranges of experts
+  // true: expert e is on rank e % ep; false: each rank has a range of consecutive experts
   bool round_robin = false;
   ActivationRows rows = ActivationRows::kDeclared;
   Progress progress;  // ignored by build::MoeBuilder, whose caller knows the progress
@@ -143,11 +148,13 @@ class Moe {
   uint64_t packed_bytes() const;  // bytes of the packed experts, shared experts included
   std::string device() const;     // "cpu" or "cuda"
 
-  // Runs router, experts and shared experts. ids and weights [T, slots] receive the router's
-  // choice; null: not wanted.
+  // Runs router, experts and shared experts on x [T, hidden]. ids and weights [T, slots] receive
+  // the experts that the router chose and their weights; null: not wanted. x and y stay the
+  // caller's.
   void run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids = nullptr,
            float* weights = nullptr) const;
-  // Runs the block with router logits [T, experts] of the caller.
+  // Runs the block, but chooses experts by the caller's `logits` [T, experts] instead of by its
+  // router matrix.
   void run_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
                   int32_t* ids = nullptr, float* weights = nullptr) const;
   // Runs experts that the caller chose: ids and weights [T, k]; an id of -1 skips the slot.
@@ -204,11 +211,11 @@ class Folder {
 };
 
 std::string version();
-std::string cpu_name();   // architecture and features that the library uses
+std::string cpu_name();   // architecture and CPU features that the library uses
 std::string cpu_model();  // name of the CPU's model
 // Makes the library use only these CPU features ("neon,dotprod"). Must be the first call of the
 // library in the process.
 void narrow_cpu(const std::string& features);
-std::vector<std::string> kernel_titles();  // best first
+std::vector<std::string> kernel_titles();  // names and descriptions of all kernels, fastest first
 
 }  // namespace moebius

@@ -11,8 +11,9 @@ namespace moebius {
 // Options: source, target, scheme, ... `progress` is given bytes of the source; if it returns false
 // the run stops, and a later run with "resume": true continues it.
 std::string quantize(const std::string& options, const Progress& progress = {});
-// Compares a quantized folder with its base on text. Options: folder, base, one of text, tokens,
-// file and chat, ... `progress` is given positions.
+// Compares the predictions of a quantized folder with those of its base on a text and returns the
+// measurements. Options: folder, base, one of text, tokens, file and chat, ... `progress` is given
+// positions of the text.
 std::string evaluate(const std::string& options, const Progress& progress = {});
 
 }  // namespace moebius

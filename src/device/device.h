@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 3: the interface of what runs the layers of a model. Above it a model is a graph of
-// operations on named rows (model/graph). Below it a device allocates memory for rows and KV
-// blocks, chooses kernels, packs weights, and runs operations in the order of a queue. The CPU is a
-// device, each GPU is another; a model may have its attention on one device and its experts on
-// another.
+// WAIST 3 (ARCHITECTURE.md): the interface of a device, which runs the layers of a model. Above it
+// a model is a graph of operations on named rows (model/graph). Below it a device allocates memory
+// for rows and KV blocks, chooses kernels, packs weights, and runs operations in the order of a
+// queue. The CPU is a device, each GPU is another; a model may have its attention on one device and
+// its experts on another.
 #pragma once
 #include <functional>
 #include <memory>
@@ -34,15 +34,15 @@ struct HostRows {
   std::span<float> data;  // [rows, cols], contiguous
 };
 
-// One dense matrix per attention head (nn/head_linear.h), stored as a whole: what HeadLinear is
-// built from.
+// Gives a device the weights of a HeadLinear (nn/head_linear.h): one dense matrix per attention
+// head.
 struct HeadMatrices {
   size_t heads, outputs, inputs;
   CodeType code;                   // the narrowest type that holds every weight exactly
   size_t input_step, output_step;  // columns between the inputs (outputs) of neighbouring heads
   FunctionRef<float(size_t h, size_t n, size_t k)> weight;
-  // A name that no other matrices of the model have, for the cache of packed weights; "": never
-  // cached.
+  // Name under which a cache of packed weights keeps the matrices; must be unique in the model. "":
+  // not kept.
   std::string name = {};
 };
 
@@ -51,20 +51,21 @@ struct AttentionRequest {
   AttentionSpec spec;
   KvStorage storage;
   KvPlace place;
-  // true: a row attends only to the keys that an indexer selected (of the entries, if there are
-  // any)
+  // true: a row attends only to the keys that an indexer selected; if the layer has compressed
+  // keys, it selects among these
   bool sparse = false;
-  // Number of this rank's first KV head among those of all ranks; an indexer may select per head.
+  // Index of this rank's first KV head among those of all ranks: an indexer may select differently
+  // per head.
   size_t first_kv_head = 0;
   // Multi-head latent attention: the cache holds one latent row per token, and `up` computes keys
   // and values of all heads from it at each use. Null: the cache holds keys and values themselves.
   struct Latents {
-    size_t width = 0;  // columns of the latent without its rotated part
+    size_t width = 0;  // columns of a latent row that are not rotated by position
     size_t nope = 0, rope = 0;
     std::unique_ptr<LinearOp> up;
   };
   std::unique_ptr<Latents> latents = nullptr;
-  // Place of compressed keys and values (entries); unused if spec.ratio is 0.
+  // Place of compressed keys and values; unused if spec.ratio is 0 (the layer compresses nothing).
   KvPlace entries = {};
 };
 
@@ -73,17 +74,18 @@ struct CompressorRequest {
   CompressorSpec spec;
   std::vector<float> bias;
   Norm norm;
-  size_t rope = 0;  // index into the rotations given to set_ropes(), which rotates ...
-  // ... columns [rotated_at, rotated_at + rotated) of a compressed key
+  // Rotation that is applied to columns [rotated_at, rotated_at + rotated) of a compressed key:
+  // index into those given to set_ropes().
+  size_t rope = 0;
   size_t rotated_at = 0, rotated = 0;
   KvType storage = KvType::kF32;
-  // true: stored as an indexer's packed keys; false: as rows, which attention reads as entries
+  // true: stored as packed keys, which an indexer multiplies; false: as rows, which attention reads
   bool packed = false;
   KvPlace keys, sources;
 };
 
-// Describes a lookup of table rows by hashes of the last tokens. `place` keeps the tokens of each
-// sequence that the hash of its next token needs.
+// Describes a lookup of table rows by a hash of a sequence's last tokens. `place` keeps the tokens
+// that the hash of the sequence's next token needs.
 struct NGramRequest {
   NGramHash hash;
   int64_t eos = 0;
@@ -97,28 +99,29 @@ struct MoeRequest {
   MoePart part = MoePart::kBlock;
   // Null, or what exchanges rows with the other ranks that run the layer together.
   MoeExchange* exchange = nullptr;
-  // A layer divided over two devices: `other` runs some of the experts. expert_of[p] is the expert
-  // in place p; the first `here` places are on this device. Empty: all experts are here.
+  // Set for a layer whose experts are divided over two devices: `other` runs those that this device
+  // does not. expert_of[p] is the expert in place p; the first `here` places are on this device.
+  // Empty: all experts are here.
   Device* other = nullptr;
   std::vector<uint32_t> expert_of = {};
   size_t here = 0;
 };
-// The operations of a mixture of experts.
+// The operations that Device::moe makes: the router's matrix, and everything after it.
 struct MoeOps {
   std::unique_ptr<ExpertsOp> experts;
   std::unique_ptr<LinearOp> router;  // null for a dense MLP
 };
 
-// Lists the parts of layers that not every device can run. The plan puts what a device lacks on the
-// CPU (model/plan).
+// Parts of layers that not every device can run. The plan puts a layer's part on the CPU if its
+// device lacks it (Device::lacks).
 enum class Need : uint8_t {
-  kStreams,          // several rows of a token side by side
+  kStreams,          // hidden streams: several rows of a token side by side
   kConvolutions,     // convolutions of the results of attention and block
   kRecurrent,        // a layer with a state in place of keys and values
-  kCompressedKeys,   // one key for several tokens
+  kCompressedKeys,   // attention to keys that each stand for several tokens
   kIndexer,          // attention to the keys that an indexer selects
   kDistanceLogits,   // logits that depend on the distance of two tokens
-  kExpandedLatents,  // latents whose up-projection is not absorbed
+  kExpandedLatents,  // latent attention that computes keys and values from latents at each use
   kTokenTable,       // experts that a table of token ids selects
 };
 std::string_view name_of(Need need);  // returns a name such as "compressed keys"
@@ -128,9 +131,11 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
 
-  // --- planning, before anything is allocated: what the device cannot run, and the bytes that
+  // --- planning, before anything is allocated: what the device cannot run, and how many bytes
   // layers would take ---
   virtual bool lacks(Need) const { return false; }
+  // Return the bytes of one KV block (kBlockTokens tokens) of an attention layer, and of an
+  // indexer.
   virtual size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const = 0;
   virtual size_t index_bytes(const IndexerSpec& spec, KvType storage) const = 0;
 
@@ -148,36 +153,39 @@ class Device {
   virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) = 0;
   virtual std::unique_ptr<NGramOp> ngrams(NGramRequest request) = 0;
   virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
-  // Makes the lookup of token embeddings, times `multiplier`. `output` is the projection to logits
-  // if it shares its weights with the table and holds all of them: rows are then read back from its
-  // packed form. Null: the table is loaded.
+  // Makes the lookup of token embeddings, times `multiplier`. `output`: the projection to logits,
+  // if it has the same weights as the table and holds all of them: embeddings are then read back
+  // from its packed form. Null: the table is loaded.
   virtual std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                                  float multiplier, const LinearOp* output) = 0;
   virtual std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) = 0;
-  // Sets the rotations that operations name by index; before any layer.
+  // Sets the rotations that operations name by index. Call it once, before any layer is made.
   virtual void set_ropes(std::span<const RopeSpec> ropes) = 0;
 
   // --- memory ---
+  // Makes the memory of KV blocks. block_bytes: [kinds] bytes of a block; memory is allocated in
+  // portions of about slab_bytes.
   virtual std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
                                                size_t slab_bytes) = 0;
-  // One row for each row of the step.
+  // Returns buffer `slot` with one row for each row of the step; RowName (graph.h) numbers buffers.
   RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) {
     return rows(step, slot, step.rows, cols, numbers);
   }
   virtual RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) = 0;
 
   // --- operations of a step, queued in the order of the calls ---
+  // Starts a step; call it first, once per device.
   virtual void begin(Step& step) = 0;
+  // Copies rows `which` of x to y, in this order.
   virtual void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                          const RowSet& y) = 0;
-  // Calls fn on the host with the numbers of x; what it writes into its y becomes the rows of y. x
-  // or y may have no rows. Waits for all earlier operations of the queue if x has rows.
+  // Calls fn on the host with the numbers of x; what fn writes into its y becomes the rows of y. x
+  // or y may have no rows. If x has rows, waits for all earlier operations of the queue.
   virtual void on_host(Step& step, const RowSet& x, const RowSet& y,
                        FunctionRef<void(HostRows x, HostRows y)> fn) = 0;
-  // Finds the likeliest tokens of each row of logits on the device, as far as the draw needs them:
-  // out[i] for needs[i]. out[i] stays empty if nothing was asked or the row has too many
-  // candidates. Waits for the result. Returns false if this device cannot; the caller then reads
-  // the whole rows.
+  // Finds on the device the tokens of each row of logits x that sampling may draw: out[i] for
+  // needs[i]. out[i] stays empty if needs[i] asks for nothing or the row has too many candidates.
+  // Waits for the result. Returns false if this device cannot; the caller then reads whole rows.
   virtual bool candidates(Step& step, const RowSet& x, std::span<const CandidateNeed> needs,
                           std::span<std::optional<Candidates>> out) {
     (void)step, (void)x, (void)needs, (void)out;
@@ -186,9 +194,10 @@ class Device {
   // Waits until all queued operations of the step are done. Throws what the first failed operation
   // threw; no operation after it has run.
   virtual void wait(Step& step) = 0;
-  // True after a failure that nothing can follow: every later step would fail.
+  // Returns true after a failure of the device itself: every later step would fail, too.
   virtual bool lost() const { return false; }
-  // Keeps worker threads ready for many short operations until the result is destroyed.
+  // Lets idle worker threads spin longer before they sleep, until the result is destroyed: for many
+  // short operations.
   virtual std::shared_ptr<void> stay() { return nullptr; }
 
   // Copies rows from the device of `from` to the device of `to`, through host memory.

@@ -16,6 +16,7 @@ namespace moebius {
 
 struct MoeBlockLayer;
 
+// Multiplies rows by the matrices of one linear layer: y = x * w^T + bias.
 class LinearOp {
  public:
   virtual ~LinearOp() = default;
@@ -25,11 +26,11 @@ class LinearOp {
   virtual void forward(Step& step, const RowSet& x, const RowSet& y) const = 0;
 };
 
-// Sizes of a mixture of experts that a step's statistics and the planner read. Set at load.
+// Sizes of a mixture of experts, for a step's statistics and the planner. Set at load.
 struct ExpertsFacts {
   size_t experts = 0;         // routed experts of all ranks; 0: a dense MLP
   size_t outputs = 0;         // columns of y
-  uint64_t packed_bytes = 0;  // bytes of all packed weights in this process
+  uint64_t packed_bytes = 0;  // bytes of the layer's packed weights in this process
   uint64_t expert_bytes = 0;  // bytes of one packed expert
   // Bytes read for any row: shared experts and gates, or the dense MLP.
   uint64_t every_token_bytes = 0;
@@ -37,16 +38,18 @@ struct ExpertsFacts {
 };
 
 // Says which expert lies in which place of a layer whose experts are divided over two devices or
-// several ranks, and moves experts between places. A place is room for one packed expert.
+// several ranks, and moves experts between places. A place is room for one packed expert on one of
+// them.
 class DividedExperts {
  public:
   virtual ~DividedExperts() = default;
   virtual std::span<const uint32_t> expert_of() const = 0;  // [places] the expert in each place
-  virtual size_t places_here() const = 0;  // the first places are on the layer's own device
+  // number of places on the layer's own device: the first ones
+  virtual size_t places_here() const = 0;
   // True if an expert computes the same bytes on both devices, so that moving it changes no answer.
   virtual bool may_move() const = 0;
-  // Experts that are read and packed for new places, but not in use yet. stage() may be called from
-  // any thread while steps run; it throws Error if the weights cannot be read.
+  // Holds experts that are read and packed for new places, but not in use yet. stage() may be
+  // called from any thread while steps run; it throws Error if the weights cannot be read.
   class Staged {
    public:
     virtual ~Staged() = default;
@@ -61,19 +64,19 @@ class ExpertsOp {
  public:
   virtual ~ExpertsOp() = default;
   virtual const ExpertsFacts& facts() const = 0;
-  // Runs router choice and experts for each row of x into y. logits: [rows, experts] of the router;
-  // a dense MLP ignores it. counts: [experts], to which the number of rows of each expert is added
-  // once the step has been waited for; empty: not counted.
+  // Chooses experts for each row of x by `logits` [rows, experts] of the router, runs them and
+  // writes their sum into y; a dense MLP ignores logits. counts: [experts], to which the number of
+  // rows of each expert is added by the end of the step (Device::wait); empty: not counted.
   virtual void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                        std::span<uint32_t> counts) const = 0;
-  // Returns the layer in this process if its experts can be moved between ranks; else null.
+  // Returns the CPU layer of this process if its experts can be moved between ranks; else null.
   virtual MoeBlockLayer* movable() { return nullptr; }
   // Returns the places of the experts if several devices or ranks divide them; else null.
   virtual DividedExperts* divided() { return nullptr; }
 };
 
-// Attention of one layer: stores keys and values of the step's rows in the KV blocks, and lets each
-// row attend to the tokens before it.
+// Computes attention of one layer: stores keys and values of the step's rows in the KV blocks, and
+// lets each row attend to the tokens before it.
 class AttentionOp {
  public:
   virtual ~AttentionOp() = default;
@@ -82,18 +85,18 @@ class AttentionOp {
   // on distances; else without rows. out without rows: keys and values are stored only.
   virtual void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
                        const RowSet& relative, const RowSet& out) const = 0;
-  // Marks all tokens of a block from number `tokens` on as unwritten.
+  // Discards the layer's keys and values of block `id` from its token number `tokens` on.
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
 };
 
-// Indexer of sparse attention: selects the keys that each row attends to, in this layer and in the
+// Selects keys for sparse attention: those that each row attends to, in this layer and in the
 // following layers that have no indexer of their own.
 class IndexerOp {
  public:
   virtual ~IndexerOp() = default;
-  // Stores the rows' keys and selects for each row. kw: [rows, head_dim + heads], a key and a
-  // weight per head; q: [rows, heads * head_dim]. If keys are compressed, a CompressorOp has stored
-  // them already and kw holds the weights alone.
+  // Stores the keys of the step's rows, then selects keys for each row. kw: [rows, head_dim +
+  // heads], a key and a weight per head; q: [rows, heads * head_dim]. If keys are compressed, a
+  // CompressorOp has stored them already and kw holds the weights alone.
   virtual void select(Step& step, const RowSet& q, const RowSet& kw) const = 0;
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
 };
@@ -106,17 +109,18 @@ class CompressorOp {
   virtual void forward(Step& step, const RowSet& sources) const = 0;
 };
 
-// Stores one row per token and gives it to the sequence's next token.
+// Stores one row per token, and returns to each token the row of the token before it.
 class RowStoreOp {
  public:
   virtual ~RowStoreOp() = default;
   virtual void write(Step& step, const RowSet& x) const = 0;
-  // Writes into row i of y the row that was stored for the token before row i's token; zeros for a
+  // Writes into row i of y the stored row of the preceding token of the same sequence; zeros for a
   // sequence's first token.
   virtual void read_before(Step& step, const RowSet& y) const = 0;
 };
 
-// A recurrent layer: each sequence has a state of constant size instead of keys and values.
+// Runs a recurrent layer: each sequence has a state of constant size, in its KV blocks, instead of
+// keys and values.
 class RecurrentOp {
  public:
   virtual ~RecurrentOp() = default;
@@ -124,20 +128,21 @@ class RecurrentOp {
   virtual void forward(Step& step, const RowSet& in, const RowSet& out) const = 0;
 };
 
-// Looks up table rows by a hash of a token and the tokens before it (nn/ngram_hash.h).
+// Looks up table rows by a hash of each token and the tokens before it (nn/ngram_hash.h).
 class NGramOp {
  public:
   virtual ~NGramOp() = default;
-  // Starts reading the rows of a table that is on disk.
+  // Starts reading the step's rows from disk, if the table is there, and returns at once. Optional.
   virtual void prefetch(Step& step) const = 0;
-  // Throws Error if the table's file was changed since it was opened.
+  // Writes the table rows of the step's tokens into y. Throws Error if the table's file was changed
+  // since it was opened.
   virtual void forward(Step& step, const RowSet& y) const = 0;
 };
 
 class EmbeddingOp {
  public:
   virtual ~EmbeddingOp() = default;
-  // Memory of the table itself; 0 if it shares the weights of another layer.
+  // Returns the bytes of the table itself; 0 if it shares the weights of another layer.
   virtual uint64_t table_bytes() const = 0;
   // Writes the embedding of each of the step's tokens into y.
   virtual void forward(Step& step, const RowSet& y) const = 0;

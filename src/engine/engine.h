@@ -41,20 +41,28 @@ struct EngineOptions {
   // Memory for keys and values, in bytes. 0: what `parallel` sequences of `context` tokens need, at
   // most half of the free memory.
   uint64_t kv_bytes = 0;
-  size_t drafts = 0;         // most drafted tokens of a sequence per step (draft.h); 0: none
-  bool every_draft = false;  // true: every draft that is found runs, whatever it costs
-  // true: drafts come from the backend, or from a request's prediction
+  // most drafted tokens (speculative decoding, draft.h) of a sequence per step; 0: none
+  size_t drafts = 0;
+  // true: every draft that is found runs; false: as many as the predicted times say pay
+  bool every_draft = false;
+  // true: the backend's predictor drafts (multi-token prediction), unless a request has a
+  // prediction; false: drafts are looked up in earlier text
   bool backend_drafts = false;
-  double stretch = 3;   // longest step with prompt tokens, as a multiple of the step without them
-  double max_step = 1;  // longest predicted step with prompt tokens, in seconds
+  // Limit for the predicted time of a step with prompt tokens, as a multiple of the time of the
+  // same step without them.
+  double stretch = 3;
+  double max_step = 1;              // another limit for that time, in seconds
   size_t prompt_rows = 512;         // most prompt tokens of a step
   ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
-  uint64_t hash_seed = 0;           // seed of the prefix tree's hash
-  KvBlocks::Freed freed;            // called for each block that lost its last owner
-  KvDisk* disk = nullptr;           // prompt cache on disk; null: none. Must outlive the engine
+  uint64_t hash_seed = 0;  // seed of the prefix tree's hash, which a server draws at random
+  // called for each KV block that no sequence and no cache holds any more; must not throw
+  KvBlocks::Freed freed;
+  KvDisk* disk = nullptr;   // prompt cache on disk; null: none. Must outlive the engine
   std::string fingerprint;  // with `disk`: identifies the model and its options (kv_archive.h)
-  StepCost cost;  // measured by an engine of the same model before; calibrate() is then not needed
+  // Costs of steps that an engine of the same model measured before; calibrate() is then not
+  // needed.
+  StepCost cost;
   // Names that messages use for `context` and `kv_bytes`: the caller's options.
   const char *context_name = "--ctx", *kv_name = "--kv-gib";
 };
@@ -62,35 +70,35 @@ struct EngineOptions {
 // Returns the bytes of keys and values of `parallel` sequences of `context` tokens.
 uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context);
 
-// Reason for which an answer ended. kContext: the context, or the memory for keys and values, has
-// no room for another token.
+// Says why an answer ended. kContext: the context, or the memory for keys and values, has no room
+// for another token.
 enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
 
 // Restricts one answer to a form (a grammar), token by token. Used by one thread at a time.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  virtual const TokenMask& mask() = 0;  // tokens that may come next
+  virtual const TokenMask& mask() = 0;  // returns the tokens that may come next
   virtual bool complete() const = 0;    // true: the answer may end here
   // Appends a token to the answer. Throws Error if the mask excludes the token. Not called for the
   // token that ends the answer.
   virtual void accept(int32_t token) = 0;
-  // Returns tokens, at most as many as the argument says, that the form almost certainly requires
-  // next: drafts.
+  // Returns drafts: tokens that the form almost certainly requires next, at most as many as the
+  // argument says.
   virtual std::vector<int32_t> forced(size_t) { return {}; }
 };
 
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  size_t max_new = SIZE_MAX;  // most tokens of the answer; 0: none are produced
-  // End the sequence; reported as StepResult tokens but not part of the text.
+  size_t max_new = SIZE_MAX;  // most tokens of the answer; 0: the prompt alone is run
+  // Tokens that end the answer; each is reported as a StepResult, but is not part of the text.
   std::vector<int32_t> stop_tokens;
   bool ignore_stop = false;
   size_t n = 1;  // number of answers; choice 0 draws with the seed itself, i with mix(seed, i)
   int prompt_logprobs = -1;  // alternatives reported per prompt token; -1: no probabilities
   int priority = 0;          // lower runs first; 30 s of waiting count as one level
-  std::string client;        // name of who asks: clients take turns, by prompt tokens
+  std::string client;        // name of the sender; clients take turns, measured in prompt tokens
   std::string salt;          // cached prefixes are shared only between requests of the same salt
   // Most drafts of this request per step; the engine's own limit holds too.
   size_t drafts = SIZE_MAX;
@@ -113,13 +121,13 @@ uint64_t seed_of_choice(uint64_t seed, size_t index);
 // sequence has several results in a step, in order.
 struct StepResult {
   uint64_t id = 0;
-  size_t index = 0;                   // of the answer, below Request::n
+  size_t index = 0;                   // which of the request's Request::n answers
   std::optional<TokenChoice> choice;  // the token; with the last token, `finish` is set as well
   Finish finish = Finish::kNo;
   std::string error;  // the reason, if `finish` is kError
-  // Tokens of the prompt that the cache had, so that they were not computed.
+  // Tokens of the prompt that were not computed, because the prefix cache had them.
   size_t cached_tokens = 0;
-  size_t drafts_right = 0, drafts_wrong = 0;  // since the sequence began
+  size_t drafts_right = 0, drafts_wrong = 0;  // drafted tokens since the sequence began
   size_t prompt_position = 0;                 // position of the first token of prompt_choices
   std::vector<TokenChoice> prompt_choices;    // log-probabilities of prompt tokens
 };
@@ -127,10 +135,10 @@ struct StepResult {
 struct StepReport {
   std::vector<StepResult> results;
   StepFigures figures;
-  // If not empty, the step failed for this reason. Every sequence is as it was before, and the next
-  // step tries again, unless the backend is lost.
+  // If not empty, the whole step failed for this reason. Every sequence is as it was before, and
+  // the next step tries again, unless the backend is lost.
   std::string failure;
-  bool out_of_memory = false;  // the reason is a lack of memory
+  bool out_of_memory = false;  // true: it failed for lack of memory
   bool lost = false;
 };
 
@@ -146,16 +154,17 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Thread-safe. add() queues a request and returns its id; throws Error if the prompt is empty,
-  // holds an unknown token, or does not fit the context or the memory. cancel() takes effect before
-  // the sequence's next step; unknown ids are ignored.
+  // Queue and end requests; thread-safe. add() returns the request's id; throws Error if the prompt
+  // is empty, holds an unknown token, or does not fit the context or the memory. cancel() takes
+  // effect before the sequence's next step; unknown ids are ignored.
   uint64_t add(Request request);
   void cancel(uint64_t id) noexcept;
   bool idle() const { return live_.load() == 0; }
-  // thread-safe: one word for what the running step does
+  // Returns one word for what the running step does: planning, pass (the forward pass), sampling,
+  // commit or idle. Thread-safe.
   std::string_view stage() const { return stage_.load(); }
-  EngineSnapshot snapshot() const;  // thread-safe: figures as of the end of the last step
-  // Waits until there is a request to run, at most `most`, and returns whether there is one. wake()
+  EngineSnapshot snapshot() const;  // returns figures as of the end of the last step; thread-safe
+  // Waits until there is a request to run, but at most `most`; returns whether there is one. wake()
   // ends the wait early. Both are thread-safe.
   bool wait(std::chrono::nanoseconds most);
   void wake();
@@ -165,13 +174,13 @@ class Engine {
   // Runs one batch through the model: one token for every running sequence (of one batch, if the
   // backend takes several), and pieces of prompts.
   StepReport step();
-  // Measures steps of 1, 8, 32 and 128 rows, which also warms up caches. Optional: without it the
-  // engine learns costs from its steps.
+  // Runs steps of 1, 8, 32 and 128 rows to learn how long steps take, which also warms up caches.
+  // Optional: without calibrate() the engine learns that from its steps.
   void calibrate();
   // Allocates all memory for keys and values now, instead of block by block. Throws Error if there
   // is too little.
   void commit_memory();
-  // Evicts all cached blocks that no running sequence uses.
+  // Empties the prefix cache: evicts all blocks that no running sequence uses.
   void clear_cache() { kv_.tree().clear(); }
   // Writes the cached blocks to the disk cache, if there is one, and waits for it.
   void keep_cache() { kv_.keep_all(); }
@@ -244,16 +253,16 @@ class Engine {
   bool cuttable_ = true;  // true: sequences can be cut at any token in every kind of block
   KvStore kv_;
   StepCost cost_;
-  // Nanoseconds in which the backend makes one draft for each sequence that asks.
+  // Mean nanoseconds that the backend needs to draft one token for each sequence that asks.
   double draft_pass_ = 0;
   size_t draft_passes_seen_ = 0;
   Sequences sequences_;  // in order of arrival
   std::unordered_map<std::string, Client> clients_;
-  // Memory and sequences when admission last stopped: nothing is tried again before memory or a
-  // place became free.
+  // Free memory and running sequences when admission last stopped: no request is tried again before
+  // memory or a place became free.
   uint64_t stopped_at_available_ = 0;
   size_t stopped_at_running_ = SIZE_MAX;
-  // Batches that the backend works on, oldest first, and the batch whose results are being read.
+  // Batches that the backend works on, oldest first; and the batch whose results are being read.
   std::deque<std::unique_ptr<PendingStep>> pending_steps_;
   std::unique_ptr<PendingStep> collected_;
   StepOutput output_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2: the interface of kernels, the code that is written for one instruction set. A kernel is
-// a plain record: facts by which it is chosen (kernels/oracle.h), and functions that compute blocks
-// of y[M,N] = x[M,K] * w[N,K]^T for M rows of activations and N outputs. The functions are pure:
-// they start no threads, allocate nothing, cannot fail, and may be called from any thread at once
-// as long as they write different memory. Plain data only: this header is included by units
-// compiled for any instruction set.
+// WAIST 2 (ARCHITECTURE.md): the interface of kernels, the code that is written for one instruction
+// set. A kernel is a plain record: facts by which it is chosen (kernels/oracle.h), and functions
+// that compute blocks of y[M,N] = x[M,K] * w[N,K]^T for M rows of activations and N outputs. The
+// functions are pure: they start no threads, allocate nothing, cannot fail, and may be called from
+// any thread at once as long as they write different memory. Plain data only: this header is
+// included by units compiled for any instruction set.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
 //          code_at(n, k)                              offset of one element in packed bytes
@@ -12,7 +12,8 @@
 //          make_row_panel(prepared rows, ids) -> panel    once per group of rows for one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
 //
-// prepare_rows quantizes rows of x. Prepared rows are stored at a stride of row_bytes, each row
+// prepare_rows quantizes rows of x as the problem says, by a scale computed from the row (dynamic)
+// or stored in the checkpoint (static). Prepared rows are stored at a stride of row_bytes, each row
 // with its codes and scales, so that any thread may prepare them and experts may pick them by id. A
 // row panel holds the M picked rows in the kernel's own tile order; its layout is private to the
 // kernel.
@@ -31,34 +32,40 @@
 
 namespace moebius {
 
-// Distance of a kernel's results from those of the reference (quant/reference.h).
+// Says how a kernel's results differ from those of the reference (quant/reference.h). A kernel runs
+// only if the caller accepts the difference (Policy in oracle.h).
 enum class Numerics : uint8_t {
   kExact,        // bytes equal to the reference
-  kReordered,    // same operations in another fixed order: bounded error
-  kApproximate,  // other arithmetic than declared: only on request
+  kReordered,    // the reference's products, added in another fixed order: within a stated bound
+  kApproximate,  // coarser number types than the checkpoint declares: only if the caller asks
 };
 
-// Says what is computed, without pointers: `supports`, `numerics`, the sizes and the choice of a
-// kernel depend on nothing else. Made by make_problem (packed_matrix.h) only.
+// Says what is computed, without pointers: whether a kernel supports it, its numerics, its sizes
+// and the choice of a kernel depend on nothing else. Made by make_problem (packed_matrix.h) only.
 struct Problem {
+  // Outputs and inputs of w[N,K].
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
   uint8_t bits = 32;
+  // Scales: one per block of block_n outputs and block_k inputs; `groups` blocks side by side along
+  // the inputs.
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
   bool zero_points = false;
   bool offsets = false;  // each group has a float offset in addition to its scale
-  // true: columns are permuted so that groups become contiguous, and `columns` is given
+  // true: kernels read columns of w and x in another order (`columns`, given at pack and at run),
+  // in which each group is contiguous
   bool act_order = false;
-  // true: groups are slices of K of any length and `group_ends` is given; false: blocks of block_k
-  // columns
+  // true: groups are runs of columns of any length, whose ends `group_ends` gives; false: groups
+  // are runs of block_k columns
   bool ragged = false;
   ActSpec act;
   XType x_type = XType::kF32;
   bool operator==(const Problem&) const = default;
 };
 
-// Arguments of Kernel::pack, which packs rows of one weight matrix.
+// Arguments of Kernel::pack, which packs rows [n0, n1) of one weight matrix. Calls for different
+// rows may run at the same time.
 struct PackArgs {
   const Problem* problem;
   const QuantMatrix* w;  // codes and scales of any alignment
@@ -72,7 +79,8 @@ struct PackArgs {
   size_t row0 = 0;
 };
 
-// A packed matrix: the kernel's bytes, and the values that stay outside of them. Filled at load.
+// A packed matrix as kernels read it: its bytes, and the values that stay outside of them. Filled
+// at load; views memory of the layer.
 struct PackedMatrix {
   const Problem* problem = nullptr;
   const uint8_t* data = nullptr;  // aligned to 64
@@ -85,15 +93,15 @@ struct PackedMatrix {
   const int32_t* group_ends = nullptr;
 };
 
-// Returns the global scale to apply to sums of the matrix: that of the weights, times that of the
-// activations if both have one.
+// Returns the factor that a kernel applies to every sum of the matrix: the global scale of the
+// weights, times that of the activations if both have one.
 MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
   const ActSpec& act = w.problem->act;
   const bool two_level = act.code == ActCode::kFp4 && act.scale == ActScale::kFp8;
   return two_level ? both_scales(w.act.global_scale, w.global_scale) : w.global_scale;
 }
 
-// Arguments of Kernel::prepare_rows, which quantizes M rows of x.
+// Arguments of Kernel::prepare_rows, which quantizes M rows of x into `rows`.
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
@@ -115,7 +123,7 @@ struct RowPanelArgs {
   uint8_t* panel;  // aligned to 64; receives row_panel_bytes(problem, M) bytes
 };
 
-// Arguments of Kernel::gemm, which computes outputs [n0, n1) of M rows.
+// Arguments of Kernel::gemm, which computes outputs [n0, n1) of the M rows in a panel.
 struct GemmArgs {
   const PackedMatrix* w;
   const uint8_t* panel;  // aligned to 64
@@ -128,20 +136,23 @@ struct GemmArgs {
   const PackedMatrix* next = nullptr;
 };
 
-// Facts of a Problem that most kernels do not take. A problem with a fact that a kernel does not name is refused by
-// Kernel::supports, so that a new fact is a bit here, its words in list.cpp, and the kernels that gain it.
+// Bits for facts of a Problem that most kernels cannot compute. Kernel::supports refuses a problem
+// with a fact that Kernel::facts does not name, so that a new fact is a bit here, its words in
+// list.cpp, and the kernels that gain it.
 enum Fact : uint32_t {
   kOffsets = 1 << 0,  // Problem::offsets
   kRagged = 1 << 1,   // Problem::ragged
 };
 
+// One kernel. A field without a comment is described at the head of this file.
 struct Kernel {
-  const char* name;   // "arm_i8mm"
+  const char* name;   // file of the kernel, such as "arm_i8mm"
   const char* codec;  // how packed weights are stored: "int4", "int8", "bf16", ...
   Arch arch;          // kOther: runs everywhere
   uint32_t needs;     // CpuFeature bits that the CPU must have
   size_t n_step;      // output columns per tile
-  // Returns null, or why the kernel cannot compute the problem, whose facts are all among `facts`
+  // Returns null, or in words why the kernel cannot compute the problem. Called only for problems
+  // whose facts are all in `facts`; everybody else calls supports().
   const char* (*limits)(const Problem&);
   Numerics (*numerics)(const Problem&);
   // Returns the bytes of the packed matrix. Like row_bytes, row_panel_bytes and scratch_bytes it
@@ -152,27 +163,29 @@ struct Kernel {
   void (*prepare_rows)(const PrepareArgs&);
   size_t (*row_panel_bytes)(const Problem&, size_t M);
   void (*make_row_panel)(const RowPanelArgs&);
-  size_t (*scratch_bytes)(const Problem&,
-                          size_t M);  // enough for fewer rows too; so is row_panel_bytes
+  // Returns the bytes of GemmArgs::scratch; what M rows need is enough for fewer rows, as with
+  // row_panel_bytes.
+  size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*gemm)(const GemmArgs&);
   // Preferred sizes of a call; callers use them if they have that many outputs or rows, and no
   // result depends on them. n_tile: outputs, a multiple of n_step and of every tile width, so that
   // no call ends with a narrower tile (0: n_step). m_tile: M should be a multiple of it when rows
   // are cut into batches.
   size_t n_tile = 0, m_tile = 8;
-  // Returns the offset in bytes of the code of element (n, k) in packed. For dense weights the
-  // bytes there are the given ones; for 8-bit codes with one scale per row, a byte that is a
-  // function of the code. Column order is not applied. The result is a sum of a function of n and a
-  // function of k, so that callers keep two tables: KV blocks use it to add one token at a time.
-  // Null: the kernel does not take such weights with activations that are not quantized.
+  // Returns the offset in packed bytes of the code of element (n, k), so that callers write single
+  // elements of a packed matrix: KV blocks gain one token at a time. For dense weights the bytes
+  // there are the given ones; for 8-bit codes with one scale per row, a byte that is a function of
+  // the code. Column order is not applied. The result is a function of n plus a function of k, so
+  // that callers keep two tables. Null: the kernel does not take such weights with activations that
+  // are not quantized.
   size_t (*code_at)(const Problem&, size_t n, size_t k) = nullptr;
-  uint32_t facts = 0;  // Fact bits that the kernel takes
+  uint32_t facts = 0;  // Fact bits of problems that the kernel can compute
 
-  // Returns null, or why the kernel cannot compute the problem.
+  // Returns null, or in words why the kernel cannot compute the problem.
   const char* supports(const Problem& problem) const;
 };
 
-// The kernels that one file exports, as a constant table (kernels/list.h).
+// The kernels that one file exports as a constant table; kernels/list.h lists the tables.
 struct KernelTable {
   const Kernel* kernels;
   size_t count;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface between an engine, which schedules requests, and a model: rows of sequences go in,
-// logits come out, and keys and values are stored in blocks that the engine names by number. An
-// implementation may run in this process, on GPUs, or on the ranks of several machines.
+// WAIST 4 (ARCHITECTURE.md): the interface between an engine, which schedules requests, and a
+// model. Rows of sequences go in, logits come out, and keys and values are stored in blocks that
+// the engine names by number. An implementation may run in this process, on GPUs, or on the ranks
+// of several machines.
 //
 // Block numbers belong to the engine, memory belongs to the backend. A backend keeps, for every
-// kind of layer, blocks of kBlockTokens tokens (all layers of the kind together). What it computes
-// for a row depends on the row's tokens alone: not on block numbers, on the other items, or on how
-// a prompt was cut into steps.
+// kind of layer (KvKind), blocks of kBlockTokens tokens that hold all layers of the kind together.
+// What a backend computes for a row depends on the row's tokens alone: not on block numbers, on the
+// other items, or on how a prompt was cut into steps.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +22,11 @@
 
 namespace moebius {
 
-// The longest sequence, in tokens, that is planned for where neither the caller nor the config
-// names one.
+// Length in tokens for which memory is planned if neither the caller nor the config names a longest
+// sequence.
 inline constexpr size_t kUsualContext = 4096;
 
-// Thrown if one item of a batch is the reason of the failure: the batch without this item can run.
+// Thrown if one item makes a batch fail: the batch without this item can run.
 class ItemError : public Error {
  public:
   ItemError(const std::string& what, size_t item) : Error(what), item_(item) {}
@@ -35,23 +36,27 @@ class ItemError : public Error {
   size_t item_;
 };
 
+// Rows of an item for which logits are wanted.
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
+// Tokens of one sequence to run in a batch.
 struct BatchItem {
-  // with blocks for all tokens of the item; must live until collect()
+  // blocks of the sequence, up to the item's last token; must live until collect()
   const BlockTables* tables = nullptr;
-  // of the first token: the number of the sequence's tokens that the blocks already hold
+  // position of the item's first token in the sequence: the number of tokens before it, whose keys
+  // the blocks already hold
   size_t position = 0;
-  std::span<const int32_t> tokens;  // at least one; must live until collect()
+  std::span<const int32_t> tokens;  // tokens to run, at least one; must live until collect()
   LogitsOf logits = LogitsOf::kLast;
-  // Length of the sequence in tokens, as far as it is known, for rotations that depend on it
+  // Length in tokens that the sequence is known to reach, for rotations that depend on it
   // (longrope, dynamic scaling): the whole prompt while its pieces are read. 0: up to the end of
   // this step.
   size_t length = 0;
   // Number of further tokens that the backend shall draft and run itself (Backend::drafts). Then
   // `tokens` has one token, and `logits` is taken as kAll.
   size_t drafts = 0;
-  // If set, candidates for drawing from the last row may replace that row's logits.
+  // If set, the backend may return the candidates for sampling from the last row instead of that
+  // row's logits (StepOutput::candidates).
   std::optional<CandidateNeed> need = std::nullopt;
 };
 
@@ -63,20 +68,21 @@ struct StepStats {
   Profile phases{};
   uint64_t weight_bytes = 0;  // bytes read: dense parts once, each expert that had a row once
   uint64_t kv_bytes = 0;      // bytes of the blocks that attention read
-  // Rows of each expert, [layers with experts][experts] as one list; empty: not counted.
+  // [layers with experts][experts] as one list: rows that each expert ran; empty: not counted.
   std::vector<uint32_t> expert_rows;
-  // Expert parallelism. rank_imbalance: rows of the busiest rank over the mean, averaged over
-  // layers (0: not counted). layers_moved, moves_given_up: layers whose experts were moved, and
-  // whose move failed, since the start.
+  // Figures of expert parallelism. rank_imbalance: rows of the busiest rank over the mean, averaged
+  // over layers (0: not counted). layers_moved, moves_given_up: since the start, layers whose
+  // experts were moved between ranks, and layers where that failed.
   double rank_imbalance = 0;
   uint64_t layers_moved = 0, moves_given_up = 0;
 };
 
+// Results of one step, filled by collect().
 struct StepOutput {
-  std::vector<float>
-      logits;  // [rows asked for, vocab], items in order, without rows that have candidates
-  // One entry per row asked for, without a value if `logits` has the row. Empty: `logits` has all
-  // rows.
+  // [rows asked for, vocab] in the order of the items; rows that have candidates are left out.
+  std::vector<float> logits;
+  // One entry per row asked for: its candidates, or no value if `logits` has the row. Empty:
+  // `logits` has all rows.
   std::vector<std::optional<Candidates>> candidates;
   std::vector<int32_t> drafts;  // tokens that the backend drafted, items in order
   StepStats stats;
@@ -87,13 +93,14 @@ class Backend {
   using Ticket = uint64_t;
   virtual ~Backend() = default;
 
+  // Returns the number of logits per row.
   virtual size_t vocab() const = 0;
   virtual std::span<const KvKind> kv_kinds() const = 0;
-  // Returns the bytes that blocks could still take; 0: not known, for example if memory is
-  // elsewhere.
+  // Returns the free bytes that KV blocks could still take; 0: not known, for example if memory is
+  // on other machines.
   virtual uint64_t memory_left() const { return 0; }
-  // Returns true if keys depend on the length of their sequence (longrope, dynamic scaling): keys
-  // of one sequence can then not be shared with another.
+  // Returns true if the stored keys depend on the length of their sequence (longrope, dynamic
+  // scaling), so that sequences cannot share blocks.
   virtual bool keys_depend_on_length() const { return false; }
   // Returns the length in tokens beyond which all keys of a sequence change (longrope): a sequence
   // that grows beyond it has to compute its keys again. SIZE_MAX: never.
@@ -116,11 +123,11 @@ class Backend {
   // Returns true after a failure that no step can follow, such as the loss of a rank.
   virtual bool lost() const { return false; }
 
-  // Take effect before the next batch that is submitted. copy_block copies the first `tokens`
-  // tokens of block `from` to block `to`; the rest of `to` is empty. cut_block discards the tokens
-  // of block `id` from number `tokens` on, after a failed step or to continue from a shorter
-  // prefix. A block of a kind with state (recurrent layers) can only be cut at the end of the step
-  // that wrote it last, or where that step began.
+  // Copy and cut blocks before the next batch that is submitted. copy_block copies the first
+  // `tokens` tokens of block `from` to block `to`; the rest of `to` is empty. cut_block discards
+  // the tokens of block `id` from number `tokens` on, after a failed step or to continue from a
+  // shorter prefix. A block of a kind with state (recurrent layers) can only be cut at the end of
+  // the step that wrote it last, or where that step began.
   virtual void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) = 0;
   virtual void cut_block(size_t kind, BlockId id, size_t tokens) = 0;
   // The next three functions save a block and restore it, maybe in another backend of the same

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y[T,N] = x[T,K] * w[N,K]^T + bias for any scheme. A layer has one or more parts whose outputs are
-// concatenated (q, k, v; gate, up): each part has its own matrix, kernel, bias and output scale,
-// and x is prepared once for all parts that need it in the same form.
+// A linear layer, y[T,N] = x[T,K] * w[N,K]^T + bias, for any scheme. A layer has one or more parts
+// whose outputs are concatenated (q, k, v; gate, up): each part has its own matrix, kernel, bias
+// and output scale, and x is prepared once for all parts that need it in the same form.
 //
 // Arithmetic of an element: product, + bias, output fake quantization where the part has a scale,
 // one rounding to the type of y.
@@ -25,17 +25,19 @@ struct LinearPart {
   ActParams act;
   std::span<const float> bias;  // [N] or empty
   float output_scale = 0.0f;    // 0: no output fake quantization
-  size_t padded_n = 0;  // outputs of this part, those after N being 0 (padded vocabulary); 0: N
-  std::string name;     // for messages
+  // Outputs of this part with padding, whose values are 0 (padded vocabulary); 0: N.
+  size_t padded_n = 0;
+  std::string name;  // for messages
 };
 
-// Row-parallel ranks: replaces n row maxima of this rank by the maxima over all ranks, in place.
+// Replaces n row maxima of this rank by the maxima over all ranks, in place: for ranks that each
+// hold some columns of w (projection.h). Waits for the other ranks.
 using AmaxReduce = FunctionRef<void(float* amax, size_t n)>;
 
 class LinearLayer {
  public:
-  // Packs all parts. With `kept`, takes bytes that were packed before; parts then need no matrix.
-  // Throws Error.
+  // Packs all parts on the threads of the pool. With `kept` (packed bytes from a cache), uses these
+  // instead, and parts need no matrix. Throws Error if a matrix does not fit its plan.
   LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool, PackedBlock kept = {});
   LinearLayer(const LinearLayer&) = delete;
   LinearLayer& operator=(const LinearLayer&) = delete;
@@ -44,15 +46,17 @@ class LinearLayer {
   size_t out_features() const { return N_; }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  std::vector<SlotFacts> facts() const;  // together with packed(), the contents of a PackedBlock
-  // Replaces the packed bytes by equal ones elsewhere; between calls.
+  std::vector<SlotFacts> facts()
+      const;  // returns what, together with packed(), a PackedBlock holds
+  // Makes the layer read equal packed bytes from other memory, such as a mapped file. Call it
+  // between forward calls.
   void move_to(WeightMemory memory);
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
   const PackedSlot& slot(size_t part = 0) const { return parts_[part].slot; }
 
-  // Computes y for any number of rows, also 0. f32 rows are accepted by every layer: a layer built
-  // for a 16-bit type rounds their values to it. Thread-safe. amax_reduce is required if a part has
-  // shared_amax. Throws Error for views that do not fit.
+  // Computes y for any number of rows, also 0. Every layer accepts f32 rows: one built for a 16-bit
+  // type rounds their values to it. Thread-safe; calls that share a pool take turns. amax_reduce is
+  // required if a part has shared_amax. Throws Error for views that do not fit.
   void forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
                const AmaxReduce* amax_reduce = nullptr) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One weight matrix of a layer: its kernel, its packed bytes (in memory of the layer), bias and
-// input parameters; and the table of distinct preparations of x, so that a layer prepares a row
-// once for all matrices that need it in the same form.
+// input parameters (PackedSlot); and PreparationTable, which lists the distinct preparations of x,
+// so that a layer prepares a row once for all matrices that need it in the same form.
 #pragma once
 #include <functional>
 #include <optional>
@@ -21,26 +21,28 @@ namespace moebius {
 struct ProjectionPlan {
   Problem problem;
   const Kernel* kernel = nullptr;
-  // Row-parallel ranks: the declared quantization of the input, with the row maximum taken over all
-  // ranks (see row_parallel_problem).
+  // Set if ranks each hold some columns of w: the declared quantization of the input, whose row
+  // maximum is then taken over all ranks (see row_parallel_problem).
   std::optional<ActSpec> shared_amax;
   bool operator==(const ProjectionPlan&) const = default;
 };
 
-// --- row-parallel ranks --- A rank that holds some columns of w must quantize with the maximum of
-// the whole row. Kernels see only their own columns, so the layer divides x by the common scale,
-// the kernel rounds with a static scale of 1, and the layer multiplies the product by the scale:
-// the same codes and the same factor as on one rank.
-bool needs_shared_amax(const ActSpec& act);  // true for one dynamic scale per row
-// Returns the problem that the kernel computes in that case; throws Error for asymmetric input.
+// --- row-parallel ranks ---
+// A rank that holds some columns of w must quantize with the maximum of the whole row. Kernels see
+// only their own columns, so the layer divides x by the common scale, the kernel rounds with a
+// static scale of 1, and the layer multiplies the product by the scale: the same codes and the same
+// factor as on one rank.
+bool needs_shared_amax(const ActSpec& act);  // returns true for one dynamic scale per row
+// Returns the problem that the kernel computes on such a rank. Throws Error for asymmetric input.
 Problem row_parallel_problem(const Problem& problem);
-float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
+// Returns the common scale for a row maximum: NaN for a non-finite amax, 1 for 0.
+float shared_scale(const ActSpec& act, float amax);
 
-// A matrix that is read in pieces while it is packed, so that it is never in memory twice. rows(n0,
-// n1, use) calls `use` with rows [n0, n1) as a matrix of their own; thread-safe.
+// Reads a matrix in pieces while it is packed, so that it is never in memory twice. rows(n0, n1,
+// use) calls `use` with rows [n0, n1) as a matrix of their own; thread-safe.
 struct RowSource {
   std::function<void(size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use)> rows;
-  size_t at_once = 0;  // rows per piece; 0: there is no source
+  size_t at_once = 0;  // rows per piece; 0: this source is empty
 };
 
 // Throws Error if the plan cannot be run: it has no kernel, or the kernel rejects the problem.
@@ -49,7 +51,8 @@ void check_plan(const ProjectionPlan& plan, std::string_view what);
 // fit every plan: their values are rounded to its type.
 void check_type(const ConstRows& x, const ProjectionPlan& plan);
 
-// Facts about a packed matrix that its bytes do not hold.
+// Holds what a layer must know about a packed matrix beside its packed bytes; stored with them in a
+// cache of packed weights.
 struct SlotFacts {
   GlobalScale global_scale;
   ActParams act;
@@ -58,16 +61,16 @@ struct SlotFacts {
   ColumnOrder order;
 };
 
-// The packed matrices of a layer, as a store keeps them between starts of the program
-// (device/cpu/packed_store.h): a layer made from them reads no weights.
+// The packed matrices of a layer, as a cache of packed weights (device/cpu/packed_store.h) keeps
+// them between starts of the program: a layer made from a PackedBlock reads no weights.
 struct PackedBlock {
   WeightMemory memory;
   std::vector<SlotFacts> slots;  // in the order of the layer
-  bool read_ahead = false;       // true: the store is larger than memory
+  bool read_ahead = false;       // true: the cache is larger than memory
 };
 
-// NUMA nodes that read a packed matrix: nodes [node, node + shares), each an equal share of its
-// outputs, divided at multiples of `step` (schedule.h: node_begin).
+// Says which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of
+// its outputs, divided at multiples of `step` (schedule.h: node_begin).
 struct SlotPlace {
   NodeMemory* nodes = nullptr;  // null: there is one node
   size_t node = 0, shares = 1, step = 1;
@@ -75,15 +78,16 @@ struct SlotPlace {
 
 class PackedSlot {
  public:
-  static size_t bytes(const ProjectionPlan& plan);  // of packed memory
+  static size_t bytes(const ProjectionPlan& plan);  // returns the packed bytes of the matrix
   // Sets where the matrix is packed. plan, memory and nodes must outlive the slot.
   void bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place = {});
 
-  // Packs w on the pool's threads and stores the rest. Throws Error that names `what` if w or the
-  // bias does not fit.
+  // Packs w on the pool's threads and stores the other arguments. Throws Error that names `what` if
+  // w or the bias does not fit the plan.
   void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
-  // Packs a matrix without column order from pieces, which all threads read and pack.
+  // Packs a matrix from pieces, which all threads read and pack; the matrix must not have a column
+  // order.
   void fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
 
@@ -91,7 +95,7 @@ class PackedSlot {
   // the slot has memory of its own. Throws Error that names `what` if the facts do not fit.
   void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
   SlotFacts facts() const;
-  // Equal bytes elsewhere.
+  // Makes the slot read equal packed bytes at another address.
   void move_to(const uint8_t* packed) {
     view_.data = packed;
     memory_ = nullptr;
@@ -133,8 +137,8 @@ class PackedSlot {
   bool ready_ = false;
 };
 
-// The distinct preparations of x in a layer. A form is the shape of a prepared row (kernel and
-// problem); a preparation is a form with stored parameters.
+// Lists the distinct preparations of x in a layer. A form is what prepared rows look like (kernel
+// and problem); a preparation is a form with stored parameters, such as a static scale.
 class PreparationTable {
  public:
   struct Form {
@@ -146,7 +150,7 @@ class PreparationTable {
     uint32_t form;
     ActParams act;
   };
-  // Returns the index of the preparation for this slot's input.
+  // Returns the index of the preparation that this slot's input needs; adds it if it is new.
   uint32_t add(const PackedSlot& slot);
   const std::vector<Form>& forms() const { return forms_; }
   const std::vector<Preparation>& all() const { return preparations_; }

@@ -17,7 +17,7 @@ enum class ActivationKind : uint8_t {
   kGeluTanh,
   kSwigluOai,
   kSwigluStep,
-  kSitu,  // the kinds up to here are gated: they read gate and up values
+  kSitu,  // the kinds up to and including kSitu are gated: they read a gate and an up value
   kSiluNoMul,
   kGeluNoMul,
   kGeluTanhNoMul,
@@ -26,9 +26,10 @@ enum class ActivationKind : uint8_t {
 
 struct ActivationSpec {
   ActivationKind kind = ActivationKind::kSilu;
-  std::optional<float>
-      limit;  // of silu with limit, swigluoai and swiglustep (the last two: 7 if absent)
-  float alpha = 1.702f, beta = 1.0f;  // of swigluoai
+  // Values are clamped to [-limit, limit], in silu with limit, swigluoai and swiglustep; unset: no
+  // limit in silu, 7 in the other two.
+  std::optional<float> limit;
+  float alpha = 1.702f, beta = 1.0f;  // constants of swigluoai
   float situ_b = 1.0f;
   std::optional<float> situ_lb;
   bool operator==(const ActivationSpec&) const = default;
@@ -75,11 +76,12 @@ struct RouterSpec {
   float logit_cap = 0.0f;         // logits become cap * tanh(logit / cap); 0: no cap
   bool weight_on_input = false;   // weights scale the experts' inputs instead of outputs (Llama-4)
   bool per_expert_scale = false;  // a stored factor per expert (Gemma-4)
-  float jitter_epsilon = 0.01f;   // of the sparse mixer
+  float jitter_epsilon = 0.01f;   // constant of kSparseMixer
   size_t zero_experts = 0;        // identity experts, numbered after the real ones
-  // Fused shared experts, appended to each token's experts with weight 1 (or 1/scaling).
+  // Shared experts that run as routed ones: each token has them in additional slots, with weight 1
+  // (or 1/scaling). Their ids follow the last expert's.
   size_t shared_slots = 0;
-  uint64_t seed = 0;  // of kSimulated
+  uint64_t seed = 0;  // seed of kSimulated
   bool operator==(const RouterSpec&) const = default;
 };
 
@@ -96,7 +98,7 @@ struct MoeSpec {
   bool has_expert_bias = false;
   SharedKind shared = SharedKind::kNone;
   size_t shared_intermediate = 0;
-  std::optional<ActivationSpec> shared_activation;  // absent: as that of the routed experts
+  std::optional<ActivationSpec> shared_activation;  // unset: the activation of the routed experts
 };
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interface of what produces tokens for the server: the engine, or a script in tests. Independent
-// of HTTP.
+// WAIST 5 (ARCHITECTURE.md): the interface of what produces tokens for the server: the engine, or a
+// script in tests. Independent of HTTP.
 #pragma once
 #include <array>
 #include <chrono>
@@ -44,7 +44,8 @@ struct GenerationRequest {
   std::vector<int32_t> prediction;  // text that the answer may resemble: drafts are looked up in it
   std::string client, salt;
   std::shared_ptr<const Grammar> grammar = nullptr;  // constrains the answers; null: any text
-  // For vectors: tokens at the start of the prompt whose vectors are not needed.
+  // Models that return vectors (embeddings): number of tokens at the start of the prompt whose
+  // vectors are not pooled.
   size_t prompt_skipped = 0;
 };
 
@@ -58,7 +59,8 @@ struct GeneratedToken {
 enum class EndReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };
 inline constexpr size_t kEndReasons = 6;
 
-// Beginning of the error message when weights could not be loaded again.
+// First words of the error message of a request whose weights could not be loaded again after they
+// were released (sleep).
 inline constexpr std::string_view kNotLoaded = "the model could not be loaded";
 
 // One result of a step for one choice of a request.
@@ -66,8 +68,10 @@ struct GenerationEvent {
   uint64_t id = 0;
   size_t choice = 0;
   std::vector<GeneratedToken> tokens;
-  std::string text;    // new content, in whole characters, that later tokens cannot change
-  AnswerEvents parts;  // the same content and all other parts, if the request has rules for them
+  std::string text;  // new content, in whole characters, that later tokens cannot change
+  // ^ All parts of the answer (content, reasoning, tool calls), if the request has rules that tell
+  // them apart.
+  AnswerEvents parts;
   size_t reasoning_tokens = 0;  // since the answer began
   std::vector<float> vector;    // for models that return vectors or scores instead of text
   EndReason end = EndReason::kNone;
@@ -81,20 +85,22 @@ struct GenerationEvent {
   std::vector<GeneratedToken> prompt;
 };
 
-// Phase while weights are being loaded again.
+// GeneratorStats::phase while weights are being loaded again.
 inline constexpr std::string_view kLoadingPhase = "loading";
 
 struct GeneratorStats {
   bool sleeps = false, asleep = false;  // sleeps: weights may be released; asleep: they are
   uint64_t loads = 0;                   // how often the weights were loaded
-  double heartbeat_seconds = 0;         // since the last step, or since the generator became idle
-  double step_seconds = 0;              // of a usual step
-  std::string_view phase = "idle";      // phase of the running step, or kLoadingPhase
+  // Seconds since the last step, or since the generator became idle; a large value means that a
+  // step hangs.
+  double heartbeat_seconds = 0;
+  double step_seconds = 0;          // running mean of the time of a step
+  std::string_view phase = "idle";  // phase of the running step, or kLoadingPhase
   size_t running = 0, waiting = 0, slots = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
   uint64_t drafts = 0, drafted_tokens = 0;
-  std::vector<uint64_t> drafts_right;  // by place after the last token
+  std::vector<uint64_t> drafts_right;  // [i] drafts that were right at place i after the last token
   uint64_t kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
   uint64_t kv_budget = 0;
   // Counters of the prompt cache on disk.
@@ -117,12 +123,12 @@ struct GeneratorStats {
   std::vector<Rank> ranks;
   size_t expert_layers = 0;
   std::vector<uint64_t> expert_rows;  // [layers][experts], summed over steps
-  // Expert parallelism, as in StepStats.
+  // Figures of expert parallelism, as in StepStats (model/backend.h).
   double rank_imbalance = 0;
   uint64_t layers_moved = 0, moves_given_up = 0;
 };
 
-// Figures of one step, for histograms.
+// Figures of one step, for the histograms of /metrics.
 struct StepSummary {
   size_t prompt_rows = 0, decode_rows = 0, batch = 0;
   double seconds = 0, predicted_seconds = 0;  // predicted 0: not predicted
@@ -132,7 +138,8 @@ struct StepSummary {
 
 class Generator {
  public:
-  // Receives the results of a step. Called once per step, on the generator's thread; must not wait.
+  // Receives the results of a step. Called once per step, on the generator's thread; must not
+  // block.
   using Sink = std::function<void(std::vector<GenerationEvent>, const StepSummary&)>;
   virtual ~Generator() = default;
   virtual void start(Sink sink) = 0;
@@ -143,8 +150,8 @@ class Generator {
   virtual bool waiting(uint64_t id) const = 0;  // true: submitted, but has not run yet
   virtual bool dead() const = 0;                // true: no event will come any more
   virtual GeneratorStats stats() const = 0;
-  // Stops the generator; no event comes afterwards. Returns false if a step did not end within
-  // `most`: its thread is then still running.
+  // Stops the generator; no event comes afterwards. Returns false if the running step did not end
+  // within `most`: its thread is then still running.
   virtual bool stop(std::chrono::milliseconds most) = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Describes the machines that will run a model, as plan_model() sees them: memory, GPU, and how
-// fast ranks exchange rows. All of it are values, so that a plan for another machine can be
+// fast ranks exchange rows. These types are plain values: a plan for another machine can be
 // computed from invented ones.
 #pragma once
 #include <array>
@@ -27,14 +27,15 @@ inline constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
 
 // Describes the host, memory and GPU of one rank.
 struct Machine {
-  std::string host;  // ranks of one host share its limits of equal name
-  // Limits of the rank's process; empty: unknown, so nothing is too large.
+  // name of the computer; memory limits of equal name are shared by the ranks of one host
+  std::string host;
+  // Limits on the memory of the rank's process; empty: unknown, and then no model is too large.
   std::vector<MemoryLimit> memory;
   std::optional<Gpu> gpu;  // unset: the rank has no GPU, or it is unknown
 };
 
 struct LinkFacts {
-  double latency = 0, rate = 0;  // seconds one way; bytes per second
+  double latency = 0, rate = 0;  // seconds that a message needs one way; bytes per second
 };
 // Returns text such as "10G,30us", which parse_link() reads.
 std::string describe(const LinkFacts& link);
@@ -51,11 +52,12 @@ Machine this_machine(const CudaSettings& cuda);
 // Returns the cluster of `ranks` threads of this process. Throws Error like this_machine().
 Cluster this_process(const CudaSettings& cuda, size_t ranks);
 
-// Holds the seconds of matrices by rows: measured at a few numbers of rows, linear between them,
-// and beyond the last one with its slope.
+// Predicts the seconds that multiplying by a matrix takes, by its number of weights and of rows.
+// Points are measured at a few numbers of rows; between them the curve is linear, beyond the last
+// one it goes on with its slope.
 struct CostCurve {
   struct Point {
-    double rows = 0, seconds = 0;  // per weight
+    double rows = 0, seconds = 0;  // seconds per weight of the matrix
   };
   static constexpr size_t kMost = 8;
   std::array<Point, kMost> points{};
@@ -65,10 +67,12 @@ struct CostCurve {
   double seconds(double weights, double rows) const;
 };
 
-// Holds the mean of what all ranks measured at the same time.
+// Predicts the time of a rank's work. Means of what all ranks measured at the same time.
 struct RankCosts {
-  CostCurve experts, dense, output;  // empty if the model has none
-  CostCurve layer;  // per layer, beside matrices: the work that every rank does for all rows
+  // matrices of experts, of the rest of the layers, of the logits; empty if the model has none
+  CostCurve experts, dense, output;
+  // seconds per layer for everything but matrices, which every rank does for all rows
+  CostCurve layer;
 };
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds what a caller may ask of a model before it is loaded; plan_model() reads nothing else of
-// the caller's.
+// Says what a caller asks of a model before it is loaded; plan_model() reads nothing else of the
+// caller's.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -15,7 +15,7 @@ namespace moebius {
 
 struct Wish {
   DevicePlacement placement;  // device of each part of a layer
-  CudaSettings cuda;          // use of the GPU that `placement` names: memory, experts, streaming
+  CudaSettings cuda;  // how the GPU that `placement` names is used: memory, experts, streaming
   RankSplit split;
   Policy policy;
   ActRequest act;
@@ -25,7 +25,8 @@ struct Wish {
   size_t context = 0;  // longest sequence in tokens; 0: kUsualContext
   // Folder of packed weights (device/cpu/packed_store.h); "": weights are packed into memory.
   std::string pack_dir;
-  std::string loads_file;  // file of expert loads (expert_loads.h); "": none
+  // file with the loads of experts (expert_loads.h), which decides what a GPU holds; "": none
+  std::string loads_file;
   bool predictor = false;  // also loads the layer for multi-token prediction (predictor_plan.h)
 
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
