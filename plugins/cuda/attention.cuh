@@ -25,8 +25,8 @@ constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8;
 constexpr auto kBlockKeys = static_cast<uint32_t>(kKeyBlock),
                kSegmentBlocks = static_cast<uint32_t>(kDeviceSegment / kKeyBlock);
 
-// Effect of one block of keys on the running maximum of a row: the new maximum `top` and the factor
-// `keep` of earlier sums.
+// What one block of keys does to the running softmax of a row: the new maximum `top`, and the
+// factor `keep` by which earlier sums are multiplied.
 struct BlockTop {
   float top, keep;
   bool none;  // true: the block adds nothing to the row
@@ -129,7 +129,7 @@ class TensorTile {
     }
   }
 
-  // Prefetches 64 keys and their values.
+  // Prefetches 64 keys from key0 on, and their values.
   __device__ void fetch(uint32_t key0) const {
     const uint8_t *head = head_of_block(key0 / kKeyBlock), *k = head + key0 % kKeyBlock * (D * 2),
                   *v = head + kKeyBlock * D * 2 + key0 % kKeyBlock * 2;
@@ -275,7 +275,7 @@ class TensorTile {
   __device__ void store(unsigned query, unsigned feature, float v) const {
     store_number(args_.out.data, args_.out.type, place_of(query, feature), to_numbers(kType, v));
   }
-  // Stores a feature with an even number and the next one.
+  // Stores a feature of even number and the next one.
   __device__ void store_two(unsigned query, unsigned feature, float v, float next) const {
     if (pairs_)
       *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args_.out.data) +
@@ -296,7 +296,7 @@ class TensorTile {
   size_t head_offset_;
   uint32_t first_row_, position_, newest_, last_oldest_, first_[2], last_[2];
   uint8_t* const* blocks_;
-  bool pairs_;  // results have 16 bits and are stored two at a time
+  bool pairs_;  // true: results have 16 bits and are stored two at a time
   uint32_t q_[kChunks][2][4];
 };
 
@@ -313,7 +313,8 @@ class TileSums {
         end_(tile.newest() / kBlockKeys + 1),
         all_(all + threadIdx.x % 32) {}
 
-  // Blocks with keys that the tile sees; add() is called once for each, in this order.
+  // Return the range of blocks whose keys the tile sees; add() must be called once for each, in
+  // ascending order.
   __device__ uint32_t begin() const { return begin_; }
   __device__ uint32_t end() const { return end_; }
   template <class Operands>
@@ -460,7 +461,7 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   constexpr unsigned kPieces = D / 8;  // pieces of 16 bytes
   const CudaAttention& a = args.layer;
   const DeviceKv kv{a, static_cast<KvType>(a.storage)};
-  // Destination of a row's key and value: a head of a block, and the index of the token in it.
+  // Where a row's key and value are written: a head of a block, and the index of the token in it.
   struct Place {
     uint8_t* head;
     size_t at;

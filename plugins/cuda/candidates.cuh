@@ -14,7 +14,7 @@ constexpr int kPieceTokens = 256, kPieceThreads = 256, kPieceWarps = kPieceThrea
               kChooseThreads = 512, kChooseWarps = kChooseThreads / 32;
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-// Results that the kernels of a row pass to each other.
+// What the kernels for one row of logits pass to each other.
 struct CandidateWork {
   double weights[kCandidateBuckets];
   uint32_t counts[kCandidateBuckets];
@@ -22,8 +22,8 @@ struct CandidateWork {
 constexpr int piece_count(size_t cols) {
   return static_cast<int>((cols + kPieceTokens - 1) / kPieceTokens);
 }
-// Arrays after the CandidateWork of all rows: [rows, pieces] greatest logits, then [rows, pieces]
-// numbers of candidates.
+// Arrays that follow the CandidateWork of all rows in the scratch memory: [rows, pieces] greatest
+// logits, then [rows, pieces] numbers of candidates.
 __device__ __forceinline__ CandidateWork* work_of(const CudaCandidates& c, int row) {
   return static_cast<CandidateWork*>(c.work) + row;
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ const float* row_of(const CudaCandidates& c, int row)
 __device__ __forceinline__ float warp_greatest(float x) {
   return key_float(__reduce_max_sync(~0u, float_key(x)));
 }
-// Returns the greatest logit of a row to all threads; `shared`: one float per warp.
+// Returns the greatest logit of a row, to all threads of the block; `shared`: one float per warp.
 __device__ __forceinline__ float greatest_of(const float* maxima, int pieces, float* shared) {
   const int tid = static_cast<int>(threadIdx.x), warps = static_cast<int>(blockDim.x) / 32;
   float top = kNoLogit;
@@ -115,7 +115,8 @@ struct ChooseShared {
   double total;
 };
 
-// Computes last_candidate_bucket() of a row with all threads, from sums of 16 buckets.
+// Computes last_candidate_bucket() of a row with all threads of the block, from sums over 16
+// buckets.
 __device__ __forceinline__ void find_last_bucket(const CandidateNeed& need,
                                                  const CandidateWork& from, ChooseShared& s) {
   constexpr uint32_t kEach = kCandidateBuckets / 32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error handling and memory inside the plugin. Exceptions are caught by the functions of the table
-// (module.cu).
+// Error handling and memory inside the plugin. Functions throw Failure; those of the table
+// (module.cu) catch it, so no exception leaves the plugin.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -40,7 +40,7 @@ inline void check(cudaError_t error, const char* what) {
   throw Failure{CudaStatus::kRefused, std::move(words)};
 }
 
-// Owned memory of the device.
+// Owns memory of the GPU, or views memory that another object owns (at()).
 class Buffer {
  public:
   Buffer() = default;
@@ -52,7 +52,7 @@ class Buffer {
     if (bytes > 0)
       check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "copy to the device");
   }
-  // Wraps memory that another object owns.
+  // Returns a view of memory that another object owns.
   static Buffer at(void* data, size_t bytes) {
     Buffer b;
     b.data_ = data, b.bytes_ = bytes, b.owned_ = false;
@@ -83,7 +83,8 @@ class Buffer {
   bool owned_ = true;
 };
 
-// Allocates memory for weights: consecutively within memory that was given, or separately.
+// Allocates memory for weights: consecutively within memory that the caller gave, or separately.
+// Not thread-safe.
 class WeightMemory {
  public:
   WeightMemory() = default;
@@ -95,7 +96,7 @@ class WeightMemory {
     used_ = at + bytes;
     return Buffer::at(given_ + at, bytes);
   }
-  // Returns the range of expert e of `experts`, within the memory that was given.
+  // Returns where expert e of `experts` lies, in bytes from the beginning of the given memory.
   CudaRange part(const Buffer& b, size_t e, size_t experts) const {
     const size_t begin = static_cast<size_t>(b.as<uint8_t>() - given_), each = b.bytes() / experts;
     return {begin + e * each, begin + (e + 1) * each};
@@ -106,7 +107,8 @@ class WeightMemory {
   size_t bytes_ = 0, used_ = 0;
 };
 
-// Allows allocations while any thread captures a graph; the allocations are not part of the graph.
+// While an object lives, this thread may allocate although some thread captures a CUDA graph; the
+// allocations do not become part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capture"); }
@@ -118,19 +120,19 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// Memory that calls use between their kernels.
+// Memory in which the kernels of a call pass results to each other.
 struct ScratchArea {
   Buffer memory;
-  std::vector<Buffer> kept;  // earlier buffers that kernels of a captured graph still use
-  bool captured = false;     // belongs to a captured graph
+  std::vector<Buffer> kept;  // earlier, smaller buffers that kernels of a captured graph still use
+  bool captured = false;     // true: the area belongs to a captured graph
   std::atomic<bool> dead{false};
 };
 
-// Scratch memory per stream: calls of one stream run one after the other and share an area; a
-// captured graph has its own as long as it exists.
+// Holds the scratch memory of each stream: calls of one stream run one after the other and share an
+// area; a captured graph has its own as long as it exists. Thread-safe.
 class Scratch {
  public:
-  // slot: areas that are in use at the same time need different slots.
+  // Returns the area of a stream; areas that a call uses at the same time need different slots.
   ScratchArea& of(cudaStream_t stream, int slot = 0);
 
  private:

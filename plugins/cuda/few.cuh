@@ -20,8 +20,8 @@ struct FewGemm {
   const uint8_t* w;      // matrix in tiles
   const float* channel;  // [outputs] scales, or null
   int K, outputs, rows;  // K: a multiple of 256
-  CudaRows x;            // read if codes is null
-  const uint8_t* codes;  // [rows, K] int8, or null
+  CudaRows x;            // rows of x, if `codes` is null
+  const uint8_t* codes;  // [rows, K] int8 codes of x, or null
   const float* scales;   // [rows]
   RowScaling scaling;
   const float* bias;  // [outputs] or null
@@ -40,8 +40,9 @@ struct FewShared {
   static constexpr size_t bytes(size_t K) { return codes_at + kRows * (K + kFewPad); }
 };
 
-// Quantizes row t to int8 codes with `lanes` lanes, of which this is number `lane`, and returns its
-// scale; largest() returns the largest number to all of them.
+// Quantizes row t to int8 codes with `lanes` threads, of which the caller is number `lane`, and
+// returns the row's scale. largest() must return the largest of the threads' numbers to all of
+// them.
 template <class Largest>
 __device__ __forceinline__ float quantize_row(const FewGemm& g, int t, uint8_t* to, int lane,
                                               int lanes, Largest largest) {
@@ -209,8 +210,8 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
 // The form in stretches is used for matrices of at most kStretchOutputs outputs.
 constexpr int kStretchInputs = 256, kStretchOutputs = 512;
 
-// Multiplies rows [8 NB blockIdx.y, ..) of x, numbers of the matrix' type. shared: [warps][8
-// NB][16] floats.
+// Multiplies rows [8 NB blockIdx.y, ..) of x, whose numbers have the matrix' type, and stores
+// outputs. shared: [warps][8 NB][16] floats.
 template <bool kF16, int NB>
 __device__ __forceinline__ void stretches(const FewGemm& g, float* shared) {
   constexpr int kRows = 8 * NB;
@@ -218,8 +219,8 @@ __device__ __forceinline__ void stretches(const FewGemm& g, float* shared) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             quad = lane % 4, column = lane / 4;
   const int count = g.K / kStretchInputs, first = static_cast<int>(blockIdx.y) * kRows;
-  const int r =
-      static_cast<int>(blockIdx.x) % 4 * 16 + column;  // row r + 8 has its pieces in the same order
+  // Row r + 8 has its pieces in the same order.
+  const int r = static_cast<int>(blockIdx.x) % 4 * 16 + column;
   const uint8_t* tiles = g.w + static_cast<size_t>(blockIdx.x / 4) * (g.K / 128) * kTile + r * 128;
   uint4 w[8][2];
   const auto load = [&](int s) {

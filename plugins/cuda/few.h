@@ -6,13 +6,14 @@
 
 namespace moebius::cuda {
 
-// has_few_form() returns true if few_gemm supports this number of rows of a matrix in tiles. Up to
-// kFewInside rows it quantizes rows itself.
+// Returns true if few_gemm supports this number of rows of a matrix in tiles. Up to kFewInside rows
+// few_gemm also quantizes them.
 bool has_few_form(HopperScheme scheme, size_t rows, size_t K);
 constexpr size_t kFewInside = 1;
 void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream);
 
-// Returns true if matrices of this kind use the form in stretches, for any number of rows.
+// Returns true if matrices of this kind are multiplied in the form "stretches" of few.cuh, for any
+// number of rows.
 inline bool has_stretch_form(HopperScheme scheme, size_t outputs) {
   return is_dense(scheme) && outputs <= kStretchOutputs;
 }

@@ -248,8 +248,8 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
     constexpr uint32_t kMask = 0x81C081C0u;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint32_t z = scales[j / 2],
-                     q = c.w[j];  // a number * 2^-126 times a scale * 2^118, which is exact
+      // a number * 2^-126 times a scale * 2^118, which is exact.
+      const uint32_t z = scales[j / 2], q = c.w[j];
       const uint32_t pair = __byte_perm(z, 0, j % 2 ? 0x4342 : 0x4140);
       const uint32_t both = S == HopperScheme::kMxfp4Bf16
                                 ? __byte_perm(scales[0], 0, j / 2 ? 0x4342 : 0x4140) << 7

@@ -7,7 +7,8 @@
 
 namespace moebius::cuda {
 
-constexpr unsigned kItemThreads = 256, kItemColumns = 1024;  // per block: columns of one token
+// a block of threads adds so many columns of one token.
+constexpr unsigned kItemThreads = 256, kItemColumns = 1024;
 constexpr size_t kItemSlots = 64;
 
 struct ItemSum {
@@ -18,7 +19,7 @@ struct ItemSum {
   bool weighed;  // true: rows of x were multiplied with weights, so rows of experts are not
 };
 
-// Rows of one token in the order in which they are added.
+// Lists the rows of one token in the order in which they are added.
 struct ItemOrder {
   const float* row[kItemSlots];
   float weight[kItemSlots];

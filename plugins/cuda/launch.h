@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches every kernel of the plugin: with no more shared memory than the device allows for a
-// block, and either after the preceding kernel or early, if the kernel itself waits
-// (wait_for_predecessor, numbers.cuh).
+// Launches kernels; all kernels of the plugin go through here. A kernel gets no more shared memory
+// than the device allows for a block, and starts either after the preceding kernel or, if it waits
+// by itself (wait_for_predecessor, numbers.cuh), early.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
 
 #include "check.h"
 
-// Declares the dynamic shared memory of a block.
+// Declares, inside a kernel, the dynamic shared memory of a block of threads.
 #if !defined(MOEBIUS_HOST_CUDA)
 #define MOEBIUS_BLOCK_MEMORY(Type, name) extern __shared__ __align__(16) Type name[]
 #endif
@@ -34,7 +34,7 @@ inline DeviceLimits device_limits() {
   };
   limits = {ask(cudaDevAttrMaxSharedMemoryPerBlockOptin), ask(cudaDevAttrMultiProcessorCount)};
 #if defined(MOEBIUS_CUDA_TEST)
-  // Tests imitate a device with less shared memory (tests/gpu/run.sh).
+  // The variable lets tests imitate a device with less shared memory (tests/gpu/run.sh).
   if (const char* least = std::getenv("MOEBIUS_CUDA_SHARED_LIMIT"))
     limits.shared_bytes = std::min<size_t>(limits.shared_bytes, std::strtoull(least, nullptr, 10));
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on the device: packed weights and how a call runs, both with plain kernels and with tensor
-// cores.
+// Layers on the GPU: their packed weights, and how a call runs them, with plain kernels (plain.h)
+// or with tensor cores (hopper.h).
 #pragma once
 #include <memory>
 #include <optional>
@@ -18,18 +18,21 @@ class Layer {
   virtual uint64_t bytes() const = 0;
 };
 
-// Describes how rows become operands of a matrix in tiles.
+// Describes how rows of x become operands of a matrix in tiles.
 struct OperandRows {
   RowForm form{};
-  RowScaling scaling{};  // for the fast forms
+  RowScaling scaling{};  // scales of rows if `fast`
   ActSpec act;
   XType x_type{};
-  bool fast = true;        // true: prepare_x and requantize_h make the operands
+  // true: prepare_x and requantize_h make the operands; false: make_operands does, which knows all
+  // cases.
+  bool fast = true;
   bool by_expert = false;  // true: operands of a row depend on its expert
-  Buffer inputs, columns;  // [expert] ActParams and column orders, on the device
+  Buffer inputs, columns;  // [expert] ActParams, and column orders, in GPU memory
 };
 
-// One matrix in tiles for each of several experts.
+// The weights of several experts, or of one linear layer, as matrices in tiles
+// (device/cuda/tiles.h) for tensor cores.
 struct HopperWeights {
   HopperScheme scheme{};
   OperandRows rows;
@@ -37,8 +40,9 @@ struct HopperWeights {
   bool joined = false, multiplies = false, f16_scales = false;
   Buffer tiles, channel, bias;
   uint64_t bytes() const { return tiles.bytes() + channel.bytes() + bias.bytes(); }
-  // Allocates memory for `count` matrices like `first`. `second`: up, if `first` is gate. The
-  // number of outputs is padded to a multiple of `outputs`.
+  // Allocates GPU memory for `count` matrices like `first`; fill() packs them. `second`: the up
+  // matrix, if `first` is gate; outputs of the two then alternate. The number of outputs is padded
+  // to a multiple of `outputs`.
   void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products,
             int outputs, WeightMemory& memory);
   void fill(int expert, const CudaMatrix& first, const CudaMatrix* second);
@@ -47,19 +51,19 @@ struct HopperWeights {
   size_t row_scales() const {
     return scheme == HopperScheme::kFp8Block ? static_cast<size_t>(K) / kTileInputs : 1;
   }
-  // Returns true if rows of this kind are operands as they are.
+  // Returns true if rows of x can be multiplied as they are.
   bool takes(const CudaRows& x) const;
-  // Returns the arguments of a launch; rows, tiles and outputs are left out.
+  // Returns the arguments of a launch without rows, tiles and outputs, which the caller adds.
   HopperGemm gemm() const;
 
  private:
-  CudaMatrix first_{};  // other matrices must have the same facts
+  CudaMatrix first_{};  // facts of the first matrix, which all others must share
   std::vector<ActParams> inputs_;
   void fill_scales(int expert, const CudaMatrix* const* matrices);
   void fill_rows(int expert, const CudaMatrix* const* matrices, std::vector<int32_t> columns);
 };
-// Return the tile and the slabs that this build has for a matrix with so many outputs: at most
-// those wanted, and the same for both forms of a tile.
+// Return the rows per tile and the slabs (hopper.h) that this build has for a matrix with so many
+// outputs: at most those wanted, and the same for both forms of a tile.
 uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs);
 int built_slabs(HopperScheme scheme, uint32_t tile, int wanted);
 void check_rows(const CudaRows& x, size_t columns, const char* what);
@@ -87,7 +91,7 @@ class Linear : public Layer {
   size_t K_ = 0;
 };
 
-// Router: selection of experts with its parameters on the device.
+// Holds the router's rules and parameters in GPU memory.
 struct RouterWeights {
   DeviceRouter device{};
   Buffer bias, expert_scale;
@@ -108,7 +112,8 @@ class Moe : public Layer {
            cudaStream_t stream);
   void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y,
                   const CudaChosen& want, cudaStream_t stream);
-  // Parts of a divided layer (cuda_table.h).
+  // Run the steps of a layer whose experts are divided between GPU and CPU (cuda_table.h): choose
+  // experts, run those on this GPU, add the rows of all.
   void choose(const CudaRows& logits, const CudaChosen& want, float* zero_weights,
               cudaStream_t stream);
   void run_items(const CudaRows& x, const CudaRouting& routing, const CudaDivided& to,
@@ -119,38 +124,38 @@ class Moe : public Layer {
   size_t ranges(size_t local, CudaRange* to) const;
 
  private:
-  struct Projection {  // one projection of all experts, for plain kernels
+  struct Projection {  // gate, up or down of all experts, for plain kernels
     std::vector<std::unique_ptr<PlainWeights>> weights;
     Buffer views;
     bool uploaded = false;
-    uint8_t modes = 0;  // bits of the PlainModes that occur
+    uint8_t modes = 0;  // bit m is set if a matrix has PlainMode m
     int groups = 1;     // most scales per row
     uint64_t bytes() const;
     const PlainMatrix* table();
     bool complete() const;
-    // Also while kernels may use the table.
+    // Replaces expert i. Allowed while kernels use the table: waits for these.
     void replace(size_t i, std::unique_ptr<PlainWeights> by);
   };
   struct Experts {  // all routed experts, or the shared one
     Projection gate, up, down;
     size_t count = 0, I = 0;
     CudaActivation activation{};
-    bool one_input = true;  // true: gate and up read the same prepared rows
+    bool one_input = true;  // true: gate and up read the same prepared rows of x
     void set(size_t i, const CudaExpert& e);
     void replace(size_t i, const CudaExpert& e);
   };
-  struct Tiles {  // gate, up and down of the same experts, for tensor cores
+  struct Tiles {  // matrices of the same experts in tiles, for tensor cores
     HopperWeights up, down;
     CudaActivation activation{};
-    bool fused = true;  // true: the first product ends with the activation
-    size_t I = 0;       // including padding
+    bool fused = true;  // true: the product of gate and up applies the activation itself
+    size_t I = 0;       // intermediate size, padding included
     uint64_t bytes() const { return up.bytes() + down.bytes(); }
   };
-  struct Rows;        // arrays of a call
-  struct SharedRows;  // rows of the shared expert
+  struct Rows;        // arrays of a call in scratch memory
+  struct SharedRows;  // rows of x for the shared expert
   struct Output;      // destination of the sum, or of the rows of a divided layer
-  struct TileRows;    // which rows are multiplied with which experts
-  struct TileArrays;  // arrays between the kernels of experts in tiles
+  struct TileRows;    // says which rows are multiplied with which experts
+  struct TileArrays;  // arrays that one kernel of experts in tiles writes and the next reads
   void set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e, bool shared);
   void run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
                  float* y, const Arena& arena, cudaStream_t stream);
@@ -168,10 +173,10 @@ class Moe : public Layer {
                         cudaStream_t stream);
 
   CudaMoe spec_;
-  WeightMemory memory_, own_memory_;  // for routed experts; for the shared one
+  WeightMemory memory_, own_memory_;  // memory of the routed experts, and of the shared one
   Buffer map_;
   Experts routed_, shared_;
-  Projection gate_;  // gate of the shared expert
+  Projection gate_;  // gate matrix of the shared expert
   std::optional<RouterWeights> router_;
   bool hopper_ = false;
   int groups_ = 1;  // most scales per prepared row

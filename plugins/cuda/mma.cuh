@@ -12,7 +12,7 @@
 
 namespace moebius::cuda {
 
-// mma_halves: d += a b; mma_first: d = a b.
+// Multiply 16-bit operands: mma_halves: d += a b; mma_first: d = a b.
 template <bool kF16>
 __device__ __forceinline__ void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1) {

@@ -7,7 +7,8 @@
 namespace moebius::cuda {
 
 void run_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream);
-// Runs programs that have kernels of their own (usual_rows.cu); returns false if these have none.
+// Runs lists of row operations for which usual_rows.cu has kernels; returns false, and does
+// nothing, if it has none for them.
 bool run_usual_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream);
 void take_rows(const CudaRows& from, const int32_t* which, const CudaRows& to, size_t cols,
                cudaStream_t stream);

@@ -10,22 +10,23 @@
 
 namespace moebius::cuda {
 
-// A maximal run of columns [begin, end) on which the scales of weights (group) and of rows
-// (granule) are constant, in the order of summation.
+// A stretch: a longest run of columns [begin, end) on which the scales of weights (of group
+// `group`) and of rows (of granule `granule`) are constant. Columns are counted in the order of
+// summation.
 struct Stretch {
   int32_t begin, end, group, granule;
 };
 
 enum class PlainMode : uint8_t { kFloat, kInteger, kVllm };
 
-// One matrix; all pointers are into memory of the device.
+// One matrix as plain kernels read it; all pointers are to GPU memory.
 struct PlainMatrix {
   const uint8_t* codes;
   const uint8_t* scales;
   const int8_t* zero_points;
   const uint8_t* offsets;
   const float* bias;
-  const int32_t* columns;  // column at each position of the sum; null: ascending
+  const int32_t* columns;  // column of x and w at each position of the sum; null: ascending
   const Stretch* stretches;
   size_t row_bytes, scale_stride, block_n, n_phase;
   int32_t N, K, stretch_count, act_groups;
@@ -40,7 +41,7 @@ struct PlainMatrix {
   float output_scale;
 };
 
-// A matrix with the memory that it uses.
+// Owns the GPU memory of a matrix, and its view.
 struct PlainWeights {
   PlainMatrix view{};
   std::vector<Buffer> memory;
@@ -48,38 +49,40 @@ struct PlainWeights {
   uint64_t bytes() const;
 };
 
-// Selects rows: rows of x sorted by expert, or rows of x as they are.
+// Selects rows of x and their matrices: rows sorted by expert, or rows of x as they are.
 struct RowSet {
-  const int32_t* source = nullptr;  // [rows] row of x; null: the same
-  const int32_t* expert = nullptr;  // [rows] matrix; null: the first
+  const int32_t* source = nullptr;  // [rows] which row of x; null: row i is row i of x
+  const int32_t* expert = nullptr;  // [rows] which matrix; null: the first
   const float* weight = nullptr;    // [rows] factor of x; null: 1
-  const int32_t* total = nullptr;   // number of rows, on the device; null: `rows`
-  int rows = 0;                     // most rows
+  const int32_t* total = nullptr;   // number of rows, in GPU memory; null: `rows`
+  int rows = 0;                     // number of rows, or the most that `total` may be
 };
 
-// Rows as products read them: numbers before their scales.
+// Rows as products read them, in GPU memory: code values, and their scales and zero points.
 struct Prepared {
   float* values;   // [rows, K]
   float* scales;   // [rows, groups]
   int32_t* zeros;  // [rows, groups]
   int K, groups;
 };
-int act_groups_of(const ActSpec& act, size_t K);  // at least 1
+int act_groups_of(const ActSpec& act, size_t K);  // returns the scales per row, at least 1
 
 void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
                   const Prepared& to, cudaStream_t stream);
 
 struct PlainGemm {
   const PlainMatrix* matrices;
-  const TokenTile* tiles;  // tiles of kPlainTile rows; null: `rows` rows with the first matrix
+  // List of tiles of kPlainTile rows; null: `rows` rows with the first matrix.
+  const TokenTile* tiles;
   int max_tiles, rows, outputs;
   Prepared x;
-  void* y;  // [rows, stride], from column `column` on
+  // Receives columns `column` to `column + outputs` of rows that are `stride` numbers long.
+  void* y;
   XType y_type;
   size_t stride, column;
 };
 constexpr int kPlainTile = 16;
-// Computes the tiles whose matrix has this mode.
+// Launches the product for those tiles whose matrix has this mode.
 void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream);
 
 // Computes y[row] = act(gate[row], up[row]), n numbers each; gate null: act(up[row]).
@@ -87,12 +90,13 @@ void activate_rows(const CudaActivation& a, const float* gate, const float* up, 
                    const RowSet& rows, size_t n, cudaStream_t stream);
 
 struct CombineArgs {
-  const float* y;             // [sorted rows, H]
-  const int32_t* order;       // [T, slots]
-  const float* weight;        // [sorted rows]
-  const float* shared;        // [T, H] or null
-  const float* shared_gate;   // [T] before the sigmoid, or null: 1
-  const float* zero_weights;  // [T] or null
+  const float* y;  // [sorted rows, H] results of experts
+  // [T, slots] sorted rows of a token in order of addition; -1 after the last.
+  const int32_t* order;
+  const float* weight;        // [sorted rows] weight of a row in the sum
+  const float* shared;        // [T, H] results of the shared expert, or null
+  const float* shared_gate;   // [T] its gate before the sigmoid; null: factor 1
+  const float* zero_weights;  // [T] weights of identity experts, or null
   CudaRows x, out;
   int T, slots, H;
 };

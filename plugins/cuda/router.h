@@ -6,8 +6,9 @@
 
 namespace moebius::cuda {
 
-// Writes ids and weights [rows, slots]; zero_weights [rows] or null; counts [experts] or null: adds
-// how often each expert was chosen.
+// Writes the ids and weights [rows, slots] of chosen experts; zero_weights: [rows] weights of
+// identity experts, or null; counts: [experts], to which the number of rows of each expert is
+// added, or null.
 void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
                 float* zero_weights, uint32_t* counts, cudaStream_t stream);
 

@@ -12,10 +12,10 @@ namespace moebius::cuda {
 struct RoutingArgs {
   const int32_t* ids;    // [T, slots]
   const float* weights;  // [T, slots]
-  const int32_t* map;    // [mapped] global to local expert, or null
+  const int32_t* map;    // [mapped] local expert of a global id, or null
   int T, slots, experts, mapped, tile;
   bool weight_on_input;  // true: a row weighs 1 in the sum
-  // results:
+  // --- results ---
   int32_t* source;      // [rows] token of a sorted row
   int32_t* expert;      // [rows] local expert of a sorted row
   float* input_weight;  // [rows] factor of x (weight_on_input)
@@ -37,7 +37,8 @@ __device__ __forceinline__ int local_expert(const RoutingArgs& a, int i) {
 
 constexpr int kAtOnce = 8;  // independent loads per thread in flight
 
-// Orders a token's rows as they are added; those without an expert come last, as -1.
+// Writes a token's rows in the order in which they are added; slots without an expert become -1 and
+// come last.
 __device__ __forceinline__ void order_few(const RoutingArgs& a, int t, const int (&expert)[kAtOnce],
                                           const int (&at)[kAtOnce]) {
   int id[kAtOnce];
@@ -83,8 +84,8 @@ __device__ __forceinline__ void place_row(const RoutingArgs& a, int i, int e, in
   a.rows_of[i] = at;
 }
 
-// Sorts with one block; `shared`: 3 * experts integers. `whole`: also places rows and orders
-// tokens, which scatter_rows does otherwise.
+// Sorts all rows with one block of threads. `shared`: 3 * experts integers. `whole`: also places
+// rows and orders tokens, which scatter_token does otherwise.
 __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* shared, bool whole) {
   int32_t *count = shared, *start = shared + a.experts, *tile_start = start + a.experts;
   __shared__ int32_t tile_total;

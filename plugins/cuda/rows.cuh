@@ -10,7 +10,7 @@ namespace moebius::cuda {
 constexpr uint32_t kInfinity = 0x7F800000u;
 
 struct GranuleScale {
-  float stored;   // factor of the sum
+  float stored;   // scale that multiplies sums
   float divisor;  // divisor of x; 0: all codes are 0
   float zero;
   bool nan;
@@ -83,14 +83,14 @@ __device__ __forceinline__ VllmScale vllm_scale(const GranuleFacts& f) {
   return {levels, rne(clamp_f32(z, -128.0f, 127.0f)), 1.0f / levels, false};
 }
 
-// Parameters of quantizing rows with one scale per row or per 128 inputs.
+// Says how rows are quantized with one scale per row or per 128 inputs.
 struct RowScaling {
   float levels;         // the scale is amax / levels
-  float bound;          // largest magnitude that counts; 0: no bound
+  float bound;          // largest magnitude that enters a scale; 0: no bound
   bool groups = false;  // true: one scale per 128 inputs
   bool up = false;      // true: the scale is the next power of two
 };
-// Returns the scale for the bits of the largest magnitude.
+// Returns the scale of a row, given the bits of its largest magnitude.
 __device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
   if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
   const float amax = f32_from_bits(most);

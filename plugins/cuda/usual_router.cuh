@@ -26,7 +26,7 @@ struct UsualRouter {
   CudaRows logits;
   int32_t* ids;
   float* weights;
-  uint32_t* counts;  // or null
+  uint32_t* counts;  // [experts] receives how often each was chosen, or null
 };
 inline UsualRouter usual_router(const RouterSpec& s) {
   UsualRouter u{};
@@ -40,8 +40,8 @@ __device__ __forceinline__ float usual_finite(float v) {
   return (f32_bits(v) & kInfinity) != kInfinity ? v : 0.0f;
 }
 
-// Routes row t; lane l has experts l, l + 32, ...: kHeld of them. shared: [experts] floats of the
-// warp.
+// Chooses the experts of row t; lane l of the warp has experts l, l + 32, ...: kHeld of them.
+// shared: [experts] floats of the warp.
 template <int kHeld>
 __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, float* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -9,7 +9,7 @@
 
 namespace moebius::cuda {
 
-// Returns a normalized number; weight 0 if the norm has none.
+// Returns v normalized: times factor and, as `kind` says, weight (0 if the norm has none).
 template <XType kType>
 __device__ __forceinline__ float usual_normed(NormKind kind, float factor, float weight, float v) {
   const float by = kind == NormKind::kRmsOnePlus ? 1.0f + weight : weight;
@@ -20,7 +20,7 @@ __device__ __forceinline__ float usual_normed(NormKind kind, float factor, float
 __device__ __forceinline__ float usual_factor(float square, uint32_t count, float epsilon) {
   return 1.0f / __builtin_sqrtf(square / static_cast<float>(count) + epsilon);
 }
-// Returns the sum over sixteen lanes to all of them.
+// Returns the sum of s over sixteen lanes, to all of them.
 __device__ __forceinline__ float usual_joined(float s) {
   const unsigned mask = 0xFFFFu << (threadIdx.x & 16u);
   s = s + __shfl_xor_sync(mask, s, 8);
@@ -57,8 +57,9 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
         MOEBIUS_UNROLL
         for (uint32_t k = 0; k < kAtOnce; ++k)
           t[k] = i + k * kDeviceSumLanes < u.cols ? terms[i + k * kDeviceSumLanes] : 0.0f;
+        // squares: added zeros change nothing.
         MOEBIUS_UNROLL
-        for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];  // squares: added zeros change nothing
+        for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];
       }
       s = usual_joined(s);
       if (tid == 0) terms[u.cols] = usual_factor(s, u.cols, n.epsilon);

@@ -10,7 +10,7 @@
 namespace moebius {
 namespace {
 
-// Rounds to bf16; x must not be NaN.
+// Returns x rounded to the nearest bf16 number, ties to even; x must not be NaN.
 MOEBIUS_ALWAYS_INLINE float near_bf16(float x) {
   const uint32_t u = f32_bits(x);
   return f32_from_bits((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Act-order for packers: PermutedRows reads a block of rows of integer codes with the columns in
-// the order of `columns`, to be packed as if the file had that order. Internal linkage.
+// PermutedRows helps packers with act-order: it reads a block of rows of integer codes with their
+// columns in the order of `columns`, so that they are packed as if the file had that order.
+// Internal linkage.
 //
-// A gather for every code of every row is slow, so the block is turned: the codes of a column are
-// one vector, which moves at once, and the vectors of 16 bytes of a row are turned back. Of 4-bit
-// codes a vector has 32 rows (byte p: rows p and p + 16), of bytes 16.
+// A gather for every code of every row is slow. Therefore the block is transposed: the codes of a
+// column become one vector, which moves at once; then the vectors are transposed back, to 16 bytes
+// of a row. A vector holds 32 rows of 4-bit codes (byte p: rows p and p + 16), or 16 rows of bytes.
 #pragma once
 #include "kernels/kernel.h"
 
@@ -13,7 +14,7 @@
 namespace moebius {
 namespace {
 
-// Transposes 16 x 16 bytes. Bytes: see PermutedRows.
+// Transposes 16 x 16 bytes. Bytes: the template parameter of PermutedRows.
 template <class Bytes>
 [[gnu::always_inline]] inline void transpose_16(typename Bytes::V (&v)[16]) {
   typename Bytes::V o[16];
@@ -44,7 +45,8 @@ class PermutedRows {
         w_(from_),
         args_(a),
         nibbles_(from_.code == CodeType::kInt4Offset),
-        // Not a multiple of a power of two, because those share few cache sets.
+        // Bytes between columns of the transposed block: not a multiple of a large power of two,
+        // because such addresses share few cache sets.
         apart_((from_.K / (nibbles_ ? 2 : 1) + 63) / 64 * 64 + 64) {
     for (size_t k = 0; k < from_.K; ++k) places_[k] = place(static_cast<uint32_t>(a.columns[k]));
     w_.codes = rows_;
@@ -55,7 +57,7 @@ class PermutedRows {
   }
   PermutedRows(const PermutedRows&) = delete;
   PermutedRows& operator=(const PermutedRows&) = delete;
-  // Reads rows from n on, as many as exist and fit: args().w->N of them.
+  // Reads the rows from row n on, as many as exist and fit; args().w->N tells how many these are.
   void read(size_t n) {
     const size_t most = nibbles_ ? 2 * kVector : kByteRows, left = from_.N - n;
     w_.N = most < left ? most : left;
@@ -76,8 +78,8 @@ class PermutedRows {
   using V = typename Bytes::V;
   static constexpr size_t kVector = 16;
 
-  // Returns the offset of a column's vector in turned_: of 32 columns of nibbles, even ones are
-  // first.
+  // Returns the offset in turned_ of the vector of column c. Of each 32 columns of nibbles the even
+  // ones come first.
   uint32_t place(uint32_t c) const {
     const bool whole = nibbles_ && c < from_.K / 32 * 32;
     return 16 * (whole ? (c & ~31u) | (c & 1u) << 4 | (c >> 1 & 15u) : c);
@@ -106,7 +108,7 @@ class PermutedRows {
             kNibbles ? static_cast<uint8_t>(nibble(from[i], k) | nibble(from[i + kVector], k) << 4)
                      : from[i][k];
   }
-  // Turns 16 columns; of nibbles, every other one of 32.
+  // Transposes 16 columns; of nibbles, every other one of 32 (kOdd: the odd ones).
   template <bool kNibbles, bool kOdd>
   [[gnu::always_inline]] static void turn_16(const uint8_t* const* from, size_t at, uint8_t* to) {
     V v[kVector];
@@ -140,10 +142,12 @@ class PermutedRows {
       }
     }
   }
-  // Gathers 16 bytes of 16 rows: of nibbles, rows of the lower or of the upper half of the block.
+  // Transposes back: writes 16 bytes of 16 rows; of nibbles, the rows of the lower or of the upper
+  // half of the block.
   template <bool kNibbles, bool kUpper>
   [[gnu::always_inline]] void gather(const uint32_t* places, uint8_t* to) const {
-    const size_t apart = apart_;  // a local, because the member would be reloaded after every store
+    // a local variable, because the member would be loaded again after every store
+    const size_t apart = apart_;
     V v[kVector];
     MOEBIUS_UNROLL_16 for (size_t i = 0; i < kVector; ++i) {
       if constexpr (kNibbles) {

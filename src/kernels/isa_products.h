@@ -16,7 +16,7 @@ struct ProductLoops {
   using ProductV = typename Vectors<kWidth>::Floats;
   static constexpr size_t kProductVectors = 4;
 
-  // Computes R rows from i on, B vectors of columns from c on.
+  // Adds the products to a tile of y: R rows from row i on, B vectors of columns from column c on.
   template <class W, size_t R, size_t B>
   MOEBIUS_ALWAYS_INLINE static void product_tile(const RowProducts& p, size_t i, size_t c) {
     constexpr size_t kLanes = sizeof(W) / sizeof(float);  // W may be a single float

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantizes rows, for units of any instruction set (internal linkage), as in isa_rows.h: the
-// operations of quant/reference_activation.cpp in the same order, into the canonical form of
-// prepared_rows.h. A unit's `Isa` hides the loops it does better.
+// Quantizes rows of activations, for units of any instruction set (internal linkage), as in
+// isa_rows.h: the operations of quant/reference_activation.cpp in the same order, into the
+// canonical form of prepared_rows.h. A unit's `Isa` hides the loops it does better.
 //
 // Maxima are taken over the bits of |x| (ordered like the numbers, and a NaN or an infinity is the
-// largest), which unlike a floating-point maximum may be reordered.
+// largest), which unlike a floating-point maximum may be reordered. A granule is a run of inputs
+// that share a scale.
 #pragma once
 #include "kernels/isa_encode.h"
 #include "kernels/isa_rows.h"
@@ -35,7 +36,7 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     return most;
   }
 
-  // Returns least and greatest number, zero included, by comparing floats as signed integers in the
+  // Returns the least and the greatest of x and zero, by comparing floats as signed integers in the
   // same order.
   static RowRange range_of(const float* x, size_t n) {
     const auto key = [](uint32_t u) {
@@ -125,7 +126,7 @@ struct QuantizeLoops : EncodeLoops<Isa> {
     return {s, 0};
   }
 
-  // Quantizes one granule that is not dynamic and symmetric.
+  // Quantizes one granule whose scale is stored, or that has a zero point.
   static RowScale quantize_granule(const Problem& p, const ActParams& params, const float* x,
                                    size_t n, uint8_t* q) {
     if (Isa::amax_bits(x, n) >= kInfinityBits) return not_a_number(q, n);
@@ -136,14 +137,15 @@ struct QuantizeLoops : EncodeLoops<Isa> {
 
   // ---- dynamic and symmetric: each step runs over many granules ----
 
-  static constexpr size_t kGranules = 64;  // at a time
+  static constexpr size_t kGranules = 64;  // granules that are quantized together
 
   static void amax_of_granules(const float* x, size_t width, size_t count, uint32_t* most) {
     for (size_t g = 0; g < count; ++g) most[g] = Isa::amax_bits(x + g * width, width);
   }
 
-  // Computes from the bits of the largest magnitudes the stored scale, and the divisor of x; 0
-  // means that all codes are 0, because a number is not finite, or all are too small for NVFP4.
+  // Computes for each granule, from the bits of its largest magnitude, the stored scale and the
+  // divisor of x. Divisor 0 means that all codes are 0, because a number is not finite, or all are
+  // too small for NVFP4.
   static void scales_of(const ActSpec& spec, GlobalScale global_scale, const uint32_t* most,
                         size_t count, float* stored, float* divisor) {
     const auto amax = [](uint32_t bits) {

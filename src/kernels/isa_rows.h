@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row functions as loops over the scalar definitions in base/, for units of any instruction set
-// (internal linkage). A unit derives its own `Isa` from RowLoops<Isa, kWidth>, hides the members it
-// does better, and takes row_table<Isa>; every loop here calls the Isa's members.
+// The row functions (row_functions.h) as loops over the scalar definitions in base/. Units compiled
+// for one instruction set include this file; internal linkage keeps each unit's code to itself. A
+// unit derives its own `Isa` from RowLoops<Isa, kWidth>, hides the members it does better, and
+// takes row_table<Isa>; every loop here calls the Isa's members.
 //
 // Sums run in 16 lanes whatever the width: lane i % 16 adds element i, in ascending order; then the
-// lanes are added in a fixed order. kWidth is how many of them a vector holds.
+// lanes are added in a fixed order. kWidth is the number of lanes that a vector holds.
 #pragma once
 #include "base/math_functions.h"
 #include "base/numeric.h"
@@ -165,7 +166,7 @@ struct RowLoops {
 
   // ---- sums and maxima in lanes ----
 
-  // Adds term(x) of elements i with i % 16 = l to lane l.
+  // Adds term(x[i]) to lane i % 16, for all i in ascending order.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE static void add_lanes(const float* x, size_t n, float (&lane)[kSumLanes],
                                               Term term) {
@@ -175,7 +176,7 @@ struct RowLoops {
     __builtin_memcpy(lane, sum, sizeof sum);
     for (size_t j = 0; j < n; ++j) lane[j] += term(x[j]);
   }
-  // Returns the sum; lanes 8 apart are added first, then 4, 2, 1.
+  // Returns the sum of term(x[i]): in lanes, of which those 8 apart are added first, then 4, 2, 1.
   template <class Term>
   MOEBIUS_ALWAYS_INLINE static float sum_by_halves(const float* x, size_t n, Term term) {
     float lane[kSumLanes];

@@ -18,7 +18,8 @@ template <class Isa, size_t kWidth>
 struct ScanLoops {
   using ScanV = typename Vectors<kWidth>::Floats;
   static constexpr size_t kDelta = 8, kManyTokens = 4, kTokens = 4;
-  static constexpr size_t kChunk = 512;  // columns that one token processes at a time
+  // number of columns that are processed together when tokens go one by one
+  static constexpr size_t kChunk = 512;
 
   MOEBIUS_ALWAYS_INLINE static ScanV fused(ScanV a, ScanV b, ScanV c) {
     for (size_t i = 0; i < kWidth; ++i) c[i] = fma_f32(a[i], b[i], c[i]);
@@ -37,7 +38,8 @@ struct ScanLoops {
       return Isa::fused(a, b, c);
     }
   }
-  // Broadcasts s; subtracting zero keeps the sign of -0, unlike adding it.
+  // Returns a vector whose lanes are all s. Subtracts zero, which keeps the sign of -0, unlike
+  // adding it.
   template <class W>
   MOEBIUS_ALWAYS_INLINE static W all(float s) {
     return s - W{};
@@ -59,7 +61,7 @@ struct ScanLoops {
 
   // ---- plain: S = S * decay + key value ----
 
-  // Advances B vectors of columns by T tokens from `first` on.
+  // Advances B vectors of columns of the state by T tokens, from token `first` on.
   template <class W, size_t B, size_t T, bool kPerRow>
   MOEBIUS_ALWAYS_INLINE static void plain_tile(const RowScan& s, size_t column, size_t first,
                                                const float* from) {
@@ -100,8 +102,8 @@ struct ScanLoops {
       plain_tile<W, B, T, kPerRow>(s, column, first, from);
     return column;
   }
-  // Advances by one token, reading and writing the state sequentially, which is fastest (14 GB/s of
-  // state on a Neoverse-V1 core that copies 25; in blocks of columns 8.4).
+  // Advances the whole state by token t, reading and writing it sequentially, which is fastest (14
+  // GB/s of state on a Neoverse-V1 core that copies 25; in blocks of columns 8.4).
   template <bool kPerRow>
   [[gnu::noinline]] static void plain_token(const RowScan& s, size_t t, const float* from) {
     const float *decay = s.decay.first + t * s.decay.stride, *key = s.key.first + t * s.key.stride,
@@ -144,8 +146,8 @@ struct ScanLoops {
 
   // ---- delta rule ----
 
-  // Finishes token t and begins the next one in one pass over the rows: a token has two halves,
-  // because the change of a row depends on sums over all rows.
+  // Finishes token t and begins token t + 1 in one pass over the rows of the state. A token has two
+  // halves, because the change of a row depends on sums over all rows.
   template <class W, size_t B, bool kPerRow, bool kFinish, bool kBegin>
   MOEBIUS_ALWAYS_INLINE static void delta_pass(const RowScan& s, size_t column, size_t t,
                                                const float* from, W (&change)[B]) {
@@ -192,8 +194,8 @@ struct ScanLoops {
     }
     return column;
   }
-  // Advances by one token, reading the state sequentially as plain_token does. Rows are read twice,
-  // because the change of a row depends on all rows, and written once.
+  // Advances the whole state by one token, reading it sequentially as plain_token does. Rows are
+  // read twice, because the change of a row depends on all rows, and written once.
   template <bool kPerRow>
   [[gnu::noinline]] static void delta_token(const RowScan& s) {
     const float *decay = s.decay.first, *key = s.key.first, *query = s.query.first;

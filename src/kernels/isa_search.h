@@ -14,7 +14,7 @@ struct SearchLoops {
   typedef uint32_t SearchU __attribute__((vector_size(4 * kWidth)));
   static constexpr size_t kSearchVectors = kSumLanes / kWidth;
 
-  MOEBIUS_ALWAYS_INLINE static SearchV bf16_of(SearchV v) {  // for finite numbers
+  MOEBIUS_ALWAYS_INLINE static SearchV bf16_of(SearchV v) {  // rounds finite numbers to bf16
     const SearchU u = reinterpret_cast<SearchU>(v);
     return reinterpret_cast<SearchV>((u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u);
   }
@@ -23,7 +23,7 @@ struct SearchLoops {
     v = v < least ? least : v;
     return v > most ? most : v;
   }
-  // Added to a number of at most 2^22, it makes the addition drop the fraction, ties to even; the
+  // Adding this constant to a number of at most 2^22 drops the number's fraction, ties to even; the
   // low bits of the sum are then the integer.
   static constexpr float kDropsFraction = 0x1.8p23f;
 
@@ -87,7 +87,7 @@ struct SearchLoops {
       weighed.template operator()<false, false>();
   }
 
-  // Computes a vector of a column; codes are the low bytes of the numbers written.
+  // Encodes one vector of a column (ColumnCodes); codes are the low bytes of the numbers written.
   MOEBIUS_ALWAYS_INLINE static void column_block(const ColumnCodes& c, const float* w,
                                                  const float* scales, const float* zeros,
                                                  uint32_t* codes, float* lost) {

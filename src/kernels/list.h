@@ -33,7 +33,7 @@ namespace moebius {
 // Returns all kernels of this program, for any machine, best first; `reference` is the last.
 std::span<const Kernel* const> kernel_list();
 
-// Returns the entry of the reference kernel: exact, runs every problem on every machine.
+// Returns the reference kernel of the list: exact, runs every problem on every machine.
 const Kernel& reference_kernel();
 
 // Returns all tables of row functions, for any machine, best first; the last runs everywhere.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle chooses the kernel for a problem and gives a reason for every kernel of the list. A
-// pure function of problem, CPU and policy; the CPU is an argument, so it answers for any machine
-// on any machine.
+// The oracle chooses the kernel for a problem and gives a verdict, in words, on every kernel of the
+// list. It is a pure function of problem, CPU and policy; the CPU is an argument, so any machine
+// can ask for any machine.
 //
 // Order of the tests, first failure wins: architecture, CPU features, what the kernel supports,
-// numerics against the policy, whether the kernel waits to be requested.
+// numerics against the policy, whether the kernel runs only if requested by name.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,16 +15,16 @@
 namespace moebius {
 
 enum class Accept : uint8_t {
-  kDeclared,     // arithmetic that the checkpoint declares: classes exact and reordered
-  kExact,        // class exact only
-  kApproximate,  // all classes
+  kDeclared,     // the arithmetic that the checkpoint declares: Numerics kExact and kReordered
+  kExact,        // Numerics::kExact only
+  kApproximate,  // also Numerics::kApproximate
 };
 
 struct Policy {
   Accept accept = Accept::kDeclared;
   // Name of a kernel ("arm_i8mm", "arm_i8mm/int4"); empty, "auto" or "cpu": the oracle chooses.
   std::string kernel;
-  // true: problems that the named kernel cannot run are left to the oracle
+  // true: for problems that the named kernel cannot run the oracle chooses; false: they are errors
   bool where_it_can = false;
 };
 
@@ -49,7 +49,7 @@ struct Choice {
   std::vector<Candidate> candidates;  // in list order
 };
 
-// Returns the choice. Throws Error if the requested kernel is unknown (naming all) or cannot run
+// Chooses the kernel. Throws Error if the requested kernel is unknown (naming all) or cannot run
 // the problem (saying why, and which could).
 Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& policy);
 
@@ -62,15 +62,16 @@ Policy request_for(const Problem& problem, const Policy& policy);
 // architecture has a special one.
 const char* portable_reason(const Problem& problem);
 
-// Returns the name in lower case with '-' replaced by '_'; "auto" and "cpu" become empty. Throws
-// Error that lists the names if no kernel has this one.
+// Returns a kernel's name as the user may write it in one form: lower case, '_' for '-'; "auto" and
+// "cpu" become empty. Throws Error that lists the names if no kernel has this one.
 std::string normalize_kernel_name(std::string_view name);
 std::vector<std::string> kernel_names();  // without codecs, in list order
 // Returns names of kernels that `cpu` could run, but that were left out of this build
 // (MOEBIUS_KERNELS).
 std::vector<std::string> left_out_kernels(const Cpu& cpu);
 
-Accept accept_from_name(std::string_view name);  // declared, exact, approximate; throws Error
+// accepts declared, exact, approximate; throws Error
+Accept accept_from_name(std::string_view name);
 std::string_view name_of(Accept accept);
 std::string_view name_of(Verdict verdict);    // "chosen", ...
 std::string_view name_of(Numerics numerics);  // "exact", ...

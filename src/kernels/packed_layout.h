@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout of a packed matrix for the portable kernels: rows of codes, then the scales of each row in
-// their stored type, zero points, offsets, and (mode vllm) one f32 per row. All are row-major; each
-// region starts at a multiple of 64 bytes.
+// Computes the layout of a packed matrix for the portable kernels: rows of codes, then the scales
+// of each row in their stored type, zero points, offsets, and (mode vllm) one f32 per row. All are
+// row-major; each region starts at a multiple of 64 bytes.
 #pragma once
 #include <cstddef>
 
@@ -14,7 +14,7 @@ struct PackedLayout {
   size_t scale_row;                            // bytes of one row of scales
   size_t offset_row;                           // bytes of one row of offsets; 0: none
   size_t zero_row;                             // bytes of one row of zero points
-  size_t codes, scales, zeros, offsets, sums;  // offsets of the regions in bytes
+  size_t codes, scales, zeros, offsets, sums;  // where each region begins, in bytes
   size_t total;
 };
 

@@ -10,27 +10,30 @@
 
 namespace moebius {
 
-// Order in which kernels process columns: sorted stably by g_idx, so that groups become contiguous.
+// Order in which a kernel processes the columns of a matrix: sorted stably by g_idx (the group of
+// each column), so that groups become contiguous.
 struct ColumnOrder {
-  std::vector<int32_t> columns;     // packed column i is column columns[i]; empty: identity
-  std::vector<int32_t> group_ends;  // empty: groups are regular runs of block_k columns
+  std::vector<int32_t> columns;  // packed column i is column columns[i]; empty: identity
+  // end of each group in this order; empty: groups are runs of block_k columns
+  std::vector<int32_t> group_ends;
   const int32_t* columns_or_null() const { return columns.empty() ? nullptr : columns.data(); }
   const int32_t* ends_or_null() const { return group_ends.empty() ? nullptr : group_ends.data(); }
 };
-// Returns the order. Throws Error if g_idx leaves [0, groups).
+// Returns the order for w. Throws Error if an entry of g_idx is outside of [0, groups).
 ColumnOrder column_order(const QuantMatrix& w);
 
-// Facts about the order of columns that the choice of a kernel depends on.
+// Facts about the order of columns on which the choice of a kernel depends: see Problem::act_order
+// and Problem::ragged.
 struct ColumnFacts {
   bool permuted = false, ragged = false;
 };
 
-// Returns all facts that the choice of a kernel depends on. Reads g_idx and the phases, but not
-// codes and scales, which may be null; if g_idx was not read, `columns` is used instead.
+// Return the problem of multiplying by w. Codes and scales are not read and may be null; g_idx and
+// the phases are, unless `columns` gives what they would say.
 Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type);
 Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type, ColumnFacts columns);
 
-// Owned memory aligned to 64 bytes.
+// Memory aligned to 64 bytes, with its owner.
 struct AlignedDelete {
   void operator()(uint8_t* p) const;
 };
@@ -61,14 +64,17 @@ class OwnedPackedMatrix {
 // Reads rows of dense weights back from a kernel's packed form (Kernel::code_at).
 class PackedRows {
  public:
+  // Returns true if the kernel stores such weights so that they can be read back.
   static bool possible(const Kernel& kernel, const Problem& problem);
   PackedRows(const Kernel& kernel, const Problem& problem);
-  void read(const uint8_t* packed, size_t n, float* to) const;  // row n: [K], exact
+  // writes row n, [K], without rounding
+  void read(const uint8_t* packed, size_t n, float* to) const;
 
  private:
   const Kernel* kernel_;
   Problem problem_;
-  std::vector<uint32_t> input_at_;  // [K] bytes from the beginning of a row
+  // [K] offset of each input from the beginning of its row, in bytes
+  std::vector<uint32_t> input_at_;
 };
 
 }  // namespace moebius

@@ -20,14 +20,14 @@ namespace moebius {
 struct PreparedLayout {
   size_t groups;       // S
   size_t zero_points;  // S or 0
-  size_t codes;        // byte offset of the codes
+  size_t codes;        // offset of the codes in bytes
   size_t row_bytes;
 };
 
 PreparedLayout prepared_layout(const Problem& p) noexcept;
 size_t prepared_row_bytes(const Problem& p);
 void prepare_rows_canonical(const PrepareArgs& args);
-void round_to(XType type, float* x, size_t n) noexcept;  // rounds in place
+void round_to(XType type, float* x, size_t n) noexcept;  // rounds n numbers in place
 
 // Returns the type whose rounding of ties mode vllm uses: bf16 only if weights have one scale per
 // row.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 2, second half: operations of layers on rows between products. One plain record of
-// functions per instruction set, chosen once for the machine; equal bytes on every one (any NaN
-// equals any NaN), because no lane does anything the scalar definition in base/ does not, and sums
-// have one lane order (docs/numerics.md). Like kernel.h this is included by units compiled for any
-// instruction set: plain data and declarations, no function is defined here.
+// WAIST 2 (ARCHITECTURE.md), second half: operations of layers on rows between products, as one
+// plain record of functions per instruction set, of which one is chosen for the machine. Every
+// record computes equal bytes (any NaN equals any NaN), because no lane does anything that the
+// scalar definition in base/ does not, and sums have one lane order (docs/numerics.md). Like
+// kernel.h this is included by units compiled for any instruction set: plain data and declarations,
+// no function is defined here.
 //
 // How a unit (src/kernels/<isa>_rows.cpp) joins: it includes kernels/isa_rows.h, says what its
 // instruction set does better, exports one table, and gets one line in kernels/list.cpp. It
@@ -25,7 +26,7 @@ enum class RowFunction : uint8_t {
   kSwigluOai,
   kSwigluStep,
   kSitu,
-  kSituBoth,  // the functions up to here are gated
+  kSituBoth,  // the functions up to and including this one are gated
   kSilu,
   kGelu,
   kGeluTanh,
@@ -33,19 +34,20 @@ enum class RowFunction : uint8_t {
   kSigmoid,
   kSoftplus,
   kSqrtSoftplus,
-  kCap,  // bounded by `limit`
+  kCap,  // limit * tanh(x / limit)
 };
 struct RowActivation {
   RowFunction function = RowFunction::kSiluAndMul;
-  float limit = 0.0f, alpha = 0.0f, beta = 0.0f;  // of functions that have them
-  float b = 0.0f, lb = 0.0f;                      // of situ
+  // constants of the functions that have them (base/math_functions.h)
+  float limit = 0.0f, alpha = 0.0f, beta = 0.0f;
+  float b = 0.0f, lb = 0.0f;  // constants of situ
 };
 
 enum class NormKind : uint8_t {
-  kRms,         // round x_hat to the activation type, then times w (Llama and most)
-  kRmsFused,    // times w in f32, then one rounding (GPT-OSS)
-  kRmsOnePlus,  // weight is 1 + w (Gemma, Qwen3-Next)
-  kRmsPlain,    // no weight (L2 norm of Llama-4's q and k)
+  kRms,         // x / rms rounded to the activation type, then times w (Llama and most)
+  kRmsFused,    // x / rms times w in f32, then one rounding (GPT-OSS)
+  kRmsOnePlus,  // as kRmsFused with weight 1 + w (Gemma, Qwen3-Next)
+  kRmsPlain,    // x / rms without weight (L2 norm of Llama-4's q and k)
   kLayer,       // (x - mean) / sqrt(var + eps) * w + b (Phi-MoE)
 };
 struct RowNorm {
@@ -55,12 +57,12 @@ struct RowNorm {
   const float *weight = nullptr, *bias = nullptr;  // [n]; bias null: none
 };
 
-// Constants of token_weight_f32, which weighs tokens for a draw.
+// Constants of token_weight_f32, which gives each token its weight in a random draw.
 struct RowWeights {
   float top = 0.0f, rate = 1.0f, grid = 0.0f;
 };
 
-// Numbers of several tokens: row t is at first + t * stride.
+// Views one row of numbers per token: that of token t begins at first + t * stride.
 struct TokenRows {
   const float* first = nullptr;
   size_t stride = 0;
@@ -81,7 +83,8 @@ struct RowScan {
   float* y = nullptr;           // [width]
   size_t y_stride = 0;
 };
-// A causal convolution for one token: y = bias + sum over j of taps[j] * x[j], in ascending j.
+// Arguments of a causal convolution for one token: y = bias + sum over j of taps[j] * x[j], in
+// ascending j.
 struct RowTaps {
   size_t count = 0;
   const float* const* x = nullptr;  // [count] rows of n numbers; null: the term is left out
@@ -89,8 +92,8 @@ struct RowTaps {
   const float* bias = nullptr;      // [n]; null: 0
 };
 
-// Adds products to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in ascending order,
-// one fma each.
+// Arguments of adding products to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in
+// ascending order, one fma each.
 struct RowProducts {
   float* y = nullptr;  // [rows, n]
   size_t y_stride = 0, rows = 0, n = 0;
@@ -104,16 +107,17 @@ enum class RowCode : uint8_t { kInt, kFp8, kFp4 };
 struct RowEncode {
   RowCode code = RowCode::kInt;
   XType type = XType::kBf16;  // type of the row
-  // Type to which quotients and sums are rounded: `type` or f32, for f32 rows also bf16; scales are
-  // then such numbers, too.
+  // Type to which quotients and sums are rounded: `type`, or f32; for f32 rows also bf16. Scales
+  // are numbers of this type, too.
   XType rounding = XType::kBf16;
   float low = 0.0f, high = 0.0f;  // bounds of codes
   size_t group = 0;
 };
 
-// Losses of a row's integer codes for each of several scales: sum over i of h[i] (x[i] - (q - z)
-// s)^2 in f32, with q = rne(clamp(x[i] (1 / s) + z)), the product and the sum rounded to bf16 if
-// `bf16`. Sums run in 16 lanes as everywhere, and these are added in ascending order in f64.
+// Arguments for the losses of a row's integer codes with each of several scales: sum over i of h[i]
+// (x[i] - (q - z) s)^2 in f32, with q = rne(clamp(x[i] (1 / s) + z)), the product and the sum
+// rounded to bf16 if `bf16`. Sums run in 16 lanes as everywhere; the lanes are added in ascending
+// order in f64.
 struct RowLosses {
   const float *x = nullptr, *h = nullptr;  // [n]; h null: all 1
   size_t n = 0;
@@ -122,8 +126,8 @@ struct RowLosses {
   const float *scales = nullptr, *zero_points = nullptr;  // [count]; zero_points null: all 0
   size_t count = 0;
 };
-// Encodes one column of weights to integer codes, each with its own scale and zero point: q =
-// rne(clamp(w / s + z)), lost = (w - (q - z) s) / divisor.
+// Arguments for encoding one column of weights to integer codes, each with its own scale and zero
+// point: q = rne(clamp(w / s + z)), lost = (w - (q - z) s) / divisor.
 struct ColumnCodes {
   const float *w = nullptr, *scales = nullptr, *zero_points = nullptr;  // [n]
   size_t n = 0;
@@ -137,9 +141,9 @@ struct ColumnCodes {
 struct RowFunctions {
   const char* name;  // "x86_avx512"
   Arch arch;         // kOther: runs everywhere
-  uint32_t needs;    // CpuFeature bits
+  uint32_t needs;    // CpuFeature bits that the CPU must have
 
-  // Convert to and from rows of a type, with one rounding to nearest even; f32 is copied.
+  // Convert rows of a type to f32 and back, with one rounding to nearest even; f32 is copied.
   void (*load)(XType type, const void* x, float* y, size_t n) noexcept = nullptr;
   void (*store)(XType type, const float* x, void* y, size_t n) noexcept = nullptr;
   void (*round)(XType type, float* x, size_t n) noexcept = nullptr;  // rounds x in place
@@ -149,20 +153,21 @@ struct RowFunctions {
   void (*scale)(float* y, float s, size_t n) noexcept = nullptr;                   // y *= s
   void (*divide)(const float* x, float s, float* y, size_t n) noexcept = nullptr;  // y = x / s
   void (*fma)(float* y, float w, const float* x, size_t n) noexcept = nullptr;  // y = fma(w, x, y)
-  void (*add_scaled)(float* y, float w, const float* x,
-                     size_t n) noexcept = nullptr;  // y = y + (w * x)
-  void (*scale_and_add)(float* y, float s, const float* x,
-                        size_t n) noexcept = nullptr;  // y = (y * s) + x
+  // y = y + (w * x).
+  void (*add_scaled)(float* y, float w, const float* x, size_t n) noexcept = nullptr;
+  // y = (y * s) + x.
+  void (*scale_and_add)(float* y, float s, const float* x, size_t n) noexcept = nullptr;
 
   // Applies an activation; gate is not read by functions of one number.
   void (*activate)(const RowActivation& what, const float* gate, const float* x, float* y,
                    size_t n) noexcept = nullptr;
   // Computes y = e^(x - top) for x <= top; NaN gives NaN.
   void (*exp_minus)(const float* x, float top, float* y, size_t n) noexcept = nullptr;
-  // A step of a softmax over blocks of scores: with m' = max(m, max(scale * s)), scale > 0,
-  //   s = exp(scale * s - m'), l = l * exp(m - m') + sum(s), m = m'; returns exp(m - m').
-  // Scores of -infinity are not seen; a block without any changes nothing (returns 1, s = 0). A NaN
-  // makes l NaN and s 0. coarse: uses exp_coarse_f32, for results that are rounded to bf16 next.
+  // Does one step of a softmax over blocks of scores: with m' = max(m, max(scale * s)), scale > 0,
+  // s = exp(scale * s - m'), l = l * exp(m - m') + sum(s), m = m'; returns exp(m - m'). Scores of
+  // -infinity are not seen; a block that has no other scores changes nothing (returns 1, s = 0). A
+  // NaN makes l NaN and s 0. coarse: uses exp_coarse_f32, for results that are rounded to bf16
+  // next.
   float (*softmax_step)(float* s, size_t n, float scale, bool coarse, float* m,
                         float* l) noexcept = nullptr;
 
@@ -181,24 +186,26 @@ struct RowFunctions {
   // Operations of recurrent layers on a row and on a state (isa_scan.h).
   void (*convolve)(const RowTaps& taps, float* y, size_t n) noexcept = nullptr;
   void (*scan)(const RowScan& what) noexcept = nullptr;
-  void (*add_products)(const RowProducts& what) noexcept = nullptr;  // isa_products.h
+  void (*add_products)(const RowProducts& what) noexcept = nullptr;  // see isa_products.h
 
-  float (*abs_max)(const float* x,
-                   size_t n) noexcept = nullptr;  // infinity if any x is NaN or infinite
+  // Returns the largest magnitude; infinity if any x is NaN or infinite.
+  float (*abs_max)(const float* x, size_t n) noexcept = nullptr;
   // Quantizes rows into the canonical form (prepared_rows.h).
   void (*prepare_rows)(const PrepareArgs& args) noexcept = nullptr;
 
-  // Finds least and greatest number of each group of a row, zero included; not finite if a number
-  // is not.
+  // Finds the least and the greatest number of each group of a row, zero included; not finite if a
+  // number is not.
   void (*group_ranges)(XType type, const void* x, size_t n, size_t group, float* low,
                        float* high) noexcept = nullptr;
-  // Encodes a row. zero_points null: none. All x must be finite, all scales finite and not 0.
+  // Encodes a row of weights. zero_points null: none. All x must be finite, all scales finite and
+  // not 0.
   void (*encode)(const RowEncode& how, const void* x, size_t n, const float* scales,
                  const float* zero_points, uint8_t* codes) noexcept = nullptr;
   // Packs codes of four bits, one per byte, two per byte: y[i] = (x[2i] & 15 | x[2i + 1] << 4) ^
   // flip.
   void (*pack_nibbles)(const uint8_t* codes, uint8_t flip, uint8_t* y, size_t n) noexcept = nullptr;
-  // See isa_search.h; all numbers must be finite, all scales and the divisor not 0.
+  // Compute losses of scales, and codes of a column (isa_search.h); all numbers must be finite, all
+  // scales and the divisor not 0.
   void (*integer_losses)(const RowLosses& what, double* losses) noexcept = nullptr;
   void (*column_codes)(const ColumnCodes& what) noexcept = nullptr;
 };

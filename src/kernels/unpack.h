@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unpacks canonical matrix views to the operands that packers need. Declarations only, so that
+// Unpacks parts of a QuantMatrix to the operands that packers need. Declarations only, so that
 // units compiled for any instruction set can call these functions, which are in the baseline unit
 // unpack.cpp and not inline.
 //
@@ -33,23 +33,25 @@ void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const 
 
 // --- scales and zero points of row r, one per group (w.groups of them) ---
 
-void row_scales_f32(const QuantMatrix& w, size_t r, float* out);  // 1 for dense matrices
-// In the stored type, scale_bytes each.
+void row_scales_f32(const QuantMatrix& w, size_t r, float* out);  // writes 1 for dense matrices
+// Writes the scales of row r in their stored type, scale_bytes each.
 void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out);
-void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // w.offsets in the stored type
-void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);   // 0 for symmetric weights
+// Writes w.offsets in their stored type.
+void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);
+// Writes the zero points of row r; 0 for symmetric weights.
+void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);
 void decode_scales(ScaleType type, const uint8_t* raw, size_t count, float* out);
 
 // --- facts of a problem ---
 
-size_t scale_size(ScaleType type);  // bytes of one stored scale, 0 for kNone
-size_t group_begin(const Problem& p, const int32_t* group_ends,
-                   size_t g);  // first position of group g
+size_t scale_size(ScaleType type);  // returns the bytes of one stored scale; 0 for kNone
+// Returns the position at which group g begins.
+size_t group_begin(const Problem& p, const int32_t* group_ends, size_t g);
 size_t group_end(const Problem& p, const int32_t* group_ends, size_t g);
-// true: integer codes on both sides, so class exact is possible
+// Returns true if weights and rows of x have integer codes, so that a kernel can be exact.
 bool is_integer_problem(const Problem& p);
-// Returns true if no sum of (qx - zpx) * (qw - zpw) over one group can leave int32. Kernels that
-// add in int32 check it in supports().
+// Returns true if no sum of (qx - zpx) * (qw - zpw) over one group can overflow int32. Kernels that
+// add in int32 check this in limits().
 bool fits_int32(const Problem& p);
 // Returns the bytes of codes, scales and zero points at their declared widths, for comparison with
 // packed_bytes.

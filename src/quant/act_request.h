@@ -18,10 +18,9 @@ struct ActRequest {
 };
 
 bool is_weight_only_integer(const Scheme& scheme);
-// Returns how the input of a matrix is quantized for this request: act_spec_of of reference.h for
-// the requested scheme.
+// Returns how the input of a matrix is quantized: as the scheme declares, changed by the request.
 ActSpec act_spec_of(const Scheme& scheme, const ActRequest& request);
-// Returns true if the input is quantized otherwise than the scheme declares.
+// Returns true if `act` quantizes the input otherwise than the scheme declares.
 inline bool departs(const Scheme& scheme, const ActSpec& act) {
   return !scheme.input && act.code != ActCode::kAsIs;
 }

@@ -10,28 +10,21 @@
 namespace moebius {
 
 enum class ActCode : uint8_t { kAsIs, kInt, kFp8, kFp4 };
-enum class ActGranule : uint8_t {
-  kStatic,
-  kRow,
-  kGroup
-};  // one stored scale; one scale per row; one per `group` features
+// Says which numbers share a scale: all (kStatic: the scale is stored), a row, or `group` inputs of
+// a row.
+enum class ActGranule : uint8_t { kStatic, kRow, kGroup };
 enum class ActScale : uint8_t {
   kF32,
-  kFp8,     // NVFP4: block scales in e4m3, below a stored global scale
-  kE8m0,    // powers of two, rounded as MX does
+  kFp8,     // NVFP4: block scales in e4m3, which a stored global scale multiplies or divides
+  kE8m0,    // powers of two (e8m0), rounded as the MX specification says
   kE8m0Up,  // powers of two, rounded up: no input is clamped (DeepSeek's ue8m0)
 };
-enum class Int8Mode : uint8_t {
-  kDeclared,
-  kCompressedTensors,
-  kVllm
-};  // how dynamic INT8 is computed (docs/numerics.md)
+// Selects the formulas for dynamic INT8 (docs/numerics.md): as the format prescribes, as
+// compressed-tensors, as vLLM's CPU kernels.
+enum class Int8Mode : uint8_t { kDeclared, kCompressedTensors, kVllm };
 
-enum class XType : uint8_t {
-  kF32,
-  kBf16,
-  kF16
-};  // type of the layer's activations; read for weight-only schemes and for rounding in mode vllm
+// Type of the layer's activations; matters for weight-only schemes and for rounding in mode vllm.
+enum class XType : uint8_t { kF32, kBf16, kF16 };
 
 struct ActSpec {
   ActCode code = ActCode::kAsIs;
@@ -41,7 +34,7 @@ struct ActSpec {
   uint32_t group = 0;  // features per scale for kGroup; the last group of a row may be shorter
   ActScale scale = ActScale::kF32;
   Int8Mode mode = Int8Mode::kDeclared;
-  // kFp8 with dynamic f32 scales: the largest magnitude that enters a scale; larger inputs are
+  // For kFp8 with dynamic f32 scales: the largest magnitude that enters a scale; larger inputs are
   // clamped. 0: no bound.
   float bound = 0.0f;
   bool operator==(const ActSpec&) const = default;
@@ -56,9 +49,9 @@ struct ActParams {
   bool operator==(const ActParams&) const = default;
 };
 
-// M quantized rows, written by quantize_rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4
-// one E2M1 code per byte [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) *
-// scale(m, k/granule), before the global scale for kFp4 with ActScale::kFp8.
+// Views M quantized rows, which quantize_rows writes. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes
+// [M,K]; kFp4 one E2M1 code per byte [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code -
+// zero_point) * scale(m, k/granule), before the global scale for kFp4 with ActScale::kFp8.
 struct QuantRows {
   size_t M = 0, K = 0;
   ActSpec spec;

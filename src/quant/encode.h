@@ -40,8 +40,8 @@ EncodeRules encode_rules(const QuantArgs& weights, XType type);
 // Returns null if weights can be encoded, else one sentence that says why not.
 const char* not_encodable(const QuantArgs& weights);
 
-// Smallest and largest weight of a granule, zero included. Infinity or NaN in the weights makes it
-// not finite.
+// The smallest and the largest weight of a granule, zero included. Not finite if a weight is
+// infinite or NaN.
 struct GranuleRange {
   float low = 0, high = 0;
   float amax() const { return -low > high ? -low : high; }

@@ -9,15 +9,15 @@
 
 namespace moebius {
 
-// The copies of each expert: expert e is in the places copies[first[e]] to copies[first[e + 1] -
-// 1].
+// Lists the copies of each expert: expert e is in the places copies[first[e]] to copies[first[e +
+// 1] - 1].
 struct ExpertCopies {
   std::span<const uint32_t> first, copies;
   std::span<const uint32_t> rank_of;  // [places] the rank of each place
   size_t ranks = 1;
 };
 
-// Cost of reading one expert's weights, in rows computed.
+// Cost of reading the weights of one expert, in units of the cost of computing one row with it.
 constexpr uint64_t kRowsOfReading = 8;
 
 // Sets places[i] to the place that serves route ids[i] (-1: none). Experts with one place are

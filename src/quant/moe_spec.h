@@ -40,18 +40,14 @@ std::string_view name_of(ActivationKind kind);
 // Error that lists the accepted names.
 ActivationKind activation_from_name(std::string_view name);
 
-enum class Scoring : uint8_t {
-  kSoftmax,
-  kSigmoid,
-  kSqrtSoftplus,
-  kNone
-};  // function that turns router logits into scores; kNone: logits are the scores
+// Function that turns router logits into scores; kNone: logits are the scores.
+enum class Scoring : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus, kNone };
 
 enum class RouterMethod : uint8_t {
-  // scores -> (bias) -> (groups) -> top k -> (renormalize) -> scale: all published methods but the
-  // next two
+  // The usual order, of which a model may leave out steps in parentheses: scores, (bias), (groups),
+  // top k, (renormalize), scale.
   kTopK,
-  kSparseMixer,  // Phi-MoE
+  kSparseMixer,  // the sampling of Phi-MoE, whose experts are chosen one after the other
   kTable,        // expert ids are read from a table, indexed by token id
   kGroupEqual,   // the best k / groups of each group (InternS1-Pro)
   kSimulated,    // seeded random expert ids, for benchmarks
@@ -61,10 +57,10 @@ struct RouterSpec {
   RouterMethod method = RouterMethod::kTopK;
   Scoring scoring = Scoring::kSoftmax;
   size_t experts = 0, top_k = 0;
-  bool select_on_logits =
-      false;  // top k is chosen by logits, weights are scores (Llama-4, Gemma-4)
-  bool softmax_after_topk =
-      false;  // scores are the softmax over the k chosen logits (GPT-OSS, Granite, Renormalize)
+  // Top k is chosen by logits, weights are scores (Llama-4, Gemma-4).
+  bool select_on_logits = false;
+  // Scores are the softmax over the k chosen logits (GPT-OSS, Granite, Renormalize).
+  bool softmax_after_topk = false;
   bool renormalize = false;
   // Added to the sum that weights are divided by (1e-20 for DeepSeek-V3).
   float renormalize_epsilon = 0.0f;
@@ -75,7 +71,7 @@ struct RouterSpec {
   float scaling = 1.0f;           // routed_scaling_factor
   float logit_cap = 0.0f;         // logits become cap * tanh(logit / cap); 0: no cap
   bool weight_on_input = false;   // weights scale the experts' inputs instead of outputs (Llama-4)
-  bool per_expert_scale = false;  // a stored factor per expert (Gemma-4)
+  bool per_expert_scale = false;  // each expert's weight has a stored factor (Gemma-4)
   float jitter_epsilon = 0.01f;   // constant of kSparseMixer
   size_t zero_experts = 0;        // identity experts, numbered after the real ones
   // Shared experts that run as routed ones: each token has them in additional slots, with weight 1
@@ -85,11 +81,8 @@ struct RouterSpec {
   bool operator==(const RouterSpec&) const = default;
 };
 
-enum class SharedKind : uint8_t {
-  kNone,
-  kPlain,
-  kGated
-};  // kGated: the shared expert's output times sigmoid(x . shared_expert_gate)
+// kGated: the shared expert's output is multiplied by sigmoid(x . shared_expert_gate).
+enum class SharedKind : uint8_t { kNone, kPlain, kGated };
 
 struct MoeSpec {
   size_t hidden = 0, intermediate = 0, experts = 0;

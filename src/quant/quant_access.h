@@ -50,7 +50,7 @@ inline constexpr size_t scale_bytes(ScaleType t) {  // returns the bytes of one 
   return 0;
 }
 
-// Unaligned loads.
+// Load a number from any address.
 inline uint16_t load_u16(const uint8_t* p) {
   uint16_t v;
   std::memcpy(&v, p, sizeof v);
@@ -142,8 +142,8 @@ inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   return 0.0f;
 }
 
-// Returns the decoded weight in f32: q * s, (q - zp) * s, for NVFP4 q * (s / G) or q * (s * g),
-// with an offset q * s + b; each operation is rounded once.
+// Returns the decoded weight in f32: q * s, or (q - zp) * s; for NVFP4 q * (s / G) or q * (s * g);
+// with an offset q * s + b. Each operation is rounded once.
 inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const float value = code_value(w, r, c);
   if (w.scale_type == ScaleType::kNone) return value;

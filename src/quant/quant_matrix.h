@@ -20,7 +20,8 @@
 namespace moebius {
 
 enum class CodeType : uint8_t {
-  // One signed byte per code, of `bits` 1..8: int-quantized, and widths that a reader unpacked.
+  // One signed byte per code, of which `bits` bits (1..8) are used: int-quantized, and widths that
+  // a reader unpacked.
   kInt8,
   kInt8Offset,  // one byte per code, value + 128: pack-quantized 8 bit as stored
   kInt4Offset,  // two codes per byte, low nibble first, value + 8: pack-quantized 4 bit as stored
@@ -28,7 +29,7 @@ enum class CodeType : uint8_t {
   kFp8,         // one E4M3 byte per code
   kBf16,
   kF16,
-  kF32,  // the last three are dense
+  kF32,  // the last three kinds are dense: numbers without scales
 };
 
 enum class ScaleType : uint8_t { kNone, kF32, kBf16, kF16, kFp8, kE8m0 };
@@ -47,7 +48,7 @@ struct QuantMatrix {
   const int8_t* zero_points = nullptr;  // indexed as scales, signed; null: symmetric
   const uint8_t* offsets = nullptr;     // elements of scale_type, indexed as scales; null: none
   const int32_t* g_idx = nullptr;       // [K] group of each column; null: regular groups
-  GlobalScale global_scale;             // of NVFP4
+  GlobalScale global_scale;             // second-level scale of NVFP4
 };
 
 }  // namespace moebius

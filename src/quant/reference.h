@@ -27,11 +27,11 @@ namespace moebius {
 // row.
 ActSpec act_spec_of(const Scheme& scheme, Int8Mode mode);
 
-size_t act_groups(const ActSpec& spec,
-                  size_t K);  // scales per row: 0 for kAsIs, else 1 or ceil(K / group)
-size_t act_code_bytes(const ActSpec& spec);  // bytes of one code: 4 for kAsIs, else 1
-bool act_has_zero_points(
-    const ActSpec& spec);  // true for dynamic asymmetric rows: each granule gets a zero point
+// Returns the number of scales per row: 0 for kAsIs, else 1 or ceil(K / group).
+size_t act_groups(const ActSpec& spec, size_t K);
+size_t act_code_bytes(const ActSpec& spec);  // returns the bytes of one code: 4 for kAsIs, else 1
+// Returns true for dynamic asymmetric rows, where each granule gets a zero point.
+bool act_has_zero_points(const ActSpec& spec);
 
 // ---- activation quantization (reference_activation.cpp) ----
 
@@ -42,7 +42,7 @@ void quantize_rows(const float* x, size_t ldx, size_t M, size_t K, const ActSpec
                    const ActParams& params, XType row_type, void* codes, float* scales,
                    int32_t* zero_points);
 
-// Quantized rows with their own memory.
+// Owns quantized rows, and views them as QuantRows.
 struct QuantRowsBuffer {
   std::vector<uint8_t> codes;
   std::vector<float> scales;
@@ -54,7 +54,7 @@ QuantRowsBuffer quantize_rows(const float* x, size_t ldx, size_t M, size_t K, co
 
 // Returns the number that code (m, k) represents before its scale: q - zp, e4m3, e2m1 or x itself.
 float row_code_value(const QuantRows& x, size_t m, size_t k);
-// Writes x as the product sees it: code value * scale (/ G_x), out [M,K].
+// Writes the numbers that quantized rows represent: code value * scale (/ G_x), out [M,K].
 void dequantize_rows(const QuantRows& x, float* out);
 
 // Rounds v to int8 and back (WNA8O8 outputs): q * s with q = clamp(RNE(v / s), -128, 127). For a
@@ -65,7 +65,8 @@ void fake_quantize(float* v, size_t n, float s);
 
 // ---- weights (reference_gemm.cpp) ----
 
-void dequantize(const QuantMatrix& w, float* out);  // out [N,K]; weight_at of quant_access.h
+// Writes all weights, out [N,K], as weight_at of quant_access.h decodes them.
+void dequantize(const QuantMatrix& w, float* out);
 
 // ---- the product (reference_gemm.cpp) ----
 

@@ -19,16 +19,10 @@ enum class Strategy : uint8_t {
   kToken,
   kAttnHead
 };
-enum class Dynamic : uint8_t {
-  kStatic,
-  kDynamic,
-  kLocal
-};  // kLocal: static global scale, dynamic block scales
-enum class ActOrder : uint8_t {
-  kNone,
-  kWeight,
-  kGroup
-};  // only kGroup changes how a file is read (weight_g_idx)
+// kLocal: the global scale is static, block scales are dynamic.
+enum class Dynamic : uint8_t { kStatic, kDynamic, kLocal };
+// Order of columns as declared; only kGroup changes how a file is read (weight_g_idx).
+enum class ActOrder : uint8_t { kNone, kWeight, kGroup };
 enum class Format : uint8_t {
   kDense,
   kIntQuantized,
@@ -66,8 +60,8 @@ struct QuantArgs {
   // true: integer weights whose codes count from 0, with a float per group: w = code * scale +
   // offset (MLX). `symmetric` is then false, and there are no zero points.
   bool offsets = false;
-  // Dynamic inputs: the largest magnitude that enters a scale; larger ones are clamped (FBGEMM). 0:
-  // no bound.
+  // For dynamic inputs: the largest magnitude that enters a scale; larger ones are clamped
+  // (FBGEMM). 0: no bound.
   float bound = 0.0f;
   // Type name of scales as declared, without "torch.". The config parser fills it in for number
   // systems with only one (MXFP4, MXFP8, NVFP4); else empty if not declared.
@@ -75,20 +69,20 @@ struct QuantArgs {
   bool operator==(const QuantArgs&) const = default;
 };
 
-// scale_dtype of FP8 inputs whose dynamic scales are powers of two, rounded up.
+// Value of scale_dtype for FP8 inputs whose dynamic scales are powers of two, rounded up.
 inline constexpr std::string_view kPowerOfTwoScales = "ue8m0";
 
 struct Scheme {
-  std::optional<QuantArgs> weights;  // none: a dense module
+  std::optional<QuantArgs> weights;  // unset: a dense module
   std::optional<QuantArgs> input;
-  std::optional<QuantArgs> output;  // WNA8O8
+  std::optional<QuantArgs> output;  // fake quantization of outputs (WNA8O8); unset: none
   Format format = Format::kDense;
   bool operator==(const Scheme&) const = default;
   bool is_dense() const { return !weights.has_value(); }
 };
 
-// Tests for the declared number systems. Each tests all fields, so that any QuantArgs may be
-// passed.
+// Return true if an operand has this declared number system. Each tests all fields, so that any
+// QuantArgs may be passed.
 bool is_nvfp4(const QuantArgs& a);         // float 4 bit, tensor_group 16, symmetric
 bool is_mxfp4(const QuantArgs& a);         // float 4 bit, group 32, symmetric, scales E8M0
 bool is_mxfp8(const QuantArgs& a);         // float 8 bit, group 32, symmetric, scales E8M0

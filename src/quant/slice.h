@@ -26,7 +26,8 @@ class SliceMemory {
   size_t bytes_ = 0;
 };
 
-// Returns a slice. Throws Error unless r0 < r1 <= N and c0 < c1 <= K.
+// Returns rows [r0, r1) and columns [c0, c1) of w; `memory` holds bytes that had to be copied.
+// Throws Error unless r0 < r1 <= N and c0 < c1 <= K.
 QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t c1,
                   SliceMemory& memory);
 QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1);
@@ -39,9 +40,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Returns the outputs of rank `rank` of `ranks` for a matrix with N outputs, for ranks whose
-// outputs are concatenated. Ranges are multiples of 16 if every rank then has some, and never
-// empty. Throws Error naming `what` if there are fewer outputs than ranks.
+// Returns the outputs that rank `rank` of `ranks` computes of a matrix with N outputs, when the
+// ranks' outputs are concatenated. Ranges are multiples of 16 if every rank then has some, and
+// never empty. Throws Error naming `what` if there are fewer outputs than ranks.
 Range output_range(size_t N, size_t ranks, size_t rank, std::string_view what);
 std::vector<Range> output_ranges(size_t N, size_t ranks, std::string_view what);
 

@@ -17,9 +17,10 @@ namespace moebius::generic {
 
 constexpr size_t kRows = 4;  // rows of w that are decoded and multiplied together
 
+// A stretch: columns [begin, end) with one weight group and one activation granule, whose numbers
+// are `group` and `granule`.
 struct Stretch {
-  uint32_t begin, end, group,
-      granule;  // columns [begin, end) have weight group `group` and activation granule `granule`
+  uint32_t begin, end, group, granule;
 };
 
 size_t code_bits_kept(const Problem& p);
@@ -31,7 +32,8 @@ size_t most_stretches(const Problem& p);
 size_t make_stretches(const Problem& p, const int32_t* group_ends, Stretch* out);
 
 struct PanelRow {
-  size_t zero_points, values, stride;  // byte offsets; scales are at 0
+  // Bytes from the beginning of a panel row; its scales are at 0.
+  size_t zero_points, values, stride;
 };
 PanelRow panel_row(const Problem& p, size_t value_bytes);
 
@@ -62,6 +64,7 @@ struct Scratch {
   }
 };
 
-const char* order_reason(const Problem& p);  // why neither family can run the problem, or null
+// Returns why neither family can run the problem, or null
+const char* order_reason(const Problem& p);
 
 }  // namespace moebius::generic
