@@ -24,7 +24,7 @@ void for_each(const Struct* list, size_t count, const char* what, F&& fn) {
 }
 
 build::Scheme scheme_of(const moebius_scheme* scheme) {
-  return scheme == nullptr ? build::Scheme() : get(scheme, "scheme")->scheme;
+  return scheme == nullptr ? build::Scheme() : get(scheme)->scheme;
 }
 
 std::vector<build::Tensor> tensors_of(const moebius_tensor* list, size_t count) {
@@ -96,60 +96,52 @@ build::MoeSpec spec_of(const moebius_moe_spec* given) {
 using namespace moebius;  // NOLINT: no header, though bundles include it
 
 moebius_scheme* moebius_scheme_parse(const char* json) {
-  return guarded<moebius_scheme*>(nullptr, [&] {
+  return made<moebius_scheme>([&] {
     require(json, "json");
-    const build::Scheme scheme = build::Scheme::parse(json);
-    return new_handle<moebius_scheme>(std::make_shared<CScheme>(CScheme{scheme, scheme.tensors()}));
+    return build::Scheme::parse(json);
   });
 }
 void moebius_scheme_free(moebius_scheme* scheme) { free_handle(scheme); }
 char* moebius_scheme_family(const moebius_scheme* s) {
-  return guarded<char*>(nullptr, [&] { return new_string(get(s, "scheme")->scheme.family()); });
+  return answer([&] { return get(s)->scheme.family(); });
 }
 char* moebius_scheme_describe(const moebius_scheme* s) {
-  return guarded<char*>(nullptr, [&] { return new_string(get(s, "scheme")->scheme.describe()); });
+  return answer([&] { return get(s)->scheme.describe(); });
 }
 char* moebius_scheme_problem(const moebius_scheme* s, int expert) {
-  return guarded<char*>(nullptr,
-                        [&] { return new_string(get(s, "scheme")->scheme.problem(expert != 0)); });
+  return answer([&] { return get(s)->scheme.problem(expert != 0); });
 }
 size_t moebius_scheme_tensor_count(const moebius_scheme* s) {
-  return guarded<size_t>(0, [&] { return get(s, "scheme")->tensors.size(); });
+  return answer([&] { return get(s)->tensors.size(); });
 }
 const char* moebius_scheme_tensor(const moebius_scheme* s, size_t i, int* required) {
-  return guarded<const char*>(nullptr, [&] {
-    const std::vector<build::TensorNeed>& all = get(s, "scheme")->tensors;
-    if (i >= all.size())
-      bad_argument("tensor " + std::to_string(i) + " of " + std::to_string(all.size()), "i");
-    if (required != nullptr) *required = all[i].required ? 1 : 0;
-    return all[i].suffix.c_str();  // valid as long as the scheme
+  return answer([&] {
+    const std::vector<build::TensorNeed>& all = get(s)->tensors;
+    const build::TensorNeed& need = item_of(all, i, "tensor", "", "i");
+    if (required != nullptr) *required = need.required ? 1 : 0;
+    return need.suffix.c_str();  // valid as long as the scheme
   });
 }
 
 moebius_linear* moebius_linear_build(const moebius_part* parts, size_t count,
                                      const moebius_options* options) {
-  return guarded<moebius_linear*>(nullptr, [&] {
-    return new_handle<moebius_linear>(
-        std::make_shared<Linear>(build::linear(parts_of(parts, count), options_of(options))));
-  });
+  return made<moebius_linear>(
+      [&] { return build::linear(parts_of(parts, count), options_of(options)); });
 }
 
 moebius_moe_builder* moebius_moe_begin(const moebius_moe_spec* spec, const moebius_scheme* gate,
                                        const moebius_scheme* up, const moebius_scheme* down,
                                        const moebius_options* options) {
-  return guarded<moebius_moe_builder*>(nullptr, [&] {
-    return new_handle<moebius_moe_builder>(std::make_shared<build::MoeBuilder>(
-        spec_of(spec), scheme_of(gate), scheme_of(up), scheme_of(down), options_of(options)));
+  return made<moebius_moe_builder>([&] {
+    return build::MoeBuilder(spec_of(spec), scheme_of(gate), scheme_of(up), scheme_of(down),
+                             options_of(options));
   });
 }
 int moebius_moe_set_expert(moebius_moe_builder* builder, size_t id, const moebius_tensor* tensors,
                            size_t count) {
-  return guarded_status(
-      [&] { get(builder, "builder")->set_expert(id, tensors_of(tensors, count)); });
+  return answer([&] { get(builder)->set_expert(id, tensors_of(tensors, count)); });
 }
 moebius_moe* moebius_moe_finish(moebius_moe_builder* builder) {
-  return guarded<moebius_moe*>(nullptr, [&] {
-    return new_handle<moebius_moe>(std::make_shared<Moe>(get(builder, "builder")->finish()));
-  });
+  return made<moebius_moe>([&] { return get(builder)->finish(); });
 }
 void moebius_moe_builder_free(moebius_moe_builder* builder) { free_handle(builder); }

@@ -12,8 +12,16 @@
 namespace moebius {
 namespace {
 
-constexpr const char* kKindNames[] = {"runtime", "folder", "linear", "moe",    "tokenizer",
-                                      "stream",  "model",  "engine", "scheme", "moe builder"};
+// What messages call a handle of each kind, and an argument of this kind.
+struct KindNames {
+  const char *kind, *argument;
+};
+constexpr KindNames kKindNames[] = {{"runtime", "runtime"},     {"folder", "folder"},
+                                    {"linear", "layer"},        {"moe", "layer"},
+                                    {"tokenizer", "tokenizer"}, {"stream", "stream"},
+                                    {"model", "model"},         {"engine", "engine"},
+                                    {"scheme", "scheme"},       {"moe builder", "builder"}};
+const KindNames& names_of(HandleKind kind) { return kKindNames[static_cast<int>(kind)]; }
 
 struct LastError {
   std::string text;
@@ -65,8 +73,7 @@ const Entry& entry_of(const Table& t, HandleKind kind, const void* handle, const
   }
   const Entry& e = it->second;
   if (e.kind != kind)
-    throw Error(name + " is a " + kKindNames[static_cast<int>(e.kind)] + "; expected a " +
-                    kKindNames[static_cast<int>(kind)],
+    throw Error(name + " is a " + names_of(e.kind).kind + "; expected a " + names_of(kind).kind,
                 ErrorPlace{"argument", "", "", "", name});
   if (e.process != t.process)
     throw Error(name +
@@ -87,10 +94,10 @@ void* add_handle(HandleKind kind, std::shared_ptr<void> object) {
   return reinterpret_cast<void*>(handle);
 }
 
-std::shared_ptr<void> find_handle(HandleKind kind, const void* handle, const char* what) {
+std::shared_ptr<void> find_handle(HandleKind kind, const void* handle) {
   Table& t = table();
   const std::shared_lock lock(t.mutex);
-  return entry_of(t, kind, handle, what).object;
+  return entry_of(t, kind, handle, names_of(kind).argument).object;
 }
 
 void remove_handle(HandleKind kind, void* handle) {
@@ -98,7 +105,7 @@ void remove_handle(HandleKind kind, void* handle) {
   std::shared_ptr<void> object;  // the object is destroyed after the lock is released
   Table& t = table();
   const std::unique_lock lock(t.mutex);
-  entry_of(t, kind, handle, kKindNames[static_cast<int>(kind)]);
+  entry_of(t, kind, handle, names_of(kind).kind);
   const auto it = t.entries.find(number(handle));
   object = std::move(it->second.object);
   t.entries.erase(it);

@@ -28,9 +28,9 @@ enum class HandleKind {
 // Adds an object and returns its handle, whose number is never used again. An object lives as long
 // as a call uses it, even if another thread frees the handle meanwhile. Thread-safe.
 void* add_handle(HandleKind kind, std::shared_ptr<void> object);
-// Returns the object of a handle. Throws Error that calls the argument `what` if the handle is not
-// valid.
-std::shared_ptr<void> find_handle(HandleKind kind, const void* handle, const char* what);
+// Returns the object of a handle. Throws Error with the name that handles of this kind have as
+// arguments if the handle is not valid.
+std::shared_ptr<void> find_handle(HandleKind kind, const void* handle);
 void remove_handle(HandleKind kind, void* handle);
 
 // Stores the current exception as this thread's last error; call it in a handler.
@@ -54,6 +54,16 @@ int guarded_status(F&& fn) noexcept {
 
 [[noreturn]] void bad_argument(const std::string& what, const char* field);
 void require(const void* pointer, const char* what);
+// Returns item i of a list. Throws Error that names what it is an item of.
+template <class List>
+const auto& item_of(const List& list, size_t i, const char* what, const char* owner,
+                    const char* field) {
+  if (i >= list.size())
+    bad_argument(
+        std::string(what) + " " + std::to_string(i) + " of " + owner + std::to_string(list.size()),
+        field);
+  return list[i];
+}
 char* new_string(const std::string& text, size_t* bytes = nullptr);
 
 // Returns an enum of a C caller as a number. A C caller can store any number there, and in C++

@@ -15,17 +15,11 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   moebius_model_options o{};
   take_struct(given, o, "moebius_model_options");
   llm::LoadOptions out;
-  out.threads = o.threads;
-  out.runtime = runtime_named(o.runtime);
-  out.kernel = text_of(o.kernel);
-  out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
-  out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
-  out.rows = enum_of<ActivationRows>(o.rows, 2, "rows");
+  take_shared(o, out);
   out.dtype = text_of(o.dtype);
   out.kv_dtype = text_of(o.kv_dtype);
   out.context = o.context;
   out.pack_dir = text_of(o.pack_dir);
-  out.progress = progress_of(o.progress, o.user);
   if (o.speculate != nullptr) out.speculate = text_of(o.speculate);
   if (o.device != nullptr) out.device = text_of(o.device);
   out.experts = text_of(o.experts);
@@ -55,6 +49,17 @@ std::span<const int32_t> ids_given(const int32_t* ids, size_t count, const char*
   if (count != 0) require(ids, what);
   if (count > INT32_MAX) bad_argument(std::string(what) + ": too many", what);
   return {ids, count};
+}
+
+std::vector<std::string> texts_given(const char* const* texts, size_t count, const char* what) {
+  std::vector<std::string> out;
+  if (count != 0) require(texts, what);
+  if (count > 1'000'000) bad_argument(std::string(what) + ": too many", what);
+  for (size_t i = 0; i < count; ++i) {
+    require(texts[i], what);
+    out.emplace_back(texts[i]);
+  }
+  return out;
 }
 
 std::optional<float> said(float v) { return std::isnan(v) ? std::nullopt : std::optional(v); }
@@ -92,9 +97,7 @@ llm::Request request_of(const moebius_request* given) {
   if (r.max_tokens >= 0) s.max_tokens = static_cast<uint64_t>(r.max_tokens);
   s.min_tokens = static_cast<uint64_t>(r.min_tokens < 0 ? 0 : r.min_tokens);
   s.seed = r.seed;
-  if (r.stops != 0) require(r.stop, "stop");
-  if (r.stops > 1'000'000) bad_argument("stop: too many", "stop");
-  for (size_t i = 0; i < r.stops; ++i) require(r.stop[i], "stop"), s.stop.emplace_back(r.stop[i]);
+  s.stop = texts_given(r.stop, r.stops, "stop");
   const auto stop = ids_given(r.stop_tokens, r.stop_token_count, "stop_tokens");
   s.stop_tokens.assign(stop.begin(), stop.end());
   s.ignore_eos = r.ignore_eos != 0;
@@ -103,10 +106,7 @@ llm::Request request_of(const moebius_request* given) {
   s.n = r.n;
   if (r.json_schema != nullptr) s.json_schema = r.json_schema;
   if (r.regex != nullptr) s.regex = r.regex;
-  if (r.choices != 0) require(r.choice, "choice");
-  if (r.choices > 1'000'000) bad_argument("choice: too many", "choice");
-  for (size_t i = 0; i < r.choices; ++i)
-    require(r.choice[i], "choice"), s.choice.emplace_back(r.choice[i]);
+  s.choice = texts_given(r.choice, r.choices, "choice");
   if (r.tools != nullptr) s.tools = r.tools;
   if (r.tool_choice != nullptr) s.tool_choice = r.tool_choice;
   return out;
@@ -138,17 +138,16 @@ moebius_event c_event_of(const Event& e, std::vector<moebius_alternative>& tops)
 using namespace moebius;  // NOLINT: no header, though bundles include it
 
 moebius_tokenizer* moebius_tokenizer_open(const char* folder) {
-  return guarded<moebius_tokenizer*>(nullptr, [&] {
+  return made<moebius_tokenizer>([&] {
     require(folder, "folder");
-    return new_handle<moebius_tokenizer>(
-        std::make_shared<llm::Tokenizer>(llm::Tokenizer::open(folder)));
+    return llm::Tokenizer::open(folder);
   });
 }
 void moebius_tokenizer_free(moebius_tokenizer* tokenizer) { free_handle(tokenizer); }
 int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* text, size_t bytes,
                              int add_special, int32_t* ids, size_t capacity, size_t* count) {
-  return guarded_status([&] {
-    const auto t = get(tokenizer, "tokenizer");
+  return answer([&] {
+    const auto t = get(tokenizer);
     if (bytes != 0) require(text, "text");
     if (bytes > INT32_MAX) bad_argument("text: too long", "text");
     give_ids(t->encode(std::string(bytes != 0 ? text : "", bytes), add_special != 0), ids, capacity,
@@ -157,24 +156,24 @@ int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* tex
 }
 char* moebius_tokenizer_decode(const moebius_tokenizer* tokenizer, const int32_t* ids, size_t count,
                                int skip_special, size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
-    const auto t = get(tokenizer, "tokenizer");
-    return new_string(t->decode(ids_given(ids, count, "ids"), skip_special != 0), bytes);
+  return answer(bytes, [&] {
+    const auto t = get(tokenizer);
+    return t->decode(ids_given(ids, count, "ids"), skip_special != 0);
   });
 }
 size_t moebius_tokenizer_vocab(const moebius_tokenizer* tokenizer) {
-  return guarded<size_t>(0, [&] { return get(tokenizer, "tokenizer")->vocab(); });
+  return fact(tokenizer, &llm::Tokenizer::vocab);
 }
 char* moebius_tokenizer_token(const moebius_tokenizer* tokenizer, int32_t id, size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
-    const std::optional<std::string> token = get(tokenizer, "tokenizer")->token(id);
+  return answer(bytes, [&] {
+    const std::optional<std::string> token = get(tokenizer)->token(id);
     if (!token) bad_argument("no token has the id " + std::to_string(id), "id");
-    return new_string(*token, bytes);
+    return *token;
   });
 }
 int32_t moebius_tokenizer_id(const moebius_tokenizer* tokenizer, const char* token) {
   return guarded<int32_t>(-1, [&] {
-    const auto t = get(tokenizer, "tokenizer");
+    const auto t = get(tokenizer);
     require(token, "token");
     const std::optional<int32_t> id = t->id(token);
     if (!id) bad_argument("the vocabulary has no such token", "token");
@@ -182,90 +181,79 @@ int32_t moebius_tokenizer_id(const moebius_tokenizer* tokenizer, const char* tok
   });
 }
 int moebius_tokenizer_is_special(const moebius_tokenizer* tokenizer, int32_t id) {
-  return guarded(0, [&] { return get(tokenizer, "tokenizer")->is_special(id) ? 1 : 0; });
+  return answer([&] { return get(tokenizer)->is_special(id); });
 }
 int moebius_tokenizer_has_template(const moebius_tokenizer* tokenizer) {
-  return guarded(0, [&] { return get(tokenizer, "tokenizer")->has_template() ? 1 : 0; });
+  return fact(tokenizer, &llm::Tokenizer::has_template);
 }
 char* moebius_tokenizer_template(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
                                  size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
-    return new_string(get(tokenizer, "tokenizer")->chat_text(chat_of(chat)), bytes);
-  });
+  return answer(bytes, [&] { return get(tokenizer)->chat_text(chat_of(chat)); });
 }
 int moebius_tokenizer_chat(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
                            int32_t* ids, size_t capacity, size_t* count) {
-  return guarded_status([&] {
-    give_ids(get(tokenizer, "tokenizer")->chat_tokens(chat_of(chat)), ids, capacity, count);
-  });
+  return answer(
+      [&] { give_ids(get(tokenizer)->chat_tokens(chat_of(chat)), ids, capacity, count); });
 }
 char* moebius_tokenizer_answer(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
                                const int32_t* ids, size_t count, int ended, size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
+  return answer(bytes, [&] {
     if (count > 0) require(ids, "ids");
-    return new_string(
-        get(tokenizer, "tokenizer")->chat_answer(chat_of(chat), {ids, count}, ended != 0), bytes);
+    return get(tokenizer)->chat_answer(chat_of(chat), {ids, count}, ended != 0);
   });
 }
 
 moebius_stream* moebius_stream_new(const moebius_tokenizer* tokenizer, int skip_special) {
-  return guarded<moebius_stream*>(nullptr, [&] {
-    const auto t = get(tokenizer, "tokenizer");
-    return new_handle<moebius_stream>(
-        std::shared_ptr<CStream>(new CStream{llm::Stream(*t, skip_special != 0), {}}));
+  return made<moebius_stream>([&] {
+    const auto t = get(tokenizer);
+    return llm::Stream(*t, skip_special != 0);
   });
 }
 void moebius_stream_free(moebius_stream* stream) { free_handle(stream); }
 char* moebius_stream_push(moebius_stream* stream, int32_t id, size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
-    const auto s = get(stream, "stream");
+  return answer(bytes, [&] {
+    const auto s = get(stream);
     const std::lock_guard lock(s->mutex);
-    return new_string(s->stream.push(id), bytes);
+    return s->stream.push(id);
   });
 }
 char* moebius_stream_finish(moebius_stream* stream, size_t* bytes) {
-  return guarded<char*>(nullptr, [&] {
-    const auto s = get(stream, "stream");
+  return answer(bytes, [&] {
+    const auto s = get(stream);
     const std::lock_guard lock(s->mutex);
-    return new_string(s->stream.finish(), bytes);
+    return s->stream.finish();
   });
 }
 
 moebius_model* moebius_model_load(const char* folder, const moebius_model_options* options) {
-  return guarded<moebius_model*>(nullptr, [&] {
+  return made<moebius_model>([&] {
     require(folder, "folder");
-    return new_handle<moebius_model>(
-        std::make_shared<llm::Model>(llm::Model::load(folder, load_options(options))));
+    return llm::Model::load(folder, load_options(options));
   });
 }
 void moebius_model_free(moebius_model* model) { free_handle(model); }
-size_t moebius_model_vocab(const moebius_model* model) {
-  return guarded<size_t>(0, [&] { return get(model, "model")->vocab(); });
-}
+size_t moebius_model_vocab(const moebius_model* model) { return fact(model, &llm::Model::vocab); }
 size_t moebius_model_context(const moebius_model* model) {
-  return guarded<size_t>(0, [&] { return get(model, "model")->context(); });
+  return fact(model, &llm::Model::context);
 }
 char* moebius_model_info_json(const moebius_model* model) {
-  return guarded<char*>(nullptr, [&] { return new_string(get(model, "model")->info_json()); });
+  return fact(model, &llm::Model::info_json);
 }
 moebius_tokenizer* moebius_model_tokenizer(const moebius_model* model) {
-  return guarded<moebius_tokenizer*>(nullptr, [&] {
-    return new_handle<moebius_tokenizer>(
-        std::make_shared<llm::Tokenizer>(get(model, "model")->tokenizer()));
-  });
+  return made<moebius_tokenizer>([&] { return get(model)->tokenizer(); });
 }
 int moebius_model_logits(const moebius_model* model, const int32_t* tokens, size_t count,
                          float* logits, size_t room) {
-  return guarded_status([&] {
-    const auto m = get(model, "model");
+  return answer([&] {
+    const auto m = get(model);
     if (room != 0) require(logits, "logits");
     m->logits(ids_given(tokens, count, "tokens"), {logits, room});
   });
 }
 int moebius_model_perplexity(const moebius_model* model, const int32_t* tokens, size_t count,
                              size_t context, moebius_perplexity* to) {
-  return guarded_status([&] {
-    const auto m = get(model, "model");
+  return answer([&] {
+    const auto m = get(model);
     require(to, "to");
     const llm::Perplexity p = m->perplexity(ids_given(tokens, count, "tokens"), context);
     give_struct({0, p.loss, p.error, p.perplexity, p.tokens}, to, "to");
@@ -274,8 +262,8 @@ int moebius_model_perplexity(const moebius_model* model, const int32_t* tokens, 
 
 moebius_engine* moebius_engine_new(const moebius_model* model,
                                    const moebius_engine_options* options) {
-  return guarded<moebius_engine*>(nullptr, [&] {
-    const auto m = get(model, "model");
+  return made<moebius_engine>([&] {
+    const auto m = get(model);
     moebius_engine_options o{};
     take_struct(options, o, "moebius_engine_options");
     llm::EngineOptions eo;
@@ -284,37 +272,36 @@ moebius_engine* moebius_engine_new(const moebius_model* model,
     if (o.parallel != 0) eo.parallel = o.parallel;
     if (!(o.max_step >= 0)) bad_argument("max_step is below 0", "max_step");
     if (o.max_step > 0) eo.max_step = o.max_step;
-    return new_handle<moebius_engine>(
-        std::shared_ptr<CEngine>(new CEngine{llm::Engine(*m, eo), {}, {}, {}, {}}));
+    return llm::Engine(*m, eo);
   });
 }
 void moebius_engine_free(moebius_engine* engine) { free_handle(engine); }
 int moebius_request_init(moebius_request* request, size_t size) {
-  return guarded_status([&] {
+  return answer([&] {
     require(request, "request");
     request->size = size;
     give_struct(request_defaults(), request, "moebius_request");
   });
 }
 int moebius_engine_add(moebius_engine* engine, const moebius_request* request, uint64_t* id) {
-  return guarded_status([&] {
-    const auto e = get(engine, "engine");
+  return answer([&] {
+    const auto e = get(engine);
     const uint64_t added = e->engine.add(request_of(request));
     if (id != nullptr) *id = added;
   });
 }
 int moebius_engine_cancel(moebius_engine* engine, uint64_t id) {
-  return guarded_status([&] { get(engine, "engine")->engine.cancel(id); });
+  return answer([&] { get(engine)->engine.cancel(id); });
 }
 int moebius_engine_idle(const moebius_engine* engine) {
-  return guarded(1, [&] { return get(engine, "engine")->engine.idle() ? 1 : 0; });
+  return guarded(1, [&] { return get(engine)->engine.idle() ? 1 : 0; });
 }
 size_t moebius_engine_context(const moebius_engine* engine) {
-  return guarded<size_t>(0, [&] { return get(engine, "engine")->engine.context(); });
+  return answer([&] { return get(engine)->engine.context(); });
 }
 int moebius_engine_step(moebius_engine* engine, const moebius_event** events, size_t* count) {
-  return guarded_status([&] {
-    const auto e = get(engine, "engine");
+  return answer([&] {
+    const auto e = get(engine);
     require(events, "events"), require(count, "count");
     *events = nullptr;
     *count = 0;
