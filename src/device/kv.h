@@ -21,13 +21,14 @@ using BlockId = uint32_t;
 inline constexpr BlockId kNoBlock = UINT32_MAX;
 inline constexpr size_t kBlockTokens = 128;
 
-// Facts about layers whose blocks are needed equally long. Block i of a table holds tokens [128 i,
-// 128 i + 128); for a kind with states, the state after the last token among these.
+// A kind of layers: those whose blocks are needed for the same time, so that they share block
+// numbers. Block i of a sequence's table holds tokens [128 i, 128 i + 128); for a kind with states,
+// the state after the last token among these.
 struct KvKind {
   std::string name;        // "full", "window 4096", "state"
-  size_t block_bytes = 0;  // for 128 tokens, all layers of the kind together
-  // Number of positions before the next one whose blocks are read: SIZE_MAX for all, w for a window
-  // of w keys (the next token sees itself and w - 1 before it), 1 for states. Older blocks may be
+  size_t block_bytes = 0;  // size of a block: 128 tokens in all layers of the kind
+  // Number of positions before the next token whose blocks are still read: SIZE_MAX for all, w for
+  // a window of w keys (a token sees itself and w - 1 before it), 1 for states. Older blocks may be
   // released.
   size_t reach = SIZE_MAX;
   // true: blocks can be cut at any token; false: a block is valid only for the length at which it
@@ -41,18 +42,19 @@ inline size_t first_block_needed(const KvKind& kind, size_t length) noexcept {
   return (kind.cuttable ? length - kind.reach + 1 : length - 1) / kBlockTokens;
 }
 
-// Block numbers of a sequence, one table per kind in the order of the backend's kinds. An entry is
-// kNoBlock if nothing reads it any more; for states, also if none is stored.
+// The block numbers of a sequence: one table per kind, in the order of the backend's kinds. An
+// entry is kNoBlock if nothing reads the block any more; for states, also if none is stored.
 using BlockTables = std::vector<std::vector<BlockId>>;
 
-// Place of a layer's data within the blocks of a kind: `offset` bytes after their begin, on the
-// layer's device.
+// Says where a layer's data lies within the blocks of a kind: `offset` bytes after their begin, on
+// the layer's device.
 struct KvPlace {
   size_t kind = SIZE_MAX;  // SIZE_MAX: the layer keeps nothing
   size_t offset = 0;
 };
 
-// Memory of the blocks on one device. Calls take effect before operations that are queued later.
+// The memory of KV blocks on one device. Changes take effect before operations that are queued
+// later.
 class DeviceBlocks {
  public:
   virtual ~DeviceBlocks() = default;
@@ -62,7 +64,7 @@ class DeviceBlocks {
   // Releases the memory of blocks >= count, if possible.
   virtual void trim(size_t kind, size_t count) = 0;
   virtual void copy(size_t kind, BlockId from, BlockId to) = 0;
-  // Reads and writes bytes of a block from `offset` on, in the device's own form: they fit only the
+  // Read and write bytes of a block from `offset` on, in the device's own form, which fits only the
   // same layers on the same kind of device. No operation may use the block meanwhile. Several
   // threads may write different blocks. If `fill` returns false, the block must not be used.
   virtual bool readable() const { return false; }
@@ -72,15 +74,15 @@ class DeviceBlocks {
   virtual size_t bytes() const = 0;
 };
 
-// Bytes per block of each kind on one device.
+// Bytes that a block of each kind takes on one device.
 struct DeviceKinds {
   Device* device;
   std::vector<size_t> block_bytes;
 };
 
-// Blocks of a model on all its devices. A block of states has room for two versions, each for one
-// length, so that a step writes next to what it read: a step that fails half-way has lost nothing.
-// The lengths of both versions are kept here, on the host.
+// The KV blocks of a model on all its devices. A block of states has room for two versions, each
+// for one length, so that a step writes next to what it read: a step that fails half-way has lost
+// nothing. The lengths of both versions are kept here, on the host.
 class KvPool {
  public:
   // `slab_bytes`: memory is allocated in portions of about this size.
@@ -109,7 +111,7 @@ class KvPool {
   struct Part {
     const Device* device;
     std::unique_ptr<DeviceBlocks> blocks;
-    std::vector<size_t> block_bytes;  // of each kind
+    std::vector<size_t> block_bytes;  // [kinds]
   };
   std::vector<Part> devices_;
   std::vector<Lengths> lengths_;

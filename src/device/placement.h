@@ -11,23 +11,25 @@
 
 namespace moebius {
 
-// Placement of a model's parts. Attention (with everything but experts) and experts (with their
-// router; also a dense MLP) of a layer may be on different devices.
+// Says which device runs each part of a model. Attention (with everything but experts) and experts
+// (with their router; also a dense MLP) of a layer may be on different devices.
 struct DevicePlacement {
   std::string ends = "cpu";  // device of the token table and the logits
   struct Rule {
     std::string attention = "cpu", experts = "cpu";
-    size_t from = 0;  // first layer of the rule, which holds up to the next rule's
+    size_t from = 0;  // first layer of the rule; the last one is before the next rule's first
   };
   std::vector<Rule> rules = {Rule{}};
-  // Divided layers: [layer] the experts on the rule's device, ascending; the others are on the CPU.
-  // An empty list: only router and shared experts are on the device.
+  // Layers whose experts are divided between two devices: [layer] the experts on the rule's device,
+  // ascending; the others are on the CPU. An empty list: only router and shared experts are on the
+  // device.
   std::map<size_t, std::vector<uint32_t>> divided = {};
 
   const Rule& of(size_t layer) const;
   bool one_device() const;
-  std::string describe() const;  // "cpu", "attention=a,experts=b"
-  std::string cuda() const;      // name of the CUDA device, "": none; throws Error if there are two
+  std::string describe() const;  // returns text such as "cpu" or "attention=a,experts=b"
+  // Returns the name of the CUDA device, "": none; throws Error if there are two.
+  std::string cuda() const;
 };
 
 // Returns the expert in each place of a divided layer: those in `here`, then the others.
@@ -41,7 +43,7 @@ DevicePlacement parse_placement(std::string_view text);
 // Returns names that parse_placement() accepts, for messages.
 std::vector<std::string> device_names();
 
-// The device objects of a placement, which one model uses.
+// Owns the device objects of a placement, which one model uses.
 class DeviceSet {
  public:
   DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
@@ -49,7 +51,7 @@ class DeviceSet {
   Device& ends() const { return *find(placement_.ends); }
   Device& attention(size_t layer) const { return *find(placement_.of(layer).attention); }
   Device& experts(size_t layer) const { return *find(placement_.of(layer).experts); }
-  Device& cpu() const { return *find("cpu"); }  // for placements with divided layers
+  Device& cpu() const { return *find("cpu"); }  // exists for placements with divided layers
   const std::vector<Device*>& all() const { return all_; }
   const DevicePlacement& placement() const { return placement_; }
 

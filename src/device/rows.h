@@ -19,12 +19,12 @@ namespace moebius {
 class Device;
 struct Step;
 
-// Rows of one name. Later steps reuse the memory.
+// Names a set of rows: a device, a buffer and a part of its columns. Later steps reuse the memory.
 struct RowSet {
   Device* device = nullptr;
-  uint32_t slot = 0;  // index of the buffer in the device's memory of a queue
+  uint32_t slot = 0;  // number of the buffer (RowName in graph.h); each queue has its own buffers
   size_t rows = 0, cols = 0, stride = 0, offset = 0;
-  XType numbers = XType::kF32;  // stored numbers are rounded to this type
+  XType numbers = XType::kF32;  // type to which stored numbers are rounded
 
   RowSet columns(size_t begin, size_t n) const {
     RowSet r = *this;
@@ -34,8 +34,8 @@ struct RowSet {
   }
 };
 
-// Selects columns of an operand's rows: `heads` groups of `width` columns, `step` apart. Width 0:
-// all columns.
+// Selects columns of an operand's rows: `heads` groups of `width` columns, `step` apart, from
+// column `at` on. Width 0: all columns.
 struct RowView {
   size_t operand = 0, at = 0, width = 0, heads = 1, step = 0;
 };
@@ -51,21 +51,24 @@ enum class RowOpKind : uint8_t {
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has one number per feature, or one per head of y
   kGateSoftplus,
-  kSilu,          // y = silu(y)
-  kLogGrowth,     // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
-  kPower,         // y = y * (1 + (position + first) / floor)^scale
-  kHeadBias,      // y = y + values[head] for each head
-  kHeadScale,     // y = y * (values[head] * ln(position + 1) + values[heads + head]) for each head
-  kStreamGates,   // y = gates computed from the streams x, not rounded (nn/streams.h)
-  kStreamsIn,     // y = weighted sum of the streams x, by the gates w
-  kStreamsOut,    // adds x to the streams y, by the gates w
-  kStreamsKeyed,  // streams y = the value after the keys x, weighted by products of keys with w
-  kSigmoid,       // y = factor * sigmoid(y)
-  kDivide,        // y = y / factor, not rounded
-  kCap,           // y = factor * tanh(y / factor), not rounded
+  kSilu,         // y = silu(y)
+  kLogGrowth,    // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
+  kPower,        // y = y * (1 + (position + first) / floor)^scale
+  kHeadBias,     // y = y + values[head] for each head
+  kHeadScale,    // y = y * (values[head] * ln(position + 1) + values[heads + head]) for each head
+  kStreamGates,  // y = gates computed from the streams x, not rounded (nn/streams.h)
+  kStreamsIn,    // y = weighted sum of the streams x, by the gates w
+  kStreamsOut,   // adds x to the streams y, by the gates w
+  // Each stream of y = value * weight of the stream; x = [keys | value], weights from products of
+  // keys with w.
+  kStreamsKeyed,
+  kSigmoid,  // y = factor * sigmoid(y)
+  kDivide,   // y = y / factor, not rounded
+  kCap,      // y = factor * tanh(y / factor), not rounded
 };
 
-// One operation on every row. Results are rounded to the type of activations unless noted above.
+// One operation, which changes each row by itself. Results are rounded to the type of activations
+// unless noted above.
 struct RowOp {
   RowOpKind kind;
   RowView y, x = {};
@@ -75,12 +78,13 @@ struct RowOp {
   struct Temperature {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};
-  std::vector<float> values = {};  // for kHeadBias and kHeadScale
+  std::vector<float> values = {};  // numbers of kHeadBias and kHeadScale
   RowView w = {};
   std::shared_ptr<const StreamGates> streams = nullptr;
 };
 
-// A list of operations, made at load. Each row goes through all of them before the next row.
+// A list of operations on rows, made at load. Each row goes through all of them before the next
+// row.
 class RowProgram {
  public:
   virtual ~RowProgram() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registers devices that a program adds by name to those of this build: tests use them to stand in
-// for other machines.
+// Lets a program register more devices under names of its own: tests use them to stand in for other
+// machines.
 #pragma once
 #include <memory>
 #include <string_view>

@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// Categories of a step's time, in nanoseconds.
+// Categories of a step's time (Profile: nanoseconds of each).
 enum class Phase : uint8_t {
   kEmbedding,
   kNorm,
@@ -26,9 +26,9 @@ enum class Phase : uint8_t {
 };
 using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 
-// Tokens [begin, end) of a sequence in the step, and the blocks with the state before and after
-// them. `from` of the first run: kNoBlock if the sequence begins; of later runs: the result of the
-// run before. `to` kNoBlock: the state is not stored.
+// A run of tokens [begin, end) of a sequence in the step, and the blocks that hold the recurrent
+// state before and after them. `from`: kNoBlock if the sequence begins; of later runs: the `to` of
+// the run before. `to`: kNoBlock if the state is not stored.
 struct StateRun {
   size_t begin, end;
   BlockId from, to;
@@ -38,26 +38,26 @@ struct StateRun {
 struct StepSequence {
   const BlockTables* tables;
   const KvPool* pool;  // pool that the block numbers refer to
-  size_t position;     // of the sequence's first token in the step
+  size_t position;     // position of the sequence's first token in the step
   size_t tokens;
   size_t first_row;
   std::vector<StateRun> states;
 };
 
-// Must outlive the operations that it is passed to (Device::wait).
+// One step. Must outlive the operations that it is passed to (Device::wait).
 struct Step {
   size_t queue = 0;  // steps that run at the same time have different queues
   size_t rows = 0;
   size_t longest = 0;  // longest of its sequences in tokens, including this step's
   std::vector<StepSequence> sequences;
-  // [rows]; lengths: of the sequence that the row belongs to.
+  // [rows] token and position of each row, and the length of its sequence.
   std::vector<int32_t> tokens;
   std::vector<size_t> positions, lengths;
-  // Category of the operations that follow, set by the graph.
+  // Category of the next operations, set by the graph.
   Phase phase = Phase::kEmbedding;
   using Clock = std::chrono::steady_clock;
   Clock::time_point ended{};  // end of the last operation that ran immediately
-  // Written by operations; complete after Device::wait.
+  // Counters that operations increase; complete after Device::wait.
   std::atomic<uint64_t> kv_bytes{0};  // bytes that attention read
   std::array<std::atomic<uint64_t>, static_cast<size_t>(Phase::kCount)> times{};
 };

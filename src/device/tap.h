@@ -13,14 +13,14 @@ struct Module;
 struct MoeBlock;
 
 struct TappedRows {
-  const float* x = nullptr;  // row r at x + r * stride
+  const float* x = nullptr;  // row r begins at x + r * stride
   size_t rows = 0, cols = 0, stride = 0;
 };
 
 class ModuleTap {
  public:
   virtual ~ModuleTap() = default;
-  // Called with the input of a product of one or more modules.
+  // Called with the input rows of one or more modules that are multiplied together.
   virtual void linear(std::span<const Module* const> modules, const TappedRows& x) = 0;
   // Called with the input of a mixture of experts and the experts of each row, [rows, slots] (-1:
   // none); ids is empty for a dense MLP.

@@ -33,11 +33,12 @@ inline constexpr size_t kEntrySegment = 2 * kKeyBlock;
 struct AttentionSpec {
   size_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
   float scale = 1.0f;
-  size_t window = 0;         // number of positions for which a key stays visible; 0: no limit
-  size_t chunk = 0;          // a row sees only keys of its own chunk of positions; 0: all
-  size_t first = 0;          // rows after this position do not see keys before it
-  std::vector<float> sinks;  // [heads] extra logit of each head that has no value; empty: none
-  size_t ratio = 0;          // tokens per entry; 0: the layer has no entries
+  size_t window = 0;  // number of positions for which a key stays visible; 0: no limit
+  size_t chunk = 0;   // a row sees only keys of its own chunk of positions; 0: all
+  size_t first = 0;   // rows at this position or later do not see keys before it
+  // [heads] a logit that takes part in the head's softmax without having a value; empty: none.
+  std::vector<float> sinks;
+  size_t ratio = 0;  // tokens per entry; 0: the layer has no entries
   // Logits that depend on the distance between key and query: a key `distance` positions before a
   // query gets (r relative)[distance] added, where r [relative_dims] belongs to the query's head; 0
   // from relative_extent on.
@@ -45,25 +46,26 @@ struct AttentionSpec {
   std::vector<float> relative = {};  // [relative_dims, relative_extent], greatest distance first
 };
 
-// Kernels and layouts of one attention layer, made at load and shared by all sequences.
+// Holds the kernels and layouts of one attention layer, made at load and shared by all sequences.
 struct AttentionPlan {
   AttentionSpec spec;
   XType type = XType::kF32;  // type of q, of the probabilities and of the result
   KvLayout kv;
   KvRowLayout entries;
   KvLayout gathered;  // layout of gathered entries
-  // Processes many rows of a block in one call; null: by the two products.
+  // Kernel that processes many rows of a block in one call; null: there is none, and products are
+  // used.
   const AttendKernel* attend = nullptr;
 };
 // Chooses kernels for keys and values as for any matrix. Throws Error.
 AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
                              const Cpu& cpu, const Policy& policy);
 
-// New rows of one sequence. Their keys and values must be in the blocks already.
+// Views the new rows of one sequence. Their keys and values must be in the blocks already.
 struct AttentionRows {
   // [blocks] block i holds positions [128 i, 128 i + 128); null if no row sees any of them.
   const uint8_t* const* blocks;
-  size_t position;  // of row 0
+  size_t position;  // position of row 0
   const float* q;   // [T, heads * key_dim]
   float* out;       // [T, heads * value_dim], rounded to the plan's type
   size_t T;
@@ -71,29 +73,31 @@ struct AttentionRows {
   // keys.
   const uint64_t* selected = nullptr;
   size_t words = 0;
-  size_t selections = 1;    // 1: one selection for all kv heads; else one for each, ...
-  size_t first_choice = 0;  // ... and kv head 0 of this rank uses selection first_choice
-  // Block i holds the entries of positions [128 i, 128 i + 128). A row sees entries whose bit in
-  // `chosen`, [T, entry_words], is set; null: all.
+  // 1: all kv heads share a selection; else kv head 0 of this rank uses selection first_choice, and
+  // so on.
+  size_t selections = 1;
+  size_t first_choice = 0;
+  // Compressed keys. Block i holds the entries of positions [128 i, 128 i + 128). A row sees
+  // entries whose bit in `chosen`, [T, entry_words], is set; null: all.
   const uint8_t* const* entries = nullptr;
   const uint64_t* chosen = nullptr;
   size_t entry_words = 0;
   const float* relative = nullptr;  // [T, heads * relative_dims]
 };
 
-// Scratch memory of one thread; grows and is reused.
+// Scratch memory of one thread; grows with its uses. Not thread-safe.
 class AttentionScratch {
  public:
   // Makes room for `heads` kv heads with `rows` rows each. Throws Error.
   void reserve(const AttentionPlan& plan, size_t rows, size_t heads);
-  size_t key_panel_bytes = 0;  // of one head
+  size_t key_panel_bytes = 0;  // bytes of the key panel of one head
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
   float *q = nullptr, *scores = nullptr, *sums = nullptr, *keep = nullptr;
   uint8_t* seen = nullptr;
   uint8_t *gathered = nullptr, *entry_panel = nullptr;
   float* entry = nullptr;
-  // Running softmax of a segment, and of all segments before it: sums [heads * M, value_dim], then
-  // maxima and totals [heads * M] each.
+  // State of the running softmax, for the current segment and for all segments before it: sums
+  // [heads * M, value_dim], then maxima and totals, [heads * M] each.
   float *out = nullptr, *best = nullptr, *total = nullptr;
   float *all_out = nullptr, *all_best = nullptr, *all_total = nullptr;
 
@@ -101,11 +105,12 @@ class AttentionScratch {
   Workspace memory_;
 };
 
-// Order of tasks. kSequential: each task has one segment, and all tasks of a segment run before
-// those of the next, so that only the blocks of one segment must be in memory.
+// Selects the order of tasks. kParallel: no order is needed. kSequential: each task has one
+// segment, and all tasks of a segment run before those of the next, so that only the blocks of one
+// segment must be in memory.
 enum class Segments : uint8_t { kParallel, kSequential };
 
-// Some tokens of one sequence, some kv heads, and some segments: what one thread computes at once.
+// What one thread computes at once: some tokens of one sequence, some kv heads, and some segments.
 struct AttentionTask {
   uint32_t sequence, head, heads;  // kv heads [head, head + heads)
   uint32_t begin, end;             // tokens [begin, end)
@@ -136,14 +141,14 @@ struct AttentionWork {
 AttentionWork cut_attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
                             Segments order, size_t threads);
 
-// Attention of several sequences in one layer. Tasks may run on any threads in any order; merges
-// may run when all tasks are done.
+// Computes attention of several sequences in one layer. Tasks may run on any threads in any order;
+// merges may run when all tasks are done.
 class Attention {
  public:
   Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
             Segments segments = Segments::kParallel, size_t threads = 0);
   size_t tasks() const { return work_.tasks.size(); }
-  // Ascending for kSequential.
+  // Returns the first segment of a task; with kSequential segments ascend with the tasks.
   size_t segment_of(size_t task) const { return work_.tasks[task].segment; }
   void run(size_t task, AttentionScratch& scratch);
   size_t merges() const { return work_.merges.size(); }

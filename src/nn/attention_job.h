@@ -9,11 +9,11 @@
 
 namespace moebius {
 
-// Up to this number of rows, reading keys costs more than multiplying.
+// Up to this number of rows, reading keys takes longer than multiplying them.
 inline constexpr size_t kFewRows = 16;
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Keys of a block that a query sees: [first, last).
+// The keys [first, last) of a block that a query sees.
 struct Seen {
   size_t first, last;
 };
@@ -22,7 +22,8 @@ struct Seen {
 // maximum `best` to m' and the sum `total`; returns exp(m - m') for rescaling earlier sums.
 inline float softmax_seen(const RowFunctions& f, float* s, float scale, Seen seen,
                           const uint64_t* selected, XType type, float& best, float& total) {
-  if (!(scale > 0.0f)) {  // a positive scale does not change which score is largest
+  // Needed for such scales only: a positive one does not change which score is largest.
+  if (!(scale > 0.0f)) {
     f.scale(s, scale, kKeyBlock);
     scale = 1.0f;
   }
@@ -42,11 +43,12 @@ size_t key_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t
 size_t entry_segments(const AttentionSpec& spec, const AttentionRows& rows, size_t begin,
                       size_t end);
 
-// A running task.
+// The state of a running task.
 struct Attention::Job {
   Task task;
   const AttentionRows& rows;
-  // M: rows per kv head (rep query heads x tokens); position: of the first token
+  // rep: query heads per kv head; M: rows per kv head (rep x tokens); position: position of the
+  // task's first token.
   size_t rep, tokens, M, position;
 };
 

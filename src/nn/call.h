@@ -9,16 +9,17 @@
 
 namespace moebius {
 
-// Calls fn(rows of x, rows of y, index of the first) for pieces of kPieceRows rows in order.
+// Calls fn(rows of x, rows of y, index of the first row) for one piece of kPieceRows rows after the
+// other.
 void for_pieces(const ConstRows& x, const Rows& y,
                 FunctionRef<void(const ConstRows&, const Rows&, size_t)> fn);
 
-// Runs `body` with `threads` members: on the whole pool, or on the caller alone if it is 1.
+// Runs `body` on `threads` threads: on the whole pool, or on the caller alone if `threads` is 1.
 void run_region(ThreadPool& pool, size_t threads, FunctionRef<void(ThreadPool::Member&)> body);
 
-// Typed scratch memory of one call. The call first adds all areas and gets handles (plain numbers),
-// then reserve() takes one block of a leased workspace for all of them, each on its own cache
-// lines: shared areas once, thread areas once per thread.
+// Arena provides the scratch memory of one call. The call first adds all areas and gets handles
+// (plain numbers), then reserve() takes one block of a leased workspace for all of them, each on
+// its own cache lines: shared areas once, thread areas once per thread.
 template <class T>
 struct Area {
   size_t at = 0;

@@ -17,23 +17,26 @@ inline constexpr uint32_t kCandidateBuckets = 512;
 inline constexpr float kCandidateBucketsPerOctave = 8.0f;
 
 struct CandidateNeed {
-  // Number of logits that count, from the first; 0: the draw needs nothing from the row.
+  // Number of logits that may be drawn: the first ones of the row; 0: the draw needs nothing from
+  // the row.
   uint32_t vocab = 0;
-  // Constants of token_weight_f32, which weighs tokens. rate 0: only the greatest logit is needed,
-  // the lowest id among equal ones.
+  // Constants of token_weight_f32, which gives each token its weight in the draw. rate 0: only the
+  // greatest logit is needed, the lowest id among equal ones.
   float rate = 0.0f, grid = 0.0f;
   uint32_t top_k = 0;  // the draw needs at least the top_k best tokens; 0: no limit given
-  // If top_k is 0: it needs at least the best tokens with this share of the weight; 1: not limited.
+  // If top_k is 0: the draw needs at least the best tokens that have this share of the weight; 1:
+  // not limited.
   double top_p = 1.0;
-  uint32_t deepest = kCandidateBuckets - 1;  // last bucket that can matter
+  uint32_t deepest = kCandidateBuckets - 1;  // last bucket whose tokens the draw may need
   constexpr bool weighs() const { return rate > 0.0f && (top_k > 0 || top_p < 1.0); }
 };
 
 struct Candidates {
   // The greatest finite logit; -infinity if there is none.
   float top = -std::numeric_limits<float>::infinity();
-  double total = 0.0;        // weight of all tokens, if the need weighs()
-  std::vector<int32_t> ids;  // ascending
+  // Sum of the weights of all tokens, if the draw needs it (CandidateNeed::weighs).
+  double total = 0.0;
+  std::vector<int32_t> ids;  // tokens in ascending order
   std::vector<float> logits;
 };
 

@@ -28,7 +28,7 @@ struct CompressorSpec {
   bool gated = true;
 
   size_t parts() const { return overlaps ? 2 : 1; }
-  // Floats per token: values, then gates.
+  // Returns the floats per token: values, then gates.
   size_t source_width() const { return (gated ? 2 : 1) * parts() * width; }
   size_t reach() const { return parts() * ratio; }  // number of tokens that a key depends on
   size_t block_keys() const { return kKeyBlock / ratio; }
@@ -36,7 +36,8 @@ struct CompressorSpec {
 
 class Compressor {
  public:
-  // bias: [ratio, parts * width]; empty without gates. Throws Error for sizes that do not fit.
+  // bias: [ratio, parts * width]; empty without gates. Throws Error for sizes that do not fit the
+  // spec.
   Compressor(const CompressorSpec& spec, std::vector<float> bias, Norm norm, XType type);
   const CompressorSpec& spec() const { return spec_; }
   // Computes one key, without its rotation. rows: [reach] source rows, the oldest token first; with

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One dense matrix per head: y[t, h, :] = w[h] * x[t, h, :], all heads in one region of the pool.
-// Latent attention applies it to queries and to results, with the up-projection of keys and values
-// absorbed into the weights.
+// Multiplies by one dense matrix per head: y[t, h, :] = w[h] * x[t, h, :], all heads in one region
+// of the pool. Latent attention applies this to queries and to results, with the up-projection of
+// keys and values multiplied into the weights at load ("absorbed").
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,12 +24,13 @@ class HeadLinear {
              const Cpu& cpu, const Policy& policy, WeightMemory kept = {});
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  // Replaces the packed bytes by equal ones elsewhere; between calls.
+  // Makes the layer read equal packed bytes from other memory, such as a mapped file. Call it
+  // between forward calls.
   void move_to(WeightMemory memory) { memory_ = std::move(memory); }
   const Kernel& kernel() const { return *kernel_; }
 
-  // Rows are `stride` floats apart; within a row, head h begins h * head_step floats after head 0.
-  // Results are rounded to the type of x.
+  // Says where rows lie: `stride` floats apart; within a row, head h begins h * head_step floats
+  // after head 0.
   struct View {
     size_t stride, head_step;
   };

@@ -34,36 +34,38 @@ namespace moebius {
 struct IndexerSpec {
   size_t heads = 0, head_dim = 0, top_k = 0;  // top_k: number of keys; 0: attention is not sparse
   bool by_head = false;
-  size_t block = 1, local = 0;  // used with by_head; top_k is a multiple of block
-  size_t ratio = 0;             // tokens per compressed key; 0: every token has its own key
-  size_t first = 0;             // without by_head: keys before this position are never selected
-  bool pooled = false;          // used with a ratio
-  bool weighted = true;         // false: w_h / sqrt(heads) is replaced by 1
+  // block: positions per block, with by_head (top_k is a multiple of it); local: see above.
+  size_t block = 1, local = 0;
+  size_t ratio = 0;      // tokens per compressed key; 0: every token has its own key
+  size_t first = 0;      // without by_head: keys before this position are never selected
+  bool pooled = false;   // see "Pooled" above; needs a ratio
+  bool weighted = true;  // false: w_h / sqrt(heads) is replaced by 1
 
-  size_t tokens() const { return ratio != 0 ? ratio : 1; }  // per key
+  size_t tokens() const { return ratio != 0 ? ratio : 1; }  // tokens per key
   size_t block_keys() const { return kKeyBlock / tokens(); }
 
-  size_t selections() const { return by_head ? heads : 1; }  // per row
+  size_t selections() const { return by_head ? heads : 1; }  // selections per row
 };
 
-// Rows of one sequence. Their keys must be in the blocks already.
+// Views the new rows of one sequence. Their keys must be in the blocks already.
 struct IndexRows {
-  const uint8_t* const* blocks;  // block i holds keys of positions [128 i, 128 i + 128), ...
-  size_t offset;                 // ... `offset` bytes after its begin
-  size_t position;               // of row 0
-  const float* q;                // [T, heads * head_dim]
+  // Block i holds the keys of positions [128 i, 128 i + 128), `offset` bytes after its begin.
+  const uint8_t* const* blocks;
+  size_t offset;
+  size_t position;       // position of row 0
+  const float* q;        // [T, heads * head_dim]
   const float* weights;  // [T, heads], rows `weights_stride` apart; unused if heads have no weights
   size_t weights_stride;
   uint64_t* selected;  // [T, selections, words]: bit i is set if the row sees key (or position) i
   size_t words;
   size_t T;
 
-  static size_t words_of(size_t positions) {  // two words per block of 128
+  static size_t words_of(size_t positions) {  // returns the 64-bit words of a row's bits
     return (positions + kKeyBlock - 1) / kKeyBlock * (kKeyBlock / 64);
   }
 };
 
-// Scratch memory of one thread.
+// Scratch memory of one thread. Not thread-safe.
 class IndexScratch {
  public:
   std::vector<float> scores, ordered, blocks;
@@ -73,10 +75,12 @@ class IndexScratch {
 
 class Indexer {
  public:
+  // Throws Error for sizes that cannot be run.
   Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu& cpu,
-          const Policy& policy);  // throws Error for sizes that cannot be run
+          const Policy& policy);
   const IndexerSpec& spec() const { return spec_; }
-  const KvLayout& keys() const { return keys_; }  // without values
+  // Returns the layout of blocks, which hold keys alone.
+  const KvLayout& keys() const { return keys_; }
   // Selects keys for row t. Thread-safe: rows may run on any threads.
   void select(const IndexRows& rows, size_t t, IndexScratch& scratch) const;
 

@@ -24,30 +24,30 @@ namespace moebius {
 
 inline constexpr size_t kKeyBlock = 128;  // tokens per block
 
-// Number type in which keys and values are stored.
+// Selects the number type in which keys and values are stored.
 enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kFp8 };
 constexpr bool has_scales(KvType t) { return t == KvType::kInt8 || t == KvType::kFp8; }
 constexpr size_t kv_bytes(KvType t) { return t == KvType::kF32 ? 4 : has_scales(t) ? 1 : 2; }
 constexpr KvType kv_type_of(XType t) {
   return t == XType::kF32 ? KvType::kF32 : t == XType::kF16 ? KvType::kF16 : KvType::kBf16;
 }
-// Returns the number type itself; only for types without scales.
+// Returns the same type as an XType; only for types without scales.
 constexpr XType plain_type(KvType t) {
   return t == KvType::kF32 ? XType::kF32 : t == KvType::kF16 ? XType::kF16 : XType::kBf16;
 }
 
 struct KvStorage {
   KvType type = KvType::kF32;
-  // Fixed scales of 8-bit codes; 0: each token has its own, which maps its largest number to the
-  // largest code.
+  // Fixed scales of 8-bit codes; 0: each token has a scale of its own, which maps its largest
+  // number to the largest code.
   float key_scale = 0, value_scale = 0;
 };
 
-// Encodes n numbers; returns their scale, which is 1 for types without scales, and NaN if x holds
-// NaN or infinity. fixed_scale 0: the scale is chosen.
+// Encodes n numbers and returns their scale, which is 1 for types without scales, and NaN if x
+// holds NaN or infinity. fixed_scale 0: the scale is chosen by the largest number.
 float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_t* codes);
 
-// One packed matrix of a block: its kernel, and where its elements are.
+// One packed matrix of a block: its kernel, and where its elements lie.
 struct KvMatrix {
   Problem problem;
   const Kernel* kernel = nullptr;
@@ -60,8 +60,8 @@ class KvLayout {
  public:
   KvLayout() = default;
   using Choose = FunctionRef<const Kernel*(const Problem&)>;
-  // `type`: type of what keys and values are multiplied with. value_dim 0: keys only. `keys`:
-  // number of keys per block.
+  // `type`: the type of queries and probabilities, with which keys and values are multiplied.
+  // value_dim 0: the block has keys only. `keys`: number of keys per block.
   KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage, XType type,
            Choose choose, size_t keys = kKeyBlock);
 
@@ -74,7 +74,7 @@ class KvLayout {
   const uint8_t* values_of(const uint8_t* block, size_t head) const {
     return block + head * head_bytes_ + key_bytes_;
   }
-  // [keys] scale of each token; null for types without scales.
+  // Returns the scale of each token, [keys]; null for types without scales.
   const float* key_scales(const uint8_t* block, size_t head) const {
     return has_scales(storage_.type) ? scales_of(block, head) : nullptr;
   }
@@ -98,13 +98,13 @@ class KvLayout {
   KvMatrix keys_, values_;
 };
 
-// Layout of rows that are stored unpacked, because keys and values are computed from them at each
-// use.
+// Lays out rows that are stored unpacked, because keys and values are computed from them at each
+// use (latents) or they are entries.
 struct KvRowLayout {
   size_t width = 0;
   KvType type = KvType::kF32;
   size_t rows = kKeyBlock;
-  size_t row_bytes() const {  // including the scale after the codes
+  size_t row_bytes() const {  // bytes of a row, with its scale after the codes
     return (width * kv_bytes(type) + 3) / 4 * 4 + (has_scales(type) ? sizeof(float) : 0);
   }
   size_t block_bytes() const { return (rows * row_bytes() + 63) / 64 * 64; }

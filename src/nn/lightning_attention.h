@@ -28,7 +28,7 @@ struct LightningSpec {
 
 class LightningAttention : public Recurrent {
  public:
-  // Throws Error if rates [heads] or norm [features] have other sizes.
+  // Throws Error if the sizes of rates [heads] or norm [features] do not fit the spec.
   LightningAttention(const LightningSpec& spec, const std::vector<float>& rates, Norm norm,
                      XType type);
 

@@ -21,23 +21,23 @@ inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct LogitChange {
   int32_t id;
-  float logit;  // replaces the row's logit
+  float logit;  // logit that replaces the row's own
 };
 
 class LogitRow {
  public:
   using Buffer = std::array<float, kLogitBlock>;
 
-  // Ids of changes must ascend and lie within the row.
+  // Views a row with changes; ids of changes must ascend and lie within the row.
   LogitRow(std::span<const float> logits, std::span<const LogitChange> changes)
       : logits_(logits), changes_(changes) {}
   size_t size() const { return logits_.size(); }
   size_t blocks() const { return (size() + kLogitBlock - 1) / kLogitBlock; }
   float at(int32_t id) const noexcept;
-  // Returns the logits of up to kLogitBlock tokens from b * kLogitBlock on; `buffer` holds them if
-  // one was changed.
+  // Returns the logits of block b: up to kLogitBlock tokens from b * kLogitBlock on. `buffer` holds
+  // them if one was changed.
   std::span<const float> block(size_t b, Buffer& buffer) const noexcept;
-  void ask_for(size_t b) const noexcept;  // prefetches a block; no effect beyond the row
+  void ask_for(size_t b) const noexcept;  // prefetches block b; does nothing beyond the row
 
  private:
   std::span<const LogitChange> changes_from(size_t id) const noexcept;
@@ -49,10 +49,12 @@ class LogitRow {
 // none.
 float scan_maxima(const LogitRow& row, std::vector<float>& maxima);
 
-// Returns how tokens are weighed at a temperature > 0, when `top` is the greatest of `size` logits.
+// Returns the constants by which tokens are weighed at a temperature > 0, when `top` is the
+// greatest of `size` logits.
 RowWeights token_weights(float top, float temperature, size_t size);
 
-// Returns the exact sum of the row's weights and writes those of its blocks to `sums`.
+// Returns the exact sum of the weights of the row's tokens, and writes those of its blocks to
+// `sums`.
 double sum_weights(const LogitRow& row, const RowWeights& how, std::vector<double>& sums);
 
 // A list of tokens with their logits, in ascending order of ids.
@@ -60,7 +62,7 @@ struct TokenHead {
   std::vector<int32_t> ids;
   std::vector<float> logits;
   size_t size() const { return ids.size(); }
-  // Resizes ids last, because size() reads them.
+  // Resizes the list; ids last, because size() reads them.
   void resize(size_t n) { logits.resize(n), ids.resize(n); }
 };
 // Collects the tokens with logit >= least; skips blocks whose maximum is lower.

@@ -30,7 +30,7 @@ struct Mamba1Spec {
   size_t width = 4;  // taps of the convolution
 
   size_t scan_floats() const { return (features * state + 15) / 16 * 16; }
-  // Shape of both steps together: the scan's state, then the convolution's.
+  // Returns the shape of both steps together: the scan's state, then the convolution's.
   RecurrentShape shape() const {
     return {2 * features, 0, features, 0,
             scan_floats() + ShortConvolution::state_floats(features, width)};
@@ -40,8 +40,9 @@ struct Mamba1Spec {
 // Computes silu(convolution(x) + bias) for the first `channels` columns of rows with `in` columns.
 class SiluConvolution final : public Recurrent {
  public:
+  // Throws Error for sizes that do not fit.
   SiluConvolution(size_t in, size_t channels, size_t width, const std::vector<float>& weight,
-                  std::vector<float> bias, XType type);  // throws Error for sizes that do not fit
+                  std::vector<float> bias, XType type);
 
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,

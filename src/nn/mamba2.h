@@ -24,9 +24,9 @@ namespace moebius {
 
 struct Mamba2Spec {
   size_t heads = 0, head_dim = 0, groups = 1, state = 0;
-  size_t width = 4;        // taps of the convolution
-  size_t norm_groups = 1;  // number of equal parts of the features that are normalized separately
-  float least_step = 0, most_step = 0;  // bounds of d; most_step 0: none
+  size_t width = 4;                     // taps of the convolution
+  size_t norm_groups = 1;               // the features are normalized in so many equal parts
+  float least_step = 0, most_step = 0;  // limits of d; most_step 0: no limits
 
   size_t features() const { return heads * head_dim; }
   size_t channels() const { return features() + 2 * groups * state; }  // [x | B | C]
@@ -46,9 +46,9 @@ struct Mamba2Weights {
 
 class Mamba2 : public Recurrent {
  public:
-  static constexpr size_t kMostHead = 512;  // features of a head
+  static constexpr size_t kMostHead = 512;  // most features of a head
 
-  // Throws Error for sizes that do not fit.
+  // Throws Error if the sizes of weights do not fit the spec.
   Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type);
 
   void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;

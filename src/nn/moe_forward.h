@@ -25,7 +25,7 @@ inline constexpr size_t kPrepareRows = 16;
 struct MoeLayer::Routing {
   const int32_t* ids;         // [T, slots] global expert ids, checked; -1: none
   const float* weights;       // [T, slots]
-  const float* zero_weights;  // [T] or null
+  const float* zero_weights;  // [T] weights of identity experts, or null
   size_t slots;
 };
 
@@ -36,19 +36,19 @@ class MoeLayer::Forward {
   void run();
 
  private:
-  struct Areas {  // areas that all threads share
+  struct Areas {  // scratch memory that all threads share
     Area<float> row_weight, row_scale, intermediate;
     Area<size_t> form_at;                    // [forms] offset of each form's prepared rows
     Area<size_t> panel_at;                   // [batches] offset of each batch's panel for down
     Area<std::atomic<uint32_t>> tasks_left;  // [batches] tasks of phase 1 that are not done
     Area<uint8_t> prepared, down_panels;
-    // Used by ranks that cut: intermediate rows of all ranks in order, including this one's; offset
-    // of each rank's part of a batch; bytes of each rank.
+    // Areas of ranks that cut (MoeSplit). parts: intermediate rows of all ranks in order, including
+    // this one's. The others: where each rank's part of a batch begins, and the bytes of each rank.
     Area<float> parts;
     Area<size_t> part_at, part_bytes;
-    // Used by ranks that spread: rows for the ranks that combine their columns; rows of this rank's
-    // columns (its own last); position of each item's row among them; weights of the shared
-    // expert's rows; bytes to and from each rank.
+    // Areas of ranks that spread. out: rows for the ranks that combine their columns; in: rows of
+    // this rank's columns (its own last); shared_weight: weights of the shared expert's rows. The
+    // others: where each item's row is among these, and bytes to and from each rank.
     Area<float> out, in, shared_weight;
     Area<size_t> item_at, out_bytes, in_bytes, out_at;
   };
@@ -57,13 +57,13 @@ class MoeLayer::Forward {
     ThreadArea<uint32_t> order;
     ThreadArea<uint8_t> panel_gate, panel_up, prepared, scratch;
   };
-  struct Thread {  // areas of one thread
+  struct Thread {  // scratch memory of one thread
     float *rows, *weighted, *tile_gate, *tile_up, *intermediate, *accumulators;
     uint8_t *panel_gate, *panel_up, *prepared, *scratch;
     size_t batch;  // batch whose panels this thread made last
   };
 
-  // --- before the region ---
+  // --- before threads start ---
   void lay_out();
   void lay_out_thread();
   void lay_out_split();
@@ -84,7 +84,7 @@ class MoeLayer::Forward {
   void down(size_t h0, size_t h1, Thread& s) const noexcept;
   void combine(const Batch& b, float* tile, size_t h0, size_t n, float* acc,
                size_t ld) const noexcept;
-  std::span<const int32_t> physical_ids(size_t tokens);  // moe_copies.cpp
+  std::span<const int32_t> physical_ids(size_t tokens);  // defined in moe_copies.cpp
   float* intermediate() const noexcept {  // intermediate rows of this rank's experts and outputs
     return layer_.plan_.split.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
   }
@@ -111,7 +111,7 @@ class MoeLayer::Forward {
   Borrowed<MoeSchedule> schedule_;
   std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;
-  // This rank's parts of areas that hold all ranks' rows.
+  // Where this rank's rows begin in areas that hold all ranks' rows.
   float *own_parts_ = nullptr, *own_rows_ = nullptr;
   Areas areas_;
   ThreadAreas thread_;

@@ -24,13 +24,13 @@ struct NGramSpec {
   size_t size = 3, heads = 8;  // size: N, the longest n-gram; heads: per order
   int64_t vocab = 0, base = 0, seed = 0, eos = 0;
   size_t divisor = 128;  // the number of table rows is a multiple of this
-  size_t features = 0;   // of all heads together
+  size_t features = 0;   // columns of the looked-up rows of all heads together
   size_t convolution = 4;
 
   size_t all_heads() const { return (size - 1) * heads; }
   size_t head_features() const { return features / all_heads(); }
   size_t dilation() const { return size; }
-  // Returns the reach of the dilated convolution in tokens, zero taps included.
+  // Returns how many tokens the dilated convolution covers, zero taps included.
   size_t taps() const { return (convolution - 1) * dilation() + 1; }
 };
 
@@ -45,7 +45,7 @@ struct NGramHash {
   void ids(const int64_t* t, int64_t* ids) const noexcept;
 };
 
-// Collects the tokens t_0 .. t_(N-1) of each row as numbers: a row of `in` is a token, and the
+// Collects the tokens t_0 .. t_(N-1) of each row, as numbers. A row of `in` is a token, and the
 // state is the N - 1 tokens before it, the latest first.
 class TokenContext final : public Recurrent {
  public:

@@ -12,40 +12,40 @@
 
 namespace moebius {
 
-// Numbers of floats per row, and in a sequence's state.
+// Counts the floats of a recurrent layer: in a row, and in a sequence's state.
 struct RecurrentShape {
   size_t in = 0;     // columns of the input projections
   size_t mixed = 0;  // columns of intermediate results after the convolution
   size_t out = 0;    // columns that the output projection reads
-  // Parts of the state that can be advanced by different threads; 0: the layer is only a
+  // Number of parts of the state that can be advanced by different threads; 0: the layer is only a
   // convolution.
   size_t heads = 0;
   size_t state = 0;
 };
 
-// Rows of one sequence in one step.
+// Views the rows of one sequence in one step.
 struct RecurrentRows {
   const float* in;  // [T, in]
   float* mixed;     // [T, mixed]
   float* out;       // [T, out]
 };
 
-// Tokens [begin, end) of the rows, and the state before and after them. `from` null: the sequence
-// begins. A step is a list of consecutive runs, each starting from the state `to` of the one
-// before.
+// A run: tokens [begin, end) of the rows, and the memory of the state before and after them. `from`
+// null: the sequence begins. A step is a list of consecutive runs, each starting from the state
+// `to` of the one before.
 struct RecurrentRun {
   size_t begin, end;
   const float* from;
   float* to;
 };
 
-// Advances one head's state, at float `at`, over the tokens of `run`. `head` points to the decay,
-// gain, key, value, query and result of the head in row 0 of the step.
+// Advances the state of one head, which begins at float `at`, over the tokens of `run`. `head`
+// points to the decay, gain, key, value, query and result of the head in row 0 of the step.
 void scan_run(const RecurrentRun& run, size_t at, RowScan head) noexcept;
 
 class Recurrent;
 
-// One sequence in a step: its rows, the state before them, and its runs.
+// One sequence in a step: its rows, the state before them, and its runs of tokens.
 struct RecurrentStep {
   RecurrentRows rows;
   const float* before;
@@ -67,8 +67,8 @@ class Recurrent {
   // row.
   virtual bool arranges() const { return false; }
   virtual void arrange(const float* /*projected*/, float* /*in*/) const noexcept {}
-  // Called in this order; calls of one kind may run on any threads. `from`: the state before the
-  // step. Layers override what they need.
+  // Compute a step. They are called in this order, each many times; calls of one function may run
+  // on any threads at once. `from`: the state before the step. Layers override what they need.
   virtual void convolve(const RecurrentRows& /*r*/, const float* /*from*/,
                         size_t /*t*/) const noexcept {}
   virtual void scan(const RecurrentRows& /*r*/, std::span<const RecurrentRun> /*runs*/,

@@ -14,8 +14,8 @@ namespace moebius {
 
 class ResidualConvolution final : public Recurrent {
  public:
-  // For columns [at, at + channels) of rows with `in` columns; weight: [channels, width]. Throws
-  // Error for sizes that do not fit.
+  // Convolves columns [at, at + channels) of rows with `in` columns; weight: [channels, width].
+  // Throws Error for sizes that do not fit.
   ResidualConvolution(size_t in, size_t at, size_t channels, size_t width,
                       const std::vector<float>& weight, XType type);
 

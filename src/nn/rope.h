@@ -22,13 +22,14 @@ struct RopeSpec {
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
   double original_length = 0;                        // positions of the model before scaling
-  double beta_fast = 32, beta_slow = 1;              // YaRN
+  double beta_fast = 32, beta_slow = 1;              // constants of YaRN
   bool truncate = true;                              // YaRN: the correction range has whole numbers
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double low_freq_factor = 1, high_freq_factor = 4;  // constants of llama3's scaling
   double attention_factor = 1.0;                     // multiplies cos and sin
   std::vector<double> factors;  // factors of the frequencies, [dims/2]; empty: none
-  std::vector<double> short_factor, long_factor;  // longrope, [dims/2]
-  double short_mscale = 0, long_mscale = 0;       // longrope of Phi-MoE: replaces attention_factor
+  std::vector<double> short_factor, long_factor;  // [dims/2] factors of longrope
+  // Used by Phi-MoE's longrope instead of attention_factor.
+  double short_mscale = 0, long_mscale = 0;
 };
 
 // Returns inv_freq_j for j in [0, dims/2) in a sequence of `length` tokens: longrope uses its long
@@ -39,16 +40,17 @@ class Rope {
  public:
   explicit Rope(RopeSpec spec);
   size_t dims() const { return spec_.dims; }
-  // Computes cos and sin for positions [0, n). Call before rotate(), and not at the same time.
+  // Computes the tables of cos and sin for positions [0, n). Call it before rotate(), and not while
+  // other threads rotate.
   void reserve(size_t n);
-  // turn() returns cos and sin of a token's pairs, [dims / 2] each, valid until this thread's next
-  // call. With dynamic scaling it may throw std::bad_alloc, as may the rotations.
+  // The cos and sin of a token's pairs, [dims / 2] each, which turn() returns; valid until this
+  // thread's next call. With dynamic scaling turn() may throw std::bad_alloc, as may the rotations.
   struct Turn {
     const float *cos, *sin;
   };
   Turn turn(size_t position, size_t length) const;
-  // rotate() rotates the first `dims` features of one head's row in place, for a token at
-  // `position` of a sequence of `length` tokens, and rounds to `type`. rotate_back() undoes it.
+  // Rotate the first `dims` features of one head's row in place, for a token at `position` of a
+  // sequence of `length` tokens, and round to `type`. rotate_back() undoes rotate(). Thread-safe.
   void rotate(float* x, size_t position, size_t length, XType type) const;
   void rotate_back(float* x, size_t position, size_t length, XType type) const;
 
@@ -63,7 +65,7 @@ class Rope {
   bool beyond(size_t length) const;
   RopeSpec spec_;
   uint64_t id_;         // identifies the spec in this process; copies share it
-  Table table_, long_;  // long_: for sequences beyond original_length (longrope)
+  Table table_, long_;  // long_: the table for sequences beyond original_length (longrope)
 };
 
 }  // namespace moebius

@@ -27,26 +27,27 @@ struct RouterInput {
 struct RouterOutput {
   int32_t* ids = nullptr;    // [T, slots]
   float* weights = nullptr;  // [T, slots]
-  // [T] receives the sum of the weights of identity experts; may be null
+  // [T] receives the sum of the weights of each token's identity experts; null: not wanted
   float* zero_weights = nullptr;
-  // Written as the id of a slot with an identity expert, whose weight becomes 0.
+  // Id that is written for a slot with an identity expert, whose weight becomes 0.
   int32_t zero_id = 0;
 };
 
 class Router {
  public:
   Router() = default;
-  explicit Router(const RouterSpec& spec);  // throws Error for a spec that cannot be run
+  explicit Router(const RouterSpec& spec);  // throws Error if the spec contradicts itself
 
   const RouterSpec& spec() const { return spec_; }
   size_t width() const { return spec_.experts + spec_.zero_experts; }  // logits per row
   size_t slots() const { return spec_.top_k + spec_.shared_slots; }    // ids per row
 
-  // Throws Error if an input that the spec needs is missing, or a token or table id is out of
+  // Throws Error if an input is missing that the spec needs, or if a token or table id is out of
   // range.
   void check(const RouterInput& in) const;
 
-  // Routes row t of checked input. scratch: scratch_floats() floats. Thread-safe.
+  // Chooses the experts of row t; `in` must have passed check(). scratch: scratch_floats() floats.
+  // Thread-safe for different rows.
   void route_row(const RouterInput& in, size_t t, const RouterOutput& out,
                  float* scratch) const noexcept;
   size_t scratch_floats() const {
@@ -61,7 +62,7 @@ class Router {
   bool grouped_ = false;
 };
 
-// Routing methods by the numbers that inference engines use: 0..9 and 100..102.
+// Numbers that inference engines use for routing methods: 0..9 and 100..102.
 enum class RoutingMethod : int {
   kDefault = 0,
   kRenormalize = 1,

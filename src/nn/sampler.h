@@ -25,7 +25,7 @@ struct TokenMask;
 
 struct TokenBias {
   int32_t token = 0;
-  float bias = 0.0f;  // added to the token's logit
+  float bias = 0.0f;  // added to the token's logit before sampling
 };
 
 struct SamplingParams {
@@ -43,43 +43,45 @@ struct SamplingParams {
   // Sequences of tokens that the answer must not contain.
   std::vector<std::vector<int32_t>> bad_words;
 };
-// Throws Error that names the parameter which is out of range.
+// Throws Error that names a parameter which is out of range.
 void check(const SamplingParams& params);
-// Throws Error also if a parameter names a token that is not one of the first `vocab`.
+// Throws Error as the other check() does, and also if a parameter names a token that is not one of
+// the first `vocab`.
 void check(const SamplingParams& params, size_t vocab);
 
 struct TokenChoice {
   int32_t token = 0;
-  float logprob = 0.0f;  // of the distribution without sampling parameters
+  float logprob = 0.0f;  // log-probability in the distribution before sampling parameters
   std::vector<std::pair<int32_t, float>> alternatives;  // best first
-  size_t rank = 0;  // set by token_logprobs: 1 for the most likely token
+  size_t rank = 0;  // rank of the token, from 1 (the most likely) on; set by token_logprobs only
 };
 
 class Sampler {
  public:
-  // `stop_tokens` are read for min_tokens.
+  // `stop_tokens`: tokens that are banned until SamplingParams::min_tokens were produced.
   explicit Sampler(const SamplingParams& params, std::span<const int32_t> stop_tokens = {});
   void see_prompt(std::span<const int32_t> tokens);
   // Draws the next token from the first `limit` logits and records it. `mask`: only its tokens may
   // be chosen, after bias and penalties; a mask of one token is chosen without using a random
   // number. Throws Error if the logits hold no finite number, or none that may be chosen.
   TokenChoice next(std::span<const float> logits, size_t limit, const TokenMask* mask = nullptr);
-  // need() returns what the next draw from `limit` logits needs of their row, or nothing if it
-  // needs the whole row; next() draws from these candidates, without a mask.
+  // Draw on a device: need() returns what the next draw from `limit` logits needs of their row, or
+  // nothing if it needs the whole row; next() draws from candidates that satisfy this, without a
+  // mask.
   std::optional<CandidateNeed> need(size_t limit) const;
   TokenChoice next(const Candidates& candidates, size_t limit);
 
  private:
-  // A token whose logit is changed. Ids in the list ascend.
+  // A token whose logit is changed before sampling. The list's ids ascend.
   struct Touched {
     int32_t id;
     int32_t produced;  // how often the token is in the answer
     float bias;
     bool prompt, stop;
-    bool ends_word;  // it is the last token of one of bad_words
+    bool ends_word;  // true: the token is the last one of one of bad_words
   };
   Touched& touch(int32_t id);
-  // true: the token would complete a bad word that the answer's last tokens began
+  // Returns true if the token would complete a bad word that the answer's last tokens began.
   bool ends_bad_word(int32_t id) const;
   void changes(std::span<const float> logits, std::vector<LogitChange>& out) const;
   void see_answer(int32_t token);
@@ -92,7 +94,7 @@ class Sampler {
   int64_t produced_ = 0;
 };
 
-// Returns what a row of logits says about a token that is already known (of a prompt): its
+// Returns facts about a token that is already known (of a prompt), from its row of logits: its
 // log-probability (-infinity if its logit is not finite), its rank, and the best `alternatives`
 // tokens with theirs. Throws Error if the row holds no finite number or the token is not below
 // `limit`.

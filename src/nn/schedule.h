@@ -27,34 +27,36 @@ namespace moebius {
 
 inline constexpr size_t kPieceRows = 4096;
 
-// Column and row multiples that suit all kernels of a layer: where columns may be divided (n_step),
-// and preferred portions of columns and rows.
+// Combines the preferred sizes of all kernels of a layer: where columns may be divided (n_step),
+// and portions of columns and rows that keep every kernel fast.
 struct CallWidths {
   size_t n_step = 1, n_tile = 1, m_tile = 1;
   void add(const Kernel& kernel);
   // Returns a number of columns of at most `columns` (but at least one step): a multiple of n_step,
   // and of n_tile if it is large.
   size_t at_most(size_t columns) const;
-  // Returns a number of at least `columns`: a multiple of n_step, and of n_tile if that adds
-  // little.
+  // Returns a number of columns of at least `columns`: a multiple of n_step, and of n_tile if that
+  // adds little.
   size_t at_least(size_t columns) const;
 };
 
 struct Batch {
   uint32_t group = 0, row0 = 0, rows = 0;
   uint32_t tasks = 1;  // number of tasks that its columns are divided into
-  // mixture: offset of its rows in the intermediate rows that several tasks fill
+  // for a mixture of experts: where its rows begin among the intermediate rows, which several tasks
+  // fill
   size_t intermediate = 0;
   bool operator==(const Batch&) const = default;
 };
 
 struct Task {
-  uint32_t batch = 0, matrix = 0, n0 = 0, n1 = 0;  // columns [n0, n1) of the matrix
+  // Which batch, and columns [n0, n1) of which matrix.
+  uint32_t batch = 0, matrix = 0, n0 = 0, n1 = 0;
   bool operator==(const Task&) const = default;
 };
 
-// Returns the first column of a node, for a matrix divided over `nodes` NUMA nodes: a multiple of
-// 64 and of `step`, so that rows packed at once belong to one node.
+// Returns the first column that NUMA node `node` holds of a matrix divided over `nodes` nodes: a
+// multiple of 64 and of `step`, so that rows packed at once belong to one node.
 size_t node_begin(size_t columns, size_t step, size_t node, size_t nodes);
 
 struct Schedule {
@@ -77,7 +79,7 @@ struct Schedule {
 struct LinearShape {
   size_t inputs = 0, outputs = 0;
   std::vector<size_t> widths;  // columns of each matrix; their sum is `outputs`
-  size_t row_bytes = 1;        // of the largest prepared row
+  size_t row_bytes = 1;        // bytes of the largest prepared row
   CallWidths call;
 };
 // Plans a linear layer. Columns of a task count from the start of its matrix. Tasks are ordered by
@@ -90,7 +92,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
 
 struct ExpertShape {
   size_t intermediate = 0;  // outputs of gate and up
-  // Index of the preparation of x that gate and up read.
+  // Which preparation of x (PreparationTable) gate and up read.
   uint32_t gate_preparation = 0, up_preparation = 0;
 };
 
@@ -109,7 +111,7 @@ struct MoeShape {
   std::vector<uint32_t> form_of;   // [preparations] index of the form that each makes
   size_t forms = 1;
   std::vector<int32_t> expert_map;  // [global experts] local index or -1; empty: all are local
-  size_t row_bytes = 1;             // of the largest prepared row
+  size_t row_bytes = 1;             // bytes of the largest prepared row
   CallWidths up, down;
   size_t nodes = 1;  // number of NUMA nodes whose memory holds the layer
 
@@ -117,8 +119,8 @@ struct MoeShape {
   // experts are whole on one node, in equal numbers per node; the shared expert, which every token
   // reads, is divided into equal shares of columns.
   size_t node_of(size_t expert, size_t n) const;
-  // Returns the first column of down on a node; the down phase is divided by columns. `nodes`: the
-  // end.
+  // Returns the first column of down that a node holds, as the down phase is divided by columns;
+  // for `node` == nodes the end.
   size_t down_begin(size_t node) const;
 
   size_t down_columns() const { return outputs != 0 ? outputs : hidden; }
@@ -140,19 +142,20 @@ struct PrepareJob {
 };
 
 struct MoeSchedule : Schedule {
-  // Rows: one per (token, slot) whose expert is local, sorted by expert, then token, then slot;
-  // rows of the shared expert follow.
+  // Lists of rows: one row per (token, slot) whose expert is local, sorted by expert, then token,
+  // then slot; rows of the shared expert follow.
   size_t routed = 0;  // number of rows of routed experts
   std::vector<uint32_t> row_expert, row_token;
-  std::vector<int32_t> row_item;            // token * slots + slot; -1: shared expert
+  std::vector<int32_t> row_item;            // [rows] token * slots + slot; -1: shared expert
   std::vector<int32_t> gate_rows, up_rows;  // index of the prepared row that gate and up multiply
   std::vector<PrepareJob> jobs;             // empty if the shape is uniform()
   std::vector<size_t> form_rows;            // [forms] number of prepared rows
-  size_t intermediate_floats = 0;           // total of the batches that several tasks fill
-  size_t tile_floats = 0;                   // phase 1: floats of one tile of gate or up
-  size_t down_block = 0, down_tile = 0;     // phase 2: columns per task, and per product
-  std::vector<size_t> node_tasks;           // [nodes + 1] index of the first task of each node
-  std::vector<uint32_t> counts;             // scratch
+  // Floats of the intermediate rows of batches that several tasks fill.
+  size_t intermediate_floats = 0;
+  size_t tile_floats = 0;                // phase 1: floats of one tile of gate or up
+  size_t down_block = 0, down_tile = 0;  // phase 2: columns per task, and per product
+  std::vector<size_t> node_tasks;        // [nodes + 1] index of the first task of each node
+  std::vector<uint32_t> counts;          // scratch memory of the planning
   std::vector<int32_t> item_row, physical;
   bool operator==(const MoeSchedule&) const = default;
 
@@ -162,11 +165,11 @@ struct MoeSchedule : Schedule {
 void schedule_moe(const MoeShape& shape, std::span<const int32_t> ids, size_t tokens,
                   size_t threads, const Caches& caches, MoeSchedule& out);
 
-// Most groups that work is divided into; further nodes share one.
+// Most NUMA nodes between which work is divided; further nodes share one.
 inline constexpr size_t kMostNodes = 8;
 
-// Distributes the indices of a phase: a member takes those of its own node first, then helps other
-// nodes.
+// Distributes the task indices of a phase over threads: a thread takes those of its own node first,
+// then helps other nodes.
 struct NodeCounters {
   WorkCounter next[kMostNodes];
   // Calls work(i, end) for portions of `step` indices of [begin(node), begin(node + 1)) of all
@@ -181,7 +184,7 @@ struct NodeCounters {
   }
 };
 
-// A schedule borrowed for one call: its vectors keep their memory, so that a call of a size seen
+// Borrows a schedule for one call, so that its vectors keep their memory and a call of a size seen
 // before allocates nothing. Concurrent and nested calls borrow different schedules. Thread-safe.
 template <class T>
 class Borrowed {

@@ -20,11 +20,11 @@ class ShortConvolution {
                    std::vector<float> bias);
   static size_t state_floats(size_t channels, size_t width) { return (width - 1) * channels; }
 
-  // Computes y of token t. Rows are `stride` floats apart; `kept` is the state before row 0 (null:
-  // the sequence begins).
+  // Computes y[t] into y, [channels]. Rows are `stride` floats apart; `kept` is the state before
+  // row 0 (null: the sequence begins).
   void apply(const float* rows, size_t stride, const float* kept, size_t t,
              float* y) const noexcept;
-  // Writes the state after token end - 1 to `to`.
+  // Writes the state after row end - 1 to `to`.
   void keep(const float* rows, size_t stride, const float* kept, size_t end,
             float* to) const noexcept;
 

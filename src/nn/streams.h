@@ -31,22 +31,24 @@ struct StreamGates {
   size_t rounds = 0;
   std::vector<float> weight, base, scale;  // [outputs, n H], [outputs], [1 to 3]
 
-  // Returns the rows of W for n streams; joins false: streams are only summed into a branch's
-  // input.
+  // Returns the number of rows of W for n streams. joins false: streams are only summed into a
+  // branch's input.
   static size_t outputs(size_t n, bool joins, size_t rounds) {
     return n * ((joins ? 2 : 1) + (rounds > 0 ? n : 0));
   }
 };
 
-// Computes gates[outputs] for a row u[n * width].
+// Computes the numbers in_i, out_j and mix of a row u[n * width] into gates[outputs].
 void stream_gates(const StreamGates& g, const float* u, size_t width, float* gates) noexcept;
-// Computes the branch input y[width] from a row u, in f32. Gates are not read if there is no W.
+// Computes the branch's input x above into y[width], from a row u, in f32. Gates are not read if
+// there is no W.
 void streams_in(const StreamGates& g, const float* gates, const float* u, float* y,
                 size_t width) noexcept;
-// Computes y[n * width] from keys[n * width], value[width] and queries[n * width], in f32.
+// Computes y_i above into y[n * width], from keys[n * width], value[width] and queries[n * width],
+// in f32.
 void streams_keyed(size_t n, const float* keys, const float* value, const float* queries, float* y,
                    size_t width) noexcept;
-// Adds the branch result y to the streams of u, in f32. scratch: [n].
+// Replaces the streams of u by those after the branch, whose result is y, in f32.
 void streams_out(const StreamGates& g, const float* gates, const float* y, float* u,
                  size_t width) noexcept;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes of a sampler over one row of logits: scan, draw, log-probabilities.
+// The passes of a sampler over one row of logits: scan, draw, log-probabilities. Functions are
+// thread-safe with different scratch memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,17 +43,17 @@ struct ScannedRow {
 };
 // Scans the row with s.changes replacing logits, and writes block maxima to s.maxima.
 ScannedRow scan_row(std::span<const float> logits, SamplerScratch& s);
-// Scans a row of the allowed tokens alone: ids in changes and in the choice are indices into
-// `allowed`. Sums of weights are exact and tokens keep their order, so the result equals that of
-// the whole row with all other tokens banned.
+// Scans a row that consists of the allowed tokens alone: ids in changes and in the choice are
+// indices into `allowed`. Sums of weights are exact and tokens keep their order, so the result
+// equals that of the whole row with all other tokens banned.
 ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> allowed,
                         SamplerScratch& s);
 [[noreturn]] void fail_without_logit(size_t count);
 
 // Returns the token drawn with `uniform`, a random number in [0, 1).
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform, SamplerScratch& s);
-// candidate_need() returns what a draw from a row of `vocab` logits needs, or nothing if it needs
-// all of them; draw() draws from these candidates.
+// Draw from candidates: candidate_need() returns what a draw from a row of `vocab` logits needs, or
+// nothing if it needs all of them; draw() draws from candidates that satisfy this.
 int32_t draw(const SamplingParams& p, const Candidates& candidates, size_t vocab, double uniform,
              SamplerScratch& s);
 std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t vocab);

@@ -8,8 +8,8 @@
 
 namespace moebius {
 
-// Addresses of one layer's part of every block that the sequences of a step read or write; null for
-// blocks that are neither.
+// Holds the addresses of one layer's part of every block that the sequences of a step read or
+// write; null for other blocks.
 struct BlockAddresses {
   std::vector<uint8_t*> blocks;
   std::vector<size_t> first;  // [sequences] index of each sequence's first block

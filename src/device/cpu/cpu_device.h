@@ -18,31 +18,32 @@ namespace moebius {
 
 struct CudaModule;
 
-// Layers whose experts on the CPU are copied to a CUDA device for steps with many rows (streamed
-// layers).
+// Says which layers keep experts on the CPU and copy them to a CUDA device for steps with many rows
+// (streamed layers). Made by the plan.
 struct CudaStreamed {
   std::vector<size_t> layers;
-  size_t buffers = 0;         // number of buffers on the device
+  size_t buffers = 0;         // number of buffers in GPU memory
   uint64_t buffer_bytes = 0;  // bytes of each buffer, enough for the largest layer
-  uint64_t host_bytes = 0;    // bytes of a second copy of the experts in host memory
-  size_t rows = 0;  // least rows of a step for streaming; 0: measured while layers are loaded
+  // Bytes of the second copy of the experts, packed for the GPU, in host memory.
+  uint64_t host_bytes = 0;
+  size_t rows = 0;  // fewest rows of a step that streams; 0: measured while layers are loaded
 };
 
-// Settings of a CUDA device, from the user's options.
+// Settings of a CUDA device, from the user's options and the plan.
 struct CudaSettings {
   const CudaModule* module = nullptr;  // opened module; must outlive the model
   std::string kernel;                  // name of a kernel; "": the best for each layer
-  uint64_t memory = 0;                 // most bytes used on the device; 0: what is free
-  // true: as many experts as fit are on the device, the others on the CPU
+  uint64_t memory = 0;                 // most bytes of GPU memory; 0: what is free
+  // true: the GPU holds as many experts as fit, the CPU the others
   bool fit_experts = false;
-  // stream: "off", "auto", or the least rows of a step for streaming. streamed: the plan made from
+  // stream: "off", "auto", or the fewest rows of a step that streams. streamed: the plan made from
   // it.
   std::string stream = "off";
   CudaStreamed streamed = {};
-  // Receives lines about what was measured.
+  // Receives lines for the log about what was measured.
   std::function<void(const std::string& line)> note = nullptr;
-  size_t item_bytes =
-      size_t{64} << 20;  // most bytes of rows that each side of a divided layer computes at a time
+  // Most bytes of result rows that each device of a divided layer computes at a time.
+  size_t item_bytes = size_t{64} << 20;
 };
 
 class PackedStore;
@@ -51,13 +52,13 @@ struct DeviceOptions {
   XType type = XType::kBf16;  // type of activations
   Policy policy;
   CudaSettings cuda = {};
-  bool alone = true;  // the model has no other device, so operations need no lock
-  std::shared_ptr<PackedStore> packed = nullptr;  // packed weights of an earlier start; null: none
+  bool alone = true;  // true: the model has no other device, so operations need no lock
+  std::shared_ptr<PackedStore> packed = nullptr;  // cache of packed weights; null: none
 };
 
 class CpuDevice final : public Device {
  public:
-  // pool: null for a device that only plans. executor: null runs operations on the calling thread.
+  // pool: null for a device that only plans. executor: null: operations run on the calling thread.
   CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
             std::unique_ptr<Executor> executor = nullptr);
   ~CpuDevice() override;
@@ -97,10 +98,10 @@ class CpuDevice final : public Device {
   bool lost() const override { return executor_ != nullptr && executor_->lost(); }
   std::shared_ptr<void> stay() override;
 
-  // --- for the device's own operations ---
+  // --- called by operations of this device ---
 
-  // Runs f, now or queued. A queued f is copied, so it must hold what it needs by value; the step
-  // outlives it.
+  // Runs f: at once, or when its turn in the queue comes. A queued f is copied, so it must hold
+  // what it needs by value; the step outlives it.
   template <class F>
   void run(Step& step, F&& f) {
     if (executor_ == nullptr) return run_now(step, f);
@@ -109,8 +110,8 @@ class CpuDevice final : public Device {
     });
   }
   bool immediate() const { return executor_ == nullptr; }
-  // Runs f now. The time since the end of the previous operation counts as f's, so that the clock
-  // is read once per operation.
+  // Runs f at once. The time since the end of the previous operation counts as f's, so that the
+  // clock is read once per operation.
   template <class F>
   void run_now(Step& step, F&& f) {
     std::unique_lock lock(mutex_, std::defer_lock);
@@ -133,30 +134,30 @@ class CpuDevice final : public Device {
   Rows out_view(const Step& step, const RowSet& r) const noexcept {
     return {at(step, r), DType::kF32, r.rows, r.cols, r.stride, r.numbers};
   }
-  // Calls the function for each row; few rows do not wake other threads.
+  // Calls fn for each row, on the pool's threads; few rows do not wake other threads.
   void for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> fn) const;
   ThreadPool& pool() const { return *pool_; }
   const Cpu& cpu() const { return cpu_; }
   const DeviceOptions& options() const { return options_; }
   const Rope& rope(size_t i) const { return *ropes_[i]; }
-  // Runs f between operations, on the calling thread: for changes to the memory of blocks.
+  // Runs f on the calling thread while no operation runs: for changes to the memory of blocks.
   void in_between(const std::function<void()>& f) const {
     if (executor_ != nullptr) return executor_->run_now(f);
     const std::lock_guard lock(mutex_);
     f();
   }
-  // True if memory may be accessed within operations only.
+  // Returns true if only operations may access the device's memory.
   bool closed() const { return executor_ != nullptr; }
   DeviceMemory allocate(size_t bytes) const {
     return executor_ != nullptr ? executor_->allocate(bytes) : DeviceMemory(AlignedBuffer(bytes));
   }
 
-  // Result of the last indexer: the bits of all sequences, the first word of each sequence, and
-  // the words per row of each sequence.
+  // What the last indexer of the step selected: the bits of all sequences, where each sequence's
+  // words begin, and its words per row.
   struct Selection {
     std::vector<uint64_t> bits;
     std::vector<size_t> at, words;
-    size_t selections = 1;  // per row
+    size_t selections = 1;  // number of selections per row
   };
   Selection& selection(const Step& step) const { return queues_[step.queue].selection; }
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
@@ -175,7 +176,7 @@ class CpuDevice final : public Device {
   static constexpr size_t kQueues = 8;
   struct Queue {
     std::vector<DeviceMemory> slots;
-    std::vector<size_t> floats;  // [slots] most floats requested so far
+    std::vector<size_t> floats;  // [slots] size of each buffer: the most floats requested so far
     Selection selection;
   };
   const DeviceMemory& slot(const Step& step, uint32_t slot) const noexcept {
@@ -188,12 +189,12 @@ class CpuDevice final : public Device {
   mutable std::vector<Queue> queues_;
   mutable std::vector<AttentionScratch> attention_scratch_;  // [threads]
   mutable std::vector<IndexScratch> index_scratch_;
-  mutable std::mutex mutex_;            // operations of several queues take turns
+  mutable std::mutex mutex_;            // lets operations of several queues take turns
   std::unique_ptr<Executor> executor_;  // destroyed before what its operations use
 };
 
-// Memory of the blocks: slabs of equal blocks for each kind. It grows when asked and never shrinks
-// or moves, so that a block's address stays valid.
+// Memory of the KV blocks: slabs of equal blocks for each kind. It grows when asked and never
+// shrinks or moves, so that a block's address stays valid.
 class CpuBlocks final : public DeviceBlocks {
  public:
   CpuBlocks(CpuDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear layer as an operation of the CPU device; private to it.
+// A linear layer as an operation of the CPU device; included by the device's own files only.
 #pragma once
 #include "device/cpu/cpu_device.h"
 #include "device/tap.h"
@@ -22,7 +22,7 @@ class CpuLinear final : public LinearOp {
   CpuDevice& device_;
   std::unique_ptr<LinearLayer> layer_;
   ModuleTap* tap_;
-  std::vector<const Module*> modules_;  // modules that are reported to the tap
+  std::vector<const Module*> modules_;  // modules whose input the tap receives
 };
 
 }  // namespace moebius

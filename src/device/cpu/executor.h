@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says how a device that uses the CPU's code runs its operations and where its memory is. The CPU
+// Runs the operations of a device that uses the CPU's code, and allocates its memory. The CPU
 // itself has no executor; a device that stands in for another machine (stand_ins.h) queues
 // operations and keeps its memory apart.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// Memory that operations use; movable.
+// Owns memory that operations use; movable.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -46,9 +46,9 @@ class Executor {
   virtual void post(size_t queue, std::function<void()> operation) = 0;
   // Waits until the queue is empty. Throws what an operation threw, once.
   virtual void wait(size_t queue) = 0;
-  // Runs a function between operations: for changes to the memory of blocks.
+  // Runs a function while no operation runs: for changes to the memory of blocks.
   virtual void run_now(const std::function<void()>& operation) = 0;
-  virtual DeviceMemory allocate(size_t bytes) = 0;  // accessible within operations only
+  virtual DeviceMemory allocate(size_t bytes) = 0;  // only operations may access the memory
   virtual bool lost() const = 0;
 };
 

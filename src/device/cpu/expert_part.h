@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's experts of a divided layer. They return one row for each token that uses one of them;
-// the other device adds these rows to its own, in the order of a single device. If all experts are
-// on the CPU, rows are added up here in the same order.
+// Runs the CPU's experts of a layer whose experts are divided between CPU and GPU. They return one
+// row for each token that uses one of them; the other device adds these rows to its own, in the
+// order of a single device. If all experts are on the CPU, rows are added up here in the same
+// order.
 #pragma once
 #include <memory>
 #include <span>
@@ -17,28 +18,28 @@ LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options);
 class CpuExpertPart {
  public:
   // expert_of: [places] the expert in each place; the first `elsewhere` places are on the other
-  // device. Throws Error.
+  // device. Throws Error if a layer cannot be loaded.
   CpuExpertPart(CpuDevice& device, const Checkpoint& checkpoint, const MoeBlock& block,
                 const LoadOptions& options, std::vector<uint32_t> expert_of, size_t elsewhere);
   size_t hidden() const { return layer_.experts->spec().hidden; }
   uint64_t packed_bytes() const { return layer_.experts->packed_bytes(); }
   bool exact() const { return exact_; }  // true: results have the bytes of the reference
   std::span<const uint32_t> expert_of() const { return expert_of_; }
-  bool adds() const { return elsewhere_ == 0; }  // true: returns one finished row per token
+  bool adds() const { return elsewhere_ == 0; }  // true: run() returns one finished row per token
 
-  // Computes at[tokens, slots] from ids[tokens, slots]: the index of each item's row in the result
-  // of run(), or -1 if the expert is not here. Returns the number of rows.
+  // Computes at[tokens, slots] from ids[tokens, slots]: the index of each slot's row in the result
+  // of run(), or -1 if its expert is on the other device. Returns the number of rows.
   size_t place_items(std::span<const int32_t> ids, std::span<int32_t> at) const;
   // Computes rows of experts. x: [tokens, hidden], at most kPieceRows tokens; ids and weights:
-  // [tokens, slots]. place(numbers) is called once for memory of [rows, hidden] floats. Takes turns
-  // with other operations of the device.
+  // [tokens, slots]. place(numbers) is called once and returns memory for the result, [rows,
+  // hidden] floats. Takes turns with other operations of the device.
   using RowPlace = FunctionRef<float*(size_t numbers)>;
   void run(std::span<const float> x, std::span<const int32_t> ids, std::span<const float> weights,
            RowPlace place) const;
 
-  // pack() packs experts for new places (any thread, while steps run); place() puts them in place
-  // between calls. See DividedExperts.
-  // [local] null: the place keeps its expert
+  // Move experts between places (DividedExperts). pack() packs experts for new places, from any
+  // thread, while steps run; place() makes them current, between steps. Packed: [local] null: the
+  // place keeps its expert.
   using Packed = std::vector<std::unique_ptr<MoeLayer::StagedExpert>>;
   Packed pack(std::span<const uint32_t> expert_of) const;
   void place(std::vector<uint32_t> expert_of, Packed packed);

@@ -12,13 +12,13 @@
 
 namespace moebius {
 
-// A scheme, with the version of the program that wrote the tensors, which decides how odd widths
-// are packed.
+// A scheme as the caller states it, with the version of the program that wrote the tensors, which
+// decides how odd widths are packed.
 struct StoredScheme {
-  Scheme scheme;  // as declared by the method's configuration, if there is a method
+  Scheme scheme;  // scheme of compressed-tensors, or what the method's configuration declares
   std::string version;
-  // For methods other than compressed-tensors: the method's rules and tensor names; the tensors
-  // decide, as in a folder. module: name by which rules find the matrix.
+  // Rules and tensor names of a method other than compressed-tensors; the tensors complete the
+  // scheme, as in a folder. module: the name by which rules find the matrix.
   std::shared_ptr<const QuantConfig> method{};
   std::string module{};
 };
@@ -28,7 +28,7 @@ struct StoredScheme {
 StoredScheme parse_stored_scheme(const std::string& json);
 
 struct SuffixNeed {
-  std::string suffix;  // "weight_packed", or the method's name: "qweight"
+  std::string suffix;  // end of the tensor's name: "weight_packed", or the method's own: "qweight"
   bool required;       // false: the tensor is used if it is there
 };
 std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme);
@@ -38,9 +38,9 @@ std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme);
 struct MatrixPart {
   std::string name;
   StoredScheme scheme;
-  uint64_t outputs = 0, inputs = 0;  // of the whole matrix, before it is split over ranks
+  uint64_t outputs = 0, inputs = 0;  // size of the whole matrix, before it is split over ranks
   Cut cut = Cut::kWhole;
-  uint64_t tp = 0, tp_rank = 0;  // 0: those of the options
+  uint64_t tp = 0, tp_rank = 0;  // 0: take those of the options
   std::vector<TensorData> tensors;
 };
 std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
@@ -56,15 +56,15 @@ class ExpertsBuilder {
     MoeSpec spec;  // must have no shared expert
     RouterWeights router;
     std::array<StoredScheme, 3> schemes;  // gate, up, down
-    // [experts] local index, -1: not here; empty: decided by the options
+    // [experts] index on this rank, -1: on another rank; empty: the options decide
     std::vector<int32_t> expert_map;
     uint64_t gate_up_step = 1;  // 2: rows of gate and up alternate
   };
   ExpertsBuilder(Description description, const LayerOptions& options);
-  // Packs one expert. The tensors must live during the call only. Thread-safe. Throws Error for an
-  // expert of another rank.
+  // Packs one expert; the tensors are read until the call returns. Thread-safe. Throws Error for an
+  // expert of another rank, and for tensors that do not fit the scheme.
   void set_expert(size_t id, std::span<const TensorData> tensors);
-  // Returns the layer. Throws Error that names what is missing.
+  // Returns the layer. Throws Error that names a missing expert.
   std::unique_ptr<MoeLayer> finish();
   const Kernel* kernel() const { return kernel_; }  // kernel of up; null before the first expert
 
@@ -77,7 +77,7 @@ class ExpertsBuilder {
   std::unique_ptr<MoeLayer> layer_;
   ExpertPlan plan_;
   std::vector<bool> given_;  // [local experts] true once the expert was set
-  size_t packing_ = 0;       // running calls of set_expert
+  size_t packing_ = 0;       // number of calls of set_expert that are running
   bool finished_ = false;
   const Kernel* kernel_ = nullptr;
 };

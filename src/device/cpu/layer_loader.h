@@ -11,12 +11,12 @@
 
 namespace moebius {
 
-// Loads one layer whose outputs are those of all modules in order. Throws Error.
+// Loads one linear layer whose outputs are those of all modules in order. Throws Error.
 std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
                                          const std::vector<const Module*>& modules,
                                          const LayerOptions& options);
 
-// Loads a layer from plans, with tensors of any store. Throws Error.
+// Loads a linear layer as planned, with tensors of any store. Throws Error.
 std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
                                           const std::vector<ModulePlan>& plans,
                                           const LayerOptions& options);
@@ -25,13 +25,13 @@ std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
 void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
                  const ExpertModules& expert, ThreadPool* pool);
 
-// Loads one layer from some outputs of each module.
+// Loads one linear layer from some outputs of each module.
 std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options);
 
-// All experts of a block, also those of other ranks, for layers whose experts move between ranks.
-// The checkpoint must outlive it.
+// Loads single experts of a block, also those of other ranks, for layers whose experts move between
+// ranks. The checkpoint must outlive it.
 struct ExpertSource {
   std::shared_ptr<const TensorStore> store;
   std::vector<ExpertModules> experts;
@@ -44,13 +44,13 @@ struct ExpertSource {
 struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;
   std::unique_ptr<LinearLayer> router;
-  // Null unless experts may move between ranks.
+  // Source of experts that come from other ranks; null: experts do not move.
   std::unique_ptr<const ExpertSource> source = nullptr;
 };
 MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
                        const LayerOptions& options, MoePart part = MoePart::kBlock);
 
-// Returns the bytes that loading reads from files, for a progress bar.
+// Returns the bytes that loading the block reads from files, for a progress bar.
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank = {});
 
 }  // namespace moebius

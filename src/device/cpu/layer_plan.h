@@ -22,20 +22,20 @@ class PackedStore;
 struct LayerOptions : LoadOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
-  PackedStore* packed = nullptr;  // packed weights of an earlier start (packed_store.h); null: none
+  PackedStore* packed = nullptr;  // cache of packed weights (packed_store.h); null: none
 };
 
-// Returns how the input of a module is quantized; unquantized if its static scale is uncalibrated.
-// A request for int8 rows is granted only if every architecture has fast kernels for the resulting
-// problem, so that a folder gives the same results on all of them.
+// Returns how the input of a module is quantized. An input whose static scale is uncalibrated is
+// not quantized. A request for int8 rows is granted only if every architecture has fast kernels for
+// the resulting problem, so that a folder gives the same results on all of them.
 ActSpec act_spec_of(const Module& module, const ActRequest& request);
-// Returns what became of a request for int8 rows: that it is granted, or why the module stays as
-// declared; "" if there was no request or it does not concern the module.
+// Returns, as a sentence for the user, that a request for int8 rows is granted, or why the module
+// stays as declared; "" if there was no request or it does not concern the module.
 std::string request_answer(const Module& module, const ActRequest& request);
 // Returns the numerics class of the module's product: the kernel's, or approximate if a request was
 // granted.
 Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel);
-// Throws Error if the policy forbids the request.
+// Throws Error if the policy (exact arithmetic) forbids the request.
 void check_request(const Policy& policy, const ActRequest& request);
 // Returns the kernel's problem for a module, from file headers alone.
 Problem problem_of(const Module& module, const ActRequest& request, XType x_type);
@@ -46,25 +46,25 @@ const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
 // Returns the group of each column of an act-order module, [K].
 using ColumnGroups = FunctionRef<std::vector<int32_t>(const Module&)>;
 
-// Plan of one matrix on this rank.
+// Says how one matrix is loaded on this rank.
 struct ModulePlan {
   const Module* module = nullptr;
   Cut cut = Cut::kWhole;
-  uint64_t begin = 0, end = 0;  // its outputs or inputs on this rank
-  bool with_bias = true;        // false on all but one of the ranks whose outputs are added
+  uint64_t begin = 0, end = 0;  // range of its outputs or inputs that this rank has
+  bool with_bias = true;        // false: another of the ranks whose outputs are added adds the bias
   ProjectionPlan projection;
 };
 // Plans a module. Throws Error that names the module if this rank cannot run it.
 ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups);
-// Plans a module with the given cut.
+// Plans a module that is cut as `cut` says.
 ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& options,
                        ColumnGroups groups);
-// Plans some outputs of a module; {0, 0}: all. The kernel is that of the whole matrix, so that
+// Plans some outputs of a module; {0, 0}: all. Takes the kernel of the whole matrix, so that
 // outputs have the same bytes as there.
 ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions& options,
                         ColumnGroups groups);
 
-// gate (its module is null if not gated), up, down
+// Plans of gate (whose module is null if the activation is not gated), up and down.
 using ExpertModules = std::array<ModulePlan, 3>;
 ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,
                           ColumnGroups groups);
@@ -72,18 +72,19 @@ ExpertPlan projections_of(const ExpertModules& expert);
 
 struct MoeBlockPlan {
   MoePlan layer;
-  std::vector<ExpertModules> experts;  // local experts
+  std::vector<ExpertModules> experts;  // experts of this rank
   std::optional<ExpertModules> shared;
-  // Set if experts may move between ranks: all experts, and the index of the layer's plan for each.
+  // Filled if experts may move between ranks: plans of all experts, and for each the index of the
+  // layer's plan.
   std::vector<ExpertModules> all;
   std::vector<uint32_t> all_plans;
 };
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
                       ColumnGroups groups);
 
-// Memory of a module on this CPU, in bytes: its packed weights; its token table, if rows cannot be
-// read from the packed weights; and the table that the first rank holds in addition if ranks divide
-// a tied one by outputs. Throws Error if no kernel accepts the module.
+// Bytes that a module takes on this CPU: `packed`: its packed weights; `table`: its token table, if
+// rows cannot be read from the packed weights; `table_of_cut`: the table that the first rank holds
+// in addition if ranks divide a tied one by outputs. Throws Error if no kernel accepts the module.
 struct ModuleMemory {
   uint64_t packed = 0, table = 0, table_of_cut = 0;
 };

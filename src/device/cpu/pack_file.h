@@ -21,7 +21,8 @@
 
 namespace moebius {
 
-// Version of the file format and of the kernels' packed bytes; increased when one of them changes.
+// Version of the file format and of the kernels' packed bytes. Increase it when one of them
+// changes: files of other versions are written anew.
 inline constexpr uint32_t kPackLayout = 2;
 inline constexpr uint64_t kPackHeaderBytes = 4096, kPackPiece = uint64_t{4} << 20,
                           kPackLargeBlock = uint64_t{64} << 20, kPackHugePage = uint64_t{2} << 20;
@@ -41,11 +42,11 @@ struct PackEntry {
   std::vector<SlotFacts> slots;
 };
 struct PackIndex {
-  std::string about;  // text for people: model, program, CPU
+  std::string about;  // description for people: model, program, CPU
   std::map<std::string, PackEntry, std::less<>> entries;
 };
 std::string pack_index(const PackIndex& index);
-// Parses an index; blocks must be before `end`. Throws Error that names `path`.
+// Parses an index. Throws Error that names `path`, also if a block ends after `end`.
 PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const std::string& path);
 
 // Returns the first offset >= `at` at which a block of `bytes` bytes may begin.

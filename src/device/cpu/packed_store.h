@@ -25,7 +25,7 @@ namespace moebius {
 
 struct PackRequest {
   std::string folder;    // folder of the files; created if missing
-  std::string made_for;  // options on which packed bytes depend
+  std::string made_for;  // text of the options on which packed bytes depend
   uint64_t bytes = 0;    // approximate size of the packed weights
   uint64_t memory = 0;   // free memory; 0: unknown
   Cpu cpu = host_cpu();
@@ -33,7 +33,7 @@ struct PackRequest {
   std::function<void(const std::string&line)> note, warn;
 };
 
-// Path of a file, and the fingerprint that it must have.
+// The path of a file, and the fingerprint that it must have to be used.
 struct PackPlace {
   std::string model, path, fingerprint;
 };
@@ -41,8 +41,8 @@ PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request);
 
 class PackedStore {
  public:
-  // Opens or begins the file. Returns null after calling `warn` if weights have to be packed into
-  // memory. Throws Error if the folder cannot be used.
+  // Opens the file, or begins a new one. Returns null after calling `warn` if weights have to be
+  // packed into memory instead. Throws Error if the folder cannot be used.
   static std::shared_ptr<PackedStore> open(const Checkpoint& checkpoint, PackRequest request);
   ~PackedStore();
   PackedStore(const PackedStore&) = delete;
@@ -50,25 +50,28 @@ class PackedStore {
 
   const std::string& path() const { return path_; }
   bool writes() const { return writes_; }
-  uint64_t bytes() const;  // of the file, or of what is written so far
+  uint64_t bytes() const;  // size of the file, or of what is written so far
 
   // --- while layers are loaded, from one thread ---
 
   std::optional<PackedBlock> find(const std::string& key);
-  // Reports that the result of find() does not fit its layer: the next start writes the file anew.
+  // Reports that the result of find() does not fit its layer, so that the next start writes the
+  // file anew.
   void refuse(const std::string& key, const std::string& why);
-  // Stores a layer's packed bytes. Returns them as mapped from the file, or nothing if they stay in
-  // memory.
+  // Writes a layer's packed bytes to the file. Returns them as mapped from the file, or nothing if
+  // they stay in memory because the file is only read or cannot be written.
   std::optional<PackedBlock> keep(const std::string& key, std::span<const uint8_t> bytes,
                                   std::vector<SlotFacts> slots);
-  // Call when everything is loaded: renames the file to its final name.
+  // Completes the file and renames it to its final name. Call it when everything is loaded.
   void finish();
 
   // --- while steps run ---
 
-  // Returns a value for end_step(); pages that could not be read before are tried again.
+  // Returns a value for end_step(). Pages of the file that could not be read before are tried
+  // again.
   uint64_t begin_step();
-  // Throws Error if a page could not be read since begin_step().
+  // Throws Error if a page of the file could not be read since the begin_step() that returned
+  // `began`.
   void end_step(uint64_t began) const;
 
  private:
@@ -84,8 +87,9 @@ class PackedStore {
   std::shared_ptr<MappedFile> file_;
   PackIndex index_;
   std::string fingerprint_;
-  std::unique_ptr<Lock> lock_;  // held by the process that writes
-  uint64_t end_ = 0;            // end of what is written
+  // Held while this process writes the file; other processes then pack into memory.
+  std::unique_ptr<Lock> lock_;
+  uint64_t end_ = 0;  // offset at which the next block may begin
   bool writes_ = false, read_ahead_ = false;
   size_t missing_ = 0;
 };

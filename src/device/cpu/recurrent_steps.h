@@ -14,7 +14,8 @@ inline float* state_of(const CpuBlocks& blocks, const KvPlace& place, BlockId id
                                   version * (blocks.block_bytes(place.kind) / 2) + place.offset);
 }
 
-// rows: of the whole step. unkept: [sequences, state] memory for states that are not stored.
+// Returns one entry per sequence. rows: the rows of the whole step. unkept: [sequences, state]
+// memory for states that are not stored.
 inline std::vector<RecurrentStep> recurrent_steps(Step& step, const Device& device,
                                                   const KvPlace& place, const RecurrentShape& shape,
                                                   const RecurrentRows& rows, float* unkept) {
