@@ -87,7 +87,7 @@ class PackedStore {
   std::shared_ptr<MappedFile> file_;
   PackIndex index_;
   std::string fingerprint_;
-  // Held while this process writes the file; other processes then pack into memory.
+  // Held while this process writes the file; other processes wait for it.
   std::unique_ptr<Lock> lock_;
   uint64_t end_ = 0;  // offset at which the next block may begin
   bool writes_ = false, read_ahead_ = false;

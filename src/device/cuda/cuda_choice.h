@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the CUDA kernel that runs a problem and says why not the others, as kernels/oracle.h does
-// for the CPU. A pure function of problem, device description and policy, so it answers for any
-// device on any machine.
+// for the CPU. A pure function of problem, device description and policy: any machine can ask for
+// any device.
 #pragma once
 #include <span>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace moebius {
 
-// Description of a device: what the choice depends on, and its name for messages.
+// Describes a CUDA device: the facts on which the choice depends, and its name for messages.
 struct CudaTarget {
   std::string name;
   int major = 9, minor = 0, multiprocessors = 132;
@@ -27,9 +27,9 @@ CudaTarget cuda_target(const CudaFacts& facts);
 CudaTarget named_cuda_target(std::string_view name);
 std::string describe(const CudaTarget& target);
 
-// The kernels as records of facts: name, codec, supports, numerics, packed_bytes. They have no
-// functions to run, because the plugin does that. Best first; the last, "cuda_plain", supports
-// every problem.
+// Returns the CUDA kernels as records of facts: name, codec, supports, numerics, packed_bytes. They
+// have no functions to run, because the plugin runs them. Best first; the last, "cuda_plain",
+// supports every problem.
 std::span<const Kernel> cuda_kernels();
 const Kernel& plain_cuda_kernel();
 CudaPath path_of(const Kernel& kernel);
@@ -39,11 +39,12 @@ HopperQuestion hopper_question(const Problem& problem);
 // "cuda_hopper/fp8_products", or empty. `plain`: null, or why tensor-core kernels must not be used.
 Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
                    const char* plain = nullptr);
-// Returns the name in lower case with '-' replaced by '_'. Throws Error that lists the names.
+// Returns a CUDA kernel's name as the user may write it in one form: lower case, '_' for '-'.
+// Throws Error that lists the names.
 std::string normalize_cuda_kernel(std::string_view name);
 
-// Returns why a layer of experts needs the plain kernels although each of its matrices might not;
-// null if it does not.
+// Returns why a layer of experts needs the plain kernels although tensor-core kernels support each
+// of its matrices; null if it does not need them.
 const char* plain_experts_reason(const MoeSpec& spec);
 
 CudaActivation cuda_activation(const ActivationSpec& spec);

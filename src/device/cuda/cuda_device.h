@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA device (device/device.h): rows and blocks in its memory, a stream for each queue, layers
 // made by the plugin (cuda_table.h). Rows are stored in their own number type. Operations that it
-// does not have (model/plan/placement_plan.h lists them) run on the CPU instead.
+// lacks (model/plan/placement_plan.h lists them) are placed on the CPU.
 #pragma once
 #include <functional>
 #include <map>
@@ -16,15 +16,15 @@
 
 namespace moebius {
 
-bool is_cuda_name(std::string_view name);  // "cuda" or "cuda:1"
+bool is_cuda_name(std::string_view name);  // returns true for "cuda", "cuda:1", ...
 int cuda_number(std::string_view name);
 
-// A buffer on the device that only grows; growing discards its contents.
+// A buffer in GPU memory that only grows; growing discards its contents.
 class CudaRoom {
  public:
   void* data() const { return memory_ ? memory_->data() : nullptr; }
   size_t bytes() const { return bytes_; }
-  // Call after all work that uses the buffer.
+  // Makes room for `bytes`. Call it when no queued work uses the buffer any more.
   void grow(const CudaApi& api, size_t bytes);
   void clear() {
     memory_.reset();
@@ -47,7 +47,7 @@ class CudaHostRoom {
   size_t bytes_ = 0;
 };
 
-// A hash of a call's arguments: equal arguments have equal marks.
+// Hashes the arguments of a call: equal arguments give equal marks.
 class CudaMark {
  public:
   CudaMark& add(uint64_t v) {
@@ -114,7 +114,7 @@ class CudaDevice final : public Device {
   bool lost() const override { return lost_; }
   std::shared_ptr<void> stay() override;
 
-  // --- for the device's own operations ---
+  // --- called by operations of this device ---
 
   const CudaApi& api() const { return *module_->api; }
   ThreadPool& pool() const { return *pool_; }
@@ -126,7 +126,7 @@ class CudaDevice final : public Device {
   // Runs f and adds its time on the host to the step's times.
   template <class F>
   void run(Step& step, F&& f) const {
-    if (cuda_trace().on) return f();  // times are then measured on the device
+    if (cuda_trace().on) return f();  // GPU timers measure instead
     const auto start = Step::Clock::now();
     f();
     step.times[static_cast<size_t>(step.phase)].fetch_add(
@@ -135,8 +135,8 @@ class CudaDevice final : public Device {
   }
   // Runs f, which queues work on the stream: at once, or for steps with few rows together with the
   // following work when somebody waits. Work that was queued before with equal marks is replayed as
-  // a graph. `mark` must cover everything that f passes to the plugin; `what` names it and must be
-  // a literal.
+  // a CUDA graph. `mark` must cover everything that f passes to the plugin; `what` names the work
+  // in traces and must be a literal.
   void launch(Step& step, const CudaMark& mark, std::string_view what,
               std::function<void()> f) const;
   // Queues row operations; consecutive programs are sent to the device in one call.
@@ -144,7 +144,7 @@ class CudaDevice final : public Device {
   CudaRows at(const Step& step, const RowSet& rows) const;
   void* stream(const Step& step) const { return queue(step).stream; }
 
-  // Numbers that depend on a row's position, computed once per step: columns of a table.
+  // Describes a column of numbers that depend on a row's position, computed once per step.
   struct PositionFactor {
     RowOpKind kind;
     RowOp::Temperature temperature;
@@ -161,7 +161,7 @@ class CudaDevice final : public Device {
   };
   const RopeColumns& rope(size_t i) const { return ropes_[i]; }
 
-  // Data of a step on the device.
+  // What a step needs in GPU memory.
   struct StepTables {
     const int32_t* tokens = nullptr;
     const float* numbers = nullptr;  // [rows, columns], see PositionFactor
@@ -171,16 +171,16 @@ class CudaDevice final : public Device {
       const CudaTokens* tiles;
       size_t count;
     };
-    std::map<size_t, Tiles> tiles;             // by tokens per tile
-    std::map<size_t, uint8_t* const*> blocks;  // by kind of block
+    std::map<size_t, Tiles> tiles;             // by number of tokens per tile
+    std::map<size_t, uint8_t* const*> blocks;  // by KvKind
   };
   const StepTables& tables(const Step& step) const { return queue(step).tables; }
-  // Routing in which every row has expert 0.
+  // Returns a routing in which every row has expert 0, for dense MLPs.
   CudaRouting one_expert(const Step& step, size_t rows) const;
-  // Returns memory on the device in which rows per expert are counted; `to` receives the counts
-  // when the step is waited for.
+  // Returns GPU memory in which rows per expert are counted; `to` receives the counts when the step
+  // is waited for.
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
-  // Buffers between the parts of a divided layer (cuda_items.h); layers use them in turn.
+  // Buffers that a divided layer uses between its parts (cuda_items.h); layers use them in turn.
   struct DividedRoom {
     CudaRoom chosen, own, others, at, shared, which, sent, served;
     CudaHostRoom chosen_here, rows_here, at_here, sent_here;
@@ -191,7 +191,8 @@ class CudaDevice final : public Device {
   }
   void flush(const Step& step) const { flush(queue(step)); }
   size_t item_bytes() const { return item_bytes_; }
-  // Returns what streams the experts of a CPU layer to the device; null if they are not streamed.
+  // Returns the object that copies the experts of a CPU layer to this device; null if they are not
+  // streamed.
   CudaStreams* streams_of(int layer);
   // Returns the least number of rows for which the layer's experts are streamed.
   size_t stream_rows(const StreamedExperts& layer, const CpuExpertPart& part, size_t slots) const;
@@ -199,22 +200,22 @@ class CudaDevice final : public Device {
   void add_attention(size_t kind, size_t tile_tokens) {
     kinds_.insert(kind), tile_tokens_.insert(tile_tokens);
   }
-  // Counts bytes of weights, next to which blocks have to fit.
+  // Counts bytes of weights; KV blocks get what is left beside them.
   void add_weights(uint64_t bytes) { weights_ += bytes; }
-  // Throws Error if the device has not that many bytes.
+  // Throws Error if the device has no room for so many bytes of KV blocks.
   void take_block_bytes(uint64_t bytes) const;
   void give_block_bytes(uint64_t bytes) const { blocks_ -= bytes; }
 
  private:
   static constexpr size_t kQueues = 8;
-  // Work that was queued for a stream.
+  // A piece of work that is queued for a stream.
   struct Work {
     Phase phase;
     std::string_view what;
     std::function<void()> run;
     std::optional<CudaRowProgram> program;  // replaces run
   };
-  // Timer events of one batch of work: one before each piece and one after the last.
+  // Timer events of one batch of work: one before each piece of work and one after the last.
   struct Traced {
     std::shared_ptr<void> clock;
     std::vector<std::pair<Phase, std::string>> pieces;
@@ -227,19 +228,19 @@ class CudaDevice final : public Device {
   struct Queue {
     void* stream = nullptr;
     std::vector<Work> queued;
-    bool few_rows = true;                         // the queued work may become a graph
-    std::vector<std::shared_ptr<Traced>> traced;  // of this step
-    CudaMark mark;                                // of the queued work
-    std::map<uint64_t, Recorded> known;           // by mark
+    bool few_rows = true;                         // true: the queued work may become a graph
+    std::vector<std::shared_ptr<Traced>> traced;  // timers of this step
+    CudaMark mark;                                // mark of the queued work
+    std::map<uint64_t, Recorded> known;           // recorded graphs by mark
     size_t graphs = 0;
     std::vector<CudaRoom> slots;
     CudaRoom uploaded, which, ones, counts, found;
     CudaHostRoom uploading, moving;
     DividedRoom divided;
-    bool moved = false;  // a copy from `moving` may still be running
+    bool moved = false;  // true: a copy from `moving` may still be running
     size_t ones_rows = 0, counted = 0;
     StepTables tables;
-    // Destination of counts, and their offset on the device.
+    // Where counts of experts go when the step is waited for, and their offset in GPU memory.
     std::vector<std::pair<std::span<uint32_t>, size_t>> pending;
   };
   Queue& queue(const Step& step) const;
@@ -261,7 +262,7 @@ class CudaDevice final : public Device {
   CudaStreamed streamed_;
   std::function<void(const std::string& line)> note_;
   mutable std::unique_ptr<CudaStreams> streams_;
-  mutable bool said_ = false;  // measurements were reported
+  mutable bool said_ = false;  // true: measurements were reported to CudaSettings::note
   std::vector<RopeColumns> ropes_;
   std::vector<PositionFactor> factors_;
   uint32_t rope_columns_ = 0;
@@ -270,11 +271,11 @@ class CudaDevice final : public Device {
   uint64_t weights_ = 0;
   mutable std::atomic<uint64_t> blocks_{0};
   mutable std::atomic<bool> lost_{false};
-  mutable std::mutex mutex_;  // guards what queues share while they start
+  mutable std::mutex mutex_;  // guards members that queues share
   mutable std::vector<Queue> queues_;
 };
 
-// Memory of the blocks, in slabs as on the CPU.
+// GPU memory of the KV blocks, in slabs as on the CPU.
 class CudaBlocks final : public DeviceBlocks {
  public:
   CudaBlocks(const CudaDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);

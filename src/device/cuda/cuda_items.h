@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a divided layer, in parts: the choice of experts, the rows of the experts on this
-// device, and the sum of these with rows that the caller brought meanwhile (CudaApi::run_items).
+// One call of a layer whose experts are divided between this device and another, in parts: the
+// choice of experts, the rows of the experts on this device, and the sum of these with rows that
+// the caller brought meanwhile (CudaApi::run_items).
 #pragma once
 #include <algorithm>
 #include <span>
@@ -11,32 +12,36 @@ namespace moebius {
 
 class CudaItemsCall {
  public:
-  // counts: on the device, or null.
+  // counts: [experts] in GPU memory, to which the rows of each expert are added, or null.
   CudaItemsCall(const CudaDevice& device, Step& step, const CudaExperts& layer, const RowSet& x,
                 const RowSet& logits, const RowSet& y, uint32_t* counts);
   // Returns how many rows may be processed at a time.
   static size_t most_rows(size_t slots, size_t hidden,
                           size_t item_bytes = CudaSettings().item_bytes);
-  // Returns the bytes on the device between the parts, per batch in flight.
+  // Returns the bytes of GPU memory that rows take between the parts, for each batch in flight.
   static uint64_t most_bytes(size_t slots, size_t hidden, size_t item_bytes);
 
-  size_t items() const { return items_; }  // slots of all rows
+  size_t items() const { return items_; }  // number of slots of all rows
   const CudaDivided& divided() const { return divided_; }
   CudaDevice::DividedRoom& room() const { return room_; }
 
   void choose() const;
-  struct Chosen {  // [rows, slots]
+  struct Chosen {  // the chosen experts and their weights, [rows, slots]
     std::span<const int32_t> ids;
     std::span<const float> weights;
   };
   void fetch_choice() const;
-  Chosen fetched() const;  // in host memory, valid after a wait until the next call
-  Chosen chosen() const;   // fetch_choice(), wait, fetched()
-  // Queues the rows of experts on this device. ids: on the device, replaces the chosen ones.
+  // Returns the choice that fetch_choice() copied to host memory: valid after a wait, until the
+  // next call.
+  Chosen fetched() const;
+  Chosen chosen() const;  // fetch_choice(), then waits, then fetched()
+  // Queues the computation of this device's experts. ids: [rows, slots] in GPU memory that replace
+  // the chosen ones; null: the chosen ones.
   void run_own(const int32_t* ids = nullptr) const;
-  void run_others(void* layer) const;  // for a layer on this device that holds the other experts
+  // Queues the computation of the other experts by a layer on this device (streamed experts).
+  void run_others(void* layer) const;
   void add(Range rows) const;
-  // Adds rows of the others that are already summed, one for each row of x.
+  // Adds the other device's rows, of which it has already added up those of each row of x.
   void add_sums() const;
 
  private:

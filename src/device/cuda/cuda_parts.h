@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds row programs that can run head by head: every operation changes a single head of an operand
-// and reads only that head and operands that no operation changes, so that heads are independent.
+// and reads only that head, and operands that no operation changes. Heads are then independent.
 #pragma once
 #include <array>
 #include <span>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams experts of the CPU to the device for steps with many rows. A second copy of their
-// weights, packed for the device, is in host memory; it is copied into buffers on the device that
+// Copies ("streams") experts of the CPU to the GPU for steps with many rows. A second copy of their
+// weights, packed for the GPU, is in host memory; it is copied into buffers in GPU memory that
 // layers use in turn: while one layer runs, the weights of the next are copied.
 #pragma once
 #include <map>
@@ -21,7 +21,7 @@ class CudaStreams;
 // The streamed experts of one layer.
 class StreamedExperts {
  public:
-  // expert_of: [places] the expert in each place.
+  // expert_of: [places] the expert in each place. Throws Error if an expert cannot be loaded.
   StreamedExperts(CudaStreams& streams, const Checkpoint& checkpoint, const MoeBlock& block,
                   const CudaLoad& load, std::span<const uint32_t> expert_of);
   StreamedExperts(const StreamedExperts&) = delete;
@@ -37,7 +37,7 @@ class StreamedExperts {
 
  private:
   friend class CudaStreams;
-  void keep(size_t place);  // copies a packed expert from the device to the copy in host memory
+  void keep(size_t place);  // copies a packed expert from GPU memory to the copy in host memory
   CudaStreams& streams_;
   size_t ordinal_;
   CudaExperts experts_;
@@ -51,15 +51,15 @@ class CudaStreams {
   ~CudaStreams();
   uint64_t device_bytes() const { return buffers_.size() * buffer_bytes_; }
 
-  // While it lives, work queued on `stream` finds the layer's weights on the device. Layers take
-  // turns.
+  // While a Turn lives, work queued on `stream` finds the layer's weights in GPU memory. Layers
+  // take turns.
   class Turn {
    public:
     Turn(CudaStreams& streams, const StreamedExperts& layer, void* stream);
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn();
-    void end();  // call after the last work that needs them; throws Error
+    void end();  // call it after the last work that needs the weights; throws Error
 
    private:
     CudaStreams& streams_;
@@ -69,7 +69,7 @@ class CudaStreams {
     bool ended_ = false;
   };
 
-  // Returns measured times of this layer, which are shared by layers of the same size.
+  // Returns times of this layer, measured at the first call and shared by layers of the same size.
   const StreamTimes& times(const StreamedExperts& layer, const CpuExpertPart& part, size_t slots);
 
  private:
@@ -77,7 +77,7 @@ class CudaStreams {
   struct Buffer {
     CudaMemory memory;
     const StreamedExperts* holds = nullptr;
-    void* awaited = nullptr;  // stream that the next turn waits for
+    void* awaited = nullptr;  // stream for which the next turn waits
   };
   Buffer& buffer_of(size_t ordinal) { return buffers_[ordinal % buffers_.size()]; }
   void send(const StreamedExperts& layer);
@@ -89,7 +89,7 @@ class CudaStreams {
   std::vector<Buffer> buffers_;
   void* copies_ = nullptr;                      // the stream of the copies
   std::vector<const StreamedExperts*> layers_;  // in the order in which they run
-  // Measured times by bytes on the CPU and on the device
+  // Measured times, by the experts' bytes on the CPU and on the device.
   std::map<std::pair<size_t, uint64_t>, StreamTimes> times_;
   std::mutex mutex_;
 };

@@ -10,7 +10,7 @@
 namespace moebius {
 
 struct CudaTrace {
-  std::atomic<bool> on{false};  // changed between steps only
+  std::atomic<bool> on{false};  // switch; change it between steps only
   std::mutex mutex;
   std::map<std::string, double> milliseconds;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activation of an expert for one number, as nn/activation.cpp computes it. Used by the
+// Computes the activation of an expert for one number, as nn/activation.cpp does. Used by the
 // plugin's device code, by the emulated plugin, and by the definition that tests compare layers
 // with.
 #pragma once

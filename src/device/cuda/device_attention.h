@@ -20,7 +20,7 @@
 namespace moebius {
 
 inline constexpr size_t kTileQueries = 8;     // queries of one kv head per tile
-inline constexpr size_t kTensorQueries = 16;  // as kTileQueries, for tensor cores
+inline constexpr size_t kTensorQueries = 16;  // queries of one kv head per tile for tensor cores
 inline constexpr size_t kDeviceSegment = 8 * kKeyBlock;
 
 // Returns true if tensor cores can run a layer: queries, keys and values of the same 16-bit type,
@@ -47,7 +47,7 @@ MOEBIUS_ALWAYS_INLINE size_t oldest_key(const CudaAttention& a, size_t position)
   return from;
 }
 
-// Layout of a layer's part of a block.
+// Computes where numbers lie in a layer's part of a block.
 struct DeviceKv {
   const CudaAttention& a;
   KvType stored;
@@ -64,7 +64,8 @@ struct DeviceKv {
     return key_bytes() + value_bytes() + (has_scales(type()) ? 2 * kKeyBlock * sizeof(float) : 0);
   }
   MOEBIUS_ALWAYS_INLINE size_t block_bytes() const { return a.kv_heads * head_bytes(); }
-  // Return the index of feature d of key j, and of its value, among those of a head.
+  // Return the index of feature d of key j, and of feature d of value j, among the numbers of a
+  // head.
   MOEBIUS_ALWAYS_INLINE size_t key_at(size_t j, size_t d) const {
     return by_token ? j * a.key_dim + d : d * kKeyBlock + j;
   }
@@ -92,7 +93,7 @@ MOEBIUS_ALWAYS_INLINE float kv_number(KvType type, const uint8_t* p, size_t i) {
   return 0.0f;
 }
 
-// Encodes one number as kv_encode of nn/kv_layout.cpp does.
+// Writes x as number i at p, encoded as kv_encode of nn/kv_layout.cpp does.
 MOEBIUS_ALWAYS_INLINE void put_kv(KvType type, uint8_t* p, size_t i, float x, float scale) {
   if (type == KvType::kF32) {
     reinterpret_cast<float*>(p)[i] = x;
@@ -106,7 +107,7 @@ MOEBIUS_ALWAYS_INLINE void put_kv(KvType type, uint8_t* p, size_t i, float x, fl
   }
 }
 
-// One number for each query of a tile.
+// Holds one number for each query of a tile.
 struct TileNumbers {
   alignas(16) float of[kTileQueries];
 };
@@ -135,7 +136,7 @@ class DeviceAttention {
 
   // --- a tile of queries ---
 
-  // Returns the floats of shared memory that the lanes need, aligned to 16 bytes.
+  // Returns how many floats of shared memory the lanes need; the memory is aligned to 16 bytes.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t shared_floats(const CudaAttention& a) {
     const size_t blocks = blocks_at_once(a);
     return kTileQueries *
@@ -145,7 +146,7 @@ class DeviceAttention {
   MOEBIUS_ALWAYS_INLINE static constexpr size_t blocks_at_once(const CudaAttention& a) {
     return a.value_dim <= 128 ? 8 : a.value_dim <= 256 ? 4 : 2;
   }
-  // Returns the floats of the result of one segment for one query.
+  // Returns the number of floats that the result of one segment takes for one query.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t partial_floats(const CudaAttention& a) {
     return size_t{a.value_dim} + 2;
   }
@@ -231,7 +232,7 @@ class DeviceAttention {
     return oldest_key(a_, position);
   }
 
-  // Encodes n numbers of a row into codes that are `step` apart.
+  // Encodes n numbers of a row, from column `at` on, into codes that are `step` apart.
   MOEBIUS_ALWAYS_INLINE void put_vector(const CudaRows& x, size_t at, size_t n, float fixed,
                                         uint8_t* to, size_t first, size_t step,
                                         float* scale_at) const {
@@ -317,7 +318,7 @@ class DeviceAttention {
   MOEBIUS_ALWAYS_INLINE uint8_t* head_of_block(size_t block) const {
     return block_of(*sequence_, block) + kv_head_ * kv_.head_bytes();
   }
-  // Range of keys of a block that any query of the tile sees.
+  // The range of keys of a block that any query of the tile sees.
   struct Keys {
     size_t first, last;
   };
@@ -406,8 +407,8 @@ class DeviceAttention {
     return keep;
   }
 
-  // Merges a part into the running softmax; a part without any key of a query changes nothing.
-  // Called by all lanes.
+  // Adds the softmax of a part of the keys to the running softmax; a part of which a query sees no
+  // key changes nothing. Called by all lanes.
   MOEBIUS_ALWAYS_INLINE void merge(float* out, float& best, float& total, const float* part,
                                    float part_best, float part_total) const {
     if (part_best == masked() && part_total == 0.0f) return;
@@ -459,7 +460,8 @@ class DeviceAttention {
   const Lanes& lanes_;
   const CudaSequence* sequence_ = nullptr;
   size_t position_ = 0, tokens_ = 0, row_ = 0, kv_head_ = 0, head_ = 0, heads_ = 1, queries_ = 0;
-  // [key_dim]; [128] scores, then probabilities, for each block; [value_dim] for each block
+  // q_: [key_dim]; s_: [128] scores, then probabilities, for each block; sums_: [value_dim] for
+  // each block.
   TileNumbers *q_ = nullptr, *s_ = nullptr, *sums_ = nullptr;
   float *out_ = nullptr, *all_ = nullptr;
   float *best_ = nullptr, *total_ = nullptr, *keep_ = nullptr, *all_best_ = nullptr,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates of rows of logits (nn/candidates.h) on a device: the arithmetic that host and device
-// share, and the definition of the result.
+// Finds the candidates of rows of logits (nn/candidates.h) on a device: the arithmetic that host
+// and device share, and the definition of the result.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace moebius {
 struct CudaFound {
   double total;    // Candidates::total
   float top;       // greatest finite logit; -infinity: there is none
-  uint32_t count;  // number of candidates; if it exceeds the room for them, none is written
+  uint32_t count;  // number of candidates; if there is no room for so many, none is written
 };
 
 MOEBIUS_ALWAYS_INLINE constexpr bool is_logit(float x) { return x - x == 0.0f; }  // finite

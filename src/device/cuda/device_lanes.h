@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes (threads of a GPU's block) that compute something together, or a single lane. Algorithms
-// are written once for both (device_rows.h, device_attention.h), so that tests on the CPU check
-// what the plugin runs. Lanes form groups of sixteen, which add in the order of kernels/isa_rows.h.
+// Lanes are threads of a GPU's block that compute something together, or a single lane on the CPU.
+// Algorithms are written once for both (device_rows.h, device_attention.h), so that tests on the
+// CPU check what the plugin runs. Lanes form groups of sixteen, which add in the order of
+// kernels/isa_rows.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include "base/numeric.h"
 #include "quant/activation.h"
 
-// Placed before a loop whose loads a GPU should keep in flight together.
+// Stands before a loop whose loads a GPU should keep in flight together.
 #if defined(__CUDACC__)
 #define MOEBIUS_UNROLL_8 _Pragma("unroll 8")
 #define MOEBIUS_UNROLL _Pragma("unroll")
@@ -24,7 +25,7 @@ inline constexpr int kDeviceSumLanes = 16;
 
 MOEBIUS_ALWAYS_INLINE float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
 
-// A single lane, which is its own group.
+// What algorithms ask of their lanes, for a single lane, which is its own group.
 struct SingleLane {
   MOEBIUS_ALWAYS_INLINE size_t lane() const { return 0; }
   MOEBIUS_ALWAYS_INLINE size_t lanes() const { return 1; }
@@ -32,8 +33,8 @@ struct SingleLane {
   MOEBIUS_ALWAYS_INLINE size_t groups() const { return 1; }
   MOEBIUS_ALWAYS_INLINE size_t in_group() const { return 0; }
   MOEBIUS_ALWAYS_INLINE size_t group_lanes() const { return 1; }
-  MOEBIUS_ALWAYS_INLINE void sync() const {}        // all lanes
-  MOEBIUS_ALWAYS_INLINE void sync_group() const {}  // the lanes of a group
+  MOEBIUS_ALWAYS_INLINE void sync() const {}        // waits for all lanes
+  MOEBIUS_ALWAYS_INLINE void sync_group() const {}  // waits for the lanes of the group
 
   // Returns the sum of n terms: lane i % 16 adds term i, in ascending order; then lanes `first`,
   // `second`, 2 and 1 apart are added. Called by a group.
@@ -49,8 +50,8 @@ struct SingleLane {
     }
     return lane[0];
   }
-  // Returns the same sum to all lanes, computed by all of them. `eight` returns eight terms from i
-  // on, used if by_eight.
+  // Returns the sum of sum() to all lanes, computed by all of them. `eight` returns eight terms
+  // from i on, used if by_eight.
   template <class Term, class Eight>
   MOEBIUS_ALWAYS_INLINE float sum_of_all(size_t n, int first, int second, Term term, Eight eight,
                                          bool by_eight) const {

@@ -13,12 +13,12 @@ namespace moebius {
 
 struct DeviceRouter {
   RouterSpec spec;
-  const float* bias;          // [width] or null
-  const float* expert_scale;  // [experts] or null
+  const float* bias;          // [width] correction bias, or null
+  const float* expert_scale;  // [experts] factors of weights, or null
   bool grouped;               // true: only the best groups of experts may be chosen
 };
 
-// A candidate: the larger score is better, then the lower id.
+// A candidate expert: the larger score is better; of equal scores the lower id.
 struct RouterPick {
   float score;
   int32_t id;
@@ -27,7 +27,7 @@ MOEBIUS_ALWAYS_INLINE bool is_before(const RouterPick& a, const RouterPick& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
 
-// Operations of several lanes together, for a single lane: lane(), sync(), the best pick and the
+// What RowRouter asks of its lanes, for a single lane: lane(), sync(), the best pick and the
 // largest number of all lanes.
 struct OneLane {
   static constexpr int kCount = 1;
@@ -37,7 +37,7 @@ struct OneLane {
   MOEBIUS_ALWAYS_INLINE float largest(float v) const { return v; }
 };
 
-// Returns the floats that a row needs in addition to its logits.
+// Returns how many floats of scratch memory a row needs in addition to its logits.
 MOEBIUS_ALWAYS_INLINE constexpr size_t device_router_floats(const RouterSpec& s) {
   return 2 * (s.experts + s.zero_experts) + s.groups + 8 + 2 * s.top_k;
 }
@@ -59,7 +59,8 @@ class RowRouter {
     ids_ = reinterpret_cast<int32_t*>(weights_ + k_);
   }
 
-  // Writes ids and weights [top_k + shared_slots]; zero_weight may be null.
+  // Writes the ids and weights [top_k + shared_slots] of the chosen experts; zero_weight receives
+  // the weight of identity experts and may be null.
   MOEBIUS_ALWAYS_INLINE void run(uint64_t row, int32_t* ids, float* weights, float* zero_weight) {
     const RouterSpec& spec = r_.spec;
     lanes_.sync();
@@ -86,7 +87,8 @@ class RowRouter {
     return (f32_bits(v) & 0x7F800000u) != 0x7F800000u ? v : 0.0f;
   }
 
-  // Returns the sum, always as eight partial sums, whatever the number of lanes.
+  // Returns the sum of x, always as eight partial sums, so that it does not depend on the number of
+  // lanes.
   MOEBIUS_ALWAYS_INLINE float sum(const float* x, int n) {
     for (int j = lanes_.lane(); j < 8; j += Lanes::kCount) {
       float s = 0.0f;
@@ -100,7 +102,7 @@ class RowRouter {
     return ((sums_[0] + sums_[4]) + (sums_[1] + sums_[5])) +
            ((sums_[2] + sums_[6]) + (sums_[3] + sums_[7]));
   }
-  // Called by one lane.
+  // Replaces x by its softmax. Called by one lane.
   MOEBIUS_ALWAYS_INLINE void softmax_few(float* x, int n) {
     float top = no_score();
     for (int i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
@@ -163,7 +165,7 @@ class RowRouter {
     lanes_.sync();
   }
 
-  // Writes the best `count` of [begin, end) to `to`, best first.
+  // Writes the `count` best experts of [begin, end) by score `by` to `to`, best first.
   MOEBIUS_ALWAYS_INLINE void pick(const float* by, int begin, int end, int count, int32_t* to) {
     RouterPick last{0.0f, -1};
     for (int j = 0; j < count; ++j) {

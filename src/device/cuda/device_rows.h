@@ -12,13 +12,13 @@
 
 namespace moebius {
 
-// Operations on streams (nn/streams.h) run on the CPU.
+// Returns false for operations on streams (nn/streams.h), which run on the CPU.
 constexpr bool runs_on_device(RowOpKind kind) {
   return kind != RowOpKind::kStreamGates && kind != RowOpKind::kStreamsIn &&
          kind != RowOpKind::kStreamsOut && kind != RowOpKind::kStreamsKeyed;
 }
 
-// One head of an operand; only operations that change this operand run.
+// Names one head of an operand; only operations that change this operand run.
 struct RowPart {
   uint32_t operand = UINT32_MAX, head = 0, heads = 1;  // operand UINT32_MAX: the whole row
 };
@@ -56,7 +56,7 @@ class DeviceRow {
   }
 
  private:
-  // Selected columns of a row.
+  // Views the selected columns of a row.
   struct View {
     void* data;
     XType type;
@@ -64,7 +64,7 @@ class DeviceRow {
     uint32_t step, heads, width;
     MOEBIUS_ALWAYS_INLINE float get(size_t i) const { return number_at(data, type, at + i); }
     MOEBIUS_ALWAYS_INLINE void put(size_t i, float v) const { put_number(data, type, at + i, v); }
-    // True if columns can be read and written eight at a time.
+    // Returns true if columns can be read and written eight at a time.
     MOEBIUS_ALWAYS_INLINE bool by_eight() const {
       return at % 8 == 0 && width % 8 == 0 && step % 8 == 0 &&
              reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -97,12 +97,12 @@ class DeviceRow {
          i += static_cast<uint32_t>(lanes_.lanes()))
       f(i);
   }
-  // Computes y = f(y), head by head.
+  // Computes y = f(y) for every number, head by head.
   template <class F>
   MOEBIUS_ALWAYS_INLINE void map(const View& y, F f) const {
     combine(y, y, [&](float v, float) { return f(v); });
   }
-  // Computes y = f(y, x).
+  // Computes y = f(y, x) for every number.
   template <class F>
   MOEBIUS_ALWAYS_INLINE void combine(const View& y, const View& x, F f) const {
     if (!y.by_eight() || !x.by_eight())
@@ -205,11 +205,12 @@ class DeviceRow {
     });
   }
 
-  // Facts about a row with which a norm changes each number.
+  // What a norm computes from a row before it changes the row's numbers.
   struct Scaling {
     float mean, factor;
   };
-  // sum(f) returns the sum of f(x_i) over the row to the lanes that have it.
+  // Returns the Scaling of a row. sum(f) must return the sum of f(x_i) over the row, to all lanes
+  // that call it.
   template <class Sum>
   MOEBIUS_ALWAYS_INLINE Scaling scaling(const CudaRowOp& op, float count, Sum sum) const {
     float mean = 0.0f, square;

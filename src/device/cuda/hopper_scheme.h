@@ -41,7 +41,7 @@ inline constexpr const char* name_of(HopperScheme s) {
   return kNames[static_cast<int>(s)];
 }
 
-// Scales that follow the codes of a tile.
+// Selects the scales that follow the codes of a tile.
 enum class TileScales : uint8_t {
   kNone,        // nothing: scales are per output and outside of the tiles, or there are none
   kPairs,       // 16 bits per output and term
@@ -51,8 +51,9 @@ enum class TileScales : uint8_t {
   kBlocksE8m0,  // a byte per output and 32 inputs: the exponent field of a bf16 number
 };
 
-// Layout of a tile of 64 x 128: codes; scales after them; number of inputs that are added before a
-// scale is applied (0: all); bytes per number of a row; true if 16-bit numbers are f16.
+// Describes a tile of 64 outputs and 128 inputs: its codes; the scales after them; how many inputs
+// are added before a scale is applied (0: all); bytes per number of a row of x; true if 16-bit
+// numbers are f16.
 struct HopperTile {
   TileCodes codes;
   TileScales scales;
@@ -98,7 +99,7 @@ inline constexpr size_t hopper_tile_bytes(HopperScheme s) {
 inline constexpr bool is_dense(HopperScheme s) {
   return hopper_tile(s).codes == TileCodes::kHalfShared;
 }
-// Returns true if there is a scale per output outside of the tiles.
+// Returns true if a scheme has one scale per output, outside of the tiles.
 inline constexpr bool has_channel_scales(HopperScheme s) {
   return hopper_tile(s).scales == TileScales::kNone && !is_dense(s);
 }
@@ -109,7 +110,7 @@ inline constexpr size_t hopper_inputs(size_t K) {
 }
 inline constexpr bool hopper_fills(size_t K) { return hopper_inputs(K) * 4 <= K * 5; }
 
-// Facts of a Problem (kernels/kernel.h), or of a matrix, that the answer depends on.
+// The facts of a Problem (kernels/kernel.h), or of a matrix, on which the answer depends.
 struct HopperQuestion {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
@@ -203,7 +204,8 @@ inline constexpr bool hopper_has_form(HopperScheme s, uint32_t tile, int slabs) 
          (tile == 128 && is_dense(s));
 }
 
-// Rules for launching a call, measured on an H200 (docs/gpu.md). Results do not depend on them.
+// --- rules for launching a call, measured on an H200 (docs/gpu.md); results do not depend on them
+// ---
 inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};
 // Returns the rows per token tile, from the average number of rows per expert: long tiles that are
 // half empty cost more than short ones.
@@ -211,8 +213,8 @@ inline uint32_t hopper_token_tile(size_t rows, size_t experts) {
   const size_t mean = rows / experts;
   return mean <= 4 ? 8 : mean <= 8 ? 16 : mean <= 32 ? 32 : mean <= 512 ? 64 : 128;
 }
-// Return whether, and how many, slabs of 64 outputs a warpgroup computes: two halve the reads of x,
-// in long tiles.
+// Return whether a warpgroup can compute two slabs of 64 outputs, and how many it should: two halve
+// the reads of x, in long tiles.
 inline bool hopper_can_pair_slabs(uint32_t tile, size_t outputs) {
   return tile >= 64 && outputs % 256 == 0;
 }
@@ -220,13 +222,13 @@ inline int hopper_slabs(uint32_t tile, size_t rows, size_t experts, size_t outpu
                         uint32_t row_bytes) {
   return hopper_can_pair_slabs(tile, outputs) && (row_bytes == 2 || rows / experts >= 128) ? 2 : 1;
 }
-// Most shared memory of a block: with tiles of 64 or more rows, and with shorter ones.
+// Most shared memory of a block of threads: with tiles of 64 or more rows, and with shorter ones.
 inline constexpr size_t kHopperWideShared = 232448, kHopperShared = 101376;
 inline uint32_t hopper_most_tile(size_t shared_bytes) {
   return shared_bytes >= kHopperWideShared ? 128 : 32;
 }
-// Returns the tile if all rows use one matrix: the longest one, with two slabs, that leaves no
-// multiprocessor idle.
+// Returns the rows per tile if all rows use one matrix: the longest tile, with two slabs, that
+// leaves no multiprocessor idle.
 inline uint32_t hopper_row_tile(size_t rows, size_t outputs, size_t multiprocessors) {
   for (const uint32_t t : {128u, 64u, 32u, 16u})
     if (t / 2 < rows && (rows + t - 1) / t * (outputs / (t >= 64 ? 128 : 64)) >= multiprocessors)
@@ -238,9 +240,10 @@ inline int hopper_row_slabs(uint32_t tile, size_t rows, size_t outputs, size_t m
   return hopper_can_pair_slabs(tile, outputs) && blocks >= multiprocessors ? 2 : 1;
 }
 // Returns true if the product of down shall start while the preceding kernel runs. That does not
-// pay off if the first product fills the device with few waves of blocks, which then wait for it.
+// pay if the first product fills the device with few waves of blocks, because blocks of down that
+// wait take their place.
 inline bool hopper_early_down(size_t rows, size_t experts, size_t weights, bool scaled_rows) {
-  constexpr size_t kLarge = size_t{1} << 24;  // weights of a matrix
+  constexpr size_t kLarge = size_t{1} << 24;  // number of weights of a large matrix
   if (weights >= kLarge) return rows >= experts;
   return !(scaled_rows && rows >= 2 * experts && rows < 16 * experts);
 }

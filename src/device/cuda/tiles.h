@@ -45,12 +45,12 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t tile_code_bytes(TileCodes f) {
                                                                     : 4096u;
 }
 
-// Output and input of a code within its tile.
+// The output and the input to which a code of a tile belongs.
 struct TilePlace {
   uint32_t output, input;
 };
 
-// Thread that uses word `word` of a tile's codes, and the index of the word among the thread's
+// The thread that uses a word of a tile's codes, and the index of the word among that thread's
 // words.
 struct TileWord {
   uint32_t thread, word;
@@ -59,7 +59,8 @@ MOEBIUS_ALWAYS_INLINE constexpr TileWord tile_word_at(uint32_t word) {
   return {word % 512u / 4u, word / 512u * 4u + word % 4u};
 }
 
-// Returns the first of the two inputs of pair i (0 to 3) of step j (16 inputs), for thread t.
+// Returns the output, and the first of the two inputs, of pair i (0 to 3) of step j (16 inputs) for
+// thread t.
 MOEBIUS_ALWAYS_INLINE constexpr TilePlace half_pair(uint32_t t, uint32_t j, uint32_t i) {
   const uint32_t r = t / 32u * 16u + t % 32u / 4u;
   return {r + i % 2u * 8u, j * 16u + t % 4u * 2u + i / 2u * 8u};
@@ -117,20 +118,20 @@ MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code&
   return bits;
 }
 
-// Offsets of scales after the codes of a tile. One per output (kInt4*): bf16 pairs (r, r + 8). One
-// per output and 16 inputs (kFp4Half): bytes, (r, r + 8) of the 8 steps.
+// Return offsets of scales behind the codes of a tile. One per output (kInt4*): bf16 pairs (r, r +
+// 8). One per output and 16 inputs (kFp4Half): bytes, (r, r + 8) of the 8 steps.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t pair_of_output(uint32_t r) {
   return r / 16u * 8u + r % 8u;
 }
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_scale_at(uint32_t r) {
   return pair_of_output(r) * 4u + r % 16u / 8u * 2u;
 }
-// Offsets for f32 scales, and for bytes.
+// Return the offsets of f32 scales, and of bytes.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_f32_at(uint32_t r) { return group_scale_at(r) * 2u; }
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_byte_at(uint32_t r) {
   return group_scale_at(r) / 2u;
 }
-// Offset of a scale of 32 inputs (MXFP4): bytes, (r, r + 8) of the 4 blocks.
+// Returns the offset of the scale of 32 inputs (MXFP4): bytes, (r, r + 8) of the 4 blocks.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t mx_scale_at(uint32_t r, uint32_t block) {
   return pair_of_output(r) * 8u + block * 2u + r % 16u / 8u;
 }
@@ -170,7 +171,7 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t joined_row(uint32_t r) { return r / 16u
 // A token tile: rows of one expert that are multiplied together.
 struct TokenTile {
   int32_t expert, first, rows;
-  int32_t group;  // first tile of the expert | number of its tiles << 16
+  int32_t group;  // first tile of the expert, plus number of its tiles << 16
 };
 
 // Returns tile j of an expert's `count` rows, which begin at row `start`; its tiles begin at number

@@ -8,8 +8,8 @@
 
 namespace moebius {
 
-// h = h + x if x is given (with x = norm(x) before, if norms_x), then a = norm(h). All rows have
-// one type.
+// Arguments of the list: h = h + x if x is given (with x = norm(x) before, if norms_x), then a =
+// norm(h). All rows have one type.
 struct UsualNorm {
   struct Norm {
     const float* weight = nullptr;  // [cols]; null: kRmsPlain
@@ -22,13 +22,14 @@ struct UsualNorm {
   uint32_t cols = 0;
   XType type = XType::kF32;
 };
-// kUsualMost: columns of a row
+// kUsualMost: most columns of a row.
 inline constexpr uint32_t kUsualThreads = 256, kUsualMost = 8 * kUsualThreads * 4;
 
-// Heads of up to three operands, copied from columns of one row.
+// Arguments of the list that copies heads of up to three operands from columns of one row,
+// normalizes and rotates them.
 struct UsualHeads {
   struct Operand {
-    CudaRows to{};  // without data: the operand is not used
+    CudaRows to{};  // data null: the operand is not used
     uint32_t heads = 0, column = 0;
     UsualNorm::Norm norm;
     bool normed = false, turned = false;
@@ -50,8 +51,8 @@ namespace usual_detail {
 inline uint32_t width_of(const CudaRowProgram& p, const CudaView& v) {
   return v.width != 0 ? v.width : p.cols[v.operand];
 }
-// Returns columns of rows from `at` on, if they can be read eight at a time; else rows without
-// data.
+// Returns the selected columns as rows of their own, if they can be read eight at a time; else rows
+// without data.
 inline CudaRows stretch(const CudaRowProgram& p, const CudaView& v) {
   CudaRows r = p.operands[v.operand];
   const size_t bytes = r.type == XType::kF32 ? 4 : 2;
@@ -74,7 +75,7 @@ inline bool norm_of(const CudaRowOp& op, UsualNorm::Norm& to) {
 
 }  // namespace usual_detail
 
-// Returns true if the programs together have this form, and describes it in `to`.
+// Returns true if the programs together are such a list, and writes its arguments to `to`.
 inline bool is_usual_norm(const CudaRowProgram* programs, size_t count, UsualNorm& to) {
   using namespace usual_detail;
   struct Listed {
