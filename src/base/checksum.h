@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checksum that is as fast as reading memory: detects damaged files of our own and compares
-// files. A change within one word of 8 bytes always changes the checksum. It does not protect
-// against deliberate forgery.
+// Computes a checksum as fast as memory is read, to detect damaged files of the program's own and
+// to compare files. A change within one word of 8 bytes always changes the checksum. It does not
+// protect against deliberate forgery.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,20 +12,20 @@ namespace moebius {
 
 class Checksum {
  public:
-  // Adds bytes. The sum does not depend on how they are divided over calls.
+  // Adds bytes. The checksum does not depend on how they are divided over calls.
   void add(std::span<const uint8_t> bytes) noexcept;
   uint64_t value() const noexcept;  // checksum of everything added so far
   std::string hex() const;
 
  private:
-  // Four independent chains that a core runs in parallel, one word of each block per chain.
+  // Four independent sums that a core computes in parallel, one word of each block per sum.
   using Chains = std::array<uint64_t, 4>;
   static constexpr size_t kBlock = 8 * Chains{}.size();
   static void mix(Chains& chains, const uint8_t* block) noexcept;
 
   Chains chains_ = {1, 2, 3, 4};
   uint64_t bytes_ = 0;
-  // The last bytes_ % kBlock bytes, which do not fill a block yet.
+  // The last bytes that were added and do not fill a block yet: bytes_ % kBlock.
   std::array<uint8_t, kBlock> rest_{};
 };
 

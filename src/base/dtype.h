@@ -36,7 +36,7 @@ enum class DType : uint8_t {
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // as a safetensors header spells it
+  std::string_view name;  // name as a safetensors header spells it
   unsigned bits;
 };
 

@@ -20,11 +20,11 @@ class ReadFile {
   ReadFile& operator=(const ReadFile&) = delete;
 
   const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }  // in bytes, when the file was opened
+  uint64_t size() const { return size_; }  // size in bytes when the file was opened
   // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read.
   // Thread-safe.
   void read_at(uint64_t offset, std::span<uint8_t> out) const;
-  // Hints that these bytes are read soon, so that the system reads ahead.
+  // Hints that these bytes are read soon, so that the system reads ahead. Never fails.
   void will_need(uint64_t offset, uint64_t bytes) const;
   // Throws Error unless the path still leads to the same file, of the size and modification time
   // that it had when it was opened.
@@ -36,7 +36,7 @@ class ReadFile {
   uint64_t size_ = 0;
   struct Identity {
     uint64_t device = 0, inode = 0;
-    int64_t seconds = 0, nanoseconds = 0;  // time of the last change
+    int64_t seconds = 0, nanoseconds = 0;  // time of the file's last change
     bool operator==(const Identity&) const = default;
   } identity_;
 };
@@ -66,11 +66,12 @@ void write_output(const std::string& path, std::span<const std::span<const uint8
 // exists or not. Throws Error for a folder.
 std::string output_target(const std::string& path);
 
-bool path_exists(const std::string& path);  // true also for a symbolic link that leads nowhere
+// Returns true also for a symbolic link that leads nowhere.
+bool path_exists(const std::string& path);
 // Returns why a path could not be opened: "cannot open: Permission denied", or the target of a
 // symbolic link to a missing file. `code` is the errno.
 std::string open_failure(const std::string& path, int code);
-std::string errno_text(int code);  // "No such file or directory"
+std::string errno_text(int code);  // returns text such as "No such file or directory"
 std::string join_path(const std::string& folder, std::string_view name);
 std::string_view base_name(std::string_view path);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers that one step after another uses: they only grow. Elements beyond the requested size may
-// be leftovers of an earlier step.
+// Resizes buffers that one step after another uses: they only grow. Elements beyond the requested
+// size may be leftovers of an earlier step.
 #pragma once
 #include <cstddef>
 #include <vector>

@@ -7,9 +7,10 @@
 
 namespace moebius {
 
-std::string human_bytes(double bytes);                    // "3.35 GB"
-std::string human_count(double count);                    // "18.1 M"
-std::string counted(uint64_t n, std::string_view thing);  // "1 token", "2 tokens"
-std::string human_seconds(double seconds);                // "1.2 s", "3 min 20 s"
+std::string human_bytes(double bytes);  // returns text such as "3.35 GB"
+std::string human_count(double count);  // returns text such as "18.1 M"
+// Returns text such as "1 token", "2 tokens"
+std::string counted(uint64_t n, std::string_view thing);
+std::string human_seconds(double seconds);  // returns text such as "1.2 s", "3 min 20 s"
 
 }  // namespace moebius

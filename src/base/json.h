@@ -23,10 +23,10 @@ class JsonHandler {
   virtual ~JsonHandler() = default;
   virtual bool on_null() = 0;
   virtual bool on_bool(bool value) = 0;
-  virtual bool on_int(int64_t value) = 0;    // negative integers
-  virtual bool on_uint(uint64_t value) = 0;  // non-negative integers that fit 64 bits
-  virtual bool on_double(double value) = 0;  // all other numbers
-  // Integers that do not fit 64 bits; `digits` as they are in the file.
+  virtual bool on_int(int64_t value) = 0;    // called for negative integers
+  virtual bool on_uint(uint64_t value) = 0;  // called for non-negative integers that fit 64 bits
+  virtual bool on_double(double value) = 0;  // called for all other numbers
+  // Called for integers that do not fit 64 bits; `digits` as they are in the file.
   virtual bool on_long_integer(double value, const std::string& /*digits*/) {
     return on_double(value);
   }
@@ -63,8 +63,7 @@ class Json {
   Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
   Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
   Json(double v) : kind_(Kind::kDouble), double_(v) {}
-  // An integer that does not fit 64 bits: as_double() returns this double, dump() writes the
-  // digits.
+  // Makes an integer that does not fit 64 bits: as_double() returns `v`, dump() writes `digits`.
   Json(double v, std::string digits);
   Json(const char* v);
   Json(std::string v);
@@ -82,30 +81,30 @@ class Json {
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
-  // Readers: call the one that fits kind(). as_int returns no value outside of int64.
+  // Read the value; call the function that fits kind(). as_int returns no value outside of int64.
   bool as_bool() const { return bool_; }
   std::optional<int64_t> as_int() const;
-  uint64_t as_uint() const;  // for kind kUint only
+  uint64_t as_uint() const;  // only for kind kUint
   double as_double() const;
   const std::string& as_string() const { return string_; }
-  // Digits of an integer that does not fit 64 bits; else empty.
+  // Returns the digits of an integer that does not fit 64 bits; else "".
   const std::string& digits() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
   // Returns a member of an object; null if there is none, or if this is no object.
   const Json* find(std::string_view key) const;
 
-  // Writers.
+  // Change the value.
   void push(Json value);
   void set(std::string key, Json value);
-  std::string dump(int indent = -1) const;  // indent < 0: on one line
+  std::string dump(int indent = -1) const;  // returns JSON text; indent < 0: on one line
 
  private:
   explicit Json(Kind kind) : kind_(kind) {}
 
   Kind kind_ = Kind::kNull;
   bool bool_ = false;
-  int64_t int_ = 0;  // kUint: the bits of the unsigned number
+  int64_t int_ = 0;  // for kUint: the bits of the unsigned number
   double double_ = 0;
   std::string string_;
   std::vector<Json> items_;
@@ -117,8 +116,8 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth =
 // Parses only what RFC 8259 allows, for untrusted text. Throws Error that begins with `what`.
 Json parse_json_strictly(std::string_view text, std::string_view what,
                          size_t max_depth = kJsonMaxDepth);
-// Appends a JSON string with its quotes.
+// Appends `text` as a JSON string with its quotes.
 void append_json_string(std::string& out, std::string_view text);
-std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ...
+std::string_view kind_name(Json::Kind kind);  // returns words such as "a string", "an object"
 
 }  // namespace moebius

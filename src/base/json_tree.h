@@ -10,8 +10,8 @@
 
 namespace moebius {
 
-// Limit of values (numbers, strings, lists, ...) in a configuration file; each takes some 150 bytes
-// of memory. A tokenizer file may have twice as many besides its vocabulary and merges.
+// Most values (numbers, strings, lists, ...) of a configuration file; each takes some 150 bytes of
+// memory. A tokenizer file may have twice as many besides its vocabulary and merges.
 inline constexpr size_t kJsonMaxValues = 1'000'000;
 
 class JsonTree {
@@ -22,7 +22,7 @@ class JsonTree {
     stack_.pop_back();
     put(std::move(v));
   }
-  // Sets the key of the next value; false if the object already has that key.
+  // Sets the key of the next value; returns false if the object already has that key.
   bool name(std::string& key) {
     Frame& frame = stack_.back();
     if (!frame.keys.insert(key).second) return false;
@@ -40,9 +40,11 @@ class JsonTree {
     }
   }
 
-  size_t depth() const { return stack_.size(); }  // number of values that are still open
+  size_t depth() const {
+    return stack_.size();
+  }  // number of objects and arrays that are still open
   bool object_at(size_t level) const { return stack_[level].value.is_object(); }
-  // Returns the key named last in the open object of a level.
+  // Returns the key that was set last in the open object at depth `level`.
   const std::string& key_at(size_t level) const { return stack_[level].key; }
   size_t values() const { return values_; }  // number of values added so far
   Json take() { return std::move(root_); }

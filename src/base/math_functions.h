@@ -26,12 +26,13 @@ inline constexpr float kLog2E = 1.44269504f, kMinusLn2High = -0.693145752f,
                        kMinusLn2Low = -1.42860677e-6f;
 inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0.041668389f,
                        kExp3 = 0.166665211f, kExp2 = 0.49999994f;
-// t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; 2^-64 takes the 64 out again.
+// Constants of exp_nonpositive_f32: t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; the
+// product with 2^-64 takes the 64 out again.
 inline constexpr float kExpMagic64 = 12582912.0f + 64.0f, kExpMinus64 = 5.42101086e-20f;
 // Constants of exp_coarse_f32: t = x * log2 e + kExpMagic127 holds n + 127 in its low bits, which
 // is the exponent field of 2^n.
 inline constexpr float kExpMagic = 12582912.0f, kExpMagic127 = 12582912.0f + 127.0f;
-inline constexpr float kExpCoarseLeast = -88.0f;  // gives n = -127
+inline constexpr float kExpCoarseLeast = -88.0f;  // least x of exp_coarse_f32, for which n = -127
 inline constexpr float kExpCoarse4 = 0.009782912553481137f, kExpCoarse3 = 0.05597688362709463f,
                        kExpCoarse2 = 0.24020711078853463f, kExpCoarse1 = 0.693113604403908f;
 
@@ -264,7 +265,7 @@ MOEBIUS_ALWAYS_INLINE float softplus_f32(float x) {
 // machine.
 MOEBIUS_ALWAYS_INLINE float sqrtsoftplus_f32(float x) { return __builtin_sqrtf(softplus_f32(x)); }
 
-// max(x, 0)^2
+// Returns max(x, 0)^2.
 MOEBIUS_ALWAYS_INLINE float relu2_f32(float x) {
   const float v = max_f32(x, 0.0f);
   return v * v;
@@ -277,13 +278,13 @@ MOEBIUS_ALWAYS_INLINE float silu_and_mul(float g, float u) { return silu_f32(g) 
 MOEBIUS_ALWAYS_INLINE float gelu_and_mul(float g, float u) { return gelu_f32(g) * u; }
 MOEBIUS_ALWAYS_INLINE float gelu_tanh_and_mul(float g, float u) { return gelu_tanh_f32(g) * u; }
 
-// Gated silu with a limit: the gate is clamped from above, the up value on both sides.
+// Returns silu(min(g, limit)) * clamp(u, -limit, limit).
 MOEBIUS_ALWAYS_INLINE float silu_limit_and_mul(float g, float u, float limit) {
   return silu_f32(min_f32(g, limit)) * clamp_f32(u, -limit, limit);
 }
 
-// g' = min(g, limit), u' = clamp(u, -limit, limit): (g' * sigmoid(alpha * g')) * (u' + beta).
-// gpt-oss: 1.702, 7, 1.
+// Returns (g' * sigmoid(alpha * g')) * (u' + beta) with g' = min(g, limit) and u' = clamp(u,
+// -limit, limit). GPT-OSS has 1.702, 7, 1.
 MOEBIUS_ALWAYS_INLINE float swigluoai(float g, float u, float alpha = 1.702f, float limit = 7.0f,
                                       float beta = 1.0f) {
   const float gate = min_f32(g, limit);
@@ -291,16 +292,16 @@ MOEBIUS_ALWAYS_INLINE float swigluoai(float g, float u, float alpha = 1.702f, fl
   return (gate * sigmoid_factor_f32(alpha * gate)) * up;
 }
 
-// min(silu(g), limit) * clamp(u, -limit, limit)
+// Returns min(silu(g), limit) * clamp(u, -limit, limit).
 MOEBIUS_ALWAYS_INLINE float swiglustep(float g, float u, float limit = 7.0f) {
   return min_f32(silu_f32(g), limit) * clamp_f32(u, -limit, limit);
 }
 
-// ((b * tanh(g / b)) * sigmoid(g)) * u
+// Returns ((b * tanh(g / b)) * sigmoid(g)) * u.
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b) {
   return (cap_f32(g, b) * sigmoid_f32(g)) * u;
 }
-// Gated activation like situ() above, with the up value replaced by lb * tanh(u / lb).
+// Returns situ(g, lb * tanh(u / lb), b).
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b, float lb) {
   return situ(g, cap_f32(u, lb), b);
 }

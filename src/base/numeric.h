@@ -16,7 +16,7 @@
 #define MOEBIUS_ALWAYS_INLINE [[gnu::always_inline]] inline
 #endif
 
-// Placed before a loop with independent iterations: g++ vectorises it without overlap checks; equal
+// Stands before a loop with independent iterations: g++ vectorises it without overlap checks; equal
 // input and output pointers are allowed. clang needs no such mark, and would warn where it cannot
 // vectorise.
 #if defined(__clang__)
@@ -47,7 +47,7 @@ MOEBIUS_ALWAYS_INLINE constexpr float abs_f32(float x) {
   return f32_from_bits(f32_bits(x) & 0x7FFFFFFFu);
 }
 
-// min, max and clamp of a value against finite bounds. A NaN value stays NaN.
+// Return the minimum, maximum and clamp of a value against finite bounds. A NaN value stays NaN.
 MOEBIUS_ALWAYS_INLINE constexpr float min_f32(float x, float hi) {
   return select_f32(x > hi, hi, x);
 }
@@ -127,7 +127,7 @@ MOEBIUS_ALWAYS_INLINE constexpr uint16_t f32_to_f16(float x) {
 
 // ---- fp8 ----
 
-// e4m3fn: bias 7, largest 448 (0x7E), no infinity, NaN 0x7F and 0xFF.
+// Decodes e4m3fn: bias 7, largest 448 (0x7E), no infinity, NaN 0x7F and 0xFF.
 MOEBIUS_ALWAYS_INLINE constexpr float e4m3_to_f32(uint8_t c) {
   const uint32_t m = c & 0x7Fu;
   const uint32_t sign = (static_cast<uint32_t>(c) & 0x80u) << 24;
@@ -144,12 +144,12 @@ MOEBIUS_ALWAYS_INLINE constexpr uint8_t f32_to_e4m3(float x) {
   return static_cast<uint8_t>(((u >> 24) & 0x80u) | select_bits(a > 0x7F800000u, 0x7Fu, finite));
 }
 
-// e5m2: the upper half of an f16: bias 15, infinity 0x7C, largest 57344.
+// Decodes e5m2, the upper half of an f16: bias 15, infinity 0x7C, largest 57344.
 MOEBIUS_ALWAYS_INLINE constexpr float e5m2_to_f32(uint8_t c) {
   return f16_to_f32(static_cast<uint16_t>(static_cast<uint32_t>(c) << 8));
 }
 
-// The fnuz forms of e4m3 and e5m2: 0x80 is the only NaN, there is no -0 and no infinity.
+// Decode the fnuz forms of e4m3 and e5m2: 0x80 is the only NaN, there is no -0 and no infinity.
 MOEBIUS_ALWAYS_INLINE constexpr float e4m3fnuz_to_f32(uint8_t c) {
   const uint32_t sign = (static_cast<uint32_t>(c) & 0x80u) << 24;
   const uint32_t finite = numeric_detail::decode_magnitude<3, 8>(c & 0x7Fu);
@@ -224,8 +224,8 @@ MOEBIUS_ALWAYS_INLINE float rne(float x) {
   return __builtin_rintf(x);  // one instruction on these targets; elsewhere it would be a call
 #else
   const uint32_t a = f32_bits(x) & 0x7FFFFFFFu;
-  const float rounded =
-      (f32_from_bits(a) + 8388608.0f) - 8388608.0f;  // 2^23: the addition drops the fraction
+  // 2^23: the addition drops the fraction.
+  const float rounded = (f32_from_bits(a) + 8388608.0f) - 8388608.0f;
   const uint32_t sign = f32_bits(x) & 0x80000000u;
   return f32_from_bits(select_bits(a < 0x4B000000u, f32_bits(rounded) | sign, f32_bits(x)));
 #endif
@@ -241,8 +241,8 @@ MOEBIUS_ALWAYS_INLINE float round_away(float x) {
 // Returns the nearest integer, ties to even. Out of range saturates, NaN gives 0.
 MOEBIUS_ALWAYS_INLINE int32_t rne_int(float x) {
   const float number = select_f32(x == x, x, 0.0f);
-  const float inside =
-      clamp_f32(number, -2147483648.0f, 2147483520.0f);  // the largest f32 below 2^31
+  // The largest f32 below 2^31.
+  const float inside = clamp_f32(number, -2147483648.0f, 2147483520.0f);
   const auto r = static_cast<uint32_t>(static_cast<int32_t>(rne(inside)));
   return static_cast<int32_t>(select_bits(number >= 2147483648.0f, 0x7FFFFFFFu, r));
 }

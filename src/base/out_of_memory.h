@@ -17,7 +17,7 @@ inline bool is_out_of_memory(const std::exception& e) noexcept {
   return error != nullptr && error->place().kind == "memory";
 }
 
-// Returns e.what(), or "out of memory" if there is no memory for it.
+// Returns e.what(), or "out of memory" if there is no memory for a copy of it.
 inline std::string words_of(const std::exception& e) noexcept {
   try {
     if (dynamic_cast<const std::bad_alloc*>(&e) == nullptr) return e.what();

@@ -16,7 +16,8 @@ class SplitMix64 {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
+  // Returns a number in [0, 1).
+  constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   // Returns a number in [0, n), as the high half of a product: no division, equally good for every
   // n.
   constexpr size_t below(size_t n) {

@@ -12,7 +12,7 @@ namespace moebius {
 class Sha256 {
  public:
   void add(std::span<const uint8_t> bytes);
-  std::string hex();  // digest of all added bytes; nothing may be added afterwards
+  std::string hex();  // returns the digest of all added bytes; nothing may be added afterwards
 
  private:
   void take_block(const uint8_t* block);

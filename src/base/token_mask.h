@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The set of tokens that may come next in an answer: a short list, or one bit per token of the
-// vocabulary.
+// Holds the set of tokens that may come next in an answer: as a short list, or as one bit per token
+// of the vocabulary.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace moebius {
 
 struct TokenMask {
   bool listed = true;
-  std::vector<int32_t> ids;    // if listed: ascending
-  std::vector<uint64_t> bits;  // else: bit t % 64 of word t / 64 for token t
+  std::vector<int32_t> ids;    // the tokens in ascending order, if the set is a list
+  std::vector<uint64_t> bits;  // else bit t % 64 of word t / 64 for token t
   size_t count = 0;            // number of tokens in the set
 
   bool has(int32_t token) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 validation (no overlong forms, no surrogates, nothing above U+10FFFF).
+// Validates UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
 #pragma once
 #include <cstddef>
 #include <cstdint>

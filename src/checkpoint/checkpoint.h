@@ -17,7 +17,7 @@
 
 namespace moebius {
 
-// The MoE block of one layer with its modules: a MoeLayer is built from it.
+// Names the modules and parameters of the MoE block of one layer, from which a MoeLayer is built.
 struct MoeBlock {
   std::string name;  // "model.layers.0.mlp"
   int layer = 0;
@@ -29,13 +29,13 @@ struct MoeBlock {
   std::vector<float> correction_bias;  // e_score_correction_bias; empty: none
   std::array<const Module*, 3> shared{nullptr, nullptr, nullptr};
   const Module* shared_gate = nullptr;
-  // Shared expert that lies on the layer, outside the block: the model adds its output, not the
-  // block.
+  // Gate, up and down of a shared expert that belongs to the layer, not to the block: the model
+  // adds its output.
   std::array<const Module*, 3> layer_shared{nullptr, nullptr, nullptr};
   std::vector<float> per_expert_scale;  // [experts] (Gemma-4); empty: none
-  float router_scale = 1;  // factor of all weights, in addition to the config's (Inkling)
-  std::string
-      routing_reason;  // not empty: why the block cannot route; its experts can still be run
+  float router_scale = 1;  // factor of all router weights, besides the config's own (Inkling)
+  // Not empty: why the block cannot route; its experts can still be run.
+  std::string routing_reason;
   std::string experts_reason;  // not empty: why the experts cannot be run
 };
 
@@ -55,12 +55,12 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return *quant_; }
   const TensorStore& store() const { return *store_; }
-  // Keeps the files open for callers that read after the checkpoint is gone.
+  // Returns the tensors, for callers that read files after the checkpoint is gone.
   std::shared_ptr<const TensorStore> shared_store() const { return store_; }
   const std::vector<Module>& modules() const { return modules_; }
   const Json& generation_config() const {
     return generation_;
-  }  // contents of generation_config.json; null if there is none
+  }  // returns the contents of generation_config.json; null if there is none
   const Module* find_module(std::string_view name) const;
   const std::vector<MoeBlock>& moe_blocks() const { return moe_blocks_; }
   // Returns the block named "...mlp" or "...block_sparse_moe", also by "....experts"; null if there
@@ -76,11 +76,11 @@ class Checkpoint {
   // if the folder has none, or one with unknown names.
   Checkpoint open_predictor() const;
   bool has_predictor() const;
-  // Returns the same model with the matrices of some modules read from other safetensors files;
-  // biases stay where they are. Throws Error.
+  // Returns the same model, with the matrices of some modules read from other safetensors files;
+  // biases stay where they are. Throws Error if a tensor is missing or does not fit.
   Checkpoint with_matrices(std::span<const StoredElsewhere> modules,
                            std::span<const std::string> paths) const;
-  // Throws Error that names the first unsupported module and the field that prevents it.
+  // Throws Error if a module is not supported; names the first one and the field that prevents it.
   void require_supported() const;
 
  private:

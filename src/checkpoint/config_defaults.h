@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of fields that config.json leaves out: the defaults of transformers' configuration
-// classes.
+// Supplies values of fields that config.json leaves out: the defaults of transformers'
+// configuration classes.
 #pragma once
 #include <string_view>
 

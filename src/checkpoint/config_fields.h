@@ -21,7 +21,7 @@ class ConfigFields {
       : object_(object), path_(std::move(path)), where_(std::move(where)) {}
 
   using Names = std::initializer_list<std::string_view>;
-  // Returns null members, too.
+  // Returns a member, also one that is null; a null pointer if there is none.
   const Json* find(std::string_view name) const { return object_.find(name); }
   bool has(Names names) const { return get(names).second != nullptr; }
   // The readers below return the member under the first name of `names` that is present, and throw
@@ -29,11 +29,11 @@ class ConfigFields {
   std::optional<int64_t> integer(Names names, int64_t low, int64_t high) const;
   int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
   int64_t require(Names names, int64_t low, int64_t high) const;
-  std::optional<double> number(Names names) const;  // must be finite
+  std::optional<double> number(Names names) const;  // throws Error also if the number is not finite
   std::optional<bool> boolean(Names names) const;   // null counts as false, as in Python
   std::optional<std::string> string(Names names) const;
-  std::vector<int64_t> integers(Names names, int64_t low,
-                                int64_t high) const;  // an array; empty if absent
+  // Reads an array; returns an empty one if the member is absent.
+  std::vector<int64_t> integers(Names names, int64_t low, int64_t high) const;
   std::vector<std::string> strings(Names names) const;
   const std::string& path() const { return path_; }
   std::string label(std::string_view name) const;  // "config.json: text_config.hidden_size"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load balancing for expert parallelism: decides which busy experts get copies and which rank holds
-// each copy. A physical expert is one copy of a logical expert. Pure functions of counts and loads;
-// ties always go to the lower index, so every rank computes the same plan.
+// Balances the load of expert parallelism: decides which busy experts get copies and which rank
+// holds each copy. A physical expert is one copy of a logical expert. Pure functions of counts and
+// loads; ties always go to the lower index, so every rank computes the same plan.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,8 +13,8 @@ namespace moebius {
 
 struct EplbSettings {
   uint64_t logical = 0, redundant = 0;  // physical experts = logical + redundant
-  uint64_t ranks = 1, groups = 1,
-           nodes = 1;  // expert groups and machines, for the hierarchical plan
+  // Number of expert groups and of machines, for the hierarchical plan.
+  uint64_t ranks = 1, groups = 1, nodes = 1;
 };
 // Throws Error that names the numbers which do not fit (one rank, indivisible counts).
 void check_eplb(const EplbSettings& settings);
@@ -26,14 +26,14 @@ std::vector<uint32_t> initial_physical_map(uint64_t logical, uint64_t redundant)
 std::vector<std::vector<uint32_t>> logical_to_physical(std::span<const uint32_t> physical_map,
                                                        uint64_t logical);
 
-// Assigns copies to experts: the expert with the largest load per copy gets the next one. Returns
-// [physical] logical experts.
+// Decides how many copies each expert gets: each further copy goes to the expert with the largest
+// load per copy. Returns the logical expert of each copy, [physical].
 std::vector<uint32_t> replicate_experts(std::span<const double> load, uint64_t physical);
 // Distributes items over bins with equal numbers of items: by descending weight, each into the
 // lightest bin with room. Returns [items] the bin of each.
 std::vector<uint32_t> pack_balanced(std::span<const double> weight, uint64_t bins);
-// Returns the new plan, [physical] logical experts; rank r holds the r-th slice. Hierarchical if
-// groups, nodes and ranks divide each other.
+// Returns a new plan for these loads: the logical expert of each copy, [physical]; rank r holds the
+// r-th of equal parts. Hierarchical if groups, nodes and ranks divide each other.
 std::vector<uint32_t> rebalance(std::span<const double> load, const EplbSettings& settings);
 // Reorders the slots within each rank of the plan `after` so that experts which stay on a rank keep
 // their slot.

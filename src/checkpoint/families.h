@@ -11,7 +11,7 @@
 namespace moebius {
 
 enum class RoutingRule : uint8_t {
-  kNone,              // dense model
+  kNone,              // no experts: a dense model
   kSoftmax,           // softmax over all, top k, renormalized when norm_topk_prob (absent: false)
   kSoftmaxDefaultOn,  // as kSoftmax, norm_topk_prob absent: true
   kSoftmaxAlways,     // as kSoftmax, always renormalized
@@ -29,12 +29,12 @@ enum class RoutingRule : uint8_t {
   kSqrtSoftplus,   // square root of softplus + correction bias, renormalized, scaled (DeepSeek-V4)
   kSoftmaxOverTopk,  // softmax over the selected logits
   kLlama4,           // sigmoid of the selected logits, weight on the expert's input
-  kSparseMixer,      // Phi-MoE
+  kSparseMixer,      // the sampling of Phi-MoE
   kGemma4,           // softmax, renormalized, times a scale per expert
   kGuess,            // unknown family: decided by the fields that the config has
 };
 
-// The function that experts compute between their two products.
+// Selects the function that experts compute between their two products.
 enum class ActivationRule : uint8_t {
   kConfig,           // the function that config.json names
   kOai,              // gate * sigmoid(alpha * gate) * (up + 1), both clamped
@@ -45,10 +45,10 @@ enum class ActivationRule : uint8_t {
 
 enum class LayerRule : uint8_t { kAll, kSparseStep, kFirstDense, kInterleave, kFlag, kInterval };
 enum class SharedRule : uint8_t { kNone, kGatedWidth, kCount, kSameWidth };
-// Order of the gate and up rows in a fused tensor.
+// Selects the order of gate and up rows in a fused tensor.
 enum class FusedOrder : uint8_t { kHalves, kInterleaved };
 
-// One family. Lists are words separated by spaces. In `layer` a word that ends in '!' names a
+// One model family. Lists are words separated by spaces. In `layer` a word that ends in '!' names a
 // module which every layer must have.
 struct Family {
   std::string_view key{};  // name in messages
@@ -61,8 +61,8 @@ struct Family {
   std::string_view router{};      // names of the router inside the block
   std::string_view parameters{};  // further parameters of the block (correction bias and the like)
   std::string_view shared_names{};  // names of the shared expert inside the block
-  std::string_view
-      top{};  // modules and parameters outside the layers, besides embedding, norm and lm_head
+  // Modules and parameters outside the layers, besides embedding, norm and lm_head.
+  std::string_view top{};
   bool router_transposed = false;  // true: stored as [in, experts]
   // true: the block has as many image experts, which text does not use (ERNIE-4.5-VL)
   bool image_experts = false;
@@ -70,8 +70,8 @@ struct Family {
   // true: experts belong to the layer itself, not to a block in it (Gemma-4)
   bool block_is_layer = false;
   bool fused_transposed = false;  // true: dense fused tensors are [E, in, out]
-  bool routed_shared =
-      false;  // true: the router weighs the shared experts as well, after the routed ones (Inkling)
+  // true: the router weighs the shared experts as well, after the routed ones (Inkling).
+  bool routed_shared = false;
   // true: experts are row ranges of matrices [E * width, hidden] (DBRX)
   bool stacked_experts = false;
   FusedOrder fused_order = FusedOrder::kHalves;
@@ -79,11 +79,12 @@ struct Family {
   ActivationRule activation = ActivationRule::kConfig;
   bool gated = true;               // true: experts have a gate
   bool correction_counts = false;  // true: transformers counts the correction bias as a parameter
-  int top_k = 0;                   // used if no field of the config gives it
-  bool router_bias_corrects = false;   // true: the router's stored bias is the correction bias
-  float renormalize_epsilon = 1e-20f;  // kSigmoidBias
-  bool whole_qk_norm = false;          // true: q_norm and k_norm span all heads, not one
-  bool strict_shapes = true;  // true: attention shapes follow heads and head_dim of the config
+  int top_k = 0;                   // number of experts per token if no field of the config gives it
+  bool router_bias_corrects = false;  // true: the router's stored bias is the correction bias
+  // Added to the sum that weights are divided by, for kSigmoidBias.
+  float renormalize_epsilon = 1e-20f;
+  bool whole_qk_norm = false;  // true: q_norm and k_norm span all heads, not one
+  bool strict_shapes = true;   // true: attention shapes follow heads and head_dim of the config
   // true: only the MoE blocks of the family are known. Other modules are listed and none is
   // required; the tensors tell which layers have experts and how many are shared.
   bool open = false;
@@ -96,7 +97,8 @@ struct Family {
 inline bool lenient(const Family* family) { return family == nullptr || family->open; }
 
 std::span<const Family> families();
-std::span<const Family> open_families();  // in families_open.cpp; families() contains them, too
+// Defined in families_open.cpp; families() contains them, too.
+std::span<const Family> open_families();
 // Finds a family by architecture, then by model_type; null if unknown.
 const Family* find_family(std::string_view architecture, std::string_view model_type);
 const Family* family_by_key(std::string_view key);
@@ -118,7 +120,7 @@ void for_each_word(std::string_view list, F&& f) {
   }
 }
 
-// Spellings that all families may use.
+// Names of modules that all families may use.
 inline constexpr std::string_view kBlockNames = "mlp block_sparse_moe feed_forward moe";
 inline constexpr std::string_view kGateNames = "gate_proj w1 linear_gate";
 inline constexpr std::string_view kUpNames = "up_proj w3 v1 fc1 wi";
@@ -126,7 +128,7 @@ inline constexpr std::string_view kDownNames = "down_proj w2 fc2 wo output_linea
 inline constexpr std::string_view kGateUpNames =
     "gate_up_proj gate_up w13 w13_weight input_linear fc1";
 inline constexpr std::string_view kFusedDownNames = "down_proj w2 w2_weight output_linear fc2";
-// Spellings of unknown families, and of families of which only the blocks are known.
+// Names of modules that unknown families may use, and families of which only the blocks are known.
 inline constexpr std::string_view kOpenBlockNames =
     "mlp block_sparse_moe feed_forward moe ffn mixer";
 inline constexpr std::string_view kOpenRouters =

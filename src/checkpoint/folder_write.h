@@ -10,8 +10,8 @@
 
 namespace moebius {
 
-// A file of known size that is being written. An existing file of that name is replaced, unless
-// `keep` continues it.
+// Writes a file of known size. An existing file of that name is replaced, unless `keep` continues
+// it.
 class OutputFile {
  public:
   OutputFile(const std::string& path, uint64_t size, bool keep = false);
@@ -27,16 +27,18 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// Replaces the file atomically.
+// Writes `text` to a file, which is replaced atomically: readers see the old or the new one.
 void write_text_file(const std::string& path, std::string_view text);
-// Returns when the copy is on the disk.
+// Copies a file and returns when the copy is on the disk.
 void copy_file_bytes(const std::string& from, const std::string& to);
 void make_folder(const std::string& path);
 void sync_folder(const std::string& path);  // returns when the names in the folder are on the disk
 void rename_path(const std::string& from, const std::string& to);
-uint64_t free_bytes(const std::string& path);  // of the disk that holds the folder
+// Returns the free bytes of the disk that holds the folder.
+uint64_t free_bytes(const std::string& path);
 
-std::string hash_of_file(const std::string& path);  // checksum of the contents, in hexadecimal
+// Returns a checksum of the file's contents, in hexadecimal.
+std::string hash_of_file(const std::string& path);
 
 // Returns `text`, a JSON object, with the top-level member `key` replaced by `value`, or with the
 // member appended; nothing else changes.

@@ -9,7 +9,7 @@ namespace moebius {
 // Returns true for tensors of GPTQ and AWQ, which store outputs as columns (AWQ's gemv: as rows of
 // words).
 bool is_turned(const ModuleTensors& tensors);
-// Returns the number of outputs of a matrix as its tensors tell it, or 0 if they do not.
+// Returns the number of outputs that the tensors of a matrix imply, or 0 if they imply none.
 // `expected`: 0 if unknown.
 uint64_t outputs_of(const ModuleTensors& tensors, uint64_t expected);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts of config.json, whatever spelling the exporter used (transformers 4 and 5, multimodal
-// wrappers). Sizes are range-checked.
+// Holds the facts of config.json that the program uses, whatever spelling the exporter used
+// (transformers 4 and 5, multimodal wrappers). Sizes are range-checked.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,11 +22,12 @@ struct Stated {
 inline constexpr std::string_view kLayouts[] = {"halves", "interleaved", "halves-transposed",
                                                 "interleaved-transposed"};
 
-// Prefixes of the tensors of a layer that predicts further tokens.
+// Prefixes of the tensors of the layer that predicts the token after the next.
 struct PredictorNames {
-  // Prefix of all its tensors: "mtp.", "model.layers.61."; empty: this is the model itself
+  // Prefix of all tensors of the predictor: "mtp.", "model.layers.61."; empty: this config is the
+  // main model's.
   std::string stem;
-  std::string layer;  // of its decoder layer: "mtp.layers.0."
+  std::string layer;  // prefix of its decoder layer: "mtp.layers.0."
 };
 
 struct ModelConfig {
@@ -34,27 +35,27 @@ struct ModelConfig {
   std::string model_type;    // "qwen3_moe"
   std::string family;        // key in the registry; "" if unknown
   std::string dtype;         // "bfloat16", ...
-  int64_t layers = 0, hidden = 0, intermediate = 0,
-          vocab = 0;        // intermediate: width of dense MLP layers
-  int64_t wide_layers = 0;  // number of last layers whose dense MLPs are twice as wide (Gemma-4)
+  // intermediate: width of dense MLP layers.
+  int64_t layers = 0, hidden = 0, intermediate = 0, vocab = 0;
+  int64_t wide_layers = 0;  // the last so many layers have dense MLPs of twice the width (Gemma-4)
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t experts = 0, top_k = 0, moe_intermediate = 0, shared_experts = 0, shared_intermediate = 0;
   int64_t max_positions = 0;
-  bool tie_embeddings = false,
-       tie_stated = false;  // tie_stated: the file says so, it is not our default
+  // tie_stated: true: the file states tie_word_embeddings; false: it is a default.
+  bool tie_embeddings = false, tie_stated = false;
   // Multi-head latent attention (DeepSeek); 0: the model has none.
   int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0,
           v_head_dim = 0;
   std::vector<bool> moe_layer;  // [layers] true: the layer has experts
-  std::vector<std::string>
-      layer_types;  // [layers] the config's own words ("full_attention", "mamba", ...); empty: none
-  std::string experts_reason;  // not empty: what is unknown about the function of the experts
+  // [layers] the config's own words ("full_attention", "mamba", ...); empty: none.
+  std::vector<std::string> layer_types;
+  std::string experts_reason;  // not empty: why the function of the experts is unknown
   // [layers] (Step) bounds of the clamp after the activation in routed experts and in other MLPs,
   // 0: none; empty: the family has none
   std::vector<float> routed_limits, other_limits;
-  std::optional<ActivationSpec>
-      other_activation;  // of dense MLPs and shared experts, if it differs
-  MoeSpec moe;           // facts common to all MoE layers; experts == 0 in a dense model
+  // Activation of dense MLPs and shared experts, if it differs.
+  std::optional<ActivationSpec> other_activation;
+  MoeSpec moe;  // facts common to all MoE layers; experts == 0 in a dense model
   // The whole config.json; architectures read more fields from it (rope, norms, multipliers).
   Json raw;
   Json text;  // the object with the text model's fields: raw, or raw.text_config

@@ -32,7 +32,8 @@ std::string_view name_of(ModuleKind kind);
 // One module of the model: a weight matrix with its companion tensors, or a small parameter (norm,
 // sinks, correction bias).
 struct Module {
-  // Dotted, as in the file; experts of fused tensors are named as if stored one by one.
+  // Name with dots, as in the file; experts of fused tensors are named as if they were stored one
+  // by one.
   std::string name;
   ModuleKind kind = ModuleKind::kOther;
   int layer = -1, expert = -1;  // -1: not part of a layer / not an expert
@@ -43,7 +44,7 @@ struct Module {
   MatrixPlan plan;  // without a matrix (kNorm, kOther): tensors, N = elements, K = 1
   bool supported = true;
   std::string reason;  // why the module is not supported
-  uint64_t bytes = 0;  // in the file, all roles together
+  uint64_t bytes = 0;  // bytes in the file, all tensors together
 
   // true: weights are read into memory at load
   bool loaded() const { return !tower && kind != ModuleKind::kTable; }
@@ -52,28 +53,28 @@ bool has_matrix(const Module& module);
 
 struct UnusedTensor {
   std::string name, reason;
-  uint64_t bytes = 0;       // in the file, for a whole tensor
+  uint64_t bytes = 0;       // bytes in the file, if a whole tensor is unused
   bool prediction = false;  // true: belongs to a head that predicts tokens after the next
 };
 
 struct MappedModule {
   Module module;  // scheme and plan are not decided yet; plan.tensors is complete
   Part part = Part::kUnknown;
-  std::string path;   // within the layer or block: "self_attn.q_proj", "gate"
+  std::string path;   // name within the layer or block: "self_attn.q_proj", "gate"
   std::string block;  // full name of its MLP or MoE block; empty: none
   // Name of the module in the file if it differs (halves of a fused matrix).
   std::string stored_name;
-  uint64_t N = 0, K = 0;  // as the architecture implies; 0: unknown. Vectors: N only
+  uint64_t N = 0, K = 0;  // shape that the architecture implies; 0: unknown. Vectors have N only.
 };
 
-// The weight_shape tensor of several fused matrices, to be compared with rows x cols when it is
-// read.
+// The weight_shape tensor that several fused matrices share, which is compared with rows x cols
+// when it is read.
 struct FusedShape {
   const TensorInfo* tensor;
   uint64_t experts, rows, cols;
 };
 
-// Returns "model-00001.safetensors: name" for messages.
+// Returns a tensor's file and name for messages: "model-00001.safetensors: name".
 using TensorLabel = std::function<std::string(const TensorInfo&)>;
 
 struct ModuleMap {
@@ -82,7 +83,7 @@ struct ModuleMap {
   std::vector<UnusedTensor> unused;
   std::vector<FusedShape> fused_shapes;
   std::vector<std::string> warnings;
-  // Tensors of the file under another shape; modules refer to them.
+  // Copies of TensorInfo with another shape than the file states; modules refer to them.
   std::shared_ptr<std::deque<TensorInfo>> reshaped = std::make_shared<std::deque<TensorInfo>>();
 };
 
@@ -93,7 +94,7 @@ ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& co
                       const std::string& folder, TensorLabel where,
                       std::span<const RoleAlias> aliases = {}, bool cache_scales = false);
 
-// Dimensions that the architecture implies for a module: {N, K}, {N, 0} for vectors, zeros if
+// The dimensions that the architecture implies for a module: {N, K}; {N, 0} for vectors; zeros if
 // unknown.
 struct ExpectedShape {
   uint64_t N = 0, K = 0;
@@ -101,14 +102,14 @@ struct ExpectedShape {
 ExpectedShape expected_shape(const ModelConfig& config, const Family* family, Part part,
                              std::string_view path, Projection projection, int layer = -1);
 
-// All experts of a block in one tensor per stem: collected by map_modules, turned into modules by
-// expand_fused.
+// The tensors of a block whose experts are fused: one tensor per stem holds all experts.
+// map_modules collects them, expand_fused turns them into modules.
 struct FusedTensors {
   std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
   int layer = -1;
   bool gate_up = false;
   uint64_t first = 0;                         // number of the first expert in the tensors
-  Projection projection = Projection::kDown;  // if not gate_up
+  Projection projection = Projection::kDown;  // which projection they are, unless gate_up
   std::array<const TensorInfo*, static_cast<size_t>(Role::kCount)> by_role{};
   const TensorInfo* operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
 };

@@ -13,8 +13,8 @@ namespace moebius {
 // Collects warnings and prints equal ones of many modules as one line with the number of modules.
 class RepeatedWarnings {
  public:
-  void add(const std::string& module,
-           const std::string& text);  // digits between dots of `module` are replaced by '*'
+  // Adds a warning; digits between dots of `module` are replaced by '*'
+  void add(const std::string& module, const std::string& text);
   void append_to(std::vector<std::string>& warnings) const;
 
  private:
@@ -31,12 +31,13 @@ bool stores_quantized(const ModuleTensors& tensors);
 // Sets decision, plan, supported, reason and bytes of a module with a matrix.
 void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const TensorStore& store,
                      std::vector<UnusedTensor>& unused, RepeatedWarnings& warnings);
-// Sets the same fields of a vector or parameter.
+// Sets plan, supported, reason and bytes of a vector or another parameter.
 void plan_vector(Module& module);
 
-// "model.layers.3.mlp.experts.17.up_proj" -> "model.layers.*.mlp.experts.*.up_proj"
+// Replaces indices by stars: returns "model.layers.*.mlp.experts.*.up_proj" for
+// "model.layers.3.mlp.experts.17.up_proj".
 std::string collapse_indices(std::string_view name);
-// Returns the bytes of the referenced piece.
+// Returns the bytes that the referenced piece takes in the file.
 uint64_t bytes_of(const TensorRef& ref);
 
 }  // namespace moebius

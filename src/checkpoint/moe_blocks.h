@@ -17,9 +17,9 @@ void check_experts_present(const ModuleMap& map, const ModelConfig& config,
 
 struct BlockInputs {
   const std::string& folder;
-  ModelConfig& config;                 // receives routing fields that only the tensors tell
-  const std::vector<Module>& modules;  // at their final addresses, because blocks point at them
-  const std::vector<Part>& parts;      // [modules] the part of each
+  ModelConfig& config;                 // receives facts about routing that only the tensors tell
+  const std::vector<Module>& modules;  // must not move afterwards, because blocks point at them
+  const std::vector<Part>& parts;      // [modules] what part of the block each module is
   const std::vector<std::string>& paths;
   const std::vector<std::string>& blocks;
   const TensorStore& store;

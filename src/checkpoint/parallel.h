@@ -23,8 +23,9 @@ enum class Cut : uint8_t { kWhole, kOutputs, kInputs };
 // up, or kOutputs, so that their input rows are gathered first.
 Cut cut_of(const Module& module, Cut second = Cut::kInputs);
 
-// Attention heads of a rank: whole groups of query heads with one key-value head. With fewer
-// key-value heads than ranks: some of a group's query heads, and the key-value head is repeated.
+// The attention heads of a rank: whole groups of query heads with one key-value head. With fewer
+// key-value heads than ranks, ranks share a group: each has some of its query heads, and the
+// key-value head is repeated.
 struct HeadCut {
   Range heads, kv_heads;  // heads that this rank computes
   Range given;  // the part of `heads` whose results this rank sends to others; may be empty
@@ -38,7 +39,8 @@ HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t ran
 std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first_bytes,
                                  const std::vector<bool>& may_begin, uint64_t stages);
 
-// A piece of one stored tensor, in stored units (bytes, words, groups). dim < 0: the whole tensor.
+// A piece of one stored tensor, along dimension `dim`, in stored units (bytes, words, groups). dim
+// < 0: the whole tensor.
 struct TensorSlice {
   int dim = -1;
   uint64_t begin = 0, count = 0;
@@ -53,7 +55,7 @@ TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, ui
 enum class Placement : uint8_t { kLinear, kRoundRobin };
 // Returns the number of experts on rank `rank` of `ep`: the first E mod ep ranks have one more.
 uint64_t expert_count(uint64_t E, uint64_t ep, uint64_t rank);
-// Returns [E] the local slot of each expert on this rank, or -1.
+// Returns the index on this rank of each expert, [E]; -1: the expert is on another rank.
 std::vector<int32_t> expert_map(uint64_t E, uint64_t ep, uint64_t rank, Placement placement);
 // Convert between expert ids and positions in the concatenation of the ranks' lists, for
 // round-robin placement.
@@ -61,7 +63,7 @@ uint64_t round_robin_physical(uint64_t id, uint64_t E, uint64_t ep);
 uint64_t round_robin_expert(uint64_t physical, uint64_t E, uint64_t ep);
 
 struct RankSize {
-  uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts: per MoE layer
+  uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts: number of experts per MoE layer
   uint64_t bytes = 0, params = 0, kv_per_1k_tokens = 0;
 };
 // Returns one entry per (ep_rank, tp_rank). Attention, dense and shared MLPs, embedding and lm_head

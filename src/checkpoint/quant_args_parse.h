@@ -14,8 +14,8 @@ namespace moebius {
 
 enum class ArgsRole : uint8_t { kWeights, kInput, kOutput, kKvCache };
 
-// Returns the parsed object; accepts deprecated spellings. Throws Error that names the field and a
-// value which the format does not allow.
+// Returns the parsed object; accepts deprecated spellings. Throws Error that names the field and
+// the value which the format does not allow.
 QuantArgs parse_quant_args(const Json& value, const std::string& path, ArgsRole role,
                            QuantFieldsContext& context);
 

@@ -29,11 +29,12 @@ struct ConfigGroup {
 
 struct SchemeDecision {
   Scheme scheme;  // dense if nothing matched or the module is ignored
-  std::string
-      rule;  // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
+  // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
+  std::string rule;
   bool matched = false;
   bool ignored = false;
-  // Not empty if compressed-tensors' and vLLM's orders disagree; equal for all modules concerned.
+  // A warning for the user if compressed-tensors' and vLLM's orders of matching disagree, equal for
+  // all modules concerned; else empty.
   std::string warning;
 };
 
@@ -56,17 +57,18 @@ class QuantConfig {
 
   bool is_quantized() const;
   std::string_view method() const;  // "compressed-tensors", "fp8", ...; "" if dense
-  // The method's names for a module's tensors, and its rules from tensors to a scheme; without
-  // rules, groups() decide by name.
+  // Return the method's names for a module's tensors, and its rules from tensors to a scheme;
+  // without rules, groups() decide by name.
   std::span<const RoleAlias> aliases() const;
   const MethodRules* rules() const;
   const std::string& version() const;
   const std::vector<ConfigGroup>& groups() const;
   const std::vector<std::string>& ignore() const;
   const std::optional<QuantArgs>& kv_cache() const;
-  const std::vector<std::pair<std::string, Json>>& unknown_fields() const;  // path and value
-  // Returns the scheme by name. class_name: class of the module in transformers, "Linear",
-  // "Embedding", ...
+  // Returns path and value of each unknown field.
+  const std::vector<std::pair<std::string, Json>>& unknown_fields() const;
+  // Returns the scheme that the groups give a module by its name. class_name: class of the module
+  // in transformers, "Linear", "Embedding", ...
   SchemeDecision decide(std::string_view module, std::string_view class_name) const;
   // Returns the scheme in vLLM's order, for a module whose tensors are quantized although decide()
   // says dense: classes are not ignore entries, a class may be part of a longer one, and the module

@@ -17,12 +17,12 @@ class MethodRules;  // methods/method.h
 struct QuantMethod;
 
 struct QuantSection {
-  const QuantMethod* method = nullptr;  // null if there is no section
+  const QuantMethod* method = nullptr;  // the section's method; null: there is no section
   std::string version;
-  // Path of the section in config.json: "quantization_config", "text_config.quantization_config",
+  // Where the section is in config.json: "quantization_config", "text_config.quantization_config",
   // ...
   std::string path;
-  std::vector<ConfigGroup> groups;  // rules by name
+  std::vector<ConfigGroup> groups;  // rules that recognize modules by name
   // Rules of a method that recognizes modules by their tensors; null: groups are the rules.
   std::shared_ptr<const MethodRules> rules;
   // Modules that are not quantized (mxfp4: modules_to_not_convert).

@@ -16,11 +16,11 @@
 
 namespace moebius {
 
-// State shared by all objects of one config.
+// Collects what the readers of all objects of one config find.
 struct QuantFieldsContext {
   std::string file;  // name in messages
   std::vector<std::string>* warnings = nullptr;
-  std::vector<std::pair<std::string, Json>> unknown;  // path and value of unknown members
+  std::vector<std::pair<std::string, Json>> unknown;  // path and value of each unknown member
   std::set<std::string> warned;  // last components of the paths that were warned about
 
   void warn(std::string text) { warnings->push_back(file + ": " + std::move(text)); }
@@ -32,12 +32,14 @@ class QuantFields {
   QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
               std::initializer_list<std::string_view> known);
 
-  const Json* find(std::string_view key) const;  // null members count as absent
+  const Json* find(std::string_view key) const;  // returns a member; a null member counts as absent
   std::optional<std::string> text(std::string_view key) const;
-  std::optional<std::string> lower_text(std::string_view key) const;  // in ASCII lower case
+  // Returns a string in ASCII lower case.
+  std::optional<std::string> lower_text(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<int64_t> integer(std::string_view key) const;
-  std::vector<std::string> texts(std::string_view key) const;  // a list of strings, or one string
+  // Reads a list of strings, or one string.
+  std::vector<std::string> texts(std::string_view key) const;
 
   std::string path(std::string_view key) const {
     if (path_.empty()) return std::string(key);  // the section is a file of its own

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table of rows that stays in its files because it is larger than memory: consecutive tensors
-// with rows of the same width. Rows are read at positions; callers call check() before they use
-// what they read, because files may change.
+// Reads rows of a table that stays in its files because it is larger than memory: consecutive
+// tensors with rows of the same width. Callers call check() before they use what they read, because
+// files may change.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ class RowTable {
   size_t width() const { return width_; }
 
   void will_need(uint64_t row) const;
-  // Reads one row to out[width()]. Thread-safe. Throws Error.
+  // Reads one row to out[width()]. Thread-safe. Throws Error if the row cannot be read.
   void read(uint64_t row, float* out) const;
   // Throws Error if a file that holds one of these rows was changed.
   void check(std::span<const int64_t> rows) const;

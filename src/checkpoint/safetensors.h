@@ -20,15 +20,15 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<uint64_t> shape;
-  uint64_t offset = 0;  // of the tensor's first byte within the file
+  uint64_t offset = 0;  // offset of the tensor's first byte within the file
   uint64_t bytes = 0;
   uint32_t file = 0;  // index into TensorStore::files()
 };
-std::string describe(const TensorInfo& tensor);  // "I32[4096,512]"
+std::string describe(const TensorInfo& tensor);  // returns text such as "I32[4096,512]"
 // Returns the bytes that type and shape imply. Throws Error if that is not a whole number.
 uint64_t bytes_of_shape(const TensorInfo& tensor, const std::string& path);
 
-// A tensor in memory of the caller.
+// A tensor in memory of the caller, who keeps it alive while it is used.
 struct TensorData {
   std::string name;
   DType dtype;
@@ -39,36 +39,38 @@ struct TensorData {
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::string& path);  // throws Error
-  // Presents tensors in memory, which must outlive this, as a file; `name` replaces the path in
-  // messages.
+  // Returns an object that reads tensors in memory, which must outlive it, as if they were in a
+  // file; `name` replaces the path in messages.
   static SafetensorsFile of_memory(std::string name, std::span<const TensorData> tensors);
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
-  // For reading after the store is gone; null if tensors are in memory.
+  // Returns the open file, for reading after the store is gone; null if tensors are in memory.
   std::shared_ptr<const ReadFile> file() const { return file_; }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
+  // Tensors in the order of the file.
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
   void set_tensors(std::vector<TensorInfo> tensors) {
     tensors_ = std::move(tensors);
-  }  // replaces the list by a selection of it
+  }  // replaces the list of tensors by a selection of it
   // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or
   // cannot be read. Thread-safe.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
-  std::shared_ptr<const ReadFile> file_;  // null: in memory, TensorInfo::offset is an address
+  // The open file; null: tensors are in memory, and TensorInfo::offset is an address.
+  std::shared_ptr<const ReadFile> file_;
   std::string path_;
   uint64_t size_ = 0;
   std::vector<TensorInfo> tensors_;
 };
 
-// Limits below the format's own of 100,000,000 header bytes, so that a header cannot take much more
-// memory than its size.
+// Limits on a header, in addition to the format's own of 100,000,000 bytes, so that a header cannot
+// take much more memory than its size.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank = 64;
 
-// Parses the bytes of a header; `file_size` is the length of the whole file. Throws Error. The
-// fuzzer calls it.
+// Parses the bytes of a header; `file_size` is the length of the whole file. Throws Error for a
+// header that breaks a rule of the format. The fuzzer calls this function.
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size,
                                                  const std::string& path);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures about an opened folder: parameters, bytes, memory, and its modules, counting similar ones
-// together.
+// Computes figures about an opened folder: parameters, bytes, memory, and its modules, counting
+// similar ones together.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,20 +16,20 @@ struct ModuleGroup {
   std::string name;  // "model.layers.*.mlp.experts.*.gate_proj"
   const Module* sample = nullptr;
   std::string rule;  // the rule that decided the scheme; a short note if the members' rules differ
-  uint64_t count = 0, bytes = 0;  // bytes of all members
-  std::vector<int> layers;        // ascending, each once
+  uint64_t count = 0, bytes = 0;  // number of modules, and bytes of all of them
+  std::vector<int> layers;        // their layers, ascending, each once
   std::vector<const Module*> members{};
 };
 
-using ByteTable = std::vector<std::pair<std::string, uint64_t>>;  // largest first
+using ByteTable = std::vector<std::pair<std::string, uint64_t>>;  // names and bytes, largest first
 
 struct Summary {
-  uint64_t params_total = 0,
-           params_active = 0;  // counted as transformers does; active: used for one token
-  // total: all tensors of the folder; used: those of modules
+  // Counted as transformers does; active: used for one token.
+  uint64_t params_total = 0, params_active = 0;
+  // bytes_total: bytes of all tensors of the folder; bytes_used: of those that modules use.
   uint64_t bytes_total = 0, bytes_used = 0;
-  double bits_per_weight = 0;     // bytes_used over params_total, in bits
-  uint64_t kv_per_1k_tokens = 0;  // bytes for 1,000 tokens with a 16-bit cache
+  double bits_per_weight = 0;     // bits of bytes_used per parameter
+  uint64_t kv_per_1k_tokens = 0;  // bytes of a 16-bit cache for 1,000 tokens
   ByteTable by_scheme, by_part, by_role;
   std::vector<ModuleGroup> groups;
 };
@@ -48,11 +48,11 @@ uint64_t module_params(const Module& module, bool correction_counts = false);
 // Returns the bytes of a 16-bit KV cache for `tokens` tokens. Multi-head latent attention stores
 // latents; recurrent layers store nothing that grows.
 uint64_t kv_bytes(const ModelConfig& config, uint64_t tokens);
-// Returns "attention", "experts", "shared experts", "dense mlp", "router", "embedding", "lm_head",
-// "norm", "other" or "vision or audio".
+// Returns the part of the model that a module counts to: "attention", "experts", "shared experts",
+// "dense mlp", "router", "embedding", "lm_head", "norm", "other" or "vision or audio".
 std::string_view part_name(const Module& module);
-std::string scheme_name(
-    const Module& module);  // family of the scheme, or the stored type of a dense module
-std::string ranges(const std::vector<int>& numbers);  // "0-3,5"
+// Returns the family of its scheme, or the stored type of a dense module.
+std::string scheme_name(const Module& module);
+std::string ranges(const std::vector<int>& numbers);  // returns text such as "0-3,5"
 
 }  // namespace moebius

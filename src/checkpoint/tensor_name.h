@@ -20,7 +20,7 @@ struct RoleAlias;  // suffixes of a quantization method (methods/method.h)
 enum class Projection : uint8_t { kNone, kGate, kUp, kDown };
 
 enum class Part : uint8_t {
-  kUnknown,  // an error; `reason` says why
+  kUnknown,  // the tensor cannot be placed; `reason` says why
   kUnused,   // ignored on purpose; `reason` says why
   kEmbedding,
   kFinalNorm,
@@ -39,19 +39,19 @@ enum class Part : uint8_t {
 
 struct TensorName {
   Part part = Part::kUnknown;
-  // Full name of the module: a prefix of the tensor's name, or all of it for a parameter.
+  // Full name of the module: the beginning of the tensor's name, or all of it for a parameter.
   std::string_view module;
-  std::string_view
-      path;  // the module within its layer, or outside the layers: "self_attn.q_proj", "norm"
+  // The module within its layer, or outside the layers: "self_attn.q_proj", "norm"
+  std::string_view path;
   std::string_view block;  // full name of the MLP or MoE block, "model.layers.0.mlp"
   Role role = Role::kWeight;
   bool parameter = false;  // true: the tensor has no role suffix and is the module itself
   int layer = -1, expert = -1;
   Projection projection = Projection::kNone;
-  bool gate_up = false;  // true: gate and up rows together
-  // kUnused: the tensor belongs to a head that predicts tokens after the next
+  bool gate_up = false;  // true: the matrix holds gate and up rows
+  // for kUnused: true: the tensor belongs to a head that predicts tokens after the next
   bool prediction = false;
-  bool shared_stack = false;  // true: holds shared experts, after the routed ones
+  bool shared_stack = false;  // true: the tensor also holds shared experts, after the routed ones
   std::string reason;
 };
 

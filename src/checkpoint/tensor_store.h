@@ -38,7 +38,7 @@ class TensorStore {
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                  Links links = Links::kInside);
   static TensorStore open_file(const std::string& path);
-  // Presents tensors in memory, which must outlive the store.
+  // Returns a store of tensors in memory, which must outlive the store.
   static TensorStore from_memory(const std::string& name, std::span<const TensorData> tensors);
   // Returns a store with the same tensors that can also read `paths`; `tensors` receives the
   // tensors of those files.
@@ -46,19 +46,19 @@ class TensorStore {
                          std::vector<TensorInfo>& tensors) const;
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
-  // Throws Error that names the tensor if it is missing.
+  // Returns the tensor of this name. Throws Error if there is none.
   const TensorInfo& require(std::string_view name) const;
   const SafetensorsFile& file_of(const TensorInfo& tensor) const { return files_[tensor.file]; }
   std::span<const SafetensorsFile> files() const { return files_; }
-  std::string where(
-      const TensorInfo& tensor) const;  // "model-00001.safetensors: name" for messages
+  // "model-00001.safetensors: name" for messages.
+  std::string where(const TensorInfo& tensor) const;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const {
     files_[tensor.file].read(tensor, offset, out);
   }
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
-  void add_file(SafetensorsFile file);  // takes the file's tensors
+  void add_file(SafetensorsFile file);  // adds the tensors of a file
   void finish();                        // sorts the tensors; throws Error if a name occurs twice
   void check_complete(const std::string& index_path, const ShardIndex& index) const;
 

@@ -36,7 +36,7 @@ enum class Role : uint8_t {
   kBias,
   kCount,
 };
-std::string_view suffix_of(Role role);  // "weight_packed", ...
+std::string_view suffix_of(Role role);  // returns "weight_packed", ...
 
 // Refers to a piece of a tensor: a whole tensor, one expert of a fused tensor, or the gate or up
 // half of a fused matrix. Rules for filling it in:
@@ -52,7 +52,7 @@ struct TensorRef {
   uint64_t row_begin = 0;  // logical rows row_begin, row_begin + row_step, ...
   uint64_t row_count = 0;  // 0: all rows
   uint64_t row_step = 1;   // 2: gate and up rows alternate
-  bool transposed = false;  // stored as [K, N]
+  bool transposed = false;  // true: the matrix is stored as [K, N]
   explicit operator bool() const { return info != nullptr; }
 };
 
@@ -63,20 +63,20 @@ struct ModuleTensors {
   TensorRef& operator[](Role r) { return by_role[static_cast<size_t>(r)]; }
 };
 
-// All facts about a module that plan() has checked before the payload is read.
+// All facts about a module that plan() has checked before its payload is read.
 struct MatrixPlan {
   ModuleTensors tensors;
   Scheme scheme;
   uint64_t N = 0, K = 0;
-  CodeType code = CodeType::kF32;  // of the view that load() returns
+  CodeType code = CodeType::kF32;  // code type of the view that load() returns
   ScaleType scale_type = ScaleType::kNone;
   uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
   bool zero_points = false, offsets = false, act_order = false;
-  GlobalScale global_scale;  // of NVFP4 weights
-  uint64_t code_bytes = 0;   // in the file
-  uint64_t scale_bytes = 0;  // in the file: scales, zero points, offsets, indices
+  GlobalScale global_scale;  // second-level scale of NVFP4 weights
+  uint64_t code_bytes = 0;   // bytes of codes in the file
+  uint64_t scale_bytes = 0;  // bytes of scales, zero points, offsets and indices in the file
   ActParams input, output;   // stored static values, read by plan() because they are small
-  // A static scale is stored, and is not 0, which means "uncalibrated".
+  // true: a static scale is stored, and is not 0, which means "uncalibrated"
   bool has_input_scale = false, has_output_scale = false;
   int layout = 0;  // private to the reader: odd-bit layout, zero-point layout, exponent correction
   std::string warning;  // one sentence for the user; empty: none
@@ -94,7 +94,7 @@ class LoadBuffer {
     size_t size = 0;
   };
   std::vector<Block> blocks_;
-  size_t used_ = 0;   // bytes used of the last block
+  size_t used_ = 0;   // bytes of the last block that are in use
   size_t round_ = 0;  // bytes allocated since reset()
 };
 
@@ -103,7 +103,7 @@ struct Loader;   // arguments of one load() call (loading.h)
 
 struct FormatReader {
   Format format;
-  // Checks of plan(), and reading of load(), that are specific to this format.
+  // The parts of plan() and load() that are specific to this format.
   void (*prove)(const Planner&);
   void (*fill)(const Loader&, QuantMatrix& view);
 
@@ -120,12 +120,13 @@ struct FormatReader {
 std::span<const FormatReader> format_readers();
 const FormatReader& reader_for(Format format);
 
-// Large matrices can be loaded in pieces of rows: rows_of() returns the plan for rows [begin, end).
-// can_cut_rows() is false for transposed storage, zero points, and pieces of fused tensors.
+// Divide large matrices into pieces of rows that are loaded one by one: rows_of() returns the plan
+// for rows [begin, end). can_cut_rows() is false for transposed storage, zero points, and pieces of
+// fused tensors.
 bool can_cut_rows(const MatrixPlan& plan);
 MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end);
 
-// Returns a view with all facts of the plan; codes and tables are null.
+// Returns a view with all facts of the plan, whose codes and tables are null.
 QuantMatrix begin_view(const MatrixPlan& plan);
 // Returns the values of weight_g_idx; empty if the file holds "-1 = not initialised", which means
 // identity.

@@ -7,7 +7,7 @@
 
 namespace moebius {
 
-// Arguments of one load() call.
+// Arguments of one load() call (format.h).
 struct Loader {
   const MatrixPlan& plan;
   const TensorStore& store;

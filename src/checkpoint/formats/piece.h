@@ -21,9 +21,9 @@ template <class... Args>
           fmt::format(expected, std::forward<Args>(args)...));
 }
 
-std::string describe_shape(std::span<const uint64_t> dims);  // "[4096,512]"
+std::string describe_shape(std::span<const uint64_t> dims);  // returns text such as "[4096,512]"
 
-// A stored matrix seen as [rows, cols], with rows = outputs, and a selection of its rows.
+// Views a stored matrix as [rows, cols], with rows = outputs, and selects some of its rows.
 struct Piece {
   const TensorInfo* info = nullptr;
   int64_t index = -1;           // number of the expert, for messages
@@ -35,9 +35,9 @@ struct Piece {
   uint64_t row_bytes() const { return cols * element_bytes; }
 };
 
-// true: the format stores outputs as columns, whatever the reference says
+// Returns true if the format stores outputs as columns, whatever the reference says.
 bool has_columns(Format format);
-bool is_whole(const TensorRef& ref);  // true: no selection of rows
+bool is_whole(const TensorRef& ref);  // returns true if the reference selects no rows
 
 // Returns the dimensions of the referenced slice, without the expert dimension if ref.index is set.
 // Throws Error if the index is out of range.
@@ -52,18 +52,19 @@ Piece matrix_piece(const TensorStore& store, const TensorRef& ref);
 // Returns the position (in elements) of the only element that a reference means: the tensor has one
 // element, or one per expert. Throws Error otherwise.
 uint64_t scalar_position(const TensorStore& store, const TensorRef& ref);
-float read_scalar(const TensorStore& store, const TensorRef& ref);  // of an F32, BF16 or F16 tensor
+// Reads an F32, BF16 or F16 tensor of one number.
+float read_scalar(const TensorStore& store, const TensorRef& ref);
 
 // Returns "[3,17,4]": the position in the file of the element in the i-th selected row.
 std::string element_name(const Piece& piece, uint64_t i, uint64_t column);
 
-// Rows that were read: row i is at data + i * stride.
+// Views rows that were read: row i is at data + i * stride.
 struct StoredRows {
   uint8_t* data = nullptr;
   size_t stride = 0;
 };
-// Reads the selected rows. Rows that are not transposed are read in one run, with the unselected
-// rows in between; transposed ones are turned in memory.
+// Reads the selected rows into `buffer`. Rows that are not transposed are read in one run, with the
+// unselected rows in between; transposed ones are transposed in memory.
 StoredRows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer);
 // Calls `use` for each selected row in order, reading a limited number of bytes at a time. Not for
 // transposed pieces.

@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-// Arguments of one plan() call.
+// Arguments of one plan() call (format.h).
 struct Planner {
   const TensorStore& store;
   MatrixPlan& plan;
@@ -25,7 +25,7 @@ const TensorRef& require_role(const Planner& p, Role role);
 void reject_other_roles(const Planner& p, std::initializer_list<Role> known);
 void require_dtype(const Planner& p, const TensorRef& ref, std::initializer_list<DType> allowed);
 void require_untransposed(const Planner& p, const TensorRef& ref);
-// Throws unless a packed table (zero points) selects the same outputs as weight_packed.
+// Throws unless a packed table (zero points) refers to the same rows as weight_packed does.
 void require_rows_of_codes(const Planner& p, const TensorRef& ref);
 
 // Returns the declared arguments of the weights; throws if the scheme has none.
@@ -55,12 +55,12 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
 void plan_plain_zero_points(const Planner& p);
 // Reads and checks weight_g_idx, and drops it if it is the identity.
 void plan_g_idx(const Planner& p);
-// Reads weight_g_idx whatever the configuration says; returns whether it reorders columns, or
-// nothing if it is not initialised (-1).
+// Reads weight_g_idx even if the configuration does not mention it; returns whether it reorders
+// columns, or nothing if it is not initialised (-1).
 std::optional<bool> reads_reordered(const Planner& p);
 // Returns the global scale of NVFP4: F32, one element, finite and above 0.
 float plan_global_scale(const Planner& p, Role role);
-// Read stored parameters of input and output quantization; check the bias.
+// Read the stored parameters of input and output quantization; check the bias.
 void plan_activations(const Planner& p);
 void plan_bias(const Planner& p);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two functions of each format reader, for the list in list.cpp only; FormatReader (format.h)
-// says what they do.
+// Declares the two functions of each format reader, for the list in list.cpp only; FormatReader
+// (format.h) says what they do.
 #pragma once
 #include "checkpoint/formats/format.h"
 

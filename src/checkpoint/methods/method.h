@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantization methods: the values of `quant_method` in a config. One list (list.cpp) holds all
-// known methods, also those that are refused. A method has a name, a parser of its configuration,
-// names of a module's tensors, and a way from tensors to a scheme; schemes, format readers and
-// kernels are shared by all methods.
+// Describes quantization methods: the values of `quant_method` in a config. One list (list.cpp)
+// holds all known methods, also those that are refused. A method has a name, a parser of its
+// configuration, names of a module's tensors, and a way from tensors to a scheme; schemes, format
+// readers and kernels are shared by all methods.
 #pragma once
 #include <span>
 #include <string>
@@ -27,15 +27,16 @@ struct StoredModule {
   // Name of the fused tensor that the module is a piece of; else equal to name.
   std::string_view stored_name;
   bool routed_expert = false;
-  // A method may move a tensor to the role under which its format reader expects it.
+  // The module's tensors, which a method may move to the role under which the format reader expects
+  // them.
   ModuleTensors& tensors;
   const TensorStore& store;
   bool embedding = false;
 };
 
-// Configuration of a method whose quantized modules are recognized by their tensors. The tensors
-// alone decide whether a module is quantized; the configuration supplies the numbers, and
-// contradictions become warnings.
+// The rules of a method whose quantized modules are recognized by their tensors. The tensors alone
+// decide whether a module is quantized; the configuration supplies the numbers, and contradictions
+// become warnings.
 class MethodRules {
  public:
   MethodRules() = default;
@@ -69,13 +70,14 @@ struct MethodConfig {
 };
 
 struct QuantMethod {
-  std::string_view name;       // name that inspect prints
+  std::string_view name;       // name that `inspect` prints
   std::string_view spellings;  // names in files: words separated by spaces
   // Fills groups and ignore of the section (rules by name), or its rules (modules known by their
   // tensors). Null: the method is refused.
   void (*parse)(const MethodConfig&) = nullptr;
   std::span<const RoleAlias> aliases{};
-  std::string_view refusal{};  // if refused: the reason, and the tool that converts such folders
+  // For a refused method: the reason, and the tool that converts such folders.
+  std::string_view refusal{};
 };
 
 std::span<const QuantMethod> quant_methods();
@@ -88,7 +90,7 @@ struct ConfigFile {
 };
 std::span<const ConfigFile> other_config_files();
 
-// parse() functions of the supported methods.
+// Declares the parse() functions of the supported methods.
 void parse_compressed_tensors(const MethodConfig& c);
 void parse_native_mxfp4(const MethodConfig& c);
 void parse_fp8(const MethodConfig& c);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that GPTQ, AWQ and AutoRound declare for a module, under different names: width, group,
-// zero points.
+// Reads the numbers that GPTQ, AWQ and AutoRound declare for a module, under different names:
+// width, group, zero points.
 #pragma once
 #include "checkpoint/methods/method.h"
 
 namespace moebius {
 
 struct PackedNumbers {
-  int64_t bits = 4;          // 16 and more: dense
+  int64_t bits = 4;          // width of a code; 16 and more: dense
   int64_t group_size = 128;  // -1: one scale per output
   bool symmetric = true;
   bool act_order = false;
@@ -19,7 +19,8 @@ struct PackedNumbers {
 PackedNumbers read_numbers(const QuantFields& f, PackedNumbers base);
 Scheme scheme_of(const PackedNumbers& n, Format format);
 
-// `rule`: "gptq: int4 g128 sym", "gptq: dynamic '+:...'".
+// Returns the scheme of a module with these numbers. `rule`: text such as "gptq: int4 g128 sym" or
+// "gptq: dynamic '+:...'".
 SchemeDecision packed_decision(const StoredModule& m, const PackedNumbers& n, Format format,
                                std::string rule);
 

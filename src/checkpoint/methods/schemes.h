@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemes that several methods declare, each in its own terms.
+// Makes schemes that several methods declare, each in its own terms.
 #pragma once
 #include "base/error.h"
 #include "checkpoint/methods/method.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of modules that a method left unquantized. The tensors decide which modules are quantized;
+// A list of modules that a method left unquantized. The tensors decide which modules are quantized;
 // a list only explains them and gives warnings, so it is matched loosely.
 #pragma once
 #include <initializer_list>
@@ -12,9 +12,11 @@
 namespace moebius {
 
 enum class SkipSyntax : uint8_t {
-  kPaths,       // a name, or its beginning or end at a dot (transformers, vLLM)
-  kSubstrings,  // any part of a name (AWQ)
-  kWildcards,   // fnmatch on the whole name; without a star also a subtree or a part (ModelOpt)
+  kPaths,  // entries are names, or beginnings or ends of names up to a dot (transformers, vLLM)
+  kSubstrings,  // entries are parts of names (AWQ)
+  // Entries are patterns as of fnmatch for whole names; without a star also for a subtree or a part
+  // (ModelOpt).
+  kWildcards,
 };
 
 class SkipList {
@@ -23,7 +25,8 @@ class SkipList {
   // Takes the entries of the first of `keys` that the configuration has.
   SkipList(const QuantFields& f, std::initializer_list<std::string_view> keys, SkipSyntax syntax);
   bool stated() const { return !key_.empty(); }
-  // Returns "modules_to_not_convert 'lm_head'", or "" if no entry means the module.
+  // Returns the list's name and the entry that means the module, "modules_to_not_convert
+  // 'lm_head'"; "" if none does.
   std::string entry_for(std::string_view module) const;
 
  private:
@@ -32,7 +35,8 @@ class SkipList {
   SkipSyntax syntax_ = SkipSyntax::kPaths;
 };
 
-// Matches '*' with any characters and '?' with one; '[...]' is taken literally.
+// Returns true if `text` matches: '*' stands for any characters, '?' for one; '[...]' is taken
+// literally.
 bool wildcard_matches(std::string_view pattern, std::string_view text);
 
 }  // namespace moebius
