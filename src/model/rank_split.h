@@ -12,7 +12,7 @@ struct RankSplit {
   size_t tp = 1;  // ranks that share the outputs of every matrix
   // Ranks that each have some of the experts; with tp, tp cuts these, and both cut everything else.
   size_t ep = 1;
-  // Only with ep: every rank runs all heads, which saves two exchanges per layer.
+  // true (only with ep): every rank runs all heads, which saves two exchanges per layer
   bool repeat_attention = false;
   size_t spare = 0;  // with ep: places per layer for copies of busy experts
   size_t members() const { return tp * ep; }

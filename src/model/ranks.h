@@ -43,7 +43,8 @@ RankFigures decode_figures(const std::string& text);
 
 class Ranks {
  public:
-  // All ranks of `world` must call it: they wait for each other. `world` outlives it.
+  // Makes a rank of the split. All ranks of `world` must call the constructor: they wait for each
+  // other. `world` outlives the object.
   Ranks(Comm& world, const RankSplit& split);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -66,13 +67,13 @@ class Ranks {
   // All ranks call it after loading: waits until all are there, however long that takes.
   void meet();
 
-  // Exchanges plans of steps: rank 0 announces one, the others wait for the next one. No plan may
-  // come later than the timeout of waits: rank 0 sends beats while it is idle.
+  // Exchange plans of steps: rank 0 announces one, the others wait for the next one. No plan may
+  // come later than the timeout of waits: rank 0 sends beats (empty plans) while it is idle.
   void announce(std::span<const uint8_t> plan, uint64_t serial);
   std::vector<uint8_t> next_plan();
-  void begin_step(uint64_t serial);  // other ranks: sets the step that messages name
-  // All ranks call it after the plan of a beat: rank 0 learns that the others are there, and what
-  // they did.
+  void begin_step(uint64_t serial);  // for ranks other than 0: sets the step that messages name
+  // Answers a beat; all ranks call it after the plan of a beat: rank 0 learns that the others are
+  // there, and what they did.
   std::vector<RankFigures> answer_beat(RankFigures mine);
   double exchange_seconds() const { return exchange_seconds_; }  // seconds in exchanges of experts
   double wait_seconds() const;
@@ -81,17 +82,17 @@ class Ranks {
   // timeout.
   void observe_step(double seconds);
 
-  // pass_on sends numbers that are exact in `type` to the same member of the next stage (from the
-  // last stage: of the first) without waiting; take_over receives those of the stage before, in the
-  // order in which they were sent.
+  // Pass rows from stage to stage: pass_on() sends numbers that are exact in `type` to the same
+  // member of the next stage (from the last stage: of the first) without waiting; take_over()
+  // receives those of the stage before, in the order in which they were sent.
   void pass_on(XType type, std::span<const float> x);
   void take_over(XType type, std::span<float> x);
-  // Receives in two parts: expect() provides memory, so that rows can arrive while others are
+  // Receives rows in two parts: expect() provides memory, so that rows can arrive while others are
   // computed, and take_over() waits for them.
   class Arrival;
   std::shared_ptr<Arrival> expect(XType type, size_t n);
   void take_over(Arrival& arrival, std::span<float> x);
-  // Forgets plans and rows that have arrived, and waits until at most `most` are under way.
+  // Frees messages that have been sent, and waits until at most `most` are under way.
   void settle(size_t most);
   void poll();  // lets messages under way proceed
   // Sends member 0's numbers to all members of its stage.
@@ -111,7 +112,7 @@ class Ranks {
   MoeExchange& for_dense() { return *for_dense_; }
   MoeExchange& for_experts() { return *for_experts_; }
 
-  // Ends all ranks; never throws. It returns only if ranks are threads.
+  // Ends all ranks. Never throws; returns only if ranks are threads.
   void abort(const std::string& why) noexcept;
   bool aborted() const { return aborted_; }  // true if this rank called abort()
 
@@ -120,13 +121,13 @@ class Ranks {
   RankSplit split_;
   size_t rank_;
   std::unique_ptr<Comm> stage_, line_;  // ranks of this stage; the same member of all stages
-  // Members with the same experts, and members with the same outputs.
+  // Members of the stage with the same experts, and members with the same outputs.
   std::unique_ptr<Comm> cut_, spread_;
   std::unique_ptr<MoeExchange> for_dense_, for_experts_;
   std::vector<uint8_t> send_, receive_;
   std::vector<uint8_t> plan_;
   double exchange_seconds_ = 0;
-  double timeout_;                    // as the caller asked
+  double timeout_;                    // seconds of waiting that the caller allowed
   std::vector<double> step_seconds_;  // durations of the last steps
   size_t steps_ = 0;
   std::atomic<bool> aborted_{false};

@@ -12,16 +12,16 @@ class AffinityMask {
  public:
   AffinityMask() = default;                  // an unknown mask, whose apply() does nothing
   static AffinityMask current() noexcept;    // mask of the calling thread
-  static AffinityMask of(int cpu) noexcept;  // only that CPU
+  static AffinityMask of(int cpu) noexcept;  // mask of that CPU alone
   // Returns a mask of these CPUs; numbers that the machine does not have are ignored.
   static AffinityMask of(const std::vector<int>& cpus) noexcept;
   static AffinityMask all() noexcept;  // every possible CPU; the system grants what it allows
-  // Sets the calling thread's mask; false if the mask is unknown or refused.
+  // Sets the calling thread's mask; returns false if the mask is unknown or the system refuses.
   bool apply() const noexcept;
   std::vector<int> cpus() const;  // ascending; {} if the mask is unknown
 
  private:
-  static constexpr size_t kBytes = 1024;  // 8192 CPUs; some kernels refuse a shorter mask
+  static constexpr size_t kBytes = 1024;  // room for 8192 CPUs; some systems refuse a shorter mask
   alignas(8) std::array<unsigned char, kBytes> bits_{};
   size_t bytes_ = 0;  // size of the mask as the kernel reported it
 };

@@ -15,16 +15,18 @@ namespace moebius {
 class Comm;
 
 struct RankBinding {
-  std::vector<int> cpus;  // of this rank, ascending
+  std::vector<int> cpus;  // CPUs of this rank, ascending
   size_t ranks = 1;       // number of ranks on this host
-  bool changed = false;   // true: other CPUs than the launcher chose
+  bool changed = false;   // true: these are other CPUs than the launcher chose
   // true: more ranks than cores; they share all cores, and must yield instead of spinning
   bool crowded = false;
-  std::string note;  // if changed: "CPUs 0-3 instead of 0 (2 ranks on this host ...)"
+  // Message for the user if `changed`: "CPUs 0-3 instead of 0 (2 ranks on this host ...)"
+  std::string note;
 };
 
-// Returns the binding of rank `rank` of masks.size() ranks on a machine whose CPUs they may all
-// use. Pure function of its arguments.
+// Returns the binding of rank `rank` of masks.size() ranks, masks[i] being the CPUs that the
+// launcher gave to rank i, on a machine whose CPUs they may all use. A pure function of its
+// arguments.
 RankBinding plan_binding(const Topology& machine, std::span<const std::vector<int>> masks,
                          size_t rank);
 

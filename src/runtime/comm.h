@@ -41,7 +41,7 @@ class CommError : public Error {
 struct CommPhase {
   CommPhase(const char* name, int of_layer = -1)  // NOLINT: implicit on purpose
       : what(name), layer(of_layer) {}
-  // Marks a wait of unknown length: the thread sleeps early instead of spinning.
+  // Marks the wait as one of unknown length: the thread sleeps early instead of spinning.
   CommPhase asleep() && {
     idle = true;
     return *this;
@@ -55,12 +55,12 @@ struct CommCounters {
   uint64_t exchanges = 0;
   double wait_seconds = 0;
   std::vector<std::pair<const char*, double>> phase_seconds;  // wait_seconds by CommPhase::what
-  std::vector<uint64_t> received;                             // bytes, by world rank of the sender
+  std::vector<uint64_t> received;  // bytes received from each rank of the whole run
 };
 
 class CommRequest {
  public:
-  CommRequest() noexcept;  // a request that is done
+  CommRequest() noexcept;  // makes a request that is done
   ~CommRequest();
   CommRequest(CommRequest&&) noexcept;
   CommRequest& operator=(CommRequest&&) noexcept;
@@ -76,7 +76,7 @@ class Comm {
  public:
   static constexpr int kUserTags = 256;
 
-  explicit Comm(std::unique_ptr<Transport> transport);  // a communicator of all ranks
+  explicit Comm(std::unique_ptr<Transport> transport);  // makes the communicator of all ranks
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -92,16 +92,17 @@ class Comm {
   std::unique_ptr<Comm> split(int color, int key);
 
   [[nodiscard]] CommRequest start_broadcast(void* p, size_t bytes, int root);
-  // `all` receives what every rank gave, in rank order; `mine` may be this rank's part of `all`.
+  // Starts gathering: `all` receives what every rank gave, in the order of ranks; `mine` may be
+  // this rank's part of `all`.
   [[nodiscard]] CommRequest start_all_gather(const void* mine, void* all,
                                              std::span<const size_t> bytes_of_rank);
   [[nodiscard]] CommRequest start_all_to_all(const void* send, std::span<const size_t> send_bytes,
                                              void* receive, std::span<const size_t> receive_bytes);
-  // Replaces each value by its maximum over all ranks. Values must not be negative; the result is
-  // infinity if any rank has NaN.
+  // Starts replacing each value by its maximum over all ranks. Values must not be negative; the
+  // result is infinity if any rank has NaN.
   [[nodiscard]] CommRequest start_max(float* values, size_t count);
-  // Sends to, and receives from, one other rank; tags are 0 to kUserTags - 1. Both sides must pass
-  // the same length.
+  // Start to send to, and to receive from, one other rank; tags are 0 to kUserTags - 1. Both sides
+  // must pass the same length.
   [[nodiscard]] CommRequest start_send(int to, int tag, const void* p, size_t bytes);
   [[nodiscard]] CommRequest start_receive(int from, int tag, void* p, size_t bytes);
 
@@ -120,7 +121,7 @@ class Comm {
   double timeout() const noexcept;
   void set_step(uint64_t serial);  // number of the current step, for messages
   void set_spin(bool spin);        // false: waits yield at once, for more ranks than CPUs
-  // Receives what this rank waits for (witness.h); null: nowhere.
+  // Sets where this rank writes what it waits for (witness.h); null: nowhere.
   void set_whereabouts(Whereabouts* seen);
   const CommCounters& counters() const noexcept;
 
@@ -144,7 +145,7 @@ class Comm {
   int sequence_ = 0;  // identifies the exchange in message tags
 };
 
-// Sets the deadline of waits to `seconds` until it is destroyed.
+// While a Patience lives, the deadline of waits is `seconds`.
 class Patience {
  public:
   Patience(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
@@ -158,7 +159,7 @@ class Patience {
   Comm& comm_;
   double before_;
 };
-// Deadline while other ranks may be loading weights.
+// Deadline of waits while other ranks may be loading weights.
 inline constexpr double kLoadingSeconds = 30 * 60;
 
 // Returns the communicator of a run with one rank: every exchange is a copy or does nothing.

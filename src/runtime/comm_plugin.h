@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communication between processes that a launcher started. Messages go through a plugin
+// Opens the communication between processes that a launcher started. Messages go through a plugin
 // (comm_table.h) that is opened at run time, so that the program itself does not depend on an MPI.
 #pragma once
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: one rank per NUMA node, and in tests, which make ranks slow,
-// stall or die.
+// Runs ranks as threads of one process: for one rank per NUMA node, and for tests, which make ranks
+// slow, stall or die.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace moebius {
 
-// A fault that tests inject when a rank starts its message number `at` (from 0).
+// A fault that a test injects when a rank starts its message number `at` (from 0).
 struct RankFault {
   enum class Kind { kDelay, kStall, kDie };
   int rank = 0;
   uint64_t at = 0;
   Kind kind = Kind::kDelay;
-  // kDelay: every message from `at` on takes so much longer. kStall: the rank stops until another
-  // one gives up
+  // For kDelay: how much longer every message from `at` on takes. kStall: the rank stops until
+  // another one gives up.
   int microseconds = 0;
 };
 
@@ -30,7 +30,7 @@ struct ThreadRanks {
   std::vector<RankFault> faults = {};
 };
 
-// Returns one communicator per rank; each must be used by a thread of its own.
+// Returns one communicator per rank; each must be used by a thread of its own, which may be any.
 std::vector<std::unique_ptr<Comm>> make_thread_comms(const ThreadRanks& options);
 
 // Runs fn(comm) for every rank at once, rank 0 on the calling thread, and returns when all are

@@ -45,8 +45,8 @@ enum CpuFeature : uint32_t {
 // Cache sizes that one core can count on, in bytes.
 struct Caches {
   size_t l1d = size_t{32} << 10;
-  size_t l2 = size_t{512} << 10;  // if several cores share it: one core's share
-  size_t l3 = size_t{16} << 20;   // all of it, however many cores share it
+  size_t l2 = size_t{512} << 10;  // if several cores share the cache: one core's share
+  size_t l3 = size_t{16} << 20;   // all of the cache, however many cores share it
   size_t line = 64;
 
   bool operator==(const Caches&) const = default;
@@ -57,22 +57,25 @@ struct Cpu {
   uint32_t features = 0;
   // Sizes as the system reports them, or typical_caches() if only the features were named.
   Caches caches = {};
-  bool here = false;  // this machine's: it needs the functions of a kernel, not only its facts
+  // true: kernels are chosen to run here, so they must have functions, not only facts.
+  bool here = false;
   bool has(uint32_t needed) const { return (features & needed) == needed; }
 };
 
-Cpu detect_cpu();  // asks the system every time
-// detect_cpu() of the first call, without the features that narrow_host_cpu removed
+Cpu detect_cpu();  // returns the CPU of this machine; asks the system at every call
+// Returns what detect_cpu() returned at the first call, without the features that narrow_host_cpu()
+// removed.
 Cpu host_cpu();
 // Limits the features of host_cpu() to `list`. Call before anything asks for the host's CPU, when a
 // program starts. Throws Error for an unknown word.
 void narrow_host_cpu(std::string_view list);
-Cpu parse_cpu(
-    std::string_view list);  // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference", ...; throws Error
-std::string describe(const Cpu& cpu);  // "aarch64: neon dotprod i8mm bf16"
-std::string missing_features(
-    const Cpu& cpu, Arch arch,
-    uint32_t needed);  // "", or "needs i8mm, which this CPU lacks" / "needs aarch64"
+// Parses a list of features such as "neon,dotprod,i8mm", "avx2,fma,f16c", "reference". Throws Error
+// for an unknown word.
+Cpu parse_cpu(std::string_view list);
+std::string describe(const Cpu& cpu);  // returns text such as "aarch64: neon dotprod i8mm bf16"
+// Returns why a CPU cannot run code that needs these features: "needs i8mm, which this CPU lacks",
+// "needs aarch64"; "" if it can.
+std::string missing_features(const Cpu& cpu, Arch arch, uint32_t needed);
 std::string cpu_model_name();
 // Returns cache sizes to assume for a CPU that reports its features but not its caches.
 Caches typical_caches(Arch arch, uint32_t features);
@@ -80,11 +83,11 @@ Caches typical_caches(Arch arch, uint32_t features);
 // /proc/cpuinfo ("0x41", "0xd0c"); zeros for unknown cores.
 Caches arm_core_caches(std::string_view implementer, std::string_view part);
 // Returns the number of memory streams that one thread should read at once to get the highest
-// bandwidth. A Neoverse-N1 reads 20.1, 19.5 and 13.5 GB/s with 1, 2 and 4 streams, a Neoverse-V1
-// 28.5, 35 and 35.
-// 2 for unknown cores
+// bandwidth; 2 for unknown cores. A Neoverse-N1 reads 20.1, 19.5 and 13.5 GB/s with 1, 2 and 4
+// streams, a Neoverse-V1 28.5, 35 and 35.
 size_t arm_core_streams(std::string_view implementer, std::string_view part);
-size_t memory_streams();                // of this machine
+// Returns arm_core_streams() of this machine, or what set_memory_streams() set.
+size_t memory_streams();
 void set_memory_streams(size_t count);  // for tests; not while other threads run kernels
 
 }  // namespace moebius

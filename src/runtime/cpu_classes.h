@@ -11,7 +11,7 @@ namespace moebius {
 
 struct CpuClass {
   std::string_view name;
-  std::string_view features;  // a list for parse_cpu
+  std::string_view features;  // its features, as parse_cpu takes them
 };
 
 // Returns the smaller classes that `cpu` can act as, without its own.

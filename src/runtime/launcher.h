@@ -8,8 +8,9 @@
 namespace moebius {
 
 struct Launcher {
-  std::string name;    // "mpirun", "srun"; empty: one process, started by hand
-  std::string plugin;  // "openmpi", "mpich", or a file (MOEBIUS_COMM)
+  // What started the process: "mpirun", "srun"; empty: a person, and there is one process.
+  std::string name;
+  std::string plugin;  // plugin to open: "openmpi", "mpich", or a file (MOEBIUS_COMM)
   int rank = 0;
   int size = 1;
 };
@@ -20,8 +21,9 @@ inline constexpr const char* kCommVariable = "MOEBIUS_COMM";
 // Returns the value of an environment variable, or null.
 using Environment = std::function<const char*(const char* name)>;
 
-// Throws Error for numbers that cannot be parsed, and if ranks were started without an MPI.
+// Returns what the environment says about the launcher. Throws Error for numbers that cannot be
+// parsed, and if ranks were started without an MPI.
 Launcher find_launcher(const Environment& environment);
-Launcher find_launcher();  // for the environment of this process
+Launcher find_launcher();  // reads the environment of this process
 
 }  // namespace moebius

@@ -38,7 +38,7 @@ inline int64_t thread_waited_ns() noexcept {
 #if defined(__linux__)
   const int fd = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
-  char text[96];  // time run, time waited, number of slices
+  char text[96];  // the file holds: time run, time waited, number of slices
   const ssize_t n = ::read(fd, text, sizeof text - 1);
   ::close(fd);
   text[std::max<ssize_t>(n, 0)] = 0;
@@ -60,10 +60,10 @@ class LossMeter {
     waited_ = thread_waited_ns();
     away_ = 0;
   }
-  // Excludes time that the thread slept or spent elsewhere.
+  // Excludes `ns` during which the thread slept or worked for others.
   void away(int64_t ns) noexcept { away_ += ns; }
-  // Call after a region: returns the lost share of a full window, or a negative number until the
-  // window is full.
+  // Ends the measurement of a region: returns the lost share of a full window, or a negative number
+  // until the window is full.
   double close(int64_t now) noexcept {
     if (static_cast<double>(now - start_) < Roster::kWindow * 1e9) return -1;
     const int64_t wall = now - start_, worked = thread_cpu_ns() - cpu_;

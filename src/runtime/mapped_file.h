@@ -14,9 +14,10 @@ namespace moebius {
 
 class MappedFile {
  public:
-  // Takes ownership of the descriptor, also if it throws. The file may still be shorter than
-  // `bytes`: bytes appended later are seen. Large files are mapped at a multiple of 2 MiB and ask
-  // for huge pages, which some file systems do not have. Throws Error.
+  // Maps the file and takes ownership of the descriptor, also if the constructor throws. The file
+  // may still be shorter than `bytes`: bytes appended later are seen. Large files are mapped at a
+  // multiple of 2 MiB and ask for huge pages, which some file systems do not have. Throws Error if
+  // the system refuses.
   MappedFile(int descriptor, std::string path, size_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

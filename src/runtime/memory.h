@@ -16,8 +16,8 @@ namespace moebius {
 
 inline constexpr size_t kCacheLine = 64;
 
-// Uninitialised bytes, aligned to 64, or to 2 MiB with huge-page advice if large, which reduces TLB
-// misses while weights stream.
+// Owns uninitialised bytes, aligned to 64, or to 2 MiB with huge-page advice if large, which
+// reduces TLB misses while weights stream.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -32,7 +32,7 @@ class AlignedBuffer {
   uint8_t* data() noexcept { return data_; }
   const uint8_t* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
-  // true: the bytes were zero when the buffer was made
+  // Returns true if the bytes were zero when the buffer was made.
   bool zeroed() const noexcept { return mapped_ > 0; }
   void reset() noexcept;
   void swap(AlignedBuffer& other) noexcept {
@@ -47,12 +47,12 @@ class AlignedBuffer {
   size_t mapped_ = 0;  // bytes of the mapping; 0: memory of the heap
 };
 
-// Bytes of packed weights: either own memory that packing fills once, or read-only memory that
-// another object holds, such as a mapped file.
+// Holds bytes of packed weights: either own memory that packing fills once, or read-only memory
+// that another object holds, such as a mapped file.
 class WeightMemory {
  public:
   WeightMemory() = default;
-  // Zeros, so that bytes that packing skips are the same every time.
+  // Allocates zeros, so that bytes that packing skips are the same every time.
   explicit WeightMemory(size_t bytes);
   WeightMemory(std::shared_ptr<const void> holder, std::span<const uint8_t> bytes)
       : holder_(std::move(holder)), held_(bytes) {}
@@ -69,7 +69,7 @@ class WeightMemory {
   std::span<const uint8_t> held_;
 };
 
-size_t page_bytes();  // 4, 16 or 64 KiB
+size_t page_bytes();  // returns the system's page size: 4, 16 or 64 KiB
 
 // Computes how to cut a mapping with an aligned start out of a longer one. The system maps and
 // unmaps whole pages only, so every number is a multiple of the page.
@@ -78,11 +78,12 @@ struct MappingCut {
   size_t whole = 0;  // bytes to map
   size_t page = 0, alignment = 0;
 
-  MappingCut(size_t bytes, size_t page, size_t alignment);  // all powers of two but `bytes`
-  size_t head(uintptr_t start) const;  // bytes to unmap before the aligned start ...
+  MappingCut(size_t bytes, size_t page, size_t alignment);  // page and alignment are powers of two
+  // Bytes to unmap before the aligned start of a mapping at `start`
+  size_t head(uintptr_t start) const;
   size_t tail(uintptr_t start) const {
     return whole - head(start) - used;
-  }  // ... and after the end
+  }  // bytes to unmap after the end
 };
 
 // Computes offsets of a call's scratch areas within one block; each area starts on its own cache
@@ -128,10 +129,11 @@ class WorkspaceLease {
 // Frees the blocks of all workspaces that are not leased, and returns their bytes.
 size_t release_workspaces();
 
-// Memory of this process and machine in bytes; 0 if the system does not tell.
-uint64_t peak_resident_bytes();  // VmHWM
-uint64_t resident_bytes();       // VmRSS
-// Bytes that this process can still allocate: the smallest of memory_limits()
+// Return facts about the memory of this process and machine in bytes; 0 if the system does not
+// tell.
+uint64_t peak_resident_bytes();  // most memory that the process has had at once (VmHWM)
+uint64_t resident_bytes();       // memory that the process has now (VmRSS)
+// Returns the bytes that this process can still allocate: the least of memory_limits().
 uint64_t available_memory_bytes();
 
 }  // namespace moebius

@@ -10,8 +10,9 @@
 namespace moebius {
 
 struct MemoryLimit {
-  std::string of;     // "this machine", "control group /a/b", "process 123 (ulimit -d)"
-  uint64_t free = 0;  // bytes
+  // What has the limit: "this machine", "control group /a/b", "process 123 (ulimit -d)"
+  std::string of;
+  uint64_t free = 0;  // free bytes
   bool operator==(const MemoryLimit&) const = default;
 };
 

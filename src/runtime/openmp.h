@@ -9,15 +9,15 @@
 
 namespace moebius {
 
-// Entry of CpuList::cpus for a member that is a thread of the OpenMP team; -1 is any CPU.
+// Entry of CpuList::cpus that stands for a thread of the OpenMP team (-1 stands for any CPU).
 inline constexpr int kOpenMpPlace = -2;
 
 class OpenMp {
  public:
   // Returns the first OpenMP runtime that was loaded (GNU, LLVM or Intel), or null.
   static const OpenMp* loaded();
-  // Runs fn(index, count) on a team of at most `threads`; count is the size that the runtime
-  // granted.
+  // Runs fn(index, count) on a team of at most `threads` threads; count is the size that the OpenMP
+  // runtime granted.
   void run(size_t threads, FunctionRef<void(size_t, size_t)> fn) const;
   // Returns true if the calling thread is inside a parallel region, where run() would get one
   // thread.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends ranks with their job.
+// Ends the processes of ranks together with their job.
 #pragma once
 
 namespace moebius {

@@ -19,15 +19,15 @@ namespace moebius {
 enum class RoofKind : uint8_t { kInt8, kBf16, kF32 };  // type of the numbers that are multiplied
 
 struct ComputeLoop {
-  const char* name;  // "smmla"
+  const char* name;  // name of the instruction, such as "smmla"
   RoofKind kind;
   Arch arch;
-  uint32_t needs;                // CpuFeature bits that the CPU must have
-  uint64_t ops_per_round;        // a multiplication and an addition count as two
-  void (*run)(uint64_t rounds);  // null if compiled for another architecture
+  uint32_t needs;          // CpuFeature bits that the CPU must have
+  uint64_t ops_per_round;  // operations per round; a multiplication and an addition count as two
+  void (*run)(uint64_t rounds);  // runs the loop; null if compiled for another architecture
 };
 
-// All loops, best first within each kind.
+// Returns all loops, best first within each kind.
 std::span<const ComputeLoop> compute_loops();
 bool runs_on(const ComputeLoop& loop, const Cpu& cpu);
 // Returns the loop that bounds a kernel for numbers of `kind`: the best one that uses the kernel's
@@ -43,16 +43,15 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool);
 // machine has no loop.
 double measure_scaling(ThreadPool& pool);
 
-// Memory far larger than the caches, for read() and copy(); first written by the threads that read
-// it.
+// Owns memory far larger than the caches, which read() and copy() go through; the threads that read
+// a part have written it first.
 class RoofMemory {
  public:
-  // kBrief: some tens of milliseconds in all, for a figure at the end of a run; kFull: for
-  // benchmarks.
+  // How long to measure. kBrief: some tens of milliseconds in all, for a figure at the end of a
+  // run; kFull: for benchmarks.
   enum class Effort : uint8_t { kBrief, kFull };
-  explicit RoofMemory(
-      ThreadPool& pool,
-      Effort effort = Effort::kFull);  // throws Error if the system has not enough memory
+  // Throws Error if the system has not enough memory.
+  explicit RoofMemory(ThreadPool& pool, Effort effort = Effort::kFull);
   // Returns 10^9 bytes read per second. Each thread reads its own part as `streams` (1, 2, 4, 8)
   // interleaved sequences.
   double read(size_t streams);
@@ -60,7 +59,7 @@ class RoofMemory {
   double copy();
 
  private:
-  size_t part_bytes() const;  // bytes per thread
+  size_t part_bytes() const;  // bytes of each thread's part
   // Calls body on pieces of every thread's part; only the first 1 / used of a part is visited.
   double pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body);
   ThreadPool& pool_;

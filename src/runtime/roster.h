@@ -22,31 +22,33 @@ class Roster {
   // affected members sits out first, so that two processes decide differently.
   Roster(std::vector<int> cpus, uint32_t seed);
 
-  // Call before a region at `now` seconds. lost[i] is the share of its core that member i recently
-  // lost to others, negative if it has no new measurement. Returns whether anything changed.
+  // Decides who takes part in the region that begins at `now` seconds. lost[i] is the share of its
+  // core that member i recently lost to others, negative if there is no new measurement. Returns
+  // whether anything changed.
   bool update(double now, const std::vector<double>& lost);
 
-  size_t active() const { return active_; }  // the caller is always active
+  // Number of members that take part; the caller always does.
+  size_t active() const { return active_; }
   bool sits_out(size_t member) const { return members_[member].out; }
   int cpu(size_t member) const { return members_[member].cpu; }
 
   static constexpr double kWindow = 0.006;  // seconds over which a member sums up its losses
-  // Bounds in seconds of sitting out. Trying again costs some time slices; two seconds after the
-  // other program ended, all members are active again.
+  // Shortest and longest time in seconds for which a member sits out. Trying again costs some time
+  // slices; two seconds after the other program ended, all members are active again.
   static constexpr double kShortest = 0.020, kLongest = 1.6;
 
  private:
   struct Place {
     int cpu = -1;
     bool out = false;
-    double until = 0;             // while out: when the member returns
-    double pause = 0, since = 0;  // length of the last pause, and when it ended
+    double until = 0;             // when a member that sits out returns, in seconds
+    double pause = 0, since = 0;  // length of the last time it sat out, and when that ended
   };
   double tolerated() const;
   size_t stand_in(const std::vector<double>& lost);
   void send_out(size_t member, double now);
   std::vector<Place> members_;
-  std::vector<size_t> hindered_;  // scratch, kept so that an update allocates nothing
+  std::vector<size_t> hindered_;  // scratch memory, kept so that update() allocates nothing
   size_t active_;
   uint32_t random_;
 };

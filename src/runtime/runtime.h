@@ -14,24 +14,26 @@ namespace moebius {
 
 struct ThreadChoice {
   size_t threads = 1;
-  std::string why;  // "one per core"
+  std::string why;  // reason of the choice, such as "one per core"
 };
 // Returns how many threads to use; `asked` 0: as many as are useful.
 ThreadChoice choose_threads(const Topology& topology, size_t asked);
-// Returns the CPUs of the affinity mask: "0-3,8".
+// Returns the CPUs of the affinity mask as text: "0-3,8".
 std::string usable_cpus(const Topology& topology);
 
 class Runtime {
  public:
-  explicit Runtime(size_t threads = 0);  // on the CPUs that the calling thread may use
-  // On a part of a machine, or on a machine that a test describes; `memory` null: the system's.
+  // Makes a pool on the CPUs that the calling thread may use; 0: as many threads as are useful.
+  explicit Runtime(size_t threads = 0);
+  // Makes a pool on a part of a machine, or on a machine that a test describes; `memory` null: the
+  // system places memory.
   Runtime(const Topology& topology, size_t threads, std::shared_ptr<NodeMemory> memory);
-  explicit Runtime(const CpuList& places);  // one member per listed CPU
+  explicit Runtime(const CpuList& places);  // makes a pool of one member per listed CPU
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Returns a runtime with so many threads that is alive in this process, or a new one; it ends
-  // with its last holder. Thread-safe. Throws Error if threads cannot be started.
+  // Returns a runtime with so many threads: one that is alive in this process, or a new one; it is
+  // destroyed with its last holder. Thread-safe. Throws Error if threads cannot be started.
   static std::shared_ptr<Runtime> shared(size_t threads = 0);
 
   size_t threads() const noexcept { return pool_.size(); }

@@ -9,16 +9,18 @@
 
 namespace moebius {
 
-std::string first_line(const std::string& path);  // "" if it cannot be read
+// Returns the first line of a file; "" if it cannot be read.
+std::string first_line(const std::string& path);
 // Returns the numbers of a list such as "0-3,8", ascending, each once; {} if malformed.
 std::vector<int> parse_cpu_list(std::string_view text);
-size_t parse_cache_size(std::string_view text);  // "48K", "32M"; 0 if malformed
+// Returns the bytes that "48K" or "32M" means; 0 if malformed.
+size_t parse_cache_size(std::string_view text);
 // Returns the CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 if
 // unlimited or malformed.
 double parse_cpu_max(std::string_view text);
-// Returns the folders of this process's control groups that have the controller ("memory"), from
-// its own up to the root, of version 1 and 2; a folder may be missing. `root` is prefixed to /proc
-// and /sys.
+// Returns the folders of this process's control groups with a controller ("memory"), from its own
+// up to the root, of version 1 and 2; a folder may be missing. `root` is prefixed to /proc and
+// /sys.
 std::vector<std::string> cgroup_folders(const std::string& root, std::string_view controller);
 // Returns the smallest CPU quota from this process's control group up to the root, version 1 or 2;
 // 0 if there is none.

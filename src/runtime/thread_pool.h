@@ -39,11 +39,12 @@ size_t default_thread_count();
 class NodeMemory;
 struct Topology;
 
-// Places of the members of a pool: one CPU per member, the caller's first; -1: any.
+// Says where the members of a pool run: one CPU per member, the caller's first; -1: any.
 struct CpuList {
   std::vector<int> cpus;
-  std::vector<int> nodes = {};  // the system's number of each CPU's NUMA node; empty: one node
-  std::shared_ptr<NodeMemory> memory = nullptr;  // null: the system's
+  std::vector<int> nodes = {};  // the system's number of the NUMA node of each CPU; empty: one node
+  // Places memory on nodes; null: by the system's policy.
+  std::shared_ptr<NodeMemory> memory = nullptr;
 };
 
 // Returns one CPU per member, each on its own core, if `threads` covers the machine; otherwise -1
@@ -74,9 +75,9 @@ class ThreadPool {
     size_t index_, count_;
   };
 
-  // While it lives, the calling thread stays pinned to its place in the pool: pinning and restoring
-  // costs more than a microsecond per region. Create no pool and no thread meanwhile: they would
-  // inherit the place.
+  // While a Stay lives, the calling thread stays pinned to its place in the pool: pinning and
+  // restoring costs more than a microsecond per region. Create no pool and no thread meanwhile:
+  // they would inherit the place.
   class Stay {
    public:
     explicit Stay(ThreadPool& pool);
@@ -85,9 +86,10 @@ class ThreadPool {
     Stay& operator=(const Stay&) = delete;
   };
 
-  // At places_on() of what the calling thread may use.
+  // Makes a pool at places_on() of what the calling thread may use.
   explicit ThreadPool(size_t threads = default_thread_count());
-  explicit ThreadPool(const CpuList& list);  // pinned to exactly these CPUs
+  // Makes a pool whose members are pinned to exactly these CPUs.
+  explicit ThreadPool(const CpuList& list);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -96,7 +98,7 @@ class ThreadPool {
   bool pinned() const noexcept;
   // Returns the number of NUMA nodes that members are pinned to; 1 if the pool is not pinned.
   size_t nodes() const noexcept;
-  // Returns what places memory on the members' nodes; null if there is one node.
+  // Returns the object that places memory on the members' nodes; null if there is one node.
   NodeMemory* node_memory() const noexcept;
 
   // Runs fn(member) on all active threads at once and returns when the last one is done.

@@ -9,8 +9,8 @@
 
 namespace moebius {
 
-// One message in flight. Its buffer must live until test() returned true or the object is
-// destroyed; afterwards the buffer is not touched.
+// One message in flight. The buffer must live until test() has returned true or the Transfer is
+// destroyed; afterwards it is not touched.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -20,23 +20,23 @@ class Transfer {
 
 class Transport {
  public:
-  // Tags are 0 to kTags - 1, which every MPI grants.
+  // Number of tags, which are 0 to kTags - 1: so many every MPI grants.
   static constexpr int kTags = 32768;
 
   virtual ~Transport() = default;
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
   virtual const std::string& host(int rank) const = 0;
-  // In bytes; the caller divides longer messages.
+  // Returns the most bytes of a message; the caller divides longer ones.
   virtual size_t largest_message() const noexcept = 0;
 
   // Start a message. Messages with the same sender, receiver and tag arrive in the order of their
   // start. A receive of another length than was sent throws CommError from test().
   virtual std::unique_ptr<Transfer> send(int to, int tag, const void* p, size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(int from, int tag, void* p, size_t bytes) = 0;
-  virtual void poll() {}  // lets messages in flight proceed
-  // Ends every rank and reports `text`. If ranks share a process it returns, and the next call of
-  // each other rank throws.
+  virtual void poll() {}  // lets messages in flight proceed; does not wait
+  // Ends every rank and reports `text`. If ranks are threads of one process abort() returns, and
+  // the next call of each other rank throws.
   virtual void abort(const std::string& text) noexcept = 0;
 };
 

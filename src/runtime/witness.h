@@ -16,10 +16,10 @@
 
 namespace moebius {
 
-// Position of a rank, in memory shared with its witness. Written by comm.cpp at every wait.
+// What a rank is doing, in memory shared with its witness. Written by comm.cpp at every wait.
 struct Whereabouts {
-  // kStarts: the ranks have not met yet; kSaid: the rank reported an error; kOver: it ended
-  // properly
+  // kStarts: the ranks have not met yet; kSaid: the rank reported an error; kOver: the rank ended
+  // properly.
   enum State : int { kStarts, kRuns, kSaid, kOver };
   std::atomic<uint64_t> step{0};
   std::atomic<const char*> phase{"starting"};  // always a string literal of this program
@@ -27,7 +27,7 @@ struct Whereabouts {
   std::atomic<int> state{kStarts};
 };
 
-// Returns "step 812, layer 7, output of experts".
+// Returns text such as "step 812, layer 7, output of experts".
 std::string words_of(uint64_t step, int layer, const char* phase);
 
 class Witness {
@@ -40,7 +40,8 @@ class Witness {
   ~Witness();  // tells the witness that the rank ends properly
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
-  Whereabouts* rank() { return seen_; }  // null if there is no witness
+  // Where the rank must write what it is doing; null if there is no witness.
+  Whereabouts* rank() { return seen_; }
 
  private:
   Whereabouts* seen_ = nullptr;

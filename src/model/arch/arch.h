@@ -19,7 +19,8 @@ struct Architecture {
 };
 
 std::span<const Architecture> architectures();
-// Returns the spec of a model. Throws Error that names the architecture if none of these matches.
+// Returns the spec of a model. Throws Error that names the config's architecture if no architecture
+// of the list matches.
 DecoderSpec decoder_spec(const ModelConfig& config);
 // Returns the spec of the layer that predicts the token after the next, as a model of one layer
 // (predictor.cpp). Throws Error.
@@ -51,9 +52,9 @@ enum class WindowLayers : uint8_t {
 };
 struct WindowRule {
   WindowLayers layers = WindowLayers::kTypes;
-  bool used = true;         // default of use_sliding_window
-  int64_t width = 0;        // default of sliding_window; 0: no window
-  int64_t max_layers = 28;  // default of max_window_layers
+  bool used = true;         // value of use_sliding_window if the config has none
+  int64_t width = 0;        // value of sliding_window if the config has none; 0: no window
+  int64_t max_layers = 28;  // value of max_window_layers if the config has none
 };
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule = {});
 

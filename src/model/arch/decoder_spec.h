@@ -48,7 +48,8 @@ struct LayerSpec {
   size_t kv_from = 0;  // keys and values are those of the layer this far before; 0: the layer's own
   bool values_are_keys = false;  // values are k_proj's result before its norm and rotation
   bool no_rotated_part = false;  // latent attention in which no part of a key is rotated
-  // Sparse attention: the layer chooses keys; false: it uses the choice of an earlier layer.
+  // true: the layer's indexer chooses keys for sparse attention; false: the layer uses the choice
+  // of an earlier one.
   bool indexes = false;
   bool sinks = false;  // each head has an extra logit without a value
   size_t window = 0, chunk = 0;
@@ -147,9 +148,9 @@ struct DecoderSpec {
   std::optional<ConvolutionSpec> convolutions;
   std::optional<NGramSpec> ngrams;       // for layers that name a table
   const char* embedding_norm = nullptr;  // end of the name of the norm of token rows; null: no norm
-  // Latent attention (MLA) if kv_lora > 0.
+  // Sizes of latent attention (MLA); kv_lora 0: the model has none.
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;
-  // Queries are computed from [norm of their latent | the latent itself].
+  // true: queries are computed from [norm of their latent | the latent itself]
   bool raw_query_latent = false;
   float latent_norm_epsilon = 1e-6f;
   IndexerSpec indexer;      // sparse attention if top_k > 0
@@ -168,7 +169,7 @@ struct DecoderSpec {
   std::vector<RopeSpec> other_ropes;
   // End of the name of the tensor with logarithms of factors for all frequencies; null: none.
   const char* rope_factors = nullptr;
-  // The operation lists cover everything around router and experts in the family's blocks.
+  // true: the operation lists cover everything around router and experts in the family's blocks
   bool whole_blocks = false;
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-6f;

@@ -32,8 +32,9 @@ struct LayerOp {
   RowOpKind kind;
   LayerRows y, x;
   bool per_head = false;
-  // Name of a tensor of the layer: weights of a norm (and its bias, if the file has one; several
-  // alternative names may be given), or a factor. Null: a norm without weights, or `factor` itself.
+  // Name of a tensor of the layer that holds weights of a norm (and its bias, if the file has one;
+  // several alternative names may be given), or a factor. Null: a norm without weights, or `factor`
+  // itself.
   const char* parameter = nullptr;
   std::optional<NormKind> norm = {};  // unset: the model's kind
   float factor = 1;                   // a norm's weights are multiplied by it
@@ -50,7 +51,7 @@ inline LayerOp add(LayerRows y, LayerRows x) { return {RowOpKind::kAdd, y, x}; }
 inline LayerOp norm(LayerRows y, LayerRows x, const char* weights) {
   return {RowOpKind::kNorm, y, x, false, weights};
 }
-// Normalizes every head by itself; null: without weights.
+// Normalizes every head by itself; `weights` null: without weights.
 inline LayerOp head_norm(LayerRows y, const char* weights) {
   return {RowOpKind::kNorm, y, y, true, weights};
 }
@@ -72,7 +73,7 @@ inline LayerOp rotate_back(LayerRows y, size_t rope = 0) {
 inline LayerOp temperature(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kTemperature, .y = y, .x = y, .temperature = t};
 }
-// y *= 1 + scale ln(max(1, (position + first) / floor)).
+// Multiplies y by 1 + scale ln(max(1, (position + first) / floor)).
 inline LayerOp log_growth(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kLogGrowth, .y = y, .x = y, .temperature = t};
 }
@@ -80,12 +81,12 @@ inline LayerOp log_growth(LayerRows y, const RowOp::Temperature& t) {
 inline LayerOp head_bias(LayerRows y, const char* tensor) {
   return {RowOpKind::kHeadBias, y, y, true, tensor};
 }
-// y *= s ln(position + 1) + b, with s and b per head. `tensors`: the name before ".s" and ".b", or
-// before ".scale" and ".bias".
+// Multiplies y by s ln(position + 1) + b, with s and b per head. `tensors`: the name before ".s"
+// and ".b", or before ".scale" and ".bias".
 inline LayerOp scale_by_position(LayerRows y, const char* tensors) {
   return {RowOpKind::kHeadScale, y, y, true, tensors};
 }
-// y *= (1 + (position + first) / floor)^scale.
+// Multiplies y by (1 + (position + first) / floor)^scale.
 inline LayerOp power(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kPower, .y = y, .x = y, .temperature = t};
 }

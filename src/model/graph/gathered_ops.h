@@ -21,8 +21,8 @@ std::unique_ptr<ExpertsOp> gather_experts(std::unique_ptr<ExpertsOp> op, Ranks& 
 // Wraps the output projection of logits: y is complete on the leader alone. Steps throw Error if
 // the ranks do not hold the same rows.
 std::unique_ptr<LinearOp> gather_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
-// Wraps it for ranks that do not cut the matrix: the leader has the whole operation, the others
-// pass null. Steps throw Error if the ranks do not hold the same rows.
+// Wraps the output projection of logits for ranks that do not cut the matrix: the leader has the
+// whole operation, the others pass null. Steps throw Error if the ranks do not hold the same rows.
 std::unique_ptr<LinearOp> compare_logits(std::unique_ptr<LinearOp> op, Ranks& ranks, size_t width);
 
 }  // namespace moebius

@@ -46,13 +46,15 @@ struct HeadAttention {
   std::unique_ptr<AttentionIndex> index;  // null: the layer does not choose keys
 };
 
-// Holds attention over latents (MLA). The up-projection is absorbed by queries and results, or
-// expands the latents at each use (then query_up and value_up are null).
+// Holds attention over latents (MLA). The up-projection from latents to keys and values is either
+// multiplied into queries and results ("absorbed"), or expands the latents at each use (then
+// query_up and value_up are null).
 struct LatentAttention {
   size_t query_latent = 0, key_width = 0, value_width = 0, query_width = 0, absorbed_width = 0,
          attended_width = 0, out_width = 0;
   bool keys = true;  // false: keys are another layer's
-  // x -> [latent of q | latent of kv, rotated part | gate], those that exist; null: none exists.
+  // Projects x to [latent of q | latent of kv, rotated part | gate], those that exist; null: none
+  // exists.
   Linear down;
   Program latents;      // {down, latent of q, k, v, gate}
   Linear query;         // input: the latent of q, or x
@@ -72,13 +74,14 @@ struct LatentAttention {
 // a window.
 struct SharedKeyAttention {
   size_t query_latent = 0, query_width = 0, key_width = 0, low_width = 0;
-  // x -> [latent of q | key | sources of compressed keys | sources of the indexer's | weights].
+  // Projects x to [latent of q | key | sources of compressed keys | sources of the indexer's |
+  // weights].
   Linear down;
   Program latents;  // {down, latent of q, key}
   Linear query;     // input: the latent of q
   Program queries;  // {q}
   struct Compressed {
-    size_t at = 0, width = 0;  // columns of `down`
+    size_t at = 0, width = 0;  // columns [at, at + width) of `down`
     std::unique_ptr<CompressorOp> keys;
   };
   std::optional<Compressed> compressed;
@@ -180,10 +183,10 @@ struct GraphLayer {
   std::unique_ptr<RecurrentOp> attention_convolution, block_convolution;
   Mixer mixer;
   std::optional<ExpertBlock> block;
-  bool block_reads_attention_input = false;  // both branches read the same rows
-  bool joins_later = false;                  // adds the result of the experts of the layer before
+  bool block_reads_attention_input = false;  // true: attention and the block read the same rows
+  bool joins_later = false;  // true: adds the result of the experts of the layer before
   uint64_t dense_bytes = 0;  // bytes of packed weights that every step reads, without the experts'
-  KvPlace place;             // place of what the mixer keeps
+  KvPlace place;             // place of the mixer's keys, values or states
 };
 
 // Makes the input of a predictor's layer: a token's row and the model's result for the token before
@@ -197,13 +200,13 @@ struct PredictorInput {
 struct LayerSet {
   explicit LayerSet(DeviceSet d) : devices(std::move(d)) {}
 
-  DeviceSet devices;  // outlive the layers
+  DeviceSet devices;  // devices of the model, destroyed after the layers
   size_t hidden = 0, vocab = 0, output_width = 0;
   // A row is `streams` times `hidden` wide; `gates` numbers weigh its streams.
   size_t streams = 1, gates = 0;
   XType type = XType::kBf16;
   Range own;  // layers of this process
-  // [layer] of the whole model; null: another rank has it.
+  // [layer of the whole model] null: another rank has it.
   std::vector<std::unique_ptr<GraphLayer>> layers;
   bool logits_here = true;  // false: another rank computes logits
   // Embedding and output; null on a rank that has no end of the model.

@@ -14,8 +14,7 @@ namespace moebius {
 
 class LayerSetLoader {
  public:
-  // experts_of: returns the expert of every place of a layer, where busy experts have copies; may
-  // be null.
+  // Returns the expert of every place of a layer, if busy experts have copies; may be null.
   using ExpertsOf = std::function<std::vector<uint32_t>(size_t layer)>;
   LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part, const KvPlan& kv,
                  const KvChoice& kv_options, LoadOptions options, ExpertsOf experts_of);

@@ -14,9 +14,11 @@ namespace moebius {
 
 struct RowPlace {
   LayerRows rows;
-  RowView whole;                         // all columns of the rows
-  RowView each = {};                     // columns that operations read head by head
-  size_t first_head = 0, all_heads = 0;  // these heads' numbers among those of all ranks; 0: all
+  RowView whole;      // all columns of the rows
+  RowView each = {};  // columns that operations read head by head
+  // First of these heads among those of all ranks, and the number of all; all_heads 0: this rank
+  // has all.
+  size_t first_head = 0, all_heads = 0;
 };
 
 // Views `heads` heads of `d` columns, side by side.

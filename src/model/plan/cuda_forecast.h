@@ -14,7 +14,8 @@
 namespace moebius {
 
 struct CudaRates {
-  // Bytes per second; measured on an H200, for machines without a measurement.
+  // Bytes per second of reading GPU memory, of reading host memory (0: not known), and of copies
+  // between them; for machines without a measurement, those of an H200.
   double gpu_read = 4.3e12, cpu_read = 0, link = 55e9;
 };
 
@@ -22,7 +23,7 @@ struct CudaRates {
 inline constexpr double kHandOver = 100e-6;
 
 struct CudaForecast {
-  std::string words;   // the options of a command that ask for it
+  std::string words;   // options of a command that ask for this placement
   RankSplit split;     // one rank, or several
   uint64_t bytes = 0;  // bytes on the device
   PlacedExperts placed;

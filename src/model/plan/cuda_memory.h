@@ -28,7 +28,7 @@ struct CudaBytes {
 bool is_of_experts(const Module& module);
 // Returns the share of a layer's rows that each expert gets; equal shares if no loads are known.
 std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t experts);
-// Returns all bytes on the device.
+// Returns all bytes on the device: weights, keys and values, and work.
 uint64_t device_bytes(const CudaBytes& bytes);
 // Returns whether the experts of a block can be divided between device and CPU.
 bool can_divide(const MoeBlock& block);

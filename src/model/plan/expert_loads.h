@@ -11,7 +11,7 @@
 
 namespace moebius {
 
-// [layer][expert] number of rows
+// Number of rows of each expert: [layer][expert].
 using ExpertLoads = std::map<size_t, std::vector<uint64_t>>;
 std::string write_loads(const ExpertLoads& loads);
 // Throws Error that names `what` (a file) for text that is no table of loads.

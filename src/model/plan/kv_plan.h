@@ -26,7 +26,8 @@ struct KvPlan {
   std::vector<KvPlace> convolutions;
   std::vector<DeviceKinds> devices;
 
-  // Bytes while no block is freed; whole blocks, without states.
+  // Returns the bytes that one more token of a sequence takes while no block is freed: blocks
+  // divided by their tokens, without states.
   uint64_t bytes_per_token() const;
   uint64_t bytes_of(size_t tokens) const;  // bytes that a sequence with so many tokens holds
 };
@@ -35,7 +36,9 @@ struct KvPlan {
 struct KvChoice {
   XType type = XType::kBf16;
   std::optional<KvType> kv_type;  // unset: as the checkpoint declares
-  bool exact = false;             // the caller wants equal bytes: nothing is absorbed
+  // true: results must have the bytes of the reference, so up-projections of latents are not
+  // absorbed (head_linear.h).
+  bool exact = false;
 };
 
 // Plans the KV cache. The kinds are those of all layers, in the same order on every rank; bytes and
@@ -43,8 +46,8 @@ struct KvChoice {
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
                const DeviceSet& devices, Range own = {0, SIZE_MAX});
 
-// Returns the floats of the states of a layer's convolutions: of [k | v], and of the results of
-// attention and block.
+// Returns the floats of the three states of a layer's convolutions: of [k | v], of attention's
+// result and of the block's.
 size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden);
 // Returns the place of one of these three states, numbered in this order.
 KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
@@ -61,11 +64,12 @@ Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size
 // Returns the attention of a layer as its keys and values are multiplied: with an absorbed
 // up-projection, latents are one kv head for all heads.
 AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbed);
-// Returns whether the up-projection of latents (kv_b) is absorbed in this layer: not if it
-// quantizes activations or outputs, and not if the caller wants equal bytes.
+// Returns whether the up-projection of latents (kv_b) is absorbed in this layer, multiplied into
+// queries and results: not if it quantizes activations or outputs, and not if the caller wants
+// equal bytes.
 bool absorbs(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
              const KvChoice& options);
-inline constexpr std::string_view kKvUp = "kv_b_proj";  // a member of attention
+inline constexpr std::string_view kKvUp = "kv_b_proj";  // name of the up-projection of latents
 
 // Returns how a layer's keys and values are stored. Throws Error.
 KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,

@@ -15,8 +15,9 @@ class LayerParts {
   LayerParts(const Checkpoint& checkpoint, size_t index);
   const Checkpoint& checkpoint() const { return checkpoint_; }
   size_t index() const { return index_; }
-  const Module* find(std::string_view suffix) const;  // null if there is none
-  // Throws Error that names it if there is none.
+  // Returns the module whose name ends so; null if there is none.
+  const Module* find(std::string_view suffix) const;
+  // Returns the module whose name ends so. Throws Error that names it if there is none.
   const Module& require(std::string_view suffix) const;
   bool has(const std::string& tensor) const;
   // Returns the first of some words that names a module, a tensor or a weight here, or the first
@@ -27,12 +28,14 @@ class LayerParts {
   std::vector<float> values(const std::string& suffix, size_t count) const;
   std::vector<float> values_if_any(const std::string& suffix, size_t count) const;
   Norm norm(const std::string& suffix, NormKind kind, float epsilon, size_t count) const;
-  std::string full(std::string_view suffix) const;  // full name of a member
+  // Returns the full name of a member of the layer.
+  std::string full(std::string_view suffix) const;
 
  private:
   const Checkpoint& checkpoint_;
   size_t index_;
-  // half_: "0" or "1" if a layer of the file is two layers of the model.
+  // prefix_: the names' beginning; half_: "0" or "1" if a layer of the file is two layers of the
+  // model.
   std::string prefix_, half_;
 };
 

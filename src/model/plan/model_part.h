@@ -31,21 +31,22 @@ struct ModelPart {
 
   Ranks* ranks;  // null: this process has everything
   DecoderSpec whole;
-  DecoderSpec spec;  // has only the heads of this process
+  DecoderSpec spec;  // spec with the heads of this process only
   Range own;         // layers of this process
-  // First layer of each stage, then the number of layers; empty without ranks.
+  // [stages + 1] first layer of each stage, then the number of layers; empty without ranks.
   std::vector<size_t> stages;
   // [member] columns of rows that each rank of this stage has; empty: one rank has all.
   std::vector<Range> columns;
   std::vector<Range> expert_columns;  // [member] columns of the experts' results
-  bool cuts_heads = false;            // the ranks of this stage share the heads of attention
-  bool embeds = true;                 // this process turns tokens into rows: with ranks, the leader
-  bool projects = true;               // this process turns rows into logits, in the first stage
-  bool repeats = false;               // the ranks have whole columns and spread the experts
+  bool cuts_heads = false;            // true: the ranks of this stage share the heads of attention
+  bool embeds = true;    // true: this process turns tokens into rows: with ranks, the leader
+  bool projects = true;  // true: this process turns rows into logits, in the first stage
+  bool repeats = false;  // true: the ranks have whole columns and spread the experts
 
   bool first_stage() const { return own.begin == 0; }
   DecoderSpec spec_of(size_t member) const;  // returns the spec as another rank of the stage has it
-  // Outputs of a projection that belong to this process's heads, `each` outputs per head; {}: all.
+  // Returns the outputs of a projection that belong to this process's heads, `each` outputs per
+  // head; {}: all.
   Range heads_of(size_t layer, size_t each) const;
   Range kv_heads_of(size_t layer, size_t each) const;
   // Returns the columns of attended values that each rank of the stage has.

@@ -41,8 +41,8 @@ struct NodeFacts {
   // Measured rates; 0: those that such cores usually reach are used.
   double measured_read = 0, measured_multiply = 0;
   RankCosts costs = {};      // measured costs of this model; they take precedence over the rates
-  double read_rate() const;  // bytes per second
-  double multiply_rate() const;  // multiply-adds per second
+  double read_rate() const;  // bytes of memory read per second, measured or usual
+  double multiply_rate() const;  // multiply-adds per second, measured or usual
 };
 // parse_node reads "64x256G" (cores and memory) or "1x8G@24G,70G" (with bytes and multiply-adds per
 // second); parse_link reads "10G,30us" (bits per second and latency one way). Both throw Error.
@@ -64,7 +64,7 @@ struct RankForecast {
   double step = 0, prompt = 0;
   double exchange = 0;  // the part of the step for exchanges
   std::string refusal;  // why the model cannot be split in this way; the numbers are then 0
-  std::string reason;   // the reason for the rank in the list
+  std::string reason;   // why the split stands at this place of the list
   bool fits() const { return refusal.empty() && missing == 0; }
 };
 // Returns all splits into so many ranks, the best first: those that fit by the time of a step, then

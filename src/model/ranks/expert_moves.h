@@ -30,9 +30,10 @@ class ExpertReading {
     size_t local, expert;
     std::unique_ptr<MoeLayer::StagedExpert> staged;
   };
-  // Layer and source outlive it.
+  // Starts reading. Layer and source must outlive the object.
   ExpertReading(const MoeLayer& layer, const ExpertSource& source, std::vector<Wanted> wanted);
-  // Reads experts of a layer on a device; expert_of: the future expert of each place.
+  // Starts reading experts of a layer whose experts are on two devices; expert_of: the future
+  // expert of each place.
   ExpertReading(const DividedExperts& layer, std::vector<uint32_t> expert_of);
   ~ExpertReading();  // gives up, and waits for the expert that is being read
   bool done() const { return done_.load(std::memory_order_acquire); }
@@ -40,7 +41,7 @@ class ExpertReading {
   void wait() {
     if (thread_.joinable()) thread_.join();
   }
-  // Valid when done(): the error, if any, and the experts.
+  // Return the error, if any, and the experts that were read. Valid when done().
   const std::string& trouble() const { return trouble_; }
   std::vector<Wanted> take();
   std::unique_ptr<DividedExperts::Staged> take_staged();
@@ -58,19 +59,19 @@ class ExpertReading {
 class ExpertMoves {
  public:
   using Tell = std::function<void(StepPlan)>;
-  // Serves one rank; `tell` is how rank 0 announces plans to all. The loads of earlier runs decide
-  // the first copies.
+  // Makes the object of one rank; `tell` is how rank 0 announces plans to all. The loads of earlier
+  // runs decide the first copies.
   ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part, const ModelOptions& options,
               Tell tell);
-  // Call once the layers are loaded; they outlive it.
+  // Sets the layers, once they are loaded; they outlive the object.
   void set_layers(LayerSet& layers);
   std::vector<uint32_t> expert_of(size_t layer) const { return balance_.expert_of(layer); }
 
   void count(size_t layer, std::span<const uint32_t> rows) { balance_.count(layer, rows); }
   void end_step(StepStats& stats);
   bool run_plan(const StepPlan& plan);  // returns false for a plan of another kind
-  void drop();                          // rank 0, before all ranks end
-  void finish();                        // all ranks, when no plan follows: nothing stays under way
+  void drop();    // ends a move under way; rank 0 calls it before all ranks end
+  void finish();  // all ranks call it when no plan follows; nothing stays under way
   void save_loads() noexcept;
 
  private:
@@ -99,16 +100,18 @@ class ExpertMoves {
   LayerSet* layers_ = nullptr;
   ExpertBalance balance_;
   RankReports reports_;
-  std::vector<ExpertMemory> memory_;  // memory that experts left
+  std::vector<ExpertMemory> memory_;  // memory that replaced experts left free
   // The layer that is to change, on all ranks.
   ExpertBalance::Move move_;
-  std::unique_ptr<ExpertReading> reading_;  // used if this rank lacks experts of it
+  // Reads the experts of the move that this rank lacks; null: none.
+  std::unique_ptr<ExpertReading> reading_;
   bool under_way_ = false, answered_ = false, dropped_ = false;
   std::string trouble_;  // error from before reading started
-  // State of rank 0.
+  // State of the move, on rank 0.
   State state_ = State::kIdle;
   std::chrono::steady_clock::time_point since_;
-  std::vector<std::vector<size_t>> asked_layers_;  // [rank] layers of which it was asked for loads
+  // [rank] layers of which the rank was asked for loads.
+  std::vector<std::vector<size_t>> asked_layers_;
   double imbalance_ = 1;
   uint64_t moved_ = 0, given_up_ = 0;
 };

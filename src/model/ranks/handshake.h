@@ -20,7 +20,8 @@ namespace moebius {
 
 class Comm;
 
-// Increased whenever ranks of two builds can no longer understand each other.
+// Version of the messages between ranks. Increase it whenever ranks of two builds can no longer
+// understand each other.
 inline constexpr uint32_t kRankProtocol = 2;
 
 struct FileMark {
@@ -52,7 +53,8 @@ struct Handshake {
 };
 
 std::vector<uint8_t> encode(const Handshake& handshake);
-// Reads only the number of another protocol. Throws Error for bytes that are no handshake.
+// Parses the bytes of a handshake; of another protocol version only that number. Throws Error for
+// bytes that are no handshake.
 Handshake decode_handshake(std::span<const uint8_t> bytes);
 
 // Returns why these ranks cannot run together, in one sentence that names the first rank that
@@ -63,7 +65,8 @@ std::string refusal_of(std::span<const Handshake> ranks,
 // Returns the CPU features that all ranks have, in the form that narrow_host_cpu takes.
 std::string common_cpu(std::span<const Handshake> ranks);
 
-// All ranks call it: returns what every rank sent, in order.
+// Returns what every rank sent, in the order of ranks. All ranks must call it, and wait for each
+// other.
 std::vector<Handshake> exchange_handshakes(Comm& comm, const Handshake& mine);
 
 // Selects how much of the weights is compared: only headers, 64 KiB of every 64 MiB, or everything.

@@ -12,8 +12,8 @@ struct ModelOptions;
 
 RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// All ranks of a communicator call it at the same time, because they may share memory and cores.
-// checkpoint null: this rank has none.
+// What this rank measured. All ranks of a communicator measure at the same time, because they may
+// share memory and cores. checkpoint null: this rank has none.
 struct RankFacts {
   RankCosts costs;
   LinkFacts link;

@@ -14,9 +14,9 @@ class RankReports {
   explicit RankReports(Comm& world) : world_(world) {}
   // Sends numbers to rank 0, which must expect as many.
   void send(std::vector<uint64_t> numbers);
-  // Rank 0: announces what these ranks will send, counts[i] numbers from ranks[i].
+  // For rank 0: says what these ranks will send, counts[i] numbers from ranks[i].
   void expect(std::span<const size_t> ranks, std::span<const size_t> counts);
-  bool here();    // true when all expected numbers have arrived
+  bool here();    // returns true when all expected numbers have arrived; does not wait
   void finish();  // waits for messages under way
   const std::vector<std::vector<uint64_t>>& numbers() const { return received_; }
 

@@ -66,7 +66,7 @@ class RankedBackend final : public DecoderModel {
   bool leads() const { return ranks_.leader(); }
   bool staged() const { return ranks_.split().pp > 1; }
   void tell(StepPlan plan);                    // announces a plan to the other ranks
-  void tell_step(std::span<const Work> work);  // called if this rank leads
+  void tell_step(std::span<const Work> work);  // announces a step; called if this rank is rank 0
   void tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
                    uint64_t count);
   void beat();
@@ -89,7 +89,7 @@ class RankedBackend final : public DecoderModel {
   Ranks& ranks_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<ExpertMoves> moves_;  // destroyed before the layers
-  // Kinds for an engine: bytes are those of the rank with the most.
+  // Kinds of blocks as an engine sees them: bytes are those of the rank with the most.
   std::vector<KvKind> kinds_;
   std::vector<Batch> batches_;  // submitted batches, in order
   // Steps that wait for the last stage, on the other ranks of the first stage.
@@ -99,9 +99,10 @@ class RankedBackend final : public DecoderModel {
   mutable uint64_t next_sequence_ = 1;
   // Sequences that ended since the last plan.
   std::shared_ptr<Ended> ended_;
-  std::map<uint64_t, std::unique_ptr<KvPool>> sequences_;  // other ranks: memory of each sequence
+  // on ranks other than 0: memory of each sequence.
+  std::map<uint64_t, std::unique_ptr<KvPool>> sequences_;
   std::shared_ptr<Figures> figures_;
-  // Times of the last plan and of the last beat.
+  // When rank 0 sent the last plan, and the last beat.
   std::chrono::steady_clock::time_point told_{}, beaten_{};
   std::unique_ptr<Beats> beats_;
 };

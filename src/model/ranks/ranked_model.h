@@ -40,7 +40,8 @@ class ThreadRankedModel {
   DecoderModel& model() { return *model_; }
 
  private:
-  std::unique_ptr<RankThreads> followers_;  // outlive the model, which tells them to stop
+  // Threads of the other ranks; destroyed after the model, which tells them to stop.
+  std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
 };
 

@@ -13,7 +13,8 @@
 namespace moebius {
 
 struct StepPlan {
-  // kFinish: the oldest step whose rows have left the last stage gets its logits.
+  // What the other ranks are to do. kFinish: compute logits of the oldest step whose rows have left
+  // the last stage.
   enum class Kind : uint8_t {
     kStep,
     kFinish,
@@ -36,14 +37,14 @@ struct StepPlan {
     BlockTables tables;
     bool operator==(const Item&) const = default;
   };
-  uint64_t serial = 0;  // number of the plan, one more each time
+  uint64_t serial = 0;  // number of the plan, counted up by one
   Kind kind = Kind::kBeat;
-  std::vector<Item> items;      // kStep: items of the step
-  std::vector<uint64_t> ended;  // kStep: sequences whose memory can be freed
-  // kMove, kSwitch, kDrop (expert_balance.h): block_kind is a layer. kMove: `experts` is the future
+  std::vector<Item> items;      // for kStep: items of the step
+  std::vector<uint64_t> ended;  // for kStep: sequences whose memory can be freed
+  // For kMove, kSwitch and kDrop (expert_balance.h), where block_kind is a layer; kMove: the future
   // expert of each place.
   std::vector<uint32_t> experts;
-  // Other kinds: arguments of the Backend function with this name.
+  // Arguments of the Backend function that has the kind's name.
   uint64_t block_kind = 0, from = 0, to = 0, count = 0;
   bool operator==(const StepPlan&) const = default;
 };

@@ -27,13 +27,13 @@ struct ModelOptions : Wish {
   // Ranks that run the model together (ranks.h); null: this process has all of it. They outlive the
   // model.
   Ranks* ranks = nullptr;
-  // Expert parallelism: how copies of busy experts are balanced (the numbers of ranks and spare
-  // places come from the split).
+  // How expert parallelism balances copies of busy experts (the numbers of ranks and spare places
+  // come from the split).
   BalanceSettings balance;
   std::function<void(const std::string& line)> warn;  // called with failures that do not stop steps
   // Called with notes about the progress of loading.
   std::function<void(const std::string& line)> note;
-  // Sees what layers read (device/tap.h); tap and checkpoint outlive the model.
+  // Receives the rows that layers read (device/tap.h); tap and checkpoint outlive the model.
   ModuleTap* tap = nullptr;
   // Free bytes beside the weights on the rank that has the least, as the plan found them; 0: not
   // known.
@@ -51,14 +51,15 @@ class SequenceState {
  private:
   friend class StepRunner;
   void reserve(size_t tokens);  // allocates blocks for `tokens` more; throws Error
-  // Counts tokens whose keys are written, and frees blocks that no token reads again.
+  // Counts `tokens` more tokens as written, and frees blocks that no token reads again.
   void commit(size_t tokens) noexcept;
   std::span<const KvKind> kinds_;  // owned by the model
   std::unique_ptr<KvPool> pool_;
   BlockTables tables_;
   std::vector<std::vector<BlockId>> free_;  // [kind] free blocks
   size_t length_ = 0;
-  // On several ranks: its last copy tells them that the sequence ended.
+  // Number of the sequence on several ranks; the last copy of the pointer tells them that the
+  // sequence ended.
   std::shared_ptr<const uint64_t> id_;
 };
 
@@ -79,15 +80,17 @@ class DecoderModel : public Backend {
   // model. Throws Error for a broken payload.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelPlan& plan,
                                             const ModelOptions& options);
-  // Plans without asking machines for their memory, then loads. Throws Error.
+  // Plans the model for this process without looking at the machine's free memory, then loads it.
+  // Throws Error.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
 
-  // Other ranks: executes the steps that rank 0 announces, until its model is destroyed.
+  // For ranks other than 0: executes the steps that rank 0 announces, until rank 0's model is
+  // destroyed.
   virtual void follow() = 0;
-  // Rank 0, once the others follow: starts to exchange signs of life with them.
+  // For rank 0, once the others follow: starts to exchange signs of life with them.
   virtual void start_beats() {}
-  // Returns what every rank did, as of the last beat (a few seconds old), or asked for now.
+  // Returns what every rank did: as of the last beat, a few seconds ago; `now`: asks the ranks.
   virtual std::vector<RankFigures> rank_figures(bool now) = 0;
 
   virtual uint64_t loaded_bytes() const = 0;  // bytes of files read for this rank's part
@@ -96,7 +99,7 @@ class DecoderModel : public Backend {
   virtual uint64_t packed_bytes() const = 0;     // bytes of packed weights in memory
   virtual uint64_t embedding_bytes() const = 0;  // the part of these that is the token table
   virtual const KvPlan& kv_plan() const = 0;
-  // Bytes of packed weights that one token reads.
+  // Returns the bytes of packed weights that one token reads.
   virtual uint64_t weight_bytes_per_token() const = 0;
   virtual SequenceState new_sequence() const = 0;
 

@@ -41,7 +41,7 @@ class ExpertBalance {
   // experts are ignored.
   void add_layer(size_t layer, size_t experts, const ExpertLoads& earlier = {});
   bool has(size_t layer) const { return layers_.count(layer) != 0; }
-  // Empty without spare places.
+  // Returns the expert of each place; empty without spare places.
   const std::vector<uint32_t>& expert_of(size_t layer) const;
   void place(size_t layer, std::vector<uint32_t> expert_of);
 
@@ -54,10 +54,11 @@ class ExpertBalance {
   std::span<const uint64_t> load(size_t layer) const;
 
   // Returns the rows of the busiest rank over the mean if copies share evenly, and 1 without rows;
-  // without an argument, the mean over layers.
+  // without an argument, averaged over layers.
   double imbalance(size_t layer) const;
   double imbalance() const;
-  // Returns the layer that needs a change most and improves by it, if any.
+  // Returns the layer that is most out of balance among those that a change improves, with its new
+  // places; nothing if no layer needs a change.
   std::optional<Move> next_move() const;
   void leave(size_t layer);  // excludes a layer that could not be changed
 

@@ -27,30 +27,32 @@ double share_of_load(std::span<const uint32_t> expert_of, size_t here,
 
 class ExpertPlaces {
  public:
-  // The layers outlive it. Options used: counts from run to run (loads_file), and how often to look
-  // (balance).
+  // Reads the options loads_file (counts from earlier runs) and balance (how often to look). The
+  // layers must outlive the object.
   ExpertPlaces(LayerSet& layers, const ModelOptions& options);
-  ~ExpertPlaces();  // saves the counts
+  ~ExpertPlaces();  // saves the counts to loads_file
 
   void count(std::span<const uint32_t> rows);  // rows: of a step's experts, layer by layer
-  // Call after a step. Returns true if change() can be called as soon as no step is under way.
+  // Looks at the counts after a step. Returns true if change() can be called as soon as no step is
+  // under way.
   bool end_step();
-  // Lets experts change places. Throws Error if a layer broke: it must not run any more.
+  // Makes experts that were read change places. Throws Error if a layer broke: it must not run any
+  // more.
   void change();
   bool broken() const { return broken_; }
-  uint64_t moved() const { return moved_; }  // number of experts that came to the device
+  uint64_t moved() const { return moved_; }  // number of experts that were moved to the device
 
  private:
   struct Layer {
     size_t index;
     DividedExperts* experts;
-    bool left = false;  // a failed change: the layer is not changed again
+    bool left = false;  // true: a change failed, and the layer is not changed again
   };
   void begin();
   void save() noexcept;
 
   ExpertBalance balance_;
-  std::vector<size_t> counted_;  // layers, and the number of experts of each
+  std::vector<size_t> counted_;  // layers whose rows are counted, and the number of experts of each
   std::vector<Layer> divided_;   // layers whose experts may move
   std::string loads_file_;
   std::function<void(const std::string& line)> warn_;

@@ -16,7 +16,7 @@ class StepRunner;
 
 class LayerStages {
  public:
-  // spec: the result of decoder_spec() for the checkpoint, which outlives this.
+  // spec: the result of decoder_spec() for the checkpoint, which must outlive the object.
   LayerStages(const Checkpoint& checkpoint, DecoderSpec spec, ModelOptions options);
   ~LayerStages();
   LayerStages(const LayerStages&) = delete;
@@ -31,7 +31,7 @@ class LayerStages {
   // Returns the file bytes of the weights of a stage; the first stage has the token table, too.
   uint64_t file_bytes(size_t stage) const;
 
-  // Loads the layers of a stage in place of the loaded ones.
+  // Loads the layers of a stage and frees those of the loaded one.
   void load(size_t stage);
   void unload();
   // Runs one sequence through the loaded stage: `rows` [tokens, width], the stage's input, become

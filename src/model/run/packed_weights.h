@@ -10,8 +10,8 @@ namespace moebius {
 
 PackRequest pack_request(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// Opens or creates the file. Returns null if none was asked for, or after a warning if none can be
-// had here. Throws Error if the weights then do not fit into memory.
+// Opens or creates the file of packed weights. Returns null if the options ask for none, or after a
+// warning if none can be had. Throws Error if the weights then do not fit into memory.
 std::shared_ptr<PackedStore> open_packed(const Checkpoint& checkpoint, const ModelOptions& options);
 
 }  // namespace moebius

@@ -25,10 +25,10 @@ struct PooledLayer {
   size_t in = 0, out = 0;
   std::vector<float> weight;  // [in,out]
   std::vector<float> bias;    // [out], or empty
-  bool residual = false;      // adds x to the result
+  bool residual = false;      // true: x is added to the result
   // [in,out] projects x for the sum if the sizes differ; empty: they are equal.
   std::vector<float> projected;
-  bool unit = false;  // scales x to unit length first
+  bool unit = false;  // true: x is scaled to unit length first
   std::vector<float> operator()(std::vector<float> x) const;
 };
 
@@ -36,17 +36,18 @@ struct PoolingPlan {
   bool scores = false;              // true: a score per pair of texts; false: a vector per text
   std::vector<PoolingMode> modes;   // ways of pooling, whose results are concatenated
   std::vector<PooledLayer> layers;  // layers after pooling
-  bool normalize = false;           // scales the vector to unit length at the end
-  bool include_prompt = true;       // tokens of the prompt are pooled, too
+  bool normalize = false;           // true: the vector is scaled to unit length at the end
+  bool include_prompt = true;       // true: tokens of the prompt are pooled, too
   std::map<std::string, std::string> prompts;
-  std::string default_prompt;       // name of a prompt; empty: none
-  size_t most_tokens = SIZE_MAX;    // most tokens of a text
-  bool truncates = false;           // vectors may be shortened
-  std::vector<size_t> dimensions;   // lengths to which vectors may be shortened; empty: any
-  std::vector<float> head;          // scores: weights of the only label, for the last row
-  std::optional<int32_t> yes, no;   // scores: tokens whose logits give the score
-  bool sigmoid = true;              // applies a sigmoid to scores
-  bool template_generates = false;  // add_generation_prompt for the template of pairs
+  std::string default_prompt;      // name of a prompt; empty: none
+  size_t most_tokens = SIZE_MAX;   // most tokens of a text
+  bool truncates = false;          // true: vectors may be shortened
+  std::vector<size_t> dimensions;  // lengths to which vectors may be shortened; empty: any
+  std::vector<float> head;         // for scores: weights of the only label, applied to the last row
+  std::optional<int32_t> yes, no;  // for scores: tokens whose logits give the score
+  bool sigmoid = true;             // true: a sigmoid is applied to scores
+  // Value of add_generation_prompt when the template renders a pair.
+  bool template_generates = false;
 
   bool needs_logits() const { return yes.has_value(); }
   bool needs_all_rows() const;
@@ -78,9 +79,9 @@ std::unique_ptr<DecoderModel> load_rows_model(const Checkpoint& checkpoint,
 // f32, in this order.
 class Pooler {
  public:
-  // skipped: number of tokens at the start that do not count.
+  // row: numbers per row; skipped: number of tokens at the start that are not pooled.
   Pooler(const PoolingPlan& plan, size_t row, size_t skipped);
-  void add(std::span<const float> row);  // row: of the next token
+  void add(std::span<const float> row);  // row: the next token's
   // Returns the vector or score. If the plan uses only the last row, only that one was needed.
   // Throws Error for values that are not finite.
   std::vector<float> finish();

@@ -13,14 +13,14 @@ namespace moebius {
 
 class Predictor {
  public:
-  // `model` is loaded and outlives it.
+  // Loads the predictor's layer; `model` is loaded already and outlives it.
   Predictor(PredictorPlan plan, const LayerSet& model, const KvChoice& kv, LoadOptions options);
 
   struct Sequence {
     const BlockTables* tables;
     const KvPool* pool;
     size_t position;              // position of the first of `tokens`
-    size_t length;                // as BatchItem::length
+    size_t length;                // length of the sequence, as BatchItem::length
     size_t drafts;                // number of tokens to draft
     std::vector<int32_t> tokens;  // one token; drafts are appended
   };

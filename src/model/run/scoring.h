@@ -47,7 +47,7 @@ class Windows {
 // Holds one value per position, in the order of the text.
 struct Scores {
   std::vector<double> loss, kl;
-  size_t agreed = 0;  // positions where both models have the same best token
+  size_t agreed = 0;  // number of positions where both models have the same best token
 };
 
 // Scores the windows. `base` may be null. `advance` receives the number of positions of each step.

@@ -73,14 +73,14 @@ class StepRunner final : public DecoderModel {
   struct Work {
     BatchItem item;
     KvPool* pool;
-    uint64_t sequence = 0;  // sequence whose memory it is; 0: the engine's
+    uint64_t sequence = 0;  // sequence whose memory the block numbers mean; 0: the engine's
   };
   // Holds rows on their way through the layers of this process.
   struct Pass {
     Step step;
     std::vector<Work> work;
     std::vector<uint32_t> counts;  // rows of every expert, layer by layer
-    bool projected = false;        // logits were computed
+    bool projected = false;        // true: logits were computed
     uint64_t unread = 0;           // pages of packed weights that could not be read when it began
   };
   using RunStep = FunctionRef<void(std::span<const Work>, std::vector<float>&, StepStats&)>;
@@ -92,19 +92,20 @@ class StepRunner final : public DecoderModel {
   KvPool& engine_pool() { return pool_; }
   const Predictor* predictor() const { return predictor_.get(); }
   SequenceState sequence(std::shared_ptr<const uint64_t> id) const;
-  // Throws Error for an item that cannot run.
+  // Throws Error if the item cannot run (no token, a token out of range, a table too short).
   void check(const BatchItem& item) const;
-  void check(std::span<const BatchItem> items) const;  // throws ItemError
+  // Throws ItemError for the first item that cannot run.
+  void check(std::span<const BatchItem> items) const;
   std::vector<Work> work_of(std::span<const BatchItem> items);
-  void make_room(const Work& work);  // allocates memory for the blocks that it writes
-  // Runs forward() with a step function of the caller's.
+  void make_room(const Work& work);  // allocates memory for the blocks that the work writes
+  // Implements forward() with `run` as the function that runs a step.
   void forward_by(std::span<const StepItem> items, std::vector<float>& logits, RunStep run);
   // Starts a pass. Throws Error if a state that it reads is missing.
   std::unique_ptr<Pass> begin(std::vector<Work> work, size_t queue = 0);
   // Waits for all operations of the pass, adds its counts and times to the statistics, and keeps
   // states. Throws what an operation threw.
   void end(Pass& pass, StepStats& stats);
-  // After a failure: waits until no operation needs the pass.
+  // Gives up a pass after a failure: waits until no operation needs it.
   void abandon(Pass& pass) noexcept;
   // Starts a pass with the same rows after other ranks ran layers, to compute logits.
   std::unique_ptr<Pass> begin_behind(const Pass& pass);
@@ -137,8 +138,8 @@ class StepRunner final : public DecoderModel {
   bool may_launch(const Batch& batch) const;
   void launch(Batch& batch);
   void complete(Batch& batch) noexcept;
-  // After a step: lets experts of divided layers change places, if they are ready and no step is
-  // under way.
+  // Called after a step: lets experts of divided layers change places, if they are ready and no
+  // step is under way.
   void look_after_places();
   void complete_all() noexcept;  // waits for submitted work before blocks are changed
   size_t versions(size_t kind) const { return kind == state_kind_ ? 2 : 1; }
@@ -149,10 +150,11 @@ class StepRunner final : public DecoderModel {
 
   ModelOptions options_;
   ModelPart part_;
-  std::shared_ptr<PackedStore> packed_;  // null: weights are in memory
+  std::shared_ptr<PackedStore> packed_;  // file of packed weights; null: they are in memory
   LayerSet layers_;
   KvPlan kv_plan_;
-  std::unique_ptr<PredictorPlan> predictor_plan_;  // null once it is loaded
+  // Plan of the predictor; null once that is loaded.
+  std::unique_ptr<PredictorPlan> predictor_plan_;
   Graph graph_;
   std::unique_ptr<Predictor> predictor_;  // null: there is none
   std::unique_ptr<ExpertPlaces> places_;  // null: expert loads are not counted
