@@ -25,7 +25,7 @@ constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8;
 constexpr auto kBlockKeys = static_cast<uint32_t>(kKeyBlock),
                kSegmentBlocks = static_cast<uint32_t>(kDeviceSegment / kKeyBlock);
 
-// What one block of keys does to the running softmax of a row: the new maximum `top`, and the
+// Effect of one block of keys on the running softmax of a row: the new maximum `top`, and the
 // factor `keep` by which earlier sums are multiplied.
 struct BlockTop {
   float top, keep;
@@ -461,7 +461,8 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   constexpr unsigned kPieces = D / 8;  // pieces of 16 bytes
   const CudaAttention& a = args.layer;
   const DeviceKv kv{a, static_cast<KvType>(a.storage)};
-  // Where a row's key and value are written: a head of a block, and the index of the token in it.
+  // Place to which a row's key and value are written: a head of a block, and the index of the token
+  // in it.
   struct Place {
     uint8_t* head;
     size_t at;

@@ -14,7 +14,7 @@ constexpr int kPieceTokens = 256, kPieceThreads = 256, kPieceWarps = kPieceThrea
               kChooseThreads = 512, kChooseWarps = kChooseThreads / 32;
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-// What the kernels for one row of logits pass to each other.
+// Results that the kernels for one row of logits pass to each other.
 struct CandidateWork {
   double weights[kCandidateBuckets];
   uint32_t counts[kCandidateBuckets];

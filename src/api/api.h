@@ -56,7 +56,7 @@ auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& l
   return made;
 }
 
-// Runs `load` for a layer on a CUDA device with progress; errors name `module`.
+// Runs `load` for a layer on a CUDA device and reports its progress; errors name `module`.
 template <class F>
 auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t total, F&& load) {
   LoadProgress progress(options.progress, total);
@@ -71,7 +71,7 @@ auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t 
   return made;
 }
 
-// Make handles of layers. The runtime outlives its layers.
+// Make the public objects of layers. The runtime outlives its layers.
 Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer);
 Moe make_moe(std::shared_ptr<Runtime> runtime, MoeBlockLayer layer, std::string kernel);
 

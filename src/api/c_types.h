@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// A folder, with all data that C callers get pointers into.
+// Holds a folder, with all data that C callers get pointers into.
 struct CFolder {
   explicit CFolder(const std::string& path)
       : folder(Folder::open(path)),
@@ -35,14 +35,14 @@ struct CEngine {
   std::vector<moebius_event> list;
 };
 
-// A stream with a mutex: Stream is not thread-safe, the C interface is.
+// Holds a stream and a mutex: Stream is not thread-safe, the C interface is.
 struct CStream {
   explicit CStream(llm::Stream s) : stream(std::move(s)) {}
   llm::Stream stream;
   std::mutex mutex;
 };
 
-// A scheme, with all data that C callers get pointers into.
+// Holds a scheme, with all data that C callers get pointers into.
 struct CScheme {
   explicit CScheme(build::Scheme s) : scheme(std::move(s)), tensors(scheme.tensors()) {}
   build::Scheme scheme;
@@ -55,7 +55,7 @@ struct Handled {
   using Object = T;
   static constexpr HandleKind kKind = k;
 };
-// Only declared: the table of handle types.
+// The table of handle types. The functions are only declared: their result types are what is read.
 Handled<Runtime, HandleKind::kRuntime> handled(const moebius_runtime*);
 Handled<CFolder, HandleKind::kFolder> handled(const moebius_folder*);
 Handled<Linear, HandleKind::kLinear> handled(const moebius_linear*);

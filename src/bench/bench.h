@@ -11,16 +11,16 @@ namespace moebius {
 
 extern const BenchActions kBenchActions;
 
-// Run one benchmark each. Return the exit code: 0, or 130 after Ctrl-C, when finished cases were
-// printed.
+// Run one benchmark each and print to `out`. Return the exit code: 0, or 130 after Ctrl-C, when
+// finished cases were printed.
 int run_bench_roof(const BenchOptions& options, std::ostream& out);
 int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);
 int run_bench_moe(const BenchOptions& options, std::ostream& out);
-int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);  // --device cuda
+int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);  // for --device cuda
 int run_bench_linear_cuda(const BenchOptions& options, std::ostream& out);
 int run_bench_moe_cuda(const BenchOptions& options, std::ostream& out);
-int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // --tp, --ep
+int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // for --tp and --ep
 int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);

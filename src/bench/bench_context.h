@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences whose context was never computed: their blocks hold random keys and values, to time
-// decoding after many tokens.
+// Makes sequences whose context was never computed: their blocks hold random keys and values, to
+// time decoding after many tokens.
 #pragma once
 #include <vector>
 

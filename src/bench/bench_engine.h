@@ -12,7 +12,7 @@
 namespace moebius {
 
 struct TraceEntry {
-  double arrival = 0;  // seconds after the start
+  double arrival = 0;  // arrival of the request, in seconds after the start
   size_t prompt = 1, new_tokens = 1;
 };
 // Reads lines "arrival,prompt tokens,new tokens"; ignores empty lines and text after #. Throws
@@ -21,7 +21,7 @@ std::vector<TraceEntry> read_trace(const std::string& path);
 
 std::vector<TraceEntry> make_trace(const BenchEngineOptions& options);
 
-// Returns 0, or 130 after Ctrl-C.
+// Runs the benchmark and prints to `out`. Returns 0, or 130 after Ctrl-C.
 int run_bench_engine(const BenchEngineOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -7,14 +7,15 @@
 
 namespace moebius {
 
-size_t synthetic_layers(std::string_view name);  // layers of the published model
+// Returns the number of layers of the published model.
+size_t synthetic_layers(std::string_view name);
 
-// A temporary folder below $TMPDIR or /tmp, named by the model and its layers, that is deleted with
-// this object.
+// Makes a temporary folder below $TMPDIR or /tmp, named by the model and its layers, that is
+// deleted with this object.
 class SyntheticFolder {
  public:
-  // vocabulary, experts 0: the model's own. Throws Error and deletes what was written. After Ctrl-C
-  // (apps/cli/interrupt.h) the remaining layers are not written.
+  // vocabulary and experts: 0: the model's own numbers. Throws Error and deletes what was written.
+  // After Ctrl-C (apps/cli/interrupt.h) the remaining layers are not written.
   SyntheticFolder(std::string_view name, size_t layers, size_t vocabulary = 0, size_t experts = 0);
   ~SyntheticFolder();
   SyntheticFolder(const SyntheticFolder&) = delete;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of `bench kernel --pack`: the time in which a kernel packs the weights of a scheme,
+// Runs one case of `bench kernel --pack`: the time in which a kernel packs the weights of a scheme,
 // compared with copying memory.
 #pragma once
 #include <iosfwd>

@@ -13,19 +13,19 @@
 namespace moebius {
 
 struct BenchResult {
-  std::string bench;  // "moe"
+  std::string bench;  // name of the benchmark, such as "moe"
   std::string scheme;
   int64_t group = -1;
-  std::vector<std::pair<std::string, uint64_t>>
-      shape;  // experts, top_k, hidden, intermediate; or n, k
+  // Experts, top_k, hidden, intermediate; or n, k.
+  std::vector<std::pair<std::string, uint64_t>> shape;
   size_t tokens = 0, threads = 1;
   std::string kernel, numerics;
   std::string note;  // "cold", "cached", "skew" or empty; part of the identity of the case
   Timing time;
   double operations = 0;
-  double code_bytes = 0, read_bytes = 0,
-         packed_bytes = 0;  // bytes of codes; of codes and scales; as the kernel holds them
-  std::string roof;         // name of the compute loop that bounds the kernel
+  // Bytes of codes; of codes and scales; as the kernel holds them.
+  double code_bytes = 0, read_bytes = 0, packed_bytes = 0;
+  std::string roof;  // name of the compute loop that bounds the kernel
   double roof_gops = 0, roof_gbs = 0;
 
   double gops() const { return operations / time.median * 1e-9; }
@@ -35,8 +35,8 @@ struct BenchResult {
 
 class BenchReport {
  public:
-  BenchReport(const BenchOptions& options,
-              std::ostream& out);  // reads the earlier run; throws Error
+  // Reads the earlier run; throws Error.
+  BenchReport(const BenchOptions& options, std::ostream& out);
   void add(const BenchResult& result);
 
  private:
@@ -44,17 +44,19 @@ class BenchReport {
   const BenchOptions& options_;
   std::ostream& out_;
   std::vector<BenchResult> results_;
-  std::vector<std::pair<std::string, double>> before_;  // case, ms
+  // Cases of the earlier run and their milliseconds.
+  std::vector<std::pair<std::string, double>> before_;
   std::string title_, subject_;
 };
 
-// The roofs that a case is compared with, of `r.threads` threads: of products with these instructions, and of memory.
+// Sets the limits that a case is compared with, of `r.threads` threads: of products with these
+// instructions, and of memory.
 void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine);
-// ms, best_ms, spread_percent, repetitions.
+// Adds the members ms, best_ms, spread_percent, repetitions.
 void add_timing(Json& line, const Timing& time);
-// The facts every JSON line carries: cpu, features, commit.
+// Adds the facts that every JSON line carries: cpu, features, commit.
 void add_machine(Json& line);
-// returns the value rounded to so many significant digits
+// Returns the value rounded to so many significant digits.
 double rounded(double value, int digits);
 
 }  // namespace moebius

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random weights, tokens and routings for measurements. Schemes have the names of the command line;
-// weights are made as codes and scales, matrix by matrix, with magnitudes that keep outputs near
-// the size of the inputs.
+// Makes random weights, tokens and routings for measurements. Schemes have the names of the command
+// line; weights are made as codes and scales, matrix by matrix, with magnitudes that keep outputs
+// near the size of the inputs.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -27,16 +27,16 @@ class BenchRandom : public SplitMix64 {
 
 // Says how weights of a scheme are stored and how its input is quantized.
 struct SyntheticScheme {
-  std::string name;  // "w4a8"
-  int64_t group =
-      -1;  // as reported: columns per scale, -1: one scale per output (or per matrix, or none)
+  std::string name;  // name on the command line, such as "w4a8"
+  // Columns per scale for reports; -1: one scale per output (or per matrix, or none).
+  int64_t group = -1;
   CodeType code = CodeType::kBf16;
   uint8_t bits = 16;
   ScaleType scale = ScaleType::kNone;
   size_t block_n = 1, block_k = 0;  // block_n 0: all rows; block_k 0: all columns
   bool global_scale = false;
   ActSpec act;
-  // true: differs from what a folder of the scheme declares (int8 rows on request)
+  // true: the arithmetic is not what a folder of the scheme declares (int8 rows on request)
   bool departs = false;
 };
 
@@ -47,14 +47,15 @@ std::span<const std::string_view> synthetic_scheme_names();
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  const ActRequest& request);
 
-// All of --scheme with all of --group; a scheme with groups of its own is there once.
+// Returns all of --scheme with all of --group; a scheme with a group size of its own is listed
+// once.
 std::vector<SyntheticScheme> synthetic_schemes(const BenchOptions& options);
 
 // One random matrix with its memory; refill makes new codes and scales in place.
 class SyntheticMatrix {
  public:
-  SyntheticMatrix(const SyntheticScheme& scheme, size_t N,
-                  size_t K);  // throws Error if the group does not divide K
+  // Throws Error if the group does not divide K.
+  SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t K);
   void refill(BenchRandom& random);
   const QuantMatrix& view() const { return view_; }
   ActParams act_params() const;
@@ -65,7 +66,7 @@ class SyntheticMatrix {
   QuantMatrix view_;
 };
 
-// The matrices of one expert.
+// Holds the random matrices of one expert.
 struct SyntheticExpert {
   SyntheticMatrix gate, up, down;
   SyntheticExpert(const SyntheticScheme& s, size_t hidden, size_t intermediate)
@@ -75,7 +76,7 @@ struct SyntheticExpert {
   }
 };
 
-// Bytes of codes at their declared width, and of scales as a file stores them.
+// Return the bytes of codes at their declared width, and of scales as a file stores them.
 uint64_t code_bytes(const Problem& problem);
 uint64_t scale_bytes_of(const Problem& problem);
 
@@ -85,7 +86,7 @@ class SyntheticRows {
   SyntheticRows(XType type, size_t rows, size_t cols);
   void refill(BenchRandom& random);
   ConstRows view() const;
-  Rows output();  // rows of the same size and type, with undefined content
+  Rows output();  // returns memory for rows of the same size and type, with undefined content
 
  private:
   XType type_;
@@ -93,8 +94,8 @@ class SyntheticRows {
   std::vector<uint32_t> x_, y_;
 };
 
-// Expert ids [T, k], different within a row. Uniform; or skewed: half of the tokens use one expert,
-// which changes with every refill.
+// Random expert ids [T, k], different within a row. Uniform; or skewed: half of the tokens use one
+// expert, which changes with every refill.
 class SyntheticRouting {
  public:
   SyntheticRouting(size_t tokens, size_t experts, size_t top_k, bool skew);

@@ -14,7 +14,7 @@
 namespace moebius {
 
 struct Timing {
-  double median = 0, best = 0;  // seconds
+  double median = 0, best = 0;  // seconds of the median and of the fastest repetition
   double spread = 0;            // half the distance between the quartiles, as a share of the median
   size_t repetitions = 0;
 };
@@ -31,17 +31,19 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
 void each_case(const BenchOptions& options,
                FunctionRef<void(size_t tokens, size_t threads)> measure);
 
-// How many matrices of so many bytes leave every cache when they are used in turn.
+// Returns how many matrices of so many bytes are larger than every cache together, so that each use
+// reads memory.
 size_t copies_for(size_t bytes);
 
-// Returns what a kernel multiplies: integers if activations are integers, and in exact kernels also
-// if they are 4-bit floats (half-integers).
+// Returns the type of numbers that a kernel multiplies: integers if activations are integers, and
+// in exact kernels also if they are 4-bit floats (half-integers).
 RoofKind roof_kind(const Kernel& kernel, const Problem& p);
 
-// Pools and measured roofs by number of threads, made when first requested.
+// Holds thread pools and measured limits of the machine by number of threads, made when first
+// requested.
 class BenchMachine {
  public:
-  // `seconds`: what a case may take; with 0 memory is measured briefly too.
+  // `seconds`: time for each case; with 0 memory is measured briefly, too.
   explicit BenchMachine(double seconds)
       : effort_(seconds > 0 ? RoofMemory::Effort::kFull : RoofMemory::Effort::kBrief) {}
   ThreadPool& pool(size_t threads);

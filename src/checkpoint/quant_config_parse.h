@@ -19,7 +19,7 @@ struct QuantMethod;
 struct QuantSection {
   const QuantMethod* method = nullptr;  // the section's method; null: there is no section
   std::string version;
-  // Where the section is in config.json: "quantization_config", "text_config.quantization_config",
+  // Path of the section in config.json: "quantization_config", "text_config.quantization_config",
   // ...
   std::string path;
   std::vector<ConfigGroup> groups;  // rules that recognize modules by name

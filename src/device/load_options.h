@@ -21,15 +21,15 @@ class ModuleTap;
 struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
-  // How second matrices (down, o_proj; see cut_of) are cut. kOutputs: nothing is added across
-  // ranks, so results have the bytes of one rank; layers then need an exchange (nn/moe_exchange.h),
-  // and parts may be of unequal size.
+  // Selects how second matrices (down, o_proj; see cut_of) are cut. kOutputs: nothing is added
+  // across ranks, so results have the bytes of one rank; layers then need an exchange
+  // (nn/moe_exchange.h), and parts may be of unequal size.
   Cut second = Cut::kInputs;
-  // Where dynamic scales of rows come from if a matrix is divided by inputs. true: from this rank's
-  // inputs alone; false: from the maxima over all ranks, which the layer's caller provides.
+  // Source of dynamic scales of rows if a matrix is divided by inputs. true: this rank's inputs
+  // alone; false: the maxima over all ranks, which the layer's caller provides.
   bool own_maxima = false;
-  // Which expert each place holds if busy experts have copies: places of rank 0, then of rank 1,
-  // ..., equally many per rank. Empty: as `placement` says. Only if `second` is kOutputs.
+  // Expert in each place if busy experts have copies: places of rank 0, then of rank 1, ...,
+  // equally many per rank. Empty: as `placement` says. Only if `second` is kOutputs.
   std::vector<uint32_t> expert_of = {};
   // For two ranks: the number of places on the first rank, which also combines all columns. Unset:
   // equally many places per rank.

@@ -29,7 +29,7 @@ class PromptLookup {
 
  private:
   struct Table {
-    size_t tokens;                // length of the runs in this table
+    size_t tokens;                // length of the runs of tokens in this table
     std::vector<uint32_t> after;  // by hash of a run: position after its latest occurrence; 0: none
   };
   void add(Table& table, std::span<const int32_t> text, size_t end);
@@ -40,7 +40,8 @@ class PromptLookup {
 // Counts how often the drafts of one sequence were right, by their place after the last token.
 class DraftRecord {
  public:
-  // Chances assumed before any draft was observed, by source.
+  // Chances of being right that are assumed before any draft was observed: for drafts found in
+  // text, and for tokens that a constraint forces.
   static constexpr double kFound = 0.6, kForced = 0.9;
   explicit DraftRecord(double chance = kFound);
   // Returns the chance that the first `count` drafts are all right.
@@ -61,12 +62,12 @@ class DraftRecord {
 };
 
 struct DraftInLine {
-  size_t position = 0;  // of the sequence's last token
+  size_t position = 0;  // position of the sequence's last token
   size_t found = 0;     // number of drafts that were found
   const DraftRecord* record = nullptr;
   bool due = false;  // true: one draft runs whatever is expected of it
-  bool by_backend =
-      false;  // true: the backend makes the drafts in the step, the first of all sequences together
+  // true: the backend makes the drafts in the step, the first of all sequences together.
+  bool by_backend = false;
 };
 
 // Returns how many drafts of each sequence to run beside `decode`: the numbers with the most

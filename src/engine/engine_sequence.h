@@ -44,11 +44,11 @@ struct Engine::Sequence {
   size_t max_new = 0, produced = 0;
   Finish limit = Finish::kLength;  // the Finish to report when max_new is reached
   size_t reported = 0;             // prompt rows whose log-probabilities were reported
-  size_t cached = 0;               // tokens that the cache had when the sequence arrived
-  bool admitted = false;           // true once the sequence has run
+  size_t cached = 0;               // number of tokens that the cache had when the sequence arrived
+  bool admitted = false;           // true: the sequence has run
   int preempted = 0;               // number of preemptions
   size_t keyed_for = 0;            // number of tokens when its first disk key was made
-  KvRestore restore;               // what it still reads from disk before it runs
+  KvRestore restore;               // what the sequence still reads from disk before it runs
   uint64_t waiting_since = 0;
   Client* client = nullptr;
   std::vector<Sequence*> followers;  // other choices that wait for the prompt of choice 0
@@ -56,15 +56,16 @@ struct Engine::Sequence {
   size_t steps_under_way = 0;  // batches in flight that contain this sequence
   size_t ahead = 0;            // tokens after kv.length that these batches run
 
-  // `lookup` over its own tokens, `predicted` over Request::prediction
+  // Tables of drafts: `lookup` over the sequence's own tokens, `predicted` over
+  // Request::prediction.
   PromptLookup lookup, predicted;
   DraftRecord found_record, forced_record{DraftRecord::kForced};
   bool draft_due = false, draft_forced = false;
   size_t drafts_right = 0, drafts_wrong = 0;
 
-  // The fields below describe the step that is being made.
+  // --- the step that is being made ---
   size_t piece = 0;                 // tokens that the step runs, without drafts
-  std::vector<int32_t> draft_rows;  // its last token and its drafts; empty: no drafts
+  std::vector<int32_t> draft_rows;  // the sequence's last token and its drafts; empty: no drafts
   // true: the backend makes the drafts in the step
   bool backend_drafts = false;
   std::vector<TokenChoice> choices;
@@ -75,11 +76,11 @@ struct Engine::Sequence {
 
   size_t prompt() const { return request->prompt.size(); }
   size_t final_length() const { return prompt() + max_new; }
-  // First token that no batch has run or is running.
+  // Returns the position of the first token that no batch has run or is running.
   size_t next() const { return kv.length + ahead; }
   size_t pending() const { return tokens.size() - next(); }
   bool running() const { return state == State::kRunning; }
-  // Was preempted so often that it is not preempted again.
+  // Returns true if the sequence was preempted so often that it is not preempted again.
   bool safe() const { return preempted >= 3; }
   bool completes() const { return piece == pending(); }
   DraftRecord& draft_record() { return draft_forced ? forced_record : found_record; }
@@ -87,7 +88,8 @@ struct Engine::Sequence {
   bool wants_prompt_rows() const {
     return request->prompt_logprobs >= 0 && reported + 1 < prompt();
   }
-  // Sort key: the smaller one comes first if there is not enough memory or room for all.
+  // Returns the sequence's place in the order: smaller ones come first if there is not enough
+  // memory or room for all.
   auto rank() const { return std::tuple(request->priority, id, index); }
 
  private:
@@ -98,14 +100,15 @@ struct Engine::Sequence {
   }
 };
 
-// Rows of logits from which a sequence draws its next token, and which log-probabilities of its
-// prompt are read from.
+// Rows of logits of one sequence, from which its next token is drawn and log-probabilities of its
+// prompt are read.
 struct Engine::Task {
   Sequence* sequence = nullptr;
-  std::span<const float> logits;           // [rows, vocab]
-  size_t position = 0;                     // of the first row's token
-  bool completes = false;                  // true: a token is drawn from the last row
-  const Candidates* candidates = nullptr;  // instead of logits, for one row
+  std::span<const float> logits;  // [rows, vocab]
+  size_t position = 0;            // position of the first row's token
+  bool completes = false;         // true: a token is drawn from the last row
+  // Read instead of logits, for one row; null: logits are read.
+  const Candidates* candidates = nullptr;
 };
 
 // A batch that was submitted to the backend, with the sequences it runs.
@@ -122,7 +125,7 @@ struct Engine::PendingStep {
   StepFigures figures;
   uint64_t start = 0;
 
-  size_t passes() const {  // number of passes in which the backend drafts
+  size_t passes() const {  // returns the number of passes in which the backend drafts
     size_t most = 0;
     for (const BatchItem& item : items) most = std::max(most, item.drafts);
     return most;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures about an engine: of the last step and since the start. Plain values: another thread may
-// read a snapshot while the next step runs.
+// Holds figures about an engine: of the last step and since the start. Plain values: another thread
+// may read a snapshot while the next step runs.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -15,15 +15,18 @@ namespace moebius {
 struct StepFigures {
   size_t prompt_rows = 0, decode_rows = 0;
   size_t batch = 0;  // number of sequences in the step
-  // Times of the forward pass; of sampling after it; of the engine's own work around both
+  // Times of the step: of the forward pass, of sampling after it, and of the engine's own work
+  // around both.
   uint64_t nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;
-  double predicted_nanoseconds = 0;  // predicted for the forward pass; 0: not known yet
+  double predicted_nanoseconds = 0;  // time predicted for the forward pass; 0: not known yet
   StepStats backend;                 // measured by the backend: phases, bytes, rows of experts
 };
 
 struct KvFigures {
-  uint64_t budget = 0, used = 0, cached = 0;  // bytes; used: owned by running sequences
-  // free: blocks of every kind that the rest of the budget holds
+  // Bytes of the KV budget; of blocks that running sequences own; of those that the cache alone
+  // owns.
+  uint64_t budget = 0, used = 0, cached = 0;
+  // blocks_free: blocks of every kind that the rest of the budget holds.
   size_t blocks_used = 0, blocks_cached = 0, blocks_free = 0;
   size_t tails = 0;
 };
@@ -32,18 +35,19 @@ struct EngineSnapshot {
   static constexpr size_t kFinishes = 7;
   uint64_t steps = 0, failed_steps = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
-  uint64_t recomputed_tokens = 0;  // computed a second time, after a preemption
+  uint64_t recomputed_tokens = 0;  // tokens computed a second time, after a preemption
   uint64_t drafts = 0;             // number of times that a sequence had drafts in a step
   uint64_t drafted_tokens = 0;
-  std::array<uint64_t, 16> drafts_right{};  // by place after the last token
+  // [i] drafts that were right at place i after the last token.
+  std::array<uint64_t, 16> drafts_right{};
   uint64_t prefix_queries = 0, prefix_hits = 0;
   uint64_t preemptions = 0, evictions = 0;
-  std::array<uint64_t, kFinishes> finished{};  // by Finish
+  std::array<uint64_t, kFinishes> finished{};  // number of answers by Finish
   size_t running = 0, waiting = 0;
   Profile phases{};
   uint64_t step_nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;
   uint64_t weight_bytes = 0, kv_bytes_read = 0;
-  std::vector<uint64_t> expert_rows;  // as in StepStats, summed over steps
+  std::vector<uint64_t> expert_rows;  // rows of each expert as in StepStats, summed over steps
   uint64_t heartbeat = 0;             // clock in nanoseconds at the end of the last step
   double correction = 1;              // running mean of measured over predicted time of a step
   KvFigures kv;

@@ -23,7 +23,7 @@ namespace moebius {
 
 class KvArchive {
  public:
-  // `fingerprint`: hash of everything that decides which bytes a block has; 64 hexadecimal digits.
+  // `fingerprint`: hash of everything on which the bytes of a block depend; 64 hexadecimal digits.
   KvArchive(Backend& backend, const KvBlocks& blocks, KvDisk& disk, std::string fingerprint);
 
   KvDisk& disk() const { return disk_; }
@@ -33,10 +33,10 @@ class KvArchive {
   // Writes all blocks that the disk does not have yet, and waits for the writes.
   void keep_all(const PrefixTree& tree);
 
-  // Returns what the disk has of tokens[0, limit) beyond what memory has.
+  // Returns a plan for reading what the disk has of tokens[0, limit) beyond what memory has.
   KvRestore plan(const PrefixTree& tree, PrefixNode* root, std::span<const int32_t> tokens,
                  size_t limit) const;
-  // Returns true if a block must be read for the plan, given what memory has of it.
+  // Returns true if the plan needs a block read, given what memory has of it.
   bool wanted(const KvRestore& restore, size_t depth, size_t kind) const;
   // Reads one block of a kind (depth counts from 1) into block `id` of the backend. Returns false
   // if the file is missing or is not the block that was asked for. Thread-safe.
@@ -51,7 +51,7 @@ class KvArchive {
   void measure(KvRestore& restore, size_t files, FunctionRef<void()> reading) const;
   // Tells the system to read ahead some blocks after `depth`, which are needed next.
   void expect(const KvRestore& restore, size_t depth) const;
-  void used(const KvRestore& restore) const;  // records that its files were used last
+  void used(const KvRestore& restore) const;  // records that the plan's files were used last
 
  private:
   static std::string child_key(const std::string& parent, std::span<const int32_t> tokens);

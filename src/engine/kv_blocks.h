@@ -44,8 +44,8 @@ class KvBlocks {
   size_t used(size_t kind) const noexcept { return kinds_[kind].used; }
   size_t evictable_blocks(size_t kind) const noexcept { return kinds_[kind].evictable; }
 
-  // Returns one more than the highest number given out, without free numbers that forget_free()
-  // dropped: what a kind may have memory for.
+  // Returns one more than the highest number given out (without free numbers that forget_free()
+  // dropped): so many blocks of a kind may have memory.
   size_t numbers(size_t kind) const noexcept { return kinds_[kind].blocks.size(); }
   uint64_t number_bytes() const noexcept;
   // Drops free numbers above the highest owned one, and returns how many numbers are left.
@@ -59,7 +59,8 @@ class KvBlocks {
   struct Kind {
     KvKind facts;
     std::vector<Block> blocks;
-    // Heap with the lowest number first; reserved for every number, so that freeing cannot throw.
+    // Heap of free numbers with the lowest first; reserved for every number, so that freeing cannot
+    // throw.
     std::vector<BlockId> free;
     size_t used = 0, evictable = 0;
   };

@@ -31,8 +31,8 @@ namespace moebius {
 
 struct KvDiskOptions {
   std::string folder;  // created if missing, readable for this user alone
-  uint64_t bytes = 0;  // limit of all files in the folder, including those of earlier runs
-  size_t queue_bytes = size_t{256} << 20;             // limit of bytes that wait to be written
+  uint64_t bytes = 0;  // most bytes of all files in the folder, including those of earlier runs
+  size_t queue_bytes = size_t{256} << 20;             // most bytes that wait to be written
   std::function<void(const std::string& words)> say;  // receives one message when the disk fails
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
   // Replaces write(2) in tests; returns 0 or an errno.
@@ -54,21 +54,21 @@ class KvDisk {
   bool find(const std::string& name) const noexcept;
   void expect(const std::string& name) const noexcept;  // hints that the file will be read soon
   KvFileReader open(const std::string& name) const { return {folder_, name}; }
-  // Reads a whole file; false if it is missing.
+  // Reads a whole file; returns false if it is missing.
   bool read(const std::string& name, std::vector<uint8_t>& out);
-  // has_read() records the time of a read; read_nanoseconds() predicts the time of a read from
-  // these records.
+  // Predict read times: has_read() records how long a read took; read_nanoseconds() predicts the
+  // time of a read from these records.
   void has_read(uint64_t bytes, size_t files, uint64_t nanoseconds);
   double read_nanoseconds(uint64_t bytes, size_t files) const;
-  // Records that reading was predicted to be too slow and skipped: the prediction is lowered a
-  // little each time, so that the disk is tried again.
+  // Records that a read was skipped because it was predicted to be too slow: the prediction is
+  // lowered a little each time, so that the disk is tried again.
   void pass_over();
   void discard(const std::string& name);  // removes a damaged file
 
-  // Returns a buffer for a file that will be given to put(). Without a value, too much is queued
-  // and the file counts as dropped; `wait` waits for room instead.
+  // Returns a buffer of `bytes` bytes for a file that will be given to put(). Without a value, too
+  // much is queued and the file counts as dropped; `wait`: waits for room instead.
   std::optional<std::vector<uint8_t>> take(size_t bytes, bool wait);
-  // Returns a buffer of take() that is not put.
+  // Takes back a buffer of take() that will not be put.
   void give_back(std::vector<uint8_t> bytes) noexcept;
   // Queues a file for writing. `seal` is called on the writer's thread before the write. An
   // existing file of this name is replaced if `replace` is true, else kept. `order`: order of its
@@ -78,13 +78,13 @@ class KvDisk {
            bool replace);
   // Records that the files were used, in this order from `first` on.
   void used(std::vector<std::string> names, uint64_t first);
-  // Returns the first of `count` consecutive orders that are later than all before.
+  // Returns the first of `count` consecutive orders of use that are later than all before.
   uint64_t next_orders(size_t count);
   void flush();  // waits until nothing is queued
 
   const std::string& folder() const { return options_.folder; }
   KvDiskFigures figures() const;
-  uint64_t now() const;  // nanoseconds
+  uint64_t now() const;  // returns the clock, in nanoseconds
 
  private:
   struct Entry {
@@ -97,7 +97,7 @@ class KvDisk {
     uint64_t order = 0;
     bool replace = false;
   };
-  void scan();  // Requires mutex_.
+  void scan();  // reads the folder's list of files; the caller holds mutex_
   void see_others_changes();
   void make_room(uint64_t bytes, uint64_t order, const std::string& name);
   void set_entry(const std::string& name, Entry entry);
@@ -106,14 +106,16 @@ class KvDisk {
   void run(Job& job);
   bool store(Job& job);
   int create_temporary(std::string& name);
-  bool fits(const std::string& name, uint64_t bytes) const;  // requires mutex_
+  // Returns true if the limit has room; the caller holds mutex_
+  bool fits(const std::string& name, uint64_t bytes) const;
   int write_all(int fd, std::span<const uint8_t> bytes) const;
   void touch(const std::string& name, uint64_t order);
   void complain(std::string_view what, int code);
 
   KvDiskOptions options_;
   int folder_ = -1, lock_ = -1;
-  // Counter of changes by all processes, as last seen; used by the writer's thread alone.
+  // Counter of changes to the folder by all processes, as last seen; used by the writer's thread
+  // alone.
   uint64_t generation_ = UINT64_MAX;
   uint64_t temporaries_ = 0;
   bool complained_ = false;

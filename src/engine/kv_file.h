@@ -21,11 +21,11 @@ inline constexpr size_t kKvKeyChars = 64;  // length of a SHA-256 in hexadecimal
 inline constexpr size_t kMostFileTokens = 128;
 
 struct KvFile {
-  // Key of the model (KvArchive); key of the block before this one.
+  // fingerprint: identifies the model (KvArchive); parent: key of the block before this one.
   std::string fingerprint, parent;
   uint32_t kind = 0;
   uint64_t length = 0;          // tokens of the sequence up to the end of the block
-  std::vector<int32_t> tokens;  // of this block: 128, or fewer if it is unfinished
+  std::vector<int32_t> tokens;  // tokens of this block: 128, or fewer if it is unfinished
   uint64_t block_bytes = 0, block_sum = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File system calls of a KvDisk: access rights of its folder, its list of files, and cleaning up
-// after killed processes.
+// Makes the system calls of a KvDisk: access rights of its folder, its list of files, and cleaning
+// up after killed processes.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -41,9 +41,10 @@ class KvFileReader {
   int fd_ = -1;
   uint64_t size_ = 0;
 };
-int write_kv_folder(int fd, std::span<const uint8_t> bytes);  // writes all bytes; 0 or an errno
-// Lock for changing names in the folder, exclusive among processes. `held` is false if another
-// process kept the lock for seconds.
+// Writes all bytes; returns 0 or an errno.
+int write_kv_folder(int fd, std::span<const uint8_t> bytes);
+// Holds the lock for changing names in the folder, exclusive among processes. `held` is false if
+// another process kept the lock for seconds.
 class KvFolderLock {
  public:
   explicit KvFolderLock(int fd);

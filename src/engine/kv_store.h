@@ -21,9 +21,9 @@ class KvDisk;
 class ThreadPool;
 
 struct SequenceKv {
-  BlockTables tables;  // of each kind; all have the same number of entries
-  // Tokens whose keys and values are in the blocks; the tables may have more blocks, for the next
-  // step.
+  BlockTables tables;  // block numbers of each kind; all tables have the same number of entries
+  // Number of tokens whose keys and values are in the blocks; the tables may have more blocks, for
+  // the next step.
   size_t length = 0;
   PrefixNode* node = nullptr;  // tree node of the last whole block, or the root; pinned
   std::vector<size_t> first;   // for each kind, the first block that is still held
@@ -31,16 +31,17 @@ struct SequenceKv {
   size_t blocks() const { return tables.empty() ? 0 : tables[0].size(); }
 };
 
-// Return blocks and bytes of one running sequence of `length` tokens that shares nothing.
+// Return the blocks and the bytes that one running sequence of `length` tokens needs if it shares
+// nothing.
 size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept;
 uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept;
 
 struct KvOptions {
-  uint64_t budget = 0;  // bytes of all blocks
-  size_t tails = 1;     // most unfinished blocks of ended sequences that are cached
+  uint64_t budget = 0;  // most bytes of all blocks together
+  size_t tails = 1;     // most unfinished blocks of ended sequences that stay cached
   uint64_t hash_seed = 0, hash_mask = UINT64_MAX;
-  KvBlocks::Freed freed;         // called for each block that lost its last owner
-  KvDisk* disk = nullptr;        // receives blocks that leave memory; null: they are lost
+  KvBlocks::Freed freed;   // called for each block that no sequence and no cache holds any more
+  KvDisk* disk = nullptr;  // receives blocks that leave memory; null: they are lost
   std::string fingerprint = {};  // identifies the model (kv_archive.h)
   ThreadPool* pool = nullptr;    // threads that read files; null: the calling thread
 };
@@ -63,8 +64,8 @@ class KvStore {
   // Adds blocks for up to `length` tokens and returns the number of tokens that they hold: less if
   // memory ends or fewer than `keep` bytes would stay available.
   size_t grow(SequenceKv& kv, size_t length, uint64_t keep = 0);
-  // shrink() releases blocks that hold no token. cut() also discards what a failed step wrote into
-  // the last block.
+  // Take blocks back: shrink() releases blocks that hold no token; cut() also discards what a
+  // failed step wrote into the last block.
   void shrink(SequenceKv& kv) noexcept;
   void cut(SequenceKv& kv);
   // Records that a step extended the sequence to `length` tokens: full blocks enter the tree, and
@@ -73,13 +74,14 @@ class KvStore {
   // Makes `to`, which must be empty, a copy of `from` that shares its full blocks. Returns false if
   // there is no memory for the unfinished block.
   bool fork(const SequenceKv& from, SequenceKv& to, uint64_t keep = 0);
-  // Ends the sequence, or preempts it: its blocks become cache.
+  // Ends or preempts the sequence: its blocks stay in the cache.
   void end(SequenceKv& kv, std::span<const int32_t> tokens) noexcept;
-  void clear(SequenceKv& kv) noexcept;  // as end(), but the unfinished block is not cached
+  // Ends the sequence as end() does, but does not cache the unfinished block.
+  void clear(SequenceKv& kv) noexcept;
 
-  // plan_restore() finds what the disk has of tokens[0, limit) beyond the cache. restore() reads it
-  // into the cache until it is complete or `goes_on` returns false, leaving `keep` bytes available.
-  // Errors only make the found prefix shorter.
+  // Read from disk: plan_restore() finds what the disk has of tokens[0, limit) beyond the cache.
+  // restore() reads that into the cache until it is complete or `goes_on` returns false, leaving
+  // `keep` bytes available. Errors only make the found prefix shorter.
   KvRestore plan_restore(std::string_view salt, std::span<const int32_t> tokens,
                          size_t limit) noexcept;
   void restore(KvRestore& restore, std::string_view salt, std::span<const int32_t> tokens,
@@ -121,7 +123,7 @@ class KvStore {
   std::unique_ptr<KvArchive> archive_;  // null: no disk cache
   ThreadPool* pool_;
   uint64_t row_bytes_ = 0;
-  std::vector<BlockId> row_;  // scratch block numbers, one per kind
+  std::vector<BlockId> row_;  // scratch memory: block numbers, one per kind
 };
 
 }  // namespace moebius

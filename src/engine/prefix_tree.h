@@ -25,18 +25,19 @@ namespace moebius {
 struct PrefixNode {
   PrefixNode* parent = nullptr;  // null: a root, which has no tokens
   size_t depth = 0;              // number of blocks from the root to here, this one included
-  std::vector<int32_t> tokens;   // 128; fewer in a tail
-  std::vector<BlockId> blocks;   // one per kind; kNoBlock: evicted
+  std::vector<int32_t> tokens;   // tokens of the block: 128, fewer in a tail
+  std::vector<BlockId> blocks;   // block of each kind; kNoBlock: evicted
   uint64_t hash = 0;
   uint32_t pins = 0;  // running sequences that will add their next block below this node
   PrefixNode *same_hash = nullptr, *child = nullptr, *sibling = nullptr, *sibling_before = nullptr;
-  // Links of two lists in order of use: of nodes, and of nodes with blocks of finite reach.
+  // Links of two lists in order of use: the list of nodes, and that of nodes with blocks of finite
+  // reach.
   struct Order {
     PrefixNode *before = nullptr, *after = nullptr;
     uint64_t stamp = 0;
   };
   Order used, used_near;
-  std::string salt;  // only in a root
+  std::string salt;  // salt of its prefixes; only set in a root
   std::string key;   // name on disk (kv_archive.h); empty: not computed yet
   bool tail() const { return parent != nullptr && tokens.size() < kBlockTokens; }
 };
@@ -55,10 +56,10 @@ class PrefixTree {
   PrefixNode* root(std::string_view salt);
 
   struct Hit {
-    size_t length = 0;           // tokens that need not be computed
+    size_t length = 0;           // number of tokens that need not be computed
     PrefixNode* node = nullptr;  // node of the last whole block, or the root
-    // Child of `node` of which the first cut_tokens tokens match; null: none. Its block has to be
-    // copied.
+    // Child of `node` of which the first cut_tokens tokens match; null: none. A sequence needs a
+    // copy of its block.
     const PrefixNode* cut = nullptr;
     size_t cut_tokens = 0;
   };
@@ -83,10 +84,11 @@ class PrefixTree {
   void pin(PrefixNode* node) noexcept { ++node->pins; }
   void unpin(PrefixNode* node) noexcept;
 
-  // Evicts the least recently used block or node; false if nothing can be evicted.
+  // Evicts the least recently used block or node; returns false if nothing can be evicted.
   bool evict() noexcept;
   void clear() noexcept;  // evicts everything that no sequence uses
-  // Called for each block before it is evicted. Must not throw, nor change the tree.
+  // Function that is called for each block before it is evicted. It must not throw, nor change the
+  // tree.
   using Leaving = std::function<void(PrefixNode& node, size_t kind)>;
   void set_leaving(Leaving leaving) { leaving_ = std::move(leaving); }
   // Calls f for each node, the most recently used first: parents before their children.
@@ -130,7 +132,7 @@ class PrefixTree {
   KvBlocks& blocks_;
   size_t most_tails_;
   uint64_t seed_, mask_;
-  // finite_: some kind has a finite reach; cuttable_: blocks of all kinds can be cut
+  // finite_: true: some kind has a finite reach; cuttable_: true: blocks of all kinds can be cut.
   bool finite_ = false, cuttable_ = true;
   std::unordered_map<std::string, std::unique_ptr<PrefixNode>> roots_;
   // First node of each hash; further ones follow in same_hash.

@@ -14,7 +14,7 @@ struct SamplingChoices {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
       frequency_penalty;
   std::optional<int> top_k;
-  std::optional<int> logprobs;  // alternatives reported per token
+  std::optional<int> logprobs;  // number of alternatives reported per token
   uint64_t seed = 0;
 };
 SamplingParams sampling_params(const SamplingChoices& choices, const GenerationDefaults& defaults);

@@ -18,9 +18,9 @@ namespace moebius {
 
 struct StepShape {
   size_t rows = 0;
-  size_t outputs = 0;   // rows whose logits are computed
-  uint64_t keys = 0;    // keys that attention reads, summed over rows
-  size_t decoding = 0;  // sequences that run one row
+  size_t outputs = 0;   // number of rows whose logits are computed
+  uint64_t keys = 0;    // number of keys that attention reads, summed over rows
+  size_t decoding = 0;  // number of sequences that run one row
   bool mixed() const { return decoding > 0 && rows > decoding; }
   void add(size_t position, size_t tokens, size_t logits) {
     rows += tokens;
@@ -43,7 +43,7 @@ class StepCost {
 
  private:
   struct Curve {
-    std::vector<std::pair<size_t, double>> points;  // (rows, nanoseconds), by rows
+    std::vector<std::pair<size_t, double>> points;  // measured times: (rows, nanoseconds), by rows
     double at(size_t rows) const;
     bool has_near(size_t rows) const;
     void set(size_t rows, double ns);
@@ -55,7 +55,7 @@ class StepCost {
   double mixed_ = 1;
 };
 
-// A prompt that has tokens to run; lists are in order of arrival.
+// A prompt that has tokens to run. Lists of prompts are in order of arrival.
 struct PromptInLine {
   size_t position = 0;
   size_t left = 0;
@@ -63,8 +63,9 @@ struct PromptInLine {
 };
 
 struct PlanLimits {
-  double stretch = 3;     // longest step with prompt tokens, as a multiple of the step without them
-  double max_step = 1e9;  // nanoseconds
+  // Limit for the time of a step with prompt tokens, as a multiple of the step without them.
+  double stretch = 3;
+  double max_step = 1e9;         // limit for that time in nanoseconds
   size_t least = 8, most = 512;  // bounds of the prompt tokens of a step
 };
 

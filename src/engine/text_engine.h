@@ -24,10 +24,9 @@ namespace moebius {
 // One result of a step for one answer, with its text.
 struct TextEvent : StepResult {
   std::string text;  // new content, in whole characters, that later tokens cannot change
-  // The content as parts, with all other parts of the answer, if the rules say how to split an
-  // answer.
+  // All parts of the answer, the content among them, if the rules say how to split an answer.
   AnswerEvents parts;
-  size_t reasoning_tokens = 0;  // since the answer began
+  size_t reasoning_tokens = 0;  // number of tokens of reasoning since the answer began
   std::string stop_text;        // text that ended the answer
   double queue_seconds = 0;     // from add() until the request first ran
 };
@@ -38,8 +37,8 @@ struct TextStep {
   std::string failure;  // not empty: the step failed for this reason
 };
 
-// Makes the constraint that holds an answer to a grammar; an end token may come exactly where the
-// grammar may end.
+// Returns a constraint that restricts an answer to a grammar; an end token may come exactly where
+// the grammar may end.
 std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<TokenMasks> masks,
                                                          GrammarPtr grammar,
                                                          std::vector<int32_t> end_tokens);
@@ -52,11 +51,11 @@ class TextEngine {
   // otherwise only the tokenizer's tokens are produced.
   TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options);
 
-  // Thread-safe, as in Engine. TextEngine sets the request's `watch` and `admitted` itself, and
-  // takes rules.min_new from the sampling parameters.
+  // Queue and end requests, as in Engine; thread-safe. TextEngine sets the request's `watch` and
+  // `admitted` itself, and takes rules.min_new from the sampling parameters.
   uint64_t add(Request request, TextRules rules);
   void cancel(uint64_t id) noexcept;
-  bool waiting(uint64_t id) const;  // thread-safe: the request has not run yet
+  bool waiting(uint64_t id) const;  // returns true if the request has not run yet; thread-safe
   bool idle() const { return dead() || engine_.idle(); }
   bool dead() const { return dead_; }
 

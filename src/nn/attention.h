@@ -110,7 +110,7 @@ class AttentionScratch {
 // segment must be in memory.
 enum class Segments : uint8_t { kParallel, kSequential };
 
-// What one thread computes at once: some tokens of one sequence, some kv heads, and some segments.
+// Work that one thread does at once: some tokens of one sequence, some kv heads, and some segments.
 struct AttentionTask {
   uint32_t sequence, head, heads;  // kv heads [head, head + heads)
   uint32_t begin, end;             // tokens [begin, end)

@@ -111,7 +111,7 @@ class MoeLayer::Forward {
   Borrowed<MoeSchedule> schedule_;
   std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;
-  // Where this rank's rows begin in areas that hold all ranks' rows.
+  // Beginning of this rank's rows in areas that hold all ranks' rows.
   float *own_parts_ = nullptr, *own_rows_ = nullptr;
   Areas areas_;
   ThreadAreas thread_;

@@ -50,7 +50,7 @@ struct Batch {
 };
 
 struct Task {
-  // Which batch, and columns [n0, n1) of which matrix.
+  // A batch, and columns [n0, n1) of a matrix.
   uint32_t batch = 0, matrix = 0, n0 = 0, n1 = 0;
   bool operator==(const Task&) const = default;
 };
@@ -92,7 +92,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
 
 struct ExpertShape {
   size_t intermediate = 0;  // outputs of gate and up
-  // Which preparation of x (PreparationTable) gate and up read.
+  // Indices of the preparations of x (PreparationTable) that gate and up read.
   uint32_t gate_preparation = 0, up_preparation = 0;
 };
 

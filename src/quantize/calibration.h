@@ -24,19 +24,19 @@ namespace moebius {
 struct Moments {
   size_t K = 0;
   size_t rows = 0;              // rows that the module itself read
-  std::vector<float> hessian;   // [K,K]; empty: not requested
-  std::vector<float> diagonal;  // [K]; empty: nothing known
+  std::vector<float> hessian;   // [K,K] moments; empty: not requested
+  std::vector<float> diagonal;  // [K] diagonal of the moments; empty: nothing known
   bool known() const { return !diagonal.empty(); }
 };
 
 struct CalibrationSettings {
-  bool all_experts = false;                  // true: every row goes through every expert
-  bool moments = true;                       // false: only the largest inputs are recorded
-  std::string scratch;                       // folder of RowStore; "": memory
-  std::optional<XType> type;                 // type of activations; none: the config's
+  bool all_experts = false;   // true: every row goes through every expert
+  bool moments = true;        // false: only the largest inputs are recorded
+  std::string scratch;        // folder for files of rows (RowStore); "": rows are in memory
+  std::optional<XType> type;  // type of activations; none: the config's
   std::function<void(size_t stage)> begins;  // called when a stage of layers begins; may be empty
-  // Returns the model with these layers as they were quantized: later layers read its rows. Empty:
-  // later layers read rows of the original weights.
+  // Returns the model with these layers as they were quantized, whose rows later layers read.
+  // Empty: later layers read rows of the original weights.
   std::function<Checkpoint(Range layers)> made;
 };
 
@@ -52,15 +52,16 @@ class Calibration final : private ModuleTap {
   // with ascending layers, after the layers before are quantized if settings.made is used.
   void reach(int layer);
   bool has(int layer) const;
-  bool runs(int layer) const;  // true: the model has such a layer
-  // Rows after the layers that were reached.
+  bool runs(int layer) const;  // returns true if the model has such a layer
+  // Returns the rows after the layers that were reached.
   const RowStore& hidden() const { return run_.hidden(); }
   const LayerStages& stages() const { return run_.stages(); }
 
   // --- for modules of the reached layers; thread-safe ---
   // unknown if nothing was recorded; whole: with the full matrix
   Moments moments(const Module& module, bool whole) const;
-  float largest(const Module& module) const;  // largest input; negative if nothing was recorded
+  // Returns the largest input; negative if nothing was recorded.
+  float largest(const Module& module) const;
   // Returns at most `most` rows that the module reads, evenly spaced, [n,K]; empty if nothing was
   // recorded.
   std::vector<float> inputs(const Module& module, size_t most) const;
@@ -70,9 +71,10 @@ class Calibration final : private ModuleTap {
   struct Linear;
   struct Place {
     std::shared_ptr<Block> block;
-    int expert = -1;  // -1: all rows
+    int expert = -1;  // number of the expert whose rows it reads; -1: all rows
     std::array<const Module*, 3> parts{};
-    bool inner = false;  // true: reads the product of gate and up
+    // true: the module is a down projection, which reads the product of gate and up.
+    bool inner = false;
   };
   using UseRows = std::function<void(const float* rows, size_t n)>;  // rows: [n, spread_stride(K)]
 
@@ -95,14 +97,14 @@ class Calibration final : private ModuleTap {
   std::set<std::string, std::less<>> wanted_;
   CalibrationSettings settings_;
   StageRun run_;
-  Range kept_{0, 0};  // layers that are kept
+  Range kept_{0, 0};  // layers whose rows are kept
   bool keep_ = false;
   std::map<std::string, std::shared_ptr<Linear>, std::less<>> linear_;
   std::map<std::string, std::shared_ptr<Block>, std::less<>> blocks_;
-  std::map<std::string, Place, std::less<>> places_;  // by name, for modules inside blocks
+  std::map<std::string, Place, std::less<>> places_;  // places by name, for modules inside blocks
 };
 
-// Memory and disk space of calibration, in addition to that of quantizing modules.
+// Memory and disk space that calibration takes, in addition to that of quantizing modules.
 struct CalibrationCost {
   // Bytes of the stage with most weights while it runs, with rows of one window.
   uint64_t stage = 0;

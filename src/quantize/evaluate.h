@@ -13,13 +13,13 @@
 
 namespace moebius {
 
-// Records the experts of every row of a step, layer by layer.
+// Records which experts every row of a step chose, layer by layer.
 class RoutingTap final : public ModuleTap {
  public:
   struct Layer {
     std::string block;
     size_t slots = 0;
-    std::vector<int32_t> ids;  // [rows, slots], each row ascending
+    std::vector<int32_t> ids;  // [rows, slots] experts, ascending in each row
   };
   void linear(std::span<const Module* const>, const TappedRows&) override {}
   void block(const MoeBlock& block, const TappedRows& x, std::span<const int32_t> ids,
@@ -50,7 +50,7 @@ struct EvalFigures {
   std::vector<RoutingFigures> layers;
 };
 
-// A model and the tap that records its routing.
+// A model, and the tap that records which experts its rows choose.
 struct EvalModel {
   DecoderModel* model = nullptr;
   RoutingTap* tap = nullptr;
@@ -69,7 +69,8 @@ EvalFigures evaluate(const Windows& windows, EvalModel model, EvalModel base,
 // others, so figures for larger vocabularies are approximate.
 void write_eval_cache(const std::string& path, const Windows& windows, EvalModel base,
                       const EvalSettings& settings);
-// Throws Error if the file was made from other windows or another vocabulary.
+// Compares the folder with the file's results. Throws Error if the file was made from other windows
+// or another vocabulary.
 EvalFigures evaluate_cached(const std::string& path, const Windows& windows, EvalModel model,
                             const EvalSettings& settings);
 

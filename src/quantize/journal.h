@@ -19,7 +19,7 @@ struct FinishedShard {
   uint64_t bytes = 0;
 };
 
-// The finished units of a file that is not complete.
+// Describes the finished units of a file that is not complete.
 struct BegunShard {
   std::string name, hash;
   size_t units = 0;

@@ -19,7 +19,7 @@ struct ModuleError {
   size_t rows = 0;   // number of rows of X
 };
 struct HiddenError {
-  int layer = -1;      // the hidden state after this layer
+  int layer = -1;      // number of the layer; the hidden state is that after it
   double error = 0;    // ||h - hq|| / ||h||
   double modules = 0;  // mean error of the layer's modules
 };

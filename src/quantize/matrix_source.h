@@ -17,8 +17,8 @@ DType stored_type(XType type);            // type in which scales are stored
 
 class MatrixSource {
  public:
-  // Reads the payload into `buffer`, which must outlive this. `as`: rounds numbers to this type.
-  // Throws Error.
+  // Reads the payload into `buffer`, which must outlive the object. `as`: rounds numbers to this
+  // type. Throws Error.
   MatrixSource(const Module& module, const TensorStore& store, LoadBuffer& buffer,
                std::optional<XType> as = std::nullopt);
   size_t rows() const { return view_.N; }
@@ -26,7 +26,7 @@ class MatrixSource {
   XType type() const { return type_; }
   // Writes row r as f32 [K]; every number is exact in type().
   void read_row(size_t r, float* out) const;
-  // A row as stored, or decoded into `scratch` [K] if it has to be.
+  // Views a row as it is stored, or decoded into `scratch` [K] if it must be.
   struct Row {
     const void* data;
     XType type;  // type of data
@@ -36,7 +36,7 @@ class MatrixSource {
   bool contiguous() const;
   // Throws Error that names the first element of the row which is not finite.
   [[noreturn]] void fail_not_finite(size_t r) const;
-  // Returns "model.safetensors: name" for messages.
+  // Returns the module's file and name for messages: "model.safetensors: name".
   std::string where() const;
 
  private:

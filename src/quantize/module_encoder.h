@@ -19,7 +19,7 @@ struct ModuleTensor {
 std::vector<ModuleTensor> tensors_of_module(const Scheme& scheme, uint64_t N, uint64_t K,
                                             XType type);
 
-// Scales of a matrix, [rows of blocks, groups].
+// Holds the scales of a matrix, [rows of blocks, groups].
 struct ScaleTable {
   size_t block_n = 1, block_k = 1;  // rows and columns that share a scale
   size_t rows = 0, groups = 0;

@@ -13,15 +13,15 @@
 
 namespace moebius {
 
-// Whose arithmetic is reproduced (quant/encode.h).
+// Selects whose arithmetic is reproduced (quant/encode.h).
 enum class RtnMatch : uint8_t { kLlmcompressor, kF32 };
 enum class QuantizeMethod : uint8_t {
-  kRtn,     // round to nearest
-  kSearch,  // scales with the least loss (search.h)
-  kGptq,    // integers: also compensates errors between columns (gptq.h)
+  kRtn,     // rounds to nearest
+  kSearch,  // chooses scales with the least loss (search.h)
+  kGptq,    // for integers: also compensates errors between columns (gptq.h)
 };
 std::string_view name_of(QuantizeMethod method);
-std::string_view dtype_name(XType type);  // "bfloat16", as configs spell it
+std::string_view dtype_name(XType type);  // returns the name as configs spell it: "bfloat16"
 
 struct CalibrationOptions {
   std::vector<std::string> files;  // texts, chats or token ids (token_files.h)
@@ -31,12 +31,12 @@ struct CalibrationOptions {
 };
 
 struct QuantizeOptions {
-  std::string source, target;  // folders
+  std::string source, target;  // paths of the folders
   // The scheme to make: a preset with changes, or the groups in a file.
   std::string scheme;
   std::optional<int64_t> group;  // group size of integer weights; -1: per channel
   std::optional<bool> symmetric;
-  std::string format;                // "": the scheme's usual format
+  std::string format;                // format of the files; "": the scheme's usual one
   std::vector<std::string> targets;  // classes or patterns of modules; empty: Linear
   std::vector<std::string> ignore;   // modules left as they are, in addition to the default list
   bool ignore_only = false;          // true: `ignore` replaces the default list

@@ -14,16 +14,16 @@
 namespace moebius {
 
 struct PlannedTensor {
-  TensorInfo info;  // offset: in its file, header included
+  TensorInfo info;  // its offset counts from the beginning of its file, header included
   size_t shard = 0;
 };
 
 struct WorkUnit {
   enum class Kind : uint8_t {
-    kCopy,     // bytes of a source tensor, or a range of them
-    kConvert,  // as kCopy, with numbers converted to another type
-    kDecode,   // a native FP8 matrix that stays unquantized, decoded to bf16
-    kBias,     // bias of one expert of a fused tensor
+    kCopy,     // copies bytes of a source tensor, or a range of them
+    kConvert,  // copies numbers, converted to another type
+    kDecode,   // decodes a native FP8 matrix that stays unquantized to bf16
+    kBias,     // copies the bias of one expert of a fused tensor
     kEncode,   // quantizes modules; several if they share a global scale
   };
   Kind kind = Kind::kCopy;
@@ -41,19 +41,19 @@ struct OutputPlan {
   std::vector<PlannedTensor> tensors;
   struct Shard {
     std::string name, header;
-    uint64_t bytes = 0;  // of the whole file
+    uint64_t bytes = 0;  // bytes of the whole file
     std::vector<WorkUnit> units;
   };
   std::vector<Shard> shards;
   bool index = false;  // true: model.safetensors.index.json is written
   uint64_t source_bytes = 0, output_bytes = 0, parameters = 0;
-  // For quantized modules: bytes written, number of weights.
+  // Sums over quantized modules: bytes written, number of weights.
   uint64_t chosen_bytes = 0, chosen_weights = 0;
   uint64_t unit_memory = 0;    // largest memory of a unit
   std::deque<Module> decoded;  // FP8 matrices of parts that are not run
 };
 
-// Properties of units on which their memory depends.
+// Properties of units of work on which their memory depends.
 struct UnitWork {
   std::optional<XType> type;  // type of the output; none: the source's
   // true: scales are searched, so codes and scales of a module are kept meanwhile

@@ -19,32 +19,34 @@ class ThreadPool;
 
 struct QuantizeForecast {
   uint64_t bytes_in = 0, bytes_out = 0;
-  double bits_per_weight = 0;  // of quantized weights, scales included
+  double bits_per_weight = 0;  // mean bits per quantized weight, scales included
   uint64_t memory = 0, memory_free = 0;
   uint64_t disk_needed = 0, disk_free = 0;
-  uint64_t scratch = 0;                // bytes of calibration rows in files; 0: rows are in memory
-  size_t tokens = 0, expert_rows = 0;  // of the calibration; expert_rows: mean rows per expert
+  uint64_t scratch = 0;  // bytes of calibration rows in files; 0: rows are in memory
+  // Size of the calibration text; mean number of rows per expert.
+  size_t tokens = 0, expert_rows = 0;
   size_t threads = 1;
   double seconds = 0;  // estimated from a short probe; 0: not probed
 };
 
 struct QuantizeProgress {
-  uint64_t done = 0, total = 0;  // bytes of the source
+  uint64_t done = 0, total = 0;  // bytes of the source that are done, and all
   int layer = -1;                // layer of the unit that was finished last
-  std::string_view note = {};    // "calibrating" and the like; empty: converting
+  std::string_view note = {};    // what is being done, such as "calibrating"; empty: converting
 };
 using OnQuantizeProgress = std::function<void(const QuantizeProgress&)>;  // called from any thread
 
-// Report about a module that was not just rounded.
+// Reports on a module that was not just rounded.
 struct ModuleReport {
   std::string name;
   QuantizeMethod method = QuantizeMethod::kRtn;
   size_t rows = 0;     // rows of the calibration text that it read
-  double loss = 0;     // relative loss, weighted by its inputs if they are known
+  double loss = 0;     // relative loss of rounding, weighted by the inputs if they are known
   std::string reason;  // why another method than requested was used; "": the requested one was
 };
 struct UnitResult {
-  std::vector<std::vector<uint8_t>> tensors;  // in the order of the unit's outputs
+  // Bytes of each tensor, in the order of the unit's outputs.
+  std::vector<std::vector<uint8_t>> tensors;
   std::vector<ModuleReport> reports;
 };
 
@@ -58,8 +60,9 @@ class QuantizeJob {
   const OutputPlan& plan() const { return plan_; }
   const QuantizeOptions& options() const { return options_; }
   const QuantizeForecast& forecast() const { return forecast_; }
-  const std::vector<ModuleReport>& reports() const;  // after run(), by name
-  void probe();  // measures for 0.02 s and fills forecast().seconds
+  // Reports in the order of names; complete after run().
+  const std::vector<ModuleReport>& reports() const;
+  void probe();  // encodes for 0.02 s and sets forecast().seconds from that
   // Does the work. Throws Error; finished parts are kept for --resume.
   void run(ThreadPool& pool, const OnQuantizeProgress& progress);
 
@@ -71,7 +74,7 @@ class QuantizeJob {
   void begin();
   void plan_calibration();
   void make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress);
-  // The source with these layers as the written shards have them.
+  // Returns the source with these layers as the written files have them.
   Checkpoint made_layers(Range layers) const;
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void keep_journal();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of `quantize` and `eval` as JSON, for callers other than the command line, and their
-// results: the objects that the tool prints with --json.
+// Reads options of `quantize` and `eval` as JSON, for callers other than the command line, and
+// writes their results: the objects that the tool prints with --json.
 #pragma once
 #include <string_view>
 
@@ -10,8 +10,8 @@
 
 namespace moebius {
 
-// Members have the names of the tool's options. Throws Error that names an unknown member or one of
-// the wrong type.
+// Options of quantize. The JSON's members have the names of the tool's options. Throws Error that
+// names an unknown member or one of the wrong type.
 struct QuantizeRequest {
   QuantizeOptions options;
   size_t threads = 0;  // 0: all cores
@@ -22,7 +22,7 @@ Json quantize_answer(const QuantizeJob& job, double seconds, bool done);
 
 struct EvalRequest {
   std::string folder, base;
-  std::string text, file, chat;  // one of these, or
+  std::string text, file, chat;  // where the text comes from: one of these three, or tokens
   std::vector<int32_t> tokens;
   size_t context = 512, windows = 0, top = 10, threads = 0;
   std::string dtype = "auto";
@@ -31,6 +31,7 @@ struct EvalRequest {
 EvalRequest eval_request(std::string_view json);
 Json eval_answer(const EvalFigures& figures, const LayerErrors& errors, size_t top);
 
-inline constexpr size_t kWorstModules = 20;  // number of modules that are listed
+// Number of modules with the largest losses that are listed.
+inline constexpr size_t kWorstModules = 20;
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many rows of numbers of one type, in memory or in a file without a name that disappears with the
-// process.
+// Stores many rows of numbers of one type, in memory or in a file without a name that disappears
+// with the process.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace moebius {
 
 class RowStore {
  public:
-  // scratch: folder of the file; "": memory.
+  // cols: numbers per row. scratch: folder of the file; "": rows are in memory.
   RowStore(size_t cols, XType type, const std::string& scratch);
   ~RowStore();
   RowStore(const RowStore&) = delete;
@@ -26,7 +26,8 @@ class RowStore {
   void append(const float* x, size_t rows, size_t stride);
   // Overwrites rows that exist, from `first` on.
   void write(size_t first, const float* x, size_t rows);
-  void read(size_t first, size_t rows, float* out) const;  // thread-safe
+  // Copies rows [first, first + rows) to `out`; thread-safe.
+  void read(size_t first, size_t rows, float* out) const;
 
  private:
   void put(uint64_t offset, const std::vector<uint8_t>& bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of schemes that `quantize` can make, for the command, its help, the documents and the
-// tests; and the quantization_config that describes a result in compressed-tensors' terms.
+// Lists the schemes that `quantize` can make, for the command, its help, the documents and the
+// tests; and writes the quantization_config that describes a result in compressed-tensors' terms.
 #pragma once
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-// Version of compressed-tensors that results claim.
+// Version of compressed-tensors that written folders name.
 inline constexpr std::string_view kSectionVersion = "0.19.0";
 
 struct SchemeName {
@@ -25,8 +25,8 @@ std::span<const std::string_view> readers();
 // Returns why `reader` cannot load the scheme, or "".
 std::string reader_refusal(std::string_view reader, const Scheme& scheme);
 
-// Returns the preset's scheme with the options' changes, in the usual format unless the options
-// give one. Throws Error.
+// Returns the scheme of the preset that the options name, with the options' changes, in the usual
+// format unless they give one. Throws Error for an impossible one.
 Scheme scheme_of(const QuantizeOptions& options);
 // Returns the format that compressed-tensors uses for the scheme; 4-bit weights with int8 rows are
 // packed.
@@ -38,8 +38,8 @@ bool has_stored_input_scale(const Scheme& scheme);
 // Returns the groups of the options: from --scheme and --targets, or from a file. Throws Error.
 std::vector<ConfigGroup> groups_of(const QuantizeOptions& options,
                                    std::vector<std::string>& warnings);
-// Returns the method if the options name none: rounding; with calibration text, GPTQ for integers
-// of at most 4 bits, otherwise searched scales.
+// Returns the method to use if the options name none: rounding; with calibration text, GPTQ for
+// integers of at most 4 bits, otherwise searched scales.
 QuantizeMethod usual_method(const QuantizeOptions& options);
 // Returns the quantization_config for config.json with all fields written out.
 Json section_of(const std::vector<ConfigGroup>& groups, const std::vector<std::string>& ignore);

@@ -17,9 +17,9 @@ namespace moebius {
 struct ChosenModule {
   const Module* module = nullptr;
   Scheme scheme;
-  std::string rule;  // the rule that decided
+  std::string rule;  // rule that chose the scheme
 };
-struct LeftModule {  // a matrix that stays unquantized
+struct LeftModule {  // names a matrix that stays unquantized
   std::string name, reason;
   const Module* module = nullptr;
 };
@@ -28,8 +28,9 @@ struct Selection {
   std::vector<ConfigGroup> groups;
   std::vector<ChosenModule> chosen;
   std::vector<LeftModule> left;
-  Json section;  // the quantization_config
-  // Gate and up in one matrix of the file, which stays one matrix (Granite's shared MLP).
+  Json section;  // the quantization_config to write
+  // Modules whose gate and up are one matrix in the file, which stays one matrix (Granite's shared
+  // MLP).
   std::shared_ptr<std::deque<Module>> joined = std::make_shared<std::deque<Module>>();
   std::vector<std::string> warnings;
 };

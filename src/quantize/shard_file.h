@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One file of the output while it is made: units of the plan are written in any order and from any
-// thread, and are added to a checksum while they are in memory, so that nothing is read again. What
-// the journal of an interrupted run says about a file is verified against the file's bytes.
+// Writes one file of the output: units of the plan in any order and from any thread; they are added
+// to a checksum while they are in memory, so that nothing is read again. What the journal of an
+// interrupted run says about a file is verified against the file's bytes.
 #pragma once
 #include <optional>
 #include <string>
@@ -20,10 +20,13 @@ class ShardFile {
   ShardFile(const OutputPlan& plan, size_t number, const std::string& folder,
             const std::optional<BegunShard>& begun);
 
-  size_t done() const { return done_; }  // units at the beginning that are already written
-  void put(size_t unit, const std::vector<std::vector<uint8_t>>& tensors);  // thread-safe
-  BegunShard settle(size_t units);  // returns when the first `units` units are on the disk
-  FinishedShard finish();  // returns when all units are on the disk and the file is renamed
+  size_t done() const {
+    return done_;
+  }  // number of units at the beginning that are already written
+  // Writes the tensors of a unit; thread-safe.
+  void put(size_t unit, const std::vector<std::vector<uint8_t>>& tensors);
+  BegunShard settle(size_t units);  // waits until the first `units` units are on the disk
+  FinishedShard finish();           // waits until all units are on the disk, and renames the file
 
   // Returns true if the file of an interrupted run has the bytes that were written.
   static bool is_whole(const OutputPlan& plan, size_t number, const std::string& folder,

@@ -15,15 +15,16 @@ size_t tokens_of(const TokenWindows& windows);
 
 class StageRun {
  public:
-  // Checkpoint and windows must outlive this. scratch: folder of RowStore; "": memory.
+  // scratch: folder for files of rows (RowStore); "": rows are in memory. Checkpoint and windows
+  // must outlive the object.
   StageRun(const Checkpoint& checkpoint, const TokenWindows& windows, ModelOptions options,
            const std::string& scratch);
   const LayerStages& stages() const { return stages_; }
   size_t done() const { return done_; }  // number of stages that were run
-  // Runs the next stage and releases its weights. with: checkpoint of the weights, null: the
-  // model's own.
+  // Runs the next stage and releases its weights. with: checkpoint to read the weights from; null:
+  // the model's own.
   void advance(const Checkpoint* with = nullptr);
-  void look();  // runs the next stage for a tap only, and does not advance
+  void look();  // runs the next stage so that a tap sees its rows, and does not advance
   const RowStore& hidden() const { return hidden_; }  // rows after the last stage that was run
 
  private:

@@ -21,9 +21,9 @@ struct ExplainQuestion {
   Policy policy;
   ActRequest act;
   XType x_type = XType::kBf16;
-  size_t threads = 0;              // 0: as many as are useful
-  std::optional<CudaTarget> cuda;  // explains kernels for this device instead of a CPU
-  bool predictor = false;          // also explains its layer for multi-token prediction
+  size_t threads = 0;              // number of threads; 0: as many as are useful
+  std::optional<CudaTarget> cuda;  // the CUDA device to explain kernels for; unset: a CPU
+  bool predictor = false;          // true: also explains the layer for multi-token prediction
 };
 
 struct Explained {
@@ -31,7 +31,7 @@ struct Explained {
   std::optional<Choice> choice;  // unset: the module cannot run; its reason says why
   // Numerics of the choice; approximate if a request departs from the declared arithmetic.
   Numerics numerics = Numerics::kExact;
-  // Result of a request for int8 rows; "": none concerns the module.
+  // Answer to a request for int8 rows, as a sentence; "": none concerns the module.
   std::string request;
   uint64_t packed = 0;
   std::optional<ExpectedShare> share;  // share of memory speed at one row; unset: not measured

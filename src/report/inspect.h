@@ -17,33 +17,34 @@
 namespace moebius {
 
 struct InspectQuestion {
-  bool tensors = false;  // list every tensor and its use
-  bool deep = false;     // load every module and check scales, zero points and code ranges
+  bool tensors = false;  // true: list every tensor and its use
+  bool deep = false;     // true: load every module and check scales, zero points and code ranges
   std::optional<int> layer;
   uint64_t context = 0;  // predict memory for sequences of so many tokens; 0: of usual lengths
   unsigned pp = 1, tp = 1, ep = 1;
-  std::optional<CudaTarget> cuda;  // also predict bytes on this device
+  std::optional<CudaTarget> cuda;  // also predict the bytes on this CUDA device; unset: none
 };
 
 struct TensorUse {
   const TensorInfo* tensor = nullptr;
   std::string module, role;  // empty module: the tensor is not used
-  std::string reason;        // why it is not used
+  std::string reason;        // why the tensor is not used
 };
 
 // Holds what `run` would do with the folder on this CPU.
 struct RunFacts {
   bool works = false;
-  std::string reason;  // why it does not work
-  // Such as "tokenizer.json, 4096 tokens"; empty: there is no usable one.
+  std::string reason;  // why the model does not work; "" if it does
+  // Describes the tokenizer: "tokenizer.json, 4096 tokens"; empty: there is no usable one.
   std::string tokenizer;
-  std::string chat_template;        // file that holds it; empty: there is no usable one
-  std::vector<std::string> notes;   // why text or chat will not work, and which memory is short
-  uint64_t context = 0;             // tokens for which the model was made; 0: not stated
-  uint64_t packed_bytes = 0;        // bytes of all packed weights
-  uint64_t kv_bytes_per_token = 0;  // as allocated; 0 if the model cannot run
+  std::string chat_template;  // file that holds the chat template; empty: there is no usable one
+  std::vector<std::string> notes;  // why text or chat will not work, and which memory is short
+  uint64_t context = 0;            // tokens for which the model was made; 0: not stated
+  uint64_t packed_bytes = 0;       // bytes of all packed weights
+  // Bytes of the KV cache per token, as allocated; 0: the model cannot run.
+  uint64_t kv_bytes_per_token = 0;
   struct Need {
-    uint64_t context, bytes;  // bytes of weights and of one sequence's KV cache
+    uint64_t context, bytes;  // tokens of a sequence; bytes of weights and of its KV cache
   };
   std::vector<Need> memory;
 };
@@ -59,7 +60,7 @@ DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t exper
 
 // Describes the layer for multi-token prediction, which --speculate mtp loads.
 struct PredictorFacts {
-  // null: there is none, or `reason` says why it cannot be used.
+  // The predictor's checkpoint; null: there is none, or `reason` says why it cannot be used.
   std::shared_ptr<const Checkpoint> checkpoint;
   std::string reason;
   std::vector<ModuleGroup> modules;
@@ -70,12 +71,12 @@ struct InspectFacts {
   const Checkpoint& checkpoint;
   const InspectQuestion& question;
   Summary summary;
-  std::vector<ModuleGroup> modules;   // groups, or with --layer single modules
+  std::vector<ModuleGroup> modules;   // modules in groups, or with --layer one by one
   std::vector<TensorUse> tensors;     // set with --tensors
   std::vector<RankSize> ranks;        // set with --tp or --ep
   std::vector<RankPart> parts;        // set with --pp: the parts as `run` would cut them
   std::vector<std::string> problems;  // set with --deep
-  std::string routing;                // description in one line
+  std::string routing;                // describes the routing in one line
   RunFacts run;
   uint64_t device_bytes = 0;  // bytes of all weights as the question's device holds them
   PredictorFacts predictor;
@@ -84,7 +85,8 @@ struct InspectFacts {
 // Gathers the facts. Checkpoint and question must outlive them.
 InspectFacts gather_facts(const Checkpoint& checkpoint, const InspectQuestion& question);
 std::string describe_routing(const MoeSpec& spec);
-// Defined in inspect_run.cpp.
+// Returns what `run` would do with the folder for sequences of `context` tokens. Defined in
+// inspect_run.cpp.
 RunFacts run_facts(const Checkpoint& checkpoint, uint64_t context);
 PredictorFacts predictor_facts(const Checkpoint& checkpoint, const RunFacts& run);
 

@@ -8,7 +8,7 @@
 
 namespace moebius {
 
-// Matches a shell pattern: '*' any text, '?' one character.
+// Returns true if `text` matches a shell pattern: '*' stands for any text, '?' for one character.
 bool glob_match(std::string_view pattern, std::string_view text);
 
 // Loads a module's payload and checks scales, zero points, code ranges and biases. Returns what is

@@ -8,7 +8,8 @@
 namespace moebius {
 
 struct Launcher {
-  // What started the process: "mpirun", "srun"; empty: a person, and there is one process.
+  // The program that started the process: "mpirun", "srun"; empty: a person, and there is one
+  // process.
   std::string name;
   std::string plugin;  // plugin to open: "openmpi", "mpich", or a file (MOEBIUS_COMM)
   int rank = 0;

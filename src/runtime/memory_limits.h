@@ -10,7 +10,8 @@
 namespace moebius {
 
 struct MemoryLimit {
-  // What has the limit: "this machine", "control group /a/b", "process 123 (ulimit -d)"
+  // Name of the thing that has the limit: "this machine", "control group /a/b", "process 123
+  // (ulimit -d)".
   std::string of;
   uint64_t free = 0;  // free bytes
   bool operator==(const MemoryLimit&) const = default;

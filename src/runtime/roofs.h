@@ -47,8 +47,8 @@ double measure_scaling(ThreadPool& pool);
 // a part have written it first.
 class RoofMemory {
  public:
-  // How long to measure. kBrief: some tens of milliseconds in all, for a figure at the end of a
-  // run; kFull: for benchmarks.
+  // Selects how long to measure. kBrief: some tens of milliseconds in all, for a figure at the end
+  // of a run; kFull: for benchmarks.
   enum class Effort : uint8_t { kBrief, kFull };
   // Throws Error if the system has not enough memory.
   explicit RoofMemory(ThreadPool& pool, Effort effort = Effort::kFull);

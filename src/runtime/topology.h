@@ -45,7 +45,7 @@ CpuidWords cpuid(uint32_t leaf, uint32_t sub);
 // Executes CPUID on CPU `cpu` (-1: wherever the caller runs).
 using CpuidReader = std::function<CpuidWords(int cpu, uint32_t leaf, uint32_t sub)>;
 
-// Where read_topology() reads; tests replace the sources.
+// Sources that read_topology() reads; tests replace them.
 struct MachineSources {
   std::string root;          // prefixed to /sys and /proc
   std::vector<int> allowed;  // CPUs of the affinity mask; empty: there is no mask

@@ -16,7 +16,7 @@
 
 namespace moebius {
 
-// What a rank is doing, in memory shared with its witness. Written by comm.cpp at every wait.
+// State of a rank, in memory shared with its witness. Written by comm.cpp at every wait.
 struct Whereabouts {
   // kStarts: the ranks have not met yet; kSaid: the rank reported an error; kOver: the rank ended
   // properly.
@@ -40,7 +40,7 @@ class Witness {
   ~Witness();  // tells the witness that the rank ends properly
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
-  // Where the rank must write what it is doing; null if there is no witness.
+  // returns the memory in which the rank must write its state; null if there is no witness
   Whereabouts* rank() { return seen_; }
 
  private:

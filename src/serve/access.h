@@ -16,9 +16,9 @@ struct ApiKey {
 std::vector<ApiKey> parse_keys(std::string_view text, const std::string& file);
 
 struct AccessRules {
-  std::vector<ApiKey> keys;        // empty: no key is needed
-  bool loopback = true;            // true: bound to this machine, so Host must name it
-  std::vector<std::string> hosts;  // further names that Host may have
+  std::vector<ApiKey> keys;  // empty: no key is needed
+  bool loopback = true;      // true: the server listens on this machine only, so Host must name it
+  std::vector<std::string> hosts;  // names that Host may have, besides those of this machine
   // Origins of web pages that may send requests, compared exactly.
   std::vector<std::string> origins;
   bool open_metrics = false;
@@ -27,7 +27,7 @@ struct AccessRules {
 class Access {
  public:
   explicit Access(AccessRules rules) : rules_(std::move(rules)) {}
-  // Throw ApiError 403 and 401, respectively.
+  // Throw ApiError 403 if Host or Origin is not allowed, and 401 if the key is not.
   void check_host_and_origin(const HttpRequest& request) const;
   // Returns the name of the request's key; "" if none is needed.
   std::string check_key(const HttpRequest& request) const;

@@ -18,7 +18,7 @@ struct Usage {
   size_t drafts_right = 0, drafts_wrong = 0;
 };
 
-// An answer in the form of one API. Used on the event thread only.
+// Writes an answer in the form of one API. Used on the event thread only.
 class InterfaceAnswer {
  public:
   virtual ~InterfaceAnswer() = default;
@@ -37,7 +37,8 @@ class InterfaceAnswer {
   void count(size_t prompt, const GenerationEvent& event);
   Usage usage_;
   std::vector<bool> cached_known_;  // [prompts] true once cached tokens were counted
-  std::map<std::pair<size_t, size_t>, size_t> reasoning_;  // tokens so far by prompt and choice
+  // Number of tokens of reasoning so far, by prompt and choice.
+  std::map<std::pair<size_t, size_t>, size_t> reasoning_;
   std::map<std::pair<size_t, size_t>, std::pair<size_t, size_t>> drafts_;
 };
 
@@ -52,27 +53,28 @@ std::string call_id(const ServedModel& model, std::string_view prefix, const Ans
 AnswerEvents parts_of(const GenerationEvent& event);
 std::string json_quoted(std::string_view text);
 
-// Lists of log-probabilities that grow token by token; in a stream they are cleared with every
-// chunk.
+// Builds lists of log-probabilities, token by token; in a stream they are cleared with every chunk.
 class LogprobLists {
  public:
   LogprobLists(const TokenTexts& texts, bool chat) : texts_(&texts), chat_(chat) {}
-  // Known false: the first token of a prompt, which has no probability.
+  // Adds a token. known false: it is the first token of a prompt, which has no probability.
   void add(const GeneratedToken& token, bool known = true);
   bool empty() const { return count_ == 0; }
   std::string json() const;
-  const std::string& chat_entries() const { return tokens_; }  // separated by commas
-  void clear();                                                // keeps the offset within the text
+  // Entries in the form of chat completions, separated by commas.
+  const std::string& chat_entries() const { return tokens_; }
+  void clear();  // empties the lists; keeps the offset within the text
 
  private:
   void add_chat(const GeneratedToken& token);
   const TokenTexts* texts_;
   bool chat_;
-  std::string tokens_, logprobs_, tops_, offsets_;  // of chat, all is in the first
+  // in the form of chat completions all is in the first.
+  std::string tokens_, logprobs_, tops_, offsets_;
   size_t count_ = 0, characters_ = 0;
 };
 
-// Answers of OpenAI's chat completions and completions.
+// Writes answers of OpenAI's chat completions and completions.
 class ApiAnswer final : public InterfaceAnswer {
  public:
   // Takes the prompts' lengths and tokens from `prompts`; `seconds`: since 1970.
@@ -82,7 +84,7 @@ class ApiAnswer final : public InterfaceAnswer {
   const std::string& id() const { return id_; }
   bool complete() const override { return ended_ == choices_.size(); }
   std::string take(size_t prompt, const GenerationEvent& event) override;
-  std::string stream_end() override;  // usage if it was requested, and the last line
+  std::string stream_end() override;  // returns usage if it was requested, and the last line
   std::string whole() override;
   std::string error_events(const ApiError& error) override;
 
@@ -94,11 +96,11 @@ class ApiAnswer final : public InterfaceAnswer {
       std::string id, name, arguments;
     };
     std::vector<Call> calls;
-    AnswerEvents parts;  // in a stream, since the last chunk
+    AnswerEvents parts;  // the answer's parts; in a stream, those since the last chunk
     LogprobLists logprobs;
     std::vector<int32_t> ids;
     bool begun = false, ended = false;
-    std::string finish, stop_reason;  // as JSON
+    std::string finish, stop_reason;  // as JSON texts
   };
   void begin_choice(Choice& choice, size_t prompt);
   void keep(Choice& choice, AnswerEvent part);
@@ -108,7 +110,8 @@ class ApiAnswer final : public InterfaceAnswer {
   std::string reasoning_members(const std::string& text, bool whole) const;
   std::string message(const Choice& choice) const;
   std::string logprobs_of(const Choice& choice) const;
-  std::string prompt_logprobs_of(size_t prompt) const;  // with a comma before its name
+  // Returns the member as JSON, with a comma before its name.
+  std::string prompt_logprobs_of(size_t prompt) const;
   std::string usage_json() const;
   std::string ends_of(const Choice& choice) const;
 
@@ -116,11 +119,11 @@ class ApiAnswer final : public InterfaceAnswer {
   const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_, show_reasoning_;
   const bool details_;         // true: details of generated tokens are included in the usage
   const bool predicted_;       // true: drafts from a prediction are counted, too
-  const size_t alternatives_;  // number per token
+  const size_t alternatives_;  // number of alternatives per token
   const std::optional<int> prompt_alternatives_;
   const TokenTexts& texts_;
   std::string id_, chunk_head_, whole_head_;
-  std::vector<std::string> prompt_texts_;  // used with echo
+  std::vector<std::string> prompt_texts_;  // texts of the prompts, used with echo
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<std::vector<GeneratedToken>> prompt_logprobs_;
   std::vector<Choice> choices_;

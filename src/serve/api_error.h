@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of requests, in the form that clients of each API expect.
+// Builds the errors of requests, in the form that clients of each API expect.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -19,7 +19,7 @@ class ApiError : public std::runtime_error {
         param(std::move(where)) {}
   int status;
   std::string code, param;
-  std::vector<HttpField> fields;  // added to the answer's header
+  std::vector<HttpField> fields;  // fields that are added to the answer's header
 };
 
 // Returns an error for requests that may be repeated after so many seconds.

@@ -10,20 +10,21 @@ class BlockAnswer : public InterfaceAnswer {
  public:
   bool complete() const override { return ended_; }
   std::string take(size_t prompt, const GenerationEvent& event) final;
-  std::string stream_end() final { return {}; }  // the last event wrote the end already
+  // Empty, because the last event wrote the end already.
+  std::string stream_end() final { return {}; }
 
  protected:
   struct Block {
     enum class Kind : uint8_t { kReasoning, kText, kCall };
     Kind kind;
-    std::string id, call_id, name, text;  // text: of a call, its arguments
-    bool whole = true;                    // of a call: false if it was cut off
-    std::string logprobs = {};            // of a text: entries of a JSON list, if requested
+    std::string id, call_id, name, text;  // text: text of the block; of a call, its arguments
+    bool whole = true;                    // for a call: false: it was cut off
+    std::string logprobs = {};            // for a text: entries of a JSON list, if requested
   };
   BlockAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
               const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
-  // Parts of the stream; called for streams only.
+  // Return parts of the stream; called for streams only.
   virtual std::string began() = 0;
   virtual std::string opened(const Block& block) = 0;
   // `logprobs`: entries for the tokens since the last text.
@@ -52,7 +53,7 @@ class BlockAnswer : public InterfaceAnswer {
   void keep_logprobs(const GenerationEvent& event);
   std::string take_logprobs();
   const bool stream_, show_reasoning_;
-  std::optional<LogprobLists> logprobs_;  // of tokens whose text has not come yet
+  std::optional<LogprobLists> logprobs_;  // log-probabilities of tokens whose text has not come yet
   std::vector<int32_t> stop_tokens_;
   bool fills_context_ = false, begun_ = false, ended_ = false, open_ = false;
 };

@@ -32,7 +32,8 @@ using PromptInput = std::variant<std::string, std::vector<int32_t>>;
 
 struct RequestBody {
   Json fields = Json::object();
-  // Fields with token ids, texts or lists of ids; a single list of ids is one entry.
+  // Fields that hold token ids, texts, or lists of them, by name; a single list of ids is one
+  // entry.
   std::map<std::string, std::vector<PromptInput>, std::less<>> lists;
 
   // Returns the ids of a field that is one list of token ids; null if absent.

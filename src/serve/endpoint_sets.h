@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of endpoints for tables of fields, as bits of Endpoint.
+// Names sets of endpoints for tables of fields, as bits of Endpoint.
 #pragma once
 #include "serve/body.h"
 

@@ -17,7 +17,7 @@ namespace moebius {
 
 struct EngineGeneratorOptions {
   size_t slots = 1;
-  size_t experts = 0;        // per layer; 0: unknown
+  size_t experts = 0;        // number of experts per layer; 0: unknown
   double read_roof = 0;      // measured bytes per second; 0: not measured
   bool disk = false;         // true: the engine has a prompt cache on disk
   std::vector<int32_t> eos;  // end tokens that need not be reported when they end an answer
@@ -29,7 +29,7 @@ struct EngineGeneratorOptions {
 
 class EngineGenerator final : public Generator {
  public:
-  // The engine must outlive this.
+  // Starts the thread at start(). The engine must outlive the generator.
   EngineGenerator(TextEngine& engine, EngineGeneratorOptions options);
   ~EngineGenerator() override;
 
@@ -52,9 +52,10 @@ class EngineGenerator final : public Generator {
   TextEngine& engine_;
   EngineGeneratorOptions options_;
   Sink sink_;
-  std::atomic<int64_t> step_began_{0};  // of Clock; 0: no step is running
+  std::atomic<int64_t> step_began_{
+      0};  // when the running step began (Clock); 0: no step is running
   std::atomic<double> step_seconds_{0};
-  // Idle time between steps; guarded by the mutex.
+  // Guards the idle time between steps.
   mutable std::mutex mutex_;
   Clock::duration idle_{0};
   std::optional<Clock::time_point> idle_since_;

@@ -12,7 +12,7 @@ namespace moebius {
 
 class Fields {
  public:
-  // `path`: path of the object, "" or "messages[2]".
+  // `path`: path of the object in messages: "" or "messages[2]".
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
   const Json* find(std::string_view name) const;  // null if the member is absent or null

@@ -31,15 +31,16 @@ struct HttpLimits {
   size_t connections = 1024;  // when all are in use, the one that is idle longest is closed
   size_t kept = 16;           // further connections for vital requests only
   size_t requests = 10000;    // most requests per connection
-  size_t unsent = 1 << 20;    // most unsent bytes of a stream
+  size_t unsent = 1 << 20;    // most bytes of a stream that the client has not read
   HttpTime header_time{10'000};
-  HttpTime body_time{10'000};  // for a body, plus a second per body_rate bytes
+  HttpTime body_time{10'000};  // time for a body, plus a second per body_rate bytes
   HttpTime body_most{60'000};  // most time for any body
   size_t body_rate = 16 << 10;
-  HttpTime first_time{10'000};  // until the first byte of a connection
-  HttpTime idle_time{75'000};   // between two requests
-  HttpTime write_time{60'000};  // for a client that does not read
-  HttpTime linger_time{2'000};  // for the client to read the answer before the connection is closed
+  HttpTime first_time{10'000};  // time until the first byte of a connection
+  HttpTime idle_time{75'000};   // time between two requests
+  HttpTime write_time{60'000};  // time after which a client that does not read is dropped
+  // Time for the client to read the answer before the connection is closed.
+  HttpTime linger_time{2'000};
 
   HttpTime time_of_body(std::optional<uint64_t> length) const;
 };
@@ -48,7 +49,7 @@ using HttpField = std::pair<std::string, std::string>;
 
 struct HttpRequest {
   std::string method, target;
-  int version = 11;  // 10 or 11 for HTTP/1.0 and 1.1
+  int version = 11;  // 10 for HTTP/1.0, 11 for HTTP/1.1
   std::vector<HttpField> fields;
   std::string body;
   std::string peer;  // address of the client
@@ -61,7 +62,8 @@ struct HttpRequest {
 
 struct HttpReply {
   int status = 200;
-  std::vector<HttpField> fields;  // without Content-Length and Connection, which the server adds
+  // Header fields without Content-Length and Connection, which the server adds.
+  std::vector<HttpField> fields;
   std::string body;
   bool close = false;
 };
@@ -69,7 +71,8 @@ std::string_view http_reason(int status);
 // Returns status line and fields. Without a length the body is `chunked`, or ends with the
 // connection.
 std::string http_head(const HttpReply& reply, std::optional<size_t> length, bool chunked);
-std::string http_text(const HttpReply& reply, bool head_only);  // the whole reply, with its length
+// Returns the whole reply, with its length.
+std::string http_text(const HttpReply& reply, bool head_only);
 
 // Sets options of a client's socket: no delay, a bounded send buffer, and timeouts for clients that
 // are gone.
@@ -99,7 +102,7 @@ class HttpParser {
 class HttpReader {
  public:
   enum class State : uint8_t { kHead, kBody, kDone, kBad };
-  explicit HttpReader(const HttpLimits& limits);  // the limits must outlive this
+  explicit HttpReader(const HttpLimits& limits);  // the limits must outlive the reader
   ~HttpReader();
 
   // Consumes bytes up to the end of the head, of the request, or to what makes it invalid, and
@@ -109,11 +112,12 @@ class HttpReader {
   bool started() const { return started_; }
   HttpRequest& request() { return request_; }
   bool expects_continue() const { return continue_; }
-  std::optional<uint64_t> length() const { return length_; }  // none: the body is in chunks
-  // For state kBad: status and reason of the answer.
+  // Length of the body; unset: the body is in chunks.
+  std::optional<uint64_t> length() const { return length_; }
+  // Status and reason of the answer, in state kBad.
   int status() const { return status_; }
   const std::string& reason() const { return reason_; }
-  void next();  // prepares for the next request
+  void next();  // prepares for the next request of the connection
 
  private:
   size_t take_head(std::string_view bytes);
@@ -129,15 +133,15 @@ class HttpReader {
   const HttpLimits& limits_;
   State state_ = State::kHead;
   bool started_ = false, continue_ = false, chunked_ = false;
-  bool skipped_ = false;  // an empty line before the request line was skipped
+  bool skipped_ = false;  // true: an empty line before the request line was skipped
   std::optional<uint64_t> length_;
   HttpRequest request_;
-  std::string head_;  // bytes of the head so far
-  // Offset of the current line; offset of the second line.
+  std::string head_;  // the bytes of the head so far
+  // Offsets in head_ of the current line, and of the second line.
   size_t line_begin_ = 0, headers_begin_ = 0;
   size_t lines_ = 0;
-  std::string line_;  // chunk line so far
-  // left_: bytes of the body or chunk that are still to come; sum_: bytes announced in all
+  std::string line_;  // the bytes of a chunk's line so far
+  // left_: bytes of the body or chunk that are still to come; sum_: bytes announced in all.
   uint64_t left_ = 0, sum_ = 0;
   bool first_chunk_ = true, last_chunk_ = false;
   int status_ = 0;
@@ -154,8 +158,8 @@ class HttpExchange {
   virtual bool open() const = 0;
   virtual void drop_body() = 0;  // releases the body's memory once it was parsed
   virtual void reply(HttpReply reply) = 0;
-  // Streams: begin() sends the head, each send() one chunk, end() the end. All output of one turn
-  // of the event loop is sent in one write.
+  // Answer with a stream: begin() sends the head, each send() one chunk, end() the end. All output
+  // of one turn of the event loop is sent in one write.
   virtual void begin(HttpReply head) = 0;
   virtual void send(std::string_view piece) = 0;
   virtual void end() = 0;
@@ -205,12 +209,12 @@ class HttpServer {
   static std::unique_ptr<HttpServer> make(const HttpLimits& limits, HttpHandler& handler);
   virtual ~HttpServer() = default;
 
-  // Binds and returns the port. Throws Error.
+  // Opens the port for clients and returns its number; port 0: any free one. Throws Error.
   virtual uint16_t listen(const std::string& host, uint16_t port) = 0;
-  virtual void run() = 0;  // returns after stop()
-  // thread-safe: runs `work` on the event thread
+  virtual void run() = 0;  // serves; returns after stop()
+  // Runs `work` on the event thread. Thread-safe.
   virtual void post(std::function<void()> work) = 0;
-  // Runs `work` later; from the event thread only.
+  // Runs `work` on the event thread after `time`. Only for the event thread.
   virtual void after(HttpTime time, std::function<void()> work) = 0;
   // Calls `work` on the event thread for each SIGTERM and SIGINT.
   virtual void on_signal(std::function<void()> work) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request of a connection and the bytes of its answer. Event thread only.
+// Holds one request of a connection and the bytes of its answer. Event thread only.
 #pragma once
 #include <fmt/format.h>
 

@@ -58,14 +58,14 @@ class HttpPlaces {
     HttpPlaces& places_;
     Connection& owner_;
     Stage stage_ = Stage::kRequest;
-    typename List::iterator at_;  // position in the list of its stage
+    typename List::iterator at_;  // position of the connection in the list of its stage
     bool held_ = true;
   };
 
  private:
   const size_t most_;
   size_t used_ = 0;
-  List waiting_[2];  // by stage, longest waiting first
+  List waiting_[2];  // waiting connections by stage, the longest waiting first
 };
 
 }  // namespace moebius

@@ -10,16 +10,16 @@ namespace moebius {
 struct LogLine {
   static constexpr const char* kRequest = "request";
   struct Figure {
-    std::string_view word, key;  // name of the figure in words, and in JSON
+    std::string_view word, key;  // name of the figure, in lines of words and in JSON
     std::string number;
   };
   std::string event = kRequest;  // kRequest, or listening, ready, draining, stopped, stuck, error
-  // Facts about a request; unknown ones are empty or 0.
+  // Facts about a request; empty or 0: unknown.
   std::string id, client, key, method, path;
   std::string model;  // set if there are several models
   int status = 0;
   std::vector<Figure> figures;
-  std::string message;  // of a request: how it ended
+  std::string message;  // text of the event; of a request: how it ended
 };
 
 // Returns "TIME ID CLIENT KEY METHOD PATH STATUS figures message", with "-" for what is empty and a

@@ -37,7 +37,8 @@ class Histogram {
 class Recent {
  public:
   void add(double value);
-  double quantile(double q) const;  // 0 if there are no values
+  // Returns the value below which the share q of the values lies; 0 if there are none.
+  double quantile(double q) const;
 
  private:
   std::deque<double> values_;
@@ -90,7 +91,7 @@ class ModelMetrics {
   Histogram queue_time, total_time, prefill_time, decode_time, prompt_tokens, generation_tokens;
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
-  const std::vector<uint64_t>& expert_mark() const;  // the oldest record
+  const std::vector<uint64_t>& expert_mark() const;  // rows per expert at the oldest record
   void write(MetricsText& out) const;
 
  private:
@@ -103,12 +104,13 @@ class ModelMetrics {
   std::deque<std::vector<uint64_t>> expert_marks_;  // sums up to each record, oldest first
 };
 
-// A model at the time of a query; without one, what is known while it is loaded.
+// Facts about a model at the time of a query; if it has no generator, what is known while it is
+// loaded.
 struct ModelMoment {
   const ServedModel* model = nullptr;
   const ModelMetrics* metrics = nullptr;
   GeneratorStats stats;
-  double read_rate = 0;  // bytes per second
+  double read_rate = 0;  // bytes of weights read per second
 };
 
 // Counters of the whole server.
@@ -116,8 +118,8 @@ class Metrics {
  public:
   void request_done(std::string_view path, int status) { ++requests_[{std::string(path), status}]; }
   void rejected(const std::string& reason) { ++rejected_[reason]; }
-  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // thread-safe
-  // Returns the text. `experts`: with the rows of each expert.
+  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // counters that any thread may increase
+  // Returns the metrics as Prometheus reads them. `experts`: with the rows of each expert.
   std::string text(std::span<const ModelMoment> models, HttpCounts connections, double load_share,
                    bool experts) const;
 

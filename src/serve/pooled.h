@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests and answers of /v1/embeddings (OpenAI's form) and /v1/rerank (Jina's and Cohere's), for
-// models that return vectors or scores.
+// Reads requests and writes answers of /v1/embeddings (OpenAI's form) and /v1/rerank (Jina's and
+// Cohere's), for models that return vectors or scores.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,14 +16,14 @@ struct PooledRequest {
   bool base64 = false;
   std::optional<size_t> dimensions;
   std::string prompt;  // text placed before each input
-  // For scores:
+  // --- for scores ---
   std::string query;
   std::vector<std::string> documents;
   size_t top_n = SIZE_MAX;
   bool return_documents = true;
 };
 
-// Throw ApiError if the model returns something else than the endpoint.
+// Throw ApiError unless the model returns what the endpoint is for: text, vectors or scores.
 void check_generates(const ServedModel& model);
 ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model);
 ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model);

@@ -22,7 +22,8 @@ struct PoolingGeneratorOptions {
   uint64_t kv_bytes = 0;  // memory for keys and values of all texts; a single text may use more
   size_t row = 0;         // numbers that the model returns per token
   std::shared_ptr<StepTurns> turns;  // shared with other generators; null: none
-  std::shared_ptr<void> weights;     // owner of what this points to; released with this object
+  // Owner of what the generator points to; released with this object.
+  std::shared_ptr<void> weights;
 };
 
 class PoolingGenerator final : public Generator {
@@ -45,7 +46,7 @@ class PoolingGenerator final : public Generator {
     std::vector<int32_t> tokens;
     SequenceState state;
     Pooler pooler;
-    uint64_t kv;  // bytes of its keys and values
+    uint64_t kv;  // bytes of the text's keys and values
     Clock::time_point came, ran;
   };
   struct Waiting {
@@ -64,7 +65,7 @@ class PoolingGenerator final : public Generator {
   const PoolingPlan& plan_;
   const PoolingGeneratorOptions options_;
   Sink sink_;
-  std::deque<std::unique_ptr<Text>> running_;  // used by the thread alone
+  std::deque<std::unique_ptr<Text>> running_;  // texts that run; used by the thread alone
   std::set<uint64_t> untold_;  // accepted texts whose event was not sent; used by the thread alone
 
   mutable std::mutex mutex_;  // guards the fields below

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of other servers or endpoints that would change an answer and are not supported: refused
-// by name, unless their value requests nothing.
+// Refuses, by name, fields of other servers or endpoints that would change an answer and are not
+// supported, unless their value requests nothing.
 #pragma once
 #include <string_view>
 
@@ -10,7 +10,7 @@
 namespace moebius {
 
 bool is_refused_field(std::string_view name, Endpoint endpoint);
-// Throws ApiError 400 "unsupported" for such a field.
+// Throws ApiError 400 "unsupported" if the request has such a field.
 void refuse_fields(const Fields& fields, Endpoint endpoint);
 
 }  // namespace moebius

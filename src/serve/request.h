@@ -25,7 +25,7 @@ struct PoolingPlan;
 // reasoning_content in streams.
 enum class ReasoningField : uint8_t { kDefault, kReasoning, kReasoningContent, kBoth };
 
-// The model that requests are checked against. Its parts live as long as the server.
+// Describes the model that requests are checked against. Its parts live as long as the server.
 struct ServedModel {
   std::string name;
   std::vector<std::string> aliases;
@@ -43,12 +43,12 @@ struct ServedModel {
   int64_t created = 0;
   std::string version, commit;
   std::string kernel;
-  // Set for a model that returns vectors or scores; null: text.
+  // Rules by which the model makes vectors or scores; null: it returns text.
   std::shared_ptr<const PoolingPlan> pooling;
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>();
 
   std::string fingerprint() const;
-  std::vector<std::string> names() const;  // its own name first
+  std::vector<std::string> names() const;  // returns all names of the model, its own first
   bool is_called(std::string_view word) const;
 };
 
@@ -59,7 +59,7 @@ inline constexpr size_t kMostAllowed = 1 << 14;
 inline constexpr int64_t kMostLogprobs = 20;
 
 inline constexpr size_t kMostTools = 128;
-inline constexpr size_t kMostTexts = 2048;  // in a request for vectors or scores
+inline constexpr size_t kMostTexts = 2048;  // most texts of a request for vectors or scores
 
 // The API whose form a request and its answer have.
 enum class Interface : uint8_t { kCompletions, kChat, kMessages, kResponses, kPooled };
@@ -71,13 +71,13 @@ struct PooledRequest;  // defined in pooled.h
 struct ApiRequest {
   Interface face = Interface::kCompletions;
   bool chat = false;
-  std::vector<PromptInput> prompts;  // for completions
-  Json messages;                     // for chat, with contents joined to text
+  std::vector<PromptInput> prompts;  // prompts of completions
+  Json messages;                     // messages of a chat, with contents joined to text
   Json template_extra = Json::object();
-  Json tools;                         // as the template gets them; null: none
+  Json tools;                         // tools as the template gets them; null: none
   std::shared_ptr<ToolSet> tool_set;  // tools that the answer may call; null: none
   ToolChoice tool_choice = ToolChoice::kNone;
-  std::string tool_name;  // for kNamed
+  std::string tool_name;  // the tool that must be called, for kNamed
   bool parallel_calls = true;
   bool show_reasoning = true;
   std::optional<size_t> thinking_budget;  // most tokens of reasoning
@@ -95,8 +95,10 @@ struct ApiRequest {
   GrammarLimits grammar_limits;  // limits for compiling the format, or the grammar of calls
   std::optional<size_t> max_tokens;
   std::optional<int> prompt_logprobs;     // set if requested by that name
-  std::shared_ptr<PooledRequest> pooled;  // for kPooled
-  GenerationRequest generation;  // everything but prompt, bad_words, prediction, max_new and client
+  std::shared_ptr<PooledRequest> pooled;  // the request, for kPooled
+  // The generation, except prompt, bad_words, prediction, max_new and client, which prepare() fills
+  // in.
+  GenerationRequest generation;
 };
 
 // Parse the body of a request to the respective endpoint. Throw ApiError.
@@ -109,8 +111,8 @@ void read_anthropic_length(const RequestBody& body, ApiRequest& request);
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);
 
-// Renders templates and encodes: returns one generation per prompt, and frees texts of the request
-// that are not needed any more. May take long. Throws ApiError.
+// Renders templates and encodes texts: returns one generation per prompt, and frees texts of the
+// request that are not needed any more. May take long. Throws ApiError.
 std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model);
 
 // Reads the fields that all forms share: sampling, stops, length, stream. Throws ApiError.
@@ -119,7 +121,7 @@ void read_length(const Fields& fields, std::string_view name, ApiRequest& reques
 
 // Reads messages and the variables of a template. Throws ApiError.
 void read_messages(const Json& fields, ApiRequest& request);
-// Makes the answer continue the last message, which must have a content.
+// Makes the answer continue the last message, which must have content.
 void continue_last_message(ApiRequest& request);
 // Returns the text of a content: a string, or parts of these types. Throws ApiError.
 std::string content_text(const Json& content, const std::string& path,
@@ -127,7 +129,7 @@ std::string content_text(const Json& content, const std::string& path,
 // Returns the arguments of a past call, which are JSON within a string; none or null gives an empty
 // object.
 Json past_arguments(const std::string& text, const std::string& path, size_t& values_left);
-// Reads further variables for a template.
+// Reads the members of a request that are further variables for the template.
 void read_template_names(const Fields& fields, ApiRequest& request);
 
 // Returns the error for a prompt of so many tokens (none: more than the context holds).

@@ -30,23 +30,24 @@ struct ServerOptions {
   std::string version, commit;
   AccessRules access;
   HttpLimits limits;
-  size_t queue = 0;  // sequences that may wait in addition to those that run; 0: 4 per slot
+  size_t queue = 0;  // number of sequences that may wait besides those that run; 0: 4 per slot
   HttpTime queue_time{300'000}, drain_time{30'000}, ping_time{15'000};
-  HttpTime head_time{15'000};  // the head of a stream is sent by then, even without a token
-  HttpTime end_time{5'000};    // after draining, the process ends even if connections remain
+  HttpTime head_time{15'000};  // time after which the head of a stream is sent even without a token
+  // Time after draining at which the process ends even if connections remain.
+  HttpTime end_time{5'000};
   bool ping = true;
   bool share_prefixes = false;  // true: cached prefixes are shared between keys
   bool expert_metrics = false;
   bool cut_off_fails = false;  // true: run() returns 3 if SIGTERM cut off answers
-  // Receives a line for each request, and for start and end of the server; empty: no log. If it
-  // throws, the line is lost and counted.
+  // Receives a line for the log for each request, and for start and end of the server; empty: no
+  // log. If the function throws, the line is lost and counted.
   std::function<void(const std::string&)> log;
   bool log_json = false;    // true: each line is a JSON object
   bool log_times = true;    // true: lines that are not JSON begin with the time
   bool log_probes = false;  // true: requests to /health, /live and /metrics are logged, too
 };
 
-// A model to serve; its parts must outlive the server.
+// Offers a model to the server; its parts must outlive the server.
 struct ModelOffer {
   ServedModel model;
   Generator* generator = nullptr;
@@ -57,18 +58,19 @@ class ApiServer : private HttpHandler {
   explicit ApiServer(ServerOptions options);
   ~ApiServer() override;
 
-  // Binds and returns the port. Throws Error.
+  // Opens the port for clients and returns its number. Throws Error.
   uint16_t listen();
   // Serves until the end and returns the exit status: 0, 3 if the generator died (or as
   // cut_off_fails says), or the argument of stop().
   int run();
-  // Thread-safe. Reports the share of the model's bytes that were read, for clients that wait.
+  // Reports which share of the model's bytes was read so far, for clients that wait. Thread-safe.
   void loading(double share) { loaded_share_ = share; }
   // Starts serving the models, whose names must differ. Requests without a name use the first.
   // Generators must not send events after the server is destroyed.
   void ready(std::vector<ModelOffer> models);
   void ready(ServedModel model, Generator& generator) { ready({{std::move(model), &generator}}); }
-  void shut_down();                          // what SIGTERM does; a second call ends at once
+  // Does what SIGTERM does: ends after running answers; a second call ends at once.
+  void shut_down();
   void stop(int status = 0);                 // ends at once; run() returns the status
   bool at_once() const { return at_once_; }  // true: shut_down() was called twice
   // Writes one line to the log. Thread-safe.
@@ -82,8 +84,8 @@ class ApiServer : private HttpHandler {
     Clock::time_point time;
     GeneratorStats stats;
   };
-  // A model and its running requests. Event thread only, except `served` and `queue`, which never
-  // change.
+  // A served model and its running requests. Event thread only, except `served` and `queue`, which
+  // never change.
   struct Host {
     Host(ServedModel model, Generator& g) : served(std::move(model)), generator(g) {}
     const ServedModel served;
@@ -91,19 +93,20 @@ class ApiServer : private HttpHandler {
     Generator& generator;
     size_t queue = 0;  // sequences that may wait in addition to those that run
     ModelMetrics metrics;
-    std::map<uint64_t, std::pair<GenerationPtr, size_t>> running;  // by the generator's id
-    size_t sequences = 0;                                          // submitted and not ended
+    // Running generations by the generator's id.
+    std::map<uint64_t, std::pair<GenerationPtr, size_t>> running;
+    size_t sequences = 0;        // number of sequences that were submitted and have not ended
     size_t waiting_tokens = 0;   // tokens of prompts whose first token has not come
     double rate = 0;             // tokens per second, a running mean
-    bool stuck = false;          // a step that never ends was logged
-    bool died = false;           // the generator's end was handled
-    std::deque<Sample> samples;  // of the last seconds, for rates
+    bool stuck = false;          // true: a step that never ends was logged
+    bool died = false;           // true: the generator's end was handled
+    std::deque<Sample> samples;  // counters of the last seconds, for rates
 
     size_t most() const { return served.slots + queue; }
     int retry_after() const;
     // Returns the oldest sample of the last seconds; rates are differences between it and now.
     const Sample& sample(std::chrono::milliseconds pace = std::chrono::seconds(1));
-    double read_rate();  // bytes per second
+    double read_rate();  // bytes of weights read per second
   };
   struct Route;
   static const Route* find_route(std::string_view path);
@@ -147,7 +150,8 @@ class ApiServer : private HttpHandler {
   Host& host_of(const std::optional<std::string>& name) const;
   // Returns the model that a body names; called on a text thread.
   Host& host_of_body(std::string_view body) const;
-  Host* host_of_query(const HttpRequest& request) const;  // null: no model is ready yet
+  // Returns the model that the query names; null: none is ready yet.
+  Host* host_of_query(const HttpRequest& request) const;
   static std::string model_json(const ServedModel& model, const std::string& id);
   std::string anthropic_models() const;
   void send_state(const HttpExchangePtr& exchange, Host* host);
@@ -155,20 +159,20 @@ class ApiServer : private HttpHandler {
   ApiError loading_error() const;
   static ApiError draining_error();
   ApiError text_full() const;
-  // In seconds; a step that takes longer counts as stuck.
+  // Returns the seconds after which a running step counts as stuck.
   static double longest_step(const GeneratorStats& stats);
-  // Queue a job for a thread; false: too many are queued.
+  // Queue a job for a thread; return false if too many are queued.
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
   bool on_thread(TextWorker& worker, const HttpExchangePtr& exchange, std::function<void()> job);
-  // Called on the event thread when a text thread is done with the body.
+  // Frees the body of a request when a text thread is done with it. Runs on the event thread.
   void drop_body(const HttpExchangePtr& exchange);
   double load_share() const { return hosts_.empty() ? loaded_share_.load() : 1; }
-  bool dead() const;  // no model can answer any more
+  bool dead() const;  // returns true if no model can answer any more
 
   // --- generating (generation.cpp) ---
   void generate(HttpExchangePtr exchange, Endpoint endpoint);
-  // Called on a text thread. A grammar that takes more work than `limits` allow is compiled on the
-  // thread `grammars_`, so that other requests do not wait for it.
+  // Reads a request. Runs on a text thread. A grammar that takes more work than `limits` allow is
+  // compiled on the thread `grammars_`, so that other requests do not wait for it.
   void read_request(const GenerationPtr& g, Endpoint endpoint, const GrammarLimits& limits);
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
@@ -181,12 +185,13 @@ class ApiServer : private HttpHandler {
   void fail_generation(const GenerationPtr& g, const ApiError& error);
   void end_generation(GenerationPtr g, int status, std::string_view word);
   static void check_capacity(const Host& host, size_t sequences);
-  // Called on a text thread.
+  // Throws ApiError if a request asks for too many answers. Runs on a text thread.
   static void check_choices(const Host& host, size_t prompts, size_t choices);
   static HttpReply stream_head();
   template <class Work>
   void each_generation(Work&& work);
-  void fail_all(const ApiError& error, const Host* host = nullptr);  // host null: of all models
+  // Ends all generations with an error; host null: of all models.
+  void fail_all(const ApiError& error, const Host* host = nullptr);
   void tick();
   void watch(const GenerationPtr& g);
   void start_ticking();
@@ -207,7 +212,7 @@ class ApiServer : private HttpHandler {
   void answer(const HttpExchangePtr& exchange, HttpReply reply);
   // Adds the fields that every answer has, and counts the answer.
   void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
-  // Logs a request.
+  // Writes a request to the log.
   void note(const HttpRequest& request, const std::string& id, const std::string& key, int status,
             const std::string& end, std::vector<LogLine::Figure> figures = {},
             const std::string& model = {}) noexcept;
@@ -225,7 +230,7 @@ class ApiServer : private HttpHandler {
   std::atomic<bool> at_once_{false};
   std::atomic<int> stopped_with_ = 0;
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
-  size_t watchers_ = 0;  // clients of /api/events
+  size_t watchers_ = 0;  // number of clients of /api/events
   std::atomic<double> loaded_share_{0};
   Clock::time_point started_ = Clock::now();
 };

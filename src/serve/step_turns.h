@@ -10,7 +10,8 @@ namespace moebius {
 
 class StepTurns {
  public:
-  // A turn, which lasts as long as this object; null: there is no other engine.
+  // One engine's turn: waits for it when made, and ends it when destroyed. null: there is no other
+  // engine.
   class Turn {
    public:
     explicit Turn(StepTurns* turns) : turns_(turns) {

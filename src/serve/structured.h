@@ -18,9 +18,9 @@ AnswerFormat read_answer_format(const Fields& fields);
 AnswerFormat format_of_type(const Json& value, const std::string& path);
 AnswerFormat format_of_schema(const Json& value, const std::string& path);
 
-// Returns a 400 error whose parameter is the path.
+// Returns the grammar's error as an ApiError 400 whose parameter is `path`.
 ApiError api_error(const GrammarError& error, const std::string& path);
-// Compiles a format. Throws ApiError.
+// Compiles a format to a grammar. Throws ApiError.
 GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
                           GrammarCache& cache);
 // Compiles a format for an answer that may begin with reasoning by these rules: the format then

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits for rendering templates with untrusted input, and the errors of refused renderings.
+// Limits the rendering of templates with untrusted input, and makes the errors of refused
+// renderings.
 #pragma once
 #include <string>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread for work that takes too long for the event thread: parsing, templates, encoding. Its
-// queue is limited in jobs and in bytes that they hold, and the jobs of one key fill at most half
-// of it.
+// Runs work that takes too long for the event thread (parsing, templates, encoding) on a thread of
+// its own. Its queue is limited in jobs and in bytes that they hold, and the jobs of one key fill
+// at most half of it.
 #pragma once
 #include <pthread.h>
 
@@ -32,8 +32,8 @@ class TextWorker {
   TextWorker(const TextWorker&) = delete;
   TextWorker& operator=(const TextWorker&) = delete;
 
-  // Queues a job; false: the queue is full. A single job may hold any number of bytes. `key`: who
-  // sent it; empty: nobody in particular. A job must not throw. Thread-safe.
+  // Queues a job; returns false if the queue is full. A single job may hold any number of bytes.
+  // `key`: who sent it; empty: nobody in particular. A job must not throw. Thread-safe.
   bool put(std::function<void()> job, size_t bytes, const std::string& key = {}) {
     {
       const std::lock_guard lock(mutex_);
@@ -79,13 +79,13 @@ class TextWorker {
     size_t bytes = 0;
     std::string key;
   };
-  // Jobs of one key, waiting and running.
+  // Counts the jobs of one key, waiting and running.
   struct Share {
     size_t jobs = 0, bytes = 0;
   };
   const size_t most_jobs_, most_bytes_;
   const Order order_;
-  size_t bytes_ = 0;  // of waiting and running jobs
+  size_t bytes_ = 0;  // bytes of waiting and running jobs
   std::mutex mutex_;
   std::condition_variable wake_;
   std::multimap<size_t, Job> jobs_;  // the first one is next; equal keys in order of arrival

@@ -11,18 +11,20 @@ namespace moebius {
 
 class TokenTexts {
  public:
-  explicit TokenTexts(const Tokenizer& tokenizer);  // the tokenizer must outlive this
+  explicit TokenTexts(const Tokenizer& tokenizer);  // the tokenizer must outlive the object
   std::string bytes(int32_t token) const;
-  // Returns bytes for JSON: as they are if they are whole characters, else "bytes:\xe2\x82".
+  // Returns the bytes of a token as JSON shows them: as they are if they are whole characters, else
+  // "bytes:\xe2\x82".
   static std::string shown(const std::string& bytes);
 
  private:
   const Tokenizer& tokenizer_;
-  int32_t anchor_ = -1;  // a token after which others have the form that they have within a text
+  // Token after which others have the form that they have within a text; -1: none.
+  int32_t anchor_ = -1;
   std::string anchor_text_;
 };
 
-// Makes the text of one choice of a request.
+// Returns the object that turns the tokens of one choice of a request into text.
 ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& request);
 
 }  // namespace moebius

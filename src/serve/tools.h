@@ -13,17 +13,18 @@ struct ToolInput {
   const Json* schema = nullptr;  // null: the tool has no arguments
   bool strict = false;
 };
-// Adds a tool. `path`: of the object with name and schema; schema_name: name of its schema member.
-// Throws ApiError that names the path.
+// Adds a tool. `path`: path of the object with name and schema; schema_name: name of its schema
+// member. Throws ApiError that names the path.
 void add_tool(ApiRequest& request, const ToolInput& tool, const std::string& path,
               std::string_view schema_name);
-// Call after the last tool: checks that the model can call tools and that demanded ones exist. With
-// kNone the template does not get them. Throws ApiError.
+// Checks, after the last tool was added, that the model can call tools and that demanded ones
+// exist. With kNone the template does not get them. Throws ApiError.
 void finish_tools(ApiRequest& request, const ServedModel& model, const std::string& choice_path);
 
 // Reads the fields of chat completions: tools, tool_choice, parallel_tool_calls. Throws ApiError.
 void read_tools(const Fields& fields, ApiRequest& request, const ServedModel& model);
-// Reads "none", "auto" or "required", as all of OpenAI's APIs write it; false for other values.
+// Reads "none", "auto" or "required", as all of OpenAI's APIs write it; returns false for other
+// values.
 bool read_choice_word(const Json& value, ApiRequest& request);
 // Returns the array of tools, or null.
 const Json* tool_list(const Fields& fields);

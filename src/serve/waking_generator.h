@@ -16,16 +16,17 @@
 namespace moebius {
 
 struct WakingOptions {
-  std::chrono::milliseconds sleep_after{0};  // 0: weights are released only if the generator died
-  std::function<std::unique_ptr<Generator>()> load;        // throws Error
-  std::function<void(std::unique_ptr<Generator>)> unload;  // frees everything
+  // Time without requests after which weights are released; 0: only if the generator died.
+  std::chrono::milliseconds sleep_after{0};
+  std::function<std::unique_ptr<Generator>()> load;        // loads the weights; throws Error
+  std::function<void(std::unique_ptr<Generator>)> unload;  // frees everything that `load` made
   // Receives lines for the log; called from any thread.
   std::function<void(const std::string& words)> say;
 };
 
 class WakingGenerator final : public Generator {
  public:
-  // Starts with a loaded generator.
+  // Starts awake, with a loaded generator.
   WakingGenerator(std::unique_ptr<Generator> awake, WakingOptions options);
   ~WakingGenerator() override;
 
@@ -40,8 +41,8 @@ class WakingGenerator final : public Generator {
  private:
   using Clock = std::chrono::steady_clock;
   struct Job {
-    uint64_t inner = 0;  // its id at the generator; 0: not submitted yet
-    size_t open = 0;     // choices that have not ended
+    uint64_t inner = 0;  // id of the request at the inner generator; 0: not submitted yet
+    size_t open = 0;     // number of choices that have not ended
     GenerationRequest request;
   };
   void run();
@@ -55,9 +56,9 @@ class WakingGenerator final : public Generator {
   Sink sink_;
   mutable std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
-  std::unique_ptr<Generator> awake_;       // null: asleep
-  std::map<uint64_t, Job> jobs_;           // by this object's id
-  std::map<uint64_t, uint64_t> by_inner_;  // this object's id by the generator's
+  std::unique_ptr<Generator> awake_;       // the inner generator; null: asleep
+  std::map<uint64_t, Job> jobs_;           // jobs by the id that this object gave out
+  std::map<uint64_t, uint64_t> by_inner_;  // that id, by the inner generator's
   uint64_t next_ = 1, loads_ = 1;
   bool loading_ = false, ending_ = false, ended_ = false, broken_ = false;
   Clock::time_point idle_since_ = Clock::now();

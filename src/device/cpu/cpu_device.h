@@ -152,8 +152,8 @@ class CpuDevice final : public Device {
     return executor_ != nullptr ? executor_->allocate(bytes) : DeviceMemory(AlignedBuffer(bytes));
   }
 
-  // What the last indexer of the step selected: the bits of all sequences, where each sequence's
-  // words begin, and its words per row.
+  // Keys that the last indexer of the step selected: the bits of all sequences, where each
+  // sequence's words begin, and its words per row.
   struct Selection {
     std::vector<uint64_t> bits;
     std::vector<size_t> at, words;

@@ -161,7 +161,7 @@ class CudaDevice final : public Device {
   };
   const RopeColumns& rope(size_t i) const { return ropes_[i]; }
 
-  // What a step needs in GPU memory.
+  // Data that a step needs in GPU memory.
   struct StepTables {
     const int32_t* tokens = nullptr;
     const float* numbers = nullptr;  // [rows, columns], see PositionFactor
@@ -240,7 +240,8 @@ class CudaDevice final : public Device {
     bool moved = false;  // true: a copy from `moving` may still be running
     size_t ones_rows = 0, counted = 0;
     StepTables tables;
-    // Where counts of experts go when the step is waited for, and their offset in GPU memory.
+    // Receivers of the counts of experts, written when the step is waited for, and their offset in
+    // GPU memory.
     std::vector<std::pair<std::span<uint32_t>, size_t>> pending;
   };
   Queue& queue(const Step& step) const;

@@ -116,7 +116,7 @@ struct CudaRouting {          // on the device
   size_t slots;
 };
 
-// Where a router's choice is written, in GPU memory; null: not wanted.
+// Receives a router's choice, in GPU memory; null: not wanted.
 struct CudaChosen {
   int32_t* ids;      // [rows, slots]
   float* weights;    // [rows, slots]

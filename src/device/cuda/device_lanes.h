@@ -25,7 +25,7 @@ inline constexpr int kDeviceSumLanes = 16;
 
 MOEBIUS_ALWAYS_INLINE float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
 
-// What algorithms ask of their lanes, for a single lane, which is its own group.
+// Lanes as the algorithms use them, for a single lane, which is its own group.
 struct SingleLane {
   MOEBIUS_ALWAYS_INLINE size_t lane() const { return 0; }
   MOEBIUS_ALWAYS_INLINE size_t lanes() const { return 1; }

@@ -27,8 +27,8 @@ MOEBIUS_ALWAYS_INLINE bool is_before(const RouterPick& a, const RouterPick& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
 
-// What RowRouter asks of its lanes, for a single lane: lane(), sync(), the best pick and the
-// largest number of all lanes.
+// Lanes as RowRouter uses them, for a single lane: lane(), sync(), the best pick and the largest
+// number of all lanes.
 struct OneLane {
   static constexpr int kCount = 1;
   MOEBIUS_ALWAYS_INLINE int lane() const { return 0; }

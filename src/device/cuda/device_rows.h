@@ -205,7 +205,7 @@ class DeviceRow {
     });
   }
 
-  // What a norm computes from a row before it changes the row's numbers.
+  // Numbers that a norm computes from a row before it changes the row.
   struct Scaling {
     float mean, factor;
   };

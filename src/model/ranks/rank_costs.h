@@ -12,7 +12,7 @@ struct ModelOptions;
 
 RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& options);
 
-// What this rank measured. All ranks of a communicator measure at the same time, because they may
+// Measurements of this rank. All ranks of a communicator measure at the same time, because they may
 // share memory and cores. checkpoint null: this rank has none.
 struct RankFacts {
   RankCosts costs;

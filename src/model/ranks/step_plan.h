@@ -13,8 +13,8 @@
 namespace moebius {
 
 struct StepPlan {
-  // What the other ranks are to do. kFinish: compute logits of the oldest step whose rows have left
-  // the last stage.
+  // Selects what the other ranks are to do. kFinish: compute logits of the oldest step whose rows
+  // have left the last stage.
   enum class Kind : uint8_t {
     kStep,
     kFinish,

@@ -27,8 +27,8 @@ struct ModelOptions : Wish {
   // Ranks that run the model together (ranks.h); null: this process has all of it. They outlive the
   // model.
   Ranks* ranks = nullptr;
-  // How expert parallelism balances copies of busy experts (the numbers of ranks and spare places
-  // come from the split).
+  // Settings of expert parallelism: how copies of busy experts are balanced (the numbers of ranks
+  // and spare places come from the split).
   BalanceSettings balance;
   std::function<void(const std::string& line)> warn;  // called with failures that do not stop steps
   // Called with notes about the progress of loading.
