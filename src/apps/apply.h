@@ -11,7 +11,7 @@ namespace moebius {
 
 struct ApplyOptions {
   std::string folder, module, in, out;
-  std::string out_dtype;  // "", "f32", "bf16" or "f16"
+  std::string out_dtype;  // type of the output: "", "f32", "bf16" or "f16"
   Stated stated;          // facts that the user states about an unregistered family
   RunOptions run;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of `moebius bench`. What they ask for is done by a program of its own, moebius-bench
-// (src/bench), which has the same table of commands; the tool parses, shows help and starts it.
+// Declares the options of `moebius bench`. The measuring is done by a program of its own,
+// moebius-bench (src/bench), which has the same table of commands; the tool parses, shows help and
+// starts it.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -13,7 +14,8 @@
 namespace moebius {
 
 struct BenchOptions {
-  // Moe, linear: module of a folder, in place of random weights; model: the folder.
+  // Folder of a model, and, for moe and linear, a module in it that is used in place of random
+  // weights.
   std::string folder, module;
   std::vector<std::string> schemes{"w4a8"};
   std::vector<int64_t> groups;  // group lengths; empty: the scheme's default
@@ -28,22 +30,22 @@ struct BenchOptions {
   std::vector<size_t> threads;
   // Lengths for model.
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};
-  // model: decode steps; 0: chosen by batch.
+  // For model: number of decode steps; 0: chosen by the batch.
   size_t steps = 0;
-  bool invented = false;  // model: contexts have random keys instead of computed ones
-  std::string synthetic;  // model: name of a synthetic model, in place of a folder
+  bool invented = false;  // for model: true: contexts have random keys instead of computed ones
+  std::string synthetic;  // for model: name of a synthetic model, in place of a folder
   size_t layers = 6;      // layers of the synthetic model
   size_t vocab = 151936;  // size for sampler
-  std::string schemas;    // mask: folder of schemas
-  bool list = false;      // mask: list the failures
+  std::string schemas;    // for mask: folder of schemas
+  bool list = false;      // for mask: true: list the failures
   bool skew = false;
-  bool pack = false;       // kernel: measure packing instead of products
-  bool act_order = false;  // pack: columns are not in the order of groups
+  bool pack = false;       // for kernel: true: measure packing instead of products
+  bool act_order = false;  // for pack: true: columns are not in the order of groups
   double seconds = 1.5;    // time to measure per case
   std::string dtype = "bf16", kv_dtype = "auto";
-  RunOptions run;        // of these: kernel, policy, int8 activations
+  RunOptions run;        // options that are used: kernel, policy, int8 activations
   RankOptions ranks;     // used by model
-  std::string pack_dir;  // model: folder of weights that were packed before
+  std::string pack_dir;  // for model: folder that caches packed weights
   bool json = false;
   std::string compare;
 };
@@ -51,7 +53,7 @@ struct BenchOptions {
 struct BenchEngineOptions {
   ModelRunOptions model;
   std::string trace;  // file; empty: made up
-  // A trace that is made up has Poisson arrivals, and lengths around these.
+  // Number of requests of a trace that is made up: Poisson arrivals, and lengths around these.
   size_t requests = 32;
   double rate = 16;  // requests per second
   size_t prompt = 128, new_tokens = 64;
@@ -59,7 +61,7 @@ struct BenchEngineOptions {
   size_t parallel = 32, rounds = 1;
   double stretch = 3;
   std::string predictions = "none";
-  bool constrained = false;  // every run is repeated with answers in a form
+  bool constrained = false;  // true: every run is repeated with answers in a form
   EngineRunOptions engine;
   bool json = false;
 };
@@ -71,10 +73,10 @@ struct BenchActions {
   Run roof = nullptr, kernel = nullptr, linear = nullptr, moe = nullptr, attention = nullptr,
       model = nullptr, sampler = nullptr, mask = nullptr;
   int (*engine)(const BenchEngineOptions& options, std::ostream& out) = nullptr;
-  int (*follow_model)(const BenchOptions& options) = nullptr;  // ranks other than 0
+  int (*follow_model)(const BenchOptions& options) = nullptr;  // runs on ranks other than 0
 };
 
 std::vector<std::string> bench_scheme_names();  // returns all names that --scheme accepts
-std::vector<std::string> bench_model_names();   // all that --synthetic takes
+std::vector<std::string> bench_model_names();   // returns all names that --synthetic accepts
 
 }  // namespace moebius

@@ -19,7 +19,7 @@ std::string last_word(const std::string& name);  // returns "moe" of "bench moe"
 // Returns the subject of that name. Throws UsageError that suggests the nearest name.
 Command& subject_of(Command& parent, std::string_view name);
 
-// Each of these is defined in the file of its command.
+// Return the commands; each function is defined in the file of its command.
 Command run_command();
 Command serve_command();
 Command logits_command();
@@ -38,7 +38,7 @@ Command help_command();
 Command completion_command();
 Command docs_command();  // not shown in help
 
-// Name of the variable that narrows the CPU's features; see environment_variables.
+// Name of the environment variable that narrows the CPU's features; see environment_variables.
 constexpr const char* kCpuVariable = "MOEBIUS_CPU";
 
 struct NamedText {

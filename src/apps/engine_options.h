@@ -8,7 +8,7 @@
 namespace moebius {
 
 struct EngineRunOptions {
-  double kv_gib = 0;  // 0: chosen by the engine
+  double kv_gib = 0;  // memory of the KV cache in GiB; 0: the engine chooses
   double max_step = 1;
   std::string speculate;  // lookup, mtp or off; empty: not given, so lookup where it is possible
 };

@@ -10,9 +10,9 @@ namespace moebius {
 
 struct InspectOptions : InspectQuestion {
   std::string folder;
-  bool json = false;  // print one object; docs/json.md lists the keys
+  bool json = false;  // true: print one JSON object; docs/json.md lists the keys
   std::string device = "cpu";
-  bool colour = false;  // for text on a terminal only
+  bool colour = false;  // true: coloured text; for a terminal only
 };
 
 // Writes to `out`; returns the exit code (1: --deep found problems). Throws Error for a folder that

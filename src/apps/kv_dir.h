@@ -13,13 +13,13 @@
 namespace moebius {
 
 struct KvDirOptions {
-  std::string folder;  // "": none
+  std::string folder;  // folder of the prompt cache; "": none
   double gib = 10;
 };
 void add_kv_dir_options(Command& command, KvDirOptions& options);
 
-// Opens the folder before weights are loaded; null: the option is not given. Throws Error. `say`
-// receives later failures, from any thread.
+// Opens the folder of the prompt cache, before weights are loaded; returns null if the option is
+// not given. Throws Error. `say` receives later failures, from any thread.
 std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& options, const ModelRunOptions& model,
                                     std::function<void(const std::string& words)> say);
 // Attaches the cache to an engine's options. Writes to stderr if it would be of no use.

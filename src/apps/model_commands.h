@@ -19,17 +19,17 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
-  std::string pack_dir;      // folder of weights that were packed before; "": none
-  ModuleTap* tap = nullptr;  // sees what layers read; may be null
-  bool predictor = false;    // also loads the layer for multi-token prediction
+  std::string pack_dir;      // folder that caches packed weights; "": none
+  ModuleTap* tap = nullptr;  // receives the rows that layers read; may be null
+  bool predictor = false;    // true: also loads the layer for multi-token prediction
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
 void add_pack_option(Command& command, std::string& pack_dir);
 // Returns a model's options for a given pool of threads.
 using OptionsOfPool = std::function<ModelOptions(ThreadPool& pool)>;
-// Returns the planner's question for so many ranks, with costs measured on them. threads: of this
-// process.
+// Returns the question for the planner of ranks, with costs measured on so many of them. threads:
+// number of threads of this process.
 RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
                                const OptionsOfPool& options);
 // Returns the split that the options state; if they only give a number of ranks, the planner's
@@ -38,7 +38,7 @@ RankSplit split_of(const RankOptions& ranks, size_t threads, const Checkpoint& c
                    const OptionsOfPool& options);
 // Returns the threads of rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
-// Copies the options beside the split to a model's options.
+// Copies all options of ranks except the split to a model's options.
 void take_rank_options(ModelOptions& options, const RankOptions& ranks);
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
                               ThreadPool& pool);
@@ -76,7 +76,7 @@ struct TokenSource {
 };
 std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
                                  bool add_special);
-// lists: such as "1,2" and "3"; throws Error.
+// Parses lists of ids such as "1,2" and "3". Throws Error.
 std::vector<int32_t> parse_token_lists(std::span<const std::string> lists);
 void add_tokens_file(Command& command, TokenSource& tokens);
 void add_tokens_type(Command& command, TokenSource& tokens);

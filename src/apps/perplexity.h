@@ -14,7 +14,7 @@ struct PerplexityOptions {
   ModelRunOptions model;
   TokenSource tokens;
   size_t context = 512;
-  size_t windows = 0;  // 0: all
+  size_t windows = 0;  // number of windows; 0: all
   std::string base;    // folder to compare with; "": none
   bool json = false;
 };

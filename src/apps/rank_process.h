@@ -21,14 +21,15 @@ class RanksRefused : public Error {
 
 class RankProcess {
  public:
-  static RankProcess* current();  // null: this process is alone
+  static RankProcess* current();  // returns the rank that this process is; null: it is alone
 
   size_t ranks() const;
   size_t ranks_of_host() const;  // ranks on this host, this one included
   void leaving();                // announces that the process ends on purpose without returning
-  // Rank 0: measures what steps cost on all ranks, for a model that load() may load next.
+  // For rank 0: measures what steps cost on all ranks, for a model that load() may load next.
   RankFacts measure(const Checkpoint& checkpoint, const ModelOptions& options);
-  // Rank 0: loads the model while the others load the same. Throws RanksRefused, as do the others.
+  // For rank 0: loads the model while the others load the same. Throws RanksRefused, as do the
+  // others.
   std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelOptions& options);
 
  private:
@@ -43,8 +44,8 @@ class RankProcess {
   };
   RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);
-  // All ranks call it: returns the plan by which all of them load. Throws RanksRefused on every
-  // rank if one of them differs, is in `trouble` or has too little memory.
+  // Returns the plan by which all ranks load; all of them call it and wait for each other. Throws
+  // RanksRefused on every rank if one of them differs, is in `trouble` or has too little memory.
   ModelPlan agree(const Checkpoint* checkpoint, const ModelOptions& options, std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, const ModelPlan& plan,
                                           ModelOptions options);
@@ -64,7 +65,7 @@ class RankProcess {
   std::unique_ptr<Ranks> ranks_;  // ranks of the loaded model
   double timeout_;
   std::string check_;
-  bool quiet_;  // as the user asked; followers are always quiet
+  bool quiet_;  // true: the user asked for --quiet; followers are always quiet
 };
 
 // Runs a command that has a `follow`; without a launcher it just runs the action.

@@ -16,21 +16,23 @@ namespace moebius {
 
 struct RunCommandOptions : SamplingChoices {
   ModelRunOptions model;
-  // At most one is set; none: standard input, which on a terminal starts a chat.
+  // Sources of the prompt, of which at most one is set. None: standard input, which on a terminal
+  // starts a chat.
   std::optional<std::string> prompt, prompt_file, messages_file;
   std::vector<std::string> tokens;  // ids such as "1,2,3"
-  std::optional<int> max_new;       // -1: until the end or the context; unset: most_new()
+  // Most new tokens; -1: until the end or the context; unset: most_new().
+  std::optional<int> max_new;
   bool chat = false, interactive = false;
   std::string system;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  std::optional<std::string> schema_file, regex;  // grammar of the answer
-  GrammarPtr grammar;                             // made from one of these files
+  std::optional<std::string> schema_file, regex;  // form of the answer
+  GrammarPtr grammar;                             // grammar made from that form
   std::optional<std::string> tools_file;
   std::string tool_choice = "auto";  // auto, none, required, or the name of a tool
   std::string tool_format = "auto";  // format of the model's calls
-  Json tools;                        // content of the tools' file; null: none
-  size_t context = 0;                // 0: what the model allows
+  Json tools;                        // content of the file of tools; null: none
+  size_t context = 0;                // longest sequence in tokens; 0: what the model allows
   EngineRunOptions engine;
   KvDirOptions kv_dir;
   bool json = false;

@@ -34,8 +34,8 @@ struct ModelServing {
 // Holds one model of the server.
 class HostedModel {
  public:
-  // say: receives a line of the log, from any thread. Arguments passed by reference or pointer
-  // outlive this.
+  // say: receives a line for the log, from any thread. Arguments passed by reference or pointer
+  // must outlive the object.
   HostedModel(const ModelServing& serving, std::string name, std::string folder,
               std::vector<std::string> aliases, KvDisk* disk, std::shared_ptr<StepTurns> turns,
               std::function<void(const std::string& words)> say);
@@ -78,7 +78,7 @@ class HostedModel {
   double read_roof_ = 0;
   StepCost cost_;
   std::weak_ptr<Weights> weights_;   // weights in use
-  std::shared_ptr<Weights> opened_;  // null once the engine has started
+  std::shared_ptr<Weights> opened_;  // weights that open() loaded; null once the engine has started
   std::unique_ptr<Generator> generator_;
 };
 
@@ -97,12 +97,12 @@ class HostedModels {
 
  private:
   const ModelServing& serving_;
-  std::shared_ptr<Runtime> runtime_;  // stays when all models sleep
+  std::shared_ptr<Runtime> runtime_;  // threads, which stay when all models sleep
   std::vector<std::unique_ptr<HostedModel>> models_;
 };
 
-// Divides a budget for keys and values: each model gets the same part of what it wants. The budget
-// is `bytes`, or if 0 all that is wanted, but at most half of the `free` memory.
+// Divides a budget for keys and values among models: each gets the same fraction of what it wants.
+// The budget is `bytes`, or if 0 all that is wanted, but at most half of the `free` memory.
 std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t bytes,
                                       uint64_t free);
 

@@ -9,20 +9,21 @@ namespace moebius {
 
 struct TokenizeOptions {
   std::string folder;
-  std::optional<std::string> text;  // else the file is read, else standard input
+  // Text to encode; unset: the file, and without a file standard input.
+  std::optional<std::string> text;
   std::optional<std::string> file;
-  bool add_special = true;  // add what the post-processor adds
-  bool json = false;        // print {"ids": [...], "tokens": [...], "count": n}
+  bool add_special = true;  // true: add what the post-processor adds
+  bool json = false;        // true: print {"ids": [...], "tokens": [...], "count": n}
   int repeat = 0;           // above 0: encode this often, and print times as JSON instead of ids
-  bool lines = false;       // with repeat: encode every line by itself
+  bool lines = false;       // true (with repeat): encode every line by itself
 };
 int run_tokenize(const TokenizeOptions& options, std::istream& in, std::ostream& out);
 
 struct DetokenizeOptions {
   std::string folder;
-  std::optional<std::string> ids;  // separated by commas or white space; unset: standard input
-  bool special = false;            // write special tokens, too
-  bool json = false;               // print {"text": "..."}
+  std::optional<std::string> ids;  // ids separated by commas or white space; unset: standard input
+  bool special = false;            // true: write special tokens, too
+  bool json = false;               // true: print {"text": "..."}
 };
 int run_detokenize(const DetokenizeOptions& options, std::istream& in, std::ostream& out);
 

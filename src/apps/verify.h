@@ -12,12 +12,12 @@ namespace moebius {
 struct VerifyOptions {
   std::string folder, module = "*", in;
   std::string dtype = "auto";
-  bool all = false;  // every expert, instead of each layer's first and last
-  bool why = false;  // print a line per module
+  bool all = false;  // true: every expert; false: each layer's first and last
+  bool why = false;  // true: print a line per module
   bool json = false, colour = false;
   RunOptions run;
 };
-// Returns 1 if any module is not ok.
+// Verifies a folder and prints to `out`. Returns 1 if any module is not ok, else 0.
 int run_verify(const VerifyOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -11,13 +11,14 @@ namespace moebius {
 
 struct Finding {
   std::string name;
-  std::string kernel;  // empty: the module is no product
+  std::string kernel;  // kernel of the module; empty: the module is no product
   Numerics numerics = Numerics::kExact;
   bool run = false, ok = true;
   double max_abs = 0, max_rel = 0;
-  double bound = 0, share = 0;  // at the worst output: the bound, and the difference divided by it
-  std::string where;            // the worst output
-  std::string problem;          // problem of the payload; such a module is not run
+  // Bound of the difference at the worst output, and the difference divided by it.
+  double bound = 0, share = 0;
+  std::string where;    // where the worst output is
+  std::string problem;  // problem of the payload; such a module is not run
 };
 
 struct VerifyReport {

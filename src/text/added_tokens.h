@@ -19,12 +19,12 @@ struct AddedToken {
   int32_t id = 0;
   bool single_word = false, lstrip = false, rstrip = false;
   bool normalized = true;  // true: searched in the normalized text; false: in the text as given
-  bool special =
-      false;  // true: left out of decoded text on request, and never matched in untrusted text
+  // true: left out of decoded text if the caller asks, and never matched in untrusted text.
+  bool special = false;
 };
 
-// Parses the "added_tokens" array of tokenizer.json; null: no tokens. Throws Error for bad fields
-// and for an id with two contents.
+// Parses the "added_tokens" array of tokenizer.json; null JSON: no tokens. Throws Error for bad
+// fields and for an id with two contents.
 std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& where);
 
 class TokenFinder {
@@ -50,7 +50,7 @@ class TokenFinder {
   int32_t step(int32_t node, uint8_t byte) const;
   std::vector<Node> nodes_;
   int32_t root_[256];
-  std::unordered_map<uint64_t, int32_t> edges_;  // child by node << 8 | byte
+  std::unordered_map<uint64_t, int32_t> edges_;  // child of a node, by node << 8 | byte
   std::vector<size_t> pattern_length_;
 };
 

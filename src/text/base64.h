@@ -5,7 +5,7 @@
 
 namespace moebius {
 
-// Appends the decoded bytes to `out`; false if `text` is not base64 with padding.
+// Appends the decoded bytes to `out`; returns false if `text` is not base64 with padding.
 bool decode_base64(std::string_view text, std::string& out);
 std::string encode_base64(std::string_view bytes);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding of one piece of text: symbols (characters, bytes or byte-fallback tokens) are
-// joined by the merge of lowest rank, leftmost first, until no merge applies. Takes n log n time
-// for every piece.
+// Encodes one piece of text by byte-pair encoding: symbols (characters, bytes or byte-fallback
+// tokens) are joined by the merge of lowest rank, leftmost first, until no merge applies. Takes n
+// log n time for every piece.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,8 +23,8 @@ struct BpeOptions {
 
 class Bpe final : public PieceModel {
  public:
-  // `vocab`: all tokens with their ids. Throws Error ("<where>.unk_token ...") if the options do
-  // not fit it.
+  // `vocab`: all tokens with their ids; `where` names the field in messages. Throws Error if the
+  // options do not fit the vocabulary.
   Bpe(TokenTable vocab, BpeOptions options, std::string where);
   void reserve(size_t merges) { merges_.reserve(merges); }
   // Adds the next merge in order of rank; both parts and their concatenation must be in the
@@ -55,7 +55,7 @@ class Bpe final : public PieceModel {
   int32_t byte_ids_[256];      // ids of the stand-in characters of bytes
   int32_t fallback_ids_[256];  // ids of the tokens "<0xHH>"
   bool full_fallback_ = false;
-  size_t longest_token_ = 0;  // bytes; 0: a token may cover any number of bytes
+  size_t longest_token_ = 0;  // length in bytes; 0: a token may cover any number of bytes
   // Pairs of adjacent characters inside merged tokens: text can be cut between all other pairs. Not
   // used if pieces are bytes.
   bool can_cut_ = false;

@@ -21,10 +21,10 @@ namespace moebius {
 
 struct ChatInput {
   const Json* messages = nullptr;   // array of objects with role, content, ...
-  const Json* tools = nullptr;      // array or null
-  const Json* documents = nullptr;  // array or null
+  const Json* tools = nullptr;      // array of tools, or null
+  const Json* documents = nullptr;  // array of documents, or null
   bool add_generation_prompt = true;
-  // Object of further variables (enable_thinking, reasoning_effort, ...).
+  // Object of further variables of the template (enable_thinking, reasoning_effort, ...), or null.
   const Json* extra = nullptr;
   std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; absent: the local clock
   // Limits of rendering, in addition to what grows with the input.
@@ -51,13 +51,13 @@ class ChatTemplate {
   std::unique_ptr<Parsed> parsed_;
 };
 
-// All templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json (a
-// string, or a list of named templates), and the special tokens that templates may use as
+// Holds all templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json
+// (a string, or a list of named templates), and the special tokens that templates may use as
 // variables.
 class ChatTemplates {
  public:
-  // Empty if the folder has no template. Templates are parsed at first use, so that a broken one
-  // affects only its users.
+  // Reads the templates; the result is empty if the folder has none. Templates are parsed at first
+  // use, so that a broken one affects only its users.
   static ChatTemplates from_folder(const std::string& folder);
   bool empty() const { return sources_.empty(); }
   // Renders with the template named "tool_use" if there are tools, else "default", or the only one.
@@ -65,7 +65,7 @@ class ChatTemplates {
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
   const std::string& folder() const { return folder_; }
-  std::string text() const;  // of all templates together
+  std::string text() const;  // source of all templates together
 
  private:
   struct Lazy {

@@ -20,15 +20,16 @@ struct TextRules {
   bool include_stop = false, skip_special = true;
   size_t min_new = 0;  // number of tokens before stop strings are recognised
   std::shared_ptr<const AnswerRules> answer = nullptr;  // null: everything is content
-  std::shared_ptr<const Grammar> grammar = nullptr;  // that constrains the answer; null: any text
-  // Most tokens of reasoning, which is then ended; none: no limit.
+  // Grammar that constrains the answer; null: any text.
+  std::shared_ptr<const Grammar> grammar = nullptr;
+  // Most tokens of reasoning, after which reasoning is ended; unset: no limit.
   std::optional<size_t> thinking_budget = std::nullopt;
   std::vector<int32_t> end_tokens = {};  // tokens that may come only where the grammar may end
 };
 
 class ChoiceText {
  public:
-  // The tokenizer must outlive this.
+  // The tokenizer must outlive the object.
   ChoiceText(const Tokenizer& tokenizer, const TextRules& rules);
   std::string push(int32_t token);  // returns content that can be passed on
   // Ends the answer and returns what was held back. `cut`: the model did not end it itself.
@@ -36,10 +37,11 @@ class ChoiceText {
   // Returns events since the last call, content included; empty without rules.
   AnswerEvents take_events() { return std::exchange(events_, {}); }
   size_t reasoning_tokens() const { return reasoning_tokens_; }
-  // true: the next token is reasoning
+  // Returns true if the next token is reasoning.
   bool reasoning() const { return splitter_ && splitter_->reasoning(); }
   bool stopped() const { return stop_.stopped() || (splitter_ && splitter_->stopped()); }
-  const std::string& stop() const { return stop_.found(); }  // empty: no stop string was found
+  // Returns the stop string that was found; empty: none.
+  const std::string& stop() const { return stop_.found(); }
 
  private:
   std::string decoded(int32_t token);

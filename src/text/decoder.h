@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders of tokenizer.json: token strings in, text out, as a stream. A whole list is decoded by a
-// stream that is finished at once, so that both always agree. Output is valid UTF-8 and never ends
-// inside a character.
+// Runs the decoders of tokenizer.json: token strings in, text out, as a stream. A whole list is
+// decoded by a stream that is finished at once, so that both always agree. Output is valid UTF-8
+// and never ends inside a character.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,8 +17,8 @@ class DecoderStage;
 
 class Decoder {
  public:
-  // `where` is "tokenizer.json: decoder". Null or absent JSON: tokens are joined with spaces.
-  // Throws Error.
+  // Makes a decoder; null or absent JSON: tokens are joined with spaces. `where` is its name in
+  // messages, "tokenizer.json: decoder". Throws Error for unknown kinds.
   Decoder(const Json* json, const std::string& where);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
@@ -43,7 +43,7 @@ class Decoder::Stream {
   ~Stream();
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
-  // Append the text that later tokens cannot change.
+  // Append to `out` the text that later tokens cannot change.
   void push(std::string_view token, std::string& out);
   void finish(std::string& out);
 

@@ -18,10 +18,10 @@ struct GenerationDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_length, max_new_tokens;
   std::optional<int32_t> bos, pad;
-  std::vector<int32_t> eos;  // from all three files, ascending, each once
+  std::vector<int32_t> eos;  // end tokens of all three files, ascending, each once
   std::vector<std::string> stop_strings;
 
-  // Values to use if the user gives none; temperature 0 means greedy.
+  // Return the values to use if the user gives none; temperature 0 means greedy.
   double effective_temperature() const { return do_sample ? temperature.value_or(1.0) : 0.0; }
   int64_t effective_top_k() const { return do_sample ? top_k.value_or(50) : 0; }
   double effective_top_p() const { return do_sample ? top_p.value_or(1.0) : 1.0; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizers of tokenizer.json: text in, text out. On request, one flag per byte tells whether the
-// byte comes from trusted text; a byte made from several is trusted only if all of them were.
+// Runs the normalizers of tokenizer.json: text in, text out. On request, one flag per byte tells
+// whether the byte comes from trusted text; a byte made from several is trusted only if all of them
+// were.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,7 +19,7 @@ using TrustFlags = std::string;
 struct NormalizedText {
   std::string text;    // valid UTF-8
   TrustFlags trusted;  // empty or as long as text
-  // Normalizers set it to false if they remove the beginning of the text.
+  // true: the text begins where the input does; normalizers that remove its beginning set false
   bool from_start = true;
 };
 

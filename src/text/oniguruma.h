@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the
-// published tokenizers), and the Unicode property tables that engine uses. oniguruma.cpp is the
-// only unit that includes the library. Patterns and texts are untrusted: pattern length, stack, and
-// the steps of all searches on one text are bounded; every failure is an Error.
+// Compiles and runs regular expressions of tokenizer files, in the dialect of Oniguruma (the engine
+// behind the published tokenizers), and returns the Unicode property tables that engine uses.
+// oniguruma.cpp is the only unit that includes the library. Patterns and texts are untrusted:
+// pattern length, stack, and the steps of all searches on one text are bounded; every failure is an
+// Error.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,7 @@ class OnigPattern {
   std::unique_ptr<Impl> impl_;
 };
 
-// Limits the work for one text on this thread while the object lives: steps of all searches, and
+// While an object lives, limits the work for one text on this thread: steps of all searches, and
 // bytes that normalizers write. Only the outermost object counts; nested ones have no effect.
 class TextBudget {
  public:
@@ -41,7 +42,7 @@ class TextBudget {
   ~TextBudget();
   TextBudget(const TextBudget&) = delete;
   TextBudget& operator=(const TextBudget&) = delete;
-  // Counts written bytes. Throws Error beyond the limit; no effect if no object lives.
+  // Counts written bytes. Throws Error beyond the limit; does nothing if no object lives.
   static void spend_bytes(size_t bytes);
 
  private:

@@ -31,7 +31,7 @@ std::unique_ptr<Pattern> parse_pattern(const Json& json, const std::string& wher
 
 // Returns the hand-written scanner for exactly this expression, or null.
 std::unique_ptr<Pattern> find_known_pattern(std::string_view regex);
-// Default expression of a byte-level pre-tokenizer.
+// The regular expression that byte-level pre-tokenizers use if the file names none.
 extern const std::string_view kByteLevelRegex;
 
 // Iterates over all matches. An empty match directly after the previous match is skipped.
@@ -44,7 +44,7 @@ class Matches {
  private:
   const Pattern& pattern_;
   std::string_view text_;
-  TextBudget budget_;  // for all searches together
+  TextBudget budget_;  // limits the work of all searches together
   size_t from_ = 0;
   std::optional<size_t> last_end_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interface of what turns a piece of text into tokens: the "model" of tokenizer.json.
+// Defines the interface of models that turn a piece of text into tokens: the "model" of
+// tokenizer.json.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,8 +17,8 @@ class PieceModel {
   explicit PieceModel(TokenTable vocab) : vocab_(std::move(vocab)) {}
   virtual ~PieceModel() = default;
   const TokenTable& vocab() const { return vocab_; }
-  // Ids whose token occurs again with a later id, with the token's index in the table: they are
-  // decoded, but never produced.
+  // Returns ids whose token occurs again with a later id, with the token's index in the table: they
+  // are decoded, but never produced.
   const std::vector<std::pair<int32_t, size_t>>& earlier_ids() const { return earlier_ids_; }
   // Appends the tokens of `piece`, which is valid UTF-8 unless the model works on bytes. `cache`
   // may be null; it must be used with this model only.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pre-tokenizers of tokenizer.json: they divide text into the pieces that the model encodes
-// independently. A stage passes each piece to the next stage at once, and stores nothing else.
+// Runs the pre-tokenizers of tokenizer.json: they divide text into the pieces that the model
+// encodes independently. A stage passes each piece to the next stage at once, and stores nothing
+// else.
 #pragma once
 #include <memory>
 #include <string>
@@ -23,8 +24,8 @@ class PreStage;
 
 class PreTokenizer {
  public:
-  // `where` is "tokenizer.json: pre_tokenizer". Null or absent JSON passes the text through. Throws
-  // Error.
+  // Makes the stages; null or absent JSON passes the text through. `where` is the name in messages,
+  // "tokenizer.json: pre_tokenizer". Throws Error for unknown kinds.
   PreTokenizer(const Json* json, const std::string& where);
   ~PreTokenizer();
   PreTokenizer(PreTokenizer&&) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text with its origin: a template's text is trusted, a user's is not. Special tokens are
-// recognised in trusted text only.
+// A piece of text with its origin: a template's text is trusted, a user's is not. Special tokens
+// are recognised in trusted text only.
 #pragma once
 #include <string>
 #include <string_view>

@@ -11,7 +11,8 @@ namespace moebius {
 
 class StopMatcher {
  public:
-  // Ignores empty strings. Throws Error if one is longer than 64 KiB.
+  // Prepares the search for these strings; ignores empty ones. Throws Error if one is longer than
+  // 64 KiB.
   explicit StopMatcher(std::vector<std::string> stops = {});
   // Returns text that can be passed on; empty after a stop string was found.
   std::string push(std::string_view text);
@@ -23,9 +24,9 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
-  std::vector<std::vector<size_t>>
-      border_;  // for each stop string: length of the longest border of each prefix
-  // For each: number of characters matched at the end of the text so far.
+  // For each stop string: length of the longest border of each prefix.
+  std::vector<std::vector<size_t>> border_;
+  // For each stop string: number of its characters that the end of the text so far matches.
   std::vector<size_t> state_;
   std::string held_;
   std::string found_;

@@ -30,7 +30,7 @@ inline uint64_t hash_bytes(std::string_view s) {
   return h ^ (h >> 32);
 }
 
-// Distinct strings with their ids; copies the strings into one block.
+// Holds distinct strings with their ids; copies the strings into one block.
 class TokenTable {
  public:
   void reserve(size_t count);
@@ -38,9 +38,9 @@ class TokenTable {
   bool insert(std::string_view token, int32_t id);
   // Gives an existing string another id; returns its index.
   size_t reassign(std::string_view token, int32_t id);
-  int32_t find(std::string_view token) const;  // -1: not found
+  int32_t find(std::string_view token) const;  // returns the id of a string; -1: not found
   size_t size() const { return entries_.size(); }
-  // The string that was inserted i-th, and its id.
+  // Returns the string that was inserted i-th, and its id.
   std::string_view token(size_t i) const {
     return std::string_view(bytes_).substr(entries_[i].offset, entries_[i].length);
   }

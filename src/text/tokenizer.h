@@ -19,7 +19,8 @@ class Tokenizer {
   // Reads tokenizer.json, or tiktoken.model if there is nothing else. Throws Error that names file
   // and field.
   static Tokenizer from_folder(const std::string& folder);
-  // `file` is the name in messages.
+  // Parses the text of a tokenizer.json; `file` is its name in messages. Throws Error that names
+  // file and field.
   static Tokenizer from_json(std::string_view text, const std::string& file = "tokenizer.json");
   // Reads a tiktoken file (base64 token and rank per line) and the tokenizer_config.json beside it
   // (may be empty).
@@ -36,7 +37,8 @@ class Tokenizer {
   // Encodes the segments as one text, so that tokens may span their borders; special tokens are
   // recognised only where every byte is trusted. Pass long segments with std::move.
   std::vector<int32_t> encode_segments(std::vector<TextSegment> segments, bool add_special) const;
-  // Return nothing if there are more than `most` tokens, without encoding the rest of the text.
+  // Encode as the functions above do, but return nothing if there are more than `most` tokens,
+  // without encoding the rest of the text.
   std::optional<std::vector<int32_t>> encode_within(std::string_view text, bool add_special,
                                                     size_t most) const;
   std::optional<std::vector<int32_t>> encode_segments_within(std::vector<TextSegment> segments,
@@ -58,8 +60,8 @@ class Tokenizer {
   // Throws Error if a token id is not below `rows`, the number of embeddings of a model.
   void check_fits(size_t rows) const;
 
-  // Turns tokens into text as they arrive: text that cannot change any more, in whole characters.
-  // All pushes and finish() together give decode() of the ids.
+  // Turns tokens into text as they arrive: returns text that cannot change any more, in whole
+  // characters. All pushes and finish() together give decode() of the ids.
   class Stream {
    public:
     Stream(const Tokenizer& tokenizer, bool skip_special);  // the tokenizer must outlive this

@@ -14,7 +14,7 @@
 
 namespace moebius {
 
-// Ids added before and after every text.
+// Holds the ids that are added before and after every text.
 struct PostProcessor {
   std::vector<int32_t> before, after;
 };
@@ -23,7 +23,7 @@ PostProcessor parse_post_processor(const Json* json, const std::string& where);
 struct Tokenizer::Parts {
   std::string file;  // name in messages
   std::vector<AddedToken> added;
-  // Added tokens by whether they are matched before or after normalization.
+  // Added tokens that are matched before normalization, and those that are matched after.
   std::vector<AddedToken> raw_tokens, normalized_tokens;
   TokenFinder raw_finder, normalized_finder;
   std::unique_ptr<Normalizer> normalizer;
@@ -33,8 +33,8 @@ struct Tokenizer::Parts {
   Decoder decoder{nullptr, ""};
   std::vector<int32_t> token_of_id;  // [ids] index into the vocabulary, or -1
   std::unordered_map<int32_t, size_t> added_of_id;
-  std::unordered_map<int32_t, std::string>
-      written;  // decoded text of added tokens, if that is not their content
+  // Decoded text of added tokens, if that is not the token itself.
+  std::unordered_map<int32_t, std::string> written;
   std::unordered_map<std::string, int32_t> added_ids;
   mutable std::mutex cache_mutex;
   mutable PieceCache cache;
@@ -44,7 +44,7 @@ struct Tokenizer::Parts {
   void connect();
 };
 
-// Highest id that a tokenizer may use; tables have this size.
+// Highest id that a tokenizer may use; tables by id have room for it.
 inline constexpr int64_t kMaxTokenId = (int64_t{1} << 22) - 1;
 
 }  // namespace moebius

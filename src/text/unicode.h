@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode classes of code points. The table is filled once from the properties of the regular
+// Classifies Unicode code points. The table is filled once from the properties of the regular
 // expression library, so that the hand-written scanners and regular expressions always agree about
 // what a letter is.
 #pragma once
@@ -67,7 +67,7 @@ class Table {
   bool is_space(char32_t c) const { return c < 0x110000 && (classes_[c] & 32) != 0; }
   bool is_word(char32_t c) const {
     return c < 0x110000 && (classes_[c] & 64) != 0;
-  }  // \w of Unicode TR 18
+  }  // returns true for \w of Unicode TR 18
 
  private:
   Table();
@@ -77,7 +77,7 @@ class Table {
 
 struct Decoded {
   char32_t code = 0;
-  uint32_t length = 0;  // bytes
+  uint32_t length = 0;  // length in bytes
 };
 
 // Returns the character at `p`; the text must be valid UTF-8 and not empty.
@@ -99,7 +99,7 @@ inline Decoded decode_before(std::string_view text, size_t end) {
   return decode(text.data() + i);
 }
 
-void append(std::string& out, char32_t code);  // as UTF-8
+void append(std::string& out, char32_t code);  // appends a code point as UTF-8
 
 // Replaces every maximal invalid sequence by U+FFFD, as the published tokenizers and Python do.
 std::string lossy(std::string_view bytes);
@@ -109,6 +109,6 @@ size_t append_lossy_prefix(std::string& out, std::string_view bytes);
 
 // Returns the printable character by which byte-level tokenizers represent a byte.
 char32_t byte_to_char(uint8_t byte);
-int char_to_byte(char32_t code);  // -1: represents no byte
+int char_to_byte(char32_t code);  // returns the byte that a character represents; -1: none
 
 }  // namespace moebius::unicode

@@ -11,12 +11,13 @@
 
 namespace moebius {
 
-// A tree of tokens by their bytes. Nodes are in breadth-first order, so that children of a node are
-// adjacent.
+// Holds a tree of tokens by their bytes. Nodes are in breadth-first order, so that children of a
+// node are adjacent.
 class ByteTrie {
  public:
   ByteTrie() = default;
-  explicit ByteTrie(const TokenTable& tokens);  // leaves out empty tokens
+  // Builds the tree of a table without its empty tokens.
+  explicit ByteTrie(const TokenTable& tokens);
   // Calls found(length, index in the table) for each token that `text` begins with, shortest first.
   template <class Found>
   void prefixes(std::string_view text, Found&& found) const {
@@ -34,7 +35,7 @@ class ByteTrie {
     uint16_t children = 0;
     int32_t token = -1;
   };
-  uint32_t child(uint32_t node, uint8_t byte) const;  // 0: none
+  uint32_t child(uint32_t node, uint8_t byte) const;  // returns the child for a byte; 0: none
   std::vector<Node> nodes_;
   std::vector<uint8_t> labels_;  // byte that leads to each node, ascending among siblings
 };
@@ -45,13 +46,14 @@ class Unigram final : public PieceModel {
     std::optional<int32_t> unk_id;
     bool byte_fallback = false;
     bool bytes = false;  // pieces are raw bytes, and tokens are written with stand-in characters
-    // Lowest score, entries in earlier_ids included.
+    // Lowest score of all tokens, those in earlier_ids included.
     double lowest = std::numeric_limits<double>::infinity();
     std::vector<std::pair<int32_t, size_t>> earlier_ids = {};  // PieceModel::earlier_ids
   };
   // scores[i]: log-probability of token i of the table.
   Unigram(TokenTable vocab, std::vector<double> scores, const Options& options);
-  // Throws Error for an unknown character if there is no unknown token.
+  // Appends the tokens of the best division. Throws Error for an unknown character if there is no
+  // unknown token.
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
 
  private:

@@ -9,7 +9,8 @@ class WordLevel final : public PieceModel {
  public:
   // `bytes`: pieces are raw bytes, and words are written with stand-in characters.
   WordLevel(TokenTable vocab, const std::string& unk_token, bool bytes);
-  // Throws Error for an unknown word if the vocabulary has no unknown token.
+  // Appends the id of the word. Throws Error for an unknown word if the vocabulary has no unknown
+  // token.
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
 
  private:

@@ -16,7 +16,7 @@ namespace moebius {
 
 class Conversation {
  public:
-  // Throws Error if the folder has no chat template.
+  // Opens the chat template of a folder. Throws Error if the folder has none.
   explicit Conversation(const std::string& folder);
   // Replaces the system message, which comes first; an empty text removes it.
   void set_system(const std::string& text);
@@ -31,7 +31,7 @@ class Conversation {
   // the template cannot print tools.
   void set_tools(const Json& tools, const std::string& format);
   size_t size() const { return messages_.size(); }
-  bool waits_for_answer() const;  // true if the last message is the user's
+  bool waits_for_answer() const;  // returns true if the last message is the user's
   std::vector<int32_t> prompt(const Tokenizer& tokenizer) const;
 
  private:
@@ -39,11 +39,12 @@ class Conversation {
   bool has_system() const;
   ChatTemplates templates_;
   std::vector<Json> messages_;
-  Json tools_;                          // null: none
+  Json tools_;                          // tools that the template prints; null: none
   const ToolFormat* format_ = nullptr;  // format of calls
 };
 
-// Reads messages and commands and prints answers. Returns the exit code.
+// Runs a chat: reads messages and commands and prints answers, until the input ends. Returns the
+// exit code.
 int converse(TextSession& session, Conversation& conversation, LineReader& reader);
 
 }  // namespace moebius

@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-bool colour_wanted(int descriptor);  // true for a terminal, unless NO_COLOR is set
+bool colour_wanted(int descriptor);  // returns true for a terminal, unless NO_COLOR is set
 
 enum class Ink : uint8_t { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 std::string paint(std::string_view text, Ink ink, bool colour);
@@ -24,7 +24,8 @@ double seconds_since(std::chrono::steady_clock::time_point start);
 // after finish(): until then the bar owns the line.
 class Progress {
  public:
-  // kErase: removes the bar from a terminal at the end; such a bar is drawn from the start.
+  // What happens to the bar at the end. kErase: it is removed from a terminal; such a bar is drawn
+  // from the start.
   enum class Last : uint8_t { kKeep, kErase };
   Progress(std::string what, uint64_t total, bool bytes, Last last = Last::kKeep);
   ~Progress() {
@@ -45,7 +46,7 @@ class Progress {
   uint64_t total_, done_ = 0;
   bool bytes_, terminal_, finished_ = false;
   Last last_;
-  int exceptions_;  // exceptions that were in flight when the bar was made
+  int exceptions_;  // number of exceptions that were in flight when the bar was made
   std::chrono::steady_clock::time_point start_, next_;
   size_t width_ = 0;
 };

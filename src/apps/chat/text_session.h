@@ -23,13 +23,13 @@ struct Answer {
   std::vector<int32_t> tokens;
   std::vector<TokenChoice> choices;  // log-probabilities of the tokens, if asked for
   size_t prompt_tokens = 0;
-  // The part of the prompt's tokens that the KV cache already held.
+  // Number of tokens of the prompt that the KV cache already held.
   size_t cached_tokens = 0;
-  // Steps after the one that brought the first token.
+  // Number of steps after the one that brought the first token.
   size_t decode_steps = 0;
-  double prompt_seconds = 0, decode_seconds = 0;  // until the first token, and after it
+  double prompt_seconds = 0, decode_seconds = 0;  // seconds until the first token, and after it
   size_t answers = 1;                             // number of answers in this sum
-  // stop | tool_calls | length | context | interrupted | error
+  // Reason of the answer's end: stop, tool_calls, length, context, interrupted or error.
   std::string finish = "length";
   std::string error;  // message of the error
   Json message;       // with tools: the answer as a message of a chat; null: there are no tools
@@ -54,7 +54,7 @@ class TextSession {
   TextSession(const RunCommandOptions& options, std::optional<Tokenizer> given,
               const std::function<void(const ModelConfig&)>& check);
 
-  // Null if the folder has no tokenizer.
+  // Returns the tokenizer; null if the folder has none.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   size_t context() const { return engine_.engine().context(); }
 
@@ -63,10 +63,11 @@ class TextSession {
   // accepted; later errors are in the answer.
   Answer answer(std::vector<int32_t> prompt, const std::function<void(std::string_view)>& show);
 
-  // Call when the answer is complete. The roof is measured once on the same threads, after the peak
-  // memory was read, so that the measurement's own memory does not count.
+  // Computes statistics of a complete answer. The roof (speed of reading memory) is measured once
+  // on the same threads, after the peak memory was read, so that the measurement's own memory does
+  // not count.
   Statistics statistics(const Answer& a);
-  // Returns one line.
+  // Returns the statistics as one line.
   std::string summary(const Answer& a, const Statistics& s) const;
   Json to_json(const Answer& a, const Statistics& s) const;
 
@@ -82,7 +83,7 @@ class TextSession {
   static std::optional<Tools> tools_of(const RunCommandOptions& options,
                                        const Tokenizer* tokenizer);
   std::optional<Tools> tools_;
-  std::unique_ptr<KvDisk> disk_;  // null: no prompt cache on disk; outlives the engine
+  std::unique_ptr<KvDisk> disk_;  // the prompt cache on disk, null: none; outlives the engine
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;

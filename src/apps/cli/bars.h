@@ -14,6 +14,7 @@ std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
 std::string bars_text(const std::vector<Bar>& bars, size_t width);
 
 std::string with_spread(double value, double spread);  // returns "123.4 ± 5.6", with equal decimals
-void write_picture(const std::string& path, const std::string& text);  // throws Error
+// Writes a picture to a file; throws Error.
+void write_picture(const std::string& path, const std::string& text);
 
 }  // namespace moebius

@@ -42,23 +42,24 @@ using OptionTarget =
 enum class ValueKind : uint8_t { kText, kFile, kFolder, kCommand };
 
 struct Option {
-  // "--prompt", "-p"; messages use the first one. For a positional argument: DIR.
+  // Names of the option, such as "--prompt", "-p"; messages use the first one. A positional
+  // argument has one such as DIR.
   std::vector<std::string> names;
-  std::string value;  // such as "TEXT"; empty: a flag
+  std::string value;  // name of the value in help, such as "TEXT"; empty: a flag
   std::string what;
   std::string section;
   OptionTarget target;
   ValueKind kind = ValueKind::kText;
-  std::string default_text;          // empty: no default is shown
-  std::vector<std::string> choices;  // empty: any value
+  std::string default_text;          // default as help shows it; empty: none is shown
+  std::vector<std::string> choices;  // values that are allowed; empty: any
   std::string environment;           // environment variable that is read if the option is not given
   std::optional<std::pair<double, double>> limits;
   bool required = false;
-  bool bundled = false;   // a folder: the bundled model is the default
-  bool commas = false;    // a list: commas separate items
-  bool inverted = false;  // a flag that clears its target
-  bool rare = false;      // only --help-all shows it
-  size_t given = 0;       // number of times it was given
+  bool bundled = false;   // true: the bundled model is the default of a folder
+  bool commas = false;    // true: commas separate the items of a list
+  bool inverted = false;  // true: the flag clears its target
+  bool rare = false;      // true: only --help-all shows the option
+  size_t given = 0;       // number of times that the option was given
 
   const std::string& name() const { return names.front(); }
   bool is_list() const;
@@ -92,22 +93,24 @@ struct Command {
   Command(std::string command_name, std::string does)
       : name(std::move(command_name)), what(std::move(does)) {}
 
-  std::string name;  // "run", "bench moe"
+  std::string name;  // full name: "run", "bench moe"
   std::string what;  // description in one line
   std::vector<std::string> examples;
   bool hidden = false;
   std::deque<Option> options;     // a deque keeps addresses stable
   std::deque<Option> positional;  // positional arguments in order
   std::vector<OptionChoice> choices;
-  // Subcommands such as "bench moe" of "bench"; a command with subjects has no action.
+  // Subcommands, such as "bench moe" of "bench"; a command that has some has no action.
   std::vector<Command> subjects;
-  std::function<int(const Command&)> action;  // empty: another program does it
-  std::shared_ptr<void> storage;  // keeps what the options write to; null: `action` keeps it
-  // Runs on ranks other than 0 of a job that a launcher started; empty: every rank runs the action.
+  // Does the command's work and returns the exit code; empty: another program does it.
+  std::function<int(const Command&)> action;
+  // Owner of the variables to which options write; null: `action` owns them.
+  std::shared_ptr<void> storage;
+  // Runs on ranks other than 0 in a job that a launcher started; empty: every rank runs the action.
   std::function<int()> follow;
 
-  // names: "--prompt,-p"; names after the first long and the first short one are accepted but not
-  // shown.
+  // Declare options. names: text such as "--prompt,-p"; names after the first long and the first
+  // short one are accepted but not shown.
   Option& flag(std::string_view names, bool& target, std::string what);
   Option& option(std::string_view names, std::string value, OptionTarget target, std::string what);
   Option& argument(std::string name, std::string& target, std::string what);

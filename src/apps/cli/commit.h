@@ -3,7 +3,8 @@
 
 namespace moebius {
 
-// The git revision this program was built from, "unknown" outside of one (written by the build).
+// The git revision from which this program was built; "unknown" if it was not built in a clone.
+// Written by the build.
 extern const char* const kBuildCommit;
 
 }  // namespace moebius

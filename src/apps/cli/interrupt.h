@@ -9,8 +9,8 @@ namespace moebius {
 // loading.
 void interrupt_ends(const char* word);
 inline constexpr const char* kInterruptedLoading = "interrupted while loading";
-// interrupt_is_noted() makes the first Ctrl-C set a flag, which interrupt_seen() returns, and end a
-// waiting read; a second one before clear_interrupt() ends the program.
+// Note Ctrl-C: interrupt_is_noted() makes the first Ctrl-C set a flag, which interrupt_seen()
+// returns, and end a waiting read; a second one before clear_interrupt() ends the program.
 void interrupt_is_noted();
 bool interrupt_seen();
 void clear_interrupt();

@@ -35,7 +35,7 @@ class Table {
   Table(std::string columns, size_t width, bool colour = false)
       : columns_(std::move(columns)), width_(width), colour_(colour) {}
   void header(std::vector<std::string> cells) { header_ = std::move(cells); }
-  // first: ink of the first cell.
+  // Adds a row. first: colour of its first cell.
   void add(std::vector<std::string> cells, Ink first = Ink::kPlain);
   void note(std::string text);  // adds an indented line below the last row, over the whole width
   std::string text() const;
@@ -53,7 +53,7 @@ class Table {
   std::string columns_;
   size_t width_;
   bool colour_;
-  std::vector<std::string> header_;  // empty: none
+  std::vector<std::string> header_;  // cells of the header; empty: no header
   std::vector<Row> rows_;
 };
 

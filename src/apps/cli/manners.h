@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds how much the tool writes to stderr, and other settings of the whole process; the options
-// that every command has set them once.
+// Holds settings of the whole process, such as how much the tool writes to stderr; the options that
+// every command has set them once.
 #pragma once
 #include <fmt/core.h>
 
@@ -11,8 +11,8 @@
 namespace moebius {
 
 struct Manners {
-  bool quiet = false;    // no progress, statistics or notes; warnings and errors stay
-  bool verbose = false;  // more details about the work
+  bool quiet = false;    // true: no progress, statistics or notes; warnings and errors stay
+  bool verbose = false;  // true: more details about the work
   bool no_follow = false;
   bool help = false, help_all = false, version = false;
 };

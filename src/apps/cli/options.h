@@ -19,15 +19,16 @@ struct ModelOptions;
 
 struct RunOptions {
   std::string device = "cpu";  // device that runs layers
-  // Parts of a model on other devices; "": all on the device.
+  // Places parts of a model on other devices (parse_placement); "": all on the device.
   std::string place;
-  // Experts of a model on a GPU: "" (on the GPU), cpu, auto.
+  // Place of the experts of a model on a GPU: "" (on the GPU), cpu, auto.
   std::string experts;
-  // Streaming of experts on the CPU: "" (auto), off, or rows.
+  // Selects whether experts on the CPU are copied to the GPU for steps with many rows: "" (auto),
+  // off, or a number of rows.
   std::string stream;
   double gpu_memory = 0;                      // GiB of a GPU that a model may use; 0: what is free
   int threads = 0;                            // 0: all cores
-  std::string kernel;                         // "": selection chooses
+  std::string kernel;                         // name of a kernel; "": the best for each module
   std::string policy = "declared";            // declared, exact or approximate
   std::string activations = "declared";       // declared or int8
   std::string int8_activations = "declared";  // declared, ct or vllm
@@ -35,13 +36,14 @@ struct RunOptions {
 
 // Holds how ranks share a model (docs/distributed.md).
 struct RankOptions {
-  // 0: as many as the sizes below give; else the planner chooses sizes that are not given.
+  // Number of ranks; 0: as many as the sizes below give. If it is given, the planner chooses sizes
+  // that are not.
   int ranks = 0;
   int pp = 1, tp = 1, ep = 1;
   std::string attention = "cut";  // with --ep: cut or repeat
   int spare = 0;                  // with --ep: places per layer for copies of busy experts
   std::string loads;              // file of rows per expert, kept between runs; "": none
-  // Options for ranks that a launcher started.
+  // --- for ranks that a launcher started ---
   double timeout = 30;  // seconds of silence after which a rank is given up
   std::string check = "headers";
   std::vector<std::string> folder_map;  // entries HOST=DIR
@@ -74,7 +76,8 @@ Policy cuda_policy_of(const RunOptions& options);
 // Returns the device that commands assume without running anything: this machine's, else an H200.
 CudaTarget cuda_target_of_tool();
 size_t thread_count(const RunOptions& options);
-Policy policy_of(const RunOptions& options);  // throws Error
+// Returns the policy that --kernel and --policy mean; throws Error.
+Policy policy_of(const RunOptions& options);
 // Returns the policy for all modules of a folder: --kernel applies to those that it can run.
 Policy folder_policy_of(const RunOptions& options);
 // Writes to stderr how many modules the requested kernel cannot run; throws Error if it can run
@@ -86,6 +89,7 @@ void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRe
 ActRequest act_request_of(const RunOptions& options);
 // Writes to stderr what a request for int8 rows changes in a folder; nothing without a request.
 void note_request(const Checkpoint& checkpoint, const ActRequest& request);
-std::optional<KvType> kv_type_from(const std::string& kv_dtype);  // returns nothing for auto
+// Returns the type of stored keys and values; nothing for auto.
+std::optional<KvType> kv_type_from(const std::string& kv_dtype);
 
 }  // namespace moebius

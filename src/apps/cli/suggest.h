@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers a name that does not exist with the nearest one that does, or with our name for one of
-// another tool.
+// Answers a name that does not exist with the nearest one that does, or with this tool's name for
+// an option of another tool.
 #pragma once
 #include <span>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formats in which a model writes tool calls and reasoning: recognised from its chat templates,
-// or chosen by name.
+// Finds the formats in which a model writes tool calls and reasoning: recognised from its chat
+// templates, or chosen by name.
 #pragma once
 #include <string_view>
 
@@ -21,7 +21,8 @@ struct AnswerMarkup {
                                      std::string_view prompt) const;
 };
 
-// `name`: "auto", "none", or a name of the table of formats. Throws Error for other names.
+// Returns the format of tool calls. `name`: "auto" (recognise it), "none", or a name of the table
+// of formats. Throws Error for other names.
 const ToolFormat* choose_tool_format(const ChatTemplates& templates, std::string_view name);
 AnswerMarkup choose_answer_markup(const ChatTemplates& templates, const Tokenizer& tokenizer,
                                   std::string_view tools = "auto",

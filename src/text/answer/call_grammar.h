@@ -12,7 +12,7 @@ class Tokenizer;
 
 struct CallDemand {
   bool required = false;  // true: the answer consists of calls only
-  // The one tool that is called, once; null: any tools, several if calls may be parallel.
+  // The only tool that may be called, once; null: any tools, several if calls may be parallel.
   const Tool* only = nullptr;
 };
 // Parses "auto", "required" or the name of a tool. Throws Error if there is no tool of that name.

@@ -33,9 +33,9 @@ class CallParser {
   };
   virtual ~CallParser() = default;
   virtual Take put(char c) = 0;
-  // Called at the end of the answer. Returns false if the section is not complete.
+  // Ends the section at the end of the answer. Returns false if the section is not complete.
   virtual bool finish() { return false; }
-  // The name of the current call is known, its end is not.
+  // Returns true while the name of a call is known and the call has not ended.
   bool in_call() const { return in_call_; }
   // Completes the arguments of the current call, if there is one.
   void close() {
@@ -46,7 +46,7 @@ class CallParser {
 
  protected:
   explicit CallParser(CallSink& sink) : sink_(sink) {}
-  // Starts a call; false if there is no such tool.
+  // Starts a call; returns false if there is no such tool.
   bool begin_call(std::string_view name, std::string_view id) {
     tool_ = sink_.tool(name);
     if (tool_ == nullptr) return false;
@@ -127,7 +127,7 @@ class WordMatcher {
   size_t word_ = 0;
 };
 
-// One maker per layout.
+// Make the parser of each layout.
 std::unique_ptr<CallParser> make_object_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_named_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_tagged_parser(const ToolFormat& format, CallSink& sink);

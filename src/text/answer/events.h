@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of an answer as events, in order. Each interface writes these events in its own form;
-// the texts of all events of a kind together are the unstreamed answer.
+// Represents the parts of an answer as events, in order. Each interface writes these events in its
+// own form; the texts of all events of a kind together are the unstreamed answer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -53,7 +53,7 @@ class JsonStream {
 
   const Root root_;
   State state_ = State::kStart;
-  std::string stack_;  // the open '{' and '['
+  std::string stack_;  // the '{' and '[' that are open
   std::string held_;   // bytes that were not passed on yet
   std::string scalar_, escape_, surrogate_;
   bool key_ = false;  // the current string is a key
@@ -87,7 +87,7 @@ class PythonString {
 // Converts one value in Python's or JSON's syntax ('a', None, [1, True], {"a": 2}) to JSON; nothing
 // if the text is no value, or nested too deeply.
 std::optional<std::string> python_to_json(std::string_view text);
-// Converts a scalar in either syntax; nothing if the text is none.
+// Converts a scalar in Python's or JSON's syntax to JSON; nothing if the text is none.
 std::optional<std::string> scalar_to_json(std::string_view text);
 // Returns a JSON value, corrected as JsonStream does; nothing if the text is none.
 std::optional<std::string> json_value(std::string_view text);

@@ -8,8 +8,8 @@
 
 namespace moebius {
 
-// has_calls() returns true if a message has calls or the result of one; prints_calls() if a
-// template prints them.
+// Return whether calls matter: has_calls(): a message has calls or the result of one;
+// prints_calls(): a template prints them.
 bool has_calls(const Json& messages);
 bool prints_calls(const ChatTemplates& templates);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the two readers of answers: finding markers in a stream of text, and writing events.
+// Helpers that the two readers of answers share: finding markers in a stream of text, and writing
+// events.
 #pragma once
 #include <span>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formats in which model families write tool calls and reasoning: one row per format. A model's
-// format is recognised from the text of its chat template; parsers, masks, tests and documents read
-// the same rows.
+// Lists the formats in which model families write tool calls and reasoning: one row per format. A
+// model's format is recognised from the text of its chat template; parsers, masks, tests and
+// documents read the same rows.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace moebius {
 
-// Layout of a call's name and arguments.
+// Selects the layout of a call's name and arguments.
 enum class CallLayout : uint8_t {
   kObject,    // one JSON object that contains the name
   kNamed,     // the name, a separator, then the arguments as JSON
@@ -28,17 +28,17 @@ enum class CallLayout : uint8_t {
 };
 
 enum class CallIds : uint8_t {
-  kOwn,        // made by this program
-  kFunctions,  // functions.NAME:N, written by the model and printed by the template
-  kNine,       // nine letters or digits, as the template demands
+  kOwn,        // ids are made by this program
+  kFunctions,  // ids are functions.NAME:N, written by the model and printed by the template
+  kNine,       // ids are nine letters or digits, as the template demands
 };
 
 struct ToolFormat {
   std::string_view name;
   std::string_view families;
   CallLayout layout;
-  // Markers. A section holds one call or several; if call_begin is empty, the call follows the
-  // section's marker directly.
+  // Markers around calls. A section holds one call or several; if call_begin is empty, the call
+  // follows the section's marker directly.
   std::string_view section_begin, section_end;
   std::string_view call_begin, call_end;
   // kObject: key of the arguments; kNamed: text after the name; kElements: text before each tag.
@@ -49,7 +49,7 @@ struct ToolFormat {
   std::string_view line_feed = {};  // kTagged: text at each end of a value
   // kTagged: text after the name; empty: white space or the next tag
   std::string_view name_end = {};
-  // kTagged. tag_end: end of the tag that contains the name, after other attributes. type_end:
+  // kTagged: tag_end: end of the tag that contains the name, after other attributes. type_end:
   // key_end is followed by the value's type, then type_end.
   std::string_view tag_end = {}, type_end = {};
   bool lines = true;  // kTagged: line feeds stand between the tags
@@ -65,9 +65,9 @@ const ToolFormat* recognise_tool_format(std::string_view template_text);
 struct ReasoningFormat {
   std::string_view name;
   std::string_view begin, end;
-  // Appended to reasoning that is cut off before the model ends it.
+  // Text that is appended to reasoning which is cut off before the model ends it.
   std::string_view cut;
-  // Text around the content, and after a message; not part of either.
+  // Texts around the content, and after a message, that are part of neither.
   std::string_view content_begin = {}, content_end = {}, message_end = {};
 };
 
@@ -83,11 +83,11 @@ inline constexpr JsonKinds kStringKind = 1, kNumberKind = 2, kBoolKind = 4, kNul
                            kObjectKind = 16, kArrayKind = 32;
 JsonKinds kinds_of_schema(const Json& schema);
 
-// One tool that a request offers.
+// A tool that a request offers.
 struct Tool {
   std::string name;
   bool strict = false;
-  Json schema;  // of the arguments; null: any object
+  Json schema;  // schema of the arguments; null: any object
   std::map<std::string, JsonKinds, std::less<>> parameters;
 };
 
@@ -101,7 +101,7 @@ class ToolSet {
   std::vector<Tool> tools_;
 };
 
-// The kind of text with which an answer begins.
+// Selects the kind of text with which an answer begins.
 enum class AnswerStart : uint8_t { kUndecided, kReasoning, kContent };
 
 // Rules for reading one answer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form that a request demands of an answer: all of a grammar, or a part of one.
+// Describes the form that a request demands of an answer: all of a grammar, or a part of one.
 #pragma once
 #include <functional>
 #include <list>
@@ -19,16 +19,16 @@ struct AnswerFormat {
   Json schema;
   std::string regex;
   std::vector<std::string> choices;
-  std::string path;  // where the format is in the request, for errors
+  std::string path;  // path of the format within the request, for errors
 
   bool given() const { return kind != Kind::kFree; }
   GrammarBuilder::Rule add_to(GrammarBuilder& builder) const;
-  std::string key() const;  // equal for equal formats
+  std::string key() const;  // returns a text that is equal for equal formats
 };
 // Makes a format from texts of which at most one is not empty. Throws GrammarError.
 AnswerFormat format_of_texts(const std::string& json_schema, const std::string& regex,
                              std::vector<std::string> choice);
-// Compiles a grammar. Throws GrammarError.
+// Compiles a format to a grammar. Throws GrammarError.
 GrammarPtr compile(const AnswerFormat& format, const GrammarLimits& limits = {});
 
 // Keeps recently compiled grammars; the least recently used are dropped first. Thread-safe.
@@ -36,7 +36,7 @@ class GrammarCache {
  public:
   explicit GrammarCache(size_t most_bytes = size_t{64} << 20) : most_bytes_(most_bytes) {}
   GrammarPtr get(const AnswerFormat& format, const GrammarLimits& limits = {});
-  // Returns the grammar under this key; calls `make` if there is none.
+  // Returns the grammar under this key; if there is none, calls `make` and keeps its result.
   GrammarPtr get(const std::string& key, const std::function<GrammarPtr()>& make);
 
  private:

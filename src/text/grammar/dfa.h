@@ -29,13 +29,13 @@ class Dfa {
   }
   bool accepts(uint32_t state) const { return accepting_[state]; }
   bool ends(uint32_t state) const { return last_[state]; }  // true: no byte can follow
-  bool empty() const { return accepting_.empty(); }         // true: accepts no text at all
+  bool empty() const { return accepting_.empty(); }  // true: the automaton accepts no text at all
   size_t size() const { return accepting_.size(); }
   size_t bytes() const { return table_.size() * sizeof(uint32_t) + 2 * accepting_.size() + 512; }
-  uint64_t id() const { return id_; }  // unique in this process
+  uint64_t id() const { return id_; }  // number that no other automaton of this process has
   bool matches(std::string_view text) const;
 
-  // Set for results of dfa_without: the first automaton, the corresponding state in it, and whether
+  // For a result of dfa_without: the first automaton, the corresponding state in it, and whether
   // both accept the same from there on.
   const DfaPtr& base() const { return base_; }
   uint32_t base_state(uint32_t state) const { return base_state_[state]; }
@@ -74,24 +74,26 @@ class Dfa {
 // Rules from which an automaton is made. States are any numbers that `step` returns; all bytes of a
 // class behave alike.
 struct DfaRules {
-  std::string alphabet;  // one byte of each class; other bytes are rejected, or are of class `rest`
-  int rest = -1;         // index in `alphabet`; -1: none
+  // One byte of each class; other bytes are rejected, or belong to class `rest`
+  std::string alphabet;
+  int rest = -1;  // index in `alphabet`; -1: none
   uint64_t start = 0;
   std::function<std::optional<uint64_t>(uint64_t state, uint8_t byte)> step;
   std::function<bool(uint64_t state)> accepts;
 };
 DfaPtr dfa_from_rules(const DfaRules& rules, GrammarBudget& budget);
 
-// Accepts exactly these texts.
+// Returns an automaton that accepts exactly these texts.
 DfaPtr dfa_from_words(std::span<const std::string> words, GrammarBudget& budget);
-// dfa_both accepts texts that both accept; dfa_without those of the first that the second rejects.
+// Return automata: dfa_both accepts texts that both accept; dfa_without those of the first that the
+// second rejects.
 DfaPtr dfa_both(const Dfa& a, const Dfa& b, GrammarBudget& budget);
 DfaPtr dfa_without(const DfaPtr& a, const Dfa& b, GrammarBudget& budget);
-// Accepts texts of `inner` between two `mark` bytes. Where a text of `inner` may end, `mark` always
-// ends it.
+// Returns an automaton that accepts texts of `inner` between two `mark` bytes. Where a text of
+// `inner` may end, `mark` always ends it.
 DfaPtr dfa_between(const Dfa& inner, char mark, GrammarBudget& budget);
-// dfa_until accepts any bytes up to and including the first of these words; dfa_lacking any bytes
-// that contain none of them.
+// Return automata: dfa_until accepts any bytes up to and including the first of these words;
+// dfa_lacking any bytes that contain none of them.
 DfaPtr dfa_until(std::span<const std::string> words, GrammarBudget& budget);
 DfaPtr dfa_lacking(std::span<const std::string> words, GrammarBudget& budget);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars for answers: rules over terminals. A terminal is an automaton over bytes, a fixed text,
-// or a token without text; a rule is a small graph of terminals, calls of rules, and choices. A
-// rule may call itself, but not before it has written something.
+// Defines grammars for answers: rules over terminals. A terminal is an automaton over bytes, a
+// fixed text, or a token without text; a rule is a small graph of terminals, calls of rules, and
+// choices. A rule may call itself, but not before it has written something.
 //
 // A GrammarBuilder makes a grammar from parts: each part is a rule and may be used several times. A
 // Grammar is immutable and shared by pointer; each answer has its own GrammarMatcher.
@@ -28,12 +28,13 @@ struct GrammarTerminal {
   Kind kind = Kind::kText;
   std::string text;
   DfaPtr dfa;
-  // true: a string of any_json_string() with a limited number of characters, which the matcher
-  // counts.
+  // true: the terminal is a string of any_json_string() with a limited number of characters, which
+  // the matcher counts
   bool counted = false;
   uint32_t least = 0, most = UINT32_MAX;
-  int32_t token = -1;    // for kToken
-  bool special = false;  // kDfa: special tokens are allowed, too, and end the text before them
+  int32_t token = -1;  // the token, for kToken
+  // For kDfa: true: special tokens are allowed, too, and end the text before them.
+  bool special = false;
   std::vector<int32_t> except;  // special tokens that are not allowed
 
   bool nullable() const {
@@ -47,14 +48,14 @@ class Grammar {
   struct Node {
     enum class Kind : uint8_t { kEnd, kTerminal, kCall, kChoice };
     Kind kind = Kind::kEnd;
-    bool dead = false;  // no text leads from here to the end of the rule
+    bool dead = false;  // true: no text leads from the node to the end of the rule
     uint32_t what = 0;  // index of the terminal, of the rule, or of the first branch
-    uint32_t next = 0;  // next node; of a choice: number of branches
+    uint32_t next = 0;  // number of the next node; of a choice: number of branches
   };
   const Node& node(uint32_t i) const { return nodes_[i]; }
   uint32_t branch(uint32_t i) const { return branches_[i]; }
   const GrammarTerminal& terminal(uint32_t i) const { return terminals_[i]; }
-  uint32_t rule(uint32_t i) const { return rules_[i]; }  // its first node
+  uint32_t rule(uint32_t i) const { return rules_[i]; }  // returns the first node of rule i
   uint32_t root() const { return rules_[root_]; }
   size_t bytes() const { return bytes_; }  // approximate size in memory
   size_t terminals() const { return terminals_.size(); }
@@ -78,15 +79,16 @@ class GrammarBuilder {
   static constexpr Node kEnd = 0;
   static constexpr uint32_t kNoEnd = UINT32_MAX;
 
-  // If there is a tokenizer, marker() recognises special tokens, which have no text.
+  // Makes an empty builder. If there is a tokenizer, marker() recognises special tokens, which have
+  // no text.
   explicit GrammarBuilder(const Tokenizer* tokenizer = nullptr, const GrammarLimits& limits = {});
 
-  // Makers of parts. All throw GrammarError if the grammar becomes too large.
+  // --- making parts; all functions throw GrammarError if the grammar becomes too large ---
   Rule literal(std::string text);
   Rule token(int32_t id);
-  // Accepts this text; special tokens that occur in it must come as such.
+  // Returns a part that accepts this text; special tokens that occur in it must come as such.
   Rule marker(const std::string& text);
-  // Position of the first special token in a text.
+  // Finds the first special token in a text.
   struct SpecialIn {
     size_t at, bytes;
     int32_t token;
@@ -102,16 +104,19 @@ class GrammarBuilder {
   }
   Rule repeat(Rule part, uint32_t least, uint32_t most = kNoEnd);
   Rule optional(Rule part) { return repeat(part, 0, 1); }
-  Rule words(std::span<const std::string> words);  // accepts one of these words
-  // `path` says where the part is in the request, for errors.
+  Rule words(std::span<const std::string> words);  // returns a part that accepts one of these words
+  // Returns a part that accepts texts of a regular expression. `path`: where the expression is in
+  // the request, for errors.
   Rule regex(std::string_view expression, const std::string& path = {});
   Rule schema(const Json& schema, const std::string& path = {});
-  Rule json_object();  // any object, nested at most 32 deep
+  Rule json_object();  // accepts any object, nested at most 32 deep
   Rule json_value();
-  // Accepts any text and special tokens up to and including the first of these markers.
+  // Returns a part that accepts any text and special tokens up to and including the first of these
+  // markers.
   Rule text_until(std::span<const std::string> markers);
-  // Accepts any text and special tokens; after a marker its rule must follow, then text again. May
-  // end wherever no rule is open. `again` false: nothing follows the first rule.
+  // For a part that accepts any text and special tokens: after a marker its rule must follow, then
+  // text again. The part may end wherever no rule is open. `again` false: nothing follows the first
+  // rule.
   struct Trigger {
     std::string marker;
     Rule then;
@@ -122,7 +127,7 @@ class GrammarBuilder {
   // rule calls itself first.
   GrammarPtr build(Rule root);
 
-  // For parts that make their own graphs: nodes are made from the end of a rule to its start.
+  // --- making graphs of nodes, from the end of a rule to its start ---
   Rule declare(std::string path = {});
   void define(Rule rule, Node start) { grammar_->rules_[rule] = start; }
   Rule define(Node start) {
@@ -138,7 +143,7 @@ class GrammarBuilder {
   Node at_terminal(uint32_t terminal, Node next);
   Node at_call(Rule rule, Node next);
   Node at_choice(std::span<const Node> branches);
-  Node open_choice(size_t branches);  // a choice whose branches are set later
+  Node open_choice(size_t branches);  // makes a choice whose branches are set later
   void set_branch(Node choice, size_t index, Node to);
   GrammarBudget& budget() { return budget_; }
 
@@ -155,8 +160,9 @@ class GrammarBuilder {
   GrammarBudget budget_;
   std::shared_ptr<Grammar> grammar_;
   std::map<std::string, uint32_t, std::less<>> terminal_of_;
-  std::vector<std::string> paths_;                // of each rule
-  std::vector<Rule> json_values_, json_objects_;  // by the depth that is left
+  std::vector<std::string> paths_;  // path of each rule in the request
+  // Parts for JSON values and objects, by the depth that is left.
+  std::vector<Rule> json_values_, json_objects_;
   void make_json_values();
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of untrusted schemas, regular expressions and grammars, and limits of the work that they
-// may cause. Work is counted, not timed: a text is refused on all machines or on none.
+// Defines errors of untrusted schemas, regular expressions and grammars, and limits of the work
+// that they may cause. Work is counted, not timed: a text is refused on all machines or on none.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -19,11 +19,11 @@ class GrammarError : public Error {
   std::string path;
 };
 
-// Limits of one grammar.
+// Limits for compiling one grammar.
 struct GrammarLimits {
-  size_t states = 20000;    // of all automata together
-  size_t nodes = 200000;    // of all rules together
-  size_t work = 6'000'000;  // steps of a few nanoseconds each
+  size_t states = 20000;    // most states of all automata together
+  size_t nodes = 200000;    // most nodes of all rules together
+  size_t work = 6'000'000;  // most steps of a few nanoseconds each
   // Returns the limits for compiling on the serving thread: about ten milliseconds. Larger grammars
   // are compiled on another thread.
   static GrammarLimits quick() { return {.work = 500'000}; }

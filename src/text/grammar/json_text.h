@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Automata for JSON strings, numbers and white space.
+// Makes automata for JSON strings, numbers and white space.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,23 +13,24 @@ namespace moebius {
 // Returns text as a JSON string with only the necessary escapes: the one form in which strings of a
 // schema are written.
 std::string quoted_plainly(std::string_view text);
-std::string compact_json(const Json& value);  // without white space, strings by quoted_plainly
+// Returns JSON without white space, strings by quoted_plainly.
+std::string compact_json(const Json& value);
 
-// Automata that all grammars share. Strings include their quotes.
-DfaPtr any_json_string();    // with all escapes
-DfaPtr plain_json_string();  // with necessary escapes only
+// --- automata that all grammars share; strings include their quotes ---
+DfaPtr any_json_string();    // accepts strings with all escapes
+DfaPtr plain_json_string();  // accepts strings with necessary escapes only
 DfaPtr plain_json_body();    // as plain_json_string, without quotes
 DfaPtr any_json_number();
 DfaPtr any_json_integer();
-DfaPtr json_gap();          // "", " ", or a line feed and at most 40 spaces or tabs
-DfaPtr json_gap_brace();    // followed by "}"
-DfaPtr json_gap_bracket();  // followed by "]"
+DfaPtr json_gap();          // accepts "", " ", or a line feed and at most 40 spaces or tabs
+DfaPtr json_gap_brace();    // accepts a gap followed by "}"
+DfaPtr json_gap_bracket();  // accepts a gap followed by "]"
 
 // Returns the regular expression for a whole string of this "format"; empty if the format is not
 // enforced.
 std::string_view format_expression(std::string_view name);
 
-// A number by its digits, +-whole.fraction, without outer zeros.
+// Holds a number by its digits, +-whole.fraction, without outer zeros.
 struct Decimal {
   bool negative = false;
   std::string whole, fraction;

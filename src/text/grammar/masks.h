@@ -18,7 +18,8 @@ namespace moebius {
 
 class TokenMasks {
  public:
-  // The tokenizer may be destroyed afterwards. `most_bytes` limits the stored states.
+  // Reads the tokenizer's tokens; the tokenizer may be destroyed afterwards. `most_bytes` limits
+  // the stored states.
   explicit TokenMasks(const Tokenizer& tokenizer, size_t most_bytes = size_t{64} << 20);
   ~TokenMasks();
 

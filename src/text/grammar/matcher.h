@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Position of one answer in its grammar. A text may be read in several ways: each way is a place (a
-// terminal that is being written and the state of its automaton) with the rules that are open
+// Follows one answer through its grammar. A text may be read in several ways: each way is a place
+// (a terminal that is being written and the state of its automaton) with the rules that are open
 // around it. Open rules are frames in one growing list, each linked to its caller, so that ways
 // share them.
 //
@@ -19,8 +19,8 @@ namespace moebius {
 struct GrammarPlace {
   uint32_t frame = 0;  // innermost open rule
   uint32_t node = 0;   // node of a terminal
-  uint32_t state = 0;  // of the terminal's automaton; of a fixed text: bytes written
-  uint32_t count = 0;  // characters of a counted string so far
+  uint32_t state = 0;  // state of the terminal's automaton; for a fixed text: bytes written
+  uint32_t count = 0;  // number of characters of a counted string so far
   auto operator<=>(const GrammarPlace&) const = default;  // NOLINT: its 0 is no pointer
 };
 
@@ -31,8 +31,8 @@ struct GrammarPlaces {
 
 class GrammarMatcher {
  public:
-  // Limit of ways that are followed; later ones are dropped, which only forbids texts, and allows
-  // no wrong one.
+  // Most ways that are followed; later ones are dropped, which only forbids texts, and allows no
+  // wrong one.
   static constexpr size_t kMostPlaces = 4096;
 
   explicit GrammarMatcher(GrammarPtr grammar);
@@ -50,7 +50,7 @@ class GrammarMatcher {
   const GrammarPlaces& places() const { return places_; }
   // Writes to `to` the places after one more byte. May add frames.
   void step(std::span<const GrammarPlace> from, uint8_t byte, GrammarPlaces& to);
-  // The only possible continuation at these places: a byte, or a token without text; both -1: there
+  // The only possible continuation at some places: a byte, or a token without text; both -1: there
   // are several.
   struct Forced {
     int byte = -1;
@@ -67,7 +67,7 @@ class GrammarMatcher {
 
  private:
   struct Frame {
-    uint32_t parent, next;  // where the caller continues
+    uint32_t parent, next;  // the caller's frame, and the node where the caller continues
   };
   struct Closure {
     uint32_t first, count;
@@ -83,7 +83,7 @@ class GrammarMatcher {
   GrammarPlaces places_;
   std::vector<Frame> frames_;  // frame 0 is the root
   std::unordered_map<uint64_t, uint32_t> frame_of_;
-  // Places that can be entered first at a node, computed once per node.
+  // Places that can be entered first at each node, computed once per node.
   std::unordered_map<uint64_t, Closure> closures_;
   std::vector<GrammarPlace> closed_;
   static constexpr size_t kFramesToForget = 1 << 14;

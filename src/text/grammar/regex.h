@@ -15,8 +15,8 @@
 namespace moebius {
 
 enum class RegexBytes : uint8_t {
-  kPlain,  // UTF-8
-  kJson,   // as between the quotes of a JSON string, with necessary escapes only
+  kPlain,  // the text is UTF-8
+  kJson,  // the text is what stands between the quotes of a JSON string, with necessary escapes only
 };
 
 struct RegexOptions {
@@ -25,10 +25,10 @@ struct RegexOptions {
   bool search = false;
 };
 
-// Number of code points of the texts that match.
+// Least and most numbers of code points of the texts that match.
 struct RegexLengths {
   size_t least = 0;
-  std::optional<size_t> most = 0;  // nothing: unlimited
+  std::optional<size_t> most = 0;  // unset: unlimited
 };
 
 struct ParsedRegex;
@@ -43,25 +43,28 @@ DfaPtr regex_dfa(std::string_view text, const RegexOptions& options, GrammarBudg
 // of it).
 std::optional<RegexLengths> anchored_lengths(const ParsedRegex& regex);
 
-// A set of code points: ascending ranges that do not touch.
+// Holds a set of code points as ascending ranges that do not touch.
 using CodeRange = std::pair<char32_t, char32_t>;
 struct CodeSet {
   std::vector<CodeRange> ranges;
   void add(char32_t low, char32_t high) { ranges.emplace_back(low, high); }
   void tidy();
-  CodeSet others() const;  // all code points that are not in the set
+  CodeSet others() const;  // returns all code points that are not in the set
 };
 
 struct ParsedRegex {
   enum class Kind : uint8_t { kEmpty, kSet, kSequence, kChoice, kRepeat, kBegin, kEnd };
   struct Node {
     Kind kind = Kind::kEmpty;
-    std::vector<uint32_t> parts;  // of sequences and choices; a repeat has one
+    // Indices of the parts of a sequence or a choice; a repeat has one.
+    std::vector<uint32_t> parts;
     uint32_t set = 0;
-    uint32_t least = 0, most = 0;  // of a repeat; most: or kNoEnd
+    uint32_t least = 0, most = 0;  // bounds of a repeat; most: or kNoEnd
   };
   static constexpr uint32_t kNoEnd = UINT32_MAX;
-  std::vector<Node> nodes;  // parts precede the nodes they belong to; the last node is the whole
+  // All nodes; parts precede the nodes to which they belong, and the last node is the whole
+  // expression.
+  std::vector<Node> nodes;
   std::vector<CodeSet> sets;
 };
 

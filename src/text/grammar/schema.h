@@ -19,7 +19,7 @@
 
 namespace moebius {
 
-// Kinds of values. Integers count as numbers, too.
+// Bits for the kinds of JSON values. Integers count as numbers, too.
 enum JsonTypes : uint32_t {
   kNullType = 1,
   kBoolType = 2,
@@ -43,10 +43,10 @@ inline size_t lookups(const Json& schema, size_t keywords) {
 }
 uint32_t json_type(const Json& value);
 
-// A schema document: finds its parts by name and path, and checks each when it is used.
+// Holds a schema document: finds its parts by name and path, and checks each when it is used.
 class SchemaDocument {
  public:
-  // Throws GrammarError if the document is too long or too deep.
+  // Reads the document. Throws GrammarError if it is too long or too deep.
   SchemaDocument(const Json& root, std::string path, GrammarBudget& budget);
 
   const Json& root() const { return root_; }
@@ -54,8 +54,10 @@ class SchemaDocument {
   std::string keyword_path(const Json& schema, std::string_view keyword) const;
   // Registers a schema within another, under a keyword, and returns it.
   const Json& child(const Json& schema, const std::string& step, const Json& value);
-  const Json& target(const Json& schema, const Json& reference);  // resolves $ref
-  // Throws GrammarError for unsupported keywords and wrong values; true and false are always fine.
+  // Returns the schema to which a $ref leads.
+  const Json& target(const Json& schema, const Json& reference);
+  // Checks a schema. Throws GrammarError for unsupported keywords and wrong values; true and false
+  // are always fine.
   void check(const Json& schema);
   [[noreturn]] void refuse(const Json& schema, std::string_view keyword, const std::string& why,
                            const char* code = "unsupported_keyword") const;
@@ -83,7 +85,7 @@ class SchemaCompiler {
   using Rule = GrammarBuilder::Rule;
   using Node = GrammarBuilder::Node;
   struct Part {
-    // kPlain: the schema without its references
+    // Kinds of parts. kPlain: a schema without its references.
     enum class Kind : uint8_t { kSchema, kPlain, kChoice };
     Kind kind = Kind::kSchema;
     const Json* json = nullptr;
@@ -99,7 +101,7 @@ class SchemaCompiler {
     std::string name;
     bool required = false;
   };
-  struct NameClass {  // names of members that the schema does not list
+  struct NameClass {  // the names of members that the schema does not list
     DfaPtr names;     // which names; null: all strings
     Parts parts;
   };
@@ -131,7 +133,7 @@ class SchemaCompiler {
   void refuse_container(const Json& value, const Json& schema);
   std::optional<std::vector<Json>> values_of(const std::vector<const Json*>& plain);
 
-  // Used for oneOf.
+  // Facts about the values of a schema that tell the schemas of oneOf apart.
   struct Summary {
     std::vector<const Json*> plain;
     uint32_t types = kAllTypes;
@@ -147,9 +149,9 @@ class SchemaCompiler {
   std::map<Parts, Rule> rules_;
   std::vector<std::pair<Rule, Parts>> waiting_;
   std::map<std::string, DfaPtr, std::less<>> patterns_;
-  std::map<std::string, uint32_t, std::less<>> strings_;  // string terminals by their rules
-  std::map<const Json*, uint64_t> ways_;                  // see check_ways
-  std::set<const Json*> apart_;                           // oneOf schemas that were checked
+  std::map<std::string, uint32_t, std::less<>> strings_;  // terminals for strings, by their rules
+  std::map<const Json*, uint64_t> ways_;  // number of ways to satisfy each schema (check_ways)
+  std::set<const Json*> apart_;           // oneOf schemas that were checked
 };
 
 }  // namespace moebius

@@ -48,7 +48,7 @@ struct Expr {
   Place place;
   uint32_t depth = 1;
   std::string text;
-  Str literal;  // for kString
+  Str literal;  // text of a kString
   int64_t integer = 0;
   double number = 0;
   std::vector<ExprPtr> args;
@@ -61,7 +61,7 @@ using Block = std::vector<std::unique_ptr<Stmt>>;
 
 struct Parameter {
   std::string name;
-  ExprPtr absent;  // default value, or null
+  ExprPtr absent;  // default value of the parameter, or null
 };
 
 struct Stmt {
@@ -84,9 +84,9 @@ struct Stmt {
   Place place;
   std::string text;   // kText; name of a kMacro
   ExprPtr value;      // expression that is printed, assigned, iterated or called
-  ExprPtr condition;  // kFor: ... if condition
-  std::vector<std::string>
-      targets;  // kFor, kSet: names; kSet with an attribute: object and attribute
+  ExprPtr condition;  // kFor: the condition after "if", or null
+  // kFor, kSet: names; kSet with an attribute: object and attribute.
+  std::vector<std::string> targets;
   bool sets_attribute = false;
   std::vector<std::pair<ExprPtr, Block>> branches;  // kIf: condition (null: else) and body
   std::vector<Parameter> parameters;                // kMacro, kCallBlock, kWith

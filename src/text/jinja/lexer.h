@@ -35,7 +35,7 @@ struct Token {
   bool is_name(std::string_view name) const { return kind == Kind::kName && text == name; }
 };
 
-// Throws Error("<name>, line L, column C: ...").
+// Returns the tokens of a template. Throws Error("<name>, line L, column C: ...").
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 [[noreturn]] void fail_at(const std::string& name, Place place, const std::string& message);
 

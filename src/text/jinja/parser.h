@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of chat templates, implemented in one unit for statements and one for expressions.
+// Parses chat templates; implemented in one unit for statements and one for expressions.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -27,7 +27,7 @@ class Parser {
   }
 
  private:
-  // Statements.
+  // --- statements ---
   Block block(std::initializer_list<std::string_view> ends);
   std::unique_ptr<Stmt> statement();
   std::unique_ptr<Stmt> if_statement();
@@ -40,7 +40,7 @@ class Parser {
   void end_tag(std::string_view name);
   [[noreturn]] void unexpected_tag();
 
-  // Expressions, from the lowest precedence on.
+  // --- expressions, from the lowest precedence on ---
   ExprPtr tuple_or_expression();
   ExprPtr expression() { return condition(); }
   ExprPtr condition();

@@ -33,7 +33,7 @@ class Runtime {
   void define(const std::string& name, Value value);  // `name` must outlive the runtime
   Str render(const Block& block, size_t expected_bytes = 0);
 
-  // Called by filters, tests and methods.
+  // Calls a function, macro or method; for filters, tests and methods that take one.
   Value call(const Value& callee, Arguments args);
   Value filter(const std::string& name, const Value& input, const Arguments& args);
   bool test(const std::string& name, const Value& input, const Arguments& args);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of strings, with Python's semantics. names.cpp registers them; methods that share a
-// function look at the name.
+// Declares the methods of strings, with Python's semantics. names.cpp registers them; methods that
+// share a function look at the name.
 #pragma once
 #include "text/jinja/run.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jinja tests, the words after "is". names.cpp registers them.
+// Declares Jinja tests, the words after "is". names.cpp registers them.
 #pragma once
 #include "text/jinja/names.h"
 

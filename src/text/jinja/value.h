@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a running chat template, with Python's semantics. All values live in a Heap of limited
-// size until rendering ends, so that copies are cheap, cycles are harmless and no destructor
-// recurses. Strings record for each byte whether it comes from the template (trusted) or from the
-// input.
+// Holds the values of a running chat template, with Python's semantics. All values live in a Heap
+// of limited size until rendering ends, so that copies are cheap, cycles are harmless and no
+// destructor recurses. Strings record for each byte whether it comes from the template (trusted) or
+// from the input.
 #pragma once
 #include <bit>
 #include <chrono>
@@ -36,7 +36,7 @@ class Trust {
     return t;
   }
   bool all() const { return stretches_.empty(); }
-  // empty: all bytes are trusted
+  // Returns runs of bytes of one origin; empty: all bytes are trusted.
   const std::vector<Stretch>& stretches() const { return stretches_; }
   bool at(size_t byte) const;
   // Records the origin of bytes appended after the first `at`.
@@ -59,8 +59,9 @@ struct Loop;
 
 class Value {
  public:
-  // kGenerator: result of a lazy filter; can be iterated once, has no length. kView: result of a
-  // dictionary's keys(), values() and items(); can be iterated and counted, but not indexed.
+  // Kinds of values. kGenerator: result of a lazy filter, which can be iterated once and has no
+  // length. kView: result of a dictionary's keys(), values() and items(), which can be iterated and
+  // counted, but not indexed.
   enum class Kind : uint8_t {
     kUndefined,
     kNone,
@@ -166,11 +167,11 @@ constexpr bool Value::same(const Value& o) const {
 
 struct List {
   std::vector<Value> items;
-  int64_t start = 0, stop = 0, step = 1;  // of a range
-  std::string_view view;                  // of a view: Python's name of the type
+  int64_t start = 0, stop = 0, step = 1;  // members of a range
+  std::string_view view;                  // for a view: Python's name of the type
 };
 
-// Keeps the order of insertion; string keys are hashed once there are many.
+// A dictionary, which keeps the order of insertion; string keys are hashed once there are many.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   Value* find(const Value& key);
@@ -188,7 +189,7 @@ struct Function {
   enum class Kind : uint8_t { kBuiltin, kMethod, kMacro };
   Kind kind = Kind::kBuiltin;
   std::string name;
-  Value self;                   // kMethod
+  Value self;                   // the object, for kMethod
   const Stmt* macro = nullptr;  // kMacro: a macro or a call block
   Scope* scope = nullptr;       // kMacro: scope of its definition
 };
@@ -210,7 +211,8 @@ class Heap {
   explicit Heap(size_t limit) : limit_(limit) {}
   void charge(size_t bytes);
   Value string(Str s);
-  Value string(std::string_view text) { return string(Str{std::string(text)}); }  // trusted text
+  // Makes a string of trusted text.
+  Value string(std::string_view text) { return string(Str{std::string(text)}); }
   // Returns the string of a value that has no other owner, extended by `more`.
   Value append(const Value& own, const Str& more);
   Value list(std::vector<Value> items, Value::Kind kind = Value::Kind::kList);
@@ -245,8 +247,8 @@ class StrBuilder {
 };
 Str substr(const Str& s, size_t begin, size_t end);
 
-// Limits of the current thread: each node that runs and each element that is visited costs a step.
-// spend() throws Error when steps or time are used up.
+// Limit the work of the current thread: each node that runs and each element that is visited costs
+// a step. spend() throws Error when steps or time are used up.
 void set_budget(uint64_t steps, std::chrono::nanoseconds time);
 void spend(uint64_t steps = 1);
 // Spends steps for bytes that are copied or compared.
@@ -270,18 +272,18 @@ std::string float_repr(double d);
 
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
-  std::string indent;  // used if has_indent
+  std::string indent;  // text of one level of indentation, used if has_indent
   bool has_indent = false;
   std::string item_separator = ", ", key_separator = ": ";
 };
 void write_json(const Value& v, const JsonStyle& style, StrBuilder& out, int depth = 0);
 
-// Converts JSON to values; their strings are untrusted unless said otherwise.
+// Converts JSON to values; their strings are untrusted unless `trusted` is set.
 Value from_json(const Json& json, Heap& heap, bool trusted = false);
 
-bool python_space(char32_t c);  // Python's str.isspace
+bool python_space(char32_t c);  // returns what Python's str.isspace does
 size_t count_chars(std::string_view text);
-size_t char_offset(std::string_view text,
-                   size_t index);  // byte position of the index-th character, or the end
+// Returns the byte position of the index-th character, or the end.
+size_t char_offset(std::string_view text, size_t index);
 
 }  // namespace moebius::jinja
