@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/answer/call_grammar.h"
 
-#include <functional>
 
 #include "base/error.h"
 
@@ -22,7 +21,7 @@ Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
   const ReasoningFormat* r = rules.reasoning;
   if (r == nullptr || rules.start == AnswerStart::kContent) return b.literal("");
   const std::string ends[] = {std::string(r->end)};
-  if (r->name == "harmony") {  // one or several messages in the channel of reasoning
+  if (r->channels) {  // one or several messages in the channel of reasoning
     const Rule rest =
         b.sequence({b.text_until(ends), b.marker("<|start|>"), b.literal("assistant")});
     const Rule more = b.repeat(b.sequence({open_channel(b, "analysis"), rest}), 0);
@@ -37,7 +36,7 @@ Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
 class CallRules {
  public:
   CallRules(const AnswerRules& rules, const Tokenizer& tokenizer, const GrammarLimits& limits)
-      : f_(*rules.format), rules_(rules), b_(&tokenizer, limits) {}
+      : f_(*rules.format), rules_(rules), trigger_(trigger_of(f_)), b_(&tokenizer, limits) {}
 
   GrammarPtr required(const Tool* only) {
     std::vector<const Tool*> tools;
@@ -53,22 +52,29 @@ class CallRules {
   // Builds a grammar of free text in which every marker is followed by a tool's name, and for
   // strict tools by the arguments.
   GrammarPtr free() {
-    const std::string marker = trigger();
-    if (marker.empty()) return nullptr;
+    if (trigger_.empty()) return nullptr;
     std::vector<Rule> names;
     for (const Tool& t : rules_.tools->tools())
-      names.push_back(t.strict ? call_behind(t, marker) : name_behind(t, marker));
-    GrammarBuilder::Trigger triggers[] = {{marker, b_.choice(names)}};
+      names.push_back(t.strict ? call_behind(t) : name_behind(t));
+    GrammarBuilder::Trigger triggers[] = {{trigger_, b_.choice(names)}};
     // The special token is only a part of the marker, and other markers contain it, too.
-    if (const auto s = b_.special_in(marker); s && s->bytes < marker.size()) {
-      const Rule rest = mark(std::string_view(marker).substr(s->at + s->bytes));
-      triggers[0] = {marker.substr(s->at, s->bytes),
+    if (const auto s = b_.special_in(trigger_); s && s->bytes < trigger_.size()) {
+      const Rule rest = mark(std::string_view(trigger_).substr(s->at + s->bytes));
+      triggers[0] = {trigger_.substr(s->at, s->bytes),
                      b_.choice({b_.sequence({rest, triggers[0].then}), b_.words(other_markers())})};
     }
     return b_.build(b_.triggered(triggers));
   }
 
  private:
+  // Returns the marker that a name follows; empty: nothing tells a call from other text.
+  static std::string trigger_of(const ToolFormat& f) {
+    if (!f.trigger.empty()) return std::string(f.trigger);
+    if (f.calls == SectionCalls::kNone) return {};
+    const bool call = f.calls == SectionCalls::kSeveral && !f.call_begin.empty();
+    return std::string(call ? f.call_begin : f.section_begin);
+  }
+
   Rule text(std::string_view s) { return b_.literal(std::string(s)); }
   Rule mark(std::string_view s) { return s.empty() ? text("") : b_.marker(std::string(s)); }
   Rule until(std::string_view s) {
@@ -79,14 +85,11 @@ class CallRules {
   // with it.
   std::vector<std::string> other_markers() const {
     std::vector<std::string> out;
-    if (f_.name == "kimi_k3") out = {"think", "response", "tools", "argument"};
-    if (f_.name == "minimax_m3") out = {"<tool_call>", "</"};
-    if (f_.name == "deepseek_v32" || f_.name == "deepseek_v4")
-      out = {"function_calls>", "tool_calls>", "invoke>", "parameter"};
-    if (f_.name == "minimax_m3")
+    for (const std::string_view m : f_.other_markers)
+      if (!m.empty()) out.emplace_back(m);
+    if (f_.layout == CallLayout::kElements)
       for (const Tool& t : rules_.tools->tools())
         for (const auto& [key, kinds] : t.parameters) out.push_back("<" + key + ">");
-    if (f_.name == "minimax_m3") out.emplace_back("<item>");
     return out;
   }
 
@@ -101,84 +104,49 @@ class CallRules {
 
   // Builds the rule of all calls of an answer.
   Rule sections(Rule call) {
-    const auto more = [&](Rule first, Rule next) {
-      return several_ ? b_.sequence({first, b_.repeat(next, 0)}) : first;
+    const auto listed = [&](Rule one) {
+      return several_ ? b_.sequence({one, b_.repeat(b_.sequence({text(f_.comma), one}), 0)}) : one;
     };
-    if (f_.layout == CallLayout::kPythonic)
-      return b_.sequence({mark(f_.section_begin), text("["),
-                          more(call, b_.sequence({text(", "), call})), text("]"),
-                          mark(f_.section_end)});
-    if (f_.layout == CallLayout::kObject && f_.list)
-      return b_.sequence({mark(f_.section_begin), text("["),
-                          more(call, b_.sequence({text(", "), call})), text("]"),
-                          mark(f_.section_end)});
-    if (f_.name == "minimax_m1")
-      return b_.sequence(
-          {mark(f_.section_begin), more(call, call), text("\n"), mark(f_.section_end)});
-    if (f_.name == "llama3_json" || f_.layout == CallLayout::kChannels) return call;
-    // One call per section.
-    const bool one = f_.call_begin.empty() || f_.name == "qwen3_coder";
-    const bool lines = (f_.layout == CallLayout::kTagged && !one && f_.lines) ||
-                       f_.layout == CallLayout::kElements;
-    if (one) {
-      const Rule section = b_.sequence({mark(f_.section_begin), call, mark(f_.section_end)});
-      const bool line = f_.name == "hermes" || f_.name == "qwen3_coder" || f_.name == "glm45";
-      return more(section, b_.sequence({text(line ? "\n" : ""), section}));
-    }
-    return b_.sequence(
-        {mark(f_.section_begin), text(lines ? "\n" : ""), more(call, call), mark(f_.section_end)});
+    if (f_.calls == SectionCalls::kNone) return call;
+    const bool one = f_.calls == SectionCalls::kOne;
+    const Rule section =
+        b_.sequence({mark(f_.section_begin), text(f_.section_open), one ? call : listed(call),
+                     text(f_.section_close), mark(f_.section_end)});
+    return one ? listed(section) : section;
   }
 
   // Builds the rule of one call within a section.
   Rule whole_call(const Tool& t) {
+    return b_.sequence({text(f_.call_open), mark(f_.call_begin), text(f_.name_begin),
+                        call_from_name(t), text(f_.call_close)});
+  }
+  Rule call_from_name(const Tool& t) {
+    return b_.sequence({text(t.name), name_end(), text(f_.arguments_open), arguments(t),
+                        text(f_.arguments_close), mark(f_.call_end)});
+  }
+  Rule name_end() {
+    if (f_.number_begin.empty()) return mark(f_.name_end);
+    return b_.sequence({text(f_.number_begin), b_.regex("[0-9]{1,4}"), mark(f_.number_end)});
+  }
+
+  Rule arguments(const Tool& t) {
     switch (f_.layout) {
-      case CallLayout::kObject: {
-        const bool lines = f_.name == "hermes", line = lines || f_.name == "minimax_m1";
-        return b_.sequence(
-            {text(line ? "\n" : ""),
-             text("{\"name\": \"" + t.name + "\", \"" + std::string(f_.separator) + "\": "),
-             json(t), text(lines ? "}\n" : "}")});
-      }
-      case CallLayout::kNamed:
-        return b_.sequence({mark(f_.call_begin), head(t), json(t),
-                            text(f_.name == "deepseek_v3" ? "\n```" : ""), mark(f_.call_end)});
       case CallLayout::kTagged:
-        return b_.sequence({text(f_.name == "qwen3_coder" ? "\n" : ""), mark(f_.call_begin),
-                            text(t.name), tag_end(), tagged(t), mark(f_.call_end),
-                            text(f_.lines ? "\n" : "")});
+        return members_of(t.schema, "", [&](const std::string& key, const Json& property) {
+          return tagged_argument(t, key, property);
+        });
       case CallLayout::kPythonic:
-        return b_.sequence({text(t.name + "("), pythonic(t), text(")")});
-      case CallLayout::kChannels:
-        return b_.sequence({mark("<|channel|>"), text("commentary to=functions." + t.name + " "),
-                            mark("<|constrain|>"), text("json"), mark("<|message|>"), json(t)});
+        return members_of(t.schema, ", ", [&](const std::string& key, const Json& property) {
+          return b_.sequence(
+              {text(key + "="), b_.schema(alone(t, property), "tools." + t.name + "." + key)});
+        });
       case CallLayout::kGemma:
-        return b_.sequence({text("call:" + t.name), gemma_object(t, t.schema, kFreeLevels)});
+        return gemma_object(t, t.schema, kFreeLevels);
       case CallLayout::kElements:
-        return b_.sequence({mark(f_.call_begin), text(t.name + std::string(f_.name_end)),
-                            elements(t, t.schema, kFreeLevels), mark(f_.call_end), text("\n")});
+        return elements(t, t.schema, kFreeLevels);
+      default:
+        return t.schema.is_null() ? b_.json_object() : b_.schema(t.schema, "tools." + t.name);
     }
-    return text("");
-  }
-
-  // Builds the rule of the text between name and arguments.
-  Rule tag_end() {
-    if (f_.tag_end.empty()) return text(std::string(f_.name_end) + (f_.lines ? "\n" : ""));
-    return b_.sequence({text(std::string(f_.name_end) + " index=\""), b_.regex("[0-9]{1,4}"),
-                        text("\""), mark(f_.tag_end)});
-  }
-
-  // Builds the rule of the text between marker and arguments.
-  Rule head(const Tool& t) {
-    if (f_.ids == CallIds::kFunctions)
-      return b_.sequence(
-          {text("functions." + t.name + ":"), b_.regex("[0-9]{1,4}"), mark(f_.separator)});
-    if (f_.name == "deepseek_v3") return text(t.name + std::string(f_.separator));
-    return b_.sequence({text(t.name), mark(f_.separator)});
-  }
-
-  Rule json(const Tool& t) {
-    if (t.schema.is_null()) return b_.json_object();
-    return b_.schema(t.schema, "tools." + t.name);
   }
 
   // Returns a property's schema as a document of its own, with the definitions it refers to.
@@ -198,28 +166,14 @@ class CallRules {
     return false;
   }
 
-  // Builds the rule of all properties in order; optional ones may be absent.
-  Rule tagged(const Tool& t) {
-    std::vector<Rule> parts;
-    const Json* properties = t.schema.find("properties");
-    if (properties == nullptr) return text("");
-    for (const auto& [key, property] : properties->members()) {
-      const Rule one = tagged_argument(t, key, property);
-      parts.push_back(must(t.schema, key) ? one : b_.optional(one));
-    }
-    if (f_.name == "glm45") parts.push_back(text("\n"));
-    return parts.empty() ? text("") : b_.sequence(parts);
-  }
-
   Rule tagged_argument(const Tool& t, const std::string& key, const Json& property) {
     const bool string = kinds_of_schema(property) == kStringKind;
-    const std::string_view before = f_.name == "glm45" ? "\n" : "",
-                           between = f_.name.starts_with("hy3") ? "\n" : before;
-    std::vector<Rule> parts = {text(before), mark(f_.key_begin), text(key), mark(f_.key_end)};
+    std::vector<Rule> parts = {text(f_.argument_open), mark(f_.key_begin), text(key),
+                               mark(f_.key_end)};
     if (!f_.type_end.empty())
       parts.push_back(b_.sequence({value_type(property), mark(f_.type_end)}));
     if (!f_.value_begin.empty())
-      parts.push_back(b_.sequence({text(between), mark(f_.value_begin)}));
+      parts.push_back(b_.sequence({text(f_.key_close), mark(f_.value_begin)}));
     parts.push_back(text(f_.line_feed));
     const Json* words = property.find("enum");
     if (string && words != nullptr) {
@@ -230,14 +184,14 @@ class CallRules {
       parts.push_back(b_.schema(alone(t, property), "tools." + t.name + "." + key));
       parts.push_back(b_.sequence({text(f_.line_feed), mark(f_.value_end)}));
     }
-    if (f_.lines) parts.push_back(text("\n"));
+    parts.push_back(text(f_.argument_close));
     return b_.sequence(parts);
   }
 
   // Returns the text by which an argument's tag states the argument's type.
   Rule value_type(const Json& property) {
     const JsonKinds kinds = kinds_of_schema(property);
-    if (f_.name != "kimi_k3") return text(kinds == kStringKind ? "true" : "false");
+    if (!f_.type_words) return text(kinds == kStringKind ? "true" : "false");
     static constexpr std::pair<JsonKinds, const char*> kTypes[] = {
         {kStringKind, "string"}, {kNumberKind, "number"}, {kBoolKind, "boolean"},
         {kNullKind, "null"},     {kObjectKind, "object"}, {kArrayKind, "array"}};
@@ -277,8 +231,8 @@ class CallRules {
   // Builds Gemma's values, which are JSON except for strings and keys.
   Rule gemma_string(const Json& schema) {
     const Json* words = schema.find("enum");
-    if (words == nullptr) return b_.sequence({mark(f_.separator), until(f_.separator)});
-    return b_.sequence({mark(f_.separator), one_of(*words), mark(f_.separator)});
+    if (words == nullptr) return b_.sequence({mark(f_.mark), until(f_.mark)});
+    return b_.sequence({mark(f_.mark), one_of(*words), mark(f_.mark)});
   }
   Rule gemma_object(const Tool& t, const Json& schema, size_t depth) {
     const Rule members = members_of(schema, ",", [&](const std::string& key, const Json& property) {
@@ -292,7 +246,8 @@ class CallRules {
     if (kinds == kObjectKind && depth > 0) return gemma_object(t, schema, depth);
     if (kinds == kArrayKind && depth > 0) {
       const Rule item = gemma_value(t, below(schema, "items"), depth - 1);
-      return b_.sequence({text("["), listed(item, text(",")), text("]")});
+      const Rule more = b_.repeat(b_.sequence({text(","), item}), 0);
+      return b_.sequence({text("["), b_.optional(b_.sequence({item, more})), text("]")});
     }
     if (kinds != 0 && (kinds & (kStringKind | kObjectKind | kArrayKind)) == 0)
       return b_.schema(alone(t, schema), "tools." + t.name);
@@ -307,7 +262,7 @@ class CallRules {
     });
   }
   Rule element(const Tool& t, const std::string& key, const Json& schema, size_t depth) {
-    const std::string mark_text(f_.separator), close = mark_text + "</" + key + ">";
+    const std::string mark_text(f_.mark), close = mark_text + "</" + key + ">";
     const JsonKinds kinds = kinds_of_schema(schema);
     const Rule open = mark(mark_text + "<" + key + ">");
     const Json* words = schema.find("enum");
@@ -324,9 +279,6 @@ class CallRules {
     return b_.sequence({open, until(close)});
   }
 
-  Rule listed(Rule item, Rule comma) {
-    return b_.optional(b_.sequence({item, b_.repeat(b_.sequence({comma, item}), 0)}));
-  }
   Rule one_of(const Json& words) {
     std::vector<std::string> list;
     for (const Json& w : words.items())
@@ -334,82 +286,38 @@ class CallRules {
     return b_.words(list);
   }
 
-  // Builds key=value pairs with commas between them.
-  Rule pythonic(const Tool& t) {
-    return members_of(t.schema, ", ", [&](const std::string& key, const Json& property) {
-      return b_.sequence(
-          {text(key + "="), b_.schema(alone(t, property), "tools." + t.name + "." + key)});
-    });
+  // Builds the rule of the text between the trigger and a name; `gap` may precede the call.
+  Rule before_name(Rule gap) {
+    if (trigger_ == f_.section_begin)
+      return b_.sequence({text(f_.section_open), gap, mark(f_.call_begin), text(f_.name_begin)});
+    const size_t at = f_.call_begin.find(trigger_);
+    if (at == f_.call_begin.npos) return text("");  // the trigger ends with name_begin
+    return b_.sequence({mark(f_.call_begin.substr(at + trigger_.size())), text(f_.name_begin)});
   }
 
-  // Returns the marker that a name follows.
-  std::string trigger() const {
-    if (f_.name == "llama3_json") return {};
-    if (f_.layout == CallLayout::kChannels) return " to=functions.";
-    if (f_.layout == CallLayout::kElements ||
-        (f_.layout == CallLayout::kTagged && !f_.call_begin.empty() && f_.name != "qwen3_coder"))
-      return std::string(f_.call_begin);
-    if (f_.ids == CallIds::kFunctions || f_.name == "deepseek_v31")
-      return std::string(f_.call_begin);
-    if (f_.name == "deepseek_v3") return "<｜tool▁call▁begin｜>";
-    return std::string(f_.section_begin);
-  }
-
-  // Builds the rule of the text after that marker, up to the end of the name.
-  Rule name_behind(const Tool& t, const std::string&) {
+  // Builds the rule of the text after the trigger, up to the end of the name.
+  Rule name_behind(const Tool& t) {
     const Rule space = b_.regex("[ \\n]{0,2}");
-    switch (f_.layout) {
-      case CallLayout::kObject:
-        return b_.sequence({space, text(f_.list ? "[" : ""), space, text("{"), space,
-                            text("\"name\""), space, text(":"), space, text("\"" + t.name + "\"")});
-      case CallLayout::kNamed:
-        if (f_.name == "deepseek_v3")
-          return b_.sequence({text("function"), mark("<｜tool▁sep｜>"), text(t.name + "\n")});
-        if (f_.name == "mistral")
-          return b_.sequence({text(t.name), b_.choice({mark("[CALL_ID]"), mark("[ARGS]")})});
-        return head(t);
-      case CallLayout::kTagged:
-        if (f_.name == "qwen3_coder")
-          return b_.sequence({space, text("<function=" + t.name + ">")});
-        if (f_.name_end.empty())
-          return b_.sequence({space, text(t.name),
-                              b_.choice({text("\n"), mark(f_.key_begin), mark(f_.call_end)})});
-        return text(t.name + std::string(f_.name_end));
-      case CallLayout::kPythonic:
-        return text("[" + t.name + "(");
-      case CallLayout::kGemma:
-        return text("call:" + t.name + "{");
-      case CallLayout::kElements:
-        return text(t.name + std::string(f_.name_end));
-      case CallLayout::kChannels:
-        return b_.sequence(
-            {text(t.name), b_.choice({text(" "), mark("<|channel|>"), mark("<|message|>")})});
-    }
-    return text("");
+    if (f_.layout == CallLayout::kObject)
+      return b_.sequence({space, text(f_.section_open), space, text("{"), space, text("\"name\""),
+                          space, text(":"), space, text("\"" + t.name + "\"")});
+    std::vector<Rule> ends;
+    for (const std::string_view end : f_.name_ends)
+      if (!end.empty()) ends.push_back(mark(end));
+    return b_.sequence({before_name(f_.layout == CallLayout::kTagged ? space : text("")),
+                        text(t.name), ends.empty() ? name_end() : b_.choice(ends)});
   }
 
   // Builds the rule of a strict tool's call, from after the trigger to its end.
-  Rule call_behind(const Tool& t, const std::string& marker) {
-    if (f_.layout == CallLayout::kChannels)
-      return b_.sequence(
-          {text(t.name + " "), mark("<|constrain|>"), text("json"), mark("<|message|>"), json(t)});
-    if (f_.layout == CallLayout::kPythonic) return b_.sequence({text("["), whole_call(t)});
-    if (f_.layout == CallLayout::kNamed)
-      return b_.sequence(
-          {f_.name == "deepseek_v3" ? b_.sequence({text("function"), mark("<｜tool▁sep｜>")})
-                                    : text(""),
-           head(t), json(t), text(f_.name == "deepseek_v3" ? "\n```" : ""), mark(f_.call_end)});
-    if (f_.layout == CallLayout::kTagged && marker == f_.call_begin)
-      return b_.sequence({text(t.name), tag_end(), tagged(t), mark(f_.call_end)});
-    if (f_.layout == CallLayout::kElements)
-      return b_.sequence({text(t.name + std::string(f_.name_end)),
-                          elements(t, t.schema, kFreeLevels), mark(f_.call_end)});
-    if (f_.list) return b_.sequence({text("["), whole_call(t)});
-    return b_.sequence({whole_call(t), mark(f_.section_end)});
+  Rule call_behind(const Tool& t) {
+    const Rule call = b_.sequence({before_name(text(f_.call_open)), call_from_name(t)});
+    if (trigger_ != f_.section_begin) return call;
+    return b_.sequence({call, text(f_.call_close), mark(f_.is_list() ? "" : f_.section_end)});
   }
 
   const ToolFormat& f_;
   const AnswerRules& rules_;
+  const std::string trigger_;
   GrammarBuilder b_;
   bool several_ = true;  // calls in one answer
 };
@@ -425,8 +333,8 @@ Rule content_rule(GrammarBuilder& b, const AnswerRules& rules, Rule content) {
   if (!r->content_begin.empty())
     return b.sequence({before, b.marker(std::string(r->content_begin)), content,
                        b.marker(std::string(r->content_end))});
-  return r->name == "harmony" ? b.sequence({before, open_channel(b, "final"), content})
-                              : b.sequence({before, content});
+  return r->channels ? b.sequence({before, open_channel(b, "final"), content})
+                     : b.sequence({before, content});
 }
 
 CallDemand call_demand(const ToolSet& tools, std::string_view choice) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses tool calls as a model writes them, byte by byte. Each layout has one automaton, configured
-// by a row of the table of formats. A parser starts after the marker of a section and ends with the
+// Parses tool calls as a model writes them, byte by byte. The automata are configured by a row of
+// the table of formats. A parser starts after the marker of a section and ends with the
 // section. Results do not depend on how bytes are divided over calls.
 #pragma once
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,8 +34,8 @@ class CallParser {
   };
   virtual ~CallParser() = default;
   virtual Take put(char c) = 0;
-  // Ends the section at the end of the answer. Returns false if the section is not complete.
-  virtual bool finish() { return false; }
+  // Returns whether the section is complete; called at the end of the answer.
+  virtual bool finish() const = 0;
   // Returns true while the name of a call is known and the call has not ended.
   bool in_call() const { return in_call_; }
   // Completes the arguments of the current call, if there is one.
@@ -45,25 +46,44 @@ class CallParser {
   }
 
  protected:
-  explicit CallParser(CallSink& sink) : sink_(sink) {}
+  CallParser(const ToolFormat& format, CallSink& sink) : f_(format), sink_(sink) {}
   // Starts a call; returns false if there is no such tool.
-  bool begin_call(std::string_view name, std::string_view id) {
+  bool begin_call(std::string_view name, std::string_view id = {}) {
     tool_ = sink_.tool(name);
     if (tool_ == nullptr) return false;
     in_call_ = true;
+    arguments_ = 0;
     sink_.begin(name, id);
     return true;
   }
   void end_call() {
     in_call_ = false;
+    ++calls_;
     sink_.end();
   }
   virtual void close_arguments() = 0;
 
+  // Consumes one byte of one of `words`, after white space; empty words never match. Returns kDone
+  // if one is complete: word_ is its index.
+  Take word(char c, std::initializer_list<std::string_view> words);
+  bool inside_word() const { return !word_text_.empty(); }
+  // Appends a byte to the name of the tool; false if no name has this byte, or it is too long.
+  bool name_byte(char c);
+  // Pass on the key before a value, and the end of the arguments, if values come one by one.
+  void write_key();
+  void write_end() { sink_.arguments(arguments_ == 0 ? "{}" : "}"); }
+  // Returns the kinds that the schema allows for the value of key_; 0: it does not say.
+  JsonKinds kinds_of_key() const;
+
+  const ToolFormat& f_;
   CallSink& sink_;
   const Tool* tool_ = nullptr;
+  std::string name_, key_;
+  size_t word_ = 0, calls_ = 0;
 
  private:
+  std::string word_text_;
+  size_t arguments_ = 0;
   bool in_call_ = false;
 };
 
@@ -71,69 +91,28 @@ class CallParser {
 // formats do not need.
 std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink, bool marked);
 
-inline JsonKinds kinds_of_json(std::string_view json) {
-  switch (json.front()) {
-    case '"':
-      return kStringKind;
-    case '{':
-      return kObjectKind;
-    case '[':
-      return kArrayKind;
-    case 'n':
-      return kNullKind;
-    case 't':
-    case 'f':
-      return kBoolKind;
-    default:
-      return kNumberKind;
-  }
-}
-
 inline constexpr size_t kMostNameBytes = 64;
 inline bool is_name_byte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
          c == '.' || c == '-';
 }
 
-// Matches one of several words at a place, after white space.
-class WordMatcher {
- public:
-  enum class Take : uint8_t { kMore, kFound, kBroken };
-  // Consumes one byte of one of `words`; empty words never match. After kFound, word() is the
-  // index.
-  template <class Words>
-  Take put(char c, const Words& words) {
-    if (text_.empty() && is_json_space(c)) return Take::kMore;
-    text_ += c;
-    bool prefix = false;
-    size_t i = 0;
-    for (const std::string_view w : words) {
-      if (!w.empty() && w == text_) {
-        word_ = i;
-        text_.clear();
-        return Take::kFound;
-      }
-      prefix = prefix || w.starts_with(text_);
-      ++i;
-    }
-    if (!prefix) text_.pop_back();
-    return prefix ? Take::kMore : Take::kBroken;
-  }
-  size_t word() const { return word_; }
-  bool inside() const { return !text_.empty(); }  // true: a word has begun and is not complete
-
- private:
-  std::string text_;
-  size_t word_ = 0;
-};
-
-// Make the parser of each layout.
+// Make the parsers of calls as JSON objects, of calls that begin with their name, and of Python's
+// calls.
 std::unique_ptr<CallParser> make_object_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_named_parser(const ToolFormat& format, CallSink& sink);
-std::unique_ptr<CallParser> make_tagged_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_pythonic_parser(const ToolFormat& format, CallSink& sink,
                                                  bool marked);
-std::unique_ptr<CallParser> make_gemma_parser(const ToolFormat& format, CallSink& sink);
-std::unique_ptr<CallParser> make_element_parser(const ToolFormat& format, CallSink& sink);
+
+// Returns a value that stands in an answer as text, as JSON: what the schema's kinds allow, else a
+// string. `containers`: an empty text may be an empty object or list.
+std::string typed_value(std::string_view text, JsonKinds kinds, bool containers = false);
+// Returns the value of an element, which may hold elements itself; `mark` is the text before tags.
+std::string element_value(std::string_view text, std::string_view mark, const Json& schema);
+// Returns the schema of a member of an object or list, or null.
+Json schema_below(const Json& schema, std::string_view key);
+// Returns the position after the closing tag of the element that the text is the inside of,
+// skipping nested elements of the same name; npos without a closing tag.
+size_t end_of_element(std::string_view text, std::string_view mark, std::string_view name);
 
 }  // namespace moebius

@@ -11,7 +11,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostDepth = 64, kMostScalar = 400;
+constexpr size_t kMostDepth = 64, kMostScalar = 400, kMostBareKey = 256;
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool hex_digit(char c) { return digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'f'); }
@@ -57,6 +57,12 @@ void append_json_text(std::string& out, std::string_view text) {
   }
 }
 
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  append_json_text(out, text);
+  return out + '"';
+}
+
 std::optional<std::string> scalar_to_json(std::string_view s) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"true", "true"}, {"false", "false"}, {"null", "null"},
@@ -77,14 +83,18 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
       return hex_byte(c, out);
     case State::kScalar:
       return scalar_byte(c, out);
+    case State::kBareKey:
+    case State::kBareScalar:
+    case State::kMark:
+    case State::kMarkedString:
+      return bare_byte(c, out);
     case State::kDone:
       return Take::kWholeBefore;
     default:
       break;
   }
   if (is_json_space(c)) {
-    if (state_ == State::kStart) return Take::kMore;
-    held_ += c;
+    if (state_ != State::kStart && !bare()) held_ += c;
     return Take::kMore;
   }
   switch (state_) {
@@ -100,6 +110,11 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
       if (c == '}') break;
       [[fallthrough]];
     case State::kKey:
+      if (bare()) {
+        scalar_.clear();
+        state_ = State::kBareKey;
+        return put(c, out);
+      }
       if (c != '"') return Take::kBroken;
       held_ += c;
       key_ = true;
@@ -113,7 +128,7 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
     case State::kAfter:
       if (c == ',') {
         held_ += c;
-        state_ = stack_.back() == '{' ? State::kKey : State::kValue;
+        state_ = stack_.back() != '{' ? State::kValue : bare() ? State::kFirstKey : State::kKey;
         return Take::kMore;
       }
       if (c != (stack_.back() == '{' ? '}' : ']')) return Take::kBroken;
@@ -121,14 +136,20 @@ JsonStream::Take JsonStream::put(char c, std::string& out) {
     default:
       return Take::kBroken;
   }
-  // The byte is a closing bracket.
-  out += held_ + c;
-  held_.clear();
+  // The byte is a closing bracket; Gemma's objects may have a comma before it.
+  if (bare()) held_.clear();
+  pass_held({&c, 1}, out);
   stack_.pop_back();
-  return ended(out, Take::kWhole);
+  return ended(Take::kWhole);
 }
 
-JsonStream::Take JsonStream::ended(std::string&, Take at_root) {
+void JsonStream::pass_held(std::string_view text, std::string& out) {
+  out += held_;
+  out += text;
+  held_.clear();
+}
+
+JsonStream::Take JsonStream::ended(Take at_root) {
   if (stack_.empty()) {
     state_ = State::kDone;
     return at_root;
@@ -142,6 +163,11 @@ JsonStream::Take JsonStream::value(char c, std::string& out) {
     if (stack_.size() == kMostDepth) return Take::kBroken;
     stack_ += c;
     state_ = c == '{' ? State::kFirstKey : State::kFirstValue;
+  } else if (bare()) {
+    if (c == ',' || c == ']' || c == '}') return Take::kBroken;
+    scalar_.clear();
+    state_ = c == mark_[0] ? State::kMark : State::kBareScalar;
+    return put(c, out);
   } else if (c == '"') {
     key_ = false;
     state_ = State::kString;
@@ -152,8 +178,48 @@ JsonStream::Take JsonStream::value(char c, std::string& out) {
   } else {
     return Take::kBroken;
   }
-  out += held_ + c;
-  held_.clear();
+  pass_held({&c, 1}, out);
+  return Take::kMore;
+}
+
+// Reads keys, strings and scalars as Gemma writes them.
+JsonStream::Take JsonStream::bare_byte(char c, std::string& out) {
+  if (state_ == State::kMark) {
+    scalar_ += c;
+    if (!mark_.starts_with(scalar_)) return Take::kBroken;
+    if (scalar_ != mark_) return Take::kMore;
+    scalar_.clear();
+    pass_held("\"", out);
+    state_ = State::kMarkedString;
+    return Take::kMore;
+  }
+  if (state_ == State::kMarkedString) {
+    scalar_ += c;
+    const MarkerAt at = marker_at_end(scalar_, std::span(&mark_, 1));
+    const size_t shown = scalar_.size() - at.bytes;
+    append_json_text(out, std::string_view(scalar_).substr(0, shown));
+    scalar_.erase(0, shown);
+    if (at.marker == kNoMarker) return Take::kMore;
+    out += '"';
+    return ended(Take::kWhole);
+  }
+  const bool key = state_ == State::kBareKey;
+  if (key ? c != ':' : c != ',' && c != ']' && c != '}') {
+    if (key && scalar_.size() == kMostBareKey) return Take::kBroken;
+    scalar_ += c;
+    return Take::kMore;
+  }
+  std::string_view text = without_spaces(scalar_);
+  if (!key) {
+    pass_held(scalar_to_json(text).value_or(json_string(text)), out);
+    ended(Take::kMore);
+    return put(c, out);
+  }
+  if (text.size() >= 2 * mark_.size() && text.starts_with(mark_) && text.ends_with(mark_))
+    text = text.substr(mark_.size(), text.size() - 2 * mark_.size());
+  if (text.empty()) return Take::kBroken;
+  held_ += json_string(text) + ':';
+  state_ = State::kValue;
   return Take::kMore;
 }
 
@@ -167,9 +233,8 @@ JsonStream::Take JsonStream::scalar_byte(char c, std::string& out) {
   }
   const auto json = scalar_to_json(scalar_);
   if (!json) return Take::kBroken;
-  out += held_ + *json;
-  held_.clear();
-  const Take root = ended(out, Take::kWholeBefore);
+  pass_held(*json, out);
+  const Take root = ended(Take::kWholeBefore);
   return root == Take::kMore ? put(c, out) : root;
 }
 
@@ -204,7 +269,7 @@ JsonStream::Take JsonStream::string_byte(char c, std::string& out) {
     state_ = State::kColon;
     return Take::kMore;
   }
-  return ended(out, Take::kWhole);
+  return ended(Take::kWhole);
 }
 
 JsonStream::Take JsonStream::escape_byte(char c, std::string& out) {
@@ -254,6 +319,7 @@ void JsonStream::close(std::string& out) {
     flush_surrogate(out);
     out += '"';
   }
+  if (state_ == State::kMarkedString) out += json_string(scalar_).substr(1);
   if (state_ == State::kStart && root_ == Root::kObject) out += "{}";
   held_.clear();
   for (; !stack_.empty(); stack_.pop_back()) out += stack_.back() == '{' ? '}' : ']';

@@ -4,8 +4,10 @@
 // errors of models are corrected: control characters in strings, unknown escapes, halves of
 // surrogate pairs, Python's words.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,12 +22,13 @@ class JsonStream {
     kWholeBefore,  // the value ended before this byte, which was not consumed
     kBroken,       // this byte does not fit, and was not consumed
   };
-  explicit JsonStream(Root root) : root_(root) {}
+  // `mark`, if it is not empty: the value is written as Gemma does, with bare keys, strings between
+  // these marks that have no escapes, and words that are strings without marks.
+  explicit JsonStream(Root root, std::string_view mark = {}) : root_(root), mark_(mark) {}
   // Consumes one byte and appends to `out` what can be passed on.
   Take put(char c, std::string& out);
   // Appends what completes the passed bytes to a JSON value.
   void close(std::string& out);
-  bool started() const { return state_ != State::kStart; }
 
  private:
   enum class State : uint8_t {
@@ -40,30 +43,67 @@ class JsonStream {
     kEscape,
     kHex,
     kScalar,
+    kBareKey,
+    kBareScalar,
+    kMark,  // within the mark that begins a string
+    kMarkedString,
     kDone,
   };
+  bool bare() const { return !mark_.empty(); }
   Take value(char c, std::string& out);
   Take string_byte(char c, std::string& out);
   Take escape_byte(char c, std::string& out);
   Take hex_byte(char c, std::string& out);
   Take scalar_byte(char c, std::string& out);
-  Take ended(std::string& out, Take at_root);
+  Take bare_byte(char c, std::string& out);
+  Take ended(Take at_root);
+  void pass_held(std::string_view text, std::string& out);
   void string_text(std::string_view text, std::string& out);
   void flush_surrogate(std::string& out);
 
   const Root root_;
+  const std::string_view mark_;
   State state_ = State::kStart;
-  std::string stack_;  // the '{' and '[' that are open
-  std::string held_;   // bytes that were not passed on yet
-  std::string scalar_, escape_, surrogate_;
+  std::string stack_;   // the '{' and '[' that are open
+  std::string held_;    // bytes that were not passed on yet
+  std::string scalar_;  // bytes of a scalar, or of a bare key or marked string
+  std::string escape_, surrogate_;
   bool key_ = false;  // the current string is a key
 };
+
+inline constexpr size_t kNoMarker = SIZE_MAX;
+struct MarkerAt {
+  size_t marker = kNoMarker;  // marker that the text ends with
+  // Length of that marker; without one, length of the end that may begin a marker.
+  size_t bytes = 0;
+};
+// Finds a marker at the end of a text that has no complete marker before its last byte.
+inline MarkerAt marker_at_end(std::string_view text, std::span<const std::string_view> markers) {
+  MarkerAt at;
+  for (size_t i = 0; i < markers.size(); ++i) {
+    const std::string_view m = markers[i];
+    if (m.empty()) continue;
+    if (text.ends_with(m)) return {i, m.size()};
+    for (size_t n = std::min(text.size(), m.size() - 1); n > at.bytes; --n)
+      if (text.substr(text.size() - n) == m.substr(0, n)) at.bytes = n;
+  }
+  return at;
+}
 
 inline constexpr std::string_view kJsonSpaces = " \t\r\n";
 inline bool is_json_space(char c) { return kJsonSpaces.find(c) != std::string_view::npos; }
 
+// Returns the text without white space at its ends.
+inline std::string_view without_spaces(std::string_view text) {
+  while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_json_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
 // Appends text as it is written within the quotes of a JSON string.
 void append_json_text(std::string& out, std::string_view text);
+// Returns the text as a JSON string, with its quotes.
+std::string json_string(std::string_view text);
 
 // Converts the contents of a Python string, byte by byte, to the contents of a JSON string. Escapes
 // are Python's (\N{...} is left as written); unknown escapes keep their backslash, except JSON's \/

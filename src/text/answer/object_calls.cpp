@@ -22,7 +22,7 @@ std::optional<std::string> unquoted(const std::string& json) {
 class ObjectParser final : public CallParser {
  public:
   ObjectParser(const ToolFormat& format, CallSink& sink)
-      : CallParser(sink), f_(format), state_(format.list ? State::kListBegin : State::kBegin) {}
+      : CallParser(format, sink), state_(format.is_list() ? State::kListBegin : State::kBegin) {}
 
   Take put(char c) override {
     switch (state_) {
@@ -43,7 +43,7 @@ class ObjectParser final : public CallParser {
         return Take::kMore;
       case State::kBegin:
         if (c != '{') return Take::kBroken;
-        name_.reset();
+        named_ = false;
         waiting_.clear();
         given_ = false;
         state_ = State::kFirstKey;
@@ -66,7 +66,7 @@ class ObjectParser final : public CallParser {
     }
   }
 
-  bool finish() override { return state_ == State::kEnd && calls_ > 0 && !words_.inside(); }
+  bool finish() const override { return state_ == State::kEnd && calls_ > 0 && !inside_word(); }
 
  private:
   enum class State : uint8_t {
@@ -130,8 +130,8 @@ class ObjectParser final : public CallParser {
 
   bool name_read() {
     const auto name = unquoted(text_);
-    if (!name || name_ || !begin_call(*name, "")) return false;
-    name_ = *name;
+    if (!name || named_ || !begin_call(*name)) return false;
+    named_ = true;
     sink_.arguments(std::exchange(waiting_, {}));
     return true;
   }
@@ -157,7 +157,6 @@ class ObjectParser final : public CallParser {
     }
     if (c != '}' || !in_call()) return Take::kBroken;
     if (!given_) sink_.arguments("{}");
-    ++calls_;
     end_call();
     state_ = State::kEnd;
     return Take::kMore;
@@ -165,7 +164,7 @@ class ObjectParser final : public CallParser {
 
   // After an object, the section ends or another object follows.
   Take end_byte(char c) {
-    if (f_.list && !list_ended_) {
+    if (f_.is_list() && !list_ended_) {
       if (is_json_space(c)) return Take::kMore;
       if (c == ']') {
         list_ended_ = true;
@@ -181,14 +180,11 @@ class ObjectParser final : public CallParser {
       state_ = State::kBegin;
       return Take::kMore;
     }
-    if (c == '{' && !f_.list && !words_.inside()) {
+    if (c == '{' && !f_.is_list() && !inside_word()) {
       state_ = State::kBegin;
       return put(c);
     }
-    const std::string_view words[] = {f_.section_end};
-    const auto take = words_.put(c, words);
-    if (take == WordMatcher::Take::kBroken) return Take::kBroken;
-    return take == WordMatcher::Take::kFound ? Take::kDone : Take::kMore;
+    return word(c, {f_.section_end});
   }
 
   void close_arguments() override {
@@ -200,16 +196,13 @@ class ObjectParser final : public CallParser {
     sink_.arguments(out);
   }
 
-  const ToolFormat& f_;
   State state_;
-  WordMatcher words_;
   std::optional<JsonStream> json_;
-  std::string text_, key_;
+  std::string text_;
   std::string waiting_;  // arguments that came before the name
-  std::optional<std::string> name_;
-  bool given_ = false;  // arguments were seen
+  bool named_ = false;   // the name was seen
+  bool given_ = false;   // arguments were seen
   bool list_ended_ = false;
-  size_t calls_ = 0;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ constexpr size_t kMostArgumentName = 256, kMostBrackets = 32;
 class PythonicParser final : public CallParser {
  public:
   PythonicParser(const ToolFormat& format, CallSink& sink, bool marked)
-      : CallParser(sink), f_(format), marked_(marked) {}
+      : CallParser(format, sink), marked_(marked) {}
 
   Take put(char c) override {
     switch (state_) {
@@ -33,7 +33,8 @@ class PythonicParser final : public CallParser {
         state_ = State::kName;
         return Take::kMore;
       case State::kName:
-        return name_byte(c);
+        if (c == '(') return call_begins();
+        return name_byte(c) ? Take::kMore : Take::kBroken;
       case State::kFirstKey:
         if (c == ')') return call_done();
         [[fallthrough]];
@@ -61,7 +62,7 @@ class PythonicParser final : public CallParser {
     }
   }
 
-  bool finish() override { return state_ == State::kEnd && !words_.inside(); }
+  bool finish() const override { return state_ == State::kEnd && !inside_word(); }
 
  private:
   enum class State : uint8_t {
@@ -77,16 +78,10 @@ class PythonicParser final : public CallParser {
     kEnd,
   };
 
-  Take name_byte(char c) {
-    if (c == '(') {
-      if (!begin_call(name_, "")) return Take::kBroken;
-      arguments_ = 0;
-      key_.clear();
-      state_ = State::kFirstKey;
-      return Take::kMore;
-    }
-    if (!is_name_byte(c) || name_.size() == kMostNameBytes) return Take::kBroken;
-    name_ += c;
+  Take call_begins() {
+    if (!begin_call(name_)) return Take::kBroken;
+    key_.clear();
+    state_ = State::kFirstKey;
     return Take::kMore;
   }
 
@@ -99,17 +94,6 @@ class PythonicParser final : public CallParser {
     key_ += c;
     state_ = State::kKey;
     return Take::kMore;
-  }
-
-  void write_key() {
-    std::string out = arguments_++ == 0 ? "{\"" : ",\"";
-    append_json_text(out, key_);
-    sink_.arguments(out + "\":");
-  }
-
-  JsonKinds kinds_of_key() const {
-    const auto at = tool_->parameters.find(key_);
-    return at != tool_->parameters.end() ? at->second : 0;
   }
 
   Take value_begin(char c) {
@@ -171,9 +155,7 @@ class PythonicParser final : public CallParser {
       std::string json = python_to_json(value_).value_or("");
       if (json.empty() || kinds == kStringKind) {
         if (value_.empty() || (kinds != 0 && (kinds & kStringKind) == 0)) return Take::kBroken;
-        json = "\"";
-        append_json_text(json, value_);
-        json += '"';
+        json = json_string(value_);
       }
       write_key();
       sink_.arguments(json);
@@ -192,39 +174,31 @@ class PythonicParser final : public CallParser {
   }
 
   Take call_done() {
-    sink_.arguments(arguments_ == 0 ? "{}" : "}");
+    write_end();
     end_call();
     state_ = State::kAfterCall;
     return Take::kMore;
   }
 
   Take end_byte(char c) {
-    const std::string_view words[] = {f_.section_end};
-    const bool inside = words_.inside();
-    const auto take = words_.put(c, words);
-    if (take == WordMatcher::Take::kBroken) return inside ? Take::kBroken : Take::kDoneBefore;
-    return take == WordMatcher::Take::kFound ? Take::kDone : Take::kMore;
+    const bool inside = inside_word();
+    const Take take = word(c, {f_.section_end});
+    return take == Take::kBroken && !inside ? Take::kDoneBefore : take;
   }
 
   void close_arguments() override {
-    std::string out;
-    if (state_ == State::kString) {
-      if (kept_) out = quoted_;
-      out += '"';
-    }
-    sink_.arguments(out + (arguments_ == 0 ? "{}" : "}"));
+    if (state_ == State::kString) sink_.arguments((kept_ ? quoted_ : "") + '"');
+    write_end();
   }
 
-  const ToolFormat& f_;
   const bool marked_;
   State state_ = State::kBegin;
-  WordMatcher words_;
-  std::string name_, key_, value_;
+  std::string value_;
   std::string quoted_;  // text of a string that may stand for another value
   PythonString string_;
   char inner_quote_ = 0;
   bool escaped_ = false, kept_ = false;
-  size_t brackets_ = 0, arguments_ = 0;
+  size_t brackets_ = 0;
 };
 
 }  // namespace
@@ -232,27 +206,6 @@ class PythonicParser final : public CallParser {
 std::unique_ptr<CallParser> make_pythonic_parser(const ToolFormat& format, CallSink& sink,
                                                  bool marked) {
   return std::make_unique<PythonicParser>(format, sink, marked);
-}
-
-std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink,
-                                             bool marked) {
-  switch (format.layout) {
-    case CallLayout::kObject:
-      return make_object_parser(format, sink);
-    case CallLayout::kNamed:
-      return make_named_parser(format, sink);
-    case CallLayout::kTagged:
-      return make_tagged_parser(format, sink);
-    case CallLayout::kPythonic:
-      return make_pythonic_parser(format, sink, marked);
-    case CallLayout::kGemma:
-      return make_gemma_parser(format, sink);
-    case CallLayout::kElements:
-      return make_element_parser(format, sink);
-    case CallLayout::kChannels:
-      break;  // the reader of channels handles it
-  }
-  return nullptr;
 }
 
 }  // namespace moebius

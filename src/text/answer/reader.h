@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers that the two readers of answers share: finding markers in a stream of text, and writing
-// events.
+// Defines what the two readers of answers share: the writer of events, and the interface.
 #pragma once
-#include <span>
-
 #include "text/answer/call_parser.h"
 #include "text/answer/events.h"
 
@@ -51,25 +48,6 @@ class AnswerWriter final : public CallSink {
   AnswerEvents* out_ = nullptr;
   size_t calls_ = 0, whole_ = 0;
 };
-
-inline constexpr size_t kNoMarker = SIZE_MAX;
-struct MarkerAt {
-  size_t marker = kNoMarker;  // marker that the text ends with
-  // Length of that marker; without one, length of the end that may begin a marker.
-  size_t bytes = 0;
-};
-// Finds a marker at the end of a text that has no complete marker before its last byte.
-inline MarkerAt marker_at_end(std::string_view text, std::span<const std::string_view> markers) {
-  MarkerAt at;
-  for (size_t i = 0; i < markers.size(); ++i) {
-    const std::string_view m = markers[i];
-    if (m.empty()) continue;
-    if (text.ends_with(m)) return {i, m.size()};
-    for (size_t n = std::min(text.size(), m.size() - 1); n > at.bytes; --n)
-      if (text.substr(text.size() - n) == m.substr(0, n)) at.bytes = n;
-  }
-  return at;
-}
 
 class AnswerReader {
  public:

@@ -70,12 +70,9 @@ class MarkedReader final : public AnswerReader {
     const std::array<std::string_view, 2> markers = {rules_.reasoning->end, section_};
     const MarkerAt at = marker_at_end(pending_, markers);
     const size_t shown = pending_.size() - at.bytes;
-    if (at.marker == 1) {
-      writer_.reasoning(std::string_view(pending_).substr(0, shown));
-      return begin_section(pending_.substr(shown), true);
-    }
     writer_.reasoning(std::string_view(pending_).substr(0, shown));
     pending_.erase(0, shown);
+    if (at.marker == 1) return begin_section(pending_, true);
     if (at.marker == kNoMarker) return;
     pending_.clear();
     writer_.reasoning_end();
@@ -85,10 +82,7 @@ class MarkedReader final : public AnswerReader {
   // Returns whether the answer begins with a call in a format that needs no marker.
   bool unmarked(std::string_view text) const {
     if (section_.empty() || !fresh_) return false;
-    const CallLayout layout = rules_.format->layout;
-    const char first = layout == CallLayout::kPythonic        ? '['
-                       : rules_.format->name == "llama3_json" ? '{'
-                                                              : '\0';
+    const char first = rules_.format->unmarked;
     return first != '\0' && text.back() == first && blank(text.substr(0, text.size() - 1));
   }
 
@@ -244,11 +238,9 @@ class MarkedReader final : public AnswerReader {
 
 AnswerSplitter::AnswerSplitter(std::shared_ptr<const AnswerRules> rules)
     : rules_(std::move(rules)), writer_(std::make_unique<AnswerWriter>(*rules_)) {
-  const bool channels =
-      (rules_->reasoning != nullptr && rules_->reasoning->name == "harmony") ||
-      (rules_->format != nullptr && rules_->format->layout == CallLayout::kChannels);
-  reader_ = channels ? make_channel_reader(*rules_, *writer_)
-                     : std::make_unique<MarkedReader>(*rules_, *writer_);
+  reader_ = has_channels(rules_->format, rules_->reasoning)
+                ? make_channel_reader(*rules_, *writer_)
+                : std::make_unique<MarkedReader>(*rules_, *writer_);
 }
 AnswerSplitter::~AnswerSplitter() = default;
 AnswerSplitter::AnswerSplitter(AnswerSplitter&&) noexcept = default;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists the formats in which model families write tool calls and reasoning: one row per format. A
 // model's format is recognised from the text of its chat template; parsers, masks, tests and
-// documents read the same rows.
+// documents read the same rows, and none of them asks for a format's name.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,28 +34,59 @@ enum class CallIds : uint8_t {
   kNine,       // ids are nine letters or digits, as the template demands
 };
 
+enum class SectionCalls : uint8_t {
+  kSeveral,
+  kOne,
+  kNone,  // an answer that must be a call is the call alone, without a section
+};
+
+// Holds all that parsers and masks know of a format. An answer's calls are written as
+//
+//   section_begin section_open CALL comma CALL ... section_close section_end
+//   CALL: call_open call_begin name_begin NAME name_end arguments_open ARGUMENTS arguments_close
+//         call_end call_close
+//   ARGUMENTS of kTagged: argument_open key_begin KEY key_end TYPE type_end key_close value_begin
+//         line_feed VALUE line_feed value_end argument_close
+//
+// Fields named begin and end are markers, which parsers look for. Fields named open, close and
+// comma are what templates print around them: masks demand it, parsers accept any white space.
 struct ToolFormat {
   std::string_view name;
   std::string_view families;
   CallLayout layout;
-  // Markers around calls. A section holds one call or several; if call_begin is empty, the call
-  // follows the section's marker directly.
-  std::string_view section_begin, section_end;
-  std::string_view call_begin, call_end;
-  // kObject: key of the arguments; kNamed: text after the name; kElements: text before each tag.
-  std::string_view separator = {};
-  bool list = false;  // kObject: the calls of a section form a JSON list
-  // kTagged: one argument is key_begin KEY key_end value_begin VALUE value_end.
-  std::string_view key_begin = {}, key_end = {}, value_begin = {}, value_end = {};
-  std::string_view line_feed = {};  // kTagged: text at each end of a value
-  // kTagged: text after the name; empty: white space or the next tag
-  std::string_view name_end = {};
-  // kTagged: tag_end: end of the tag that contains the name, after other attributes. type_end:
-  // key_end is followed by the value's type, then type_end.
+  SectionCalls calls = SectionCalls::kSeveral;
+  // Markers of a section. If call_begin is empty, the call follows the section's marker directly. A
+  // section_open of "[" begins a list, which parsers demand.
+  std::string_view section_begin, section_end = {}, section_open = {}, section_close = {};
+  // Text between calls; if a section holds one call, between sections.
+  std::string_view comma = {};
+  std::string_view call_begin = {}, call_end = {}, call_open = {}, call_close = {};
+  // Texts around the name. An empty name_end of kTagged: white space or the next tag ends it.
+  std::string_view name_begin = {}, name_end = {};
+  // Texts around the number that masks demand after the name, instead of name_end.
+  std::string_view number_begin = {}, number_end = {};
+  // Alternatives that end a name in masks of free text, if they are not name_end.
+  std::array<std::string_view, 3> name_ends = {};
+  std::string_view arguments_open = {}, arguments_close = {};
+  std::string_view key_begin = {}, key_end = {}, key_close = {}, value_begin = {}, value_end = {};
+  std::string_view argument_open = {}, argument_close = {}, line_feed = {};
+  // kTagged. tag_end: end of the tag that contains the name, after other attributes. type_end:
+  // key_end is followed by the value's type, then type_end. type_words: the type is a word of JSON
+  // schemas; else it says whether the value is a string.
   std::string_view tag_end = {}, type_end = {};
-  bool lines = true;  // kTagged: line feeds stand between the tags
+  bool type_words = false;
+  // kGemma: text at both ends of a string. kElements: text before each tag.
+  std::string_view mark = {};
+  // First byte of an answer that is a call without the section's marker; '\0': none.
+  char unmarked = '\0';
+  // Marker after which a name follows in masks of free text, if it is neither call_begin nor,
+  // without one, section_begin; and what else may follow a special token at that marker's begin.
+  std::string_view trigger = {};
+  std::array<std::string_view, 4> other_markers = {};
   CallIds ids = CallIds::kOwn;
   std::string_view stop_tokens = {};  // tokens that end an answer, separated by spaces
+
+  bool is_list() const { return section_open == "["; }
 };
 
 std::span<const ToolFormat> tool_formats();
@@ -69,11 +101,14 @@ struct ReasoningFormat {
   std::string_view cut;
   // Texts around the content, and after a message, that are part of neither.
   std::string_view content_begin = {}, content_end = {}, message_end = {};
+  bool channels = false;  // true: reasoning is a message of GPT-OSS's channels
 };
 
 std::span<const ReasoningFormat> reasoning_formats();
 const ReasoningFormat* find_reasoning_format(std::string_view name);
 const ReasoningFormat* recognise_reasoning(std::string_view template_text);
+// Returns true if answers are messages in GPT-OSS's channels. Either format may be null.
+bool has_channels(const ToolFormat* format, const ReasoningFormat* reasoning);
 // Returns which of the formats (either may be null) has texts around the content, or null.
 const ReasoningFormat* framed_by(const ToolFormat* format, const ReasoningFormat* reasoning);
 
