@@ -27,6 +27,7 @@
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups
 // a factor per group and pair as [s0,s0,s1,s1].
 #pragma once
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -43,6 +44,15 @@ constexpr size_t kKr = 16;      // inputs per packed step
 constexpr int kRaise = 117;     // e4m3 weights: rows are multiplied by 2^kRaise
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 o0 k3 o1 o2"),
+                                     .bytes = arm_layout::Order("k1 k2 o0 k3 k0 o1 o2"),
+                                     .halves = arm_layout::Order("b0 k1 k2 o0 o1 o2 k3 k0"),
+                                     .integers = arm_layout::Signed::kNone,
+                                     .scales_first = false,
+                                     .scales_in_pairs = false,
+                                     .repeats_end = false,
+                                     .repeats_f32_end = false};
 
 enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
 
@@ -83,6 +93,11 @@ struct Shape {
   bool dense;       // true: weights have no scales
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
+  arm_layout::PanelSizes sizes() const {
+    return {
+        groups, group_k,       weight_k, scale_bytes, zero_bytes,
+        0,      group_bytes(), stride(), bf16,        form == Form::kInt4 || form == Form::kFp4};
+  }
   bool grouped() const { return groups > 1; }
 };
 
@@ -130,17 +145,13 @@ inline Shape shape_of(const Problem& p) {
   return s;
 }
 
-// Returns the offset of a code. Order within a step: for 16-bit weights the half of 8 inputs, then
-// odd inputs, then pairs; for 8-bit weights pairs of outputs, then odd inputs, the half, the
-// output.
+// Returns the offset of a code.
 inline size_t code_at(const Problem& p, size_t n, size_t k) {
   const Shape s = shape_of(p);
   const size_t group = n / kNr * s.stride() + k / s.group_k * s.group_bytes();
   k %= s.group_k;
-  const size_t step = group + k / kKr * s.step_bytes;
-  if (s.form == Form::kBf16)
-    return step + k % kKr / 8 * 64 + k % 2 * 128 + n % kNr * 8 + k % 8 / 2 * 2;
-  return step + n % kNr / 2 * 32 + k % 2 * 16 + k % kKr / 8 * 8 + n % 2 * 4 + k % 8 / 2;
+  const arm_layout::Order& order = s.form == Form::kBf16 ? kLayout.halves : kLayout.bytes;
+  return group + k / kKr * s.step_bytes + order.address(n % kNr, k % kKr);
 }
 
 inline const char* supports(const Problem& p) {

@@ -1,80 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packs weights (layouts: arm_bf16.h). Internal linkage.
-// arm_bf16_straight.h packs codes and scales in the usual arrangement; this file packs all others
-// and decides which is which.
+// The float family on Arm: packs weights (layouts: arm_bf16.h), which arm_panel_pack.h does but for
+// the scales and flags of e4m3. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
 
-#include <optional>
-#include <type_traits>
-
 #include "base/numeric.h"
 #include "kernels/arm/arm_bf16.h"
-#include "kernels/arm/arm_bf16_straight.h"
-#include "kernels/arm/arm_permuted.h"
+#include "kernels/arm/arm_panel_pack.h"
 
 namespace moebius {
 namespace {
 namespace bf16_family {
 
-inline uint8_t without_nan(uint8_t c) {
-  return (c & 0x7f) == 0x7f ? 0 : c;
-}  // the scale is NaN instead
+using namespace arm_packing;
 
-// Interleaves 8 bytes of two outputs in groups of four.
-inline uint8x16_t by_fours(uint8x8_t o0, uint8x8_t o1) {
-  const uint32x2_t a = vreinterpret_u32_u8(o0), b = vreinterpret_u32_u8(o1);
-  return vreinterpretq_u8_u32(vcombine_u32(vzip1_u32(a, b), vzip2_u32(a, b)));
-}
-
-// Reads 16 codes of one output as they are packed: 8 bytes of nibbles, or 16 bytes, inputs in
-// natural order.
-inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t k1,
-                     uint8_t* out) {
-  const size_t end = k + kKr < k1 ? k + kKr : k1;
-  const bool nibbles = s.form == Form::kInt4 || s.form == Form::kFp4;
-  __builtin_memset(out, s.form == Form::kInt4 ? 0x88 : 0, kKr);
-  if (r >= a.w->N || k >= end) return;
-  if (nibbles) {
-    unpack_nibbles(*a.w, r, k, end, a.columns, out);
-  } else if (s.form == Form::kInt8) {
-    unpack_int8(*a.w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
-  } else {
-    const uint8_t* row = a.w->codes + r * a.w->row_bytes;
-    for (size_t i = k; i < end; ++i)
-      out[i - k] = without_nan(row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i]);
+// Records what e4m3 codes of a group contain: the largest of 2 * code, which is 254 for NaN, and of
+// -2 * code, which is above 240 for subnormals only (both without the sign). Uses operations
+// without constants and two registers that were just written, because this core reads only four
+// others per cycle.
+struct Seen {
+  uint8x16_t most = vdupq_n_u8(0), least = vdupq_n_u8(0);
+  [[gnu::always_inline]] void add(uint8x16_t codes) {
+    const uint8x16_t twice = vaddq_u8(codes, codes);
+    most = vmaxq_u8(most, twice);
+    least = vmaxq_u8(least, vreinterpretq_u8_s8(vnegq_s8(vreinterpretq_s8_u8(twice))));
   }
-}
+  bool nan() const { return vmaxvq_u8(most) == 254; }
+  // Returns a lower bound of the number of subnormal codes; 0 only if there are none.
+  size_t subnormals() const { return vaddvq_u8(vshrq_n_u8(vcgtq_u8(least, vdupq_n_u8(240)), 7)); }
+};
 
-// Packs the codes of a panel for inputs [k, end) of a group; those past K are zero.
-inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, size_t end,
-                       uint8_t* out) {
-  const QuantMatrix& w = *a.w;
-  const size_t k1 = end < w.K ? end : w.K;
-  for (; k < end; k += kKr, out += s.step_bytes)
-    for (size_t j = 0; j < 4; ++j) {
-      if (s.form == Form::kBf16) {
-        uint16_t c[2][kKr] = {};
-        for (size_t r = 0; r < 2; ++r)
-          if (n + 2 * j + r < w.N && k < k1)
-            unpack_bf16(w, n + 2 * j + r, k, k + kKr < k1 ? k + kKr : k1, a.columns, c[r]);
-        for (size_t q = 0; q < 4; ++q) {
-          uint16_t operand[8];
-          for (size_t i = 0; i < 8; ++i) operand[i] = c[i / 4][8 * (q % 2) + 2 * (i % 4) + q / 2];
-          __builtin_memcpy(out + 64 * q + 16 * j, operand, 16);
-        }
-        continue;
-      }
-      uint8_t c[2][kKr];
-      for (size_t r = 0; r < 2; ++r) codes_of(a, s, n + 2 * j + r, k, k1, c[r]);
-      if (s.form == Form::kInt4 || s.form == Form::kFp4) {
-        vst1q_u8(out + 16 * j, by_fours(vld1_u8(c[0]), vld1_u8(c[1])));
-      } else {
-        put_bytes(out + 32 * j, vld1q_u8(c[0]), vld1q_u8(c[1]));
-      }
-    }
-}
+// Flags in two registers, because a load would wait for the stores of its parts.
+struct FlagBits {
+  uint64_t low = 0, high = 0;
+  size_t count() const { return low >> 8 & 0xff; }
+  void put(size_t k, size_t output, uint8_t code) {
+    const size_t at = 1 + count();
+    (at < 4 ? low : high) |= uint64_t{Flags::entry(k, output, code)} << (16 * (at % 4));
+    low += 1 << 8;
+  }
+};
+constexpr FlagBits kNoneListed{1, 0};
 
 // Returns a nibble with its lowest bit set for each of 16 e4m3 codes that is subnormal.
 inline uint64_t subnormals_of(uint8x16_t codes) {
@@ -155,46 +122,37 @@ inline uint64_t rows_of_small(Rows r, size_t steps) {
   return subnormals == 0 ? kNoneListed : list_subnormals(a, n, k, k1);
 }
 
-inline float scale_at(const QuantMatrix& w, size_t at) {
-  uint16_t half;
-  float scale;
-  switch (w.scale_type) {
-    case ScaleType::kBf16:
-      __builtin_memcpy(&half, w.scales + 2 * at, 2);
-      return bf16_to_f32(half);
-    case ScaleType::kFp8:
-      return e4m3_to_f32(w.scales[at]);
-    case ScaleType::kE8m0:
-      return e8m0_to_f32(w.scales[at]);
-    case ScaleType::kF32:
-      __builtin_memcpy(&scale, w.scales + 4 * at, 4);
-      return scale;
-    default:
-      decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
-      return scale;
-  }
+// Packs scales and flags of an e4m3 group without NaN. The scales of a plain group are stored 8
+// times as large, which must not overflow.
+[[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, FlagBits flags,
+                                                   uint8_t* out) {
+  constexpr uint16_t kSixteen = 0x4180;
+  const bool plain =
+      flags.low != 0 && vmaxvq_u16(vandq_u16(scales, vdupq_n_u16(0x7fff))) < kSixteen;
+  if (!plain) flags = {};
+  const float32x4_t lo = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(scales), 16)),
+                    hi = vreinterpretq_f32_u32(vshll_high_n_u16(scales, 16));
+  const uint16x8_t larger = vuzp2q_u16(vreinterpretq_u16_f32(vmulq_n_f32(lo, 8)),
+                                       vreinterpretq_u16_f32(vmulq_n_f32(hi, 8)));
+  const uint16x8_t mask = vdupq_n_u16(plain ? 0xffff : 0);
+  store_in_order<2>(
+      out, {vreinterpretq_u8_u16(vbslq_u16(mask, larger, scales)),
+            vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(flags.low), vcreate_u64(flags.high)))});
 }
 
-// Packs scales, zero points and flags of a group. `subnormals`: result of Seen, if the group's e4m3
-// codes were examined and none is NaN.
-inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
-                        const ScaleRows& rows, std::optional<size_t> subnormals, uint8_t* out) {
+// Packs scales and flags of an e4m3 group one by one. examined: the group's codes are not NaN, and
+// `subnormals` is what Seen says of them.
+inline void pack_e4m3_extras(const PackArgs& a, const PanelSizes& s, size_t n, size_t g,
+                             const Scales& from, bool examined, size_t subnormals, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  if (s.scale_bytes == 0) return;
-  const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
-  const size_t column = k / s.weight_k;
-  const bool fp8 = s.form == Form::kFp8;
-  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
-  if (s.zero_bytes != 0)
-    for (size_t i = 0; i < kNr && n + i < w.N; ++i)
-      out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + column]);
-  if (s.bf16 && !fp8 && n + kNr <= w.N)
-    return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows.at, column)));
-  bool plain = fp8, nan = false, small = false;
+  const size_t k = g * s.inputs, k1 = k + s.inputs < w.K ? k + s.inputs : w.K;
+  __builtin_memset(out, 0, s.group - (s.inputs / kKr) * kNr * kKr);
+  bool plain = true, nan = false, small = false;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
-    scales[i] = scale_at(w, rows.at[i] + column);
-    const unsigned found = fp8 && !subnormals ? survey(a, n + i, k, k1) : 0;
+    scales[i] = s.bf16 ? bf16_to_f32(vreinterpretq_u16_u8(from.v[0])[i])
+                       : vreinterpretq_f32_u8(from.v[i / 4])[i % 4];
+    const unsigned found = examined ? 0 : survey(a, n + i, k, k1);
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     nan = nan || (found & 1) != 0;
     small = small || (found & 2) != 0;
@@ -203,12 +161,11 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
   }
   FlagBits flags = kNoneListed;
   if (plain && !nan && small) flags = list_subnormals(a, n, k, k1);
-  if (plain && subnormals) flags = flags_of(a, n, k, k1, *subnormals);
+  if (plain && examined) flags = flags_of(a, n, k, k1, subnormals);
   plain = plain && !nan && flags.low != 0;
-  if (s.flag_bytes != 0 && plain)
-    __builtin_memcpy(out + s.scale_bytes + s.zero_bytes, &flags, sizeof flags);
+  if (plain) __builtin_memcpy(out + s.scales, &flags, sizeof flags);
   for (size_t i = 0; i < kNr; ++i) {
-    const auto bits = __builtin_bit_cast(uint32_t, plain ? 8.0f * scales[i] : scales[i]);
+    const auto bits = f32_bits(plain ? 8.0f * scales[i] : scales[i]);
     const auto upper = static_cast<uint16_t>(bits >> 16);
     if (s.bf16) {
       __builtin_memcpy(out + 2 * i, &upper, 2);
@@ -218,127 +175,37 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
   }
 }
 
-// Packs a panel of 8 outputs, group after group.
-class PanelPacker : Panel<Shape> {
- public:
-  using Panel::Panel;
-  void pack() const {
-    if (straight_ && s_.scale_bytes != 0)
-      ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
-    size_t g = straight_ ? whole_groups(w_.K / s_.group_k) : 0;
-    for (; g < s_.groups; ++g) any_group(g);
-    __builtin_memset(group(g), 0, s_.stride() - g * s_.group_bytes());
-  }
-
- private:
-  static constexpr size_t kChunk = 128;  // groups whose scales are converted at once
-  bool stored_nibbles() const {
-    return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
-  }
-  // Calls f(codec) with the codec for these codes, or returns 0 if there is none.
-  template <class F>
-  size_t with_codec(const F& f) const {
-    if (stored_nibbles()) return f(NibbleCodec<StoredNibbles>{});
-    if (w_.code == CodeType::kFp8) return f(ByteCodec<E4m3>{});
-    if (w_.code == CodeType::kBf16) return f(Bf16Codec{});
-    if (w_.code == CodeType::kInt8 && s_.form == Form::kInt4)
-      return f(NibbleCodec<SmallIntegers>{});
-    if (w_.code == CodeType::kInt8 && s_.form == Form::kInt8) return f(ByteCodec<Integers>{});
-    if (w_.code == CodeType::kInt8Offset && s_.form == Form::kInt8)
-      return f(ByteCodec<OffsetIntegers>{});
-    return 0;
-  }
-
-  // --- groups that consist of whole steps ---
-
-  // Returns the number of groups that were packed.
-  size_t whole_groups(size_t count) const {
-    const bool one_step = stored_nibbles() && s_.group_k == kKr;
-    const bool nibbles = s_.form == Form::kInt4 || s_.form == Form::kFp4;
-    if (one_step) count = count / 2 * 2;
-    if (s_.form == Form::kBf16 || (nibbles && !one_step && s_.group_k % (2 * kKr) != 0)) return 0;
-    const bool simple = s_.bf16 && s_.zero_bytes == 0;
-    uint16x8_t scales[kChunk];
-    for (size_t g = 0; g < count; g += kChunk) {
-      const size_t g1 = g + kChunk < count ? g + kChunk : count;
-      if (simple) make_scales<1>(w_, rows_, s_, g, g1, g + kChunk, scales);
-      if (one_step) {
-        one_step_groups(g, g1, simple ? scales : nullptr);
-      } else if (with_codec([&](auto codec) {
-                   groups<decltype(codec)>(g, g1, simple ? scales : nullptr);
-                   return size_t{1};
-                 }) == 0) {
-        return 0;
-      }
+// Scales and flags of e4m3.
+struct E4m3Extras {
+  static constexpr bool kWholeGroups = true;
+  struct Watch {
+    Seen seen;
+    template <size_t kBits>
+    [[gnu::always_inline]] void add(size_t, uint8x16_t codes) {
+      seen.add(codes);
     }
-    return count;
-  }
-  // Packs scales and flags of a group. Scales null: they need the general way. `subnormals`: result
-  // of Seen, for e4m3.
-  [[gnu::always_inline]] void put_extras(size_t g, const uint16x8_t* scales,
-                                         std::optional<size_t> subnormals, uint8_t* out) const {
-    if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, subnormals, out);
-    if (!subnormals) return store_in_order<1>(out, {vreinterpretq_u8_u16(*scales)});
-    const size_t k = g * s_.group_k;
-    put_e4m3_extras(*scales, flags_of(a_, n_, k, k + s_.group_k, *subnormals), out);
-  }
-  // Packs two groups at a time.
-  [[gnu::noinline]] void one_step_groups(size_t g, size_t g1, const uint16x8_t* scales) const {
-    Rows r = rows_from(g * NibbleCodec<StoredNibbles>::kStored);
-    const size_t apart = s_.group_bytes();
-    uint8_t* out = group(g);
-    for (; g < g1; g += 2, out += 2 * apart) {
-      uint8x16_t first[4], second[4];
-      NibbleCodec<StoredNibbles>::make(r, first, second);
-      store_in_order(out, first);
-      put_extras(g, scales, {}, out + 64);
-      store_in_order(out + apart, second);
-      put_extras(g + 1, scales == nullptr ? nullptr : scales + 1, {}, out + apart + 64);
-      if (scales != nullptr) scales += 2;
-    }
-  }
-  template <class Codec>
-  [[gnu::noinline]] void groups(size_t g, size_t g1, const uint16x8_t* scales) const {
-    constexpr bool kE4m3 = std::is_same_v<Codec, ByteCodec<E4m3>>;
-    const size_t steps = s_.group_k / kKr, apart = s_.group_bytes(), at = s_.code_bytes;
-    Rows r = rows_from(g * steps * Codec::kStored);
-    uint8_t* out = group(g);
-    for (; g < g1; ++g, out += apart) {
-      Seen seen;
-      put_steps<Codec>(r, steps, out, seen);
-      if constexpr (!kE4m3) {
-        put_extras(g, scales, {}, out + at);
-      } else if (seen.nan()) {
-        any_group(g);
-      } else {
-        put_extras(g, scales, seen.subnormals(), out + at);
-      }
-      if (scales != nullptr) ++scales;
-    }
-  }
-
-  // --- all other groups ---
-
-  void any_group(size_t g) const {
-    size_t k = g * s_.group_k;
-    const size_t end = k + s_.group_k;
-    uint8_t* out = group(g);
-    if (straight_ && s_.form != Form::kFp8) {
-      const size_t k1 = end < w_.K ? end : w_.K;
-      const size_t steps = with_codec([&](auto codec) {
-        Rows r = rows_from(k / kKr * codec.kStored);
-        Seen seen;
-        return put_steps<decltype(codec)>(r, (k1 - k) / kKr, out, seen);
-      });
-      k += steps * kKr;
-      out += steps * s_.step_bytes;
-    }
-    pack_codes(a_, s_, n_, k, end, out);
-    pack_extras(a_, s_, n_, g, rows_, {}, group(g) + s_.code_bytes);
+    [[gnu::always_inline]] void step() {}
+  };
+  template <class Packer>
+  [[gnu::always_inline]] static void put(Packer& p, const Cursor& c, Watch& watch) {
+    const PanelSizes& s = p.sizes();
+    const Seen seen = watch.seen;
+    watch = {};
+    if (c.file && seen.nan()) return p.repack(c.group);
+    const size_t k = c.group * s.inputs, n = p.first_output();
+    if (!c.file || !s.bf16)
+      return pack_e4m3_extras(p.args(), s, n, c.group, p.scales(c.group), c.file, seen.subnormals(),
+                              c.out);
+    put_e4m3_extras(vreinterpretq_u16_u8(p.scales(c.group).v[0]),
+                    flags_of(p.args(), n, k, k + s.inputs, seen.subnormals()), c.out);
   }
 };
 
-inline void pack(const PackArgs& a) { pack_panels<PanelPacker>(a, shape_of(*a.problem)); }
+inline void pack(const PackArgs& a) {
+  const Shape s = shape_of(*a.problem);
+  if (s.form == Form::kFp8) return pack_by_layout<kLayout, E4m3Extras>(a, s.sizes());
+  pack_by_layout<kLayout>(a, s.sizes());
+}
 
 }  // namespace bf16_family
 }  // namespace

@@ -2,7 +2,7 @@
 // Multiplies integer and fp4 weights with int8 and fp4 rows by SDOT, with outputs in the lanes of a
 // vector. Layouts: arm_lanes.h.
 #include "kernels/arm/arm_lanes.h"
-#include "kernels/arm/arm_lanes_pack.h"
+#include "kernels/arm/arm_panel_pack.h"
 #include "kernels/arm/arm_scale.h"
 
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -17,6 +17,10 @@ namespace {
 using namespace lanes_family;
 
 #ifdef MOEBIUS_KERNEL_BODIES
+void pack(const PackArgs& a) {
+  arm_packing::pack_by_layout<kLayout>(a, shape_of(*a.problem).sizes());
+}
+
 // ---------------------------------------------------------------------------------------------- the loop nest
 
 // Volatile asm keeps the order of these instructions, and the compiler chooses the registers.

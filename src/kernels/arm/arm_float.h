@@ -27,6 +27,7 @@
 // whether all rows are f16.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -54,6 +55,26 @@ inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 inline bool of_integers(const Problem& p) {
   return p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset;
+}
+
+// Arrangements of the codes of a panel's outputs at a few inputs.
+constexpr arm_layout::Order kFp8Order("o0 o1 o2 o3 o4 k0 k1 k2"),
+    kInt8Order("o2 o3 o0 o1 o4 k0 k1 k2"), kBf16Order("b0 o2 o0 o1 o3 o4 k0 k1"),
+    kF16Order("b0 o0 o1 o2 o3 o4 k0 k1"), kF32Order("b0 b1 o0 o1 o2 o3 o4 k0");
+constexpr const arm_layout::Order& order_of(CodeType code) {
+  switch (code) {
+    case CodeType::kFp8:
+      return kFp8Order;
+    case CodeType::kInt8:
+    case CodeType::kInt8Offset:
+      return kInt8Order;
+    case CodeType::kBf16:
+      return kBf16Order;
+    case CodeType::kF32:
+      return kF32Order;
+    default:
+      return kF16Order;
+  }
 }
 
 struct Shape {
@@ -110,17 +131,10 @@ inline Numerics numerics(const Problem& p) {
                                                                   : Numerics::kExact;
 }
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
-// Returns the position of output n within a panel. bf16: outputs j and j + 4 of every 8 share a
-// word; int8: j, j + 4, j + 8, j + 12 of every 16.
-inline size_t place_of(const Problem& p, size_t n) {
-  n %= kNr;
-  if (of_integers(p)) return n / 16 * 16 + n % 4 * 4 + n / 4 % 4;
-  return p.code == CodeType::kBf16 ? n / 8 * 8 + n % 4 * 2 + n / 4 % 2 : n;
-}
 inline size_t code_at(const Problem& p, size_t n, size_t k) {
   const Shape s = shape_of(p);
-  return n / kNr * s.stride() + k / s.group_k * s.group_bytes() +
-         (k % s.group_k * kNr + place_of(p, n)) * s.size;
+  return n / kNr * s.stride() + k / s.group_k * s.group_bytes() + k % s.group_k * kNr * s.size +
+         order_of(p.code).address(n % kNr, 0);
 }
 
 // Returns the rows in the tiles for M rows, including the padding of the last tile.

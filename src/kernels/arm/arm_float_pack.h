@@ -24,7 +24,7 @@ inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t e
   for (; k < end; ++k)
     for (size_t place = 0; place < kNr; ++place) {
       uint8_t* to = out + ((k - k0) * kNr + place) * kSize;
-      const size_t r = n + Codec::output(place);
+      const size_t r = n + Codec::kOrder.output(place);
       if (r >= w.N || k >= w.K) {
         __builtin_memset(to, Codec::kNothing, kSize);
         continue;
@@ -53,108 +53,57 @@ inline bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
   return nan;
 }
 
-// Packs the scales of a group one by one; no_nan: its codes were examined and have no NaN.
-inline void pack_scales(const PackArgs& a, const Shape& s, size_t n, size_t g, bool no_nan,
-                        uint8_t* out) {
-  const QuantMatrix& w = *a.w;
-  __builtin_memset(out, 0, s.scale_bytes);
-  const size_t k = g * s.group_k, end = k + s.group_k < w.K ? k + s.group_k : w.K;
-  for (size_t i = 0; s.scale_bytes != 0 && i < kNr && n + i < w.N; ++i) {
-    float scale = 1.0f;
-    if (w.scale_type != ScaleType::kNone) {
-      const size_t at =
-          (n + i + w.n_phase) / (w.block_n == 0 ? 1 : w.block_n) * w.scale_stride + k / s.weight_k;
-      decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
-    }
-    if (s.fp8 && !no_nan && has_nan(a, n + i, k, end)) scale = __builtin_nanf("");
-    const auto bits = __builtin_bit_cast(uint32_t, scale);
-    const auto half = static_cast<uint16_t>(bits >> 16);
-    if (s.bf16) {
-      __builtin_memcpy(out + 2 * i, &half, 2);
-    } else {
-      __builtin_memcpy(out + 4 * i, &bits, 4);
-    }
-  }
-}
-
 template <class Codec>
 class PanelPacker {
  public:
   PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
       : a_(a), s_(s), w_(*a.w), n_(n), out_(out) {}
-  void pack() const {
-    constexpr size_t kBlock = PanelRows::kBlock;
+  void pack() {
+    constexpr size_t kBlock = PanelRows::kBlock, kInputs = kBlock / Codec::kSize;
     const bool whole_blocks = s_.groups == 1 || s_.group_k * Codec::kSize % kBlock == 0;
-    if (n_ + kNr <= w_.N && a_.columns == nullptr && whole_blocks &&
-        w_.K * Codec::kSize / kBlock >= PanelRows::kBlocks) {
-      straight();
-    } else {
-      for (size_t g = 0; g < s_.groups; ++g) any_group(g);
+    // Rows are read side by side, in the order of the file.
+    const bool straight = n_ + kNr <= w_.N && a_.columns == nullptr && whole_blocks &&
+                          w_.K * Codec::kSize / kBlock >= PanelRows::kBlocks;
+    alignas(64) uint8_t lines[PanelRows::kBlocks * PanelRows::kPut];
+    PanelRows rows(w_.codes + n_ * w_.row_bytes, w_.row_bytes, w_.K / kInputs, lines);
+    for (size_t g = 0; g < s_.groups; ++g) {
+      const size_t k = g * s_.group_k, end = k + s_.group_k < w_.K ? k + s_.group_k : w_.K;
+      uint8_t* const out = out_ + g * s_.group_bytes();
+      size_t done = 0;  // inputs, without NaN
+      if (straight) {
+        Seen seen;
+        rows.template put<Codec>((end - k) / kInputs, out, seen);
+        if (!seen.nan()) done = (end - k) / kInputs * kInputs;
+      }
+      pack_each<Codec>(a_, n_, k, k + done, k + s_.group_k, out);
+      if (s_.scale_bytes != 0) put_scales(g, done == end - k, out + s_.code_bytes);
     }
   }
 
  private:
-  static constexpr size_t kChunk = 64;  // groups whose scales are converted at once
+  static constexpr size_t kChunk = PanelScales::kChunk;  // groups whose scales are made at once
   static constexpr size_t kParts = kNr / kOutputs;
-  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
 
-  void any_group(size_t g) const {
-    const size_t k = g * s_.group_k;
-    pack_each<Codec>(a_, n_, k, k, k + s_.group_k, group(g));
-    pack_scales(a_, s_, n_, g, false, group(g) + s_.code_bytes);
-  }
-  // Packs 32 rows with inputs in the order of the file.
-  void straight() const {
-    constexpr size_t kInputs = PanelRows::kBlock / Codec::kSize;
-    const ScaleRows parts[kParts] = {
-        {w_, n_}, {w_, n_ + kOutputs}, {w_, n_ + 2 * kOutputs}, {w_, n_ + 3 * kOutputs}};
-    alignas(64) uint8_t lines[PanelRows::kBlocks * PanelRows::kPut];
-    PanelRows rows(w_.codes + n_ * w_.row_bytes, w_.row_bytes, w_.K / kInputs, lines);
-    uint16x8_t scales[kChunk][kParts];
-    for (size_t g = 0; g < s_.groups; ++g) {
-      const size_t k = g * s_.group_k, end = k + s_.group_k < w_.K ? k + s_.group_k : w_.K,
-                   blocks = (end - k) / kInputs;
-      if (s_.bf16 && g % kChunk == 0)
-        for (size_t i = 0; i < kParts; ++i)
-          make_scales<kParts>(w_, parts[i], s_, g, g + kChunk < s_.groups ? g + kChunk : s_.groups,
-                              g + kChunk, scales[0] + i);
-      Seen seen;
-      rows.template put<Codec>(blocks, group(g), seen);
-      pack_each<Codec>(a_, n_, k, k + blocks * kInputs, k + s_.group_k, group(g));
-      uint8_t* const behind = group(g) + s_.code_bytes;
-      if (seen.nan()) {
-        any_group(g);
-      } else if (s_.fp8 && (end - k) % kInputs != 0) {  // some codes were not examined
-        pack_scales(a_, s_, n_, g, false, behind);
+  // no_nan: the codes of the group were examined and have no NaN.
+  void put_scales(size_t g, bool no_nan, uint8_t* out) {
+    const size_t size = s_.scale_bytes / kNr, k = g * s_.group_k;
+    for (size_t i = 0; i < kParts; ++i) {
+      if (g % kChunk == 0)
+        PanelScales(w_, n_ + i * kOutputs, s_.group_k, s_.weight_k)
+            .make_scales(g, g + kChunk < s_.groups ? g + kChunk : s_.groups, scales_[i]);
+      const Scales& v = scales_[i][g % kChunk];
+      if (s_.bf16) {
+        store_in_order<1>(out + 16 * i, {v.v[0]});
       } else {
-        put_scales(g, parts, scales[g % kChunk], behind);
+        store_in_order(out + 32 * i, v.v);
       }
     }
-  }
-  // Packs the scales of a group without NaN.
-  void put_scales(size_t g, const ScaleRows (&parts)[kParts], const uint16x8_t (&made)[kParts],
-                  uint8_t* out) const {
-    uint8x16_t v[2 * kParts];
-    if (s_.bf16) {
-      uint8x16_t halves[kParts];
-      MOEBIUS_UNROLL for (size_t i = 0; i < kParts; ++i) halves[i] = vreinterpretq_u8_u16(made[i]);
-      store_in_order(out, halves);
-    } else if (w_.scale_type == ScaleType::kF32) {
-      const uint8_t* from = w_.scales + 4 * (g * s_.group_k / s_.weight_k);
-      MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kParts; ++i) {
-        const size_t* at = parts[i / 2].at + i % 2 * 4;
-        const auto word = [&](size_t j) {
-          uint32_t bits;
-          __builtin_memcpy(&bits, from + 4 * at[j], 4);
-          return bits;
-        };
-        const uint32x4_t four = {word(0), word(1), word(2), word(3)};
-        v[i] = vreinterpretq_u8_u32(four);
-      }
-      store_in_order(out, v);
-    } else {
-      pack_scales(a_, s_, n_, g, true, out);
-    }
+    if (n_ + kNr > w_.N) __builtin_memset(out + (w_.N - n_) * size, 0, (n_ + kNr - w_.N) * size);
+    if (!s_.fp8 || no_nan) return;
+    const size_t end = k + s_.group_k < w_.K ? k + s_.group_k : w_.K;
+    const uint32_t nan = f32_bits(__builtin_nanf("")) >> (s_.bf16 ? 16 : 0);
+    for (size_t i = 0; i < kNr && n_ + i < w_.N; ++i)
+      if (has_nan(a_, n_ + i, k, end)) __builtin_memcpy(out + i * size, &nan, size);
   }
 
   const PackArgs& a_;
@@ -162,10 +111,11 @@ class PanelPacker {
   const QuantMatrix& w_;
   const size_t n_;
   uint8_t* const out_;
+  Scales scales_[kParts][kChunk];
 };
 
 template <class Codec>
-inline void pack_panels(const PackArgs& a, const Shape& s) {
+inline void pack_rows(const PackArgs& a, const Shape& s) {
   for (size_t n = a.n0; n < a.n1; n += kNr)
     PanelPacker<Codec>(a, s, n, a.packed + (a.row0 + n) / kNr * s.stride()).pack();
 }
@@ -174,17 +124,17 @@ inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   switch (a.w->code) {
     case CodeType::kFp8:
-      return pack_panels<E4m3<!Fp8Form::kHalves>>(a, s);
+      return pack_rows<E4m3<!Fp8Form::kHalves>>(a, s);
     case CodeType::kInt8:
-      return pack_panels<BytesInTurn<0x80>>(a, s);
+      return pack_rows<OffsetBytes<0x80>>(a, s);
     case CodeType::kInt8Offset:
-      return pack_panels<BytesInTurn<0>>(a, s);
+      return pack_rows<OffsetBytes<0>>(a, s);
     case CodeType::kBf16:
-      return pack_panels<Bf16InTurn>(a, s);
+      return pack_rows<AsStored<CodeType::kBf16>>(a, s);
     case CodeType::kF32:
-      return pack_panels<InOrder<4>>(a, s);
+      return pack_rows<AsStored<CodeType::kF32>>(a, s);
     default:
-      return pack_panels<InOrder<2>>(a, s);
+      return pack_rows<AsStored<CodeType::kF16>>(a, s);
   }
 }
 

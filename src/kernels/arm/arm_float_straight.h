@@ -14,8 +14,9 @@ namespace {
 namespace float_family {
 
 using namespace arm_packing;
+using arm_layout::Order;
 
-// --- codes --- A codec defines the bytes of a code, the output at a position, the conversion of 16
+// --- codes --- A codec defines the bytes of a code, their arrangement, the conversion of 16
 // bytes, and of one byte if codes are bytes. kNothing: byte for positions past N or K.
 
 // The largest of 2 * code, which is 254 for NaN; two accumulators, because one would wait for
@@ -24,30 +25,24 @@ struct Seen {
   uint8x16_t most[2] = {};
   bool nan() const { return vmaxvq_u8(vmaxq_u8(most[0], most[1])) == 254; }
 };
-template <size_t kBytes>
-struct InOrder {
-  static constexpr size_t kSize = kBytes;
+template <CodeType kCode>
+struct AsStored {
+  static constexpr Order kOrder = order_of(kCode);
+  static constexpr size_t kSize = kCode == CodeType::kFp8 || kCode == CodeType::kInt8 ? 1
+                                  : kCode == CodeType::kF32                           ? 4
+                                                                                      : 2;
   static constexpr int kNothing = 0;
-  static constexpr size_t output(size_t place) { return place; }
   static uint8_t one(uint8_t c) { return c; }
   static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return c; }
 };
-struct Bf16InTurn : InOrder<2> {
-  static constexpr size_t output(size_t place) {
-    return place / 8 * 8 + place % 2 * 4 + place / 2 % 4;
-  }
-};
 template <uint8_t kFlip>  // stores code + 128
-struct BytesInTurn : InOrder<1> {
+struct OffsetBytes : AsStored<CodeType::kInt8> {
   static constexpr int kNothing = 0x80;
-  static constexpr size_t output(size_t place) {
-    return place / 16 * 16 + place % 4 * 4 + place / 4 % 4;
-  }
   static uint8_t one(uint8_t c) { return c ^ kFlip; }
   static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return veorq_u8(c, vdupq_n_u8(kFlip)); }
 };
 template <bool kSwapped>
-struct E4m3 : InOrder<1> {  // the scale is NaN instead
+struct E4m3 : AsStored<CodeType::kFp8> {  // the scale is NaN instead
   static uint8_t one(uint8_t c) {
     if ((c & 0x7f) == 0x7f) return 0;
     return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
@@ -58,33 +53,18 @@ struct E4m3 : InOrder<1> {  // the scale is NaN instead
   }
 };
 
-// Transposes 2x2 elements of kBytes bytes.
-template <int kBytes>
-[[gnu::always_inline]] inline void transpose_two(uint8x16_t& a, uint8x16_t& b) {
-  const uint8x16_t x = a, y = b;
-  if constexpr (kBytes == 1) {
-    a = vtrn1q_u8(x, y);
-    b = vtrn2q_u8(x, y);
-  } else if constexpr (kBytes == 2) {
-    const uint16x8_t u = vreinterpretq_u16_u8(x), v = vreinterpretq_u16_u8(y);
-    a = vreinterpretq_u8_u16(vtrn1q_u16(u, v));
-    b = vreinterpretq_u8_u16(vtrn2q_u16(u, v));
-  } else if constexpr (kBytes == 4) {
-    const uint32x4_t u = vreinterpretq_u32_u8(x), v = vreinterpretq_u32_u8(y);
-    a = vreinterpretq_u8_u32(vtrn1q_u32(u, v));
-    b = vreinterpretq_u8_u32(vtrn2q_u32(u, v));
-  } else {
-    const uint64x2_t u = vreinterpretq_u64_u8(x), v = vreinterpretq_u64_u8(y);
-    a = vreinterpretq_u8_u64(vzip1q_u64(u, v));
-    b = vreinterpretq_u8_u64(vzip2q_u64(u, v));
-  }
-}
-// Transposes pairs of vectors that are `apart` vectors from each other.
-template <int kBytes>
-[[gnu::always_inline]] inline void transpose(uint8x16_t (&v)[16], int apart) {
-  MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) {
-    if ((i & apart) == 0) transpose_two<kBytes>(v[i], v[i + apart]);
-  }
+// Returns the order in which vectors are read: 8 bytes each of two rows, which differ in the bit of
+// the output that is last in the lanes of the panel; then the other bits of the output.
+template <Order kTo>
+constexpr Order read_order() {
+  Order from;
+  for (const uint8_t bit : kTo.bits)
+    if (bit >= Order::kByte && from.count < 2) from = from.with(bit);
+  for (uint8_t k = 0; from.count < 3; ++k) from = from.with(k);
+  from = from.with(kTo.bits[3]);
+  for (uint8_t o = Order::kOutput; o < Order::kOutput + 5; ++o)
+    if (o != kTo.bits[3]) from = from.with(o);
+  return from;
 }
 
 // Reads the 32 rows of a panel, 8 bytes of each at a time (a block). 64 bytes of each row are read
@@ -126,12 +106,27 @@ class PanelRows {
   }
 
  private:
-  // Returns the address of vector i of a block: the outputs at two positions.
+  template <class Codec>
+  using Net = Network<read_order<Codec::kOrder>(), Codec::kOrder, false>;
+  // Outputs of the vectors of a block, two of each.
+  struct Outputs {
+    uint8_t of[2 * 16] = {};
+  };
+  template <class Codec>
+  static constexpr Outputs outputs_read() {
+    constexpr Order kFrom = read_order<Codec::kOrder>();
+    Outputs all;
+    for (unsigned i = 0; i < 2 * 16; ++i)
+      for (unsigned b = 0; b < 5; ++b)
+        all.of[i] =
+            static_cast<uint8_t>(all.of[i] | (i >> b & 1) << (kFrom.bits[3 + b] - Order::kOutput));
+    return all;
+  }
+  // Returns the address of half `which` of vector i of a block.
   template <class Codec>
   [[gnu::always_inline]] const uint8_t* row(size_t i, size_t which) const {
-    constexpr size_t kInputs = kBlock / Codec::kSize;
-    return rows_ +
-           Codec::output(i / kInputs * 2 * kInputs + i % kInputs + which * kInputs) * stride_;
+    static constexpr Outputs kOutputsRead = outputs_read<Codec>();
+    return rows_ + kOutputsRead.of[2 * i + which] * stride_;
   }
   // Reads the next blocks. The last blocks of a row are read together with some that were read
   // before; all others but the first are one cache line.
@@ -149,22 +144,22 @@ class PanelRows {
         v[to] = vld1q_u8(row<Codec>(i + j % 2, 0) + byte);
         v[to + 2] = vld1q_u8(row<Codec>(i + j % 2, 1) + byte);
       }
-      transpose<8>(v, 2);
+      MOEBIUS_UNROLL for (size_t j = 0; j < 16; ++j) {
+        if (j % 4 >= 2) continue;
+        const uint8x16_t x = v[j], y = v[j + 2];
+        v[j] = low_halves(x, y);
+        v[j + 2] = high_halves(x, y);
+      }
       store_in_order(lines_ + 128 * i, v);
     }
   }
   template <class Codec>
   [[gnu::always_inline]] static void put_block(const uint8_t* from, uint8_t* out, Seen& seen) {
-    constexpr size_t kSize = Codec::kSize, kInputs = kBlock / kSize, kVectors = 16 / kInputs;
-    uint8x16_t v[16], turned[16];
+    uint8x16_t v[16];
     MOEBIUS_UNROLL for (size_t i = 0; i < 16; ++i) v[i] =
         Codec::all(vld1q_u8(from + i / 2 * 256 + i % 2 * 16), seen.most[i % 2]);
-    if constexpr (kSize == 1) transpose<1>(v, 1);
-    if constexpr (kSize <= 2) transpose<2>(v, 2 / kSize);
-    transpose<4>(v, 4 / kSize);
-    MOEBIUS_UNROLL for (size_t i = 0; i < 16; ++i) turned[i] =
-        v[i % kVectors * kInputs + i / kVectors];
-    store_in_order(out, turned);
+    Net<Codec>::arrange(v);
+    store_in_order(out, v);
   }
 
   const uint8_t *rows_, *next_;

@@ -26,6 +26,7 @@
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -45,6 +46,15 @@ constexpr size_t kKr = 16;      // inputs per packed step
 
 constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
+constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 k3 o0 o1 o2"),
+                                     .bytes = arm_layout::Order("k1 k2 k3 o0 o1 o2 k0"),
+                                     .halves = {},
+                                     .integers = arm_layout::Signed::kAll,
+                                     .scales_first = false,
+                                     .scales_in_pairs = false,
+                                     .repeats_end = true,
+                                     .repeats_f32_end = true};
+
 struct Shape {
   size_t groups, group_k, K_padded;  // one group ("channel", "tensor") is padded with zero weights
   size_t code_bytes, scale_bytes, zero_bytes, sum_bytes;  // of one group of a panel
@@ -56,6 +66,10 @@ struct Shape {
   constexpr size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
   constexpr size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
   constexpr bool grouped() const { return groups > 1 || fp4; }  // fp4: one group is a group too
+  constexpr arm_layout::PanelSizes sizes() const {
+    return {groups, group_k,       group_k,  scale_bytes, zero_bytes,
+            0,      group_bytes(), stride(), bf16,        !bytes};
+  }
   constexpr bool plain() const { return !bytes && !fp4 && !row_zeros && !zero_points; }
 };
 

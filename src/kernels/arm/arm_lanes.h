@@ -22,6 +22,7 @@
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -34,6 +35,15 @@ constexpr size_t kNr = 8, kKr = 16, kTile = 8;
 
 constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
+constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("o2 k0 k1 o0 o1 k2 k3"),
+                                     .bytes = arm_layout::Order("k0 k1 o0 o1 o2 k2 k3"),
+                                     .halves = {},
+                                     .integers = arm_layout::Signed::kUpper,
+                                     .scales_first = false,
+                                     .scales_in_pairs = true,
+                                     .repeats_end = true,
+                                     .repeats_f32_end = false};
+
 enum class Form : uint8_t { kInt4, kInt8, kFp4 };
 
 struct Shape {
@@ -45,6 +55,9 @@ struct Shape {
   size_t step_bytes() const { return bytes() ? 128 : 64; }  // for 16 inputs
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
+  arm_layout::PanelSizes sizes() const {
+    return {groups, group_k, group_k, scale_bytes, 0, 0, group_bytes(), stride(), bf16, !bytes()};
+  }
   bool by_start() const { return !bytes() && group_k <= 128; }  // sums start at the bits of a float
 };
 inline Shape shape_of(const Problem& p) {

@@ -27,7 +27,7 @@
 // Scales stand first: those of long groups are needed before the end, and a read far ahead of the
 // others breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed). The inputs of a
 // step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
-//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is where)
+//   8 bit  64 bytes a half, as the instruction takes them (kLayoutOf... say which output and input is where)
 //   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4 of
 //          the same input (two's complement, or E2M1) << 4
 // As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves
@@ -40,6 +40,7 @@
 // extras of every row.
 #pragma once
 #include "kernels/arm/arm_bodies.h"
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -77,7 +78,28 @@ struct Shape {
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
+  arm_layout::PanelSizes sizes() const {
+    return {groups,     group_k,       group_k,  scale_bytes, zero_bytes,
+            head_bytes, group_bytes(), stride(), bf16,        form != Form::kInt8};
+  }
 };
+
+// Layouts for instructions that take 8 inputs of 2 outputs (arm_limbs_i8mm), and 4 inputs of 4
+// outputs (arm_limbs_dotprod).
+constexpr arm_layout::Layout layout_of(const char* nibbles, const char* bytes) {
+  return {.nibbles = arm_layout::Order(nibbles),
+          .bytes = arm_layout::Order(bytes),
+          .halves = {},
+          .integers = arm_layout::Signed::kUpper,
+          .scales_first = true,
+          .scales_in_pairs = false,
+          .repeats_end = false,
+          .repeats_f32_end = false};
+}
+constexpr arm_layout::Layout kLayoutOfPairs =
+    layout_of("o2 k1 k2 k3 o0 o1 k0", "k1 k2 k3 o0 o1 o2 k0");
+constexpr arm_layout::Layout kLayoutOfFours =
+    layout_of("o2 k1 k2 o0 o1 k3 k0", "k1 k2 o0 o1 o2 k3 k0");
 
 template <bool kTops = false>
 inline Shape shape_of(const Problem& p) {

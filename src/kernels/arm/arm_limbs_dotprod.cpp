@@ -3,8 +3,8 @@
 // that lanes are outputs and no sum lies across a register. Layouts: arm_limbs.h.
 #include "kernels/arm/arm_limbs.h"
 #include "kernels/arm/arm_limbs_gemm.h"
-#include "kernels/arm/arm_limbs_pack.h"
 #include "kernels/arm/arm_limbs_rows.h"
+#include "kernels/arm/arm_panel_pack.h"
 
 namespace moebius {
 namespace {
@@ -28,12 +28,6 @@ struct Dotprod {
   static constexpr int kRows = 1, kVectors = 2, kUnits = 5, kPanels = 1, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_four(n, i, four); }
   static constexpr int slot(int j) { return j; }
-  static constexpr int byte_vector(int j, int i) { return 2 * i + j; }
-  static void arrange(uint8x16_t p, uint8x16_t q, uint8x16_t& v0, uint8x16_t& v1) {
-    const uint32x4_t a = vreinterpretq_u32_u8(p), b = vreinterpretq_u32_u8(q);
-    v0 = vreinterpretq_u8_u32(vuzp1q_u32(a, b));
-    v1 = vreinterpretq_u8_u32(vuzp2q_u32(a, b));
-  }
 
   template <class Codec>
   [[gnu::always_inline]] static void begin(const Codec&, const int32_t* start,
@@ -105,11 +99,15 @@ struct Dotprod {
     out[1] = f[1];
   }
 };
+
+void pack(const PackArgs& a) {
+  arm_packing::pack_by_layout<kLayoutOfFours>(a, shape_of(*a.problem).sizes());
+}
 #endif
 
 constexpr Kernels kKernels = kernels<false>(
     "arm_limbs_dotprod", kNeon | kDotprod,
-    MOEBIUS_BODIES(pack<Dotprod>, prepare_rows<false>, make_row_panel<Dotprod>, gemm<Dotprod>), 5);
+    MOEBIUS_BODIES(pack, prepare_rows<false>, make_row_panel<Dotprod>, gemm<Dotprod>), 5);
 
 }  // namespace
 

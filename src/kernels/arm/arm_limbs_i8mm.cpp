@@ -5,8 +5,8 @@
 #include "kernels/arm/arm_limbs.h"
 #include "kernels/arm/arm_limbs_exact.h"
 #include "kernels/arm/arm_limbs_gemm.h"
-#include "kernels/arm/arm_limbs_pack.h"
 #include "kernels/arm/arm_limbs_rows.h"
+#include "kernels/arm/arm_panel_pack.h"
 
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <utility>
@@ -53,11 +53,6 @@ struct I8mm {
   static constexpr int kRows = 2, kVectors = 4, kUnits = 3, kPanels = 2, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_pair(n, i, four); }
   static constexpr int slot(int j) { return j == 1 ? 2 : j == 2 ? 1 : j; }
-  static constexpr int byte_vector(int j, int i) { return 2 * j + i; }
-  static void arrange(uint8x16_t p, uint8x16_t q, uint8x16_t& v0, uint8x16_t& v1) {
-    v0 = p;
-    v1 = q;
-  }
 
   template <class Codec>
   [[gnu::always_inline]] static void begin(const Codec&, const int32_t* start,
@@ -148,11 +143,15 @@ struct I8mm {
     }
   }
 };
+
+void pack(const PackArgs& a) {
+  arm_packing::pack_by_layout<kLayoutOfPairs>(a, shape_of(*a.problem).sizes());
+}
 #endif
 
-constexpr Kernels kKernels = kernels<true>(
-    "arm_limbs_i8mm", kNeon | kI8mm | kArmBf16,
-    MOEBIUS_BODIES(pack<I8mm>, prepare_rows<true>, make_row_panel<I8mm>, gemm<I8mm>), 6);
+constexpr Kernels kKernels =
+    kernels<true>("arm_limbs_i8mm", kNeon | kI8mm | kArmBf16,
+                  MOEBIUS_BODIES(pack, prepare_rows<true>, make_row_panel<I8mm>, gemm<I8mm>), 6);
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers shared by the packers of both Arm families: reading 8 rows of a file side by side,
-// storing vectors in the order of addresses, and transposing scales and zero points of 8 outputs.
-// Internal linkage, plain NEON.
+// Helpers shared by the packers of all Arm families: reading 8 rows of a file side by side,
+// arranging their codes as a Layout says (arm_layout.h), storing vectors in the order of addresses,
+// transposing scales and zero points of 8 outputs, act-order, and the loop over panels. Internal
+// linkage, plain NEON.
 //
 // Stores in the order of addresses let the core write whole lines without reading them first, and
 // no vector is loaded that was just stored in smaller parts: such a load waits for every store
@@ -13,7 +14,10 @@
 #include <utility>
 
 #include "base/numeric.h"
+#include "kernels/arm/arm_layout.h"
+#include "kernels/isa_permuted_rows.h"
 #include "kernels/kernel.h"
+#include "kernels/unpack.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
@@ -73,62 +77,179 @@ template <int kCount>
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
 }
 
-// A codec packs steps of 16 inputs of 8 outputs, given the address of each row, to kMade bytes
-// each: kSteps of them at a time (`put`), or one. The file has kStored bytes for a step of a row.
+// --- arrangement: computed from two orders when compiling ---
 
-// Packs nibbles; a byte holds those of outputs o and o + 4; integers are value + 8, and the upper
-// code becomes two's complement. Layout::make gets such bytes of even and of odd inputs, and makes
-// two steps.
-template <class Layout, bool kInteger>
-struct PairedNibbles {
-  static constexpr size_t kSteps = 2, kStored = 8, kMade = 64;
-  [[gnu::always_inline]] static void make(const uint8x16_t (&rows)[kOutputs],
-                                          uint8x16_t (&first)[4], uint8x16_t (&second)[4]) {
-    uint8x16_t even[4], odd[4];
-    MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) {
-      const uint8x16_t a = rows[o],
-                       b = kInteger ? veorq_u8(rows[o + 4], vdupq_n_u8(0x88)) : rows[o + 4];
-      even[o] = vsliq_n_u8(a, b, 4);
-      odd[o] = vsriq_n_u8(b, a, 4);
-    }
-    Layout::make(even, odd, first, second);
+// Vectors of 16 bytes: `lane` says what the bits of a byte's number within a vector are, `reg` what
+// the bits of the vector's number are (bits as in Order).
+struct Arrangement {
+  uint8_t lane[4] = {}, reg[4] = {};
+  size_t regs = 0;
+  constexpr Arrangement() = default;
+  constexpr Arrangement(const arm_layout::Order& order, size_t first) {
+    for (size_t i = 0; i < 4; ++i) lane[i] = order.bits[first + i];
+    for (size_t i = first + 4; i < order.count; ++i) reg[regs++] = order.bits[i];
   }
-  template <class Row>
-  [[gnu::always_inline]] static void two(const Row& row, uint8x16_t (&first)[4],
-                                         uint8x16_t (&second)[4]) {
-    uint8x16_t rows[kOutputs];
-    MOEBIUS_UNROLL for (int o = 0; o < 8; ++o) rows[o] = vld1q_u8(row(o));
-    make(rows, first, second);
+  constexpr bool has_lane(uint8_t bit) const {
+    return lane[0] == bit || lane[1] == bit || lane[2] == bit || lane[3] == bit;
   }
-  template <class Row>
-  [[gnu::always_inline]] static void put(const Row& row, uint8_t* out) {
-    uint8x16_t first[4], second[4];
-    two(row, first, second);
-    store_in_order(out, first), store_in_order(out + 64, second);
+  constexpr bool same_lanes(const Arrangement& o) const {
+    return lane[0] == o.lane[0] && lane[1] == o.lane[1] && lane[2] == o.lane[2] &&
+           lane[3] == o.lane[3];
   }
-  template <class Row>
-  [[gnu::always_inline]] static void put_one(const Row& row, uint8_t* out) {
-    uint8x16_t rows[kOutputs], v[4], none[4];
-    MOEBIUS_UNROLL for (int o = 0; o < 8; ++o) rows[o] = vcombine_u8(vld1_u8(row(o)), vdup_n_u8(0));
-    make(rows, v, none);
-    store_in_order(out, v);
+  // Returns the number of the vector (with `lanes` false) or of the byte in it whose bits have the
+  // values given by value(bit).
+  template <class F>
+  constexpr size_t index(bool lanes, const F& value) const {
+    size_t at = 0;
+    for (size_t i = 0; i < (lanes ? 4 : regs); ++i) at |= value(lanes ? lane[i] : reg[i]) << i;
+    return at;
+  }
+  // Returns the arrangement after an instruction on pairs of vectors that differ in bit r of their
+  // numbers, with elements of 2^e bytes.
+  constexpr Arrangement trn(size_t r, size_t e) const {
+    Arrangement n = *this;
+    n.lane[e] = reg[r];
+    n.reg[r] = lane[e];
+    return n;
+  }
+  constexpr Arrangement zip(size_t r, size_t e) const {
+    Arrangement n = trn(r, e);
+    for (size_t i = e + 1; i < 4; ++i) n.lane[i] = lane[i - 1];
+    n.reg[r] = lane[3];
+    return n;
+  }
+  constexpr Arrangement uzp(size_t r, size_t e) const {
+    Arrangement n = trn(r, e);
+    for (size_t i = e; i < 3; ++i) n.lane[i] = lane[i + 1];
+    n.lane[3] = reg[r];
+    return n;
   }
 };
-// Packs steps and returns the end of the packed codes.
-template <class Codec>
-[[gnu::always_inline]] inline uint8_t* put_steps(Rows& r, size_t steps, uint8_t* out) {
-  const auto row = [&](int o) { return r.row(o); };
-  if constexpr (Codec::kSteps == 2)
-    for (; steps >= 2; steps -= 2, out += 2 * Codec::kMade) {
-      Codec::put(row, out);
-      r.template advance<2 * Codec::kStored>();
+
+// Instructions that lead from one arrangement to another: for each the bit of vector numbers in
+// which its operands differ, and the arrangement after it.
+struct Steps {
+  static constexpr size_t kMost = 4;
+  Arrangement after[kMost + 1];
+  size_t reg[kMost] = {}, count = 0;
+  // Extends the steps to the lanes of `to`. Each step brings one bit of `to` into the lanes; the last
+  // may be any permutation of two vectors (TBL) if `any`. Returns false if it is impossible.
+  constexpr bool extend(const Arrangement& to, bool any) {
+    const Arrangement from = after[count];
+    if (from.same_lanes(to)) return true;
+    if (count == kMost) return false;
+    size_t missing = 0;
+    for (uint8_t bit : to.lane) missing += from.has_lane(bit) ? 0u : 1u;
+    for (size_t r = 0; r < from.regs; ++r) {
+      if (!to.has_lane(from.reg[r])) continue;
+      for (size_t way = 0; way < 12; ++way) {
+        const size_t e = way % 4;
+        const Arrangement next = way < 4   ? from.trn(r, e)
+                                 : way < 8 ? from.zip(r, e)
+                                           : from.uzp(r, e);
+        if (!to.has_lane(next.reg[r]) && go_on(r, next, to, any)) return true;
+      }
+      if (!any || missing != 1) continue;
+      Arrangement next = from;
+      for (size_t i = 0; i < 4; ++i) {
+        next.lane[i] = to.lane[i];
+        if (!to.has_lane(from.lane[i])) next.reg[r] = from.lane[i];
+      }
+      return go_on(r, next, to, any);
     }
-  for (; steps != 0; --steps, out += Codec::kMade) {
-    Codec::put_one(row, out);
-    r.template advance<Codec::kStored>();
+    return false;
   }
-  return out;
-}
+
+ private:
+  constexpr bool go_on(size_t r, const Arrangement& next, const Arrangement& to, bool any) {
+    reg[count++] = r;
+    after[count] = next;
+    if (extend(to, any)) return true;
+    --count;
+    return false;
+  }
+};
+
+// How vectors in the order kFrom become vectors in the order kTo. Orders of 4-bit codes begin with
+// the half of a byte: an output's bit gets there by exchanging halves of two vectors first.
+template <arm_layout::Order kFrom, arm_layout::Order kTo, bool kNibbles>
+struct Network {
+  static constexpr bool kSwaps = kNibbles && kFrom.bits[0] != kTo.bits[0];
+  static constexpr size_t kSwapped = kSwaps ? kFrom.find(kTo.bits[0]) - 5 : 0;  // bit of vectors
+  static constexpr Arrangement to() { return {kTo, kNibbles ? 1 : 0}; }
+  static constexpr Steps steps() {
+    for (const bool any : {false, true}) {
+      Steps s;
+      s.after[0] = Arrangement(kFrom, kNibbles ? 1 : 0);
+      if (kSwaps) s.after[0].reg[kSwapped] = kFrom.bits[0];
+      if (s.extend(to(), any)) return s;
+    }
+    return {};
+  }
+  static constexpr Steps kSteps = steps();
+  static_assert(kSteps.after[kSteps.count].same_lanes(to()));
+
+  // Returns the byte of two vectors (16 to 31: of the second) that step `step` puts into byte i of
+  // the first or the second result.
+  static constexpr int source(size_t step, bool second, size_t i) {
+    const Arrangement &before = kSteps.after[step], &after = kSteps.after[step + 1];
+    const size_t r = kSteps.reg[step];
+    const auto value = [&](uint8_t bit) -> size_t {
+      for (size_t l = 0; l < 4; ++l)
+        if (after.lane[l] == bit) return i >> l & 1;
+      return second ? 1 : 0;
+    };
+    return static_cast<int>(before.index(true, value) + 16 * value(before.reg[r]));
+  }
+  // Returns the number of the vector that is vector i at last.
+  static constexpr size_t last(size_t i) {
+    const Arrangement target = to();
+    return kSteps.after[kSteps.count].index(false, [&](uint8_t bit) -> size_t {
+      for (size_t r = 0; r < target.regs; ++r)
+        if (target.reg[r] == bit) return i >> r & 1;
+      return 0;
+    });
+  }
+  template <size_t step, bool second, size_t... i>
+  [[gnu::always_inline]] static uint8x16_t shuffle(uint8x16_t a, uint8x16_t b,
+                                                   std::index_sequence<i...>) {
+    return __builtin_shufflevector(a, b, source(step, second, i)...);
+  }
+  template <size_t step, size_t kCount>
+  [[gnu::always_inline]] static void run(uint8x16_t (&v)[kCount]) {
+    if constexpr (step < kSteps.count) {
+      constexpr size_t kApart = size_t{1} << kSteps.reg[step];
+      constexpr std::make_index_sequence<16> kAll{};
+      MOEBIUS_UNROLL for (size_t i = 0; i < kCount; ++i) {
+        if ((i & kApart) != 0) continue;
+        const uint8x16_t a = v[i], b = v[i + kApart];
+        v[i] = shuffle<step, false>(a, b, kAll);
+        v[i + kApart] = shuffle<step, true>(a, b, kAll);
+      }
+      run<step + 1>(v);
+    }
+  }
+  template <size_t kCount, size_t... i>
+  [[gnu::always_inline]] static void rename(uint8x16_t (&v)[kCount], std::index_sequence<i...>) {
+    const uint8x16_t in_order[] = {v[last(i)]...};
+    ((v[i] = in_order[i]), ...);
+  }
+  template <size_t kCount>
+  [[gnu::always_inline]] static void arrange(uint8x16_t (&v)[kCount]) {
+    static_assert(kCount == size_t{1} << to().regs);
+    if constexpr (kSwaps) {
+      constexpr size_t kApart = size_t{1} << kSwapped;
+      MOEBIUS_UNROLL for (size_t i = 0; i < kCount; ++i) {
+        if ((i & kApart) != 0) continue;
+        const uint8x16_t a = v[i], b = v[i + kApart];
+        v[i] = vsliq_n_u8(a, b, 4);
+        v[i + kApart] = vsriq_n_u8(b, a, 4);
+      }
+    }
+    run<0>(v);
+    rename(v, std::make_index_sequence<kCount>{});
+  }
+};
 
 // Returns the index of an output's first scale, without divisions if possible, which are slow for
 // short rows.
@@ -145,38 +266,6 @@ struct ScaleRows {
   }
 };
 
-// The panel of the 8 outputs from n on: its source and destination. straight_: rows are read side
-// by side, in the order of the file. next: what is prefetched meanwhile; null: the rows after those
-// of the panel.
-template <class Shape>
-struct Panel {
-  Panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, const uint8_t* next = nullptr)
-      : a_(a),
-        s_(s),
-        w_(*a.w),
-        n_(n),
-        straight_(n + kOutputs <= w_.N && a.columns == nullptr),
-        out_(out),
-        codes_(w_.codes + n * w_.row_bytes),
-        next_(next != nullptr
-                  ? next
-                  : codes_ + (kOutputs * w_.row_bytes < kAsked ? kAsked : kOutputs * w_.row_bytes)),
-        rows_(w_, n) {}
-  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
-  Rows rows_from(size_t byte) const {
-    return {codes_ + byte, next_ + kOutputs * byte, w_.row_bytes};
-  }
-
-  const PackArgs& a_;
-  const Shape& s_;
-  const QuantMatrix& w_;
-  const size_t n_;
-  const bool straight_;
-  uint8_t* const out_;
-  const uint8_t *const codes_, *const next_;
-  const ScaleRows rows_;
-};
-
 // Prefetches scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
 // prefetched codes, given the beginnings of those of these 8 outputs: there are few, in many
 // places, and packing waits for them.
@@ -190,90 +279,22 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
 
 // Transposes bytes of 8 outputs in 8 groups from g on to group by group, two groups per vector.
 [[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
-                                                   uint8x16_t (&out)[4]) {
-  uint8x16_t r[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vcombine_u8(vld1_u8(rows[i] + g), vdup_n_u8(0));
-  uint8x16_t a[4], b[4];
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[i] = vzip1q_u8(r[i], r[i + 4]);
-  b[0] = vzip1q_u8(a[0], a[2]);
-  b[1] = vzip2q_u8(a[0], a[2]);
-  b[2] = vzip1q_u8(a[1], a[3]);
-  b[3] = vzip2q_u8(a[1], a[3]);
-  out[0] = vzip1q_u8(b[0], b[2]);
-  out[1] = vzip2q_u8(b[0], b[2]);
-  out[2] = vzip1q_u8(b[1], b[3]);
-  out[3] = vzip2q_u8(b[1], b[3]);
-}
-
-// Transposes bytes of 8 outputs in 16 groups.
-[[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
-                                                   uint8x16_t (&out)[8]) {
-  uint8x16_t a[8], b[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) a[i] = vld1q_u8(rows[i] + g);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u8(a[i], a[i + 4]),
-                                                   b[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u8(b[i], b[i + 4]),
-                                                   a[2 * i + 1] = vzip2q_u8(b[i], b[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vzip1q_u8(a[i], a[i + 4]),
-                                                     out[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
-}
-
-// Converts one-byte scales of 8 outputs in 2 * kPairs groups from g on to bf16, group by group,
-// kApart vectors apart; returns false if one of them is special (negative, zero, subnormal, NaN).
-template <int kPairs, int kApart>
-[[gnu::always_inline]] inline bool transpose_scales(ScaleType type,
-                                                    const uint8_t* const (&rows)[kOutputs],
-                                                    size_t g, uint16x8_t* out) {
-  uint8x16_t c[kPairs];
-  transpose_bytes(rows, g, c);
-  const bool e8m0 = type == ScaleType::kE8m0;
-  uint8x16_t most = c[0], least = c[0];
-  MOEBIUS_UNROLL for (int i = 1; i < kPairs; ++i) most = vmaxq_u8(most, c[i]),
-                                                  least = vminq_u8(least, c[i]);
-  if (vmaxvq_u8(most) > (e8m0 ? 254 : 126) || vminvq_u8(least) < (e8m0 ? 1 : 8)) return false;
-  // Shifted into place, e8m0 is a bf16, and e4m3 a bf16 that is 2^120 too small.
-  const uint16x8_t larger = vdupq_n_u16(e8m0 ? 0 : 120 << 7);
-  const uint8x16_t shift = vdupq_n_u8(e8m0 ? 128 : 16);
-  MOEBIUS_UNROLL for (int i = 0; i < kPairs; ++i) {
-    out[2 * i * kApart] = vmlal_u8(larger, vget_low_u8(c[i]), vget_low_u8(shift));
-    out[(2 * i + 1) * kApart] = vmlal_high_u8(larger, c[i], shift);
-  }
-  return true;
-}
-
-// Loads 16 bytes of rows [first, first + 4), with the bits of kFlip inverted.
-template <uint8_t kFlip, class Row>
-[[gnu::always_inline]] inline void load_four(const Row& row, int first, uint8x16_t (&r)[4]) {
+                                                   uint8x16_t (&v)[4]) {
+  using arm_layout::Order;
   MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-    r[i] = vld1q_u8(row(first + i));
-    if constexpr (kFlip != 0) r[i] = veorq_u8(r[i], vdupq_n_u8(kFlip));
+    const uint8x8_t a = vld1_u8(rows[2 * i] + g), b = vld1_u8(rows[2 * i + 1] + g);
+    v[i] = vcombine_u8(vzip1_u8(a, b), vzip2_u8(a, b));
   }
+  Network<Order("o0 k0 k1 k2 o1 o2"), Order("o0 o1 o2 k0 k1 k2"), false>::arrange(v);
+}
+// Transposes scales of 2 or 4 bytes in 8 or 4 groups.
+template <arm_layout::Order kFrom, arm_layout::Order kTo>
+[[gnu::always_inline]] inline void transpose_scales(const uint8_t* const (&rows)[kOutputs],
+                                                    size_t byte, uint8x16_t (&v)[8]) {
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) v[i] = vld1q_u8(rows[i] + byte);
+  Network<kFrom, kTo, false>::arrange(v);
 }
 
-// Transposes two-byte scales of 8 outputs in 8 groups from g on to group by group, kApart vectors
-// apart.
-template <int kApart = 1>
-[[gnu::always_inline]] inline void transpose_halves(const uint8_t* const (&rows)[kOutputs],
-                                                    size_t g, uint16x8_t* out) {
-  uint16x8_t r[8], a[8], b[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vreinterpretq_u16_u8(vld1q_u8(rows[i] + 2 * g));
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u16(r[i], r[i + 4]),
-                                                   a[2 * i + 1] = vzip2q_u16(r[i], r[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u16(a[i], a[i + 4]),
-                                                   b[2 * i + 1] = vzip2q_u16(a[i], a[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i * kApart] = vzip1q_u16(b[i], b[i + 4]),
-                                                         out[(2 * i + 1) * kApart] =
-                                                             vzip2q_u16(b[i], b[i + 4]);
-}
-// Converts bf16 or one-byte scales of 8 outputs in 8 groups from g on to bf16, group by group;
-// returns false if one of them is special.
-[[gnu::always_inline]] inline bool transpose_eight(ScaleType type,
-                                                   const uint8_t* const (&rows)[kOutputs], size_t g,
-                                                   uint16x8_t (&out)[8]) {
-  if (type != ScaleType::kBf16) return transpose_scales<4, 1>(type, rows, g, out);
-  transpose_halves(rows, g, out);
-  return true;
-}
 // Returns how many scales can be read from the first of the last of 8 outputs on: more than it has,
 // so that whole vectors can be loaded.
 inline size_t scales_there(const QuantMatrix& w, const ScaleRows& rows) {
@@ -313,28 +334,175 @@ constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32
   return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
 }
 
-// Converts the scales of 8 outputs in groups [g, g1) to two bytes each as scales_of() does, kApart
-// vectors apart. `out` has room for the groups up to `full`.
-template <int kApart, class Shape>
-inline void make_scales(const QuantMatrix& w, const ScaleRows& rows, const Shape& s, size_t g,
-                        size_t g1, size_t full, uint16x8_t* out) {
-  const bool transposed = s.weight_k == s.group_k, two = w.scale_type == ScaleType::kBf16;
-  const size_t there = scales_there(w, rows);
-  const uint8_t* from[kOutputs];
-  for (size_t i = 0; i < kOutputs; ++i) from[i] = w.scales + rows.at[i] * scale_size(w.scale_type);
-  while (g < g1) {
-    const bool eight = transposed && g + 8 <= full && g + 8 <= there;
-    if (eight && two) {
-      transpose_halves<kApart>(from, g, out);
-      g += 8;
-      out += 8 * kApart;
-    } else if (eight && transpose_scales<4, kApart>(w.scale_type, from, g, out)) {
-      g += 8;
-      out += 8 * kApart;
-    } else {
-      for (size_t i = 0; i < 8 && g < g1; ++i, out += kApart)
-        *out = scales_of(w, rows.at, g++ * s.group_k / s.weight_k);
+// Scales of 8 outputs in one group: 8 x bf16, or 8 x f32.
+struct Scales {
+  uint8x16_t v[2];
+};
+
+// Converts f16 scales of 8 outputs to f32.
+inline Scales from_f16(uint16x8_t halves) {
+  if (vmaxvq_u16(vandq_u16(halves, vdupq_n_u16(0x7fff))) < 0x7c00) {
+    const float16x8_t v = vreinterpretq_f16_u16(halves);
+    return {{vreinterpretq_u8_f32(vcvt_f32_f16(vget_low_f16(v))),
+             vreinterpretq_u8_f32(vcvt_high_f32_f16(v))}};
+  }
+  uint16_t from[kOutputs];
+  float to[kOutputs];
+  vst1q_u16(from, halves);
+  for (size_t i = 0; i < kOutputs; ++i) to[i] = f16_to_f32(from[i]);
+  return {{vreinterpretq_u8_f32(vld1q_f32(to)), vreinterpretq_u8_f32(vld1q_f32(to + 4))}};
+}
+// Converts one-byte scales of 8 outputs in 8 groups from g on to bf16; returns false if one of them
+// is special (negative, zero, subnormal, NaN).
+[[gnu::always_inline]] inline bool scales_of_bytes(ScaleType type,
+                                                   const uint8_t* const (&rows)[kOutputs], size_t g,
+                                                   Scales* out) {
+  uint8x16_t c[4];
+  transpose_bytes(rows, g, c);
+  const bool e8m0 = type == ScaleType::kE8m0;
+  const uint8x16_t most = vmaxq_u8(vmaxq_u8(c[0], c[1]), vmaxq_u8(c[2], c[3])),
+                   least = vminq_u8(vminq_u8(c[0], c[1]), vminq_u8(c[2], c[3]));
+  if (vmaxvq_u8(most) > (e8m0 ? 254 : 126) || vminvq_u8(least) < (e8m0 ? 1 : 8)) return false;
+  // Shifted into place, e8m0 is a bf16, and e4m3 a bf16 that is 2^120 too small.
+  const uint16x8_t larger = vdupq_n_u16(e8m0 ? 0 : 120 << 7);
+  const uint8x16_t shift = vdupq_n_u8(e8m0 ? 128 : 16);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+    out[2 * i].v[0] = vreinterpretq_u8_u16(vmlal_u8(larger, vget_low_u8(c[i]), vget_low_u8(shift)));
+    out[2 * i + 1].v[0] = vreinterpretq_u8_u16(vmlal_high_u8(larger, c[i], shift));
+  }
+  return true;
+}
+
+// Scales and zero points of the outputs from n on. They are made for kChunk groups (from a multiple
+// of it on) before the codes of these groups are packed. Outputs past N repeat the last one.
+class PanelScales {
+ public:
+  static constexpr size_t kChunk = 128;
+  // inputs: of a group; scale_inputs: per stored scale.
+  PanelScales(const QuantMatrix& w, size_t n, size_t inputs, size_t scale_inputs)
+      : w_(w), rows_(w, n), n_(n), inputs_(inputs), scale_inputs_(scale_inputs) {}
+
+  // Prefetches what the panels after this one need.
+  void ask() const {
+    if (w_.scale_type == ScaleType::kNone) return;
+    ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
+    if (w_.zero_points != nullptr)
+      ask_for_extras(reinterpret_cast<const uint8_t*>(w_.zero_points), rows_.at, 1, w_.row_bytes);
+  }
+  // Makes the scales of groups [g, g1).
+  void make_scales(size_t g, size_t g1, Scales* out) const {
+    const size_t size = scale_size(w_.scale_type);
+    const bool side_by_side =  // true for a single group
+        w_.block_n == 1 && w_.scale_stride == 1 && n_ + kOutputs <= w_.N;
+    if (side_by_side && w_.scale_type == ScaleType::kBf16 && g + 1 == g1) {
+      out->v[0] = vld1q_u8(w_.scales + 2 * rows_.at[0]);
+      return;
     }
+    const uint8_t* from[kOutputs];
+    for (size_t i = 0; i < kOutputs; ++i) from[i] = w_.scales + rows_.at[i] * size;
+    const size_t there = scales_there(w_, rows_);
+    for (; g < g1; g += 8, out += 8)  // there is room for whole eights
+      if (!eight_scales(from, g, there, out))
+        for (size_t i = 0; i < 8 && g + i < g1; ++i) out[i] = scales_at(column(g + i));
+  }
+  void make_zeros(size_t g, size_t g1, uint8x8_t* out) const {
+    const uint8_t* from[kOutputs];
+    for (size_t i = 0; i < kOutputs; ++i)
+      from[i] = reinterpret_cast<const uint8_t*>(w_.zero_points) + rows_.at[i];
+    for (; inputs_ == scale_inputs_ && g + 8 <= g1; g += 8, out += 8) {
+      uint8x16_t v[4];
+      transpose_bytes(from, g, v);
+      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vget_low_u8(v[i]),
+                                                         out[2 * i + 1] = vget_high_u8(v[i]);
+    }
+    for (; g < g1; ++g, ++out) {
+      uint64_t v = 0;
+      for (size_t i = 0; i < kOutputs; ++i) v |= uint64_t{from[i][column(g)]} << (8 * i);
+      *out = vcreate_u8(v);
+    }
+  }
+
+ private:
+  // Converts 8 groups from g on, if a row has so many (`there` in all) and they are plain; returns
+  // whether it did.
+  bool eight_scales(const uint8_t* const (&from)[kOutputs], size_t g, size_t there,
+                    Scales* out) const {
+    using arm_layout::Order;
+    const ScaleType type = w_.scale_type;
+    if (type == ScaleType::kNone || inputs_ != scale_inputs_ || there - g < 8) return false;
+    uint8x16_t v[8];
+    if (type == ScaleType::kFp8 || type == ScaleType::kE8m0)
+      return scales_of_bytes(type, from, g, out);
+    if (type == ScaleType::kF32) {
+      for (size_t four = 0; four < 8; four += 4) {
+        transpose_scales<Order("b0 b1 k0 k1 o0 o1 o2"), Order("b0 b1 o0 o1 o2 k0 k1")>(
+            from, 4 * (g + four), v);
+        MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) out[four + i / 2].v[i % 2] = v[i];
+      }
+      return true;
+    }
+    transpose_scales<Order("b0 k0 k1 k2 o0 o1 o2"), Order("b0 o0 o1 o2 k0 k1 k2")>(from, 2 * g, v);
+    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) out[i].v[0] = v[i];
+    for (size_t i = 0; type == ScaleType::kF16 && i < 8; ++i)
+      out[i] = from_f16(vreinterpretq_u16_u8(v[i]));
+    return true;
+  }
+  Scales scales_at(size_t g) const {
+    if (w_.scale_type == ScaleType::kF32 || w_.scale_type == ScaleType::kNone) {
+      uint32_t v[kOutputs];
+      for (size_t i = 0; i < kOutputs; ++i) {
+        v[i] = f32_bits(1.0f);
+        if (w_.scale_type == ScaleType::kF32)
+          __builtin_memcpy(&v[i], w_.scales + 4 * (rows_.at[i] + g), 4);
+      }
+      uint64x2_t pairs[2];
+      for (size_t i = 0; i < 2; ++i)
+        pairs[i] = vcombine_u64(vcreate_u64(v[4 * i] | uint64_t{v[4 * i + 1]} << 32),
+                                vcreate_u64(v[4 * i + 2] | uint64_t{v[4 * i + 3]} << 32));
+      return {{vreinterpretq_u8_u64(pairs[0]), vreinterpretq_u8_u64(pairs[1])}};
+    }
+    const uint16x8_t v = scales_of(w_, rows_.at, g);
+    if (w_.scale_type == ScaleType::kF16) return from_f16(v);
+    return {{vreinterpretq_u8_u16(v), vdupq_n_u8(0)}};
+  }
+
+  size_t column(size_t g) const {
+    return inputs_ == scale_inputs_ ? g : g * inputs_ / scale_inputs_;
+  }
+
+  const QuantMatrix& w_;
+  const ScaleRows rows_;  // indices of the first scales
+  const size_t n_, inputs_, scale_inputs_;
+};
+
+struct NeonBytes {
+  using V = uint8x16_t;
+  static V load(const uint8_t* p) { return vld1q_u8(p); }
+  static void store(uint8_t* p, V v) { vst1q_u8(p, v); }
+  [[gnu::always_inline]] static void store_all(uint8_t* p, const V (&v)[16]) {
+    store_in_order(p, v);
+  }
+  static V zip1(V a, V b) { return vzip1q_u8(a, b); }
+  static V zip2(V a, V b) { return vzip2q_u8(a, b); }
+  static V low(V a, V b) { return vsliq_n_u8(a, b, 4); }
+  static V high(V a, V b) { return vsriq_n_u8(b, a, 4); }
+};
+
+// Packs all panels of `a`, of `stride` bytes each; a Packer is made for each.
+template <class Packer, class Sizes>
+inline void pack_panels(const PackArgs& a, const Sizes& s, size_t stride) {
+  const auto out = [&](size_t n) { return a.packed + (a.row0 + n) / kOutputs * stride; };
+  using Permuted = PermutedRows<NeonBytes, 16>;
+  if (!Permuted::takes(a)) {
+    for (size_t n = a.n0; n < a.n1; n += kOutputs) Packer(a, s, n, out(n)).pack();
+    return;
+  }
+  Permuted rows(a);
+  for (size_t n = a.n0, end; n < a.n1; n = end) {
+    rows.read(n);
+    end = n + rows.args().w->N < a.n1 ? n + rows.args().w->N : a.n1;
+    for (size_t i = n; i < end; i += kOutputs)
+      Packer(rows.args(), s, i - n, out(i), a.w->codes + (i + end - n) * a.w->row_bytes).pack();
   }
 }
 
