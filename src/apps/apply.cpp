@@ -246,28 +246,24 @@ int run_apply(const ApplyOptions& options) {
 Command apply_command() {
   auto o = std::make_shared<ApplyOptions>();
   Command c("apply", "runs one module on given inputs");
-  c.argument("DIR", o->folder, "checkpoint folder").folder().must();
-  c.argument("MODULE", o->module, "a linear, a MoE block (...mlp) or its experts (...mlp.experts)")
-      .must();
+  c.argument("DIR", o->folder, "checkpoint folder", {.kind = ValueKind::kFolder, .required = true});
+  c.argument("MODULE", o->module, "a linear, a MoE block (...mlp) or its experts (...mlp.experts)",
+             {.required = true});
   c.option("--in", "FILE", &o->in,
-           "safetensors: x [T,H]; for experts also router_logits, or topk_ids and topk_weights")
-      .file()
-      .must();
-  c.option("--out", "FILE", &o->out, "safetensors: y; for MoE also topk_ids, topk_weights")
-      .file()
-      .must();
-  c.option("--out-dtype", "TYPE", &o->out_dtype, "type of y")
-      .one_of({"f32", "bf16", "f16"})
-      .by_default("that of x");
+           "safetensors: x [T,H]; for experts also router_logits, or topk_ids and topk_weights",
+           {.kind = ValueKind::kFile, .required = true});
+  c.option("--out", "FILE", &o->out, "safetensors: y; for MoE also topk_ids, topk_weights",
+           {.kind = ValueKind::kFile, .required = true});
+  c.option("--out-dtype", "TYPE", &o->out_dtype, "type of y",
+           {.choices = {"f32", "bf16", "f16"}, .default_text = "that of x"});
   c.option("--activation", "NAME", &o->stated.activation,
-           "what the experts of an unregistered family compute (silu, gelu, swigluoai, ...)")
-      .by_default("not stated")
-      .seldom();
+           "what the experts of an unregistered family compute (silu, gelu, swigluoai, ...)",
+           {.default_text = "not stated", .rare = true});
   c.option("--layout", "NAME", &o->stated.layout,
-           "how an unregistered family stores gate and up together")
-      .one_of({std::begin(kLayouts), std::end(kLayouts)})
-      .by_default("not stated")
-      .seldom();
+           "how an unregistered family stores gate and up together",
+           {.choices = {std::begin(kLayouts), std::end(kLayouts)},
+            .default_text = "not stated",
+            .rare = true});
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};

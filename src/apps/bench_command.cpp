@@ -20,28 +20,27 @@ Command subject(std::string name, std::string what, const std::shared_ptr<Option
 }
 
 void add_threads_list(Command& c, BenchOptions& o) {
-  c.option("--threads,-t", "LIST", &o.threads, "thread counts to measure")
-      .range(1, 1024)
-      .by_default("1 and all cores")
-      .from_environment("MOEBIUS_THREADS");
+  c.option(
+      "--threads,-t", "LIST", &o.threads, "thread counts to measure",
+      {.limits = {{1, 1024}}, .default_text = "1 and all cores", .environment = "MOEBIUS_THREADS"});
 }
 
 void add_report_options(Command& c, BenchOptions& o) {
   c.section("Report");
   c.flag("--json", o.json, "print one JSON object per line");
-  c.option("--compare", "FILE", &o.compare, "earlier --json output to compare with")
-      .file()
-      .by_default("none");
-  c.option("--seconds", "X", &o.seconds, "time to spend on each case").range(0, 3600);
+  c.option("--compare", "FILE", &o.compare, "earlier --json output to compare with",
+           {.default_text = "none", .kind = ValueKind::kFile});
+  c.option("--seconds", "X", &o.seconds, "time to spend on each case", {.limits = {{0, 3600}}});
 }
 
 void add_case_options(Command& c, BenchOptions& o) {
-  c.option("--scheme", "LIST", &o.schemes, "schemes").by_commas().one_of(bench_scheme_names());
-  c.option("--group", "LIST", &o.groups, "group size; -1: one scale per output channel")
-      .range(-1, 1 << 20)
-      .by_default("the scheme's own");
-  c.option("--tokens", "LIST", &o.tokens, "rows of activations (tokens)").range(1, 1 << 20);
-  c.option("--dtype", "TYPE", &o.dtype, "type of activations").one_of({"bf16", "f16", "f32"});
+  c.option("--scheme", "LIST", &o.schemes, "schemes",
+           {.choices = bench_scheme_names(), .commas = true});
+  c.option("--group", "LIST", &o.groups, "group size; -1: one scale per output channel",
+           {.limits = {{-1, 1 << 20}}, .default_text = "the scheme's own"});
+  c.option("--tokens", "LIST", &o.tokens, "rows of activations (tokens)",
+           {.limits = {{1, 1 << 20}}});
+  c.option("--dtype", "TYPE", &o.dtype, "type of activations", {.choices = {"bf16", "f16", "f32"}});
 }
 
 void add_machine_options(Command& c, BenchOptions& o) {
@@ -52,8 +51,8 @@ void add_machine_options(Command& c, BenchOptions& o) {
 }
 
 void add_sizes(Command& c, BenchOptions& o) {
-  c.option("--n", "N", &o.n, "outputs").range(1, 1 << 24);
-  c.option("--k", "K", &o.k, "inputs").range(1, 1 << 24);
+  c.option("--n", "N", &o.n, "outputs", {.limits = {{1, 1 << 24}}});
+  c.option("--k", "K", &o.k, "inputs", {.limits = {{1, 1 << 24}}});
 }
 
 Command roof_subject(BenchActions::Run run) {
@@ -74,13 +73,12 @@ Command kernel_subject(BenchActions::Run run) {
       subject("kernel",
               "every kernel of this CPU on every scheme, one thread, warm and cold caches", o, run);
   add_sizes(c, *o);
-  c.option("--kernel", "NAME", &o->run.kernel, "this kernel only")
-      .by_default("all")
-      .from_environment("MOEBIUS_KERNEL");
+  c.option("--kernel", "NAME", &o->run.kernel, "this kernel only",
+           {.default_text = "all", .environment = "MOEBIUS_KERNEL"});
   c.flag("--pack", o->pack, "measure packing instead of multiplication");
   c.flag("--act-order", o->act_order, "with --pack: integer weights with activation order");
   add_case_options(c, *o);
-  c.find("--scheme")->by_default("all");
+  c.find("--scheme")->default_text = "all";
   add_report_options(c, *o);
   for (const char* other : {"--tokens", "--compare"}) c.at_most_one({"--pack", other});
   c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
@@ -91,8 +89,9 @@ Command kernel_subject(BenchActions::Run run) {
 Command linear_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   Command c = subject("linear", "a linear layer, random weights or a module of a folder", o, run);
-  c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
-  c.option("--module", "NAME", &o->module, "linear layer of the folder").by_default("none");
+  c.argument("DIR", o->folder, "checkpoint folder",
+             {.default_text = "random weights", .kind = ValueKind::kFolder});
+  c.option("--module", "NAME", &o->module, "linear layer of the folder", {.default_text = "none"});
   add_sizes(c, *o);
   add_case_options(c, *o);
   add_machine_options(c, *o);
@@ -106,18 +105,20 @@ Command moe_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   Command c =
       subject("moe", "a mixture-of-experts layer, random weights or a block of a folder", o, run);
-  c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
-  c.option("--module", "NAME", &o->module, "MoE block of the folder").by_default("the first");
-  c.option("--experts", "N", &o->experts, "number of experts").range(1, 65536);
-  c.option("--top-k", "N", &o->top_k, "experts per token").range(1, 65536);
-  c.option("--hidden", "N", &o->hidden, "hidden size").range(1, 1 << 20);
-  c.option("--intermediate", "N", &o->intermediate, "intermediate size of an expert")
-      .range(1, 1 << 20);
+  c.argument("DIR", o->folder, "checkpoint folder",
+             {.default_text = "random weights", .kind = ValueKind::kFolder});
+  c.option("--module", "NAME", &o->module, "MoE block of the folder",
+           {.default_text = "the first"});
+  c.option("--experts", "N", &o->experts, "number of experts", {.limits = {{1, 65536}}});
+  c.option("--top-k", "N", &o->top_k, "experts per token", {.limits = {{1, 65536}}});
+  c.option("--hidden", "N", &o->hidden, "hidden size", {.limits = {{1, 1 << 20}}});
+  c.option("--intermediate", "N", &o->intermediate, "intermediate size of an expert",
+           {.limits = {{1, 1 << 20}}});
   c.flag("--skew", o->skew, "one expert gets half of the tokens");
-  c.option("--tp", "N", &o->ranks.tp, "tensor parallel: N ranks (threads), compared with one")
-      .range(1, 64);
-  c.option("--ep", "N", &o->ranks.ep, "expert parallel: N ranks (threads), compared with one")
-      .range(1, 64);
+  c.option("--tp", "N", &o->ranks.tp, "tensor parallel: N ranks (threads), compared with one",
+           {.limits = {{1, 64}}});
+  c.option("--ep", "N", &o->ranks.ep, "expert parallel: N ranks (threads), compared with one",
+           {.limits = {{1, 64}}});
   add_case_options(c, *o);
   add_machine_options(c, *o);
   add_report_options(c, *o);
@@ -131,12 +132,13 @@ Command attention_subject(BenchActions::Run run) {
   auto o = std::make_shared<BenchOptions>();
   o->tokens = {1, 512}, o->depths = {4096}, o->seconds = 0.5;
   Command c = subject("attention", "attention of one layer over a random KV cache", o, run);
-  c.option("--heads", "N", &o->heads, "query heads").range(1, 1024);
-  c.option("--kv-heads", "N", &o->kv_heads, "KV heads").range(1, 1024);
-  c.option("--head-dim", "N", &o->head_dim, "head size").range(1, 4096);
-  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache").range(0, 1 << 20);
-  c.option("--tokens", "LIST", &o->tokens, "new tokens").range(1, 1 << 16);
-  c.option("--dtype", "TYPE", &o->dtype, "type of activations").one_of({"bf16", "f16", "f32"});
+  c.option("--heads", "N", &o->heads, "query heads", {.limits = {{1, 1024}}});
+  c.option("--kv-heads", "N", &o->kv_heads, "KV heads", {.limits = {{1, 1024}}});
+  c.option("--head-dim", "N", &o->head_dim, "head size", {.limits = {{1, 4096}}});
+  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache", {.limits = {{0, 1 << 20}}});
+  c.option("--tokens", "LIST", &o->tokens, "new tokens", {.limits = {{1, 1 << 16}}});
+  c.option("--dtype", "TYPE", &o->dtype, "type of activations",
+           {.choices = {"bf16", "f16", "f32"}});
   add_kv_dtype_option(c, o->kv_dtype);
   add_machine_options(c, *o);
   add_report_options(c, *o);
@@ -151,22 +153,21 @@ Command model_subject(const BenchActions& actions) {
       subject("model", "prefill and decode of a whole model with random tokens", o, actions.model);
   c.folder(o->folder).bundled = false;  // not needed with --synthetic
   c.option("--synthetic", "NAME", &o->synthetic,
-           "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder")
-      .one_of(bench_model_names())
-      .by_default("none");
-  c.option("--layers", "N", &o->layers, "layers of --synthetic").range(1, 256);
-  c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
-  c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
-  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache before the decode steps")
-      .range(1, 1 << 20);
+           "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder",
+           {.choices = bench_model_names(), .default_text = "none"});
+  c.option("--layers", "N", &o->layers, "layers of --synthetic", {.limits = {{1, 256}}});
+  c.option("--prompts", "LIST", &o->prompts, "prompt lengths", {.limits = {{1, 1 << 20}}});
+  c.option("--batches", "LIST", &o->batches, "sequences per decode step", {.limits = {{1, 4096}}});
+  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache before the decode steps",
+           {.limits = {{1, 1 << 20}}});
   c.flag("--invented", o->invented, "random keys instead of computed ones before the decode steps");
-  c.option("--steps", "N", &o->steps, "decode steps of each batch size")
-      .range(1, 1 << 20)
-      .by_default("48 to 128");
-  c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
+  c.option("--steps", "N", &o->steps, "decode steps of each batch size",
+           {.limits = {{1, 1 << 20}}, .default_text = "48 to 128"});
+  c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length",
+           {.limits = {{0, 3600}}});
   c.flag("--json", o->json, "print one JSON object per number of threads");
   add_machine_options(c, *o);
-  c.find("--threads")->by_default("all cores");
+  c.find("--threads")->default_text = "all cores";
   add_place_options(c, o->run);
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
@@ -185,10 +186,10 @@ Command sampler_subject(BenchActions::Run run) {
   o->batches = {32};
   o->seconds = 0.5;
   Command c = subject("sampler", "sampling from random logits, one row per sequence", o, run);
-  c.option("--vocab", "N", &o->vocab, "vocabulary size").range(1, 1 << 24);
-  c.option("--batches", "LIST", &o->batches, "rows per step").range(1, 4096);
+  c.option("--vocab", "N", &o->vocab, "vocabulary size", {.limits = {{1, 1 << 24}}});
+  c.option("--batches", "LIST", &o->batches, "rows per step", {.limits = {{1, 4096}}});
   add_threads_list(c, *o);
-  c.option("--seconds", "X", &o->seconds, "time to spend on each case").range(0, 3600);
+  c.option("--seconds", "X", &o->seconds, "time to spend on each case", {.limits = {{0, 3600}}});
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench sampler", "moebius bench sampler --vocab 32000 --batches 1,8"};
   return c;
@@ -199,9 +200,8 @@ Command mask_subject(BenchActions::Run run) {
   Command c = subject("mask", "structured output: schemas to grammars, places to tokens", o, run);
   c.folder(o->folder);
   c.option("--schemas", "FOLDER", &o->schemas,
-           "JSON files: schemas, or schemas with instances as JSON-Schema-Test-Suite has them")
-      .file()
-      .by_default("a few of our own");
+           "JSON files: schemas, or schemas with instances as JSON-Schema-Test-Suite has them",
+           {.default_text = "a few of our own", .kind = ValueKind::kFile});
   c.flag("--list", o->list, "name the instances that were judged wrongly");
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench mask", "moebius bench mask DIR --schemas SCHEMAS --json"};
@@ -214,34 +214,34 @@ Command engine_subject(int (*run)(const BenchEngineOptions&, std::ostream&)) {
       "engine", "a trace of requests through the engine, compared with bare decode steps", o, run);
   c.folder(o->model.folder);
   c.section("Requests");
-  c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens")
-      .file()
-      .by_default("random requests");
-  c.option("--requests", "N", &o->requests, "without --trace: number of requests")
-      .range(1, 1 << 20);
-  c.option("--rate", "X", &o->rate, "without --trace: arrivals per second").range(1e-6, 1e9);
-  c.option("--prompt-tokens", "N", &o->prompt, "without --trace: mean tokens of each")
-      .range(1, 1 << 20);
-  c.option("--new-tokens", "N", &o->new_tokens, "without --trace: mean tokens of each")
-      .range(1, 1 << 20);
+  c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens",
+           {.default_text = "random requests", .kind = ValueKind::kFile});
+  c.option("--requests", "N", &o->requests, "without --trace: number of requests",
+           {.limits = {{1, 1 << 20}}});
+  c.option("--rate", "X", &o->rate, "without --trace: arrivals per second",
+           {.limits = {{1e-6, 1e9}}});
+  c.option("--prompt-tokens", "N", &o->prompt, "without --trace: mean tokens of each",
+           {.limits = {{1, 1 << 20}}});
+  c.option("--new-tokens", "N", &o->new_tokens, "without --trace: mean tokens of each",
+           {.limits = {{1, 1 << 20}}});
   c.option("--seed", "N", &o->seed, "seed of the random requests");
-  c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported").range(1, 1000);
+  c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported",
+           {.limits = {{1, 1000}}});
   c.flag("--constrained", o->constrained,
          "also run each round with answers held to a JSON schema, and compare the gaps");
   c.flag("--json", o->json, "print one JSON object");
   c.section("Engine");
-  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
+  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time",
+           {.limits = {{1, 4096}}});
   c.option("--stretch", "X", &o->stretch,
-           "most that prefill may lengthen a decode step, as a factor")
-      .range(1, 1000)
-      .seldom();
+           "most that prefill may lengthen a decode step, as a factor",
+           {.limits = {{1, 1000}}, .rare = true});
   o->engine.speculate = "off";
   add_engine_options(c, o->engine);
   c.option("--predictions", "WHAT", &o->predictions,
            "runs without and with drafts in turn; right: each request is given its own answer as "
-           "prediction; wrong: an answer with every token wrong; own: drafts as --speculate says")
-      .one_of({"none", "right", "wrong", "own"})
-      .seldom();
+           "prediction; wrong: an answer with every token wrong; own: drafts as --speculate says",
+           {.choices = {"none", "right", "wrong", "own"}, .rare = true});
   add_model_options(c, o->model);
   c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json",
                 "moebius bench engine DIR --requests 1 --new-tokens 256 --predictions right"};

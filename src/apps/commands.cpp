@@ -20,11 +20,10 @@ void add_common_options(Command& command) {
   for (const std::deque<Option>* list : {&command.positional, &command.options})
     for (const Option& o : *list) folder = folder || o.kind == ValueKind::kFolder;
   if (folder)
-    command
-        .flag("--no-follow", m.no_follow,
-              "refuse symbolic links that lead out of the folder, but for those of the Hugging "
-              "Face cache")
-        .seldom();
+    command.flag("--no-follow", m.no_follow,
+                 "refuse symbolic links that lead out of the folder, but for those of the Hugging "
+                 "Face cache",
+                 {.rare = true});
   command.flag("--quiet,-q", m.quiet, "no progress and no statistics, only warnings and errors");
   command.flag("--verbose,-v", m.verbose, "say more about what is done");
   command.at_most_one({"--quiet", "--verbose"});

@@ -12,20 +12,19 @@
 namespace moebius {
 
 void add_engine_options(Command& c, EngineRunOptions& o) {
-  c.option("--kv-gib", "X", &o.kv_gib, "memory of the KV cache, in GiB; 0: enough for --ctx")
-      .range(0, 1 << 20)
-      .by_default("enough for --ctx, at most half of the free memory");
-  c.option("--max-step", "S", &o.max_step, "longest prefill step, in seconds")
-      .range(0.001, 3600)
-      .seldom();
+  c.option("--kv-gib", "X", &o.kv_gib, "memory of the KV cache, in GiB; 0: enough for --ctx",
+           {.limits = {{0, 1 << 20}},
+            .default_text = "enough for --ctx, at most half of the free memory"});
+  c.option("--max-step", "S", &o.max_step, "longest prefill step, in seconds",
+           {.limits = {{0.001, 3600}}, .rare = true});
   c.option(
-       "--speculate", "HOW", &o.speculate,
-       "tokens that run ahead where that is faster; the answer stays the same. lookup: those that "
-       "followed the same text before; mtp: those that the model's layer for multi-token "
-       "prediction expects")
-      .one_of({"lookup", "mtp", "off"})
-      .by_default(o.speculate.empty() ? "lookup; off with --pp" : o.speculate)
-      .seldom();
+      "--speculate", "HOW", &o.speculate,
+      "tokens that run ahead where that is faster; the answer stays the same. lookup: those that "
+      "followed the same text before; mtp: those that the model's layer for multi-token "
+      "prediction expects",
+      {.choices = {"lookup", "mtp", "off"},
+       .default_text = o.speculate.empty() ? "lookup; off with --pp" : o.speculate,
+       .rare = true});
 }
 
 void settle_speculation(const EngineRunOptions& o, ModelRunOptions& model) {

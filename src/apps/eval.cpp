@@ -191,33 +191,34 @@ Command eval_command() {
   auto o = std::make_shared<EvalCommand>();
   Command c("eval", "measures what a quantized folder lost against its base");
   c.folder(o->model.folder);
-  c.option("--base", "BASE", &o->base, "the folder it was made from").folder().by_default("none");
+  c.option("--base", "BASE", &o->base, "the folder it was made from",
+           {.default_text = "none", .kind = ValueKind::kFolder});
   c.section("Input, one of");
-  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input").file();
+  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input",
+           {.kind = ValueKind::kFile});
   add_tokens_file(c, o->tokens);
   c.option("--chat", "FILE", &o->chat,
-           "JSON lines with messages (through the chat template), text or input_ids")
-      .file();
+           "JSON lines with messages (through the chat template), text or input_ids",
+           {.kind = ValueKind::kFile});
   c.exactly_one({"--file", "--tokens-file", "--chat"});
   c.section("Options");
   add_tokens_type(c, o->tokens);
-  c.option("--ctx,-c", "N", &o->context, "tokens per window").range(1, 1 << 24);
-  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
+  c.option("--ctx,-c", "N", &o->context, "tokens per window", {.limits = {{1, 1 << 24}}});
+  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all",
+           {.limits = {{0, 1 << 30}}});
   c.flag("--layers", o->layers,
          "also layer by layer: the same experts, errors of hidden states and of modules");
-  c.option("--svg", "FILE", &o->svg, "write a plot of the errors (with --layers)")
-      .file()
-      .by_default("none");
-  c.option("--top", "N", &o->top, "how many of the best tokens are compared").range(1, 256);
+  c.option("--svg", "FILE", &o->svg, "write a plot of the errors (with --layers)",
+           {.default_text = "none", .kind = ValueKind::kFile});
+  c.option("--top", "N", &o->top, "how many of the best tokens are compared",
+           {.limits = {{1, 256}}});
   c.option("--kl-cache", "FILE", &o->cache,
-           "what the base says, written once: it then runs first and alone, or not at all")
-      .file()
-      .by_default("none");
-  c.option("--max-kl", "X", &o->max_kl, "exit with 1 where the mean KL divergence is above")
-      .by_default("none");
+           "what the base says, written once: it then runs first and alone, or not at all",
+           {.default_text = "none", .kind = ValueKind::kFile});
+  c.option("--max-kl", "X", &o->max_kl, "exit with 1 where the mean KL divergence is above",
+           {.default_text = "none"});
   c.option("--min-top1", "X", &o->min_top1,
-           "exit with 1 where the share of equal best tokens is below")
-      .by_default("none");
+           "exit with 1 where the share of equal best tokens is below", {.default_text = "none"});
   add_json_flag(c, o->json);
   add_model_options(c, o->model);
   c.examples = {"moebius eval DIR --base BASE -f book.txt",

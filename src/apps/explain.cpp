@@ -397,29 +397,27 @@ Command explain_command() {
   Command c("explain", "shows which kernel will run each module, and why");
   c.folder(o->folder);
   c.option("--cpu", "LIST", &o->cpu,
-           "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c")
-      .by_default("this machine");
+           "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c",
+           {.default_text = "this machine"});
   add_dtype_option(c, o->dtype);
   c.flag("--why", o->why,
          "for every module: each kernel of the CPU's architecture, and why it was chosen or not");
   c.flag("--all", o->all, "with --why: the kernels of every architecture");
   add_json_flag(c, o->json);
   c.section("Ranks");
-  c.option("--ranks", "N", &o->ranks, "instead: ways to split the model over N ranks, best first")
-      .range(1, 1024)
-      .by_default("none");
+  c.option("--ranks", "N", &o->ranks, "instead: ways to split the model over N ranks, best first",
+           {.limits = {{1, 1024}}, .default_text = "none"});
   c.option("--link", "RATE,TIME", &o->link, "bandwidth in bits/s and latency between ranks");
-  c.option("--node", "CxM", &o->node, "cores and memory of each rank, e.g. 64x256G")
-      .by_default("this machine's");
-  c.option("--batch", "N", &o->batch, "sequences per decode step").range(1, 65536);
-  c.option("--prompt-tokens,--prompt", "N", &o->prompt, "length of the prompt").range(1, 1 << 20);
+  c.option("--node", "CxM", &o->node, "cores and memory of each rank, e.g. 64x256G",
+           {.default_text = "this machine's"});
+  c.option("--batch", "N", &o->batch, "sequences per decode step", {.limits = {{1, 65536}}});
+  c.option("--prompt-tokens,--prompt", "N", &o->prompt, "length of the prompt",
+           {.limits = {{1, 1 << 20}}});
   add_run_options(c, o->run);
   add_gpu_memory_option(c, o->run);
   c.option("--expert-loads", "FILE", &o->loads,
-           "with --device cuda: file of loads by which experts would be placed")
-      .file()
-      .by_default("none")
-      .seldom();
+           "with --device cuda: file of loads by which experts would be placed",
+           {.default_text = "none", .kind = ValueKind::kFile, .rare = true});
   c.examples = {"moebius explain DIR",
                 "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",
                 "moebius explain DIR --cpu neon,dotprod --json"};

@@ -30,14 +30,16 @@ Command inspect_command() {
             "shows what a folder is and whether it will run: modules, schemes, sizes, memory");
   c.folder(o->folder);
   c.flag("--tensors", o->tensors, "list every tensor and what uses it");
-  c.option("--layer", "N", &o->layer, "show one layer").range(0, 1 << 30).by_default("all");
+  c.option("--layer", "N", &o->layer, "show one layer",
+           {.limits = {{0, 1 << 30}}, .default_text = "all"});
   c.flag("--deep", o->deep, "read all weights and check scales, zero points and codes");
-  c.option("--ctx,-c", "N", &o->context, "show the memory for a context of N tokens")
-      .range(1, 1 << 30)
-      .by_default("common lengths");
-  c.option("--pp", "N", &o->pp, "show the size of each pipeline stage").range(1, 65536);
-  c.option("--tp", "N", &o->tp, "show the size of each tensor-parallel rank").range(1, 65536);
-  c.option("--ep", "N", &o->ep, "show the size of each expert-parallel rank").range(1, 65536);
+  c.option("--ctx,-c", "N", &o->context, "show the memory for a context of N tokens",
+           {.limits = {{1, 1 << 30}}, .default_text = "common lengths"});
+  c.option("--pp", "N", &o->pp, "show the size of each pipeline stage", {.limits = {{1, 65536}}});
+  c.option("--tp", "N", &o->tp, "show the size of each tensor-parallel rank",
+           {.limits = {{1, 65536}}});
+  c.option("--ep", "N", &o->ep, "show the size of each expert-parallel rank",
+           {.limits = {{1, 65536}}});
   add_device_option(c, o->device);
   add_json_flag(c, o->json);
   c.examples = {"moebius inspect", "moebius inspect DIR --tp 4 --ep 2",

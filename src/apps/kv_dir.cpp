@@ -54,12 +54,11 @@ void add_files(Facts& facts, const Checkpoint& checkpoint) {
 
 void add_kv_dir_options(Command& c, KvDirOptions& o) {
   c.option("--kv-dir", "DIR", &o.folder,
-           "keep prompts that leave memory, and all at the end, in this folder, in clear")
-      .by_default("none");
+           "keep prompts that leave memory, and all at the end, in this folder, in clear",
+           {.default_text = "none"});
   c.option("--kv-dir-gib", "X", &o.gib,
-           "most that the folder may hold, in GiB, what earlier runs left included")
-      .range(0.001, 1 << 20)
-      .seldom();
+           "most that the folder may hold, in GiB, what earlier runs left included",
+           {.limits = {{0.001, 1 << 20}}, .rare = true});
 }
 
 std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& o, const ModelRunOptions& model,

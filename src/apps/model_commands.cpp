@@ -267,10 +267,8 @@ int run_logits(const LogitsOptions& options) {
 
 void add_pack_option(Command& c, std::string& pack_dir) {
   c.option("--pack-dir", "DIR", &pack_dir,
-           "folder of packed weights: the first start writes them there, later ones map them")
-      .file()
-      .by_default("none: every start packs")
-      .seldom();
+           "folder of packed weights: the first start writes them there, later ones map them",
+           {.default_text = "none: every start packs", .kind = ValueKind::kFile, .rare = true});
 }
 
 void add_model_options(Command& c, ModelRunOptions& o) {
@@ -284,18 +282,20 @@ void add_model_options(Command& c, ModelRunOptions& o) {
 }
 
 void add_tokens_file(Command& c, TokenSource& tokens) {
-  c.option("--tokens-file", "FILE", &tokens.file, "binary file of little-endian token ids").file();
+  c.option("--tokens-file", "FILE", &tokens.file, "binary file of little-endian token ids",
+           {.kind = ValueKind::kFile});
 }
 
 void add_tokens_type(Command& c, TokenSource& tokens) {
-  c.option("--tokens-type", "TYPE", &tokens.type, "integers of the tokens file")
-      .one_of({"u16", "u32"});
+  c.option("--tokens-type", "TYPE", &tokens.type, "integers of the tokens file",
+           {.choices = {"u16", "u32"}});
 }
 
 Command logits_command() {
   auto o = std::make_shared<LogitsOptions>();
   Command c("logits", "writes the logits at every position of a token sequence");
-  c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
+  c.argument("DIR", o->model.folder, "checkpoint folder",
+             {.kind = ValueKind::kFolder, .required = true});
   c.section("Input, one of");
   c.option("--tokens", "LIST", &o->tokens.list, "token ids, separated by commas");
   add_tokens_file(c, o->tokens);
@@ -303,7 +303,8 @@ Command logits_command() {
   c.exactly_one({"--tokens", "--tokens-file", "--prompt"});
   c.section("Options");
   add_tokens_type(c, o->tokens);
-  c.option("--out", "FILE", &o->out, "safetensors file: logits f32 [T, vocabulary]").file().must();
+  c.option("--out", "FILE", &o->out, "safetensors file: logits f32 [T, vocabulary]",
+           {.kind = ValueKind::kFile, .required = true});
   add_model_options(c, o->model);
   c.examples = {"moebius logits DIR --tokens 1,2,3 --out logits.safetensors --dtype f32"};
   c.action = [o](const Command&) { return run_logits(*o); };

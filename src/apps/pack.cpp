@@ -80,11 +80,10 @@ int run_pack(const PackOptions& o, std::ostream& out) {
 Command pack_command() {
   auto o = std::make_shared<PackOptions>();
   Command c("pack", "packs the weights of a model for this CPU into a file that starts map");
-  c.argument("DIR", o->model.folder, "checkpoint folder; with --check alone a file that was packed")
-      .file()
-      .must();
-  c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it")
-      .by_default("none: with --check, DIR is a file");
+  c.argument("DIR", o->model.folder, "checkpoint folder; with --check alone a file that was packed",
+             {.kind = ValueKind::kFile, .required = true});
+  c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it",
+             {.default_text = "none: with --check, DIR is a file"});
   c.flag("--check", o->check, "read the file that is there from end to end; write nothing");
   add_json_flag(c, o->json);
   add_run_options(c, o->model.run);

@@ -95,17 +95,18 @@ Command perplexity_command() {
   Command c("perplexity", "measures the perplexity of a text");
   c.folder(o->model.folder);
   c.section("Input, one of");
-  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input").file();
+  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input",
+           {.kind = ValueKind::kFile});
   add_tokens_file(c, o->tokens);
   c.exactly_one({"--file", "--tokens-file"});
   c.section("Options");
   add_tokens_type(c, o->tokens);
-  c.option("--ctx,-c", "N", &o->context, "tokens per window").range(1, 1 << 24);
-  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
+  c.option("--ctx,-c", "N", &o->context, "tokens per window", {.limits = {{1, 1 << 24}}});
+  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all",
+           {.limits = {{0, 1 << 30}}});
   c.option("--kl", "BASE", &o->base,
-           "also the KL divergence from this folder, which has the same tokenizer")
-      .folder()
-      .by_default("none");
+           "also the KL divergence from this folder, which has the same tokenizer",
+           {.default_text = "none", .kind = ValueKind::kFolder});
   add_json_flag(c, o->json);
   add_model_options(c, o->model);
   c.examples = {"moebius perplexity -f book.txt",

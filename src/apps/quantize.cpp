@@ -175,78 +175,70 @@ Command quantize_command() {
   QuantizeOptions& q = o->options;
   Command c("quantize",
             "makes a quantized folder from one with bf16, f16, f32 or block FP8 weights");
-  c.argument("SRC", q.source, "checkpoint folder").folder().must();
-  c.argument("DST", q.target, "folder to make; it has this name only when it is whole").must();
+  c.argument("SRC", q.source, "checkpoint folder", {.kind = ValueKind::kFolder, .required = true});
+  c.argument("DST", q.target, "folder to make; it has this name only when it is whole",
+             {.required = true});
   c.section("What to make, one of");
   c.option("--scheme", "NAME", &q.scheme, scheme_help());
   c.option("--config-groups", "FILE", &q.groups_file,
-           "JSON: config_groups of compressed-tensors, or a whole quantization_config")
-      .file();
+           "JSON: config_groups of compressed-tensors, or a whole quantization_config",
+           {.kind = ValueKind::kFile});
   c.exactly_one({"--scheme", "--config-groups"});
   c.section("Options");
-  c.option("--group", "N", &o->group, "group size of integer weights; -1: per channel")
-      .range(-1, 1 << 24)
-      .by_default("the scheme's");
+  c.option("--group", "N", &o->group, "group size of integer weights; -1: per channel",
+           {.limits = {{-1, 1 << 24}}, .default_text = "the scheme's"});
   c.flag("--sym", o->sym, "symmetric integer weights");
   c.flag("--asym", o->asym, "integer weights with zero points");
   c.at_most_one({"--sym", "--asym"});
   c.option("--targets", "LIST", &q.targets,
-           "modules to quantize: names, re: and a regular expression, or Linear")
-      .by_default("Linear");
+           "modules to quantize: names, re: and a regular expression, or Linear",
+           {.default_text = "Linear"});
   c.option("--ignore", "LIST", &q.ignore,
-           "modules to leave besides routers, lm_head and embeddings")
-      .by_default("none");
-  c.flag("--ignore-only", q.ignore_only, "leave only what --ignore names").seldom();
-  c.option("--format", "NAME", &q.format, "how codes are stored: pack-quantized, int-quantized")
-      .by_default("the scheme's")
-      .seldom();
+           "modules to leave besides routers, lm_head and embeddings", {.default_text = "none"});
+  c.flag("--ignore-only", q.ignore_only, "leave only what --ignore names", {.rare = true});
+  c.option("--format", "NAME", &q.format, "how codes are stored: pack-quantized, int-quantized",
+           {.default_text = "the scheme's", .rare = true});
   std::vector<std::string> names;
   for (const std::string_view r : readers()) names.emplace_back(r);
-  c.option("--for", "READER", &q.reader, "refuse what this program cannot load").one_of(names);
+  c.option("--for", "READER", &q.reader, "refuse what this program cannot load",
+           {.choices = names});
   c.option("--match", "NAME", &o->match,
-           "arithmetic of rounding: llmcompressor's bytes, or quotients in f32")
-      .one_of({"llmcompressor", "f32"})
-      .seldom();
+           "arithmetic of rounding: llmcompressor's bytes, or quotients in f32",
+           {.choices = {"llmcompressor", "f32"}, .rare = true});
   c.section("Methods");
   c.option("--method", "NAME", &o->method,
-           "rtn: round to nearest; search: scales that lose least; gptq")
-      .one_of({"rtn", "search", "gptq"})
-      .by_default("rtn; with --calib gptq for integers of up to 4 bits, else search");
+           "rtn: round to nearest; search: scales that lose least; gptq",
+           {.choices = {"rtn", "search", "gptq"},
+            .default_text = "rtn; with --calib gptq for integers of up to 4 bits, else search"});
   c.option("--calib", "FILE", &q.calibration.files,
-           "calibration text: .txt, .jsonl with text, messages or input_ids, .bin with u16 tokens")
-      .file()
-      .by_default("none");
-  c.option("--calib-tokens", "N", &q.calibration.tokens, "tokens of it to use").range(1, 1 << 30);
-  c.option("--calib-ctx", "N", &q.calibration.context, "tokens per window")
-      .range(1, 1 << 24)
-      .seldom();
+           "calibration text: .txt, .jsonl with text, messages or input_ids, .bin with u16 tokens",
+           {.default_text = "none", .kind = ValueKind::kFile});
+  c.option("--calib-tokens", "N", &q.calibration.tokens, "tokens of it to use",
+           {.limits = {{1, 1 << 30}}});
+  c.option("--calib-ctx", "N", &q.calibration.context, "tokens per window",
+           {.limits = {{1, 1 << 24}}, .rare = true});
   c.option("--calib-experts", "NAME", &o->experts,
-           "an expert sees the rows that are routed to it, or all of them")
-      .one_of({"routed", "all"})
-      .seldom();
-  c.option("--seed", "N", &o->seed, "of the choice of windows").range(0, 1e15).seldom();
-  c.option("--damp", "X", &o->damp, "GPTQ: share of the mean of H's diagonal that is added to it")
-      .by_default("0.01")
-      .seldom();
-  c.option("--order", "NAME", &o->order, "GPTQ: columns of large inputs first, or as they stand")
-      .one_of({"static", "none"})
-      .seldom();
+           "an expert sees the rows that are routed to it, or all of them",
+           {.choices = {"routed", "all"}, .rare = true});
+  c.option("--seed", "N", &o->seed, "of the choice of windows",
+           {.limits = {{0, 1e15}}, .rare = true});
+  c.option("--damp", "X", &o->damp, "GPTQ: share of the mean of H's diagonal that is added to it",
+           {.default_text = "0.01", .rare = true});
+  c.option("--order", "NAME", &o->order, "GPTQ: columns of large inputs first, or as they stand",
+           {.choices = {"static", "none"}, .rare = true});
   c.option("--min-rows", "X", &o->min_rows,
-           "GPTQ: experts with fewer rows per input get searched scales")
-      .by_default("1")
-      .seldom();
-  c.option("--dtype", "NAME", &o->dtype, "type of scales and of what is not quantized")
-      .one_of({"auto", "bf16", "f16", "f32"})
-      .seldom();
+           "GPTQ: experts with fewer rows per input get searched scales",
+           {.default_text = "1", .rare = true});
+  c.option("--dtype", "NAME", &o->dtype, "type of scales and of what is not quantized",
+           {.choices = {"auto", "bf16", "f16", "f32"}, .rare = true});
   c.section("Run");
-  c.option("--shard-size", "SIZE", &o->shard_size, "largest file").seldom();
-  c.option("--memory", "SIZE", &o->memory, "memory to use").by_default("80 % of what is free");
+  c.option("--shard-size", "SIZE", &o->shard_size, "largest file", {.rare = true});
+  c.option("--memory", "SIZE", &o->memory, "memory to use",
+           {.default_text = "80 % of what is free"});
   c.option("--scratch", "FOLDER", &q.scratch,
-           "where rows of the calibration are kept; without it in memory, or beside DST")
-      .folder()
-      .by_default("none")
-      .seldom();
-  c.option("--threads,-t", "N", &o->threads, "threads; 0: all cores").range(0, 4096);
+           "where rows of the calibration are kept; without it in memory, or beside DST",
+           {.default_text = "none", .kind = ValueKind::kFolder, .rare = true});
+  c.option("--threads,-t", "N", &o->threads, "threads; 0: all cores", {.limits = {{0, 4096}}});
   c.flag("--resume", q.resume, "go on with the unfinished run DST.partial");
   c.flag("--overwrite", q.overwrite,
          "replace an unfinished run, or a folder that this command made");

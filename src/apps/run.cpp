@@ -204,80 +204,67 @@ Command run_command() {
   Command c("run", "continues a text, or chats");
   c.folder(o->model.folder);
   c.section("Prompt");
-  c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue")
-      .by_default("standard input; a chat at a terminal");
-  c.option("--file,-f", "FILE", &o->prompt_file, "read the prompt from a file; -: standard input")
-      .file();
+  c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue",
+           {.default_text = "standard input; a chat at a terminal"});
+  c.option("--file,-f", "FILE", &o->prompt_file, "read the prompt from a file; -: standard input",
+           {.kind = ValueKind::kFile});
   c.option("--messages", "FILE", &o->messages_file,
-           "chat messages, a JSON array; -: standard input")
-      .file();
-  c.option("--tokens", "LIST", &o->tokens, "token ids, separated by commas; needs no tokenizer")
-      .seldom();
+           "chat messages, a JSON array; -: standard input", {.kind = ValueKind::kFile});
+  c.option("--tokens", "LIST", &o->tokens, "token ids, separated by commas; needs no tokenizer",
+           {.rare = true});
   c.at_most_one({"--prompt", "--file", "--messages", "--tokens"});
   c.flag("--chat", o->chat, "answer the prompt as a chat message, with the folder's chat template");
   c.flag("--interactive,-i", o->interactive, "chat; /help lists its commands");
   c.at_most_one({"--interactive", "--tokens"});
-  c.option("--system", "TEXT", &o->system, "system message").by_default("none");
+  c.option("--system", "TEXT", &o->system, "system message", {.default_text = "none"});
   c.section("Answer");
-  c.option("--max-tokens,-n,--tokens-max", "N", &o->max_new, "most new tokens; -1: no limit")
-      .range(-1, 1 << 30)
-      .by_default("256; no limit in a chat");
-  c.option("--stop", "TEXT", &o->stop, "stop before this text").by_default("none");
+  c.option("--max-tokens,-n,--tokens-max", "N", &o->max_new, "most new tokens; -1: no limit",
+           {.limits = {{-1, 1 << 30}}, .default_text = "256; no limit in a chat"});
+  c.option("--stop", "TEXT", &o->stop, "stop before this text", {.default_text = "none"});
   c.option("--json-schema", "FILE", &o->schema_file,
-           "answer with a JSON value of this schema; -: standard input")
-      .file();
-  c.option("--regex", "TEXT", &o->regex, "answer with a text that matches this expression")
-      .by_default("none")
-      .seldom();
+           "answer with a JSON value of this schema; -: standard input",
+           {.kind = ValueKind::kFile});
+  c.option("--regex", "TEXT", &o->regex, "answer with a text that matches this expression",
+           {.default_text = "none", .rare = true});
   c.at_most_one({"--json-schema", "--regex"});
   c.option("--tools", "FILE", &o->tools_file,
-           "functions that a chat's answer may call, a JSON array; -: standard input")
-      .file()
-      .seldom();
+           "functions that a chat's answer may call, a JSON array; -: standard input",
+           {.kind = ValueKind::kFile, .rare = true});
   c.at_most_one({"--tools", "--tokens"});
   c.at_most_one({"--tools", "--interactive"});
   c.at_most_one({"--tools", "--json-schema"});
   c.at_most_one({"--tools", "--regex"});
   c.option("--tool-choice", "WORD", &o->tool_choice,
-           "with --tools: auto, required, or the name of the function to call")
-      .seldom();
+           "with --tools: auto, required, or the name of the function to call", {.rare = true});
   c.option("--tool-format", "NAME", &o->tool_format,
-           "with --tools: how the model writes calls; auto: as its chat template says")
-      .seldom();
-  c.flag("--ignore-eos", o->ignore_eos, "continue after end-of-text tokens").seldom();
+           "with --tools: how the model writes calls; auto: as its chat template says",
+           {.rare = true});
+  c.flag("--ignore-eos", o->ignore_eos, "continue after end-of-text tokens", {.rare = true});
   c.option("--ctx,-c", "N", &o->context,
-           "context length in tokens, prompt included; 0: the model's own")
-      .range(0, 1 << 30);
+           "context length in tokens, prompt included; 0: the model's own",
+           {.limits = {{0, 1 << 30}}});
   add_json_flag(c, o->json);
   c.at_most_one({"--interactive", "--json"});
   c.option("--logprobs", "N", &o->logprobs,
-           "with --json: log-probabilities of the N likeliest tokens")
-      .range(0, 1000)
-      .by_default("none")
-      .seldom();
+           "with --json: log-probabilities of the N likeliest tokens",
+           {.limits = {{0, 1000}}, .default_text = "none", .rare = true});
   c.section("Sampling");
-  c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy")
-      .by_default("generation_config.json");
-  c.option("--top-k", "N", &o->top_k, "sample from the N likeliest tokens; 0: all")
-      .by_default("generation_config.json");
+  c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy",
+           {.default_text = "generation_config.json"});
+  c.option("--top-k", "N", &o->top_k, "sample from the N likeliest tokens; 0: all",
+           {.default_text = "generation_config.json"});
   c.option("--top-p", "X", &o->top_p,
-           "sample from the likeliest tokens that sum to this probability")
-      .by_default("generation_config.json");
-  c.option("--min-p", "X", &o->min_p, "drop tokens less likely than this share of the likeliest")
-      .by_default("generation_config.json, else 0")
-      .seldom();
+           "sample from the likeliest tokens that sum to this probability",
+           {.default_text = "generation_config.json"});
+  c.option("--min-p", "X", &o->min_p, "drop tokens less likely than this share of the likeliest",
+           {.default_text = "generation_config.json, else 0", .rare = true});
   c.option("--repetition-penalty", "X", &o->repetition_penalty,
-           "penalty on tokens that occurred, prompt included")
-      .by_default("generation_config.json, else 1")
-      .seldom();
+           "penalty on tokens that occurred, prompt included",
+           {.default_text = "generation_config.json, else 1", .rare = true});
   c.option("--presence-penalty", "X", &o->presence_penalty,
-           "penalty on tokens that occurred in the answer")
-      .by_default("0")
-      .seldom();
+           "penalty on tokens that occurred in the answer", {.default_text = "0", .rare = true});
   c.option("--frequency-penalty", "X", &o->frequency_penalty,
-           "penalty per occurrence in the answer")
-      .by_default("0")
-      .seldom();
+           "penalty per occurrence in the answer", {.default_text = "0", .rare = true});
   c.option("--seed", "N", &o->seed, "seed of the sampling");
   c.section("Engine");
   add_engine_options(c, o->engine);

@@ -216,81 +216,73 @@ Command serve_command() {
   c.folder(m.model.folder).bundled = false;  // not needed if --model names folders
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
-  c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
-  c.option("--connections", "N", &o->connections, "most connections at once")
-      .range(1, 100000)
-      .seldom();
+  c.option("--port", "N", &o->port, "port; 0: a free one", {.limits = {{0, 65535}}});
+  c.option("--connections", "N", &o->connections, "most connections at once",
+           {.limits = {{1, 100000}}, .rare = true});
   c.section("Access");
-  c.option("--api-key-file", "FILE", &o->key_file, "API keys, one name:key per line")
-      .file()
-      .by_default("none");
+  c.option("--api-key-file", "FILE", &o->key_file, "API keys, one name:key per line",
+           {.default_text = "none", .kind = ValueKind::kFile});
   c.flag("--no-auth", o->no_auth, "ask for no API key, whatever the address");
-  c.option("--allowed-host", "NAME", &o->hosts, "another host name that requests may carry")
-      .by_default("none")
-      .seldom();
-  c.option("--cors-origin", "URL", &o->origins, "origin whose pages may send requests")
-      .by_default("none");
-  c.flag("--open-metrics", o->open_metrics, "/metrics needs no API key").seldom();
+  c.option("--allowed-host", "NAME", &o->hosts, "another host name that requests may carry",
+           {.default_text = "none", .rare = true});
+  c.option("--cors-origin", "URL", &o->origins, "origin whose pages may send requests",
+           {.default_text = "none"});
+  c.flag("--open-metrics", o->open_metrics, "/metrics needs no API key", {.rare = true});
   c.section("Model");
   c.option("--model", "NAME=DIR", &m.named,
-           "a model and the name that requests give it, instead of DIR; one for each")
-      .by_default("none");
+           "a model and the name that requests give it, instead of DIR; one for each",
+           {.default_text = "none"});
   c.option("--alias", "NAME", &m.aliases,
-           "another name of the model; with --model: ALIAS=NAME, or ALIAS of the first")
-      .by_default("none");
-  c.flag("--any-model", m.any_model, "accept every model name in requests: the first answers")
-      .seldom();
+           "another name of the model; with --model: ALIAS=NAME, or ALIAS of the first",
+           {.default_text = "none"});
+  c.flag("--any-model", m.any_model, "accept every model name in requests: the first answers",
+         {.rare = true});
   c.option("--sleep-after", "S", &m.sleep_after,
-           "seconds after which a model that nobody asks gives its memory back; 0: never")
-      .range(0, 1 << 30)
-      .seldom();
+           "seconds after which a model that nobody asks gives its memory back; 0: never",
+           {.limits = {{0, 1 << 30}}, .rare = true});
   c.option("--ctx,-c", "N", &m.context,
-           "context length in tokens, prompt included; 0: the model's own")
-      .range(0, 1 << 30);
-  c.option("--max-output", "N", &m.max_output, "most tokens of an answer; 0: no limit")
-      .range(0, 1 << 30);
+           "context length in tokens, prompt included; 0: the model's own",
+           {.limits = {{0, 1 << 30}}});
+  c.option("--max-output", "N", &m.max_output, "most tokens of an answer; 0: no limit",
+           {.limits = {{0, 1 << 30}}});
   c.section("Answers");
   c.option("--tool-format", "NAME", &m.tool_format,
-           "how the model writes calls of tools; auto: as its chat template says")
-      .one_of(tool_format_names());
+           "how the model writes calls of tools; auto: as its chat template says",
+           {.choices = tool_format_names()});
   c.option("--reasoning", "NAME", &m.reasoning,
-           "how the model marks its reasoning; auto: as its chat template says")
-      .one_of(reasoning_names());
+           "how the model marks its reasoning; auto: as its chat template says",
+           {.choices = reasoning_names()});
   c.option("--reasoning-field", "NAME", &m.reasoning_field,
-           "member of messages that holds reasoning: reasoning, reasoning_content or both")
-      .one_of({"reasoning", "reasoning_content", "both"})
-      .by_default("both, in streams reasoning_content")
-      .seldom();
+           "member of messages that holds reasoning: reasoning, reasoning_content or both",
+           {.choices = {"reasoning", "reasoning_content", "both"},
+            .default_text = "both, in streams reasoning_content",
+            .rare = true});
   c.section("Load");
-  c.option("--parallel", "N", &m.parallel, "sequences that run at the same time").range(1, 4096);
-  c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four times --parallel")
-      .range(0, 1 << 20)
-      .seldom();
-  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait in the queue, in seconds")
-      .range(0.1, 86400)
-      .seldom();
+  c.option("--parallel", "N", &m.parallel, "sequences that run at the same time",
+           {.limits = {{1, 4096}}});
+  c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four times --parallel",
+           {.limits = {{0, 1 << 20}}, .rare = true});
+  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait in the queue, in seconds",
+           {.limits = {{0.1, 86400}}, .rare = true});
   c.option("--stretch", "X", &m.stretch,
-           "most that prefill may lengthen a decode step, as a factor")
-      .range(1, 1000)
-      .seldom();
+           "most that prefill may lengthen a decode step, as a factor",
+           {.limits = {{1, 1000}}, .rare = true});
   add_engine_options(c, m.engine);
   add_kv_dir_options(c, o->kv_dir);
-  c.flag("--priorities", m.priorities, "let requests set a priority").seldom();
+  c.flag("--priorities", m.priorities, "let requests set a priority", {.rare = true});
   c.flag("--share-prefixes", o->share_prefixes,
-         "share cached prompts between API keys (timing then shows what others asked)")
-      .seldom();
+         "share cached prompts between API keys (timing then shows what others asked)",
+         {.rare = true});
   c.section("Running");
-  c.option("--drain", "S", &o->drain, "seconds that answers have to finish after SIGTERM")
-      .range(0, 86400)
-      .seldom();
+  c.option("--drain", "S", &o->drain, "seconds that answers have to finish after SIGTERM",
+           {.limits = {{0, 86400}}, .rare = true});
   c.option("--sse-ping", "S", &o->sse_ping,
-           "seconds of silence after which a stream sends a ping; 0: never")
-      .range(0, 86400)
-      .seldom();
+           "seconds of silence after which a stream sends a ping; 0: never",
+           {.limits = {{0, 86400}}, .rare = true});
   c.flag("--log-json", o->log_json, "write the log as JSON objects, one per line");
-  c.flag("--log-probes", o->log_probes, "log answers of /health, /live and /metrics as well")
-      .seldom();
-  c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
+  c.flag("--log-probes", o->log_probes, "log answers of /health, /live and /metrics as well",
+         {.rare = true});
+  c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert", {.rare = true});
   add_model_options(c, m.model);
   c.follow = [o] {
     take_bundled(o->models);

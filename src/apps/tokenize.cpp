@@ -129,16 +129,15 @@ Command tokenize_command() {
   auto o = std::make_shared<TokenizeOptions>();
   Command c("tokenize", "turns text into token ids, on one line");
   c.folder(o->folder);
-  c.option("--prompt,-p,--text", "TEXT", &o->text, "the text").by_default("standard input");
-  c.option("--file,-f", "FILE", &o->file, "read the text from a file; -: standard input").file();
+  c.option("--prompt,-p,--text", "TEXT", &o->text, "the text", {.default_text = "standard input"});
+  c.option("--file,-f", "FILE", &o->file, "read the text from a file; -: standard input",
+           {.kind = ValueKind::kFile});
   c.at_most_one({"--prompt", "--file"});
   c.flag("--no-special", o->add_special, "add no special tokens, such as a beginning of text");
   add_json_flag(c, o->json);
-  c.option("--repeat", "N", &o->repeat, "measure: encode N times and print the time")
-      .range(1, 1000000)
-      .by_default("off")
-      .seldom();
-  c.flag("--lines", o->lines, "with --repeat: encode line by line").seldom();
+  c.option("--repeat", "N", &o->repeat, "measure: encode N times and print the time",
+           {.limits = {{1, 1000000}}, .default_text = "off", .rare = true});
+  c.flag("--lines", o->lines, "with --repeat: encode line by line", {.rare = true});
   c.examples = {"moebius tokenize -p 'Hello there'", "moebius tokenize DIR --json < book.txt"};
   c.action = [o](const Command&) { return run_tokenize(*o, std::cin, std::cout); };
   return c;
@@ -148,8 +147,8 @@ Command detokenize_command() {
   auto o = std::make_shared<DetokenizeOptions>();
   Command c("detokenize", "turns token ids into text");
   c.folder(o->folder);
-  c.option("--tokens,--ids", "LIST", &o->ids, "token ids, separated by commas or spaces")
-      .by_default("standard input");
+  c.option("--tokens,--ids", "LIST", &o->ids, "token ids, separated by commas or spaces",
+           {.default_text = "standard input"});
   c.flag("--special", o->special, "write special tokens too");
   add_json_flag(c, o->json);
   c.examples = {"moebius detokenize --tokens 12,7,99", "moebius detokenize DIR < ids.txt"};

@@ -265,10 +265,8 @@ Command verify_command() {
   c.folder(o->folder);
   c.option("--module", "GLOB", &o->module,
            "only modules whose name matches this pattern ('*', '?')");
-  c.option("--in", "FILE", &o->in, "input rows: a safetensors file with x [T, features]")
-      .file()
-      .by_default("random rows")
-      .seldom();
+  c.option("--in", "FILE", &o->in, "input rows: a safetensors file with x [T, features]",
+           {.default_text = "random rows", .kind = ValueKind::kFile, .rare = true});
   c.flag("--all", o->all, "run every expert; without it each layer's first and last");
   c.flag("--why", o->why, "show every module");
   add_dtype_option(c, o->dtype);

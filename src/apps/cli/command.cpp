@@ -81,17 +81,19 @@ std::string show(const T& value) {
   }
 }
 
-Option make_option(std::string_view names, std::string value, OptionTarget target,
-                   std::string what) {
+Option make_option(std::string_view names, std::string value, OptionTarget target, std::string what,
+                   OptionDetails details) {
   Option o;
+  static_cast<OptionDetails&>(o) = std::move(details);
   o.names = split(names, ',');
   o.value = std::move(value);
   o.what = std::move(what);
   o.target = target;
-  o.default_text = std::visit([](const auto* t) { return show(*t); }, target);
+  if (o.default_text.empty())
+    o.default_text = std::visit([](const auto* t) { return show(*t); }, target);
   // Lists of numbers are separated by commas; texts may contain commas, so their options are
-  // repeated unless by_commas() is set.
-  o.commas = std::holds_alternative<std::vector<size_t>*>(target) ||
+  // repeated unless their details say otherwise.
+  o.commas = o.commas || std::holds_alternative<std::vector<size_t>*>(target) ||
              std::holds_alternative<std::vector<int64_t>*>(target);
   return o;
 }
@@ -124,32 +126,31 @@ void Option::set(std::string_view text) {
   ++given;
 }
 
-Option& Command::declare(std::string_view names, std::string value, OptionTarget target,
-                         std::string does) {
-  Option o = make_option(names, std::move(value), target, std::move(does));
+Option& Command::option(std::string_view names, std::string value, OptionTarget target,
+                        std::string does, OptionDetails details) {
+  details.rare = details.rare || section_rare_;
+  Option& o = options.emplace_back(
+      make_option(names, std::move(value), target, std::move(does), std::move(details)));
   o.section = section_;
-  o.rare = section_rare_;
-  return options.emplace_back(std::move(o));
+  return o;
 }
 
-Option& Command::flag(std::string_view names, bool& target, std::string does) {
-  Option& o = declare(names, "", &target, std::move(does));
+Option& Command::flag(std::string_view names, bool& target, std::string does,
+                      OptionDetails details) {
+  Option& o = option(names, "", &target, std::move(does), std::move(details));
   o.inverted = target;
   return o;
 }
 
-Option& Command::option(std::string_view names, std::string value, OptionTarget target,
-                        std::string does) {
-  return declare(names, std::move(value), target, std::move(does));
-}
-
-Option& Command::argument(std::string argument_name, std::string& target, std::string does) {
+Option& Command::argument(std::string argument_name, std::string& target, std::string does,
+                          OptionDetails details) {
   return positional.emplace_back(
-      make_option(argument_name, argument_name, &target, std::move(does)));
+      make_option(argument_name, argument_name, &target, std::move(does), std::move(details)));
 }
 
 Option& Command::folder(std::string& target) {
-  Option& o = argument("DIR", target, "checkpoint folder").folder().by_default("the bundled model");
+  Option& o = argument("DIR", target, "checkpoint folder",
+                       {.default_text = "the bundled model", .kind = ValueKind::kFolder});
   o.bundled = true;
   return o;
 }

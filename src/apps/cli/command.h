@@ -41,7 +41,20 @@ using OptionTarget =
 // Tells a shell how to complete the value.
 enum class ValueKind : uint8_t { kText, kFile, kFolder, kCommand };
 
-struct Option {
+// What a declaration may say about an option beside its names, its value and its target.
+struct OptionDetails {
+  std::optional<std::pair<double, double>> limits = {};
+  std::vector<std::string> choices = {};  // values that are allowed; empty: any
+  // The default as help shows it; empty: the content of the target, if there is any.
+  std::string default_text = {};
+  std::string environment = {};  // environment variable that is read if the option is not given
+  ValueKind kind = ValueKind::kText;
+  bool required = false;
+  bool commas = false;  // true: commas separate the items of a list, as always in lists of numbers
+  bool rare = false;    // true: only --help-all shows the option
+};
+
+struct Option : OptionDetails {
   // Names of the option, such as "--prompt", "-p"; messages use the first one. A positional
   // argument has one such as DIR.
   std::vector<std::string> names;
@@ -49,35 +62,13 @@ struct Option {
   std::string what;
   std::string section;
   OptionTarget target;
-  ValueKind kind = ValueKind::kText;
-  std::string default_text;          // default as help shows it; empty: none is shown
-  std::vector<std::string> choices;  // values that are allowed; empty: any
-  std::string environment;           // environment variable that is read if the option is not given
-  std::optional<std::pair<double, double>> limits;
-  bool required = false;
   bool bundled = false;   // true: the bundled model is the default of a folder
-  bool commas = false;    // true: commas separate the items of a list
   bool inverted = false;  // true: the flag clears its target
-  bool rare = false;      // true: only --help-all shows the option
   size_t given = 0;       // number of times that the option was given
 
   const std::string& name() const { return names.front(); }
   bool is_list() const;
   bool is_positional() const { return names.front()[0] != '-'; }
-
-  // Set details after the declaration: c.option(...).range(1, 64).
-  Option& range(double low, double high) { return limits = {low, high}, *this; }
-  Option& one_of(std::vector<std::string> list) { return choices = std::move(list), *this; }
-  Option& by_default(std::string text) { return default_text = std::move(text), *this; }
-  Option& from_environment(std::string variable) {
-    return environment = std::move(variable), *this;
-  }
-  Option& must() { return required = true, *this; }
-  Option& file() { return kind = ValueKind::kFile, *this; }
-  Option& folder() { return kind = ValueKind::kFolder, *this; }
-  Option& command() { return kind = ValueKind::kCommand, *this; }
-  Option& by_commas() { return commas = true, *this; }
-  Option& seldom() { return rare = true, *this; }
 
   // Parses a value. Throws UsageError.
   void set(std::string_view text);
@@ -111,9 +102,11 @@ struct Command {
 
   // Declare options. names: text such as "--prompt,-p"; names after the first long and the first
   // short one are accepted but not shown.
-  Option& flag(std::string_view names, bool& target, std::string what);
-  Option& option(std::string_view names, std::string value, OptionTarget target, std::string what);
-  Option& argument(std::string name, std::string& target, std::string what);
+  Option& flag(std::string_view names, bool& target, std::string what, OptionDetails details = {});
+  Option& option(std::string_view names, std::string value, OptionTarget target, std::string what,
+                 OptionDetails details = {});
+  Option& argument(std::string name, std::string& target, std::string what,
+                   OptionDetails details = {});
   // Declares the checkpoint folder DIR, whose default is the bundled model.
   Option& folder(std::string& target);
   // Puts options that are declared from here on under this heading; rare: only --help-all shows
@@ -130,7 +123,6 @@ struct Command {
   bool given(std::string_view name) const;
 
  private:
-  Option& declare(std::string_view names, std::string value, OptionTarget target, std::string what);
   std::string section_ = "Options";
   bool section_rare_ = false;
 };

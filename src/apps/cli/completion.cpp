@@ -264,7 +264,7 @@ std::string zsh_completion(const Command& tool) {
 Command completion_command() {
   auto shell = std::make_shared<std::string>();
   Command c("completion", "prints a script that completes commands, options and folders");
-  c.argument("SHELL", *shell, "the shell").one_of({"bash", "zsh", "fish"}).must();
+  c.argument("SHELL", *shell, "the shell", {.choices = {"bash", "zsh", "fish"}, .required = true});
   c.examples = {"source <(moebius completion bash)", "moebius completion zsh > ~/.zfunc/_moebius",
                 "moebius completion fish > ~/.config/fish/completions/moebius.fish"};
   c.action = [shell](const Command&) {

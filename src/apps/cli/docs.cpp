@@ -202,7 +202,7 @@ Command docs_command() {
   auto table = std::make_shared<std::string>();
   Command c("docs", "prints tables for the documents");
   c.hidden = true;
-  c.argument("TABLE", *table, "which table").must();
+  c.argument("TABLE", *table, "which table", {.required = true});
   c.examples = {"moebius docs schemes"};
   c.action = [table](const Command&) { return run_docs(*table, std::cout); };
   return c;

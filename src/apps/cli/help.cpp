@@ -155,10 +155,9 @@ Command help_command() {
   };
   auto o = std::make_shared<Words>();
   Command c("help", "shows the help of a command, or the models that run");
-  c.argument("COMMAND", o->command, "the command, or `architectures`")
-      .command()
-      .by_default("the list of commands");
-  c.argument("WHAT", o->subject, "for bench: what it measures").by_default("all of them");
+  c.argument("COMMAND", o->command, "the command, or `architectures`",
+             {.default_text = "the list of commands", .kind = ValueKind::kCommand});
+  c.argument("WHAT", o->subject, "for bench: what it measures", {.default_text = "all of them"});
   c.examples = {"moebius help run", "moebius help bench moe", "moebius help architectures"};
   c.action = [o](const Command&) {
     if (o->command == kArchitecturesTopic) {

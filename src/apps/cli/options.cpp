@@ -29,33 +29,27 @@ Int8Mode int8_mode_of(const std::string& name) {
 
 void add_device_option(Command& c, std::string& device) {
   c.option("--device", "NAME", &device,
-           "what runs the layers: cpu, or a GPU: cuda, cuda:N (docs/gpu.md)")
-      .seldom();
+           "what runs the layers: cpu, or a GPU: cuda, cuda:N (docs/gpu.md)", {.rare = true});
 }
 
 void add_gpu_memory_option(Command& c, RunOptions& run) {
-  c.option("--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used")
-      .range(0, 1 << 20)
-      .by_default("all that is free, less 1 GiB")
-      .seldom();
+  c.option(
+      "--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used",
+      {.limits = {{0, 1 << 20}}, .default_text = "all that is free, less 1 GiB", .rare = true});
 }
 
 void add_place_options(Command& c, RunOptions& run) {
   c.option("--experts", "WHERE", &run.experts,
-           "with --device cuda: experts on the CPU, or as many on the GPU as fit (auto)")
-      .one_of({"cpu", "auto"})
-      .by_default("on --device")
-      .seldom();
+           "with --device cuda: experts on the CPU, or as many on the GPU as fit (auto)",
+           {.choices = {"cpu", "auto"}, .default_text = "on --device", .rare = true});
   add_gpu_memory_option(c, run);
   c.option("--stream-experts", "WHEN", &run.stream,
            "experts on the CPU cross to the GPU for steps of so many rows; auto: when that is "
-           "faster; off")
-      .by_default("auto")
-      .seldom();
+           "faster; off",
+           {.default_text = "auto", .rare = true});
   c.option("--place", "PARTS", &run.place,
-           "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
-      .by_default("all on --device")
-      .seldom();
+           "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]",
+           {.default_text = "all on --device", .rare = true});
 }
 
 DevicePlacement placement_of(const RunOptions& options) {
@@ -119,74 +113,67 @@ CudaTarget cuda_target_of_tool() {
 }
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
-  c.option("--kernel", "NAME", &run.kernel, "use this kernel for every module that it can run")
-      .by_default("the best for each module on this CPU")
-      .from_environment("MOEBIUS_KERNEL")
-      .seldom();
+  c.option("--kernel", "NAME", &run.kernel, "use this kernel for every module that it can run",
+           {.default_text = "the best for each module on this CPU",
+            .environment = "MOEBIUS_KERNEL",
+            .rare = true});
   c.option("--policy", "NAME", &run.policy,
-           "numerics to accept: exact alone, what the checkpoint declares, or approximate too")
-      .one_of({"declared", "exact", "approximate"})
-      .seldom();
+           "numerics to accept: exact alone, what the checkpoint declares, or approximate too",
+           {.choices = {"declared", "exact", "approximate"}, .rare = true});
   c.option("--activations", "NAME", &run.activations,
-           "int8: quantize the activations of weight-only integer modules; faster, approximate")
-      .one_of({"declared", "int8"})
-      .seldom();
+           "int8: quantize the activations of weight-only integer modules; faster, approximate",
+           {.choices = {"declared", "int8"}, .rare = true});
   c.option("--int8-activations", "NAME", &run.int8_activations,
-           "how dynamic int8 activations are scaled")
-      .one_of({"declared", "ct", "vllm"})
-      .seldom();
+           "how dynamic int8 activations are scaled",
+           {.choices = {"declared", "ct", "vllm"}, .rare = true});
 }
 
 void add_run_options(Command& c, RunOptions& run) {
   c.section("Machine");
-  c.option("--threads,-t", "N", &run.threads, "CPU threads; 0: one per core")
-      .range(0, 1024)
-      .from_environment("MOEBIUS_THREADS");
+  c.option("--threads,-t", "N", &run.threads, "CPU threads; 0: one per core",
+           {.limits = {{0, 1024}}, .environment = "MOEBIUS_THREADS"});
   add_device_option(c, run.device);
   add_arithmetic_options(c, run);
 }
 
 void add_dtype_option(Command& c, std::string& dtype) {
-  c.option("--dtype", "TYPE", &dtype, "type of activations; auto: that of config.json")
-      .one_of({"auto", "bf16", "f16", "f32"})
-      .seldom();
+  c.option("--dtype", "TYPE", &dtype, "type of activations; auto: that of config.json",
+           {.choices = {"auto", "bf16", "f16", "f32"}, .rare = true});
 }
 
 void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
   c.option("--kv-dtype", "TYPE", &kv_dtype,
-           "type of the KV cache; auto: that of the checkpoint, else --dtype")
-      .one_of({"auto", "bf16", "f16", "f32", "int8", "fp8"});
+           "type of the KV cache; auto: that of the checkpoint, else --dtype",
+           {.choices = {"auto", "bf16", "f16", "f32", "int8", "fp8"}});
 }
 
 void add_rank_options(Command& c, RankOptions& ranks) {
   c.section("Ranks", true);
   c.option("--ranks", "N", &ranks.ranks,
-           "run N ranks as threads of this process; the best split is chosen")
-      .range(1, 1024)
-      .by_default("--pp x --tp x --ep");
-  c.option("--pp", "N", &ranks.pp, "pipeline parallel: split the layers over N ranks")
-      .range(1, 1024);
-  c.option("--tp", "N", &ranks.tp, "tensor parallel: split every matrix over N ranks")
-      .range(1, 1024);
-  c.option("--ep", "N", &ranks.ep, "expert parallel: split the experts over N ranks")
-      .range(1, 1024);
+           "run N ranks as threads of this process; the best split is chosen",
+           {.limits = {{1, 1024}}, .default_text = "--pp x --tp x --ep"});
+  c.option("--pp", "N", &ranks.pp, "pipeline parallel: split the layers over N ranks",
+           {.limits = {{1, 1024}}});
+  c.option("--tp", "N", &ranks.tp, "tensor parallel: split every matrix over N ranks",
+           {.limits = {{1, 1024}}});
+  c.option("--ep", "N", &ranks.ep, "expert parallel: split the experts over N ranks",
+           {.limits = {{1, 1024}}});
   c.option("--attention", "HOW", &ranks.attention,
-           "with --ep: split the attention heads too, or repeat them on every rank")
-      .one_of({"cut", "repeat"});
-  c.option("--spare", "N", &ranks.spare, "with --ep: copies of busy experts per layer")
-      .range(0, 65536);
+           "with --ep: split the attention heads too, or repeat them on every rank",
+           {.choices = {"cut", "repeat"}});
+  c.option("--spare", "N", &ranks.spare, "with --ep: copies of busy experts per layer",
+           {.limits = {{0, 65536}}});
   c.option(
-       "--expert-loads", "FILE", &ranks.loads,
-       "with --spare or --experts auto: file that keeps the load of the experts for the next start")
-      .file()
-      .by_default("none");
+      "--expert-loads", "FILE", &ranks.loads,
+      "with --spare or --experts auto: file that keeps the load of the experts for the next start",
+      {.default_text = "none", .kind = ValueKind::kFile});
   c.option("--rank-timeout", "S", &ranks.timeout,
-           "seconds without a sign of life after which a rank is given up")
-      .range(1, 86400);
-  c.option("--check", "WHAT", &ranks.check, "how much of the folders is compared between ranks")
-      .one_of({"headers", "sample", "deep"});
-  c.option("--folder-map", "HOST=DIR", &ranks.folder_map, "path of the folder on another host")
-      .by_default("the same path everywhere");
+           "seconds without a sign of life after which a rank is given up",
+           {.limits = {{1, 86400}}});
+  c.option("--check", "WHAT", &ranks.check, "how much of the folders is compared between ranks",
+           {.choices = {"headers", "sample", "deep"}});
+  c.option("--folder-map", "HOST=DIR", &ranks.folder_map, "path of the folder on another host",
+           {.default_text = "the same path everywhere"});
   c.flag("--keep-binding", ranks.keep_binding, "keep the CPU binding of the launcher");
   c.flag("--common-cpu", ranks.common_cpu, "use only the CPU features that all ranks have");
 }
