@@ -4,9 +4,6 @@
 // class exact, generic_float.cpp of class reordered.
 #include "kernels/generic/generic.h"
 
-#include <cstring>
-
-#include "quant/quant_access.h"
 #include "quant/reference.h"
 
 namespace moebius::generic {
@@ -112,6 +109,15 @@ PanelRow panel_row(const Problem& p, size_t value_bytes) {
   r.values = prepared.codes;
   r.stride = r.values + (p.K * value_bytes + 63) / 64 * 64;
   return r;
+}
+
+Finish finish_of(const PackedMatrix& w) {
+  const ActSpec& act = w.problem->act;
+  Finish f{};
+  f.per_row = act.code != ActCode::kAsIs && act.granule == ActGranule::kRow;
+  f.inside = act.code != ActCode::kAsIs && !f.per_row;
+  f.global = result_scale(w);
+  return f;
 }
 
 const char* order_reason(const Problem& p) {

@@ -29,23 +29,9 @@ const char* supports(const Problem& p) {
   return order_reason(p);
 }
 
-Numerics numerics(const Problem&) { return Numerics::kReordered; }
-
-struct PairTable {
-  float pair[256][2];  // [byte] values of the low and the high nibble
-};
-template <class F>
-constexpr PairTable make_pairs(F f) {
-  PairTable t{};
-  for (unsigned b = 0; b < 256; ++b) {
-    t.pair[b][0] = f(b & 15u);
-    t.pair[b][1] = f(b >> 4);
-  }
-  return t;
-}
-constexpr PairTable kFp4Pairs = make_pairs([](unsigned c) { return e2m1_to_f32(c); });
-constexpr PairTable kInt4Pairs =
-    make_pairs([](unsigned c) { return static_cast<float>(c) - 8.0f; });
+constexpr auto kFp4Pairs = make_pairs<float>([](unsigned c) { return e2m1_to_f32(c); });
+constexpr auto kInt4Pairs =
+    make_pairs<float>([](unsigned c) { return static_cast<float>(c) - 8.0f; });
 
 struct ByteTable {
   float value[256];
@@ -59,116 +45,6 @@ constexpr ByteTable kFp8Values = make_fp8_values();
 
 void decode_fp8(const uint8_t* codes, size_t K, float* out) {
   for (size_t i = 0; i < K; ++i) out[i] = kFp8Values.value[codes[i]];
-}
-
-void decode_nibbles(const PairTable& table, const uint8_t* codes, size_t K, float* out) {
-  for (size_t j = 0; j < K / 2; ++j) std::memcpy(out + 2 * j, table.pair[codes[j]], 8);
-  if (K % 2 != 0) out[K - 1] = table.pair[codes[K / 2]][0];
-}
-
-size_t row_panel_bytes(const Problem& p, size_t M) {
-  return panel_row(p, sizeof(float)).stride * M;
-}
-
-float row_value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) {
-  switch (p.act.code) {
-    case ActCode::kAsIs:
-      return load_f32(codes + 4 * k);
-    case ActCode::kInt:
-      return static_cast<float>(static_cast<int8_t>(codes[k]) - zero);
-    case ActCode::kFp8:
-      return kFp8Values.value[codes[k]];
-    case ActCode::kFp4:
-      return e2m1_to_f32(codes[k]);
-  }
-  return 0.0f;
-}
-
-void make_row_panel(const RowPanelArgs& args) {
-  const Problem& p = *args.problem;
-  const PreparedLayout l = prepared_layout(p);
-  const PanelRow to = panel_row(p, sizeof(float));
-  const size_t width = p.act.granule == ActGranule::kGroup ? p.act.group : p.K;
-  const int32_t* columns = args.w->columns;
-  for (size_t m = 0; m < args.M; ++m) {
-    const size_t id = args.ids != nullptr ? static_cast<size_t>(args.ids[m]) : m;
-    const uint8_t* from = args.rows + id * l.row_bytes;
-    uint8_t* row = args.panel + m * to.stride;
-    std::memcpy(row, from, (l.groups + l.zero_points) * 4);
-    auto* values = reinterpret_cast<float*>(row + to.values);
-    if (p.act.code == ActCode::kAsIs && columns == nullptr) {
-      std::memcpy(values, from + l.codes, p.K * sizeof(float));
-      continue;
-    }
-    if (p.act.code == ActCode::kFp8 && columns == nullptr) {
-      decode_fp8(from + l.codes, p.K, values);
-      continue;
-    }
-    for (size_t i = 0; i < p.K; ++i) {
-      const size_t k = columns != nullptr ? static_cast<size_t>(columns[i]) : i;
-      int32_t zero = p.act.granule == ActGranule::kStatic ? args.w->act.zero_point : 0;
-      if (l.zero_points != 0) std::memcpy(&zero, from + 4 * (l.groups + k / width), 4);
-      values[i] = row_value(p, from + l.codes, k, zero);
-    }
-  }
-}
-
-// ---- gemm ----
-
-using RowScratch = Scratch<float>;
-
-void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
-  const size_t K = p.K;
-  switch (p.code) {
-    case CodeType::kInt8:
-    case CodeType::kInt8Offset:
-    case CodeType::kInt4Offset:
-      if (code_bits_kept(p) == 4) return decode_nibbles(kInt4Pairs, codes, K, out);
-      for (size_t i = 0; i < K; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i]));
-      return;
-    case CodeType::kFp4:
-      return decode_nibbles(kFp4Pairs, codes, K, out);
-    case CodeType::kFp8:
-      return decode_fp8(codes, K, out);
-    case CodeType::kBf16:
-      for (size_t i = 0; i < K; ++i) out[i] = bf16_to_f32(load_u16(codes + 2 * i));
-      return;
-    case CodeType::kF16:
-      for (size_t i = 0; i < K; ++i) out[i] = f16_to_f32(load_u16(codes + 2 * i));
-      return;
-    case CodeType::kF32:
-      std::memcpy(out, codes, K * sizeof(float));
-      return;
-  }
-}
-
-// Decodes weights with offsets completely: their scales become 1.
-void add_offsets(const GemmArgs& args, const PackedLayout& l, size_t n, float* out, float* scales) {
-  const Problem& p = *args.w->problem;
-  const uint8_t* offsets = args.w->data + l.offsets + n * l.offset_row;
-  const auto half = static_cast<float>(1 << (p.bits - 1));
-  for (size_t g = 0; g < p.groups; ++g) {
-    const float s = scales[g], b = table_at(offsets, p.scale_type, g);
-    const size_t end = group_end(p, args.w->group_ends, g);
-    for (size_t i = group_begin(p, args.w->group_ends, g); i < end; ++i)
-      out[i] = (out[i] + half) * s + b;
-    scales[g] = 1.0f;
-  }
-}
-
-void decode_row(const GemmArgs& args, const PackedLayout& l, size_t n, float* out, float* scales) {
-  const Problem& p = *args.w->problem;
-  decode_codes(p, args.w->data + l.codes + n * l.code_row, out);
-  if (l.zero_row != 0) {
-    const auto* zeros = reinterpret_cast<const int8_t*>(args.w->data + l.zeros + n * l.zero_row);
-    for (size_t g = 0; g < p.groups; ++g) {
-      const float zero = zeros[g];
-      const size_t end = group_end(p, args.w->group_ends, g);
-      for (size_t i = group_begin(p, args.w->group_ends, g); i < end; ++i) out[i] -= zero;
-    }
-  }
-  decode_scales(p.scale_type, args.w->data + l.scales + n * l.scale_row, p.groups, scales);
-  if (l.offset_row != 0) add_offsets(args, l, n, out, scales);
 }
 
 struct Lanes {
@@ -205,72 +81,116 @@ inline void dot4(const float* x, float* const* w, size_t begin, size_t end, Lane
     add_product(d[j], tail[j], load(tail[kRows]), load(tail[kRows] + 4));
 }
 
-struct Finish {
-  bool per_row, inside;
-  GlobalScale global;
-};
+struct FloatFamily {
+  using Value = float;
+  static constexpr Numerics kNumerics = Numerics::kReordered;
 
-Finish finish_of(const PackedMatrix& w) {
-  const ActSpec& act = w.problem->act;
-  Finish f{};
-  f.per_row = act.code != ActCode::kAsIs && act.granule == ActGranule::kRow;
-  f.inside = act.code != ActCode::kAsIs && !f.per_row;
-  f.global = result_scale(w);
-  return f;
-}
+  // Fills a row whose columns stay in order and that needs no more than a copy or a table.
+  static bool copy_row(const Problem& p, const uint8_t* codes, const int32_t* columns,
+                       float* values) {
+    if (columns != nullptr || (p.act.code != ActCode::kAsIs && p.act.code != ActCode::kFp8))
+      return false;
+    if (p.act.code == ActCode::kAsIs)
+      std::memcpy(values, codes, p.K * sizeof(float));
+    else
+      decode_fp8(codes, p.K, values);
+    return true;
+  }
 
-void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, size_t stretches,
-                  const Finish& finish, float* y) {
-  const auto* scales = reinterpret_cast<const float*>(row);
-  const auto* x = reinterpret_cast<const float*>(row + at.values);
-  Lanes f[kRows];
-  for (size_t i = 0; i < stretches; ++i) {
-    const Stretch& t = s.stretches[i];
-    Lanes d[kRows];
-    dot4(x, s.w, t.begin, t.end, d);
-    const float inside = finish.inside ? scales[t.granule] : 1.0f;
+  static float value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) {
+    switch (p.act.code) {
+      case ActCode::kAsIs:
+        return load_f32(codes + 4 * k);
+      case ActCode::kInt:
+        return static_cast<float>(static_cast<int8_t>(codes[k]) - zero);
+      case ActCode::kFp8:
+        return kFp8Values.value[codes[k]];
+      case ActCode::kFp4:
+        return e2m1_to_f32(codes[k]);
+    }
+    return 0.0f;
+  }
+
+  static bool subtracts_zeros(const Problem&) { return true; }
+
+  static void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
+    const size_t K = p.K;
+    switch (p.code) {
+      case CodeType::kInt8:
+      case CodeType::kInt8Offset:
+      case CodeType::kInt4Offset:
+        if (code_bits_kept(p) == 4) return decode_pairs(kInt4Pairs, codes, K, out);
+        for (size_t i = 0; i < K; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i]));
+        return;
+      case CodeType::kFp4:
+        return decode_pairs(kFp4Pairs, codes, K, out);
+      case CodeType::kFp8:
+        return decode_fp8(codes, K, out);
+      case CodeType::kBf16:
+        for (size_t i = 0; i < K; ++i) out[i] = bf16_to_f32(load_u16(codes + 2 * i));
+        return;
+      case CodeType::kF16:
+        for (size_t i = 0; i < K; ++i) out[i] = f16_to_f32(load_u16(codes + 2 * i));
+        return;
+      case CodeType::kF32:
+        std::memcpy(out, codes, K * sizeof(float));
+        return;
+    }
+  }
+
+  // Decodes weights with offsets completely: their scales become 1.
+  static void adjust(const GemmArgs& args, const PackedLayout& l, size_t n, float* out,
+                     float* scales) {
+    if (l.offset_row == 0) return;
+    const Problem& p = *args.w->problem;
+    const uint8_t* offsets = args.w->data + l.offsets + n * l.offset_row;
+    const auto half = static_cast<float>(1 << (p.bits - 1));
+    for (size_t g = 0; g < p.groups; ++g) {
+      const float s = scales[g], b = table_at(offsets, p.scale_type, g);
+      const size_t end = group_end(p, args.w->group_ends, g);
+      for (size_t i = group_begin(p, args.w->group_ends, g); i < end; ++i)
+        out[i] = (out[i] + half) * s + b;
+      scales[g] = 1.0f;
+    }
+  }
+
+  template <class Call>
+  static void multiply_row(const Call& c, const uint8_t* row, size_t, float* y) {
+    const auto* scales = reinterpret_cast<const float*>(row);
+    const auto* x = reinterpret_cast<const float*>(row + c.at.values);
+    Lanes f[kRows];
+    for (size_t i = 0; i < c.stretches; ++i) {
+      const Stretch& t = c.s.stretches[i];
+      Lanes d[kRows];
+      dot4(x, c.s.w, t.begin, t.end, d);
+      const float inside = c.finish.inside ? scales[t.granule] : 1.0f;
+      for (size_t j = 0; j < kRows; ++j) {
+        const float factor = c.s.scales[j][t.group] * inside;
+        f[j].low += d[j].low * factor;
+        f[j].high += d[j].high * factor;
+      }
+    }
     for (size_t j = 0; j < kRows; ++j) {
-      const float factor = s.scales[j][t.group] * inside;
-      f[j].low += d[j].low * factor;
-      f[j].high += d[j].high * factor;
+      const Vec v = f[j].low + f[j].high;
+      float sum = (v[0] + v[2]) + (v[1] + v[3]);
+      if (c.finish.per_row) sum = sum * scales[0];
+      y[j] = with_scale(sum, c.finish.global);
     }
   }
-  for (size_t j = 0; j < kRows; ++j) {
-    const Vec v = f[j].low + f[j].high;
-    float sum = (v[0] + v[2]) + (v[1] + v[3]);
-    if (finish.per_row) sum = sum * scales[0];
-    y[j] = with_scale(sum, finish.global);
-  }
-}
-
-void gemm(const GemmArgs& args) {
-  const Problem& p = *args.w->problem;
-  const PackedLayout l = layout_of(p);
-  const PanelRow at = panel_row(p, sizeof(float));
-  const RowScratch s(p, args.scratch);
-  const size_t stretches = make_stretches(p, args.w->group_ends, s.stretches);
-  const Finish finish = finish_of(*args.w);
-  for (size_t n = args.n0; n < args.n1; n += kRows) {
-    const size_t rows = args.n1 - n < kRows ? args.n1 - n : kRows;
-    for (size_t j = 0; j < kRows; ++j)  // a short tile repeats its last row and drops the result
-      decode_row(args, l, n + (j < rows ? j : rows - 1), s.w[j], s.scales[j]);
-    for (size_t m = 0; m < args.M; ++m) {
-      float y[kRows];
-      multiply_row(args.panel + m * at.stride, at, s, stretches, finish, y);
-      std::memcpy(args.y + m * args.ldy + (n - args.n0), y, rows * sizeof(float));
-    }
-  }
-}
+};
 
 size_t code_at(const Problem& p, size_t n, size_t k) {
   const PackedLayout l = layout_of(p);
   return l.codes + n * l.code_row + k * (code_bits_kept(p) / 8);
 }
 
-constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
-                                packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
-                                row_panel_bytes, make_row_panel, RowScratch::bytes, gemm, 0, 8,
-                                code_at, kOffsets | kRagged}};
+constexpr Kernel make_kernel() {
+  Kernel k = Portable<FloatFamily>::kernel("stored", supports);
+  k.code_at = code_at;
+  k.facts = kOffsets | kRagged;
+  return k;
+}
+constexpr Kernel kKernels[] = {make_kernel()};
 
 }  // namespace
 }  // namespace moebius::generic
