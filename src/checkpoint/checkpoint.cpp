@@ -65,14 +65,10 @@ QuantConfig other_config(const std::string& folder, const Json& config,
   for (const ConfigFile& file : other_config_files()) {
     const std::string path = join_path(folder, file.name);
     if (!path_exists(path)) continue;
-    return placing_errors(
-        [&] {
-          return ErrorPlace{"config", path, "", "", ""};
-        },
-        [&] {
-          return QuantConfig::parse_file(parse_json(read_config(path), path), path, file.method,
-                                         config, warnings);
-        });
+    return placing_errors(at_file("config", path), [&] {
+      return QuantConfig::parse_file(parse_json(read_config(path), path), path, file.method, config,
+                                     warnings);
+    });
   }
   return {};
 }
@@ -106,25 +102,12 @@ void compare_files(const std::string& folder, const Json& config, const QuantCon
 void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore& store) {
   for (const FusedShape& f : shapes) {
     const TensorInfo& t = *f.tensor;
-    const bool wide = t.dtype == DType::kI64;
-    const uint64_t count = t.bytes / (wide ? 8 : 4);
-    if ((!wide && t.dtype != DType::kI32) || count < 2 ||
-        count > 3 * std::max<uint64_t>(f.experts, 1))
+    const bool integers = t.dtype == DType::kI64 || t.dtype == DType::kI32;
+    const uint64_t count = t.bytes * 8 / bits_of(t.dtype);
+    if (!integers || count < 2 || count > 3 * std::max<uint64_t>(f.experts, 1))
       fail("{} is {}; expected two or three integers", store.where(t), describe(t));
-    std::vector<uint8_t> raw(t.bytes);
-    store.read(t, 0, raw);
-    const auto at = [&](uint64_t i) {
-      int64_t v = 0;
-      int32_t narrow = 0;
-      if (wide)
-        std::memcpy(&v, raw.data() + i * 8, 8);
-      else {
-        std::memcpy(&narrow, raw.data() + i * 4, 4);
-        v = narrow;
-      }
-      return v;
-    };
-    const int64_t N = at(count - 2), K = at(count - 1);
+    const std::vector<int64_t> last = read_integers(store, t, count - 2, 2);
+    const int64_t N = last[0], K = last[1];
     const auto rows = static_cast<int64_t>(f.rows), cols = static_cast<int64_t>(f.cols);
     if ((N != 0 || K != 0) && (N != rows || (cols != 0 && K != cols)))
       fail("{} says {} x {}; expected {} x {}", store.where(t), N, K, rows, cols);
@@ -190,41 +173,27 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
   c.folder_ = folder;
   const std::string config_path = join_path(folder, "config.json");
   check_config_file(folder);
-  placing_errors(
-      [&] {
-        return ErrorPlace{"config", config_path, "", "", ""};
-      },
-      [&] {
-        const Json config = parse_json(read_config(config_path), config_path);
-        c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
-        QuantConfig quant = QuantConfig::parse(config, config_path, c.warnings_);
-        if (quant.method().empty())
-          quant = other_config(folder, config, c.warnings_);
-        else
-          compare_files(folder, config, quant, c.warnings_);
-        c.quant_ = std::make_shared<const QuantConfig>(std::move(quant));
-      });
+  placing_errors(at_file("config", config_path), [&] {
+    const Json config = parse_json(read_config(config_path), config_path);
+    c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
+    QuantConfig quant = QuantConfig::parse(config, config_path, c.warnings_);
+    if (quant.method().empty())
+      quant = other_config(folder, config, c.warnings_);
+    else
+      compare_files(folder, config, quant, c.warnings_);
+    c.quant_ = std::make_shared<const QuantConfig>(std::move(quant));
+  });
   const std::string generation = join_path(folder, "generation_config.json");
   if (path_exists(generation))
-    placing_errors(
-        [&] {
-          return ErrorPlace{"config", generation, "", "", ""};
-        },
-        [&] {
-          c.generation_ = parse_json(read_config(generation), generation);
-          if (!c.generation_.is_object())
-            fail("{}: {} at the top; expected an object", generation,
-                 kind_name(c.generation_.kind()));
-        });
-  placing_errors(
-      [&] {
-        return ErrorPlace{"file", folder, "", "", ""};
-      },
-      [&] {
-        c.store_ =
-            std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
-        c.understand(c.store_->tensors());
-      });
+    placing_errors(at_file("config", generation), [&] {
+      c.generation_ = parse_json(read_config(generation), generation);
+      if (!c.generation_.is_object())
+        fail("{}: {} at the top; expected an object", generation, kind_name(c.generation_.kind()));
+    });
+  placing_errors(at_file("file", folder), [&] {
+    c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
+    c.understand(c.store_->tensors());
+  });
   return c;
 }
 

@@ -96,8 +96,7 @@ class Expander {
       for (size_t i = 0; i < map_.modules.size(); ++i)
         if (const MappedModule& m = map_.modules[i]; m.part == Part::kExpert)
           modules_.emplace(Key{m.block, m.module.expert, m.module.projection}, i);
-    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
-      const auto role = static_cast<Role>(i);
+    for (const Role role : kRoles) {
       if (f[role] == nullptr) continue;
       const TensorInfo& t = *f[role];
       const uint64_t experts = t.shape.empty() ? 0 : t.shape[0];
@@ -232,8 +231,7 @@ class Expander {
     m.path = kNames[static_cast<size_t>(part.projection)];
     m.block = f.block;
     m.stored_name = f.stem_name;
-    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
-      const auto role = static_cast<Role>(i);
+    for (const Role role : kRoles) {
       if (f[role] == nullptr || role == Role::kWeightShape) continue;
       m.module.plan.tensors[role] = reference(*f[role], role, e, part, rows, experts, transposed);
     }
@@ -321,9 +319,9 @@ void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uin
     r.row_count = rows / 2;
     r.row_step = step;
   }
-  for (size_t k = 0; k < static_cast<size_t>(Role::kCount); ++k) {
-    TensorRef& r = tensors.by_role[k];
-    if (r && is_scalar_role(static_cast<Role>(k))) select_of_pair(r, 1, projection);
+  for (const Role role : kRoles) {
+    TensorRef& r = tensors[role];
+    if (r && is_scalar_role(role)) select_of_pair(r, 1, projection);
   }
 }
 

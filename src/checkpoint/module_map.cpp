@@ -15,29 +15,18 @@ namespace moebius {
 namespace {
 
 ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
-  switch (n.part) {
-    case Part::kTower:  // a quantized matrix of a tower is listed; its other tensors are counted
-      return n.role == Role::kWeight || n.role == Role::kBias ? ModuleKind::kOther
-                                                              : ModuleKind::kLinear;
-    case Part::kEmbedding:
-      return ModuleKind::kEmbedding;
-    case Part::kLmHead:
-      return ModuleKind::kLmHead;
-    case Part::kFinalNorm:
-      return ModuleKind::kNorm;
-    case Part::kRouter:
-      return ModuleKind::kRouter;
-    case Part::kExpert:
-      return ModuleKind::kExpert;
-    case Part::kDenseMlp:
-    case Part::kSharedExpert:
-    case Part::kSharedGate:
-      return ModuleKind::kLinear;
-    case Part::kBlockParameter:
-      return ModuleKind::kOther;
-    default:
-      break;
-  }
+  static constexpr std::pair<Part, ModuleKind> kKinds[] = {
+      {Part::kEmbedding, ModuleKind::kEmbedding}, {Part::kLmHead, ModuleKind::kLmHead},
+      {Part::kFinalNorm, ModuleKind::kNorm},      {Part::kRouter, ModuleKind::kRouter},
+      {Part::kExpert, ModuleKind::kExpert},       {Part::kDenseMlp, ModuleKind::kLinear},
+      {Part::kSharedExpert, ModuleKind::kLinear}, {Part::kSharedGate, ModuleKind::kLinear},
+      {Part::kBlockParameter, ModuleKind::kOther}};
+  for (const auto& [part, kind] : kKinds)
+    if (n.part == part) return kind;
+  // A quantized matrix of a tower is listed; its other tensors are counted.
+  if (n.part == Part::kTower)
+    return n.role == Role::kWeight || n.role == Role::kBias ? ModuleKind::kOther
+                                                            : ModuleKind::kLinear;
   if (n.path.find("ngram_embedding") != std::string_view::npos) return ModuleKind::kTable;
   const size_t dot = n.path.rfind('.');
   const std::string_view last = dot == std::string_view::npos ? n.path : n.path.substr(dot + 1);
@@ -232,8 +221,7 @@ class Mapper {
       tensors[Role::kWeight].transposed = true;
     if (has_matrix(m.module)) return;
     const TensorRef& ref = tensors[Role::kWeight] ? tensors[Role::kWeight] : tensors[Role::kBias];
-    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
-      const auto role = static_cast<Role>(i);
+    for (const Role role : kRoles) {
       if (role != Role::kWeight && role != Role::kBias && tensors[role] &&
           m.module.kind != ModuleKind::kTable)
         fail("{} ({}) cannot be placed: {} is not a matrix", map_.where(*tensors[role].info),

@@ -200,22 +200,6 @@ std::vector<int32_t> expert_map(uint64_t E, uint64_t ep, uint64_t rank, Placemen
   return map;
 }
 
-uint64_t round_robin_physical(uint64_t id, uint64_t E, uint64_t ep) {
-  if (ep == 0 || id >= E)
-    fail("expert {} of {} on {} ranks; expected an id below the number of experts", id, E, ep);
-  return id % ep * (E / ep) + std::min(id % ep, E % ep) + id / ep;
-}
-
-uint64_t round_robin_expert(uint64_t physical, uint64_t E, uint64_t ep) {
-  if (ep == 0 || physical >= E)
-    fail("position {} of {} on {} ranks; expected one below the number of experts", physical, E,
-         ep);
-  const uint64_t large = E / ep + 1, rem = E % ep;
-  if (physical < rem * large) return physical / large + physical % large * ep;
-  const uint64_t rest = physical - rem * large;
-  return rem + rest / (E / ep) + rest % (E / ep) * ep;
-}
-
 namespace {
 
 uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
@@ -225,8 +209,7 @@ uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
   if (vocabulary && m.plan.N % tp != 0)  // the vocabulary is padded to equal parts
     return m.bytes / m.plan.N * ceil_div(m.plan.N, tp);
   uint64_t bytes = 0;
-  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
-    const auto role = static_cast<Role>(i);
+  for (const Role role : kRoles) {
     const TensorRef& ref = m.plan.tensors[role];
     if (!ref) continue;
     const TensorSlice slice = tp_slice(m.plan, role, cut, tp, rank);

@@ -57,10 +57,6 @@ enum class Placement : uint8_t { kLinear, kRoundRobin };
 uint64_t expert_count(uint64_t E, uint64_t ep, uint64_t rank);
 // Returns the index on this rank of each expert, [E]; -1: the expert is on another rank.
 std::vector<int32_t> expert_map(uint64_t E, uint64_t ep, uint64_t rank, Placement placement);
-// Convert between expert ids and positions in the concatenation of the ranks' lists, for
-// round-robin placement.
-uint64_t round_robin_physical(uint64_t id, uint64_t E, uint64_t ep);
-uint64_t round_robin_expert(uint64_t physical, uint64_t E, uint64_t ep);
 
 struct RankSize {
   uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts: number of experts per MoE layer

@@ -72,11 +72,7 @@ Checkpoint Checkpoint::open_predictor() const {
     if (!limits->empty()) *limits = {limits->back()};
   const auto kept = std::make_shared<std::pair<decltype(store_), decltype(own)>>(store_, own);
   c.store_ = {kept, kept->first.get()};  // the tensors live as long as the store
-  placing_errors(
-      [&] {
-        return ErrorPlace{"file", folder_, "", "", ""};
-      },
-      [&] { c.understand(*own); });
+  placing_errors(at_file("file", folder_), [&] { c.understand(*own); });
   return c;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <tuple>
 
 namespace moebius {
 namespace {
@@ -37,32 +38,26 @@ std::optional<int64_t> positive_number(std::string_view text) {
 }
 
 void parse_block(const QuantFields& f, QuantArgs& args) {
-  constexpr std::string_view kExpected = "expected two positive integers [rows, columns]";
   const Json* value = f.find("block_structure");
   if (value == nullptr) {
     if (args.strategy == Strategy::kBlock)
       f.reject("block_structure", "strategy block needs two positive integers [rows, columns]");
     return;
   }
-  std::array<std::optional<int64_t>, 2> sizes;
+  std::optional<std::pair<int64_t, int64_t>> sizes =
+      f.positive_pair("block_structure", kMaxGranule);
   if (value->is_string()) {
     const std::string_view text = value->as_string();
-    const size_t x = text.find('x');
-    if (x != std::string_view::npos)
-      sizes = {positive_number(text.substr(0, x)), positive_number(text.substr(x + 1))};
-  } else if (value->is_array() && value->items().size() == 2) {
-    for (size_t i = 0; i < 2; ++i) {
-      const Json& item = value->items()[i];
-      const std::optional<int64_t> n = item.is_integer() ? item.as_int() : std::nullopt;
-      if (n && *n > 0 && *n <= kMaxGranule) sizes[i] = n;
-    }
+    const size_t x = std::min(text.find('x'), text.size());
+    const auto rows = positive_number(text.substr(0, x)),
+               columns = positive_number(text.substr(std::min(x + 1, text.size())));
+    if (rows && columns) sizes.emplace(*rows, *columns);
   }
-  if (!sizes[0] || !sizes[1]) f.reject("block_structure", kExpected);
+  if (!sizes) f.reject("block_structure", "expected two positive integers [rows, columns]");
   if (args.strategy != Strategy::kBlock)
     f.reject("block_structure",
              fmt::format("strategy {} has no block_structure", name_of(args.strategy)));
-  args.block_n = *sizes[0];
-  args.block_k = *sizes[1];
+  std::tie(args.block_n, args.block_k) = *sizes;
 }
 
 Dynamic parse_dynamic(const QuantFields& f) {
@@ -148,8 +143,8 @@ QuantArgs parse_quant_args(const Json& value, const std::string& path, ArgsRole 
                            QuantFieldsContext& context) {
   const QuantFields f(
       value, path, context,
-      {"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic",
-       "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"});
+      "num_bits type symmetric group_size strategy block_structure dynamic actorder "
+      "scale_dtype zp_dtype observer observer_kwargs");
   QuantArgs args;
   args.kind = parse_kind(f);
   args.bits = parse_bits(f, args.kind);

@@ -184,9 +184,6 @@ std::string QuantConfig::Impl::ambiguity(std::string_view module, std::string_vi
 }
 
 QuantConfig::QuantConfig() : impl_(std::make_unique<Impl>()) {}
-QuantConfig::~QuantConfig() = default;
-QuantConfig::QuantConfig(QuantConfig&&) noexcept = default;
-QuantConfig& QuantConfig::operator=(QuantConfig&&) noexcept = default;
 
 QuantConfig QuantConfig::parse(const Json& config, const std::string& path,
                                std::vector<std::string>& warnings) {
@@ -220,9 +217,6 @@ const std::string& QuantConfig::version() const { return impl_->section.version;
 const std::vector<ConfigGroup>& QuantConfig::groups() const { return impl_->section.groups; }
 const std::vector<std::string>& QuantConfig::ignore() const { return impl_->section.ignore; }
 const std::optional<QuantArgs>& QuantConfig::kv_cache() const { return impl_->section.kv_cache; }
-const std::vector<std::pair<std::string, Json>>& QuantConfig::unknown_fields() const {
-  return impl_->section.unknown;
-}
 
 SchemeDecision QuantConfig::decide(std::string_view module, std::string_view class_name) const {
   SchemeDecision none;

@@ -41,7 +41,7 @@ struct SchemeDecision {
 class QuantConfig {
  public:
   // Finds the section in `config`, the whole config.json, at its three possible places. Without a
-  // section is_quantized() is false. Unknown fields are kept and each is added to `warnings` once.
+  // section is_quantized() is false. Each unknown field is added to `warnings` once.
   // Throws Error that names field and value of what is not supported.
   static QuantConfig parse(const Json& config, const std::string& path,
                            std::vector<std::string>& warnings);
@@ -51,9 +51,8 @@ class QuantConfig {
                                 std::string_view method, const Json& config,
                                 std::vector<std::string>& warnings);
   QuantConfig();
-  ~QuantConfig();
-  QuantConfig(QuantConfig&&) noexcept;
-  QuantConfig& operator=(QuantConfig&&) noexcept;
+  QuantConfig(QuantConfig&&) noexcept = default;
+  QuantConfig& operator=(QuantConfig&&) noexcept = default;
 
   bool is_quantized() const;
   std::string_view method() const;  // "compressed-tensors", "fp8", ...; "" if dense
@@ -65,8 +64,6 @@ class QuantConfig {
   const std::vector<ConfigGroup>& groups() const;
   const std::vector<std::string>& ignore() const;
   const std::optional<QuantArgs>& kv_cache() const;
-  // Returns path and value of each unknown field.
-  const std::vector<std::pair<std::string, Json>>& unknown_fields() const;
   // Returns the scheme that the groups give a module by its name. class_name: class of the module
   // in transformers, "Linear", "Embedding", ...
   SchemeDecision decide(std::string_view module, std::string_view class_name) const;
@@ -77,7 +74,7 @@ class QuantConfig {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace moebius

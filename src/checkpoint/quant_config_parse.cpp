@@ -55,7 +55,7 @@ QuantSection parse_place(const Place& place, const Json& config, const std::stri
   QuantSection section;
   if (place.section == nullptr) return section;
   section.path = place.path;
-  QuantFieldsContext context{printable(file), &warnings, {}, {}};
+  QuantFieldsContext context{printable(file), &warnings, 0, {}};
   if (!place.section->is_object())
     fail("{}: {} is {}; expected an object", context.file,
          place.path.empty() ? "the top" : place.path, kind_name(place.section->kind()));
@@ -65,8 +65,8 @@ QuantSection parse_place(const Place& place, const Json& config, const std::stri
     return section;
   }
   std::vector<std::string> ignored;
-  QuantFieldsContext silent{context.file, &ignored, {}, {}};
-  const QuantFields f(*place.section, place.path, silent, {});
+  QuantFieldsContext silent{context.file, &ignored, 0, {}};
+  const QuantFields f(*place.section, place.path, silent, "");
   std::string stated = f.text("quant_method").value_or(std::string(method_of_file));
   // Older exports of Quark call themselves fp8 or awq.
   if (f.find("global_quant_config") != nullptr) stated = "quark";
@@ -74,7 +74,6 @@ QuantSection parse_place(const Place& place, const Json& config, const std::stri
   if (method == nullptr || method->parse == nullptr) refuse(f, method);
   section.method = method;
   method->parse({*place.section, config, section, context});
-  section.unknown = std::move(context.unknown);
   return section;
 }
 

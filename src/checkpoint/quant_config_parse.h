@@ -28,11 +28,10 @@ struct QuantSection {
   // Modules that are not quantized (mxfp4: modules_to_not_convert).
   std::vector<std::string> ignore;
   std::optional<QuantArgs> kv_cache;
-  std::vector<std::pair<std::string, Json>> unknown;
 };
 
 // Parses the section. Throws Error that names field and value of what is not supported; unknown
-// fields are kept and each is warned about once.
+// fields are warned about once.
 QuantSection parse_quant_section(const Json& config, const std::string& file,
                                  std::vector<std::string>& warnings);
 // Parses the section from a file of its own beside config.json. `method` is used if the file names

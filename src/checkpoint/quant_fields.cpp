@@ -6,6 +6,7 @@
 #include <cctype>
 
 #include "base/json_shown.h"
+#include "checkpoint/families.h"
 
 namespace moebius {
 namespace {
@@ -21,17 +22,17 @@ std::string show(const Json& value) {
 }  // namespace
 
 QuantFields::QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
-                         std::initializer_list<std::string_view> known)
+                         std::string_view known)
     : object_(object), path_(std::move(path)), context_(context) {
   if (!object.is_object())
     fail("{}: {} is {}; expected an object", context_.file, path_, show(object));
+  if (known == kAnyFields) return;
   for (const auto& [key, value] : object.members()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    if (context_.unknown.size() >= kMaxUnknown) continue;
-    context_.unknown.emplace_back(this->path(printable(key, 80)), value);
+    if (in_list(known, key) || context_.unknown == kMaxUnknown) continue;
+    ++context_.unknown;
     if (context_.warned.insert(key).second)
       context_.warn(
-          fmt::format("{} is not a field we know; it is ignored", context_.unknown.back().first));
+          fmt::format("{} is not a field we know; it is ignored", this->path(printable(key, 80))));
   }
 }
 
@@ -73,6 +74,19 @@ std::optional<int64_t> QuantFields::integer(std::string_view key) const {
   const std::optional<int64_t> number = value->is_integer() ? value->as_int() : std::nullopt;
   if (!number) reject(key, "expected an integer");
   return number;
+}
+
+std::optional<std::pair<int64_t, int64_t>> QuantFields::positive_pair(std::string_view key,
+                                                                      int64_t most) const {
+  const Json* value = find(key);
+  if (value == nullptr || !value->is_array() || value->items().size() != 2) return std::nullopt;
+  int64_t sides[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& item = value->items()[i];
+    sides[i] = item.is_integer() ? item.as_int().value_or(0) : 0;
+    if (sides[i] < 1 || sides[i] > most) return std::nullopt;
+  }
+  return std::pair(sides[0], sides[1]);
 }
 
 std::vector<std::string> QuantFields::texts(std::string_view key) const {

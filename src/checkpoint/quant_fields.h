@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads members of a quantization_config object with type checks. Errors read "config.json:
-// quantization_config.a.b is 9; expected ..."; members that no reader asked for are kept, and each
-// becomes one warning.
+// quantization_config.a.b is 9; expected ..."; each member that no reader asked for becomes one
+// warning.
 #pragma once
-#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -20,17 +18,20 @@ namespace moebius {
 struct QuantFieldsContext {
   std::string file;  // name in messages
   std::vector<std::string>* warnings = nullptr;
-  std::vector<std::pair<std::string, Json>> unknown;  // path and value of each unknown member
-  std::set<std::string> warned;  // last components of the paths that were warned about
+  size_t unknown = 0;            // members that no reader asked for
+  std::set<std::string> warned;  // last components of their paths
 
   void warn(std::string text) { warnings->push_back(file + ": " + std::move(text)); }
 };
 
+inline constexpr std::string_view kAnyFields = "*";  // no member is unknown
+
 class QuantFields {
  public:
-  // Throws Error unless `object` is an object; records members that are not in `known`.
+  // Throws Error unless `object` is an object; warns about members that are not among the words of
+  // `known`.
   QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
-              std::initializer_list<std::string_view> known);
+              std::string_view known);
 
   const Json* find(std::string_view key) const;  // returns a member; a null member counts as absent
   std::optional<std::string> text(std::string_view key) const;
@@ -46,6 +47,9 @@ class QuantFields {
     return key.empty() ? path_ : path_ + "." + std::string(key);
   }
   QuantFieldsContext& context() const { return context_; }
+  // Returns a list of two integers from 1 to `most`; nothing for another value.
+  std::optional<std::pair<int64_t, int64_t>> positive_pair(std::string_view key,
+                                                           int64_t most) const;
   // Throws Error "<file>: <path>.<key> is <value>; <expected>".
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
 

@@ -3,22 +3,11 @@
 // configs spell the arguments out, but the shorthand is legal.
 #include <charconv>
 
+#include "checkpoint/methods/schemes.h"
 #include "checkpoint/quant_args_parse.h"
 
 namespace moebius {
 namespace {
-
-QuantArgs args(NumberKind kind, int bits, Strategy strategy, int64_t group = 0,
-               Dynamic dynamic = Dynamic::kStatic, std::string_view scale_dtype = "") {
-  QuantArgs a;
-  a.kind = kind;
-  a.bits = bits;
-  a.strategy = strategy;
-  a.group_size = group;
-  a.dynamic = dynamic;
-  a.scale_dtype = scale_dtype;
-  return a;
-}
 
 constexpr NumberKind kInt = NumberKind::kInt, kFloat = NumberKind::kFloat;
 constexpr Dynamic kDynamic = Dynamic::kDynamic;
@@ -36,11 +25,11 @@ std::optional<Scheme> integer_preset(std::string_view name, std::string_view ver
   const int act_bits = act == "4" ? 4 : act == "8" ? 8 : act == "16" ? 16 : 0;
   if (act_bits < weight_bits) return std::nullopt;
   Scheme s;
-  s.weights = args(kInt, weight_bits, Strategy::kGroup, 128);
+  s.weights = quant_args(kInt, weight_bits, Strategy::kGroup, 128);
   const std::optional<std::pair<int, int>> writer = parse_version(version);
   const bool channel = name == "W8A8" || (name == "W8A16" && writer && *writer < std::pair(0, 16));
-  if (channel) s.weights = args(kInt, 8, Strategy::kChannel);
-  if (act_bits < 16) s.input = args(kInt, act_bits, Strategy::kToken, 0, kDynamic);
+  if (channel) s.weights = quant_args(kInt, 8, Strategy::kChannel);
+  if (act_bits < 16) s.input = quant_args(kInt, act_bits, Strategy::kToken, 0, kDynamic);
   s.format = s.input ? Format::kIntQuantized : Format::kPackQuantized;
   return s;
 }
@@ -49,14 +38,14 @@ std::optional<Scheme> fp8_preset(std::string_view name) {
   Scheme s;
   s.format = Format::kFloatQuantized;
   if (name == "FP8") {
-    s.weights = s.input = args(kFloat, 8, Strategy::kTensor);
+    s.weights = s.input = quant_args(kFloat, 8, Strategy::kTensor);
   } else if (name == "FP8_DYNAMIC") {
-    s.weights = args(kFloat, 8, Strategy::kChannel);
-    s.input = args(kFloat, 8, Strategy::kToken, 0, kDynamic);
+    s.weights = quant_args(kFloat, 8, Strategy::kChannel);
+    s.input = quant_args(kFloat, 8, Strategy::kToken, 0, kDynamic);
   } else if (name == "FP8_BLOCK") {
-    s.weights = args(kFloat, 8, Strategy::kBlock);
+    s.weights = quant_args(kFloat, 8, Strategy::kBlock);
     s.weights->block_n = s.weights->block_k = 128;
-    s.input = args(kFloat, 8, Strategy::kGroup, 128, kDynamic);
+    s.input = quant_args(kFloat, 8, Strategy::kGroup, 128, kDynamic);
   } else {
     return std::nullopt;
   }
@@ -68,13 +57,13 @@ std::optional<Scheme> block_scaled_preset(std::string_view name) {
   const std::string_view base = weight_only ? name.substr(0, name.size() - 3) : name;
   Scheme s;
   if (base == "NVFP4") {
-    s.weights = args(kFloat, 4, Strategy::kTensorGroup, 16, Dynamic::kStatic, kE4m3);
-    s.input = args(kFloat, 4, Strategy::kTensorGroup, 16, Dynamic::kLocal, kE4m3);
+    s.weights = quant_args(kFloat, 4, Strategy::kTensorGroup, 16, Dynamic::kStatic, kE4m3);
+    s.input = quant_args(kFloat, 4, Strategy::kTensorGroup, 16, Dynamic::kLocal, kE4m3);
     s.format = Format::kNvfp4Pack;
   } else if (base == "MXFP4" || base == "MXFP8") {
     const int bits = base == "MXFP4" ? 4 : 8;
-    s.weights = args(kFloat, bits, Strategy::kGroup, 32, Dynamic::kStatic, kU8);
-    s.input = args(kFloat, bits, Strategy::kGroup, 32, kDynamic, kU8);
+    s.weights = quant_args(kFloat, bits, Strategy::kGroup, 32, Dynamic::kStatic, kU8);
+    s.input = quant_args(kFloat, bits, Strategy::kGroup, 32, kDynamic, kU8);
     s.format = bits == 4 ? Format::kMxfp4Pack : Format::kMxfp8;
   } else {
     return std::nullopt;
@@ -95,8 +84,7 @@ std::optional<std::pair<int, int>> parse_version(std::string_view version) {
 }
 
 std::optional<Scheme> scheme_of_preset(std::string_view preset, std::string_view version) {
-  std::string name(preset);
-  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  const std::string name = upper_case(preset);
   if (name == "UNQUANTIZED") return Scheme{};
   if (name == "W4A16_ASYM") {
     std::optional<Scheme> s = integer_preset("W4A16", version);

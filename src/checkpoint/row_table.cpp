@@ -3,33 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/dtype.h"
-#include "base/error.h"
-#include "base/numeric.h"
-#include "checkpoint/formats/format.h"
+#include "checkpoint/formats/piece.h"
 
 namespace moebius {
 namespace {
-
-float float_of(DType type, const uint8_t* p) {
-  uint16_t half = 0;
-  float whole = 0;
-  switch (type) {
-    case DType::kF8E4M3:
-      return e4m3_to_f32(*p);
-    case DType::kBf16:
-      std::memcpy(&half, p, 2);
-      return bf16_to_f32(half);
-    case DType::kF16:
-      std::memcpy(&half, p, 2);
-      return f16_to_f32(half);
-    default:
-      std::memcpy(&whole, p, 4);
-      return whole;
-  }
-}
 
 // Reads the scale of a table: one positive number.
 float table_scale(const TensorStore& store, const TensorInfo& t) {

@@ -39,16 +39,12 @@ std::string read_header(const ReadFile& file) {
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
   SafetensorsFile result;
-  placing_errors(
-      [&] {
-        return ErrorPlace{"file", path, "", "", ""};
-      },
-      [&] {
-        result.file_ = std::make_shared<const ReadFile>(path);
-        result.path_ = path;
-        result.size_ = result.file_->size();
-        result.tensors_ = parse_safetensors_header(read_header(*result.file_), result.size_, path);
-      });
+  placing_errors(at_file("file", path), [&] {
+    result.file_ = std::make_shared<const ReadFile>(path);
+    result.path_ = path;
+    result.size_ = result.file_->size();
+    result.tensors_ = parse_safetensors_header(read_header(*result.file_), result.size_, path);
+  });
   return result;
 }
 
@@ -76,11 +72,8 @@ void SafetensorsFile::read(const TensorInfo& tensor, uint64_t offset,
   if (file_ == nullptr)  // without a file, offsets are addresses in memory
     std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(tensor.offset) + offset, out.size());
   else
-    placing_errors(
-        [&] {
-          return ErrorPlace{"file", path_, tensor.name, "", ""};
-        },
-        [&] { file_->read_at(tensor.offset + offset, out); });
+    placing_errors(at_file("file", path_, tensor.name),
+                   [&] { file_->read_at(tensor.offset + offset, out); });
 }
 
 }  // namespace moebius

@@ -12,9 +12,16 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "base/file.h"
 
 namespace moebius {
+
+// Returns what places errors at a file, for placing_errors() of base/error.h; the arguments must
+// outlive it.
+inline auto at_file(std::string_view kind, const std::string& path, std::string_view tensor = "") {
+  return [=, &path] { return ErrorPlace{std::string(kind), path, std::string(tensor), "", ""}; };
+}
 
 struct TensorInfo {
   std::string name;
@@ -24,6 +31,7 @@ struct TensorInfo {
   uint64_t bytes = 0;
   uint32_t file = 0;  // index into TensorStore::files()
 };
+std::string describe_shape(std::span<const uint64_t> shape);  // "[4096,512]"
 std::string describe(const TensorInfo& tensor);  // returns text such as "I32[4096,512]"
 // Returns the bytes that type and shape imply. Throws Error if that is not a whole number.
 uint64_t bytes_of_shape(const TensorInfo& tensor, const std::string& path);

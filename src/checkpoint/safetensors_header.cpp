@@ -15,13 +15,14 @@
 #include "base/json.h"
 
 namespace moebius {
-namespace {
 
 std::string describe_shape(std::span<const uint64_t> shape) {
   std::string text = "[";
   for (const uint64_t d : shape) text += fmt::format("{}{}", text.size() > 1 ? "," : "", d);
   return text + "]";
 }
+
+namespace {
 
 // Parses the tensors of a header; TensorInfo::offset and ::bytes hold begin and end until
 // prove_layout().

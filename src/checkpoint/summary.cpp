@@ -88,28 +88,13 @@ uint64_t kv_bytes(const ModelConfig& c, uint64_t tokens) {
 }
 
 std::string_view part_name(const Module& m) {
+  // In the order of ModuleKind; linear layers have several names.
+  static constexpr std::string_view kNames[] = {"",        "experts", "router", "embedding",
+                                                "lm_head", "norm",    "other",  "n-gram tables"};
   if (m.tower) return "vision or audio";
-  switch (m.kind) {
-    case ModuleKind::kExpert:
-      return "experts";
-    case ModuleKind::kRouter:
-      return "router";
-    case ModuleKind::kEmbedding:
-      return "embedding";
-    case ModuleKind::kLmHead:
-      return "lm_head";
-    case ModuleKind::kNorm:
-      return "norm";
-    case ModuleKind::kOther:
-      return "other";
-    case ModuleKind::kTable:
-      return "n-gram tables";
-    case ModuleKind::kLinear:
-      break;
-  }
+  if (m.kind != ModuleKind::kLinear) return kNames[static_cast<size_t>(m.kind)];
   if (m.shared_expert) return "shared experts";
-  if (m.projection != Projection::kNone) return "dense mlp";
-  return "attention";
+  return m.projection != Projection::kNone ? "dense mlp" : "attention";
 }
 
 std::string scheme_name(const Module& m) {

@@ -114,14 +114,11 @@ class Parser {
     const std::string_view rest = name_.substr(names.stem.size());
     const std::string_view first = cut_first(rest).head;
     if (in_list("fc eh_proj pre_fc_norm_embedding enorm pre_fc_norm_hidden hnorm", first)) {
-      out_.path = take_role(rest);
-      out_.part = Part::kTop;
+      place(rest, Part::kTop);
     } else if (first == "norm" || rest.starts_with("shared_head.norm.")) {
-      out_.path = take_role(rest);
-      out_.part = Part::kFinalNorm;
+      place(rest, Part::kFinalNorm);
     } else if (rest.starts_with("shared_head.head.")) {
-      out_.path = take_role(rest);
-      out_.part = Part::kLmHead;
+      place(rest, Part::kLmHead);
     } else if (first == "embed_tokens") {
       prediction("the token table again, for multi-token prediction");
     } else if (name_.starts_with(names.layer)) {
@@ -145,13 +142,32 @@ class Parser {
     out_.reason = std::move(reason);
   }
 
+  void place(std::string_view rest, Part part) {
+    out_.path = take_role(rest);
+    out_.part = part;
+  }
+  void parameter(std::string_view path, Part part) {
+    out_.parameter = true;
+    out_.module = name_;
+    out_.path = path;
+    out_.part = part;
+  }
+  // Handles a name that no list has: an open or unknown family may have it as `part`.
+  void unlisted(std::string_view rest, std::string_view path, Part part, std::string_view where) {
+    if (foreign(rest) || transform(path)) return;
+    if (lenient_)
+      out_.part = part;
+    else
+      unknown(fmt::format("{}{} has {} module or parameter '{}'", where, family_->key,
+                          where.empty() ? "no" : "a", printable(path, 80)));
+  }
+
   // Handles tensors that no text model reads, whatever the family.
   bool elsewhere() {
     const HeadTail first = cut_first(name_), second = cut_first(first.tail);
     for (const std::string_view word : {first.head, second.head}) {
       if (in_list(kOtherTowers, word)) {
-        out_.path = take_role(name_);
-        out_.part = Part::kTower;
+        place(name_, Part::kTower);
         return true;
       }
       if (word == "mtp" || word.starts_with("mtp_") || word == "nextn")
@@ -280,11 +296,7 @@ class Parser {
     if (attention && in_list(kCacheScales, cut_last(rest).tail)) {
       if (!cache_scales_ || !in_list("k_scale v_scale", first.tail))
         return unused("scale of a quantized KV cache; config.json declares no cache that reads it");
-      out_.parameter = true;
-      out_.module = name_;
-      out_.path = rest;
-      out_.part = Part::kLayer;
-      return;
+      return parameter(rest, Part::kLayer);
     }
     if (in_list(lenient_ ? kOpenBlockNames : kBlockNames, first.head) && !first.tail.empty()) {
       out_.block = name_.substr(0, stem.size() + first.head.size());
@@ -303,13 +315,8 @@ class Parser {
     out_.path = path;
     if (family_lists(family_, &Family::layer, path)) {
       out_.part = Part::kLayer;
-    } else if (!foreign(rest) && !transform(path)) {
-      if (lenient_) {
-        out_.part = Part::kLayer;
-      } else {
-        unknown(fmt::format("no layer of {} has a module or parameter '{}'", family_->key,
-                            printable(path, 80)));
-      }
+    } else {
+      unlisted(rest, path, Part::kLayer, "no layer of ");
     }
   }
 
@@ -339,11 +346,7 @@ class Parser {
   void in_block(std::string_view rest) {
     const HeadTail first = cut_first(rest);
     if (is_parameter(rest)) {
-      out_.parameter = true;
-      out_.module = name_;
-      out_.path = rest;
-      out_.part = Part::kBlockParameter;
-      return;
+      return parameter(rest, Part::kBlockParameter);
     }
     if (first.head == "experts" && !first.tail.empty()) {
       std::string_view members = first.tail;
@@ -386,13 +389,8 @@ class Parser {
       out_.part = Part::kSharedExpert;
       out_.projection = projection_of(head.tail);
       out_.gate_up = out_.projection == Projection::kNone;
-    } else if (!foreign(rest) && !transform(path)) {
-      if (lenient_) {
-        out_.part = Part::kLayer;
-      } else {
-        unknown(fmt::format("no block of {} has a module or parameter '{}'", family_->key,
-                            printable(path, 80)));
-      }
+    } else {
+      unlisted(rest, path, Part::kLayer, "no block of ");
     }
   }
 
@@ -478,13 +476,8 @@ class Parser {
       out_.part = Part::kFinalNorm;
     } else if (family_lists(family_, &Family::top, path)) {
       out_.part = Part::kTop;
-    } else if (!foreign(rest) && !transform(path)) {
-      if (lenient_) {
-        out_.part = Part::kTop;
-      } else {
-        unknown(
-            fmt::format("{} has no module or parameter '{}'", family_->key, printable(path, 80)));
-      }
+    } else {
+      unlisted(rest, path, Part::kTop, "");
     }
   }
 
@@ -502,8 +495,8 @@ class Parser {
 std::optional<Role> role_from_suffix(std::string_view suffix, std::span<const RoleAlias> aliases) {
   for (const RoleAlias& a : aliases)
     if (suffix == a.suffix) return a.role;
-  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
-    if (suffix == suffix_of(static_cast<Role>(i))) return static_cast<Role>(i);
+  for (const Role role : kRoles)
+    if (suffix == suffix_of(role)) return role;
   return std::nullopt;
 }
 

@@ -96,14 +96,12 @@ def main():
     print("// SPDX-License-Identifier: Apache-2.0")
     print(f"// Written by tests/python/make_config_defaults.py with transformers {transformers.__version__}.")
     for names, found in sorted((sorted(n), f) for n, f in rows.values() if f):
-        print(f'{{"{" ".join(names)}",')
-        line = ""
-        for part in re.sub(r", (?=[\"}])", ",\n", json.dumps(found)).split("\n"):
-            if len(line) + len(part) > 92:
-                print(f'R"({line})"')
-                line = ""
-            line += part
-        print(f'R"({line})"}},')
+        lines = [f'{{"{" ".join(names)}", R"(']
+        for part in re.sub(r',(?=["}])', ",\n", json.dumps(found, separators=(",", ":"))).split("\n"):
+            if len(lines[-1]) + len(part) > 96:
+                lines.append("")
+            lines[-1] += part
+        print("\n".join(lines) + ')"},')
 
 
 if __name__ == "__main__":

@@ -148,10 +148,10 @@ void fill_awq(const Loader& l, QuantMatrix& w) {
   if (is_gemv(l.plan)) {
     load_codes(l, piece, w);
     const TensorRef& scales = l.plan.tensors[Role::kWeightScale];
-    load_signed_scales(l, matrix_piece(l.store, scales), w);
+    w.scales = load_finite(l, matrix_piece(l.store, scales), "scale", w);
   } else {
     load_gemm_codes(l, piece, w);
-    load_signed_scales(l, w);
+    load_turned_scales(l, w);
   }
   load_awq_zero_points(l, w);
 }

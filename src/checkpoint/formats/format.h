@@ -37,6 +37,12 @@ enum class Role : uint8_t {
   kCount,
 };
 std::string_view suffix_of(Role role);  // returns "weight_packed", ...
+// All roles, in order.
+inline constexpr auto kRoles = [] {
+  std::array<Role, static_cast<size_t>(Role::kCount)> all{};
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Role>(i);
+  return all;
+}();
 
 // Refers to a piece of a tensor: a whole tensor, one expert of a fused tensor, or the gate or up
 // half of a fused matrix. Rules for filling it in:
@@ -134,6 +140,9 @@ std::vector<int32_t> read_g_idx(const TensorStore& store, const MatrixPlan& plan
 
 // Returns the bias as f32; empty if the module has none. Throws Error if it is not finite.
 std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store);
+// Returns `count` integers of an I32 or I64 tensor, from the first-th on.
+std::vector<int64_t> read_integers(const TensorStore& store, const TensorInfo& tensor,
+                                   uint64_t first, uint64_t count);
 // Returns the values of a small dense tensor as f32.
 std::vector<float> read_floats(const TensorStore& store, const TensorInfo& tensor);
 

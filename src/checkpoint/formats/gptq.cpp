@@ -189,7 +189,7 @@ void fill_gptq(const Loader& l, QuantMatrix& w) {
     w.codes = codes;
     w.row_bytes = w.K;
   }
-  load_signed_scales(l, w);
+  load_turned_scales(l, w);
   load_turned_zero_points(l, w);
   load_g_idx(l, w);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the format readers (a new format is one file and one line here), and implements the load
+// Lists the format readers (a new format is one line here and a file, or a row of stored_codes.cpp), and implements the load
 // buffer and the reading of small dense tensors.
 #include <algorithm>
 #include <cmath>
@@ -16,17 +16,17 @@ namespace moebius {
 namespace {
 
 constexpr FormatReader kReaders[] = {
-    {Format::kDense, prove_dense, fill_dense},
-    {Format::kIntQuantized, prove_plain_quantized, fill_plain_quantized},
-    {Format::kFloatQuantized, prove_plain_quantized, fill_plain_quantized},
-    {Format::kNaiveQuantized, prove_plain_quantized, fill_plain_quantized},
+    {Format::kDense, prove_stored_codes, fill_stored_codes},
+    {Format::kIntQuantized, prove_stored_codes, fill_stored_codes},
+    {Format::kFloatQuantized, prove_stored_codes, fill_stored_codes},
+    {Format::kNaiveQuantized, prove_stored_codes, fill_stored_codes},
     {Format::kPackQuantized, prove_pack_quantized, fill_pack_quantized},
-    {Format::kNvfp4Pack, prove_nvfp4_pack, fill_nvfp4_pack},
-    {Format::kMxfp4Pack, prove_mxfp4_pack, fill_mxfp4_pack},
-    {Format::kMxfp8, prove_mxfp8, fill_mxfp8},
-    {Format::kGptOssMxfp4, prove_gpt_oss_mxfp4, fill_gpt_oss_mxfp4},
-    {Format::kNativeFp8, prove_native_fp8, fill_native_fp8},
-    {Format::kModeloptNvfp4, prove_modelopt_nvfp4, fill_modelopt_nvfp4},
+    {Format::kNvfp4Pack, prove_stored_codes, fill_stored_codes},
+    {Format::kMxfp4Pack, prove_stored_codes, fill_stored_codes},
+    {Format::kMxfp8, prove_stored_codes, fill_stored_codes},
+    {Format::kGptOssMxfp4, prove_stored_codes, fill_stored_codes},
+    {Format::kNativeFp8, prove_stored_codes, fill_stored_codes},
+    {Format::kModeloptNvfp4, prove_stored_codes, fill_stored_codes},
     {Format::kGptq, prove_gptq, fill_gptq},
     {Format::kGptqV2, prove_gptq, fill_gptq},
     {Format::kGptqPlanar, prove_gptq, fill_gptq},
@@ -55,31 +55,6 @@ constexpr std::string_view kSuffixes[] = {
 static_assert(std::size(kSuffixes) == static_cast<size_t>(Role::kCount));
 
 constexpr size_t kAlign = 64;
-
-void widen(const TensorStore& store, const TensorInfo& tensor, const uint8_t* raw,
-           std::span<float> out) {
-  switch (tensor.dtype) {
-    case DType::kF32:
-      std::memcpy(out.data(), raw, out.size_bytes());
-      return;
-    case DType::kBf16:
-      for (size_t i = 0; i < out.size(); ++i) {
-        uint16_t h;
-        std::memcpy(&h, raw + 2 * i, 2);
-        out[i] = bf16_to_f32(h);
-      }
-      return;
-    case DType::kF16:
-      for (size_t i = 0; i < out.size(); ++i) {
-        uint16_t h;
-        std::memcpy(&h, raw + 2 * i, 2);
-        out[i] = f16_to_f32(h);
-      }
-      return;
-    default:
-      wrong_tensor(store, tensor, "dtype F32, BF16 or F16");
-  }
-}
 
 }  // namespace
 
@@ -140,7 +115,24 @@ std::vector<float> read_floats(const TensorStore& store, const TensorInfo& tenso
   std::vector<uint8_t> raw(tensor.bytes);
   store.read(tensor, 0, raw);
   std::vector<float> values(tensor.bytes * 8 / bits_of(tensor.dtype));
-  widen(store, tensor, raw.data(), values);
+  const size_t each = bits_of(tensor.dtype) / 8;
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = float_of(tensor.dtype, raw.data() + i * each);
+  return values;
+}
+
+std::vector<int64_t> read_integers(const TensorStore& store, const TensorInfo& tensor,
+                                   uint64_t first, uint64_t count) {
+  const uint64_t each = bits_of(tensor.dtype) / 8;
+  std::vector<uint8_t> raw(count * each);
+  store.read(tensor, first * each, raw);
+  std::vector<int64_t> values(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    int32_t narrow = 0;
+    std::memcpy(&narrow, raw.data() + i * each, sizeof narrow);
+    values[i] = narrow;
+    if (each == sizeof values[i]) std::memcpy(&values[i], raw.data() + i * each, each);
+  }
   return values;
 }
 
@@ -154,7 +146,7 @@ std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store) {
   const StoredRows rows = read_rows(store, piece, buffer);
   std::vector<float> values(piece.count);
   for (size_t i = 0; i < values.size(); ++i) {
-    widen(store, *ref.info, rows.data + i * rows.stride, {&values[i], 1});
+    values[i] = float_of(ref.info->dtype, rows.data + i * rows.stride);
     if (!std::isfinite(values[i]))
       fail("{}{} is {}; expected a finite bias", store.where(*ref.info), element_name(piece, i, 0),
            values[i]);

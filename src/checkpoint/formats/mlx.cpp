@@ -8,13 +8,9 @@
 //                 matrix had: weights are multiplied with global_scale / (448 * 6)
 //
 // Codes of 4 and 8 bits are viewed as read; other widths become one byte each.
-#include <cmath>
-
 #include "base/checked.h"
-#include "checkpoint/formats/loading.h"
-#include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"
-#include "quant/quant_access.h"
+#include "checkpoint/formats/turned.h"
 
 namespace moebius {
 namespace {
@@ -33,21 +29,6 @@ void plan_offsets(const Planner& p) {
   const Piece piece = table_piece(p.store, p.plan, ref);
   p.plan.offsets = true;
   p.plan.scale_bytes += piece.count * piece.row_bytes();
-}
-
-// Loads scales or offsets, which may have either sign and must be finite.
-const uint8_t* load_finite(const Loader& l, Role role, QuantMatrix& w) {
-  const Piece piece = table_piece(l.store, l.plan, l.plan.tensors[role]);
-  const StoredRows rows = read_rows(l.store, piece, l.buffer);
-  w.scale_stride = rows.stride / piece.element_bytes;
-  for (size_t r = 0; r < w.N; ++r)
-    for (size_t g = 0; g < w.groups; ++g) {
-      const float value = table_at(rows.data, w.scale_type, r * w.scale_stride + g);
-      if (!std::isfinite(value))
-        fail("{}{} is {}; expected a finite {}", l.store.where(*piece.info),
-             element_name(piece, r, g), value, role == Role::kWeightScale ? "scale" : "offset");
-    }
-  return rows.data;
 }
 
 }  // namespace
@@ -88,8 +69,11 @@ void fill_mlx(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeight]);
   load_packed_codes(l, piece, false, w);
   if (l.plan.offsets) {
-    w.scales = load_finite(l, Role::kWeightScale, w);
-    w.offsets = load_finite(l, Role::kWeightOffset, w);
+    const auto table = [&](Role role) {
+      return table_piece(l.store, l.plan, l.plan.tensors[role]);
+    };
+    w.scales = load_finite(l, table(Role::kWeightScale), "scale", w);
+    w.offsets = load_finite(l, table(Role::kWeightOffset), "offset", w);
   } else if (w.scale_type == ScaleType::kE8m0) {
     load_exponents(l, w, 0);
   } else {

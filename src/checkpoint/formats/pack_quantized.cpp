@@ -3,13 +3,12 @@
 // weight_packed I32 [N, words], weight_shape (N, K), scales by strategy, zero points packed along
 // the rows (I32) or plain (I8), optional weight_g_idx. Rows of 4 and 8 bits are viewed as read;
 // other widths are unpacked to one signed byte per code.
-#include <charconv>
-
 #include "base/checked.h"
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"
 #include "checkpoint/formats/unpack.h"
+#include "checkpoint/quant_args_parse.h"
 
 namespace moebius {
 namespace {
@@ -20,12 +19,8 @@ enum : int { kRowsPadded = 1, kZeroPointsPacked = 2, kZeroPointsPadded = 4 };
 // Returns whether this version of the writer padded odd widths to whole words, as versions before
 // 0.18 did. Used only where the row length does not tell.
 bool writer_pads(std::string_view version) {
-  unsigned major = 0, minor = 0;
-  const char* end = version.data() + version.size();
-  const auto a = std::from_chars(version.data(), end, major);
-  if (a.ec != std::errc() || a.ptr == end || *a.ptr != '.') return false;
-  const auto b = std::from_chars(a.ptr + 1, end, minor);
-  return b.ec == std::errc() && major == 0 && minor < 18;
+  const std::optional<std::pair<int, int>> writer = parse_version(version);
+  return writer && *writer < std::pair(0, 18);
 }
 
 struct Shape {
@@ -48,15 +43,7 @@ std::optional<Shape> read_weight_shape(const Planner& p) {
   } else if (dims != std::vector<uint64_t>{2}) {
     wrong_tensor(p.store, *ref.info, "[2]: outputs, inputs");
   }
-  int64_t values[2] = {};
-  if (ref.info->dtype == DType::kI64) {
-    p.store.read(*ref.info, first * 8, {reinterpret_cast<uint8_t*>(values), 16});
-  } else {
-    int32_t narrow[2] = {};
-    p.store.read(*ref.info, first * 4, {reinterpret_cast<uint8_t*>(narrow), 8});
-    values[0] = narrow[0];
-    values[1] = narrow[1];
-  }
+  const std::vector<int64_t> values = read_integers(p.store, *ref.info, first, 2);
   if (values[0] == 0 && values[1] == 0) return std::nullopt;
   if (values[0] <= 0 || values[1] <= 0)
     fail("{} holds ({}, {}); expected outputs and inputs above 0", p.store.where(*ref.info),

@@ -65,16 +65,6 @@ StoredRows read_transposed(const TensorStore& store, const Piece& piece, LoadBuf
 
 }  // namespace
 
-std::string describe_shape(std::span<const uint64_t> dims) {
-  std::string text = "[";
-  for (const uint64_t d : dims) {
-    if (text.size() > 1) text += ',';
-    text += std::to_string(d);
-  }
-  text += ']';
-  return text;
-}
-
 bool has_columns(Format format) { return is_turned(format) && format != Format::kAwqGemv; }
 
 bool is_whole(const TensorRef& ref) {
@@ -136,21 +126,31 @@ uint64_t scalar_position(const TensorStore& store, const TensorRef& ref) {
   wrong_tensor(store, *ref.info, "one element");
 }
 
-float read_scalar(const TensorStore& store, const TensorRef& ref) {
-  const uint64_t position = scalar_position(store, ref);
-  uint8_t raw[4] = {};
-  if (ref.info->dtype == DType::kF32) {
-    store.read(*ref.info, position * 4, {raw, 4});
-    float v;
-    std::memcpy(&v, raw, 4);
-    return v;
+float float_of(DType type, const uint8_t* p) {
+  uint16_t half = 0;
+  float whole = 0;
+  switch (type) {
+    case DType::kF8E4M3:
+      return e4m3_to_f32(*p);
+    case DType::kBf16:
+      std::memcpy(&half, p, sizeof half);
+      return bf16_to_f32(half);
+    case DType::kF16:
+      std::memcpy(&half, p, sizeof half);
+      return f16_to_f32(half);
+    default:
+      std::memcpy(&whole, p, sizeof whole);
+      return whole;
   }
-  if (ref.info->dtype != DType::kBf16 && ref.info->dtype != DType::kF16)
+}
+
+float read_scalar(const TensorStore& store, const TensorRef& ref) {
+  const uint64_t position = scalar_position(store, ref), bytes = bits_of(ref.info->dtype) / 8;
+  if (!is_activation_type(ref.info->dtype))
     wrong_tensor(store, *ref.info, "dtype F32, BF16 or F16");
-  store.read(*ref.info, position * 2, {raw, 2});
-  uint16_t h;
-  std::memcpy(&h, raw, 2);
-  return ref.info->dtype == DType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
+  uint8_t raw[4] = {};
+  store.read(*ref.info, position * bytes, {raw, bytes});
+  return float_of(ref.info->dtype, raw);
 }
 
 std::string element_name(const Piece& piece, uint64_t i, uint64_t column) {

@@ -21,8 +21,6 @@ template <class... Args>
           fmt::format(expected, std::forward<Args>(args)...));
 }
 
-std::string describe_shape(std::span<const uint64_t> dims);  // returns text such as "[4096,512]"
-
 // Views a stored matrix as [rows, cols], with rows = outputs, and selects some of its rows.
 struct Piece {
   const TensorInfo* info = nullptr;
@@ -54,6 +52,8 @@ Piece matrix_piece(const TensorStore& store, const TensorRef& ref);
 uint64_t scalar_position(const TensorStore& store, const TensorRef& ref);
 // Reads an F32, BF16 or F16 tensor of one number.
 float read_scalar(const TensorStore& store, const TensorRef& ref);
+// Returns a stored number of type F8_E4M3, BF16, F16 or F32.
+float float_of(DType type, const uint8_t* p);
 
 // Returns "[3,17,4]": the position in the file of the element in the i-th selected row.
 std::string element_name(const Piece& piece, uint64_t i, uint64_t column);

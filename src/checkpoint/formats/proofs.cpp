@@ -69,11 +69,10 @@ const TensorRef& require_role(const Planner& p, Role role) {
   return ref;
 }
 
-void reject_other_roles(const Planner& p, std::initializer_list<Role> known) {
-  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
-    const Role role = static_cast<Role>(i);
+void reject_other_roles(const Planner& p, RoleSet known) {
+  for (const Role role : kRoles) {
     const TensorRef& ref = p.ref(role);
-    if (!ref || std::find(known.begin(), known.end(), role) != known.end()) continue;
+    if (!ref || known.contains(role)) continue;
     fail("{} belongs to {}, but a {} module has no {}", p.store.where(*ref.info),
          p.plan.tensors.name, name_of(p.plan.scheme.format), suffix_of(role));
   }

@@ -19,10 +19,23 @@ struct Planner {
   const TensorRef& ref(Role role) const { return plan.tensors[role]; }
 };
 
+// A set of roles.
+struct RoleSet {
+  constexpr RoleSet(std::initializer_list<Role> roles) {
+    for (const Role r : roles) bits |= 1u << static_cast<unsigned>(r);
+  }
+  constexpr bool contains(Role r) const { return (bits >> static_cast<unsigned>(r) & 1) != 0; }
+  constexpr RoleSet operator|(RoleSet other) const {
+    other.bits |= bits;
+    return other;
+  }
+  uint32_t bits = 0;
+};
+
 // Returns the tensor of a role; throws if it is missing.
 const TensorRef& require_role(const Planner& p, Role role);
 // Throws if a tensor has a role outside of `known`.
-void reject_other_roles(const Planner& p, std::initializer_list<Role> known);
+void reject_other_roles(const Planner& p, RoleSet known);
 void require_dtype(const Planner& p, const TensorRef& ref, std::initializer_list<DType> allowed);
 void require_untransposed(const Planner& p, const TensorRef& ref);
 // Throws unless a packed table (zero points) refers to the same rows as weight_packed does.

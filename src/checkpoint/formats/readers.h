@@ -6,32 +6,11 @@
 
 namespace moebius {
 
-void prove_dense(const Planner& p);
-void fill_dense(const Loader& l, QuantMatrix& w);
-
-void prove_plain_quantized(const Planner& p);
-void fill_plain_quantized(const Loader& l, QuantMatrix& w);
+void prove_stored_codes(const Planner& p);
+void fill_stored_codes(const Loader& l, QuantMatrix& w);
 
 void prove_pack_quantized(const Planner& p);
 void fill_pack_quantized(const Loader& l, QuantMatrix& w);
-
-void prove_nvfp4_pack(const Planner& p);
-void fill_nvfp4_pack(const Loader& l, QuantMatrix& w);
-
-void prove_mxfp4_pack(const Planner& p);
-void fill_mxfp4_pack(const Loader& l, QuantMatrix& w);
-
-void prove_mxfp8(const Planner& p);
-void fill_mxfp8(const Loader& l, QuantMatrix& w);
-
-void prove_gpt_oss_mxfp4(const Planner& p);
-void fill_gpt_oss_mxfp4(const Loader& l, QuantMatrix& w);
-
-void prove_native_fp8(const Planner& p);
-void fill_native_fp8(const Loader& l, QuantMatrix& w);
-
-void prove_modelopt_nvfp4(const Planner& p);
-void fill_modelopt_nvfp4(const Loader& l, QuantMatrix& w);
 
 void prove_gptq(const Planner& p);
 void fill_gptq(const Loader& l, QuantMatrix& w);

@@ -42,22 +42,23 @@ void plan_turned_scales(const Planner& p) {
   plan.scale_bytes += piece.count * piece.row_bytes();
 }
 
-void load_signed_scales(const Loader& l, QuantMatrix& w) {
-  const TensorRef scales = turned(l.plan.tensors[Role::kWeightScale]);
-  load_signed_scales(l, table_piece(l.store, l.plan, scales), w);
-}
-
-void load_signed_scales(const Loader& l, const Piece& piece, QuantMatrix& w) {
+const uint8_t* load_finite(const Loader& l, const Piece& piece, std::string_view what,
+                           QuantMatrix& w) {
   const StoredRows rows = read_rows(l.store, piece, l.buffer);
-  w.scales = rows.data;
   w.scale_stride = rows.stride / piece.element_bytes;
   for (size_t r = 0; r < w.N; ++r)
     for (size_t g = 0; g < w.groups; ++g) {
-      const float value = scale_at(w, r * w.scale_stride + g);
+      const float value = table_at(rows.data, w.scale_type, r * w.scale_stride + g);
       if (!std::isfinite(value))
-        fail("{}{} is {}; expected a finite scale", l.store.where(*piece.info),
-             element_name(piece, r, g), value);
+        fail("{}{} is {}; expected a finite {}", l.store.where(*piece.info),
+             element_name(piece, r, g), value, what);
     }
+  return rows.data;
+}
+
+void load_turned_scales(const Loader& l, QuantMatrix& w) {
+  const TensorRef scales = turned(l.plan.tensors[Role::kWeightScale]);
+  w.scales = load_finite(l, table_piece(l.store, l.plan, scales), "scale", w);
 }
 
 }  // namespace moebius

@@ -18,8 +18,11 @@ void plan_turned_scales(const Planner& p);
 // Sets the granularity without a check; the last group may be short.
 void set_short_groups(const Planner& p);
 
-// Read scales into the view; they must be finite and may have either sign.
-void load_signed_scales(const Loader& l, QuantMatrix& w);
-void load_signed_scales(const Loader& l, const Piece& piece, QuantMatrix& w);
+// Reads a table of numbers of the view's scale type that may have either sign and must be finite;
+// sets the view's stride. `what`: a word for messages.
+const uint8_t* load_finite(const Loader& l, const Piece& piece, std::string_view what,
+                           QuantMatrix& w);
+// Reads scales [G, N] of either sign into the view.
+void load_turned_scales(const Loader& l, QuantMatrix& w);
 
 }  // namespace moebius

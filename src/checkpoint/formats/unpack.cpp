@@ -74,24 +74,10 @@ uint64_t dense_words(uint64_t n, unsigned bits) { return ceil_div(n * bits, 32);
 uint64_t padded_words(uint64_t n, unsigned bits) { return ceil_div(n, 32 / bits); }
 
 void unpack_row(const uint8_t* words, size_t n, unsigned bits, bool padded, int8_t* out) {
-  switch (bits) {
-    case 1:
-      return unpack_width<1>(words, n, padded, out);
-    case 2:
-      return unpack_width<2>(words, n, padded, out);
-    case 3:
-      return unpack_width<3>(words, n, padded, out);
-    case 4:
-      return unpack_width<4>(words, n, padded, out);
-    case 5:
-      return unpack_width<5>(words, n, padded, out);
-    case 6:
-      return unpack_width<6>(words, n, padded, out);
-    case 7:
-      return unpack_width<7>(words, n, padded, out);
-    default:
-      return unpack_width<8>(words, n, padded, out);
-  }
+  constexpr void (*kByWidth[])(const uint8_t*, size_t, bool, int8_t*) = {
+      unpack_width<1>, unpack_width<2>, unpack_width<3>, unpack_width<4>,
+      unpack_width<5>, unpack_width<6>, unpack_width<7>, unpack_width<8>};
+  kByWidth[bits - 1](words, n, padded, out);
 }
 
 void unpack_planes(const uint8_t* words, size_t n, unsigned bits, int8_t* out) {

@@ -4,6 +4,7 @@
 // a module is looked up by exact name, by the end of its name, and by regular expression.
 #include "base/regex.h"
 #include "checkpoint/methods/packed_numbers.h"
+#include "checkpoint/methods/schemes.h"
 #include "checkpoint/quant_args_parse.h"
 
 namespace moebius {
@@ -48,11 +49,7 @@ class AutoRoundRules : public MethodRules {
         fmt::format("auto-round, {}", format == Format::kDense ? n.data_type : name_of(format));
     if (&n != &numbers) text += fmt::format(", extra_config '{}'", printable(rule->name, 120));
     if (format != Format::kDense) return packed_decision(m, n.packed, format, std::move(text));
-    SchemeDecision d;
-    d.matched = true;
-    d.scheme = float_scheme(n, m);
-    d.rule = std::move(text);
-    return d;
+    return decided(float_scheme(n, m), std::move(text));
   }
 
   std::string dense_by(std::string_view module) const override {
@@ -129,9 +126,9 @@ void parse_extra(const QuantFields& f, AutoRoundRules& rules) {
     const std::string path = fmt::format("{}.{}", f.path("extra_config"), printable(key, 80));
     const QuantFields own(
         member, path, f.context(),
-        {"bits", "group_size", "sym", "data_type", "act_bits", "act_group_size", "act_sym",
-         "act_data_type", "act_dynamic", "super_bits", "super_group_size", "scale_dtype",
-         "rotation_config", "iters", "act_scale_dtype"});
+        "bits group_size sym data_type act_bits act_group_size act_sym act_data_type "
+        "act_dynamic super_bits super_group_size scale_dtype rotation_config iters "
+        "act_scale_dtype");
     ExtraRule rule{key, std::nullopt, read_round_numbers(own, rules.numbers)};
     check_numbers(own, rules.format, rule.numbers);
     if (is_expression(key))
@@ -160,59 +157,17 @@ std::vector<std::string> parse_blocks(const QuantFields& f) {
 }  // namespace
 
 void parse_auto_round(const MethodConfig& c) {
-  const QuantFields f(c.section, c.out.path, c.context,
-                      {"quant_method",
-                       "bits",
-                       "group_size",
-                       "sym",
-                       "data_type",
-                       "packing_format",
-                       "block_name_to_quantize",
-                       "to_quant_block_names",
-                       "quant_block_list",
-                       "extra_config",
-                       "act_bits",
-                       "act_group_size",
-                       "act_sym",
-                       "act_data_type",
-                       "act_dynamic",
-                       "autoround_version",
-                       "backend",
-                       "iters",
-                       "lr",
-                       "minmax_lr",
-                       "nsamples",
-                       "seqlen",
-                       "batch_size",
-                       "dataset",
-                       "amp",
-                       "gradient_accumulate_steps",
-                       "low_gpu_mem_usage",
-                       "low_cpu_mem_usage",
-                       "enable_quanted_input",
-                       "enable_minmax_tuning",
-                       "enable_norm_bias_tuning",
-                       "scale_dtype",
-                       "super_bits",
-                       "super_group_size",
-                       "supported_types",
-                       "quant_lm_head",
-                       "enable_alg_ext",
-                       "regex_config",
-                       "static_kv_dtype",
-                       "static_attention_dtype",
-                       "modules_to_not_convert",
-                       "rotation_config",
-                       "transform_config",
-                       "provider",
-                       "momentum",
-                       "not_use_best_mse",
-                       "nblocks",
-                       "seed",
-                       "sampler",
-                       "desc_act",
-                       "true_sequential",
-                       "damp_percent"});
+  const QuantFields f(
+      c.section, c.out.path, c.context,
+      "quant_method bits group_size sym data_type packing_format block_name_to_quantize "
+      "to_quant_block_names quant_block_list extra_config act_bits act_group_size act_sym "
+      "act_data_type act_dynamic autoround_version backend iters lr minmax_lr nsamples "
+      "seqlen batch_size dataset amp gradient_accumulate_steps low_gpu_mem_usage "
+      "low_cpu_mem_usage enable_quanted_input enable_minmax_tuning enable_norm_bias_tuning "
+      "scale_dtype super_bits super_group_size supported_types quant_lm_head enable_alg_ext "
+      "regex_config static_kv_dtype static_attention_dtype modules_to_not_convert "
+      "rotation_config transform_config provider momentum not_use_best_mse nblocks seed "
+      "sampler desc_act true_sequential damp_percent");
   auto rules = std::make_shared<AutoRoundRules>();
   for (const std::string_view key : {"rotation_config", "transform_config"})
     if (const Json* v = f.find(key); v != nullptr && v->is_object() && !v->members().empty())

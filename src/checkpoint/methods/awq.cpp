@@ -2,6 +2,7 @@
 // Parses AWQ (quant_method awq), as AutoAWQ and GPTQModel write it: 4-bit weights in one of two
 // layouts.
 #include "checkpoint/methods/packed_numbers.h"
+#include "checkpoint/methods/skip_list.h"
 
 namespace moebius {
 namespace {
@@ -11,15 +12,13 @@ class AwqRules : public MethodRules {
   PackedNumbers numbers;
   Format format = Format::kAwq;
   bool lm_head = false;
-  std::vector<std::string> skip;  // parts of names of dense modules
+  SkipList skip;
 
   SchemeDecision decide(const StoredModule& m) const override {
     return packed_decision(m, numbers, format, std::string(name_of(format)));
   }
   std::string dense_by(std::string_view module) const override {
-    for (const std::string& part : skip)
-      if (!part.empty() && module.find(part) != std::string_view::npos)
-        return fmt::format("modules_to_not_convert '{}'", printable(part, 120));
+    if (std::string entry = skip.entry_for(module); !entry.empty()) return entry;
     return !lm_head && module.ends_with("lm_head") ? "lm_head false" : "";
   }
 };
@@ -41,38 +40,13 @@ Format parse_awq_format(const QuantFields& f) {
 }  // namespace
 
 void parse_awq(const MethodConfig& c) {
-  const QuantFields f(c.section, c.out.path, c.context,
-                      {"quant_method",
-                       "method",
-                       "bits",
-                       "w_bit",
-                       "group_size",
-                       "q_group_size",
-                       "zero_point",
-                       "version",
-                       "checkpoint_format",
-                       "format",
-                       "modules_to_not_convert",
-                       "lm_head",
-                       "sym",
-                       "desc_act",
-                       "backend",
-                       "do_fuse",
-                       "fuse_max_seq_len",
-                       "modules_to_fuse",
-                       "exllama_config",
-                       "dynamic",
-                       "meta",
-                       "pack_dtype",
-                       "autoround_version",
-                       "iters",
-                       "data_type",
-                       "act_group_aware",
-                       "block_name_to_quantize",
-                       "provider",
-                       "modules_in_block_to_quantize",
-                       "pack_method",
-                       "export"});
+  const QuantFields f(
+      c.section, c.out.path, c.context,
+      "quant_method method bits w_bit group_size q_group_size zero_point version "
+      "checkpoint_format format modules_to_not_convert lm_head sym desc_act backend do_fuse "
+      "fuse_max_seq_len modules_to_fuse exllama_config dynamic meta pack_dtype "
+      "autoround_version iters data_type act_group_aware block_name_to_quantize provider "
+      "modules_in_block_to_quantize pack_method export");
   auto rules = std::make_shared<AwqRules>();
   PackedNumbers& n = rules->numbers;
   for (const std::string_view key : {"w_bit", "bits"})
@@ -92,7 +66,7 @@ void parse_awq(const MethodConfig& c) {
     if (n.symmetric && rules->format == Format::kAwq) rules->format = Format::kQuarkInt4;
   }
   rules->lm_head = f.boolean("lm_head").value_or(false);
-  rules->skip = f.texts("modules_to_not_convert");
+  rules->skip = SkipList(f, {"modules_to_not_convert"}, SkipSyntax::kSubstrings);
   c.out.rules = std::move(rules);
 }
 

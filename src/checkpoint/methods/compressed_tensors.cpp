@@ -80,7 +80,7 @@ ConfigGroup parse_group(const std::string& name, const Json& value, const QuantF
                         const GlobalFormat& global) {
   QuantFieldsContext& context = groups.context();
   const QuantFields f(value, groups.path(printable(name, 80)), context,
-                      {"targets", "weights", "input_activations", "output_activations", "format"});
+                      "targets weights input_activations output_activations format");
   ConfigGroup group;
   group.name = name;
   if (f.find("targets") == nullptr)
@@ -135,7 +135,7 @@ void parse_groups(const QuantFields& f, QuantSection& section) {
     // Names of groups are free: none of them is an unknown field.
     const Json one = Json::object({{name, member}});
     const std::string path = f.path("config_groups");
-    const QuantFields groups(one, path, f.context(), {std::string_view(name)});
+    const QuantFields groups(one, path, f.context(), kAnyFields);
     ConfigGroup group = member.is_object()
                             ? parse_group(name, member, groups, global)
                             : parse_preset_group(name, member, groups, global, section.version);
@@ -174,20 +174,20 @@ void check_transforms(const QuantFields& f) {
   if (value == nullptr || (value->is_object() && value->members().empty())) return;
   const std::string path = f.path("transform_config");
   QuantFieldsContext& context = f.context();
-  const QuantFields transform(*value, path, context, {"config_groups"});
+  const QuantFields transform(*value, path, context, "config_groups");
   const Json* groups = transform.find("config_groups");
   if (groups == nullptr) transform.reject("config_groups", "expected an object of transforms");
   if (!groups->is_object()) transform.reject("config_groups", "expected an object of transforms");
   for (const auto& [name, group] : groups->members()) {
     const std::string group_path = fmt::format("{}.config_groups.{}", path, printable(name, 80));
     const QuantFields g(group, group_path, context,
-                        {"type", "apply", "randomize", "requires_grad", "head_dim", "precision"});
+                        "type apply randomize requires_grad head_dim precision");
     const Json* apply = g.find("apply");
     if (apply == nullptr) continue;
     if (!apply->is_array()) g.reject("apply", "expected a list");
     for (size_t i = 0; i < apply->items().size(); ++i) {
       const QuantFields a(apply->items()[i], fmt::format("{}.apply[{}]", group_path, i), context,
-                          {"targets", "location", "inverse", "ignore"});
+                          "targets location inverse ignore");
       const std::optional<std::string> location = a.lower_text("location");
       if (location == "weight_input" || location == "weight_output") continue;
       a.reject("location",
@@ -203,9 +203,9 @@ void parse_compressed_tensors(const MethodConfig& c) {
   QuantSection& section = c.out;
   const QuantFields f(
       c.section, section.path, c.context,
-      {"quant_method", "version", "format", "quantization_status", "global_compression_ratio",
-       "config_groups", "ignore", "kv_cache_scheme", "sparsity_config", "transform_config",
-       "run_compressed", "total_num_heads", "total_num_kv_heads"});
+      "quant_method version format quantization_status global_compression_ratio "
+      "config_groups ignore kv_cache_scheme sparsity_config transform_config run_compressed "
+      "total_num_heads total_num_kv_heads");
   section.version = f.text("version").value_or("");
   check_sparsity(f);
   check_transforms(f);
@@ -220,7 +220,7 @@ void parse_compressed_tensors(const MethodConfig& c) {
 void parse_native_mxfp4(const MethodConfig& c) {
   QuantSection& section = c.out;
   const QuantFields f(c.section, section.path, c.context,
-                      {"quant_method", "modules_to_not_convert", "dequantize"});
+                      "quant_method modules_to_not_convert dequantize");
   section.ignore = f.texts("modules_to_not_convert");
   ConfigGroup group;
   group.name = "mxfp4";

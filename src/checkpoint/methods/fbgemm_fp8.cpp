@@ -19,11 +19,7 @@ class FbgemmRules : public MethodRules {
     if (!m.tensors[Role::kWeightScale])
       wrong_tensor(m.store, *weight.info,
                    "its scale beside it: no tensor weight_scale belongs to {}", m.name);
-    SchemeDecision d;
-    d.matched = true;
-    d.scheme = declared(m.name);
-    d.rule = "fbgemm_fp8";
-    return d;
+    return decided(declared(m.name), "fbgemm_fp8");
   }
   Scheme declared(std::string_view) const override {
     Scheme s;
@@ -41,7 +37,7 @@ class FbgemmRules : public MethodRules {
 
 void parse_fbgemm_fp8(const MethodConfig& c) {
   const QuantFields f(c.section, c.out.path, c.context,
-                      {"quant_method", "activation_scale_ub", "modules_to_not_convert"});
+                      "quant_method activation_scale_ub modules_to_not_convert");
   auto rules = std::make_shared<FbgemmRules>();
   if (const Json* v = f.find("activation_scale_ub")) {
     const double value = v->is_number() ? v->as_double() : 0.0;

@@ -2,8 +2,6 @@
 // Parses native FP8 (quant_method fp8), as DeepSeek, Qwen, GLM, MiniMax and others publish: E4M3
 // weights with a multiplying scale per block (weight_scale_inv) or per matrix (weight_scale).
 // DeepSeek-V4 calls the scale `scale` and stores its experts as MXFP4.
-#include <algorithm>
-
 #include "checkpoint/formats/piece.h"
 #include "checkpoint/methods/schemes.h"
 #include "checkpoint/methods/skip_list.h"
@@ -26,21 +24,13 @@ class Fp8Rules : public MethodRules {
   SchemeDecision decide(const StoredModule& m) const override {
     const TensorRef& weight = m.tensors[Role::kWeight];
     if (!weight) fail("{}: no tensor weight; method fp8 needs it", m.name);
-    SchemeDecision d;
-    d.matched = true;
     const DType type = weight.info->dtype;
     const bool packed = type == DType::kI8 || type == DType::kU8;
-    if (packed && m.tensors[Role::kWeightGlobalScale]) {
-      d.scheme = nvfp4_scheme(true);
-      d.rule = "fp8, moe_quant_algo NVFP4";
-    } else if (packed) {
-      d.scheme = fp4_expert(m);
-      d.rule = "fp8, FP4 experts";
-    } else {
-      d.scheme = fp8(m);
-      d.rule = fmt::format("fp8, {}", describe(*d.scheme.weights));
-    }
-    return d;
+    if (packed && m.tensors[Role::kWeightGlobalScale])
+      return decided(nvfp4_scheme(true), "fp8, moe_quant_algo NVFP4");
+    if (packed) return decided(fp4_expert(m), "fp8, FP4 experts");
+    const Scheme scheme = fp8(m);
+    return decided(scheme, fmt::format("fp8, {}", describe(*scheme.weights)));
   }
 
   Scheme declared(std::string_view) const override {
@@ -78,10 +68,8 @@ class Fp8Rules : public MethodRules {
     if (!m.tensors[Role::kWeightScale]) fail("{}: no tensor scale; FP4 experts need it", m.name);
     rename_role(m.tensors, Role::kWeight, Role::kWeightPacked);
     Scheme s;
-    s.weights = float_args(4, Strategy::kGroup, 32);
-    s.weights->scale_dtype = "float8_e8m0fnu";
-    s.input = float_args(8, Strategy::kGroup, 32, Dynamic::kDynamic);
-    s.input->scale_dtype = kPowerOfTwoScales;
+    s.weights = float_args(4, Strategy::kGroup, 32, Dynamic::kStatic, "float8_e8m0fnu");
+    s.input = float_args(8, Strategy::kGroup, 32, Dynamic::kDynamic, kPowerOfTwoScales);
     s.format = Format::kMxfp4Pack;
     return s;
   }
@@ -139,17 +127,6 @@ class Fp8Rules : public MethodRules {
   SkipList skip_;
 };
 
-std::pair<int64_t, int64_t> parse_block(const QuantFields& f, const Json& value) {
-  const bool pair = value.is_array() && value.items().size() == 2;
-  int64_t sides[2] = {0, 0};
-  for (size_t i = 0; pair && i < 2; ++i)
-    if (value.items()[i].is_integer()) sides[i] = value.items()[i].as_int().value_or(0);
-  constexpr int64_t kMost = 1 << 20;
-  if (std::min(sides[0], sides[1]) < 1 || std::max(sides[0], sides[1]) > kMost)
-    f.reject("weight_block_size", "expected two positive numbers, outputs and inputs of a block");
-  return {sides[0], sides[1]};
-}
-
 std::optional<std::string> expert_dtype(const QuantFields& f, const MethodConfig& c) {
   if (auto own = f.lower_text("expert_dtype")) return own;
   for (const Json* place : {&c.config, c.config.find("text_config")})
@@ -165,12 +142,14 @@ std::optional<std::string> expert_dtype(const QuantFields& f, const MethodConfig
 void parse_fp8(const MethodConfig& c) {
   const QuantFields f(
       c.section, c.out.path, c.context,
-      {"quant_method", "weight_block_size", "activation_scheme", "fmt", "scale_fmt", "expert_dtype",
-       "modules_to_not_convert", "ignored_layers", "modules_to_convert", "moe_quant_algo",
-       "dequantize", "kv_cache_scheme", "export"});
+      "quant_method weight_block_size activation_scheme fmt scale_fmt expert_dtype "
+      "modules_to_not_convert ignored_layers modules_to_convert moe_quant_algo dequantize "
+      "kv_cache_scheme export");
   Fp8Config config;
   config.block_stated = c.section.find("weight_block_size") != nullptr;
-  if (const Json* v = f.find("weight_block_size")) config.block = parse_block(f, *v);
+  config.block = f.positive_pair("weight_block_size", 1 << 20);
+  if (!config.block && f.find("weight_block_size") != nullptr)
+    f.reject("weight_block_size", "expected two positive numbers, outputs and inputs of a block");
   const std::string scheme = f.lower_text("activation_scheme").value_or("dynamic");
   if (scheme != "dynamic" && scheme != "static")
     f.reject("activation_scheme", "expected dynamic or static");

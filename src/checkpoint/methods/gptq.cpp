@@ -61,7 +61,7 @@ void parse_dynamic(const QuantFields& f, GptqRules& rules) {
     DynamicRule rule{key, dense, Regex(expression, fmt::format("{}: {}", f.context().file, path)),
                      rules.numbers};
     if (!dense && !member.is_null()) {
-      const QuantFields own(member, path, f.context(), {"bits", "group_size", "sym", "desc_act"});
+      const QuantFields own(member, path, f.context(), "bits group_size sym desc_act");
       rule.numbers = read_numbers(own, rules.numbers);
     }
     rules.dynamic.push_back(std::move(rule));
@@ -97,56 +97,17 @@ void settle_planes(const QuantFields& f, GptqRules& rules) {
 }  // namespace
 
 void parse_gptq(const MethodConfig& c) {
-  const QuantFields f(c.section, c.out.path, c.context,
-                      {"quant_method",
-                       "method",
-                       "bits",
-                       "group_size",
-                       "sym",
-                       "desc_act",
-                       "dynamic",
-                       "lm_head",
-                       "checkpoint_format",
-                       "format",
-                       "pack_dtype",
-                       "is_marlin_format",
-                       "is_bitblas_format",
-                       "true_sequential",
-                       "static_groups",
-                       "damp_percent",
-                       "damp_auto_increment",
-                       "mse",
-                       "meta",
-                       "model_name_or_path",
-                       "model_file_base_name",
-                       "quantizer",
-                       "autoround_version",
-                       "iters",
-                       "data_type",
-                       "block_name_to_quantize",
-                       "modules_in_block_to_quantize",
-                       "modules_to_not_convert",
-                       "dataset",
-                       "tokenizer",
-                       "model_seqlen",
-                       "use_cuda_fp16",
-                       "use_exllama",
-                       "disable_exllama",
-                       "exllama_config",
-                       "max_input_length",
-                       "module_name_preceding_first_block",
-                       "batch_size",
-                       "pad_token_id",
-                       "cache_block_outputs",
-                       "backend",
-                       "act_group_aware",
-                       "adapter",
-                       "offload_to_disk",
-                       "offload_to_disk_path",
-                       "pack_impl",
-                       "hyb_act",
-                       "rotation",
-                       "version"});
+  const QuantFields f(
+      c.section, c.out.path, c.context,
+      "quant_method method bits group_size sym desc_act dynamic lm_head checkpoint_format "
+      "format pack_dtype is_marlin_format is_bitblas_format true_sequential static_groups "
+      "damp_percent damp_auto_increment mse meta model_name_or_path model_file_base_name "
+      "quantizer autoround_version iters data_type block_name_to_quantize "
+      "modules_in_block_to_quantize modules_to_not_convert dataset tokenizer model_seqlen "
+      "use_cuda_fp16 use_exllama disable_exllama exllama_config max_input_length "
+      "module_name_preceding_first_block batch_size pad_token_id cache_block_outputs "
+      "backend act_group_aware adapter offload_to_disk offload_to_disk_path pack_impl "
+      "hyb_act rotation version");
   const std::string method = f.lower_text("method").value_or("gptq");
   if (method != "gptq") f.reject("method", "this is another method of GPTQModel; expected gptq");
   if (f.lower_text("pack_dtype").value_or("int32") != "int32")

@@ -18,39 +18,31 @@ Scheme mlx_scheme(const MlxNumbers& n) {
   Scheme s;
   s.format = Format::kMlx;
   const auto bits = static_cast<int>(n.bits);
-  if (n.mode == "affine") {
-    s.weights.emplace();
-    s.weights->bits = bits;
-    s.weights->strategy = Strategy::kGroup;
-    s.weights->group_size = n.group_size;
-    s.weights->symmetric = false;
-    s.weights->offsets = true;
-  } else if (n.mode == "nvfp4") {
-    s.weights = float_args(bits, Strategy::kTensorGroup, n.group_size);
-    s.weights->scale_dtype = "float8_e4m3fn";
-  } else {
-    s.weights = float_args(bits, Strategy::kGroup, n.group_size);
-    s.weights->scale_dtype = "uint8";
-  }
+  const bool affine = n.mode == "affine", nv = n.mode == "nvfp4";
+  s.weights =
+      quant_args(affine ? NumberKind::kInt : NumberKind::kFloat, bits,
+                 nv ? Strategy::kTensorGroup : Strategy::kGroup, n.group_size, Dynamic::kStatic,
+                 affine ? ""
+                 : nv   ? "float8_e4m3fn"
+                        : "uint8");
+  s.weights->symmetric = !affine;
+  s.weights->offsets = affine;
   return s;
 }
 
 class MlxRules : public MethodRules {
  public:
   MlxNumbers numbers;
-  // nothing: the module is dense.
-  std::map<std::string, std::optional<MlxNumbers>, std::less<>> modules;
+  using Modules = std::map<std::string, std::optional<MlxNumbers>, std::less<>>;
+  Modules modules;  // nothing: the module is dense
 
   SchemeDecision decide(const StoredModule& m) const override {
-    SchemeDecision d;
-    d.matched = true;
     const auto own = find(m);
     const bool stated = own != modules.end() && own->second;
     const MlxNumbers& n = stated ? *own->second : numbers;
-    d.scheme = mlx_scheme(n);
-    d.rule = fmt::format("mlx, {}", n.mode);
-    if (stated) d.rule += fmt::format(", '{}'", printable(own->first, 120));
-    return d;
+    std::string rule = fmt::format("mlx, {}", n.mode);
+    if (stated) rule += fmt::format(", '{}'", printable(own->first, 120));
+    return decided(mlx_scheme(n), std::move(rule));
   }
 
   std::string dense_by(std::string_view module) const override {
@@ -64,7 +56,6 @@ class MlxRules : public MethodRules {
   }
 
  private:
-  using Modules = std::map<std::string, std::optional<MlxNumbers>, std::less<>>;
   Modules::const_iterator find(const StoredModule& m) const {
     const auto it = modules.find(m.stored_name);
     return it != modules.end() ? it : modules.find(m.name);
@@ -111,9 +102,8 @@ void parse_mlx(const MethodConfig& c) {
   auto rules = std::make_shared<MlxRules>();
   for (const auto& [key, value] : c.section.members())
     if (!is_module(value) || key.find('.') == std::string::npos) own.set(key, value);
-  const QuantFields f(
-      own, c.out.path, c.context,
-      {"quant_method", "bits", "group_size", "mode", "quantize_input", "lm_head", "embed_tokens"});
+  const QuantFields f(own, c.out.path, c.context,
+                      "quant_method bits group_size mode quantize_input lm_head embed_tokens");
   rules->numbers = read_mlx_numbers(f, {});
   for (const auto& [key, value] : c.section.members()) {
     const bool top = key == "lm_head" || key == "embed_tokens";
@@ -124,7 +114,7 @@ void parse_mlx(const MethodConfig& c) {
     if (value.is_object())
       numbers = read_mlx_numbers(
           QuantFields(value, fmt::format("{}.{}", c.out.path, printable(key, 120)), c.context,
-                      {"bits", "group_size", "mode", "quantize_input", "global_scale"}),
+                      "bits group_size mode quantize_input global_scale"),
           rules->numbers);
     else if (value.as_bool())
       numbers = rules->numbers;

@@ -57,9 +57,8 @@ Scheme scheme_of(Algo algo) {
     case Algo::kNvfp4Weights:
       return nvfp4_scheme(false);
     case Algo::kMxfp8:
-      s.weights = float_args(8, Strategy::kGroup, 32);
-      s.input = float_args(8, Strategy::kGroup, 32, Dynamic::kDynamic);
-      s.weights->scale_dtype = s.input->scale_dtype = "uint8";
+      s.weights = float_args(8, Strategy::kGroup, 32, Dynamic::kStatic, "uint8");
+      s.input = float_args(8, Strategy::kGroup, 32, Dynamic::kDynamic, "uint8");
       s.format = Format::kMxfp8;
       break;
   }
@@ -171,13 +170,8 @@ class ModeloptRules : public MethodRules {
   }
 };
 
-std::string upper(std::string text) {
-  for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return text;
-}
-
 Algo parse_algo(const QuantFields& f, const std::string& text) {
-  const std::string name = upper(text);
+  const std::string name = upper_case(text);
   for (const AlgoName& a : kAlgos)
     if (a.name == name) return a.algo;
   if (name.find("AWQ") != std::string::npos || name.find("SVD") != std::string::npos)
@@ -203,8 +197,8 @@ void parse_layers(const QuantFields& f, ModeloptRules& rules) {
   for (const auto& [name, value] : layers->members()) {
     const QuantFields layer(value, f.path("quantized_layers") + "." + printable(name, 120),
                             f.context(),
-                            {"quant_algo", "group_size", "has_zero_point", "pre_quant_scale",
-                             "awq_block_size", "kv_cache_quant_algo"});
+                            "quant_algo group_size has_zero_point pre_quant_scale awq_block_size "
+                            "kv_cache_quant_algo");
     const Algo algo = parse_algo(layer, layer.text("quant_algo").value_or(""));
     check_group(layer, algo);
     rules.layers.emplace(name, algo);
@@ -217,8 +211,7 @@ void parse_modelopt(const MethodConfig& c) {
   const Json* inner = c.section.find("quantization");
   const bool nested = inner != nullptr && inner->is_object();
   if (nested) {
-    const QuantFields outer(c.section, c.out.path, c.context,
-                            {"quant_method", "producer", "quantization"});
+    const QuantFields outer(c.section, c.out.path, c.context, "quant_method producer quantization");
     c.out.version = "";
   }
   const QuantFields f(
@@ -227,13 +220,13 @@ void parse_modelopt(const MethodConfig& c) {
       : c.out.path.empty() ? "quantization"
                            : c.out.path + ".quantization",
       c.context,
-      {"quant_method", "quant_algo", "kv_cache_quant_algo", "group_size", "exclude_modules",
-       "ignore", "quantized_layers", "config_groups", "kv_cache_scheme", "producer",
-       "has_zero_point", "pre_quant_scale", "weight_block_size", "activation_scheme"});
+      "quant_method quant_algo kv_cache_quant_algo group_size exclude_modules ignore "
+      "quantized_layers config_groups kv_cache_scheme producer has_zero_point "
+      "pre_quant_scale weight_block_size activation_scheme");
   auto rules = std::make_shared<ModeloptRules>();
   const std::optional<std::string> stated = f.text("quant_algo");
   if (!stated) f.reject("quant_algo", "expected the name of an algorithm, as FP8 or NVFP4");
-  if (upper(*stated) == "MIXED_PRECISION") {
+  if (upper_case(*stated) == "MIXED_PRECISION") {
     parse_layers(f, *rules);
   } else {
     rules->algo = parse_algo(f, *stated);

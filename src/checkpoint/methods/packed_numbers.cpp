@@ -2,6 +2,8 @@
 // See packed_numbers.h.
 #include "checkpoint/methods/packed_numbers.h"
 
+#include "checkpoint/methods/schemes.h"
+
 namespace moebius {
 
 PackedNumbers read_numbers(const QuantFields& f, PackedNumbers n) {
@@ -18,13 +20,12 @@ PackedNumbers read_numbers(const QuantFields& f, PackedNumbers n) {
 }
 
 Scheme scheme_of(const PackedNumbers& n, Format format) {
-  QuantArgs a;
-  a.kind = NumberKind::kInt;
-  a.bits = static_cast<int>(n.bits);
+  const bool groups = n.group_size > 0;
+  QuantArgs a =
+      quant_args(NumberKind::kInt, static_cast<int>(n.bits),
+                 groups ? Strategy::kGroup : Strategy::kChannel, groups ? n.group_size : 0);
   a.symmetric = n.symmetric;
-  a.strategy = n.group_size > 0 ? Strategy::kGroup : Strategy::kChannel;
-  a.group_size = n.group_size > 0 ? n.group_size : 0;
-  if (n.act_order && n.group_size > 0) a.act_order = ActOrder::kGroup;
+  if (n.act_order && groups) a.act_order = ActOrder::kGroup;
   Scheme s;
   s.weights = a;
   s.format = format;
@@ -36,11 +37,7 @@ SchemeDecision packed_decision(const StoredModule& m, const PackedNumbers& n, Fo
   if (n.bits > 8)
     fail("{} is stored quantized, but {} gives it {} bits; expected 2 to 8", printable(m.name),
          rule, n.bits);
-  SchemeDecision d;
-  d.matched = true;
-  d.scheme = scheme_of(n, format);
-  d.rule = std::move(rule);
-  return d;
+  return decided(scheme_of(n, format), std::move(rule));
 }
 
 }  // namespace moebius

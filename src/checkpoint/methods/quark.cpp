@@ -39,7 +39,7 @@ class QuarkParser {
 
   QuarkLayer layer(const Json& value, const std::string& path) const {
     const QuantFields f(value, path, c_.context,
-                        {"weight", "input_tensors", "output_tensors", "bias", "target_device"});
+                        "weight input_tensors output_tensors bias target_device");
     return {scheme(f), !specs(f, "output_tensors").empty()};
   }
 
@@ -80,11 +80,11 @@ class QuarkParser {
   }
 
   QuarkSpec spec(const Json& value, const std::string& path) const {
-    const QuantFields f(value, path, c_.context,
-                        {"dtype", "qscheme", "group_size", "block_size", "is_dynamic", "symmetric",
-                         "ch_axis", "scale_format", "scale_type", "scale_calculation_mode",
-                         "round_method", "observer_cls", "mx_element_dtype", "is_scale_quant",
-                         "zero_point_type", "qat_spec", "enable_buffer_reuse", "max_input_numel"});
+    const QuantFields f(
+        value, path, c_.context,
+        "dtype qscheme group_size block_size is_dynamic symmetric ch_axis scale_format "
+        "scale_type scale_calculation_mode round_method observer_cls mx_element_dtype "
+        "is_scale_quant zero_point_type qat_spec enable_buffer_reuse max_input_numel");
     QuarkSpec s;
     s.dtype = f.lower_text("dtype").value_or("");
     s.scheme = f.lower_text("qscheme").value_or("");
@@ -96,19 +96,9 @@ class QuarkParser {
       f.reject("zero_point_type", "expected int32");
     if (s.scheme == "per_group" && (s.group < 1 || s.group > 1 << 20))
       f.reject("group_size", "expected a positive number");
-    if (s.scheme == "per_block") s.block = block(f);
-    return s;
-  }
-
-  static std::pair<int64_t, int64_t> block(const QuantFields& f) {
-    const Json* v = f.find("block_size");
-    int64_t side[2] = {0, 0};
-    if (v != nullptr && v->is_array() && v->items().size() == 2)
-      for (size_t i = 0; i < 2; ++i)
-        if (v->items()[i].is_integer()) side[i] = v->items()[i].as_int().value_or(0);
-    if (side[0] < 1 || side[1] < 1 || side[0] > 1 << 20 || side[1] > 1 << 20)
+    if (s.scheme == "per_block" && !(s.block = f.positive_pair("block_size", 1 << 20)))
       f.reject("block_size", "expected two positive numbers, outputs and inputs of a block");
-    return {side[0], side[1]};
+    return s;
   }
 
   static bool is_two_level(const std::vector<QuarkSpec>& s, bool dynamic) {
@@ -118,8 +108,7 @@ class QuarkParser {
 
   static void weights(const QuantFields& f, const QuarkSpec& w, Scheme& s) {
     if (w.dtype == "fp4" && w.scheme == "per_group" && w.group == 32 && w.exponents) {
-      s.weights = float_args(4, Strategy::kGroup, 32);
-      s.weights->scale_dtype = "uint8";
+      s.weights = float_args(4, Strategy::kGroup, 32, Dynamic::kStatic, "uint8");
       s.format = Format::kMxfp4Pack;
     } else if (w.dtype == "fp8_e4m3") {
       fp8_weights(f, w, s);
@@ -152,8 +141,7 @@ class QuarkParser {
       s.weights = float_args(8, Strategy::kBlock);
       std::tie(s.weights->block_n, s.weights->block_k) = *w.block;
     } else if (w.scheme == "per_group" && w.group == 32 && w.exponents) {
-      s.weights = float_args(8, Strategy::kGroup, 32);
-      s.weights->scale_dtype = "uint8";
+      s.weights = float_args(8, Strategy::kGroup, 32, Dynamic::kStatic, "uint8");
       s.format = Format::kMxfp8;
     } else {
       f.reject("weight",
@@ -167,8 +155,7 @@ class QuarkParser {
     const bool grouped = x.scheme == "per_group" || x.scheme == "per_block";
     const bool token = x.scheme == "per_token" || x.scheme == "per_channel";
     if (grouped && x.exponents && x.group == 32 && (x.dtype == "fp4" || x.dtype == "fp8_e4m3")) {
-      s.input = float_args(x.dtype == "fp4" ? 4 : 8, Strategy::kGroup, 32, dynamic);
-      s.input->scale_dtype = "uint8";
+      s.input = float_args(x.dtype == "fp4" ? 4 : 8, Strategy::kGroup, 32, dynamic, "uint8");
     } else if (grouped && !x.exponents && x.dtype == "fp8_e4m3") {
       s.input = float_args(8, Strategy::kGroup, x.block ? x.block->second : x.group, dynamic);
     } else if ((x.scheme == "per_tensor" || token) && x.dtype == "fp8_e4m3") {
@@ -256,10 +243,10 @@ class QuarkRules : public MethodRules {
 void parse_quark(const MethodConfig& c) {
   const QuantFields f(
       c.section, c.out.path, c.context,
-      {"quant_method", "global_quant_config", "layer_type_quant_config", "layer_quant_config",
-       "exclude", "export", "algo_config", "quant_mode", "kv_cache_quant_config",
-       "kv_cache_post_rope", "softmax_quant_spec", "version", "log_severity_level", "bits",
-       "activation_scheme", "ignored_layers", "kv_cache_scheme", "weight_block_size"});
+      "quant_method global_quant_config layer_type_quant_config layer_quant_config exclude "
+      "export algo_config quant_mode kv_cache_quant_config kv_cache_post_rope "
+      "softmax_quant_spec version log_severity_level bits activation_scheme ignored_layers "
+      "kv_cache_scheme weight_block_size");
   auto rules = std::make_shared<QuarkRules>();
   const QuarkParser parser(c);
   const auto objects = [&](std::string_view key) -> const Json* {
@@ -289,7 +276,7 @@ void parse_quark(const MethodConfig& c) {
   if (const Json* out = objects("export")) {
     const QuantFields e(
         *out, f.path("export"), c.context,
-        {"kv_cache_group", "min_kv_scale", "pack_method", "weight_format", "weight_merge_groups"});
+        "kv_cache_group min_kv_scale pack_method weight_format weight_merge_groups");
     if (e.lower_text("pack_method").value_or("reorder") != "reorder")
       e.reject("pack_method", "expected reorder");
     if (e.lower_text("weight_format").value_or("real_quantized") != "real_quantized")
