@@ -15,20 +15,6 @@ constexpr uint32_t kNone = UINT32_MAX;
 // For up to this many symbols, a scan for the lowest rank beats a heap.
 constexpr size_t kShort = 48;
 
-// Writes the bytes that a token stands for; returns false if one of its characters stands for no
-// byte.
-bool token_bytes(std::string_view token, std::string& out) {
-  out.clear();
-  for (size_t i = 0; i < token.size();) {
-    const auto c = unicode::decode(token.data() + i);
-    const int byte = unicode::char_to_byte(c.code);
-    if (byte < 0) return false;
-    out += static_cast<char>(byte);
-    i += c.length;
-  }
-  return true;
-}
-
 bool is_fallback_name(std::string_view token) {
   return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
 }
@@ -58,7 +44,7 @@ Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
     std::string raw;
     raw_.reserve(vocab_.size());
     for (size_t i = 0; i < vocab_.size(); ++i)
-      if (token_bytes(vocab_.token(i), raw)) raw_.insert(raw, vocab_.id(i));
+      if (unicode::alphabet_bytes(vocab_.token(i), raw)) raw_.insert(raw, vocab_.id(i));
   }
   // Nothing is unknown if every byte has a token, and then no token stands for more bytes than its
   // text.

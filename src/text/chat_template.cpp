@@ -48,9 +48,6 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name)
   if (!is_utf8(source)) fail("{}: the text is not valid UTF-8", parsed_->name);
   parsed_->block = jinja::parse(source, parsed_->name);
 }
-ChatTemplate::~ChatTemplate() = default;
-ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
-ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::vector<TextSegment> ChatTemplate::render(
     const ChatInput& in, const std::map<std::string, std::string>& tokens) const {

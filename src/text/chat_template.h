@@ -37,9 +37,6 @@ class ChatTemplate {
  public:
   // Parses a template. Throws Error("<name>, line L, column C: ...") for unsupported syntax.
   explicit ChatTemplate(std::string_view source, std::string name = "chat template");
-  ~ChatTemplate();
-  ChatTemplate(ChatTemplate&&) noexcept;
-  ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // Renders the input. `tokens`: variables such as bos_token with their text. Neighbouring segments
   // differ in trust. Thread-safe. Throws Error.
@@ -48,7 +45,7 @@ class ChatTemplate {
 
  private:
   struct Parsed;
-  std::unique_ptr<Parsed> parsed_;
+  std::shared_ptr<Parsed> parsed_;
 };
 
 // Holds all templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json

@@ -103,14 +103,7 @@ class WholeTokens : public DecoderRun {
 // Returns the bytes of a token in the byte alphabet; another token is returned unchanged.
 std::string alphabet_bytes(std::string_view text) {
   std::string out;
-  for (size_t i = 0; i < text.size();) {
-    const auto c = unicode::decode(text.data() + i);
-    const int byte = unicode::char_to_byte(c.code);
-    if (byte < 0) return std::string(text);
-    out += static_cast<char>(byte);
-    i += c.length;
-  }
-  return out;
+  return unicode::alphabet_bytes(text, out) ? out : std::string(text);
 }
 
 class ByteLevelRun final : public WholeTokens {
@@ -184,6 +177,17 @@ class FuseRun final : public DecoderRun {
   bool first_ = true;
 };
 
+// Appends the text with each occurrence of `what` replaced.
+void append_replaced(std::string& out, std::string_view text, std::string_view what,
+                     std::string_view with) {
+  size_t done = 0;
+  for (size_t at; (at = text.find(what, done)) != text.npos; done = at + what.size()) {
+    out += text.substr(done, at - done);
+    out += with;
+  }
+  out += text.substr(done);
+}
+
 // Replaces within each token. A single character is replaced in every fragment at once; other
 // patterns need the token's end.
 class ReplaceWholeRun final : public WholeTokens {
@@ -216,13 +220,7 @@ class ReplaceCharRun final : public DecoderRun {
  private:
   void push(const Fragment& f) override {
     std::string out;
-    size_t done = 0;
-    for (size_t at; (at = f.text.find(character_, done)) != std::string_view::npos;
-         done = at + character_.size()) {
-      out += f.text.substr(done, at - done);
-      out += content_;
-    }
-    out += f.text.substr(done);
+    append_replaced(out, f.text, character_, content_);
     next->push({out, f.begin, f.end});
   }
   std::string character_, content_;
@@ -278,13 +276,7 @@ class MetaspaceRun final : public DecoderRun {
   void push(const Fragment& f) override {
     if (f.begin) ++token_;
     std::string out;
-    size_t done = 0;
-    for (size_t at; (at = f.text.find(replacement_, done)) != std::string_view::npos;
-         done = at + replacement_.size()) {
-      out += f.text.substr(done, at - done);
-      if (token_ > 1 || !prepended_) out += ' ';
-    }
-    out += f.text.substr(done);
+    append_replaced(out, f.text, replacement_, token_ > 1 || !prepended_ ? " " : "");
     next->push({out, f.begin, f.end});
   }
   std::string replacement_;
@@ -313,15 +305,13 @@ std::unique_ptr<const DecoderStage> parse_replace(const Json& json, const std::s
 }
 
 void parse_stage(const Json& json, const std::string& where, int depth,
-                 std::vector<std::unique_ptr<const DecoderStage>>& out) {
+                 std::vector<std::shared_ptr<const DecoderStage>>& out) {
   if (depth > 16 || out.size() > 256) fail("{}: too many decoders", where);
   const std::string& type = string_field(json, "type", where);
   if (type == "Sequence") {
-    const Json& list = require_field(json, "decoders", where);
-    if (!list.is_array())
-      fail("{}.decoders is {}; expected an array", where, kind_name(list.kind()));
-    for (size_t i = 0; i < list.items().size(); ++i)
-      parse_stage(list.items()[i], fmt::format("{}.decoders[{}]", where, i), depth + 1, out);
+    for_each_item(json, "decoders", where, [&](const Json& item, const std::string& here) {
+      parse_stage(item, here, depth + 1, out);
+    });
   } else if (type == "ByteLevel") {
     out.push_back(make_stage<ByteLevelRun>());
   } else if (type == "ByteFallback") {
@@ -356,9 +346,6 @@ Decoder::Decoder(const Json* json, const std::string& where) {
   else
     parse_stage(*json, where, 0, stages_);
 }
-Decoder::~Decoder() = default;
-Decoder::Decoder(Decoder&&) noexcept = default;
-Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 std::string Decoder::token_bytes(std::string_view token) const {
   for (const auto& stage : stages_) {
@@ -391,9 +378,6 @@ Decoder::Stream::Stream(const Decoder& decoder) {
   runs_.push_back(std::make_unique<Collect>());
   for (size_t i = 0; i + 1 < runs_.size(); ++i) runs_[i]->next = runs_[i + 1].get();
 }
-Decoder::Stream::~Stream() = default;
-Decoder::Stream::Stream(Stream&&) noexcept = default;
-Decoder::Stream& Decoder::Stream::operator=(Stream&&) noexcept = default;
 
 void Decoder::Stream::push(std::string_view token, std::string& out) {
   static_cast<Collect&>(*runs_.back()).out = &out;

@@ -20,9 +20,6 @@ class Decoder {
   // Makes a decoder; null or absent JSON: tokens are joined with spaces. `where` is its name in
   // messages, "tokenizer.json: decoder". Throws Error for unknown kinds.
   Decoder(const Json* json, const std::string& where);
-  ~Decoder();
-  Decoder(Decoder&&) noexcept;
-  Decoder& operator=(Decoder&&) noexcept;
 
   class Stream;
 
@@ -32,7 +29,7 @@ class Decoder {
   bool strips_first_space() const;
 
  private:
-  std::vector<std::unique_ptr<const DecoderStage>> stages_;
+  std::vector<std::shared_ptr<const DecoderStage>> stages_;
 };
 
 class DecoderRun;
@@ -40,15 +37,14 @@ class DecoderRun;
 class Decoder::Stream {
  public:
   explicit Stream(const Decoder& decoder);  // the decoder must outlive this
-  ~Stream();
-  Stream(Stream&&) noexcept;
-  Stream& operator=(Stream&&) noexcept;
+  Stream(Stream&&) noexcept = default;
+  Stream& operator=(Stream&&) noexcept = default;
   // Append to `out` the text that later tokens cannot change.
   void push(std::string_view token, std::string& out);
   void finish(std::string& out);
 
  private:
-  std::vector<std::unique_ptr<DecoderRun>> runs_;
+  std::vector<std::shared_ptr<DecoderRun>> runs_;
 };
 
 }  // namespace moebius

@@ -30,6 +30,16 @@ inline const std::string& string_field(const Json& object, std::string_view key,
   return j.as_string();
 }
 
+// Calls each(item, where of the item) for the items of an array. Throws Error.
+template <class Each>
+void for_each_item(const Json& object, std::string_view key, const std::string& where,
+                   const Each& each) {
+  const Json& list = require_field(object, key, where);
+  if (!list.is_array()) fail("{}.{} is {}; expected an array", where, key, kind_name(list.kind()));
+  for (size_t i = 0; i < list.items().size(); ++i)
+    each(list.items()[i], fmt::format("{}.{}[{}]", where, key, i));
+}
+
 inline std::string one_character(const Json& json, std::string_view key, const std::string& where) {
   const std::string& text = string_field(json, key, where);
   if (text.empty() || unicode::decode(text.data()).length != text.size())

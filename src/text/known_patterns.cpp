@@ -50,6 +50,12 @@ class Scan {
     while (i < text_.size() && (mask(i, next) & set) == 0) i = next;
     return i;
   }
+  // Returns the end of at most `most` numbers from i on.
+  size_t digits(size_t i, int most) const {
+    size_t next = i;
+    for (int k = 0; k < most && (mask(i, next) & kN); ++k) i = next;
+    return i;
+  }
   size_t newlines(size_t i) const {
     while (newline(i)) ++i;
     return i;
@@ -145,11 +151,7 @@ class WordScanner final : public Scanner {
     if ((m & (kL | kN)) == 0 && !s.newline(i) && s.any(next, letters_))
       return s.run(next, letters_);
     if (m & letters_) return s.run(i, letters_);
-    if (m & kN) {
-      size_t end = next, after = next;
-      for (int k = 1; k < digits_ && (s.mask(end, after) & kN); ++k) end = after;
-      return end;
-    }
+    if (m & kN) return s.digits(next, digits_ - 1);
     const uint32_t other = kSpace | letters_ | kN;
     const size_t body = s.is(i, ' ') ? i + 1 : i;
     if (!s.at_end(body) && !s.any(body, other)) return s.newlines(s.run_not(body, other));
@@ -190,11 +192,7 @@ class CasedScanner final : public Scanner {
         if (const size_t e = word(s, next); e > next) return contraction(s, e, true);
       if (const size_t e = word(s, i); e > i) return contraction(s, e, true);
     }
-    if (m & kN) {
-      size_t end = next, after = next;
-      for (int k = 1; k < 3 && (s.mask(end, after) & kN); ++k) end = after;
-      return end;
-    }
+    if (m & kN) return s.digits(next, 2);
     const uint32_t other = kSpace | kL | kN;
     const size_t body = s.is(i, ' ') ? i + 1 : i;
     if (!s.at_end(body) && !s.any(body, other)) {
@@ -207,11 +205,7 @@ class CasedScanner final : public Scanner {
 };
 
 class DigitScanner final : public Scanner {
-  size_t match(const Scan& s, std::string_view, size_t i) const override {
-    size_t end = i, after = i;
-    for (int k = 0; k < 3 && (s.mask(end, after) & kN); ++k) end = after;
-    return end;
-  }
+  size_t match(const Scan& s, std::string_view, size_t i) const override { return s.digits(i, 3); }
 };
 
 // Scans for the Chinese characters and kana of DeepSeek's expression.

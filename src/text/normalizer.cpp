@@ -128,13 +128,10 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
     return std::make_unique<Strip>(left, bool_field(json, "strip_right", true, where));
   }
   if (type == "Sequence") {
-    const Json& list = require_field(json, "normalizers", where);
-    if (!list.is_array())
-      fail("{}.normalizers is {}; expected an array", where, kind_name(list.kind()));
     std::vector<std::unique_ptr<Normalizer>> parts;
-    for (size_t i = 0; i < list.items().size(); ++i)
-      parts.push_back(
-          parse_one(list.items()[i], fmt::format("{}.normalizers[{}]", where, i), depth + 1));
+    for_each_item(json, "normalizers", where, [&](const Json& item, const std::string& here) {
+      parts.push_back(parse_one(item, here, depth + 1));
+    });
     return std::make_unique<Sequence>(std::move(parts));
   }
   fail(

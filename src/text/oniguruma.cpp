@@ -245,10 +245,6 @@ OnigPattern::OnigPattern(std::string_view pattern, std::string_view where)
   onig_free(std::exchange(impl_->regex, spelled));
 }
 
-OnigPattern::~OnigPattern() = default;
-OnigPattern::OnigPattern(OnigPattern&&) noexcept = default;
-OnigPattern& OnigPattern::operator=(OnigPattern&&) noexcept = default;
-
 bool OnigPattern::search(std::string_view text, size_t from, size_t& begin, size_t& end) const {
   thread_local std::unique_ptr<OnigRegion, RegionDeleter> region;
   thread_local std::unique_ptr<OnigMatchParam, ParamDeleter> param;

@@ -20,9 +20,6 @@ class OnigPattern {
   // Compiles a pattern. `where` names the field in messages: "tokenizer.json:
   // pre_tokenizer.pattern". Throws Error.
   OnigPattern(std::string_view pattern, std::string_view where);
-  ~OnigPattern();
-  OnigPattern(OnigPattern&&) noexcept;
-  OnigPattern& operator=(OnigPattern&&) noexcept;
 
   // Finds the first match at or after byte `from` of valid UTF-8: [begin, end), or returns false.
   // Look-behind sees the text before `from`. Thread-safe. Throws Error if the engine's limits are
@@ -31,7 +28,7 @@ class OnigPattern {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 // While an object lives, limits the work for one text on this thread: steps of all searches, and

@@ -3,17 +3,19 @@
 // MergedWithPrevious, MergedWithNext).
 #include "text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "text/json_fields.h"
 #include "text/pattern.h"
+#include "text/piece_model.h"
 #include "text/unicode.h"
 
 namespace moebius {
 
 // Passes a stage's pieces to the remaining stages, and after the last one to the sink.
 struct PreNext {
-  const std::unique_ptr<PreStage>* stage;
+  const std::shared_ptr<PreStage>* stage;
   size_t left;
   PieceSink* sink;
   bool operator()(std::string_view piece, bool at_start) const;
@@ -204,10 +206,7 @@ class PrefixSpace final : public PreStage {
 class BytesToChars final : public PreStage {
  public:
   bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    std::string out;
-    out.reserve(text.size() * 2);
-    for (const char c : text) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
-    return next(out, at_start);
+    return next(stand_ins(text), at_start);
   }
 };
 
@@ -242,16 +241,17 @@ class Metaspace final : public PreStage {
 
 Behavior parse_behavior(const Json& json, const std::string& where) {
   if (!has_value(json, "behavior")) return Behavior::kIsolated;
+  // In the order of Behavior.
+  static constexpr std::string_view kNames[] = {"Isolated", "Removed", "Contiguous",
+                                                "MergedWithPrevious", "MergedWithNext"};
   const std::string& name = string_field(json, "behavior", where);
-  if (name == "Isolated") return Behavior::kIsolated;
-  if (name == "Removed") return Behavior::kRemoved;
-  if (name == "Contiguous") return Behavior::kContiguous;
-  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
-  fail(
-      "{}.behavior is '{}'; expected Isolated, Removed, Contiguous, MergedWithPrevious or "
-      "MergedWithNext",
-      where, printable(name));
+  const auto* at = std::find(std::begin(kNames), std::end(kNames), name);
+  if (at == std::end(kNames))
+    fail(
+        "{}.behavior is '{}'; expected Isolated, Removed, Contiguous, MergedWithPrevious or "
+        "MergedWithNext",
+        where, printable(name));
+  return static_cast<Behavior>(at - kNames);
 }
 
 std::unique_ptr<PreStage> parse_metaspace(const Json& json, const std::string& where) {
@@ -279,16 +279,13 @@ bool is_punctuation(char32_t c) {
 }
 
 void parse_pre_stage(const Json& json, const std::string& where, int depth,
-                     std::vector<std::unique_ptr<PreStage>>& out) {
+                     std::vector<std::shared_ptr<PreStage>>& out) {
   if (depth > 16 || out.size() > 256) fail("{}: too many pre-tokenizers", where);
   const std::string& type = string_field(json, "type", where);
   if (type == "Sequence") {
-    const Json& list = require_field(json, "pretokenizers", where);
-    if (!list.is_array())
-      fail("{}.pretokenizers is {}; expected an array", where, kind_name(list.kind()));
-    for (size_t i = 0; i < list.items().size(); ++i)
-      parse_pre_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1,
-                      out);
+    for_each_item(json, "pretokenizers", where, [&](const Json& item, const std::string& here) {
+      parse_pre_stage(item, here, depth + 1, out);
+    });
   } else if (type == "Split") {
     // One field per statement: compilers differ in the order of arguments, and the error names the
     // first wrong field.
@@ -339,10 +336,6 @@ PreTokenizer::PreTokenizer(const Json* json, const std::string& where) {
     gives_bytes_ = true;
   }
 }
-
-PreTokenizer::~PreTokenizer() = default;
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 
 bool PreTokenizer::run(std::string_view text, bool at_start, PieceSink& sink) const {
   return PreNext{stages_.data(), stages_.size(), &sink}(text, at_start);

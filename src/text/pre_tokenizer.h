@@ -27,9 +27,6 @@ class PreTokenizer {
   // Makes the stages; null or absent JSON passes the text through. `where` is the name in messages,
   // "tokenizer.json: pre_tokenizer". Throws Error for unknown kinds.
   PreTokenizer(const Json* json, const std::string& where);
-  ~PreTokenizer();
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
 
   // Returns true if the last stage writes bytes as stand-in characters. Pieces are then the raw
   // bytes before that step, because the mapping is one to one, and the model must look up tokens by
@@ -40,7 +37,7 @@ class PreTokenizer {
   bool run(std::string_view text, bool at_start, PieceSink& sink) const;
 
  private:
-  std::vector<std::unique_ptr<PreStage>> stages_;
+  std::vector<std::shared_ptr<PreStage>> stages_;
   bool gives_bytes_ = false;
 };
 

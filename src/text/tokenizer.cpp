@@ -137,9 +137,6 @@ void Tokenizer::Parts::connect() {
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-Tokenizer::~Tokenizer() = default;
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_folder(const std::string& folder) {
   const std::string path = join_path(folder, "tokenizer.json");
@@ -239,9 +236,6 @@ struct Tokenizer::Stream::State {
 
 Tokenizer::Stream::Stream(const Tokenizer& tokenizer, bool skip_special)
     : state_(new State{tokenizer, skip_special, Decoder::Stream(tokenizer.parts_->decoder)}) {}
-Tokenizer::Stream::~Stream() = default;
-Tokenizer::Stream::Stream(Stream&&) noexcept = default;
-Tokenizer::Stream& Tokenizer::Stream::operator=(Stream&&) noexcept = default;
 
 std::string Tokenizer::Stream::push(int32_t id) {
   std::string out;

@@ -27,9 +27,8 @@ class Tokenizer {
   static Tokenizer from_tiktoken(std::string_view text, std::string_view tokenizer_config,
                                  const std::string& file = "tiktoken.model");
 
-  ~Tokenizer();
-  Tokenizer(Tokenizer&&) noexcept;
-  Tokenizer& operator=(Tokenizer&&) noexcept;
+  Tokenizer(Tokenizer&&) noexcept = default;
+  Tokenizer& operator=(Tokenizer&&) noexcept = default;
 
   // Returns the ids of a text. `add_special` adds what the post-processor adds, usually a BOS
   // token. Special tokens that are written in the text are recognised.
@@ -65,22 +64,21 @@ class Tokenizer {
   class Stream {
    public:
     Stream(const Tokenizer& tokenizer, bool skip_special);  // the tokenizer must outlive this
-    ~Stream();
-    Stream(Stream&&) noexcept;
-    Stream& operator=(Stream&&) noexcept;
+    Stream(Stream&&) noexcept = default;
+    Stream& operator=(Stream&&) noexcept = default;
     std::string push(int32_t id);
     std::string finish();
 
    private:
     struct State;
-    std::unique_ptr<State> state_;
+    std::shared_ptr<State> state_;
   };
 
   struct Parts;  // defined in tokenizer_parts.h
 
  private:
   explicit Tokenizer(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  std::shared_ptr<Parts> parts_;
 };
 
 }  // namespace moebius

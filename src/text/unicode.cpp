@@ -128,6 +128,17 @@ std::string lossy(std::string_view bytes) {
 }
 
 char32_t byte_to_char(uint8_t byte) { return alphabet().to_char[byte]; }
+bool alphabet_bytes(std::string_view text, std::string& out) {
+  out.clear();
+  for (size_t i = 0; i < text.size();) {
+    const auto c = decode(text.data() + i);
+    const int byte = char_to_byte(c.code);
+    if (byte < 0) return false;
+    out += static_cast<char>(byte);
+    i += c.length;
+  }
+  return true;
+}
 int char_to_byte(char32_t code) { return code < 512 ? alphabet().to_byte[code] : -1; }
 
 }  // namespace moebius::unicode

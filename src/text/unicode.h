@@ -109,6 +109,9 @@ size_t append_lossy_prefix(std::string& out, std::string_view bytes);
 
 // Returns the printable character by which byte-level tokenizers represent a byte.
 char32_t byte_to_char(uint8_t byte);
+// Replaces `out` by the bytes that the characters of `text` represent. Returns false if one
+// represents none.
+bool alphabet_bytes(std::string_view text, std::string& out);
 int char_to_byte(char32_t code);  // returns the byte that a character represents; -1: none
 
 }  // namespace moebius::unicode

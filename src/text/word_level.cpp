@@ -8,6 +8,7 @@ namespace moebius {
 
 std::string stand_ins(std::string_view bytes) {
   std::string out;
+  out.reserve(bytes.size() * 2);
   for (const char c : bytes) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
   return out;
 }

@@ -242,9 +242,6 @@ AnswerSplitter::AnswerSplitter(std::shared_ptr<const AnswerRules> rules)
                 ? make_channel_reader(*rules_, *writer_)
                 : std::make_unique<MarkedReader>(*rules_, *writer_);
 }
-AnswerSplitter::~AnswerSplitter() = default;
-AnswerSplitter::AnswerSplitter(AnswerSplitter&&) noexcept = default;
-AnswerSplitter& AnswerSplitter::operator=(AnswerSplitter&&) noexcept = default;
 
 void AnswerSplitter::push(std::string_view text, AnswerEvents& out) {
   writer_->into(out);

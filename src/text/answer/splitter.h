@@ -21,9 +21,8 @@ class AnswerWriter;
 class AnswerSplitter {
  public:
   explicit AnswerSplitter(std::shared_ptr<const AnswerRules> rules);
-  ~AnswerSplitter();
-  AnswerSplitter(AnswerSplitter&&) noexcept;
-  AnswerSplitter& operator=(AnswerSplitter&&) noexcept;
+  AnswerSplitter(AnswerSplitter&&) noexcept = default;
+  AnswerSplitter& operator=(AnswerSplitter&&) noexcept = default;
 
   void push(std::string_view text, AnswerEvents& out);
   // Ends the answer. `cut`: the model did not end it itself, so unfinished parts stay unfinished.
@@ -33,8 +32,8 @@ class AnswerSplitter {
 
  private:
   std::shared_ptr<const AnswerRules> rules_;
-  std::unique_ptr<AnswerWriter> writer_;
-  std::unique_ptr<AnswerReader> reader_;
+  std::shared_ptr<AnswerWriter> writer_;
+  std::shared_ptr<AnswerReader> reader_;
 };
 
 }  // namespace moebius

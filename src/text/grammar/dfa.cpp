@@ -158,12 +158,6 @@ bool Dfa::matches(std::string_view text) const {
 }
 
 DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
-                 std::vector<uint32_t> table, std::vector<uint8_t> accepting,
-                 GrammarBudget& budget) {
-  return make(class_of, classes, std::move(table), std::move(accepting), budget, Base{});
-}
-
-DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
                  std::vector<uint32_t> table, std::vector<uint8_t> accepting, GrammarBudget& budget,
                  const Base& base) {
   const size_t n = accepting.size();

@@ -45,18 +45,17 @@ class Dfa {
   uint8_t class_of(uint8_t byte) const { return class_of_[byte]; }
   uint8_t first_byte(size_t byte_class) const { return first_byte_[byte_class]; }
 
-  // Makes an automaton from a table and removes states that cannot reach an accepting one.
-  static DfaPtr make(const std::array<uint8_t, 256>& class_of, size_t classes,
-                     std::vector<uint32_t> table, std::vector<uint8_t> accepting,
-                     GrammarBudget& budget);
+  // The automaton from which another is made by dfa_without, with the state of it that each state
+  // of the other corresponds to, and whether both accept the same from there on.
   struct Base {
     DfaPtr dfa;
     std::vector<uint32_t> state;
     std::vector<uint8_t> same;
   };
+  // Makes an automaton from a table and removes states that cannot reach an accepting one.
   static DfaPtr make(const std::array<uint8_t, 256>& class_of, size_t classes,
                      std::vector<uint32_t> table, std::vector<uint8_t> accepting,
-                     GrammarBudget& budget, const Base& base);
+                     GrammarBudget& budget, const Base& base = {nullptr, {}, {}});
 
  private:
   Dfa() = default;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "text/grammar/answer_format.h"
 #include "text/grammar/json_text.h"
 #include "text/grammar/regex.h"
 #include "text/tokenizer.h"
@@ -451,17 +450,6 @@ GrammarPtr grammar_from_json_object() {
     return b.build(b.json_object());
   }();
   return grammar;
-}
-GrammarPtr grammar_from_regex(std::string_view expression, const std::string& path) {
-  GrammarBuilder b;
-  return b.build(b.regex(expression, path));
-}
-GrammarPtr grammar_from_choice(std::span<const std::string> words, const std::string& path) {
-  AnswerFormat format;
-  format.kind = AnswerFormat::Kind::kChoice;
-  format.choices.assign(words.begin(), words.end());
-  format.path = path;
-  return compile(format);
 }
 GrammarPtr grammar_from_schema(const Json& schema, const std::string& path) {
   GrammarBuilder b;

@@ -58,7 +58,6 @@ class Grammar {
   uint32_t rule(uint32_t i) const { return rules_[i]; }  // returns the first node of rule i
   uint32_t root() const { return rules_[root_]; }
   size_t bytes() const { return bytes_; }  // approximate size in memory
-  size_t terminals() const { return terminals_.size(); }
 
  private:
   friend class GrammarBuilder;
@@ -170,7 +169,5 @@ class GrammarBuilder {
 inline constexpr size_t kMostGrammarBytes = 64 << 10;
 GrammarPtr grammar_from_schema(const Json& schema, const std::string& path = {});
 GrammarPtr grammar_from_json_object();
-GrammarPtr grammar_from_regex(std::string_view expression, const std::string& path = {});
-GrammarPtr grammar_from_choice(std::span<const std::string> words, const std::string& path = {});
 
 }  // namespace moebius

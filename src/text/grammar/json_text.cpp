@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "text/grammar/regex.h"
 
@@ -65,9 +66,14 @@ constexpr std::string_view kPlainBody =
 
 constexpr int kWholeDigits = 19, kFractionDigits = 17;
 
+// Returns the automaton of an expression, which is made once for each `number`.
+template <int number>
 DfaPtr shared_regex(std::string_view text) {
-  GrammarBudget budget;
-  return regex_dfa(text, {}, budget);
+  static const DfaPtr dfa = [&] {
+    GrammarBudget budget;
+    return regex_dfa(text, {}, budget);
+  }();
+  return dfa;
 }
 
 // Compares the digits written so far with a bound, one by one.
@@ -246,36 +252,15 @@ class NumberAutomaton {
 }  // namespace
 
 std::string quoted_plainly(std::string_view text) {
+  static constexpr std::string_view kNamed = "\"\\\b\f\n\r\t", kNames = "\"\\bfnrt";
   std::string out = "\"";
   for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20)
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        else
-          out += c;
-    }
+    if (const size_t at = kNamed.find(c); at != kNamed.npos)
+      out += {'\\', kNames[at]};
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    else
+      out += c;
   }
   return out + '"';
 }
@@ -311,14 +296,8 @@ std::string compact_json(const Json& value) {
   return out;
 }
 
-DfaPtr any_json_string() {
-  static const DfaPtr dfa = shared_regex(kAnyString);
-  return dfa;
-}
-DfaPtr plain_json_body() {
-  static const DfaPtr dfa = shared_regex(kPlainBody);
-  return dfa;
-}
+DfaPtr any_json_string() { return shared_regex<0>(kAnyString); }
+DfaPtr plain_json_body() { return shared_regex<1>(kPlainBody); }
 DfaPtr plain_json_string() {
   static const DfaPtr dfa = [] {
     GrammarBudget budget;
@@ -327,26 +306,12 @@ DfaPtr plain_json_string() {
   return dfa;
 }
 DfaPtr any_json_number() {
-  static const DfaPtr dfa =
-      shared_regex("-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?");
-  return dfa;
+  return shared_regex<2>("-?(0|[1-9][0-9]{0,18})(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?");
 }
-DfaPtr any_json_integer() {
-  static const DfaPtr dfa = shared_regex("0|-?[1-9][0-9]{0,18}");
-  return dfa;
-}
-DfaPtr json_gap() {
-  static const DfaPtr dfa = shared_regex(" ?|\\n[ \\t]{0,40}");
-  return dfa;
-}
-DfaPtr json_gap_brace() {
-  static const DfaPtr dfa = shared_regex("( ?|\\n[ \\t]{0,40})\\}");
-  return dfa;
-}
-DfaPtr json_gap_bracket() {
-  static const DfaPtr dfa = shared_regex("( ?|\\n[ \\t]{0,40})\\]");
-  return dfa;
-}
+DfaPtr any_json_integer() { return shared_regex<3>("0|-?[1-9][0-9]{0,18}"); }
+DfaPtr json_gap() { return shared_regex<4>(" ?|\\n[ \\t]{0,40}"); }
+DfaPtr json_gap_brace() { return shared_regex<5>("( ?|\\n[ \\t]{0,40})\\}"); }
+DfaPtr json_gap_bracket() { return shared_regex<6>("( ?|\\n[ \\t]{0,40})\\]"); }
 
 std::string_view format_expression(std::string_view name) {
   for (const KnownFormat& f : kFormats)
@@ -386,13 +351,10 @@ Decimal decimal_of(const Json& number) {
 
 int compare(const Decimal& a, const Decimal& b) {
   if (a.negative != b.negative) return a.negative ? -1 : 1;
-  int order = 0;
-  if (a.whole.size() != b.whole.size())
-    order = a.whole.size() < b.whole.size() ? -1 : 1;
-  else if (const int whole = a.whole.compare(b.whole); whole != 0)
-    order = whole < 0 ? -1 : 1;
-  else if (const int fraction = a.fraction.compare(b.fraction); fraction != 0)
-    order = fraction < 0 ? -1 : 1;
+  const auto key = [](const Decimal& d) {
+    return std::tuple(d.whole.size(), std::string_view(d.whole), std::string_view(d.fraction));
+  };
+  const int order = key(a) < key(b) ? -1 : key(b) < key(a) ? 1 : 0;
   return a.negative ? -order : order;
 }
 

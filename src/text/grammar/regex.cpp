@@ -8,6 +8,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "text/grammar/json_text.h"
+
 namespace moebius {
 namespace {
 
@@ -166,23 +168,8 @@ class NfaBuilder {
     }
   }
   uint32_t control(char32_t c, uint32_t out) {
-    switch (c) {
-      case 8:
-        return bytes("\\b", out);
-      case 9:
-        return bytes("\\t", out);
-      case 10:
-        return bytes("\\n", out);
-      case 12:
-        return bytes("\\f", out);
-      case 13:
-        return bytes("\\r", out);
-      default:
-        break;
-    }
-    constexpr char kHex[] = "0123456789abcdef";
-    const char text[] = {'\\', 'u', '0', '0', kHex[c >> 4], kHex[c & 15]};
-    return bytes({text, sizeof text}, out);
+    const std::string quoted = quoted_plainly(std::string(1, static_cast<char>(c)));
+    return bytes(std::string_view(quoted).substr(1, quoted.size() - 2), out);
   }
 
   // Recursion is bounded by the parser's limit on nested groups.

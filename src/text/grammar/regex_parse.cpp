@@ -26,69 +26,35 @@ CodeSet set_of(std::initializer_list<CodeRange> ranges) {
 CodeSet digits() { return set_of({{'0', '9'}}); }
 CodeSet word_characters() { return set_of({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}); }
 CodeSet spaces() {
-  return set_of({{9, 13},
-                 {32, 32},
-                 {0xa0, 0xa0},
-                 {0x1680, 0x1680},
-                 {0x2000, 0x200a},
-                 {0x2028, 0x2029},
-                 {0x202f, 0x202f},
-                 {0x205f, 0x205f},
-                 {0x3000, 0x3000},
-                 {0xfeff, 0xfeff}});
+  CodeSet s = set_of({{9, 13}, {0x2000, 0x200a}, {0x2028, 0x2029}});
+  for (const char32_t c : {0x20, 0xa0, 0x1680, 0x202f, 0x205f, 0x3000, 0xfeff}) s.add(c, c);
+  s.tidy();
+  return s;
 }
 CodeSet line_ends() { return set_of({{10, 10}, {13, 13}, {0x2028, 0x2029}}); }
 
 // Returns the mask of a general category by its short name or a common long one.
 std::optional<uint32_t> category_mask(std::string_view name) {
   using namespace unicode;
-  static constexpr std::pair<std::string_view, uint32_t> kNames[] = {
-      {"L", kL},
-      {"Letter", kL},
-      {"M", kM},
-      {"Mark", kM},
-      {"N", kN},
-      {"Number", kN},
-      {"P", kP},
-      {"Punctuation", kP},
-      {"S", kS},
-      {"Symbol", kS},
-      {"Z", bit(kZs) | bit(kZl) | bit(kZp)},
-      {"Separator", bit(kZs) | bit(kZl) | bit(kZp)},
-      {"Lu", bit(kLu)},
-      {"Uppercase_Letter", bit(kLu)},
-      {"Ll", bit(kLl)},
-      {"Lowercase_Letter", bit(kLl)},
-      {"Lt", bit(kLt)},
-      {"Lm", bit(kLm)},
-      {"Lo", bit(kLo)},
-      {"Mn", bit(kMn)},
-      {"Mc", bit(kMc)},
-      {"Me", bit(kMe)},
-      {"Nd", bit(kNd)},
-      {"Nl", bit(kNl)},
-      {"No", bit(kNo)},
-      {"Pc", bit(kPc)},
-      {"Pd", bit(kPd)},
-      {"Ps", bit(kPs)},
-      {"Pe", bit(kPe)},
-      {"Pi", bit(kPi)},
-      {"Pf", bit(kPf)},
-      {"Po", bit(kPo)},
-      {"Sm", bit(kSm)},
-      {"Sc", bit(kSc)},
-      {"Sk", bit(kSk)},
-      {"So", bit(kSo)},
-      {"Zs", bit(kZs)},
-      {"Zl", bit(kZl)},
-      {"Zp", bit(kZp)},
-      {"Cc", bit(kCc)},
-      {"Cf", bit(kCf)},
-      {"Co", bit(kCo)},
-      {"Cn", bit(kCn)}};
-  for (const auto& [n, mask] : kNames)
-    if (n == name) return mask;
-  return std::nullopt;
+  static constexpr std::pair<std::string_view, std::string_view> kLong[] = {
+      {"Letter", "L"},
+      {"Mark", "M"},
+      {"Number", "N"},
+      {"Punctuation", "P"},
+      {"Symbol", "S"},
+      {"Separator", "Z"},
+      {"Uppercase_Letter", "Lu"},
+      {"Lowercase_Letter", "Ll"}};
+  for (const auto& [word, letters] : kLong)
+    if (word == name) return category_mask(letters);
+  // Categories in the order of their numbers; a letter alone means all that begin with it.
+  constexpr std::string_view kShort =
+      "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
+  uint32_t mask = 0;
+  for (size_t i = 0; i < kShort.size(); i += 2)
+    if (kShort.substr(i, 2) == name || (kShort.substr(i, 1) == name && name != "C"))
+      mask |= bit(static_cast<Category>(i / 2));
+  return mask != 0 && name != "Cs" ? std::optional(mask) : std::nullopt;
 }
 
 class RegexParser {
@@ -372,6 +338,11 @@ class RegexParser {
   // the only one.
   std::optional<CodeSet> escaped(char32_t& code, bool in_bracket) {
     const char32_t c = take_code();
+    static constexpr std::u32string_view kControls = U"tnvfr";  // 9 to 13
+    if (const size_t at = kControls.find(c); at != kControls.npos) {
+      code = static_cast<char32_t>(9 + at);
+      return std::nullopt;
+    }
     switch (c) {
       case 'd':
         return digits();
@@ -389,21 +360,6 @@ class RegexParser {
         return property(false);
       case 'P':
         return property(true);
-      case 't':
-        code = 9;
-        return std::nullopt;
-      case 'n':
-        code = 10;
-        return std::nullopt;
-      case 'v':
-        code = 11;
-        return std::nullopt;
-      case 'f':
-        code = 12;
-        return std::nullopt;
-      case 'r':
-        code = 13;
-        return std::nullopt;
       case '0':
         if (more() && text_[at_] >= '0' && text_[at_] <= '9') unsupported("an octal escape");
         code = 0;

@@ -416,7 +416,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
   for (const Json* s : plain)
     if (const Json* v = s->find("additionalProperties")) {
       rest.parts.push_back({Part::Kind::kSchema, &document_.child(*s, "additionalProperties", *v)});
-      closed = closed || (v->is_bool() && !v->as_bool());
+      closed = closed || forbids_others(*s);
     }
   if (!closed) out.push_back(std::move(rest));
   return out;
@@ -427,10 +427,8 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   builder_.budget().work(lookups(plain, 6));
   const std::vector<Property> names = listed(plain);
   // A closed object needs no automaton of other names.
-  const bool closed = std::any_of(plain.begin(), plain.end(), [](const Json* s) {
-    const Json* v = s->find("additionalProperties");
-    return v != nullptr && v->is_bool() && !v->as_bool();
-  });
+  const bool closed =
+      std::any_of(plain.begin(), plain.end(), [](const Json* s) { return forbids_others(*s); });
   const bool patterned = std::any_of(plain.begin(), plain.end(), [](const Json* s) {
     const Json* v = s->find("patternProperties");
     return v != nullptr && !v->members().empty();

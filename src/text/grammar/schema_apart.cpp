@@ -32,13 +32,11 @@ bool requires_name(const std::vector<const Json*>& plain, std::string_view name)
 // Returns whether no object that satisfies the schemas has the name.
 bool forbids_name(const std::vector<const Json*>& plain, std::string_view name) {
   return std::any_of(plain.begin(), plain.end(), [&](const Json* s) {
-    const Json* others = s->find("additionalProperties");
     const Json* properties = s->find("properties");
     const Json* patterns = s->find("patternProperties");
     const Json* own = properties != nullptr ? properties->find(name) : nullptr;
     if (own != nullptr) return own->is_bool() && !own->as_bool();
-    return others != nullptr && others->is_bool() && !others->as_bool() &&
-           (patterns == nullptr || patterns->members().empty());
+    return forbids_others(*s) && (patterns == nullptr || patterns->members().empty());
   });
 }
 

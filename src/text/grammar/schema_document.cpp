@@ -24,64 +24,38 @@ enum class Keyword : uint8_t {
   kAnything,
   kRefused,
 };
-struct KnownKeyword {
-  std::string_view name;
+struct KnownKeywords {
   Keyword kind;
+  std::string_view names;  // separated by spaces
 };
-constexpr KnownKeyword kKeywords[] = {
-    {"type", Keyword::kType},
-    {"enum", Keyword::kList},
-    {"const", Keyword::kAnything},
-    {"properties", Keyword::kNamed},
-    {"required", Keyword::kStrings},
-    {"additionalProperties", Keyword::kSchema},
-    {"patternProperties", Keyword::kNamed},
-    {"minProperties", Keyword::kCount},
-    {"maxProperties", Keyword::kCount},
-    {"items", Keyword::kSchema},
-    {"prefixItems", Keyword::kSchemas},
-    {"minItems", Keyword::kCount},
-    {"maxItems", Keyword::kCount},
-    {"minLength", Keyword::kCount},
-    {"maxLength", Keyword::kCount},
-    {"pattern", Keyword::kString},
-    {"format", Keyword::kString},
-    {"minimum", Keyword::kNumber},
-    {"maximum", Keyword::kNumber},
-    {"exclusiveMinimum", Keyword::kNumber},
-    {"exclusiveMaximum", Keyword::kNumber},
-    {"multipleOf", Keyword::kNumber},
-    {"anyOf", Keyword::kSchemas},
-    {"oneOf", Keyword::kSchemas},
-    {"allOf", Keyword::kSchemas},
-    {"$ref", Keyword::kString},
-    {"$defs", Keyword::kNamed},
-    {"definitions", Keyword::kNamed},
-    {"not", Keyword::kRefused},
-    {"if", Keyword::kRefused},
-    {"then", Keyword::kRefused},
-    {"else", Keyword::kRefused},
-    {"dependentRequired", Keyword::kRefused},
-    {"dependentSchemas", Keyword::kRefused},
-    {"dependencies", Keyword::kRefused},
-    {"unevaluatedItems", Keyword::kRefused},
-    {"unevaluatedProperties", Keyword::kRefused},
-    {"additionalItems", Keyword::kRefused},
-    {"contains", Keyword::kRefused},
-    {"minContains", Keyword::kRefused},
-    {"maxContains", Keyword::kRefused},
-    {"uniqueItems", Keyword::kRefused},
-    {"propertyNames", Keyword::kRefused},
-    {"$dynamicRef", Keyword::kRefused},
-    {"$dynamicAnchor", Keyword::kRefused},
-    {"$recursiveRef", Keyword::kRefused},
-    {"$recursiveAnchor", Keyword::kRefused},
-    {"$anchor", Keyword::kRefused},
-    {"nullable", Keyword::kRefused},
-    {"divisibleBy", Keyword::kRefused},
-    {"disallow", Keyword::kRefused},
-    {"extends", Keyword::kRefused},
+constexpr KnownKeywords kKeywords[] = {
+    {Keyword::kType, "type"},
+    {Keyword::kList, "enum"},
+    {Keyword::kAnything, "const"},
+    {Keyword::kNamed, "properties patternProperties $defs definitions"},
+    {Keyword::kStrings, "required"},
+    {Keyword::kSchema, "additionalProperties items"},
+    {Keyword::kSchemas, "prefixItems anyOf oneOf allOf"},
+    {Keyword::kCount, "minProperties maxProperties minItems maxItems minLength maxLength"},
+    {Keyword::kString, "pattern format $ref"},
+    {Keyword::kNumber, "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"},
+    {Keyword::kRefused,
+     "not if then else dependentRequired dependentSchemas dependencies unevaluatedItems "
+     "unevaluatedProperties additionalItems contains minContains maxContains uniqueItems "
+     "propertyNames $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $anchor nullable "
+     "divisibleBy disallow extends"},
 };
+
+// Returns how a keyword's value is checked; kAnything for annotations, which restrict no value.
+Keyword kind_of_keyword(std::string_view name) {
+  for (const auto& [kind, names] : kKeywords)
+    for (std::string_view rest = names; !rest.empty();) {
+      const std::string_view word = rest.substr(0, rest.find(' '));
+      if (word == name) return kind;
+      rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    }
+  return Keyword::kAnything;
+}
 
 struct NamedType {
   std::string_view name;
@@ -316,14 +290,11 @@ void SchemaDocument::check(const Json& schema) {
 
 void SchemaDocument::check_keyword(const Json& schema, const std::string& name, const Json& value) {
   budget_.work(16);
-  const auto* known = std::find_if(std::begin(kKeywords), std::end(kKeywords),
-                                   [&](const KnownKeyword& k) { return k.name == name; });
-  if (known == std::end(kKeywords)) return;  // an annotation, which restricts no value
   const auto wrong = [&](std::string_view expected) {
     refuse(schema, name, fmt::format("is {}; expected {}", kind_name(value.kind()), expected),
            "invalid_schema");
   };
-  switch (known->kind) {
+  switch (kind_of_keyword(name)) {
     case Keyword::kRefused:
       if (!asks_for_nothing(name, value)) refuse(schema, name, "is not kept");
       return;

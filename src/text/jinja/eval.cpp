@@ -114,13 +114,8 @@ Value Runtime::loop_attribute(Loop& loop, const std::string& name) {
 
 Value Runtime::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) fail_undefined(object);
-  if (find_method(object, name) != nullptr) {
-    Function f;
-    f.kind = Function::Kind::kMethod;
-    f.name = name;
-    f.self = object;
-    return Value(heap_.function(std::move(f)));
-  }
+  if (find_method(object, name) != nullptr)
+    return Value(heap_.function({Function::Kind::kMethod, name, object}));
   if (object.is(Kind::kLoop)) return loop_attribute(object.loop(), name);
   if (object.is(Kind::kDict) || object.is(Kind::kNamespace))
     if (const Value* v = object.dict().find(std::string_view(name))) return *v;

@@ -19,6 +19,24 @@ ExprPtr Parser::tuple_or_expression() {
   return tuple;
 }
 
+// Parses operators of the same precedence, which bind to the left; `operand` parses what binds
+// tighter.
+ExprPtr Parser::operators(std::initializer_list<std::string_view> words, Expr::Kind kind,
+                          ExprPtr (Parser::*operand)()) {
+  ExprPtr left = (this->*operand)();
+  for (;;) {
+    if (std::none_of(words.begin(), words.end(),
+                     [&](std::string_view w) { return current().is(w) || current().is_name(w); }))
+      return left;
+    const Token op = take();
+    auto e = make(kind, op.place);
+    e->text = op.text;
+    adopt(*e, std::move(left));
+    adopt(*e, (this->*operand)());
+    left = std::move(e);
+  }
+}
+
 ExprPtr Parser::condition() {
   const Deeper guard(*this);
   ExprPtr value = or_expression();
@@ -30,24 +48,6 @@ ExprPtr Parser::condition() {
     value = std::move(e);
   }
   return value;
-}
-
-ExprPtr Parser::or_expression() {
-  ExprPtr left = and_expression();
-  while (current().is_name("or")) {
-    const Place place = take().place;
-    left = binary(Expr::Kind::kOr, "or", place, std::move(left), and_expression());
-  }
-  return left;
-}
-
-ExprPtr Parser::and_expression() {
-  ExprPtr left = not_expression();
-  while (current().is_name("and")) {
-    const Place place = take().place;
-    left = binary(Expr::Kind::kAnd, "and", place, std::move(left), not_expression());
-  }
-  return left;
 }
 
 ExprPtr Parser::not_expression() {
@@ -82,15 +82,6 @@ ExprPtr Parser::compare() {
   }
 }
 
-ExprPtr Parser::sum() {
-  ExprPtr left = concat();
-  while (current().is("+") || current().is("-")) {
-    const Token op = take();
-    left = binary(Expr::Kind::kBinary, op.text, op.place, std::move(left), concat());
-  }
-  return left;
-}
-
 ExprPtr Parser::concat() {
   ExprPtr left = product();
   if (!current().is("~")) return left;
@@ -98,24 +89,6 @@ ExprPtr Parser::concat() {
   adopt(*e, std::move(left));
   while (skip("~")) adopt(*e, product());
   return e;
-}
-
-ExprPtr Parser::product() {
-  ExprPtr left = power();
-  while (current().is("*") || current().is("/") || current().is("//") || current().is("%")) {
-    const Token op = take();
-    left = binary(Expr::Kind::kBinary, op.text, op.place, std::move(left), power());
-  }
-  return left;
-}
-
-ExprPtr Parser::power() {
-  ExprPtr left = unary(true);
-  while (current().is("**")) {
-    const Token op = take();
-    left = binary(Expr::Kind::kBinary, op.text, op.place, std::move(left), unary(true));
-  }
-  return left;
 }
 
 ExprPtr Parser::unary(bool with_filter) {

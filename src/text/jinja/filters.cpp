@@ -45,9 +45,23 @@ Value deep_attribute(Runtime& r, Value v, const Value& path) {
   return v;
 }
 
+// Returns the attribute that a filter's argument names, or the value if there is no argument.
+Value chosen(Runtime& r, const Value& v, const Value& path) {
+  return absent(path) || path.is_none() ? v : deep_attribute(r, v, path);
+}
+
 // Returns the key by which a value sorts: strings compare without case unless asked otherwise.
 Value sort_key(Runtime& r, const Value& v, bool case_sensitive) {
   return v.is_string() && !case_sensitive ? r.heap().string(changed_case(v.str(), false)) : v;
+}
+
+// Returns the text of a number without white space around it; the text must not be empty to be one.
+std::string number_text(const Str& s) {
+  spend_bytes(s.text.size());
+  std::string text = s.text;
+  text.erase(0, text.find_first_not_of(" \t\r\n"));
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  return text;
 }
 
 std::vector<Value> sorted(std::vector<Value> items, const std::function<Value(const Value&)>& key,
@@ -122,7 +136,7 @@ Value filter_join(Runtime& r, const Value& in, const std::string&, const Argumen
   bool first = true;
   for (const Value& v : r.elements(in)) {
     if (!std::exchange(first, false) && !absent(a[0])) write_str(a[0], out);
-    write_str(absent(a[1]) || a[1].is_none() ? v : deep_attribute(r, v, a[1]), out);
+    write_str(chosen(r, v, a[1]), out);
     if (out.size() > (size_t{1} << 28)) fail("the result of join is too long");
   }
   return r.heap().string(out.take());
@@ -161,10 +175,7 @@ Value filter_dictsort(Runtime& r, const Value& in, const std::string&, const Arg
 
 Value filter_sort(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("sort", args, {"reverse", "case_sensitive", "attribute"});
-  const auto key = [&](const Value& v) {
-    return sort_key(r, absent(a[2]) || a[2].is_none() ? v : deep_attribute(r, v, a[2]),
-                    truth(a[1]));
-  };
+  const auto key = [&](const Value& v) { return sort_key(r, chosen(r, v, a[2]), truth(a[1])); };
   return r.heap().list(sorted(r.elements(in), key, truth(a[0])));
 }
 
@@ -172,8 +183,7 @@ Value filter_unique(Runtime& r, const Value& in, const std::string&, const Argum
   const auto a = bind("unique", args, {"case_sensitive", "attribute"});
   std::vector<Value> out, keys;
   for (const Value& v : r.elements(in)) {
-    const Value key =
-        sort_key(r, absent(a[1]) || a[1].is_none() ? v : deep_attribute(r, v, a[1]), truth(a[0]));
+    const Value key = sort_key(r, chosen(r, v, a[1]), truth(a[0]));
     check_hashable(key);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(k, key); }))
       continue;
@@ -280,10 +290,7 @@ Value filter_int(Runtime&, const Value& in, const std::string&, const Arguments&
   double d = std::nan("");
   if (in.is(Kind::kFloat)) d = in.number();
   if (in.is_string()) {
-    std::string text = in.str().text;
-    spend_bytes(text.size());
-    text.erase(0, text.find_first_not_of(" \t\r\n"));
-    text.erase(text.find_last_not_of(" \t\r\n") + 1);
+    const std::string text = number_text(in.str());
     const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
     const char* end = text.data() + text.size();
     int64_t i = 0;
@@ -302,10 +309,7 @@ Value filter_float(Runtime&, const Value& in, const std::string&, const Argument
   check_defined(in, "float");
   if (in.is_number()) return Value(in.number());
   if (in.is_string()) {
-    std::string text = in.str().text;
-    spend_bytes(text.size());
-    text.erase(0, text.find_first_not_of(" \t\r\n"));
-    text.erase(text.find_last_not_of(" \t\r\n") + 1);
+    const std::string text = number_text(in.str());
     double d = 0;
     const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
     const auto parsed = std::from_chars(begin, text.data() + text.size(), d);
@@ -343,10 +347,7 @@ Value filter_extreme(Runtime& r, const Value& in, const std::string& name, const
   const std::vector<Value> items = r.elements(in);
   static const std::string kEmpty = "an empty sequence";
   if (items.empty()) return Value::undefined(&kEmpty);
-  const auto key = [&](const Value& v) {
-    return sort_key(r, absent(a[1]) || a[1].is_none() ? v : deep_attribute(r, v, a[1]),
-                    truth(a[0]));
-  };
+  const auto key = [&](const Value& v) { return sort_key(r, chosen(r, v, a[1]), truth(a[0])); };
   Value best = items[0], best_key = key(items[0]);
   for (size_t i = 1; i < items.size(); ++i) {
     const Value k = key(items[i]);
@@ -362,8 +363,7 @@ Value filter_extreme(Runtime& r, const Value& in, const std::string& name, const
 Value filter_sum(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("sum", args, {"attribute", "start"});
   Value total = absent(a[1]) ? Value(int64_t{0}) : a[1];
-  for (const Value& v : r.elements(in))
-    total = arithmetic("+", total, absent(a[0]) || a[0].is_none() ? v : deep_attribute(r, v, a[0]));
+  for (const Value& v : r.elements(in)) total = arithmetic("+", total, chosen(r, v, a[0]));
   return total;
 }
 

@@ -58,6 +58,10 @@ class Lexer {
   [[noreturn]] void fail_here(size_t at, const std::string& message) {
     fail_at(name_, place(at), message);
   }
+  void go_on_after(size_t tag_end) {
+    pos_ = tag_end;
+    line_starting_ = source_[tag_end - 1] == '\n';
+  }
   bool starts(size_t at, std::string_view what) const {
     return std::string_view(source_).substr(at).starts_with(what);
   }
@@ -158,8 +162,7 @@ bool Lexer::raw_block(size_t tag, size_t text_begin) {
     if (after == std::string::npos) continue;
     const size_t text = text_end(body, end_tag, end_sign, false);
     if (text > body) add(Token::Kind::kText, source_.substr(body, text - body), body);
-    pos_ = after;
-    line_starting_ = source_[after - 1] == '\n';
+    go_on_after(after);
     return true;
   }
   fail_here(tag, "raw block without endraw");
@@ -170,9 +173,7 @@ void Lexer::comment(size_t tag) {
     if (source_[i] != '#' && source_[i] != '-' && source_[i] != '+') continue;
     const size_t after = after_close(i, "#}", true);
     if (after == std::string::npos) continue;
-    pos_ = after;
-    line_starting_ = source_[after - 1] == '\n';
-    return;
+    return go_on_after(after);
   }
   fail_here(tag, "comment without its end '#}'");
 }
@@ -284,9 +285,7 @@ void Lexer::inside(std::string_view close, bool block) {
     if (brackets.empty()) {
       if (const size_t after = after_close(at, close, block); after != std::string::npos) {
         add(block ? Token::Kind::kBlockEnd : Token::Kind::kVariableEnd, "", at);
-        pos_ = after;
-        line_starting_ = source_[after - 1] == '\n';
-        return;
+        return go_on_after(after);
       }
     }
     const char c = source_[at];

@@ -33,6 +33,12 @@ Builtin filter_tojson, filter_length, filter_join, filter_default, filter_items,
     filter_float, filter_round, filter_extreme, filter_sum, filter_reverse, filter_first,
     filter_last, filter_list, filter_string, filter_trim, filter_through_method, filter_replace,
     filter_abs, filter_attr, filter_wordcount, filter_format;
+// --- tests.cpp ---
+bool is_a_sequence(const Value& v);
+bool is_iterable(const Value& v);
+bool is_even(const Value& v);
+bool is_odd(const Value& v);
+Builtin test_divisible, test_case, test_same;
 // --- functions.cpp ---
 Builtin function_range, function_mapping, function_raise, function_strftime;
 // --- methods.cpp ---

@@ -44,6 +44,13 @@ void Parser::end_tag(std::string_view end) {
   block_end();
 }
 
+// Parses the end of the statement's tag, its body and the tag that ends it.
+void Parser::body(Stmt& s, std::string_view end) {
+  block_end();
+  s.body = block({end});
+  end_tag(end);
+}
+
 std::unique_ptr<Stmt> Parser::statement() {
   take();  // takes "{%"
   const Token& t = current();
@@ -56,17 +63,13 @@ std::unique_ptr<Stmt> Parser::statement() {
   if (t.text == "with") return with_statement();
   if (t.text == "generation") {
     auto s = make_statement(Stmt::Kind::kGroup, take().place);
-    block_end();
-    s->body = block({"endgeneration"});
-    end_tag("endgeneration");
+    body(*s, "endgeneration");
     return s;
   }
   if (t.text == "filter") {
     auto s = make_statement(Stmt::Kind::kFilterBlock, take().place);
     s->filters = filter_chain();
-    block_end();
-    s->body = block({"endfilter"});
-    end_tag("endfilter");
+    body(*s, "endfilter");
     return s;
   }
   if (t.text == "break" || t.text == "continue") {
@@ -161,9 +164,7 @@ std::unique_ptr<Stmt> Parser::set_statement() {
     fail_here("expected '=', found " + shown(current()));
   s->kind = Stmt::Kind::kSetBlock;
   if (skip("|")) s->filters = filter_chain();
-  block_end();
-  s->body = block({"endset"});
-  end_tag("endset");
+  body(*s, "endset");
   return s;
 }
 
@@ -193,10 +194,7 @@ std::unique_ptr<Stmt> Parser::macro_statement(bool call) {
     s->text = name();
     s->parameters = parameters();
   }
-  block_end();
-  const std::string_view end = call ? "endcall" : "endmacro";
-  s->body = block({end});
-  end_tag(end);
+  body(*s, call ? "endcall" : "endmacro");
   return s;
 }
 
@@ -209,9 +207,7 @@ std::unique_ptr<Stmt> Parser::with_statement() {
     s->parameters.push_back(std::move(p));
     if (!skip(",")) break;
   }
-  block_end();
-  s->body = block({"endwith"});
-  end_tag("endwith");
+  body(*s, "endwith");
   return s;
 }
 

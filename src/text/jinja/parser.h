@@ -37,21 +37,27 @@ class Parser {
   std::unique_ptr<Stmt> with_statement();
   std::vector<Parameter> parameters();
   std::vector<ExprPtr> filter_chain();
+  void body(Stmt& s, std::string_view end);
   void end_tag(std::string_view name);
   [[noreturn]] void unexpected_tag();
 
   // --- expressions, from the lowest precedence on ---
   ExprPtr tuple_or_expression();
   ExprPtr expression() { return condition(); }
+  ExprPtr operators(std::initializer_list<std::string_view> words, Expr::Kind kind,
+                    ExprPtr (Parser::*operand)());
   ExprPtr condition();
-  ExprPtr or_expression();
-  ExprPtr and_expression();
+  ExprPtr or_expression() { return operators({"or"}, Expr::Kind::kOr, &Parser::and_expression); }
+  ExprPtr and_expression() { return operators({"and"}, Expr::Kind::kAnd, &Parser::not_expression); }
   ExprPtr not_expression();
   ExprPtr compare();
-  ExprPtr sum();
+  ExprPtr sum() { return operators({"+", "-"}, Expr::Kind::kBinary, &Parser::concat); }
   ExprPtr concat();
-  ExprPtr product();
-  ExprPtr power();
+  ExprPtr product() {
+    return operators({"*", "/", "//", "%"}, Expr::Kind::kBinary, &Parser::power);
+  }
+  ExprPtr power() { return operators({"**"}, Expr::Kind::kBinary, &Parser::operand); }
+  ExprPtr operand() { return unary(true); }
   ExprPtr unary(bool with_filter);
   ExprPtr primary();
   ExprPtr postfix(ExprPtr e);
@@ -114,13 +120,6 @@ class Parser {
         fail_at(name_, parent.place, fmt::format("expressions nested deeper than {}", kMaxDepth));
     }
     parent.args.push_back(std::move(child));
-  }
-  ExprPtr binary(Expr::Kind kind, std::string op, Place place, ExprPtr left, ExprPtr right) {
-    auto e = make(kind, place);
-    e->text = std::move(op);
-    adopt(*e, std::move(left));
-    adopt(*e, std::move(right));
-    return e;
   }
   std::unique_ptr<Stmt> make_statement(Stmt::Kind kind, Place place) const {
     auto s = std::make_unique<Stmt>();

@@ -30,9 +30,8 @@ Runtime::Runtime(std::string name, const Limits& limits, std::optional<int64_t> 
   set_budget(limits_.steps, limits_.time);
   for (const NamedBuiltin& b : builtin_names()) {
     if (b.kind != Named::kFunction) continue;
-    Function f;
-    f.name = b.name;
-    globals_->names.emplace(b.name, Value(heap_.function(std::move(f))));
+    globals_->names.emplace(b.name,
+                            heap_.function({Function::Kind::kBuiltin, std::string(b.name), {}}));
   }
 }
 
@@ -88,24 +87,15 @@ Runtime::Flow Runtime::run(const Stmt& s, Scope* scope, StrBuilder& out) {
     case Stmt::Kind::kSetBlock:
       run_set(s, scope, out);
       return Flow::kNormal;
-    case Stmt::Kind::kMacro: {
-      Function f;
-      f.kind = Function::Kind::kMacro;
-      f.name = s.text;
-      f.macro = &s;
-      f.scope = scope;
-      scope->names.insert_or_assign(s.text, Value(heap_.function(std::move(f))));
+    case Stmt::Kind::kMacro:
+      scope->names.insert_or_assign(
+          s.text, heap_.function({Function::Kind::kMacro, s.text, {}, &s, scope}));
       return Flow::kNormal;
-    }
     case Stmt::Kind::kCallBlock: {
-      Function f;
-      f.kind = Function::Kind::kMacro;
-      f.name = "caller";
-      f.macro = &s;
-      f.scope = scope;
       const Value callee = eval(*s.value->args[0], scope);
       Arguments args = arguments(*s.value, scope);
-      args.named.emplace_back("caller", Value(heap_.function(std::move(f))));
+      args.named.emplace_back("caller",
+                              heap_.function({Function::Kind::kMacro, "caller", {}, &s, scope}));
       emit(call(callee, std::move(args)), out);
       return Flow::kNormal;
     }

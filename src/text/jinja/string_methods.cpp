@@ -79,17 +79,8 @@ Value StringMethods::count() {
   return Value(n);
 }
 
-Value StringMethods::is_digit() {
-  return all([](uint32_t mask, char32_t) { return (mask & unicode::bit(unicode::kNd)) != 0; });
-}
-Value StringMethods::is_alpha() {
-  return all([](uint32_t mask, char32_t) { return (mask & unicode::kL) != 0; });
-}
-Value StringMethods::is_alnum() {
-  return all([](uint32_t mask, char32_t) { return (mask & (unicode::kL | unicode::kN)) != 0; });
-}
 Value StringMethods::is_space() {
-  return all([](uint32_t, char32_t c) { return python_space(c); });
+  return all([](char32_t c) { return python_space(c); });
 }
 Value StringMethods::is_upper() {
   return has_case(unicode::bit(unicode::kLu),
@@ -98,16 +89,6 @@ Value StringMethods::is_upper() {
 Value StringMethods::is_lower() {
   return has_case(unicode::bit(unicode::kLl),
                   unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt));
-}
-
-Value StringMethods::all(bool (*predicate)(uint32_t mask, char32_t c)) {
-  spend(self_.text.size() / 16);
-  for (size_t i = 0; i < self_.text.size();) {
-    const auto c = unicode::decode(self_.text.data() + i);
-    if (!predicate(unicode::Table::get().mask(c.code), c.code)) return Value(false);
-    i += c.length;
-  }
-  return Value(!self_.text.empty());
 }
 
 Value StringMethods::has_case(uint32_t want, uint32_t other) {

@@ -3,6 +3,7 @@
 // share a function look at the name.
 #pragma once
 #include "text/jinja/run.h"
+#include "text/unicode.h"
 
 namespace moebius::jinja {
 
@@ -28,9 +29,11 @@ class StringMethods {
   Value pad();
   Value remove_affix();
   Value count();
-  Value is_digit();
-  Value is_alpha();
-  Value is_alnum();
+  // Returns whether all characters are of these categories, and there is one.
+  template <uint32_t categories>
+  Value all_of() {
+    return all([](char32_t c) { return (unicode::Table::get().mask(c) & categories) != 0; });
+  }
   Value is_space();
   Value is_upper();
   Value is_lower();
@@ -39,7 +42,16 @@ class StringMethods {
   Value make(Str s) { return heap_.string(std::move(s)); }
   Value part(size_t begin, size_t end) { return make(substr(self_, begin, end)); }
   Value split_spaces(int64_t limit, bool from_right);
-  Value all(bool (*predicate)(uint32_t mask, char32_t c));
+  template <class Predicate>
+  Value all(const Predicate& predicate) {
+    spend(self_.text.size() / 16);
+    for (size_t i = 0; i < self_.text.size();) {
+      const auto c = unicode::decode(self_.text.data() + i);
+      if (!predicate(c.code)) return Value(false);
+      i += c.length;
+    }
+    return Value(!self_.text.empty());
+  }
   Value has_case(uint32_t want, uint32_t other);
 
   Runtime& runtime_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/jinja/tests.h"
+// Implements tests, the words after "is", that are more than a line.
+#include "text/jinja/names.h"
 
 namespace moebius::jinja {
 namespace {
@@ -12,24 +13,12 @@ bool divisible(const Value& v, const Value& by) {
 
 }  // namespace
 
-bool is_defined(const Value& v) { return !v.is_undefined(); }
-bool is_not_defined(const Value& v) { return v.is_undefined(); }
-bool is_nothing(const Value& v) { return v.is_none(); }
-bool is_a_string(const Value& v) { return v.is_string(); }
-bool is_mapping(const Value& v) { return v.is(Kind::kDict); }
 bool is_a_sequence(const Value& v) {
   return v.is_undefined() || v.is_string() || v.is_sequence() || v.is(Kind::kDict);
 }
 bool is_iterable(const Value& v) {
   return is_a_sequence(v) || v.is(Kind::kGenerator) || v.is(Kind::kView);
 }
-bool is_boolean(const Value& v) { return v.is(Kind::kBool); }
-bool is_true(const Value& v) { return v.is(Kind::kBool) && v.integer() != 0; }
-bool is_false(const Value& v) { return v.is(Kind::kBool) && v.integer() == 0; }
-bool is_any_number(const Value& v) { return v.is_number(); }
-bool is_whole(const Value& v) { return v.is(Kind::kInt); }
-bool is_float(const Value& v) { return v.is(Kind::kFloat); }
-bool is_callable(const Value& v) { return v.is(Kind::kFunction); }
 bool is_even(const Value& v) { return divisible(v, Value(int64_t{2})); }
 bool is_odd(const Value& v) {
   return equal(arithmetic("%", v, Value(int64_t{2})), Value(int64_t{1}));

@@ -230,39 +230,11 @@ bool Dict::erase(const Value& key) {
 // --- meaning -------------------------------------------------------------------------------------
 
 std::string_view type_name(const Value& v) {
-  switch (v.kind()) {
-    case Kind::kUndefined:
-      return "Undefined";
-    case Kind::kNone:
-      return "NoneType";
-    case Kind::kBool:
-      return "bool";
-    case Kind::kInt:
-      return "int";
-    case Kind::kFloat:
-      return "float";
-    case Kind::kString:
-      return "str";
-    case Kind::kList:
-      return "list";
-    case Kind::kTuple:
-      return "tuple";
-    case Kind::kRange:
-      return "range";
-    case Kind::kGenerator:
-      return "generator";
-    case Kind::kView:
-      return v.list().view;
-    case Kind::kDict:
-      return "dict";
-    case Kind::kNamespace:
-      return "Namespace";
-    case Kind::kFunction:
-      return "function";
-    case Kind::kLoop:
-      return "LoopContext";
-  }
-  return "?";
+  static constexpr std::string_view kNames[] = {
+      "Undefined", "NoneType",  "bool", "int",  "float",     "str",      "list",       "tuple",
+      "range",     "generator", "view", "dict", "Namespace", "function", "LoopContext"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Kind::kLoop) + 1);
+  return v.is(Kind::kView) ? v.list().view : kNames[static_cast<size_t>(v.kind())];
 }
 
 bool truth(const Value& v) {

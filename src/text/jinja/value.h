@@ -148,12 +148,6 @@ constexpr bool Value::same(const Value& o) const {
       return std::bit_cast<uint64_t>(float_) == std::bit_cast<uint64_t>(o.float_);
     case Kind::kString:
       return str_ == o.str_;
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-    case Kind::kGenerator:
-    case Kind::kView:
-      return list_ == o.list_;
     case Kind::kDict:
     case Kind::kNamespace:
       return dict_ == o.dict_;
@@ -161,8 +155,9 @@ constexpr bool Value::same(const Value& o) const {
       return function_ == o.function_;
     case Kind::kLoop:
       return loop_ == o.loop_;
+    default:
+      return list_ == o.list_;
   }
-  return false;
 }
 
 struct List {

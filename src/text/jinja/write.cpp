@@ -23,27 +23,14 @@ bool printable_char(char32_t c) {
   return (Table::get().mask(c) & hidden) == 0;
 }
 
-void write_string_repr(const Str& s, StrBuilder& out) {
-  const bool single =
-      s.text.find('\'') == std::string::npos || s.text.find('"') != std::string::npos;
-  const char quote = single ? '\'' : '"';
+// Writes a text between quotes, with `escape` of each character in its place; an empty one means
+// the character itself.
+template <class Escape>
+void write_quoted(const Str& s, char quote, StrBuilder& out, const Escape& escape) {
   out.add(std::string_view(&quote, 1));
   for (size_t i = 0; i < s.text.size();) {
     const auto c = unicode::decode(s.text.data() + i);
-    std::string made;
-    if (c.code == static_cast<char32_t>(quote) || c.code == '\\')
-      made = fmt::format("\\{}", static_cast<char>(c.code));
-    else if (c.code == '\n')
-      made = "\\n";
-    else if (c.code == '\r')
-      made = "\\r";
-    else if (c.code == '\t')
-      made = "\\t";
-    else if (!printable_char(c.code))
-      made = c.code < 0x100     ? fmt::format("\\x{:02x}", static_cast<uint32_t>(c.code))
-             : c.code < 0x10000 ? fmt::format("\\u{:04x}", static_cast<uint32_t>(c.code))
-                                : fmt::format("\\U{:08x}", static_cast<uint32_t>(c.code));
-    if (made.empty())
+    if (const std::string made = escape(c.code); made.empty())
       out.add(s, i, i + c.length);
     else
       out.add(made, s.trust.at(i));
@@ -52,48 +39,39 @@ void write_string_repr(const Str& s, StrBuilder& out) {
   out.add(std::string_view(&quote, 1));
 }
 
+// Returns the escape of a character that Python's and JSON's strings name with a letter of `names`,
+// or which ends the string; empty for others.
+std::string named_escape(char32_t code, char quote, std::string_view names) {
+  static constexpr std::string_view kBytes = "\n\r\t\f\b";
+  const char c = code < 0x80 ? static_cast<char>(code) : '\0';
+  if (code != 0 && (c == quote || c == '\\')) return {'\\', c};
+  const size_t at = code == 0 ? kBytes.npos : kBytes.find(c);
+  return at < names.size() ? std::string{'\\', names[at]} : std::string();
+}
+
+void write_string_repr(const Str& s, StrBuilder& out) {
+  const bool single =
+      s.text.find('\'') == std::string::npos || s.text.find('"') != std::string::npos;
+  const char quote = single ? '\'' : '"';
+  write_quoted(s, quote, out, [&](char32_t code) {
+    std::string made = named_escape(code, quote, "nrt");
+    const auto number = static_cast<uint32_t>(code);
+    if (!made.empty() || printable_char(code)) return made;
+    return number < 0x100     ? fmt::format("\\x{:02x}", number)
+           : number < 0x10000 ? fmt::format("\\u{:04x}", number)
+                              : fmt::format("\\U{:08x}", number);
+  });
+}
+
 void write_json_string(const Str& s, bool ascii, StrBuilder& out) {
-  out.add("\"");
-  for (size_t i = 0; i < s.text.size();) {
-    const auto c = unicode::decode(s.text.data() + i);
-    std::string made;
-    switch (c.code) {
-      case '"':
-        made = "\\\"";
-        break;
-      case '\\':
-        made = "\\\\";
-        break;
-      case '\n':
-        made = "\\n";
-        break;
-      case '\r':
-        made = "\\r";
-        break;
-      case '\t':
-        made = "\\t";
-        break;
-      case '\f':
-        made = "\\f";
-        break;
-      case '\b':
-        made = "\\b";
-        break;
-      default:
-        if (c.code < 0x20 || (ascii && c.code > 0x7e && c.code < 0x10000))
-          made = fmt::format("\\u{:04x}", static_cast<uint32_t>(c.code));
-        else if (ascii && c.code >= 0x10000)
-          made = fmt::format("\\u{:04x}\\u{:04x}",
-                             0xd800 + ((static_cast<uint32_t>(c.code) - 0x10000) >> 10),
-                             0xdc00 + (static_cast<uint32_t>(c.code) & 0x3ff));
-    }
-    if (made.empty())
-      out.add(s, i, i + c.length);
-    else
-      out.add(made, s.trust.at(i));
-    i += c.length;
-  }
-  out.add("\"");
+  write_quoted(s, '"', out, [&](char32_t code) {
+    std::string made = named_escape(code, '"', "nrtfb");
+    const auto number = static_cast<uint32_t>(code);
+    if (!made.empty() || (number >= 0x20 && (!ascii || number <= 0x7e))) return made;
+    if (number < 0x10000) return fmt::format("\\u{:04x}", number);
+    return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((number - 0x10000) >> 10),
+                       0xdc00 + (number & 0x3ff));
+  });
 }
 
 std::string json_number(const Value& v) {
@@ -121,21 +99,31 @@ void write_key(const Value& key, const JsonStyle& style, StrBuilder& out) {
     fail("tojson: a key of type '{}'", type_name(key));
 }
 
+// Writes items between brackets; `one` writes an item.
+template <class Items, class One>
+void write_json_items(const Items& items, std::string_view brackets, const JsonStyle& style,
+                      StrBuilder& out, int depth, const One& one) {
+  out.add(brackets.substr(0, 1));
+  bool first = true;
+  for (const auto& item : items) {
+    if (!std::exchange(first, false)) out.add(style.item_separator);
+    newline(style, depth + 1, out);
+    one(item);
+  }
+  if (!first) newline(style, depth, out);
+  out.add(brackets.substr(1));
+}
+
 void write_json_dict(const Dict& dict, const JsonStyle& style, StrBuilder& out, int depth) {
   auto items = dict.items;
   if (style.sort_keys)
     std::stable_sort(items.begin(), items.end(),
                      [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
-  out.add("{");
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out.add(style.item_separator);
-    newline(style, depth + 1, out);
-    write_key(items[i].first, style, out);
+  write_json_items(items, "{}", style, out, depth, [&](const auto& item) {
+    write_key(item.first, style, out);
     out.add(style.key_separator);
-    write_json(items[i].second, style, out, depth + 1);
-  }
-  if (!items.empty()) newline(style, depth, out);
-  out.add("}");
+    write_json(item.second, style, out, depth + 1);
+  });
 }
 
 }  // namespace
@@ -250,18 +238,10 @@ void write_json(const Value& v, const JsonStyle& style, StrBuilder& out, int dep
       write_json_string(v.str(), style.ensure_ascii, out);
       break;
     case Kind::kList:
-    case Kind::kTuple: {
-      const auto& items = v.list().items;
-      out.add("[");
-      for (size_t i = 0; i < items.size(); ++i) {
-        if (i > 0) out.add(style.item_separator);
-        newline(style, depth + 1, out);
-        write_json(items[i], style, out, depth + 1);
-      }
-      if (!items.empty()) newline(style, depth, out);
-      out.add("]");
+    case Kind::kTuple:
+      write_json_items(v.list().items, "[]", style, out, depth,
+                       [&](const Value& item) { write_json(item, style, out, depth + 1); });
       break;
-    }
     case Kind::kDict:
       write_json_dict(v.dict(), style, out, depth);
       break;

@@ -5,6 +5,7 @@
 
 #include "engine/text_engine.h"
 #include "runtime/thread_pool.h"
+#include "text/grammar/answer_format.h"
 #include "unit/engine/engine_util.h"
 #include "unit/serve/serve_util.h"
 #include "unit/text/grammar_util.h"
@@ -217,8 +218,7 @@ TEST(StructuredEngine, EndsByItselfWhereTheModelHasNoEndToken) {
   FormedTalk talk;
   Request r = test::fake_request(30, 5, 50, 3000);
   TextRules rules;
-  const std::vector<std::string> words = {"yes", "no"};
-  rules.grammar = grammar_from_choice(words);
+  rules.grammar = compile(format_of_texts("", "", {"yes", "no"}));
   const uint64_t id = talk.engine().add(std::move(r), std::move(rules));
   talk.run();
   EXPECT_TRUE(talk.of(id).text == "yes" || talk.of(id).text == "no") << talk.of(id).text;

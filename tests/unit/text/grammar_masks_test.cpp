@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masks against every token tried one by one, along walks through grammars of all kinds.
+#include "text/grammar/answer_format.h"
 #include "text/grammar/masks.h"
 
 #include <gtest/gtest.h>
@@ -101,9 +102,10 @@ TEST(GrammarMasks, EqualEveryTokenTried) {
     expect_masks(g, piece_tokenizer(), seed++, 14);
   }
   expect_masks(grammar_from_json_object(), tiny_tokenizer(), 3, 20);
-  expect_masks(grammar_from_regex("[a-z]+( [A-Z]?[a-z]+){2,}\\."), tiny_tokenizer(), 4, 12);
-  const std::vector<std::string> words = {"yes", "yesterday", "no", "\u00e4h"};
-  expect_masks(grammar_from_choice(words), tiny_tokenizer(), 5, 6);
+  expect_masks(compile(format_of_texts("", "[a-z]+( [A-Z]?[a-z]+){2,}\\.", {})), tiny_tokenizer(), 4,
+               12);
+  expect_masks(compile(format_of_texts("", "", {"yes", "yesterday", "no", "\u00e4h"})),
+               tiny_tokenizer(), 5, 6);
 }
 
 TEST(GrammarMasks, EqualInPatternsAndFormats) {
@@ -165,7 +167,7 @@ TEST(GrammarMasks, ForcedTokensAreThoseOfTheForcedText) {
   EXPECT_TRUE(masks.accept(m, *t.token_to_id("n"), false));
   EXPECT_EQ(text_of(masks.forced(m, false, 100)), "ear");
   // A space that is not written cannot be told from none.
-  GrammarMatcher other(grammar_from_regex("a+b"));
+  GrammarMatcher other(compile(format_of_texts("", "a+b", {})));
   TokenMasks pieces(piece_tokenizer());
   EXPECT_TRUE(pieces.forced(other, true, 100).empty());
   EXPECT_EQ(pieces.forced(other, false, 100).size(), 1u);
