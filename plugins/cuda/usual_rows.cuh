@@ -5,21 +5,16 @@
 #pragma once
 #include "device/cuda/device_lanes.h"
 #include "device/cuda/usual_rows.h"
+#include "device/row_arithmetic.h"
 #include "numbers.cuh"
 
 namespace moebius::cuda {
 
-// Returns v normalized: times factor and, as `kind` says, weight (0 if the norm has none).
+// Rounds to a type of numbers that is known when the kernel is compiled.
 template <XType kType>
-__device__ __forceinline__ float usual_normed(NormKind kind, float factor, float weight, float v) {
-  const float by = kind == NormKind::kRmsOnePlus ? 1.0f + weight : weight;
-  float z = v * factor;
-  if (kind == NormKind::kRms) z = to_numbers(kType, z);
-  return to_numbers(kType, kind == NormKind::kRmsPlain ? z : z * by);
-}
-__device__ __forceinline__ float usual_factor(float square, uint32_t count, float epsilon) {
-  return 1.0f / __builtin_sqrtf(square / static_cast<float>(count) + epsilon);
-}
+struct RoundedTo {
+  MOEBIUS_ALWAYS_INLINE float operator()(float v) const { return to_numbers(kType, v); }
+};
 // Returns the sum of s over sixteen lanes, to all of them.
 __device__ __forceinline__ float usual_joined(float s) {
   const unsigned mask = 0xFFFFu << (threadIdx.x & 16u);
@@ -62,14 +57,14 @@ __device__ __forceinline__ void usual_norm_row(const UsualNorm& u, size_t row, f
         for (uint32_t k = 0; k < kAtOnce; ++k) s += t[k];
       }
       s = usual_joined(s);
-      if (tid == 0) terms[u.cols] = usual_factor(s, u.cols, n.epsilon);
+      if (tid == 0) terms[u.cols] = norm_factor(s, static_cast<float>(u.cols), n.epsilon);
     }
     __syncthreads();
     const float factor = terms[u.cols];
     MOEBIUS_UNROLL
     for (int p = 0; p < kPieces; ++p)
       for (uint32_t j = 0; j < 8; ++j)
-        v[p][j] = usual_normed<kType>(n.kind, factor, w[p][j], v[p][j]);
+        v[p][j] = normed_number(n.kind, factor, w[p][j], v[p][j], RoundedTo<kType>());
   };
   const auto load = [&](const CudaRows& r, float(&v)[kPieces][8]) {
     MOEBIUS_UNROLL
@@ -130,16 +125,15 @@ __device__ __forceinline__ void usual_head(const UsualHeads& u, size_t row, uint
     float s = 0.0f;
     MOEBIUS_UNROLL
     for (int k = 0; k < kHeld; ++k) s += v[k] * v[k];
-    const float factor = usual_factor(usual_joined(s), u.width, to.norm.epsilon);
+    const float factor = norm_factor(usual_joined(s), static_cast<float>(u.width), to.norm.epsilon);
     MOEBIUS_UNROLL
-    for (int k = 0; k < kHeld; ++k) v[k] = usual_normed<kType>(to.norm.kind, factor, w[k], v[k]);
+    for (int k = 0; k < kHeld; ++k)
+      v[k] = normed_number(to.norm.kind, factor, w[k], v[k], RoundedTo<kType>());
   }
   if (to.turned) {
     MOEBIUS_UNROLL
-    for (int k = 0; k < kHeld / 2; ++k) {
-      const float a = v[k], b = v[k + kHeld / 2], c = cosine[k], s = sine[k];
-      v[k] = to_numbers(kType, a * c - b * s), v[k + kHeld / 2] = to_numbers(kType, b * c + a * s);
-    }
+    for (int k = 0; k < kHeld / 2; ++k)
+      turn_pair(v[k], v[k + kHeld / 2], cosine[k], sine[k], RoundedTo<kType>());
   }
   const size_t at = row * to.to.stride + head * u.width + lane;
   MOEBIUS_UNROLL

@@ -2,11 +2,11 @@
 // Runs row operations on the CPU. Numbers are f32 that the activation type can hold: every
 // operation ends with one rounding to it.
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "base/math_functions.h"
 #include "device/cpu/cpu_device.h"
+#include "device/row_arithmetic.h"
 #include "kernels/row_functions.h"
 
 namespace moebius {
@@ -110,24 +110,11 @@ class CpuRowProgram final : public RowProgram {
           device_.rope(op.rope).rotate_back(y.data + h * y.step, step.positions[t], step.lengths[t],
                                             type);
         return;
-      case RowOpKind::kTemperature: {
-        const auto& [scale, floor, first] = op.temperature;
-        const auto position = static_cast<float>(step.positions[t]);
-        scale_row(y.data, 1 + scale * std::log1p(std::floor((position + first) / floor)), y.width);
+      case RowOpKind::kTemperature:
+      case RowOpKind::kLogGrowth:
+      case RowOpKind::kPower:
+        scale_row(y.data, position_factor(op.kind, op.temperature, step.positions[t]), y.width);
         return round_to(type, y.data, y.width);
-      }
-      case RowOpKind::kLogGrowth: {
-        const auto& [scale, floor, first] = op.temperature;
-        const float part = (static_cast<float>(step.positions[t]) + first) / floor;
-        scale_row(y.data, 1 + scale * std::log(std::max(part, 1.0f)), y.width);
-        return round_to(type, y.data, y.width);
-      }
-      case RowOpKind::kPower: {
-        const auto& [scale, floor, first] = op.temperature;
-        const float part = (static_cast<float>(step.positions[t]) + first) / floor;
-        scale_row(y.data, std::exp(scale * std::log1p(part)), y.width);
-        return round_to(type, y.data, y.width);
-      }
       case RowOpKind::kHeadBias:
         for (size_t h = 0; h < y.heads; ++h) {
           for (size_t i = 0; i < y.width; ++i) y.data[h * y.step + i] += op.values[h];
@@ -135,7 +122,7 @@ class CpuRowProgram final : public RowProgram {
         }
         return;
       case RowOpKind::kHeadScale: {
-        const float log = std::log(static_cast<float>(step.positions[t] + 1));
+        const float log = position_factor(op.kind, op.temperature, step.positions[t]);
         for (size_t h = 0; h < y.heads; ++h) {
           scale_row(y.data + h * y.step, op.values[h] * log + op.values[y.heads + h], y.width);
           round_to(type, y.data + h * y.step, y.width);

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "device/cuda/device_rows.h"
+#include "device/row_arithmetic.h"
 #include "runtime/stay_awake.h"
 
 namespace moebius {
@@ -376,22 +376,6 @@ uint32_t CudaDevice::column_of(const PositionFactor& factor) {
   return rope_columns_ + i;
 }
 
-// Returns the factor of a position as device/cpu/row_program.cpp computes it.
-static float factor_at(const CudaDevice::PositionFactor& f, size_t position) {
-  const auto& [scale, floor, first] = f.temperature;
-  const auto at = static_cast<float>(position);
-  switch (f.kind) {
-    case RowOpKind::kTemperature:
-      return 1 + scale * std::log1p(std::floor((at + first) / floor));
-    case RowOpKind::kLogGrowth:
-      return 1 + scale * std::log(std::max((at + first) / floor, 1.0f));
-    case RowOpKind::kPower:
-      return std::exp(scale * std::log1p((at + first) / floor));
-    default:  // kHeadScale
-      return std::log(static_cast<float>(position + 1));
-  }
-}
-
 void CudaDevice::fill_numbers(const Step& step, float* to) const {
   const std::lock_guard lock(mutex_);
   for (const RopeColumns& r : ropes_) r.rope->reserve((step.longest + 255) / 256 * 256);
@@ -401,7 +385,8 @@ void CudaDevice::fill_numbers(const Step& step, float* to) const {
       to = std::copy_n(turn.cos, r.half, to);
       to = std::copy_n(turn.sin, r.half, to);
     }
-    for (const PositionFactor& f : factors_) *to++ = factor_at(f, step.positions[t]);
+    for (const PositionFactor& f : factors_)
+      *to++ = position_factor(f.kind, f.temperature, step.positions[t]);
   }
 }
 

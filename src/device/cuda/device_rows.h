@@ -5,10 +5,9 @@
 // activations. Programs that can run head by head are divided into independent parts of one head
 // each (cuda_parts).
 #pragma once
-#include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
 #include "device/cuda/device_lanes.h"
-#include "device/rows.h"
+#include "device/row_arithmetic.h"
 
 namespace moebius {
 
@@ -199,9 +198,10 @@ class DeviceRow {
       const uint32_t h = y.heads == 1 ? 0 : i / op.half, j = i - h * op.half;
       const uint32_t first = h * y.step + (op.interleaved ? 2 * j : j),
                      second = h * y.step + (op.interleaved ? 2 * j + 1 : j + op.half);
-      const float a = y.get(first), b = sign * y.get(second), c = cosines[j], s = sines[j];
-      y.put(first, rounded(a * c - b * s));
-      y.put(second, sign * rounded(b * c + a * s));
+      float a = y.get(first), b = sign * y.get(second);
+      turn_pair(a, b, cosines[j], sines[j], [&](float v) { return rounded(v); });
+      y.put(first, a);
+      y.put(second, sign * b);
     });
   }
 
@@ -220,7 +220,7 @@ class DeviceRow {
     } else {
       square = sum([](float v) { return v * v; });
     }
-    return {mean, 1.0f / __builtin_sqrtf(square / count + op.epsilon)};
+    return {mean, norm_factor(square, count, op.epsilon)};
   }
   MOEBIUS_ALWAYS_INLINE float normalized(const CudaRowOp& op, const Scaling& s, float v,
                                          size_t i) const {
@@ -228,20 +228,11 @@ class DeviceRow {
   }
   MOEBIUS_ALWAYS_INLINE float normalized(const CudaRowOp& op, const Scaling& s, float v,
                                          float weight, size_t i) const {
-    switch (static_cast<NormKind>(op.norm)) {
-      case NormKind::kRms:
-        return rounded(rounded(v * s.factor) * weight);
-      case NormKind::kRmsFused:
-        return rounded(v * s.factor * weight);
-      case NormKind::kRmsOnePlus:
-        return rounded(v * s.factor * (1.0f + weight));
-      case NormKind::kRmsPlain:
-        return rounded(v * s.factor);
-      case NormKind::kLayer:
-        return rounded(
-            fma_f32((v - s.mean) * s.factor, weight, op.bias == nullptr ? 0.0f : op.bias[i]));
-    }
-    return v;
+    if (static_cast<NormKind>(op.norm) == NormKind::kLayer)
+      return rounded(
+          fma_f32((v - s.mean) * s.factor, weight, op.bias == nullptr ? 0.0f : op.bias[i]));
+    return normed_number(static_cast<NormKind>(op.norm), s.factor, weight, v,
+                         [&](float x) { return rounded(x); });
   }
   // Normalizes a row of which every lane holds eight numbers in registers.
   MOEBIUS_ALWAYS_INLINE void normalize_at_once(const CudaRowOp& op, const View& x,
