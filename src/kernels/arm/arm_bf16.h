@@ -28,6 +28,7 @@
 // a factor per group and pair as [s0,s0,s1,s1].
 #pragma once
 #include "kernels/arm/arm_layout.h"
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -38,12 +39,12 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
+using namespace arm_shapes;
+
 constexpr size_t kNr = 8;       // outputs per panel
 constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
 constexpr size_t kKr = 16;      // inputs per packed step
 constexpr int kRaise = 117;     // e4m3 weights: rows are multiplied by 2^kRaise
-
-inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 o0 k3 o1 o2"),
                                      .bytes = arm_layout::Order("k1 k2 o0 k3 k0 o1 o2"),
@@ -80,17 +81,13 @@ struct Flags {
 };
 static_assert(sizeof(Flags) == 16);
 
-struct Shape {
-  // A group is a stretch of K on which the scales of weights and of rows are constant.
-  size_t groups, group_k, K_padded;
-  // Inputs per scale of weights and per scale of rows (K_padded: one scale).
-  size_t weight_k, row_k;
+struct Shape : FloatGroups {
+  size_t K_padded;
   size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
       flag_bytes;  // bytes: codes of 16 inputs; then the parts of one group of a panel
   Form form;
-  bool bf16;        // true: scales are stored as bf16
-  bool row_groups;  // true: rows have a scale per group
-  bool dense;       // true: weights have no scales
+  bool bf16;   // true: scales are stored as bf16
+  bool dense;  // true: weights have no scales
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
@@ -117,12 +114,7 @@ inline Form form_of(const Problem& p) {
 inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.form = form_of(p);
-  s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
-  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
-  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
-  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
-  s.groups = (p.K + least - 1) / least;
-  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  static_cast<FloatGroups&>(s) = float_groups(p, kKr);
   if (s.form == Form::kFp8 && s.groups == 1) {
     constexpr size_t kLongest = 256;
     s.groups = (p.K + kLongest - 1) / kLongest;
@@ -130,8 +122,7 @@ inline Shape shape_of(const Problem& p) {
     s.groups = (p.K + s.group_k - 1) / s.group_k;
   }
   s.K_padded = s.groups * s.group_k;
-  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
-           p.scale_type == ScaleType::kE8m0;
+  s.bf16 = bf16_scales(p);
   s.step_bytes = kKr * kNr *
                  (s.form == Form::kBf16                           ? 4
                   : s.form == Form::kInt4 || s.form == Form::kFp4 ? 1
@@ -161,15 +152,7 @@ inline const char* supports(const Problem& p) {
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.act.code == ActCode::kAsIs && p.x_type != XType::kBf16)
     return "the activations are not rounded to bf16";
-  const bool row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
-  if (row_groups && p.act_order) return "act-order and activation groups do not go together";
-  const Shape s = shape_of(p);
-  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 16";
-  if (s.weight_k < p.K && s.row_k < p.K && s.weight_k % s.group_k != 0)
-    return "groups of weights and of activations do not fit each other";
-  if (s.weight_k < p.K && s.row_k < p.K && s.row_k % s.group_k != 0)
-    return "groups of weights and of activations do not fit each other";
-  return nullptr;
+  return groups_do_not_fit(p, kKr, "the group size is not a multiple of 16");
 }
 inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
@@ -210,15 +193,6 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(shape_of(p), M).bytes;
 }
-
-// Divides pairs of rows into tiles of at most `most` pairs, as evenly as possible.
-struct TileMap {
-  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
-  TileMap(size_t pairs, size_t most)
-      : tiles((pairs + most - 1) / most), base(pairs / tiles), extra(pairs % tiles) {}
-  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
-  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
-};
 
 // Pairs in the largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays off
 // for groups of 64 or more inputs.

@@ -28,6 +28,7 @@
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_layout.h"
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -35,6 +36,8 @@
 namespace moebius {
 namespace {
 namespace float_family {
+
+using namespace arm_shapes;
 
 constexpr size_t kNr = 32, kKr = 4, kTile = 8;
 constexpr size_t kFew = 4;      // most rows whose weights are decoded in registers
@@ -50,12 +53,6 @@ struct Fp8InF16 {
   static constexpr bool kHalves = true;  // numbers are f16, codes are stored as in the file
   static constexpr int kSmall = 8, kCodesRaised = 0;
 };
-
-inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
-
-inline bool of_integers(const Problem& p) {
-  return p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset;
-}
 
 // Arrangements of the codes of a panel's outputs at a few inputs.
 constexpr arm_layout::Order kFp8Order("o0 o1 o2 o3 o4 k0 k1 k2"),
@@ -77,14 +74,12 @@ constexpr const arm_layout::Order& order_of(CodeType code) {
   }
 }
 
-struct Shape {
-  // A group: stretch of K on which the scales of weights and of rows are constant.
-  size_t groups, group_k, K_padded;
-  size_t weight_k, row_k;          // inputs per scale of weights and of rows
+struct Shape : FloatGroups {
+  size_t K_padded;
   size_t size;                     // bytes per code
   size_t code_bytes, scale_bytes;  // of one group of a panel
   bool fp8, bf16;                  // bf16: scales are stored as bf16
-  bool row_groups, as_is;
+  bool as_is;
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return groups * group_bytes(); }  // a multiple of 64
 };
@@ -92,17 +87,11 @@ struct Shape {
 inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.as_is = p.act.code == ActCode::kAsIs;
-  s.row_groups = !s.as_is && p.act.granule == ActGranule::kGroup;
-  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
-  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
-  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
-  s.groups = (p.K + least - 1) / least;
-  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  static_cast<FloatGroups&>(s) = float_groups(p, kKr);
   s.K_padded = s.groups * s.group_k;
   s.fp8 = p.code == CodeType::kFp8;
   s.size = s.fp8 || of_integers(p) ? 1 : p.code == CodeType::kF32 ? 4 : 2;
-  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
-           p.scale_type == ScaleType::kE8m0;
+  s.bf16 = bf16_scales(p);
   s.code_bytes = s.group_k * kNr * s.size;
   s.scale_bytes = p.scale_type == ScaleType::kNone && !s.fp8 ? 0 : kNr * (s.bf16 ? 2 : 4);
   return s;
@@ -114,13 +103,7 @@ inline const char* supports(const Problem& p, CodeType code) {
   if (of_integers(p) && p.bits != 8) return "fewer than 8 bits would be kept in bytes";
   if (p.zero_points) return "the weights have zero points";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
-  const Shape s = shape_of(p);
-  if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
-  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";
-  if (s.groups > 1 && ((s.weight_k < p.K && s.weight_k % s.group_k != 0) ||
-                       (s.row_k < p.K && s.row_k % s.group_k != 0)))
-    return "groups of weights and of activations do not fit each other";
-  return nullptr;
+  return groups_do_not_fit(p, kKr, "the group size is not a multiple of 4");
 }
 template <CodeType code>
 inline const char* supports_only(const Problem& p) {

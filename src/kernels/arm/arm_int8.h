@@ -27,6 +27,7 @@
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
 #include "kernels/arm/arm_layout.h"
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -40,11 +41,11 @@ void pack_int8_family(
 namespace {
 namespace int8_family {
 
+using namespace arm_shapes;
+
 constexpr size_t kNr = 8;       // outputs per panel
 constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
 constexpr size_t kKr = 16;      // inputs per packed step
-
-constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 k3 o0 o1 o2"),
                                      .bytes = arm_layout::Order("k1 k2 k3 o0 o1 o2 k0"),
@@ -79,8 +80,7 @@ inline Shape shape_of(const Problem& p) {
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
   s.bytes = p.bits > 4;
-  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
-           p.scale_type == ScaleType::kE8m0;
+  s.bf16 = bf16_scales(p);
   s.fp4 = p.code == CodeType::kFp4;
   s.row_zeros = !s.fp4 && (!p.act.symmetric || p.act.granule == ActGranule::kStatic);
   s.code_bytes = kNr * s.group_k / (s.bytes ? 1 : 2);
@@ -99,9 +99,7 @@ inline bool sums_fit(const Problem& p) {
 }
 
 inline const char* supports(const Problem& p, bool bytes) {
-  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
-                        p.code == CodeType::kInt4Offset;
-  if (!integers) return "the weights are not integers";
+  if (!of_integers(p)) return "the weights are not integers";
   if ((p.bits > 4) != bytes)
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";

@@ -78,15 +78,6 @@ constexpr Engine kDotprodEngine = {"arm_dotprod", 2, 2, 2, 2, 2, 1, false, kDotp
 constexpr Engine kNeonEngine    = {"arm_neon",    1, 1, 1, 2, 1, 1, false, kNeonRules,    sizeof kNeonRules / sizeof(TileRule)};
 // clang-format on
 
-// Divides pairs of rows into tiles of at most `most` pairs, as evenly as possible.
-struct TileMap {
-  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
-  constexpr TileMap(size_t pairs, size_t most)
-      : tiles((pairs + most - 1) / most), base(pairs / tiles), extra(pairs % tiles) {}
-  constexpr size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
-  constexpr size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
-};
-
 struct TileChoice {
   Form form;
   uint8_t pairs;

@@ -23,6 +23,7 @@
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
 #include "kernels/arm/arm_layout.h"
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -31,9 +32,9 @@ namespace moebius {
 namespace {
 namespace lanes_family {
 
-constexpr size_t kNr = 8, kKr = 16, kTile = 8;
+using namespace arm_shapes;
 
-constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+constexpr size_t kNr = 8, kKr = 16, kTile = 8;
 
 constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("o2 k0 k1 o0 o1 k2 k3"),
                                      .bytes = arm_layout::Order("k0 k1 o0 o1 o2 k2 k3"),
@@ -66,17 +67,14 @@ inline Shape shape_of(const Problem& p) {
   s.groups = p.block_k >= p.K ? 1 : p.groups;
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
-  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
-           p.scale_type == ScaleType::kE8m0;
+  s.bf16 = bf16_scales(p);
   s.code_bytes = s.group_k / kKr * s.step_bytes();
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
   return s;
 }
 
 inline const char* supports(const Problem& p, bool bytes) {
-  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
-                        p.code == CodeType::kInt4Offset;
-  if (!integers) return "the weights are not integers";
+  if (!of_integers(p)) return "the weights are not integers";
   if ((p.bits > 4) != bytes)
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";

@@ -41,6 +41,7 @@
 #pragma once
 #include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_layout.h"
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -51,6 +52,8 @@ namespace moebius {
 namespace {
 namespace limbs {
 
+using namespace arm_shapes;
+
 constexpr size_t kNr = 8;          // outputs per panel
 constexpr size_t kKr = 16;         // inputs per step
 constexpr size_t kHalf = 8;        // inputs per half of a step
@@ -58,8 +61,6 @@ constexpr size_t kLongest = 128;   // inputs per block, so that every dot fits i
 constexpr size_t kMostK = 65535;   // far inputs are numbered with 16 bits
 constexpr size_t kTilePanels = 2;  // most panels that many rows are multiplied with together
 constexpr size_t kFew = 7;         // most rows for which codes are decoded again for each row
-
-inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 enum class Form : uint8_t { kInt4, kFp4, kInt8 };
 inline Form form_of(const Problem& p) {
@@ -119,8 +120,7 @@ inline Shape shape_of(const Problem& p) {
   }
   s.blocks = s.groups * in_group;
   s.K_padded = s.groups * s.group_k;
-  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
-           p.scale_type == ScaleType::kE8m0;
+  s.bf16 = bf16_scales(p);
   s.half_bytes = s.form == Form::kInt8 ? 64 : 32;
   s.code_bytes = s.group_k / kHalf * s.half_bytes;
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
@@ -130,9 +130,8 @@ inline Shape shape_of(const Problem& p) {
 }
 
 inline const char* supports(const Problem& p) {
-  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
-                        p.code == CodeType::kInt4Offset;
-  if (!integers && p.code != CodeType::kFp4) return "the weights are neither integers nor fp4";
+  if (!of_integers(p) && p.code != CodeType::kFp4)
+    return "the weights are neither integers nor fp4";
   if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
   if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
   if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
@@ -214,16 +213,6 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
       M <= kFew ? M * few_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
   return rows + (p.act_order ? digits_row_bytes(s) : 0);
 }
-
-// Divides units of rows (what one register of sums holds) into tiles of at most `most`, as evenly
-// as possible.
-struct TileMap {
-  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 units
-  TileMap(size_t units, size_t most)
-      : tiles((units + most - 1) / most), base(units / tiles), extra(units % tiles) {}
-  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
-  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
-};
 
 // Returns the bytes of scales (and zero points) of a panel, spread as sums are arranged, for many
 // rows.

@@ -10,6 +10,7 @@
 // output with a NaN e4m3 code in a group has a NaN scale there. A panel of activations: tiles of 8
 // rows (the last one smaller); per 4 inputs 4 floats of each row. Then a factor per row, and with
 // activation groups factors [group][row].
+#include "kernels/arm/arm_shapes.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -18,6 +19,7 @@
 #include <arm_neon.h>
 
 #include "base/numeric.h"
+#include "kernels/arm/arm_packing.h"
 #endif
 
 namespace moebius {
@@ -26,25 +28,19 @@ namespace {
 constexpr size_t kNr = 8, kKr = 4, kTile = 8;
 constexpr size_t kChunk = 256, kMostPanels = 4;  // inputs that are decoded at once: 8 KiB per panel
 
-size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+using namespace arm_shapes;
 
-struct Shape {
-  size_t groups, group_k, K_padded, weight_k, row_k;
+struct Shape : FloatGroups {
+  size_t K_padded;
   size_t bits;  // per code
   // Bytes of a panel's codes; bytes of scales and zero points of one group.
   size_t code_bytes, extras_bytes;
-  bool row_groups;
   size_t stride() const { return up(code_bytes + groups * extras_bytes, 64); }
 };
 
 Shape shape_of(const Problem& p) {
   Shape s{};
-  s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
-  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
-  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
-  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
-  s.groups = (p.K + least - 1) / least;
-  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  static_cast<FloatGroups&>(s) = float_groups(p, kKr);
   s.K_padded = s.groups * s.group_k;
   switch (p.code) {
     case CodeType::kFp4:
@@ -70,13 +66,7 @@ Shape shape_of(const Problem& p) {
 
 const char* supports(const Problem& p) {
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
-  const Shape s = shape_of(p);
-  if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
-  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";
-  if (s.groups > 1 && ((s.weight_k < p.K && s.weight_k % s.group_k != 0) ||
-                       (s.row_k < p.K && s.row_k % s.group_k != 0)))
-    return "groups of weights and of activations do not fit each other";
-  return nullptr;
+  return groups_do_not_fit(p, kKr, "the group size is not a multiple of 4");
 }
 Numerics numerics(const Problem&) { return Numerics::kExact; }
 size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
@@ -109,7 +99,7 @@ size_t scratch_bytes(const Problem&, size_t M) {
 }
 
 #ifdef MOEBIUS_KERNEL_BODIES
-#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+using arm_layout::Order;
 
 // ---------------------------------------------------------------------------------------------- decoding
 
@@ -356,29 +346,20 @@ void gemm(const GemmArgs& args) { Gemm(args).run(); }
 
 // ---------------------------------------------------------------------------------------------- packing
 
-// Writes the codes of inputs [k, k + count) of output r: one byte each (a nibble too), or 2 or 4
-// bytes.
+// Writes the codes of inputs [k, k + count) of output r as the file has them (of 4 bits: value + 8);
+// zeros past N and K. A NaN becomes 0, because the scale carries it.
 void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t count, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  const size_t end = k + count < w.K ? k + count : w.K, size = s.bits < 8 ? 1 : s.bits / 8;
-  __builtin_memset(out, s.bits == 4 && w.code != CodeType::kFp4 ? 8 : 0, count * size);
+  const size_t end = k + count < w.K ? k + count : w.K, size = s.bits / 8;
+  __builtin_memset(out, s.bits == 4 && w.code != CodeType::kFp4 ? 0x88 : 0, count * s.bits / 8);
   if (r >= w.N || k >= end) return;
+  if (s.bits == 4) return unpack_nibbles(w, r, k, end, a.columns, out);
+  if (w.code == CodeType::kInt8 || w.code == CodeType::kInt8Offset)
+    return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
   const uint8_t* row = w.codes + r * w.row_bytes;
-  if (s.bits == 4 || w.code == CodeType::kInt8 || w.code == CodeType::kInt8Offset) {
-    uint8_t packed[kChunk];
-    if (s.bits == 8) return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
-    unpack_nibbles(w, r, k, end, a.columns, packed);
-    for (size_t i = 0; i < (end - k) / 2; ++i) {
-      out[2 * i] = packed[i] & 15;
-      out[2 * i + 1] = packed[i] >> 4;
-    }
-    if ((end - k) % 2 != 0) out[end - k - 1] = packed[(end - k) / 2] & 15;
-    return;
-  }
   if (a.columns == nullptr) __builtin_memcpy(out, row + k * size, (end - k) * size);
   for (size_t i = k; a.columns != nullptr && i < end; ++i)
     __builtin_memcpy(out + (i - k) * size, row + static_cast<size_t>(a.columns[i]) * size, size);
-  // A NaN becomes 0: the scale carries it.
   for (size_t i = 0; w.code == CodeType::kFp8 && i < end - k; ++i)
     out[i] = (out[i] & 0x7f) == 0x7f ? uint8_t{0} : out[i];
 }
@@ -407,66 +388,50 @@ void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t*
   }
 }
 
-// Interleaves 16 bytes of the codes of each of 8 outputs, input by input; returns the number of
-// bytes written.
-size_t interleave(const uint8x16_t (&r)[kNr], size_t bits, uint8_t* out) {
-  if (bits == 4) {
-    uint8x16x4_t v;
-    for (size_t i = 0; i < 4; ++i) v.val[i] = vsliq_n_u8(r[i], r[i + 4], 4);
-    vst4q_u8(out, v);
-    return 64;
-  }
-  uint8x16_t low[4], high[4];  // pairs of outputs
-  for (size_t i = 0; i < 4; ++i) {
-    const uint8x16_t x = r[2 * i], y = r[2 * i + 1];
-    const auto x16 = vreinterpretq_u16_u8(x), y16 = vreinterpretq_u16_u8(y);
-    const auto x32 = vreinterpretq_u32_u8(x), y32 = vreinterpretq_u32_u8(y);
-    low[i] = bits == 8    ? vzip1q_u8(x, y)
-             : bits == 16 ? vreinterpretq_u8_u16(vzip1q_u16(x16, y16))
-                          : vreinterpretq_u8_u32(vzip1q_u32(x32, y32));
-    high[i] = bits == 8    ? vzip2q_u8(x, y)
-              : bits == 16 ? vreinterpretq_u8_u16(vzip2q_u16(x16, y16))
-                           : vreinterpretq_u8_u32(vzip2q_u32(x32, y32));
-  }
-  for (const auto& half : {low, high}) {
-    uint16x8x4_t two;
-    uint32x4x4_t four;
-    uint64x2x4_t eight;
-    for (size_t i = 0; i < 4; ++i) {
-      two.val[i] = vreinterpretq_u16_u8(half[i]);
-      four.val[i] = vreinterpretq_u32_u8(half[i]);
-      eight.val[i] = vreinterpretq_u64_u8(half[i]);
+// Packs the codes of a panel from the order kFrom to the order kTo, kInputs at a time.
+template <size_t kBits, Order kFrom, Order kTo>
+void pack_codes(const PackArgs& a, const Shape& s, size_t n, uint8_t* out) {
+  constexpr size_t kRow = kBits <= 8 ? 16 : 32, kInputs = kRow * 8 / kBits, kEach = kRow / 16;
+  constexpr size_t kSome = 64;  // inputs that are read at once
+  alignas(16) uint8_t codes[kNr][kSome * kBits / 8];
+  for (size_t k = 0; k < s.K_padded; k += kInputs) {
+    const size_t at = k % kSome * kBits / 8;
+    for (size_t i = 0; at == 0 && i < kNr; ++i) codes_of(a, s, n + i, k, kSome, codes[i]);
+    uint8x16_t v[kNr * kEach];
+    MOEBIUS_UNROLL for (size_t i = 0; i < kNr * kEach; ++i) v[i] =
+        vld1q_u8(codes[i / kEach] + at + i % kEach * 16);
+    arm_packing::Network<kFrom, kTo, kBits == 4>::arrange(v);
+    if (k + kInputs <= s.K_padded) {
+      arm_packing::store_in_order(out, v);
+      out += sizeof v;
+    } else {
+      __builtin_memcpy(out, v, (s.K_padded - k) * kNr * kBits / 8);
     }
-    if (bits == 8) vst4q_u16(reinterpret_cast<uint16_t*>(out), two);
-    if (bits == 16) vst4q_u32(reinterpret_cast<uint32_t*>(out), four);
-    if (bits == 32) vst4q_u64(reinterpret_cast<uint64_t*>(out), eight);
-    out += 64;
   }
-  return 128;
+}
+void pack_panel_codes(const PackArgs& a, const Shape& s, size_t n, uint8_t* out) {
+  switch (s.bits) {
+    case 4:
+      return pack_codes<4, Order("k0 k1 k2 k3 k4 o0 o1 o2"), Order("o2 o0 o1 k0 k1 k2 k3 k4")>(
+          a, s, n, out);
+    case 8:
+      return pack_codes<8, Order("k0 k1 k2 k3 o0 o1 o2"), Order("o0 o1 o2 k0 k1 k2 k3")>(a, s, n,
+                                                                                         out);
+    case 16:
+      return pack_codes<16, Order("b0 k0 k1 k2 k3 o0 o1 o2"), Order("b0 o0 o1 o2 k0 k1 k2 k3")>(
+          a, s, n, out);
+    default:
+      return pack_codes<32, Order("b0 b1 k0 k1 k2 o0 o1 o2"), Order("b0 b1 o0 o1 o2 k0 k1 k2")>(
+          a, s, n, out);
+  }
 }
 
 void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  constexpr size_t kColumns = 64;
-  uint8_t codes[kNr][kColumns * 4] = {};
   for (size_t n = a.n0; n < a.n1; n += kNr) {
     uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    for (size_t k = 0; k < s.K_padded; k += kColumns) {
-      const size_t count = s.K_padded - k < kColumns ? s.K_padded - k : kColumns;
-      for (size_t i = 0; i < kNr; ++i) codes_of(a, s, n + i, k, count, codes[i]);
-      size_t left = count * kNr * s.bits / 8;
-      for (size_t c = 0; left > 0; c += 16) {
-        uint8x16_t rows[kNr];
-        for (size_t i = 0; i < kNr; ++i) rows[i] = vld1q_u8(codes[i] + c);
-        uint8_t last[128];
-        const bool whole = left >= (s.bits == 4 ? 64 : 128);
-        size_t bytes = interleave(rows, s.bits, whole ? out : last);
-        if (bytes > left) bytes = left;
-        if (!whole) __builtin_memcpy(out, last, bytes);
-        out += bytes;
-        left -= bytes;
-      }
-    }
+    pack_panel_codes(a, s, n, out);
+    out += s.code_bytes;
     for (size_t g = 0; g < s.groups; ++g, out += s.extras_bytes) pack_extras(a, s, n, g, out);
     __builtin_memset(out, 0, s.stride() - s.code_bytes - s.groups * s.extras_bytes);
   }
