@@ -354,8 +354,9 @@ int compare(const Decimal& a, const Decimal& b) {
   const auto key = [](const Decimal& d) {
     return std::tuple(d.whole.size(), std::string_view(d.whole), std::string_view(d.fraction));
   };
-  const int order = key(a) < key(b) ? -1 : key(b) < key(a) ? 1 : 0;
-  return a.negative ? -order : order;
+  const auto order = key(a) <=> key(b);
+  const int sign = order < 0 ? -1 : order > 0 ? 1 : 0;
+  return a.negative ? -sign : sign;
 }
 
 DfaPtr number_dfa(const NumberRules& rules, GrammarBudget& budget) {
