@@ -62,37 +62,4 @@ class Router {
   bool grouped_ = false;
 };
 
-// Numbers that inference engines use for routing methods: 0..9 and 100..102.
-enum class RoutingMethod : int {
-  kDefault = 0,
-  kRenormalize = 1,
-  kDeepseekV3 = 2,
-  kLlama4 = 3,
-  kRenormalizeNaive = 4,
-  kTopK = 5,
-  kSigmoidRenorm = 6,
-  kMiniMax2 = 7,
-  kSigmoid = 8,
-  kUnspecified = 9,
-  kDeepseekV4 = 100,
-  kCustom = 101,
-  kSimulated = 102,
-};
-
-struct RoutingParams {
-  size_t experts = 0, top_k = 0;
-  size_t groups = 0, topk_group = 0;
-  float scaling = 1.0f;
-  bool has_bias = false;    // kDeepseekV4 only: may be false
-  bool from_table = false;  // kDeepseekV4 only: ids come from a table indexed by token id
-  uint64_t seed = 0;        // kSimulated only
-};
-
-// Returns the parameters of a numbered method. Throws Error for kUnspecified, kCustom and unknown
-// numbers.
-RouterSpec from_routing_method(int method, const RoutingParams& params);
-// Returns the number that an engine would give to the same settings, or kUnspecified.
-RoutingMethod routing_method_of(const RouterSpec& spec);
-std::string_view name_of(RoutingMethod method);
-
 }  // namespace moebius

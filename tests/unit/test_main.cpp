@@ -20,7 +20,7 @@
 #include "kernels/list.h"
 #include "kernels/oracle.h"
 #include "runtime/cpu.h"
-#include "runtime/cpu_classes.h"
+#include "unit/runtime/cpu_classes.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ void list_lacking_kernels() {
 }
 
 void list_smaller_classes() {
-  for (const moebius::CpuClass& c : moebius::smaller_cpu_classes(moebius::detect_cpu()))
+  for (const moebius::test::CpuClass& c : moebius::test::smaller_cpu_classes(moebius::detect_cpu()))
     std::printf("%.*s %.*s\n", static_cast<int>(c.name.size()), c.name.data(),
                 static_cast<int>(c.features.size()), c.features.data());
 }

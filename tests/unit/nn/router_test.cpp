@@ -14,9 +14,15 @@
 
 #include "base/error.h"
 #include "unit/nn/moe_cases.h"
+#include "unit/nn/routing_method.h"
 
 namespace moebius::router_test {
 namespace {
+
+using test::from_routing_method;
+using test::routing_method_of;
+using test::RoutingMethod;
+using test::RoutingParams;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

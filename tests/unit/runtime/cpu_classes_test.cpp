@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The smaller classes of CPU, and that a run narrowed to one of them is narrow. ctest's narrow.CLASS
 // sets MOEBIUS_CPU and MOEBIUS_TEST_CLASS; tests of every other run see the whole machine.
-#include "runtime/cpu_classes.h"
+#include "unit/runtime/cpu_classes.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 std::string names_below(std::string_view features) {
   std::string out;
-  for (const CpuClass& c : smaller_cpu_classes(parse_cpu(features)))
+  for (const test::CpuClass& c : test::smaller_cpu_classes(parse_cpu(features)))
     out += (out.empty() ? "" : " ") + std::string(c.name);
   return out;
 }
@@ -48,9 +48,9 @@ TEST(CpuClasses, ThisRunIsOfTheClassItWasAskedFor) {
     EXPECT_EQ(host_cpu().features, whole.features & expected.features);
     return;
   }
-  const CpuClass* taken = nullptr;
-  const std::vector<CpuClass> smaller = smaller_cpu_classes(whole);
-  for (const CpuClass& c : smaller)
+  const test::CpuClass* taken = nullptr;
+  const std::vector<test::CpuClass> smaller = test::smaller_cpu_classes(whole);
+  for (const test::CpuClass& c : smaller)
     if (c.name == asked) taken = &c;
   ASSERT_NE(taken, nullptr) << asked << " is no smaller class of " << describe(whole);
   EXPECT_EQ(host_cpu().features, parse_cpu(taken->features).features);

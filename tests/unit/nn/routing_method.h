@@ -1,11 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps routing methods to the numbers and names of other engines (router.h).
+// Maps routing methods to the numbers and names of other engines, whose results the router is compared with.
+#pragma once
+#include <string_view>
+
 #include "base/error.h"
 #include "nn/router.h"
 
-namespace moebius {
+namespace moebius::test {
 
-RouterSpec from_routing_method(int method, const RoutingParams& p) {
+// Numbers that inference engines use for routing methods: 0..9 and 100..102.
+enum class RoutingMethod : int {
+  kDefault = 0,
+  kRenormalize = 1,
+  kDeepseekV3 = 2,
+  kLlama4 = 3,
+  kRenormalizeNaive = 4,
+  kTopK = 5,
+  kSigmoidRenorm = 6,
+  kMiniMax2 = 7,
+  kSigmoid = 8,
+  kUnspecified = 9,
+  kDeepseekV4 = 100,
+  kCustom = 101,
+  kSimulated = 102,
+};
+
+struct RoutingParams {
+  size_t experts = 0, top_k = 0;
+  size_t groups = 0, topk_group = 0;
+  float scaling = 1.0f;
+  bool has_bias = false;    // kDeepseekV4 only: may be false
+  bool from_table = false;  // kDeepseekV4 only: ids come from a table indexed by token id
+  uint64_t seed = 0;        // kSimulated only
+};
+
+// Returns the parameters of a numbered method. Throws Error for kUnspecified, kCustom and unknown
+// numbers.
+inline RouterSpec from_routing_method(int method, const RoutingParams& p) {
   RouterSpec r;
   r.experts = p.experts;
   r.top_k = p.top_k;
@@ -67,7 +98,8 @@ RouterSpec from_routing_method(int method, const RoutingParams& p) {
   fail("unknown routing method {}; known: 0 to 8, 100, 102", method);
 }
 
-RoutingMethod routing_method_of(const RouterSpec& r) {
+// Returns the number that an engine would give to the same settings, or kUnspecified.
+inline RoutingMethod routing_method_of(const RouterSpec& r) {
   if (r.method == RouterMethod::kSimulated) return RoutingMethod::kSimulated;
   if (r.scoring == Scoring::kSqrtSoftplus)
     return r.renormalize ? RoutingMethod::kDeepseekV4 : RoutingMethod::kUnspecified;
@@ -86,7 +118,7 @@ RoutingMethod routing_method_of(const RouterSpec& r) {
   return r.renormalize ? RoutingMethod::kRenormalizeNaive : RoutingMethod::kDefault;
 }
 
-std::string_view name_of(RoutingMethod method) {
+inline std::string_view name_of(RoutingMethod method) {
   switch (method) {
     case RoutingMethod::kDefault:
       return "Default";
@@ -118,4 +150,4 @@ std::string_view name_of(RoutingMethod method) {
   return "unknown";
 }
 
-}  // namespace moebius
+}  // namespace moebius::test
