@@ -322,21 +322,28 @@ Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) co
 // --- generation ------------------------------------------------------------------------------------
 namespace {
 
-constexpr Finish kFinishes[] = {Finish::kNone,   Finish::kStop,    Finish::kStop,
-                                Finish::kLength, Finish::kContext, Finish::kCancelled,
-                                Finish::kError};  // by moebius::Finish
+// The public enumeration has the engine's values.
+constexpr bool same(Finish a, moebius::Finish b) {
+  return static_cast<size_t>(a) == static_cast<size_t>(b);
+}
+static_assert(kFinishes == 6 && same(Finish::kNone, moebius::Finish::kNone) &&
+              same(Finish::kStop, moebius::Finish::kStop) &&
+              same(Finish::kLength, moebius::Finish::kLength) &&
+              same(Finish::kContext, moebius::Finish::kContext) &&
+              same(Finish::kCancelled, moebius::Finish::kCancelled) &&
+              same(Finish::kError, moebius::Finish::kError));
 
-Event event_of(TextEvent& t) {
+Event event_of(StepResult& t) {
   Event e;
   e.id = t.id;
   e.choice = t.index;
   e.cached_tokens = t.cached_tokens;
   e.error = std::move(t.error);
-  e.finish = kFinishes[static_cast<size_t>(t.finish)];
+  e.finish = static_cast<Finish>(t.finish);
   e.text = std::move(t.text);
   e.stop_text = std::move(t.stop_text);
   if (t.choice) {
-    (t.finish == moebius::Finish::kStopToken ? e.stop_token : e.token) = t.choice->token;
+    (t.stop_token ? e.stop_token : e.token) = t.choice->token;
     e.logprob = t.choice->logprob;
     e.top = std::move(t.choice->alternatives);
   }
@@ -411,8 +418,7 @@ struct Engine::Impl {
 
   // Sets the tools that may be called, and what ends an answer with calls. An answer without an end
   // is not masked.
-  void add_tools(const llm::Request& request, moebius::Request& r, TextRules& rules) {
-    const Sampling& s = request.sampling;
+  void add_tools(const Sampling& s, moebius::Request& r) {
     if (s.tools.empty()) return;
     placing_errors(
         [] {
@@ -427,16 +433,17 @@ struct Engine::Impl {
           if (!set) return;
           const CallDemand demand = call_demand(*set, s.tool_choice);
           const bool endless = s.ignore_eos || s.min_tokens > 0;
-          if (demand.required && (endless || rules.grammar != nullptr))
+          GrammarPtr& grammar = r.text.grammar;
+          if (demand.required && (endless || grammar != nullptr))
             fail(
                 "tool_choice asks for calls: neither another form of the answer nor ignore_eos "
                 "nor min_tokens can be asked for");
           if (!s.ignore_eos)
             r.stop_tokens.insert(r.stop_tokens.end(), markup.stop_tokens.begin(),
                                  markup.stop_tokens.end());
-          if (endless || rules.grammar != nullptr) return;
+          if (endless || grammar != nullptr) return;
           const moebius::Tokenizer& tokenizer = model->tokenizer->tokenizer;
-          rules.grammar =
+          grammar =
               call_grammar(*markup.rules(set, prompt_end(tokenizer, r.prompt)), demand, tokenizer);
         });
   }
@@ -463,14 +470,14 @@ uint64_t Engine::add(const Request& request) {
   if (!self.model->tokenizer && !s.stop.empty())
     fail_at({"argument", "", "", "", "stop"}, "stop texts need a tokenizer: {}",
             self.model->no_tokenizer);
-  TextRules rules;
+  moebius::Request r;
+  TextRules& rules = r.text;
   rules.stops = s.stop;
   rules.include_stop = s.include_stop;
   rules.skip_special = s.skip_special;
   rules.grammar = self.grammar_of(s);
   rules.end_tokens = d.eos;
   rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
-  moebius::Request r;
   r.prompt = request.prompt;
   r.sampling = params_of(s, d);
   const auto most = static_cast<uint64_t>(std::max<int64_t>(0, d.max_new_tokens.value_or(256)));
@@ -478,12 +485,12 @@ uint64_t Engine::add(const Request& request) {
   r.stop_tokens = s.stop_tokens;
   if (!s.ignore_eos) r.stop_tokens.insert(r.stop_tokens.end(), d.eos.begin(), d.eos.end());
   r.n = s.n;
-  self.add_tools(request, r, rules);
+  self.add_tools(s, r);
   return placing_errors(
       [] {
         return ErrorPlace{"argument", "", "", "", "prompt"};
       },
-      [&] { return self.engine.add(std::move(r), std::move(rules)); });
+      [&] { return self.engine.add(std::move(r)); });
 }
 
 void Engine::cancel(uint64_t id) { held().engine.cancel(id); }
@@ -493,7 +500,7 @@ size_t Engine::context() const { return held().engine.engine().longest(); }
 std::vector<Event> Engine::step() {
   TextStep step = held().engine.step();
   std::vector<Event> events;
-  for (TextEvent& e : step.events) events.push_back(event_of(e));
+  for (StepResult& e : step.events) events.push_back(event_of(e));
   return events;
 }
 

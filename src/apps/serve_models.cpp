@@ -231,7 +231,6 @@ std::unique_ptr<Generator> HostedModel::generator_of(const std::shared_ptr<Weigh
   g.slots = serving_.parallel;
   g.experts = static_cast<size_t>(std::max<int64_t>(0, w->checkpoint().config().experts));
   g.read_roof = read_roof_;
-  g.eos = served_.defaults.eos;
   g.disk = w->engine->engine().kv().archive() != nullptr;
   g.turns = turns_;
   g.weights = w;

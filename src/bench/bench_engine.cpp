@@ -234,7 +234,7 @@ class TraceBench {
         }
         last = now;
       }
-      if (s.finish != Finish::kNo) open_requests_.erase(s.id);
+      if (s.finish != Finish::kNone) open_requests_.erase(s.id);
     }
   }
 

@@ -29,6 +29,7 @@
 #include "engine/kv_store.h"
 #include "engine/step_cost.h"
 #include "nn/sampler.h"
+#include "text/choice_text.h"
 
 namespace moebius {
 
@@ -70,9 +71,11 @@ struct EngineOptions {
 // Returns the bytes of keys and values of `parallel` sequences of `context` tokens.
 uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context);
 
-// Says why an answer ended. kContext: the context, or the memory for keys and values, has no room
-// for another token.
-enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
+// Says why an answer ended. kNone: it goes on. kStop: by a stop token, or by a text that ends it.
+// kContext: the context, or the memory for keys and values, has no room for another token.
+enum class Finish : uint8_t { kNone, kStop, kLength, kContext, kCancelled, kError };
+inline constexpr size_t kFinishes = 6;
+static_assert(std::tuple_size_v<decltype(EngineSnapshot::finished)> == kFinishes);
 
 // Restricts one answer to a form (a grammar), token by token. Used by one thread at a time.
 class TokenConstraint {
@@ -88,6 +91,7 @@ class TokenConstraint {
   virtual std::vector<int32_t> forced(size_t) { return {}; }
 };
 
+// One request, in every interface: the server, the tool, C, C++ and Python fill it in.
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
@@ -104,9 +108,13 @@ struct Request {
   size_t drafts = SIZE_MAX;
   // Text that the answer may resemble: drafts are looked up in it first.
   std::vector<int32_t> prediction;
+  TextRules text;  // how tokens become text; TextEngine reads it
+  // For vectors: number of tokens at the start of the prompt whose vectors are not needed.
+  size_t prompt_skipped = 0;
+  // The three functions below are set by TextEngine.
   // Receives every token of choice `index` as soon as it is sampled, on some thread of the pool;
-  // calls of one choice are in order. Returning false ends the sequence (kStopText), throwing ends
-  // it with kError.
+  // calls of one choice are in order. Returning false ends the sequence (kStop), throwing ends it
+  // with kError.
   std::function<bool(size_t index, const TokenChoice& choice)> watch;
   // Makes the constraint of one choice; called once per choice. Empty: no constraint.
   std::function<std::unique_ptr<TokenConstraint>()> constraint;
@@ -118,18 +126,29 @@ struct Request {
 uint64_t seed_of_choice(uint64_t seed, size_t index);
 
 // One result of a step for one sequence: a token, the end, or both. If drafts were right, a
-// sequence has several results in a step, in order.
+// sequence has several results in a step, in order. The event of a request in every interface.
 struct StepResult {
   uint64_t id = 0;
   size_t index = 0;                   // which of the request's Request::n answers
   std::optional<TokenChoice> choice;  // the token; with the last token, `finish` is set as well
-  Finish finish = Finish::kNo;
+  Finish finish = Finish::kNone;
+  // true: `choice` is a stop token, which ended the answer; without one, no token could follow
+  bool stop_token = false;
   std::string error;  // the reason, if `finish` is kError
   // Tokens of the prompt that were not computed, because the prefix cache had them.
   size_t cached_tokens = 0;
   size_t drafts_right = 0, drafts_wrong = 0;  // drafted tokens since the sequence began
   size_t prompt_position = 0;                 // position of the first token of prompt_choices
   std::vector<TokenChoice> prompt_choices;    // log-probabilities of prompt tokens
+  // The fields below are set by TextEngine.
+  std::string text;  // new content, in whole characters, that later tokens cannot change
+  // The content as parts, with all other parts of the answer, if the rules say how to split an
+  // answer.
+  AnswerEvents parts;
+  size_t reasoning_tokens = 0;  // since the answer began
+  std::string stop_text;        // text that ended the answer
+  double queue_seconds = 0;     // from add() until the request first ran
+  std::vector<float> vector;    // of models that return vectors or scores instead of text
 };
 
 struct StepReport {

@@ -71,7 +71,8 @@ struct Engine::Sequence {
   std::vector<TokenChoice> choices;
   std::vector<TokenChoice> prompt_choices;
   size_t prompt_position = 0;
-  Finish finish = Finish::kNo;
+  Finish finish = Finish::kNone;
+  bool stop_token = false;  // true: the last of `choices` is a stop token
   std::string error;
 
   size_t prompt() const { return request->prompt.size(); }

@@ -20,6 +20,10 @@ struct StepFigures {
   uint64_t nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;
   double predicted_nanoseconds = 0;  // time predicted for the forward pass; 0: not known yet
   StepStats backend;                 // measured by the backend: phases, bytes, rows of experts
+
+  double seconds() const {
+    return static_cast<double>(nanoseconds + sampling_nanoseconds + other_nanoseconds) * 1e-9;
+  }
 };
 
 struct KvFigures {
@@ -32,7 +36,6 @@ struct KvFigures {
 };
 
 struct EngineSnapshot {
-  static constexpr size_t kFinishes = 7;
   uint64_t steps = 0, failed_steps = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t recomputed_tokens = 0;  // tokens computed a second time, after a preemption
@@ -42,7 +45,7 @@ struct EngineSnapshot {
   std::array<uint64_t, 16> drafts_right{};
   uint64_t prefix_queries = 0, prefix_hits = 0;
   uint64_t preemptions = 0, evictions = 0;
-  std::array<uint64_t, kFinishes> finished{};  // number of answers by Finish
+  std::array<uint64_t, 6> finished{};  // by Finish: engine.h checks their number
   size_t running = 0, waiting = 0;
   Profile phases{};
   uint64_t step_nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;

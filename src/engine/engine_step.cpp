@@ -205,7 +205,8 @@ bool Engine::sample_row(Sequence& s, std::span<const float> logits) const {
   if (mask != nullptr && mask->count == 0) {
     if (!s.constraint->complete())
       fail("grammar_dead_end: no token of the vocabulary can continue the answer");
-    s.finish = Finish::kStopToken;  // the model has no token that is allowed
+    s.finish = Finish::kStop;  // the model has no token that is allowed
+    s.stop_token = true;
     return false;
   }
   return take_choice(s, s.sampler.next(logits, vocab_, mask));
@@ -218,13 +219,12 @@ bool Engine::take_choice(Sequence& s, TokenChoice choice) const {
   if (s.constraint && !stop) s.constraint->accept(choice.token);
   const bool goes_on = !s.request->watch || s.request->watch(s.index, choice);
   s.choices.push_back(std::move(choice));
-  if (stop)
-    s.finish = Finish::kStopToken;
-  else if (!goes_on)
-    s.finish = Finish::kStopText;
+  s.stop_token = stop;
+  if (stop || !goes_on)
+    s.finish = Finish::kStop;
   else if (s.produced + s.choices.size() >= s.max_new)
     s.finish = s.limit;
-  return s.finish == Finish::kNo;
+  return s.finish == Finish::kNone;
 }
 
 void Engine::sample(PendingStep& step, StepReport& report) {
@@ -298,7 +298,7 @@ void Engine::spawn(Sequence& leader) noexcept {
     f->admitted = true;
     f->reported = leader.reported;
     f->state = Sequence::State::kWaiting;
-    if (f->finish != Finish::kNo) continue;
+    if (f->finish != Finish::kNone) continue;
     try {
       if (kv_.fork(leader.kv, f->kv, reserved())) f->state = Sequence::State::kRunning;
     } catch (const std::exception&) {
@@ -329,15 +329,18 @@ void Engine::commit(PendingStep& step, StepReport& report) noexcept {
       r.prompt_position = s.prompt_position;
       std::swap(r.prompt_choices, s.prompt_choices);  // reported with the first token
       if (i < tokens) r.choice = std::move(s.choices[i]);
-      if (i + 1 == results) r.finish = s.finish;
+      if (i + 1 == results) {
+        r.finish = s.finish;
+        r.stop_token = s.stop_token;
+      }
       if (failed && i == tokens) r.error = copy_of(s.error);
-      if (r.choice || r.finish != Finish::kNo || !r.prompt_choices.empty())
+      if (r.choice || r.finish != Finish::kNone || !r.prompt_choices.empty())
         report.results.push_back(std::move(r));
     }
     s.produced += tokens;
     totals_.new_tokens += tokens;
     s.choices.clear();
-    if (s.finish != Finish::kNo) end(s, report);
+    if (s.finish != Finish::kNone) end(s, report);
   }
   forget_ended();
 }

@@ -156,8 +156,9 @@ const std::shared_ptr<TokenMasks>& TextEngine::masks() {
   return masks_;
 }
 
-uint64_t TextEngine::add(Request request, TextRules rules) {
+uint64_t TextEngine::add(Request request) {
   const auto job = std::make_shared<Job>();
+  TextRules rules = std::move(request.text);
   if (rules.grammar != nullptr) {
     if (request.ignore_stop || request.sampling.min_tokens > 0)
       fail(
@@ -207,7 +208,8 @@ bool TextEngine::waiting(uint64_t id) const {
 TextStep TextEngine::step() {
   const std::lock_guard turn(step_mutex_);
   TextStep out;
-  if (dead_) return out;
+  out.last = dead_;
+  if (out.last) return out;
   StepReport report = engine_.step();
   take(report, out);
   out.figures = std::move(report.figures);
@@ -235,25 +237,24 @@ void TextEngine::take(StepReport& report, TextStep& out) {
     const auto it = jobs_.find(r.id);
     if (it == jobs_.end()) continue;  // the job ended because its text failed
     try {
-      out.events.push_back(event_of(*it->second, r));
+      add_text(*it->second, r);
+      out.events.push_back(std::move(r));
     } catch (const std::exception& e) {  // sends what can still be sent
       out.events.emplace_back().id = it->first;
       out.events.back().index = r.index;
       out.events.back().finish = Finish::kError;
       out.events.back().error = words_of(e);
-      if (r.finish == Finish::kNo) engine_.cancel(it->first);
+      if (r.finish == Finish::kNone) engine_.cancel(it->first);
     }
-    it->second->choices[r.index].ended = out.events.back().finish != Finish::kNo;
+    it->second->choices[r.index].ended = out.events.back().finish != Finish::kNone;
     if (!it->second->open()) jobs_.erase(it);
   }
 }
 
-TextEvent TextEngine::event_of(Job& job, StepResult& result) {
-  Job::Choice& choice = job.choices[result.index];
-  TextEvent e;
-  static_cast<StepResult&>(e) = std::move(result);
+void TextEngine::add_text(Job& job, StepResult& e) {
+  Job::Choice& choice = job.choices[e.index];
   e.queue_seconds = std::max(0.0, job.queue_seconds.load());
-  if (!choice.text) return e;
+  if (!choice.text) return;
   if (e.choice && !choice.ready.empty()) {
     Job::TokenText& ready = choice.ready.front();
     e.text = std::move(ready.text);
@@ -261,17 +262,15 @@ TextEvent TextEngine::event_of(Job& job, StepResult& result) {
     e.reasoning_tokens = ready.reasoning_tokens;
     choice.ready.pop_front();
   }
-  if (e.finish != Finish::kNo) {
-    const bool stopped = e.finish == Finish::kStopToken || e.finish == Finish::kStopText;
-    e.text += choice.text->finish(!stopped);
+  if (e.finish != Finish::kNone) {
+    e.text += choice.text->finish(e.finish != Finish::kStop);
     for (AnswerEvent& part : choice.text->take_events()) e.parts.push_back(std::move(part));
     e.reasoning_tokens = choice.text->reasoning_tokens();
   }
-  if (e.finish == Finish::kNo || !choice.text->stopped()) return e;
+  if (e.finish == Finish::kNone || !choice.text->stopped()) return;
   e.stop_text = choice.text->stop();
   // The text that was held back for more bytes of a character can complete a stop string.
-  if (e.finish == Finish::kLength || e.finish == Finish::kContext) e.finish = Finish::kStopText;
-  return e;
+  if (e.finish == Finish::kLength || e.finish == Finish::kContext) e.finish = Finish::kStop;
 }
 
 // Ends the running request that came last, or the last of all, so that its memory serves the
@@ -290,7 +289,7 @@ void TextEngine::end_youngest(TextStep& out, const std::string& why) {
   engine_.cancel(victim->first);
   for (size_t i = 0; i < victim->second->choices.size(); ++i) {
     if (victim->second->choices[i].ended) continue;
-    TextEvent& e = out.events.emplace_back();
+    StepResult& e = out.events.emplace_back();
     e.id = victim->first;
     e.index = i;
     e.finish = Finish::kError;
@@ -302,7 +301,7 @@ void TextEngine::end_youngest(TextStep& out, const std::string& why) {
 void TextEngine::give_up(TextStep& out, const std::string& why) {
   const std::lock_guard lock(jobs_mutex_);
   why_dead_ = why;
-  dead_ = true;
+  out.last = dead_ = true;
   for (const auto& [id, job] : jobs_)
     for (size_t i = 0; i < job->choices.size(); ++i) {
       if (job->choices[i].ended) continue;
@@ -311,7 +310,8 @@ void TextEngine::give_up(TextStep& out, const std::string& why) {
       end.index = i;
       end.finish = Finish::kError;
       end.error = why;
-      out.events.push_back(event_of(*job, end));
+      add_text(*job, end);
+      out.events.push_back(std::move(end));
     }
   jobs_.clear();
 }

@@ -16,25 +16,15 @@
 
 #include "base/once.h"
 #include "engine/engine.h"
-#include "text/choice_text.h"
 #include "text/grammar/masks.h"
 
 namespace moebius {
 
-// One result of a step for one answer, with its text.
-struct TextEvent : StepResult {
-  std::string text;  // new content, in whole characters, that later tokens cannot change
-  // All parts of the answer, the content among them, if the rules say how to split an answer.
-  AnswerEvents parts;
-  size_t reasoning_tokens = 0;  // number of tokens of reasoning since the answer began
-  std::string stop_text;        // text that ended the answer
-  double queue_seconds = 0;     // from add() until the request first ran
-};
-
 struct TextStep {
-  std::vector<TextEvent> events;
+  std::vector<StepResult> events;
   StepFigures figures;
   std::string failure;  // not empty: the step failed for this reason
+  bool last = false;    // true: no step follows, because the engine gave up
 };
 
 // Returns a constraint that restricts an answer to a grammar; an end token may come exactly where
@@ -51,9 +41,9 @@ class TextEngine {
   // otherwise only the tokenizer's tokens are produced.
   TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options);
 
-  // Queue and end requests, as in Engine; thread-safe. TextEngine sets the request's `watch` and
-  // `admitted` itself, and takes rules.min_new from the sampling parameters.
-  uint64_t add(Request request, TextRules rules);
+  // Thread-safe, as in Engine. TextEngine sets the request's functions itself, and takes
+  // text.min_new from the sampling parameters.
+  uint64_t add(Request request);
   void cancel(uint64_t id) noexcept;
   bool waiting(uint64_t id) const;  // returns true if the request has not run yet; thread-safe
   bool idle() const { return dead() || engine_.idle(); }
@@ -69,7 +59,7 @@ class TextEngine {
 
  private:
   struct Job;
-  static TextEvent event_of(Job& job, StepResult& result);
+  static void add_text(Job& job, StepResult& event);
   void take(StepReport& report, TextStep& out);
   void end_youngest(TextStep& out, const std::string& why);
   void give_up(TextStep& out, const std::string& why);

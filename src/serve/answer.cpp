@@ -23,25 +23,35 @@ std::string call_id(const ServedModel& model, std::string_view prefix, const Ans
   return ids == CallIds::kNine ? random_hex(9) : std::string(prefix) + random_hex(24);
 }
 
-AnswerEvents parts_of(const GenerationEvent& e) {
+AnswerEvents parts_of(const StepResult& e) {
   if (!e.parts.empty() || e.text.empty()) return e.parts;
   return {{AnswerEvent::Kind::kContent, e.text, 0, ""}};
 }
 
-void InterfaceAnswer::count(size_t prompt, const GenerationEvent& e) {
+void InterfaceAnswer::count(size_t prompt, const StepResult& e) {
   if (cached_known_.size() <= prompt) cached_known_.resize(prompt + 1, false);
-  if (!cached_known_[prompt] && !e.tokens.empty()) {
+  if (!cached_known_[prompt] && e.choice) {
     cached_known_[prompt] = true;
     usage_.cached += e.cached_tokens;
   }
-  usage_.completion += e.tokens.size();
-  std::pair<size_t, size_t>& drafts = drafts_[{prompt, e.choice}];
-  usage_.drafts_right += e.drafts_right - drafts.first;
-  usage_.drafts_wrong += e.drafts_wrong - drafts.second;
-  drafts = {e.drafts_right, e.drafts_wrong};
-  size_t& reasoning = reasoning_[{prompt, e.choice}];
-  usage_.reasoning += e.reasoning_tokens - reasoning;
-  reasoning = e.reasoning_tokens;
+  if (e.choice) ++usage_.completion;
+  Counted& before = counted_[{prompt, e.index}];
+  usage_.drafts_right += e.drafts_right - before.drafts_right;
+  usage_.drafts_wrong += e.drafts_wrong - before.drafts_wrong;
+  usage_.reasoning += e.reasoning_tokens - before.reasoning;
+  before = {e.reasoning_tokens, e.drafts_right, e.drafts_wrong, before.called};
+  for (const AnswerEvent& part : e.parts)
+    if (part.kind == AnswerEvent::Kind::kCallEnd && part.whole) before.called = true;
+}
+
+std::string_view InterfaceAnswer::finish_word(size_t prompt, const StepResult& last) const {
+  static constexpr std::string_view kWords[] = {"",       "stop",      "length",
+                                                "length", "cancelled", "error"};
+  static_assert(std::size(kWords) == kFinishes);
+  const auto counted = counted_.find({prompt, last.index});
+  if (last.finish == Finish::kStop && counted != counted_.end() && counted->second.called)
+    return "tool_calls";
+  return kWords[static_cast<size_t>(last.finish)];
 }
 
 namespace {
@@ -85,7 +95,7 @@ std::string random_hex(size_t digits) {
   return out;
 }
 
-void LogprobLists::add(const GeneratedToken& token, bool known) {
+void LogprobLists::add(const TokenChoice& token, bool known) {
   ++count_;
   if (chat_) return add_chat(token);
   const std::string bytes = texts_->bytes(token.token);
@@ -100,7 +110,7 @@ void LogprobLists::add(const GeneratedToken& token, bool known) {
   }
   std::string top;
   bool listed = false;
-  for (const auto& [id, logprob] : token.top) {
+  for (const auto& [id, logprob] : token.alternatives) {
     separate(top);
     top += json_quoted(TokenTexts::shown(texts_->bytes(id))) + ":" + number(logprob);
     listed = listed || id == token.token;
@@ -112,13 +122,15 @@ void LogprobLists::add(const GeneratedToken& token, bool known) {
   tops_ += "{" + top + "}";
 }
 
-void LogprobLists::add_chat(const GeneratedToken& token) {
+void LogprobLists::add_chat(const TokenChoice& token) {
   separate(tokens_);
   tokens_ += entry(texts_->bytes(token.token), token.logprob) + ",\"top_logprobs\":[";
-  for (size_t i = 0; i < token.top.size(); ++i)
-    tokens_ +=
-        (i > 0 ? "," : "") + entry(texts_->bytes(token.top[i].first), token.top[i].second) + "}";
-  tokens_ += "]}";
+  std::string top;
+  for (const auto& [id, logprob] : token.alternatives) {
+    separate(top);
+    top += entry(texts_->bytes(id), logprob) + "}";
+  }
+  tokens_ += top + "]}";
 }
 
 std::string LogprobLists::json() const {
@@ -134,7 +146,7 @@ void LogprobLists::clear() {
 }
 
 ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                     const std::vector<GenerationRequest>& prompts, int64_t seconds)
+                     const std::vector<Request>& prompts, int64_t seconds)
     : model_(model),
       chat_(request.chat),
       stream_(request.stream),
@@ -142,18 +154,17 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const 
       include_usage_(request.include_usage),
       continuous_(request.continuous_usage),
       ids_(request.return_token_ids),
-      logprobs_(request.generation.logprobs >= 0),
+      logprobs_(request.generation.sampling.logprobs >= 0),
       show_reasoning_(request.show_reasoning),
       details_(request.chat && model.markup.reasoning != nullptr),
       predicted_(request.prediction.has_value()),
-      alternatives_(static_cast<size_t>(std::max(request.generation.logprobs, 0))),
+      alternatives_(static_cast<size_t>(std::max(request.generation.sampling.logprobs, 0))),
       prompt_alternatives_(request.prompt_logprobs),
       texts_(texts),
       id_((request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
       prompt_logprobs_(prompts.size()),
-      choices_(prompts.size() * request.generation.choices,
-               Choice(LogprobLists(texts, request.chat))),
-      per_prompt_(request.generation.choices) {
+      choices_(prompts.size() * request.generation.n, Choice(LogprobLists(texts, request.chat))),
+      per_prompt_(request.generation.n) {
   const std::string object = chat_ ? "chat.completion" : "text_completion";
   const std::string rest =
       fmt::format("\"created\":{},\"model\":{}", seconds, json_quoted(model.name));
@@ -179,36 +190,33 @@ void ApiAnswer::begin_choice(Choice& choice, size_t prompt) {
   choice.text = prompt_texts_[prompt];
   if (!logprobs_) return;
   choice.logprobs.add({prompts_[prompt].front(), 0, {}}, false);
-  for (GeneratedToken t : prompt_logprobs_[prompt]) {
-    t.top.resize(std::min(t.top.size(), alternatives_));
+  for (TokenChoice t : prompt_logprobs_[prompt]) {
+    t.alternatives.resize(std::min(t.alternatives.size(), alternatives_));
     choice.logprobs.add(t);
   }
 }
 
-std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
-  if (!e.prompt.empty()) {
-    auto& list = prompt_logprobs_[prompt];
-    list.insert(list.end(), e.prompt.begin(), e.prompt.end());
-  }
-  const size_t index = prompt * per_prompt_ + e.choice;
+std::string ApiAnswer::take(size_t prompt, const StepResult& e) {
+  auto& list = prompt_logprobs_[prompt];
+  list.insert(list.end(), e.prompt_choices.begin(), e.prompt_choices.end());
+  const size_t index = prompt * per_prompt_ + e.index;
   Choice& choice = choices_[index];
-  if (choice.ended || (e.tokens.empty() && e.text.empty() && e.end == EndReason::kNone)) return {};
+  if (choice.ended || (!e.choice && e.text.empty() && e.finish == Finish::kNone)) return {};
   const bool first = !choice.begun;
   if (first) begin_choice(choice, prompt);
   count(prompt, e);
-  for (const GeneratedToken& t : e.tokens) {
-    if (logprobs_) choice.logprobs.add(t);
-    if (ids_) choice.ids.push_back(t.token);
-  }
+  if (e.choice && logprobs_) choice.logprobs.add(*e.choice);
+  if (e.choice && ids_) choice.ids.push_back(e.choice->token);
   for (AnswerEvent& part : parts_of(e)) keep(choice, std::move(part));
-  if (e.end != EndReason::kNone) {
+  if (e.finish != Finish::kNone) {
     choice.ended = true;
     ++ended_;
-    choice.finish = e.end == EndReason::kLength      ? "\"length\""
-                    : e.end == EndReason::kToolCalls ? "\"tool_calls\""
-                                                     : "\"stop\"";
-    if (e.stop_string) choice.stop_reason = json_quoted(*e.stop_string);
-    if (e.stop_token) choice.stop_reason = std::to_string(*e.stop_token);
+    choice.finish = json_quoted(finish_word(prompt, e));
+    if (!e.stop_token && !e.stop_text.empty()) choice.stop_reason = json_quoted(e.stop_text);
+    // End tokens of the folder need not be reported.
+    const auto& eos = model_.defaults.eos;
+    if (e.stop_token && e.choice && std::find(eos.begin(), eos.end(), e.choice->token) == eos.end())
+      choice.stop_reason = std::to_string(e.choice->token);
   }
   if (!stream_) return {};
   const std::string text = std::exchange(choice.text, {});
@@ -251,18 +259,19 @@ std::string ApiAnswer::logprobs_of(const Choice& choice) const {
 std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
   if (!prompt_alternatives_) return {};
   std::string out = ",\"prompt_logprobs\":[null";
-  for (const GeneratedToken& t : prompt_logprobs_[prompt]) {
+  for (const TokenChoice& t : prompt_logprobs_[prompt]) {
     const auto add = [&](int32_t id, float logprob, size_t rank) {
       out += fmt::format("\"{}\":{{\"logprob\":{},\"rank\":{},\"decoded_token\":{}}}", id,
                          number(logprob), rank, json_quoted(TokenTexts::shown(texts_.bytes(id))));
     };
     out += ",{";
     add(t.token, t.logprob, t.rank);
-    const size_t count = std::min(t.top.size(), static_cast<size_t>(*prompt_alternatives_));
-    for (size_t i = 0; i < count; ++i) {
-      if (t.top[i].first == t.token) continue;
+    size_t rank = 0;
+    for (const auto& [id, logprob] : t.alternatives) {
+      if (rank++ == static_cast<size_t>(*prompt_alternatives_)) break;
+      if (id == t.token) continue;
       out += ',';
-      add(t.top[i].first, t.top[i].second, i + 1);
+      add(id, logprob, rank);
     }
     out += '}';
   }

@@ -25,40 +25,48 @@ class InterfaceAnswer {
   const Usage& usage() const { return usage_; }
   virtual bool complete() const = 0;
   // Adds an event and returns its text for the stream; "" if nothing is streamed.
-  virtual std::string take(size_t prompt, const GenerationEvent& event) = 0;
+  virtual std::string take(size_t prompt, const StepResult& event) = 0;
   virtual std::string stream_end() = 0;
   virtual std::string whole() = 0;
   // Returns the text that reports a failure in a stream that has begun, and ends it.
   virtual std::string error_events(const ApiError& error) = 0;
   virtual std::string ping() const { return ": ping\n\n"; }
+  // Returns why an answer ended: stop, tool_calls (a stop after a complete call), length, cancelled
+  // or error.
+  std::string_view finish_word(size_t prompt, const StepResult& last) const;
 
  protected:
   // Counts the tokens of an event.
-  void count(size_t prompt, const GenerationEvent& event);
+  void count(size_t prompt, const StepResult& event);
   Usage usage_;
+
+ private:
+  // Sums that the last event of one answer reported.
+  struct Counted {
+    size_t reasoning = 0, drafts_right = 0, drafts_wrong = 0;
+    bool called = false;  // true: the answer made a complete call
+  };
   std::vector<bool> cached_known_;  // [prompts] true once cached tokens were counted
-  // Number of tokens of reasoning so far, by prompt and choice.
-  std::map<std::pair<size_t, size_t>, size_t> reasoning_;
-  std::map<std::pair<size_t, size_t>, std::pair<size_t, size_t>> drafts_;
+  std::map<std::pair<size_t, size_t>, Counted> counted_;  // by prompt and choice
 };
 
 std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
                                              const TokenTexts& texts,
-                                             const std::vector<GenerationRequest>& prompts,
-                                             int64_t seconds, const std::string& request_id);
+                                             const std::vector<Request>& prompts, int64_t seconds,
+                                             const std::string& request_id);
 
 // Returns the id of a call: the model's own if its family has ids, else PREFIX and 24 digits.
 std::string call_id(const ServedModel& model, std::string_view prefix, const AnswerEvent& begin);
 // Returns the parts of an event; if the request has no rules for parts, its text is content.
-AnswerEvents parts_of(const GenerationEvent& event);
+AnswerEvents parts_of(const StepResult& event);
 std::string json_quoted(std::string_view text);
 
 // Builds lists of log-probabilities, token by token; in a stream they are cleared with every chunk.
 class LogprobLists {
  public:
   LogprobLists(const TokenTexts& texts, bool chat) : texts_(&texts), chat_(chat) {}
-  // Adds a token. known false: it is the first token of a prompt, which has no probability.
-  void add(const GeneratedToken& token, bool known = true);
+  // Known false: the first token of a prompt, which has no probability.
+  void add(const TokenChoice& token, bool known = true);
   bool empty() const { return count_ == 0; }
   std::string json() const;
   // Entries in the form of chat completions, separated by commas.
@@ -66,7 +74,7 @@ class LogprobLists {
   void clear();  // empties the lists; keeps the offset within the text
 
  private:
-  void add_chat(const GeneratedToken& token);
+  void add_chat(const TokenChoice& token);
   const TokenTexts* texts_;
   bool chat_;
   // in the form of chat completions all is in the first.
@@ -79,12 +87,12 @@ class ApiAnswer final : public InterfaceAnswer {
  public:
   // Takes the prompts' lengths and tokens from `prompts`; `seconds`: since 1970.
   ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-            const std::vector<GenerationRequest>& prompts, int64_t seconds);
+            const std::vector<Request>& prompts, int64_t seconds);
 
   const std::string& id() const { return id_; }
   bool complete() const override { return ended_ == choices_.size(); }
-  std::string take(size_t prompt, const GenerationEvent& event) override;
-  std::string stream_end() override;  // returns usage if it was requested, and the last line
+  std::string take(size_t prompt, const StepResult& event) override;
+  std::string stream_end() override;  // usage if it was requested, and the last line
   std::string whole() override;
   std::string error_events(const ApiError& error) override;
 
@@ -125,7 +133,7 @@ class ApiAnswer final : public InterfaceAnswer {
   std::string id_, chunk_head_, whole_head_;
   std::vector<std::string> prompt_texts_;  // texts of the prompts, used with echo
   std::vector<std::vector<int32_t>> prompts_;
-  std::vector<std::vector<GeneratedToken>> prompt_logprobs_;
+  std::vector<std::vector<TokenChoice>> prompt_logprobs_;
   std::vector<Choice> choices_;
   size_t per_prompt_, ended_ = 0;
 };

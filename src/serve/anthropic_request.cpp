@@ -205,7 +205,7 @@ void read_anthropic_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
   finish_tools(r, model, "tool_choice");
 }
 
-void read_stop_sequences(const Fields& f, GenerationRequest& g) {
+void read_stop_sequences(const Fields& f, Request& g) {
   const Json* stops = f.find("stop_sequences");
   if (stops == nullptr) return;
   if (!stops->is_array()) wrong_type(*stops, "stop_sequences", "an array of strings");
@@ -217,7 +217,7 @@ void read_stop_sequences(const Fields& f, GenerationRequest& g) {
       throw ApiError(
           400, "out_of_range",
           fmt::format("{} has {} bytes; expected 1 to 1024", at, stop.as_string().size()), at);
-    g.stops.push_back(stop.as_string());
+    g.text.stops.push_back(stop.as_string());
   }
 }
 

@@ -11,6 +11,6 @@ namespace moebius {
 // Parses a body. Throws ApiError.
 ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model);
 // Calls prepare() or prepare_pooled(), as the request needs.
-std::vector<GenerationRequest> prepare_request(ApiRequest& request, const ServedModel& model);
+std::vector<Request> prepare_request(ApiRequest& request, const ServedModel& model);
 
 }  // namespace moebius

@@ -8,23 +8,22 @@
 namespace moebius {
 
 BlockAnswer::BlockAnswer(const ApiRequest& request, const ServedModel& model,
-                         const TokenTexts& texts, const std::vector<GenerationRequest>& prompts,
+                         const TokenTexts& texts, const std::vector<Request>& prompts,
                          int64_t seconds)
     : model_(model),
       seconds_(seconds),
       stream_(request.stream),
       show_reasoning_(request.show_reasoning) {
-  const GenerationRequest& g = prompts.at(0);
+  const Request& g = prompts.at(0);
   usage_.prompt = g.prompt.size();
   fills_context_ = g.prompt.size() + g.max_new == model.context;
-  if (request.generation.logprobs < 0) return;
+  if (request.generation.sampling.logprobs < 0) return;
   logprobs_.emplace(texts, true);
   stop_tokens_ = g.stop_tokens;
 }
 
-std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
-  if (ended_ ||
-      (e.tokens.empty() && e.text.empty() && e.parts.empty() && e.end == EndReason::kNone))
+std::string BlockAnswer::take(size_t prompt, const StepResult& e) {
+  if (ended_ || (!e.choice && e.text.empty() && e.parts.empty() && e.finish == Finish::kNone))
     return {};
   if (logprobs_) keep_logprobs(e);
   count(prompt, e);
@@ -32,9 +31,9 @@ std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
   if (!begun_ && stream_) out += began();
   begun_ = true;
   for (const AnswerEvent& part : parts_of(e)) out += add(part);
-  if (e.end == EndReason::kNone) return out;
-  end_ = e.end;
-  stop_string_ = e.stop_string;
+  if (e.finish == Finish::kNone) return out;
+  end_ = finish_word(prompt, e);
+  if (!e.stop_token) stop_text_ = e.stop_text;
   out += close();
   ended_ = true;
   return stream_ ? out + ended() : out;
@@ -42,11 +41,10 @@ std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
 
 // Keeps the log-probabilities of content. Tokens of reasoning and of the end have no text here;
 // those of calls are dropped with the call.
-void BlockAnswer::keep_logprobs(const GenerationEvent& e) {
-  if (e.reasoning_tokens > usage_.reasoning) return;
-  for (const GeneratedToken& t : e.tokens)
-    if (std::find(stop_tokens_.begin(), stop_tokens_.end(), t.token) == stop_tokens_.end())
-      logprobs_->add(t);
+void BlockAnswer::keep_logprobs(const StepResult& e) {
+  if (e.reasoning_tokens > usage_.reasoning || !e.choice) return;
+  if (std::find(stop_tokens_.begin(), stop_tokens_.end(), e.choice->token) == stop_tokens_.end())
+    logprobs_->add(*e.choice);
 }
 
 std::string BlockAnswer::take_logprobs() {
@@ -110,8 +108,8 @@ std::string BlockAnswer::close() {
 
 std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
                                              const TokenTexts& texts,
-                                             const std::vector<GenerationRequest>& prompts,
-                                             int64_t seconds, const std::string& request_id) {
+                                             const std::vector<Request>& prompts, int64_t seconds,
+                                             const std::string& request_id) {
   if (request.face == Interface::kPooled) return make_pooled_answer(request, model, prompts);
   if (request.face == Interface::kMessages)
     return make_messages_answer(request, model, texts, prompts, seconds, request_id);

@@ -9,9 +9,8 @@ namespace moebius {
 class BlockAnswer : public InterfaceAnswer {
  public:
   bool complete() const override { return ended_; }
-  std::string take(size_t prompt, const GenerationEvent& event) final;
-  // Empty, because the last event wrote the end already.
-  std::string stream_end() final { return {}; }
+  std::string take(size_t prompt, const StepResult& event) final;
+  std::string stream_end() final { return {}; }  // the last event wrote the end already
 
  protected:
   struct Block {
@@ -22,7 +21,7 @@ class BlockAnswer : public InterfaceAnswer {
     std::string logprobs = {};            // for a text: entries of a JSON list, if requested
   };
   BlockAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-              const std::vector<GenerationRequest>& prompts, int64_t seconds);
+              const std::vector<Request>& prompts, int64_t seconds);
 
   // Return parts of the stream; called for streams only.
   virtual std::string began() = 0;
@@ -36,13 +35,13 @@ class BlockAnswer : public InterfaceAnswer {
 
   size_t index() const { return blocks_.size() - 1; }
   // Returns true if the context was full before the answer reached its longest length.
-  bool context_full() const { return end_ == EndReason::kLength && fills_context_; }
+  bool context_full() const { return end_ == "length" && fills_context_; }
 
   const ServedModel& model_;
   const int64_t seconds_;
   std::vector<Block> blocks_;
-  EndReason end_ = EndReason::kNone;
-  std::optional<std::string> stop_string_;
+  std::string_view end_;   // why the answer ended, as finish_word() says
+  std::string stop_text_;  // text that ended it; empty: none did
 
  private:
   std::string add(const AnswerEvent& part);
@@ -50,7 +49,7 @@ class BlockAnswer : public InterfaceAnswer {
   std::string next(Block::Kind kind, const AnswerEvent* call);
   std::string grow(const std::string& text);
   std::string close();
-  void keep_logprobs(const GenerationEvent& event);
+  void keep_logprobs(const StepResult& event);
   std::string take_logprobs();
   const bool stream_, show_reasoning_;
   std::optional<LogprobLists> logprobs_;  // log-probabilities of tokens whose text has not come yet
@@ -60,9 +59,11 @@ class BlockAnswer : public InterfaceAnswer {
 
 std::unique_ptr<InterfaceAnswer> make_messages_answer(
     const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<GenerationRequest>& prompts, int64_t seconds, const std::string& request_id);
-std::unique_ptr<InterfaceAnswer> make_responses_answer(
-    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<GenerationRequest>& prompts, int64_t seconds);
+    const std::vector<Request>& prompts, int64_t seconds, const std::string& request_id);
+std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request,
+                                                       const ServedModel& model,
+                                                       const TokenTexts& texts,
+                                                       const std::vector<Request>& prompts,
+                                                       int64_t seconds);
 
 }  // namespace moebius

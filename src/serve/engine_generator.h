@@ -8,8 +8,6 @@
 #include <mutex>
 #include <thread>
 
-#include "engine/text_engine.h"
-#include "model/ranks.h"
 #include "serve/generator.h"
 #include "serve/step_turns.h"
 
@@ -17,10 +15,9 @@ namespace moebius {
 
 struct EngineGeneratorOptions {
   size_t slots = 1;
-  size_t experts = 0;        // number of experts per layer; 0: unknown
-  double read_roof = 0;      // measured bytes per second; 0: not measured
-  bool disk = false;         // true: the engine has a prompt cache on disk
-  std::vector<int32_t> eos;  // end tokens that need not be reported when they end an answer
+  size_t experts = 0;    // per layer; 0: unknown
+  double read_roof = 0;  // measured bytes per second; 0: not measured
+  bool disk = false;     // true: the engine has a prompt cache on disk
   // Returns figures of all ranks; empty: there is one rank.
   std::function<std::vector<RankFigures>()> ranks;
   std::shared_ptr<StepTurns> turns;  // shared with other generators; null: none
@@ -34,11 +31,11 @@ class EngineGenerator final : public Generator {
   ~EngineGenerator() override;
 
   void start(Sink sink) override;
-  uint64_t submit(GenerationRequest request) override;
+  uint64_t submit(Request request) override { return engine_.add(std::move(request)); }
   void cancel(uint64_t id) override { engine_.cancel(id); }
   bool waiting(uint64_t id) const override { return engine_.waiting(id); }
   bool dead() const override { return dead_; }
-  GeneratorStats stats() const override;
+  GeneratorState state() const override;
   bool stop(std::chrono::milliseconds most) override;
 
  private:
@@ -46,8 +43,6 @@ class EngineGenerator final : public Generator {
   void run();
   bool wait();  // waits for work; false: there is no step to run
   void say(const char* failure) const noexcept;
-  void report(const TextStep& step);
-  GenerationEvent event_of(const TextEvent& event) const;
 
   TextEngine& engine_;
   EngineGeneratorOptions options_;

@@ -39,7 +39,6 @@ struct ApiServer::Generation {
   std::vector<Clock::time_point> last_token;  // [choice] of all prompts
   std::unique_ptr<InterfaceAnswer> answer;
   std::vector<size_t> left;        // [choice] of all prompts: tokens that may follow
-  std::vector<bool> called;        // [choice] of all prompts: it made a complete call
   std::atomic<bool> ended{false};  // text threads read it, too
   bool stream = false, begun = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
@@ -114,7 +113,7 @@ ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedM
   }
 }
 
-std::vector<GenerationRequest> prepare_request(ApiRequest& request, const ServedModel& model) {
+std::vector<Request> prepare_request(ApiRequest& request, const ServedModel& model) {
   return request.pooled != nullptr ? prepare_pooled(request, model) : prepare(request, model);
 }
 
@@ -154,9 +153,8 @@ void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
     // again.
     if (!quick || (!request->format.given() && request->tool_set == nullptr))
       http_->post([this, g] { drop_body(g->exchange); });
-    check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
-    auto prompts =
-        std::make_shared<std::vector<GenerationRequest>>(prepare_request(*request, host.served));
+    check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.n);
+    auto prompts = std::make_shared<std::vector<Request>>(prepare_request(*request, host.served));
     http_->post([this, g, &host, request, prompts] {
       guard(g, [&] {
         drop_body(g->exchange);
@@ -178,25 +176,23 @@ void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
   }
 }
 
-void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
-                         std::vector<GenerationRequest> prompts) {
+void ApiServer::prepared(const GenerationPtr& g, ApiRequest request, std::vector<Request> prompts) {
   if (g->ended) return;
   Host& host = *g->host;
   try {
     if (host.generator.dead()) throw try_later(503, "engine_dead", "the engine failed", 10);
-    g->choices = g->open_choices = prompts.size() * request.generation.choices;
+    g->choices = g->open_choices = prompts.size() * request.generation.n;
     check_capacity(host, g->choices);
     g->stream = request.stream;
     g->answer = make_answer(request, host.served, host.texts, prompts, unix_seconds(), g->id);
     g->last_token.resize(g->choices);
-    g->called.resize(g->choices);
-    for (const GenerationRequest& p : prompts) g->left.insert(g->left.end(), p.choices, p.max_new);
+    for (const Request& p : prompts) g->left.insert(g->left.end(), p.n, p.max_new);
     g->submitted = Clock::now();
     g->ids.reserve(prompts.size());
     host.sequences += g->choices;
     g->ran = true;
     for (size_t i = 0; i < prompts.size(); ++i) {
-      GenerationRequest& p = prompts[i];
+      Request& p = prompts[i];
       p.client = g->client;
       // The lengths come first, so that no two pairs of names give the same salt.
       const std::string owner =
@@ -239,14 +235,13 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   end_generation(g, g->begun ? 200 : error.status, error.code);
 }
 
-void ApiServer::count_step(Host& host, const StepSummary& step) {
+void ApiServer::count_step(Host& host, const StepFigures& step) {
   host.metrics.step(step);
   if (step.batch > 0 && host.metrics.wants_expert_rows())
-    host.metrics.mark_expert_rows(host.generator.stats().expert_rows);
-  if (step.seconds > 0) {
-    const double now = static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds;
-    host.rate = host.rate == 0 ? now : 0.9 * host.rate + 0.1 * now;
-  }
+    host.metrics.mark_expert_rows(host.generator.state().engine.expert_rows);
+  if (step.seconds() > 0)
+    host.rate = running_mean(
+        host.rate, static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds());
   host.sample();
 }
 
@@ -265,10 +260,10 @@ void ApiServer::each_generation(Work&& work) {
   }
 }
 
-void ApiServer::take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step) {
-  threw(*this, [&] { count_step(host, step); });
+void ApiServer::take(Host& host, const TextStep& step) {
+  threw(*this, [&] { count_step(host, step.figures); });
   GenerationPtr touched;
-  for (GenerationPtr* last = &touched; GenerationEvent & e : events) {
+  for (GenerationPtr* last = &touched; const StepResult& e : step.events) {
     const auto it = host.running.find(e.id);
     if (it == host.running.end()) continue;
     const auto [g, prompt] = it->second;
@@ -293,30 +288,26 @@ void ApiServer::take(Host& host, std::vector<GenerationEvent> events, const Step
   log_event("error", fmt::format("the engine of {} failed", printable(host.served.name, 80)));
 }
 
-void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
+void ApiServer::take_one(Generation& g, size_t prompt, const StepResult& e) {
   if (g.ended) return;
-  if (e.end == EndReason::kError && g.word.empty()) g.word = "error: " + e.error;
-  const size_t choice = prompt * (g.choices / g.ids.size()) + e.choice;
+  if (e.finish == Finish::kError && g.word.empty()) g.word = "error: " + e.error;
+  const size_t choice = prompt * (g.choices / g.ids.size()) + e.index;
   const AnswerMarkup& markup = g.host->served.markup;
-  if (!e.tokens.empty()) time_tokens(g, choice, e);
-  g.left[choice] -= std::min(g.left[choice], e.tokens.size());
-  for (const AnswerEvent& part : e.parts) {
-    if (part.kind == AnswerEvent::Kind::kCallEnd && part.whole) g.called[choice] = true;
+  if (e.choice) time_token(g, choice, e);
+  if (e.choice && g.left[choice] > 0) --g.left[choice];
+  for (const AnswerEvent& part : e.parts)
     if (part.kind == AnswerEvent::Kind::kCallBroken)
       g.host->metrics.broken_call(markup.tools != nullptr ? markup.tools->name : "none");
-  }
-  if (e.end == EndReason::kStop && g.called[choice]) e.end = EndReason::kToolCalls;
   g.outbox += g.answer->take(prompt, e);
-  if (e.end == EndReason::kNone) return;
-  g.host->metrics.ended(e.end);
+  if (e.finish == Finish::kNone) return;
+  g.host->metrics.ended(g.answer->finish_word(prompt, e));
   --g.open_choices;
   --g.host->sequences;
   g.left[choice] = SIZE_MAX;
 }
 
-void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent& e) {
+void ApiServer::time_token(Generation& g, size_t choice, const StepResult& e) {
   const auto now = Clock::now();
-  const size_t tokens = e.tokens.size();
   ModelMetrics& metrics = g.host->metrics;
   if (!std::exchange(g.has_first, true)) {
     g.first = now;
@@ -327,9 +318,7 @@ void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent&
     g.host->waiting_tokens -= std::exchange(g.waiting_tokens, 0);
   }
   Clock::time_point& last = g.last_token[choice];
-  if (last != Clock::time_point())
-    for (size_t i = 0; i < tokens; ++i)
-      metrics.gap(seconds_between(last, now) / static_cast<double>(tokens));
+  if (last != Clock::time_point()) metrics.gap(seconds_between(last, now));
   last = now;
 }
 
@@ -398,7 +387,7 @@ void ApiServer::end_generation(const GenerationPtr g, int status, std::string_vi
   if (g->open_choices > 0)
     for (const uint64_t id : g->ids) g->host->generator.cancel(id);
   if (g->ran && word == "cancelled")
-    for (size_t i = 0; i < g->open_choices; ++i) g->host->metrics.ended(EndReason::kCancelled);
+    for (size_t i = 0; i < g->open_choices; ++i) g->host->metrics.ended("cancelled");
   if (status != 0) {
     const Usage usage = g->answer ? g->answer->usage() : Usage{};
     const auto now = Clock::now();
@@ -455,18 +444,18 @@ void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
   if (silence >= options_.head_time) begin_stream(*g);
   if (!options_.ping || silence < options_.ping_time) return;
   begin_stream(*g);
-  const bool loading = !g->ids.empty() && g->host->generator.stats().phase == kLoadingPhase;
+  const bool loading = !g->ids.empty() && g->host->generator.state().stage == kLoadingStage;
   g->exchange->send(loading ? ": loading\n\n" : g->answer ? g->answer->ping() : ": ping\n\n");
   g->last_sent = now;
 }
 
 // Writes one line about a step that does not end.
 void ApiServer::watch_step(Host& host) {
-  const GeneratorStats s = host.generator.stats();
+  const GeneratorState s = host.generator.state();
   const bool late = s.heartbeat_seconds > longest_step(s);
   if (late && !std::exchange(host.stuck, true))
     log_event("stuck", fmt::format("stuck: a step has run for {:.0f} s, phase {}, {} sequences",
-                                   s.heartbeat_seconds, s.phase, s.running));
+                                   s.heartbeat_seconds, s.stage, s.engine.running));
   host.stuck = late;
 }
 

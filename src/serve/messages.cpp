@@ -154,15 +154,16 @@ void cut_at_mark(std::vector<TextSegment>& segments) {
 
 // Adds the tokens of a word in every position: as it is written, and with or without a space before
 // it.
-void add_bad_word(const Tokenizer& tokenizer, const std::string& word, GenerationRequest& g) {
+void add_bad_word(const Tokenizer& tokenizer, const std::string& word,
+                  std::vector<std::vector<int32_t>>& words) {
   const size_t begin = word.find_first_not_of(" \t\r\n");
   const std::string other = begin == 0                  ? " " + word
                             : begin < std::string::npos ? word.substr(begin)
                                                         : word;
   for (const std::string& text : {word, other}) {
     std::vector<int32_t> ids = tokenizer.encode(text, false);
-    if (!ids.empty() && std::find(g.bad_words.begin(), g.bad_words.end(), ids) == g.bad_words.end())
-      g.bad_words.push_back(std::move(ids));
+    if (!ids.empty() && std::find(words.begin(), words.end(), ids) == words.end())
+      words.push_back(std::move(ids));
   }
 }
 
@@ -211,18 +212,18 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
 }
 
 // Decides how the answer is read, and what ends it.
-void set_answer(GenerationRequest& g, const ApiRequest& request, const ServedModel& model,
+void set_answer(Request& g, const ApiRequest& request, const ServedModel& model,
                 std::string_view prompt_end) {
   const std::shared_ptr<AnswerRules> rules = model.markup.rules(request.tool_set, prompt_end);
   if (!rules) return;
   rules->parallel = request.parallel_calls;
-  g.thinking_budget = request.thinking_budget;
+  g.text.thinking_budget = request.thinking_budget;
   const auto& more = model.markup.stop_tokens;
   if (!g.stop_tokens.empty()) g.stop_tokens.insert(g.stop_tokens.end(), more.begin(), more.end());
-  g.answer = rules;
+  g.text.answer = rules;
 }
 
-void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& model,
+void fit(Request& g, const ApiRequest& request, const ServedModel& model,
          const std::string& param) {
   const size_t n = g.prompt.size();
   if (n == 0)
@@ -233,7 +234,7 @@ void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& mod
   if (n >= model.context) throw context_exceeded(n, model.context, param);
   g.max_new =
       std::min({request.max_tokens.value_or(SIZE_MAX), model.context - n, model.max_output});
-  g.min_new = std::min(g.min_new, g.max_new);
+  g.sampling.min_tokens = static_cast<int>(std::min(request.min_tokens, g.max_new));
 }
 
 }  // namespace
@@ -329,13 +330,13 @@ ApiError prompt_too_long(size_t tokens, size_t context) {
           fmt::format("prompt is too long: {} tokens > {} maximum", tokens, context), "messages"};
 }
 
-std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model) {
-  std::vector<GenerationRequest> out;
+std::vector<Request> prepare(ApiRequest& request, const ServedModel& model) {
+  std::vector<Request> out;
   if (request.format.given())
-    request.generation.grammar =
+    request.generation.text.grammar =
         compile_format(request.format, request.grammar_limits, *model.grammars);
   for (const std::string& word : request.bad_words)
-    add_bad_word(*model.tokenizer, word, request.generation);
+    add_bad_word(*model.tokenizer, word, request.generation.sampling.bad_words);
   if (request.prediction)
     if (auto ids = model.tokenizer->encode_within(*request.prediction, false, model.context))
       request.generation.prediction = std::move(*ids);
@@ -352,9 +353,10 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     EncodedChat chat = encode_chat(request, model, most);
     add(std::move(chat.ids), param);
     set_answer(out.back(), request, model, chat.end);
-    if (request.format.given() && out.back().answer != nullptr)
-      out.back().grammar = compile_format(request.format, request.grammar_limits,
-                                          *out.back().answer, *model.tokenizer, *model.grammars);
+    TextRules& rules = out.back().text;
+    if (request.format.given() && rules.answer != nullptr)
+      rules.grammar = compile_format(request.format, request.grammar_limits, *rules.answer,
+                                     *model.tokenizer, *model.grammars);
     if (!request.format.given()) mask_calls(out.back(), request, model);
     request.tools = Json();
     return out;

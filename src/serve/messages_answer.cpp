@@ -15,8 +15,7 @@ std::string named_event(std::string_view type, const std::string& members) {
 class MessagesAnswer final : public BlockAnswer {
  public:
   MessagesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                 const std::vector<GenerationRequest>& prompts, int64_t seconds,
-                 std::string request_id)
+                 const std::vector<Request>& prompts, int64_t seconds, std::string request_id)
       : BlockAnswer(request, model, texts, prompts, seconds),
         id_("msg_" + random_hex(24)),
         request_id_(std::move(request_id)) {}
@@ -58,12 +57,12 @@ class MessagesAnswer final : public BlockAnswer {
 
   std::string stop_json() const {
     std::string_view reason = "end_turn";
-    if (end_ == EndReason::kToolCalls) reason = "tool_use";
-    if (end_ == EndReason::kLength) reason = "max_tokens";
+    if (end_ == "tool_calls") reason = "tool_use";
+    if (end_ == "length") reason = "max_tokens";
     if (context_full()) reason = "model_context_window_exceeded";
-    if (stop_string_) reason = "stop_sequence";
+    if (!stop_text_.empty()) reason = "stop_sequence";
     return fmt::format("\"stop_reason\":\"{}\",\"stop_sequence\":{}", reason,
-                       stop_string_ ? json_quoted(*stop_string_) : "null");
+                       stop_text_.empty() ? "null" : json_quoted(stop_text_));
   }
 
   std::string message_json(const std::string& content, bool done) const {
@@ -137,7 +136,7 @@ class MessagesAnswer final : public BlockAnswer {
 
 std::unique_ptr<InterfaceAnswer> make_messages_answer(
     const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<GenerationRequest>& prompts, int64_t seconds, const std::string& request_id) {
+    const std::vector<Request>& prompts, int64_t seconds, const std::string& request_id) {
   return std::make_unique<MessagesAnswer>(request, model, texts, prompts, seconds, request_id);
 }
 

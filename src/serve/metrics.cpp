@@ -48,7 +48,7 @@ std::string label(std::string_view text) {
   return out;
 }
 
-void write_disk(MetricsText& out, const GeneratorStats::Disk& d) {
+void write_disk(MetricsText& out, const KvDiskFigures& d) {
   out.simple("kv_disk_bytes", "gauge", "bytes of the prompt cache on disk", d.bytes);
   out.simple("kv_disk_files", "gauge", "its files", d.files);
   out.simple("kv_disk_read_blocks_total", "counter", "blocks read", d.read_files);
@@ -62,18 +62,20 @@ void write_disk(MetricsText& out, const GeneratorStats::Disk& d) {
              d.damaged);
 }
 
-void write_engine(MetricsText& out, const GeneratorStats& s) {
+void write_engine(MetricsText& out, const GeneratorState& state) {
+  const EngineSnapshot& s = state.engine;
   out.simple("num_requests_running", "gauge", "sequences in the batch", s.running);
   out.simple("num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
-  const uint64_t blocks = s.kv_blocks_used + s.kv_blocks_cached + s.kv_blocks_free;
+  const KvFigures& kv = s.kv;
+  const size_t blocks = kv.blocks_used + kv.blocks_cached + kv.blocks_free;
   const double used =
-      blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks);
+      blocks == 0 ? 0.0 : static_cast<double>(kv.blocks_used) / static_cast<double>(blocks);
   out.simple("kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold", used);
   out.simple("kv_cache_usage_perc", "gauge", "the same, by the name of vLLM; 1 is all", used);
   out.head("kv_blocks", "gauge", "blocks of 128 tokens");
-  out.line("state=\"used\"", s.kv_blocks_used);
-  out.line("state=\"cached\"", s.kv_blocks_cached);
-  out.line("state=\"free\"", s.kv_blocks_free);
+  out.line("state=\"used\"", kv.blocks_used);
+  out.line("state=\"cached\"", kv.blocks_cached);
+  out.line("state=\"free\"", kv.blocks_free);
   out.simple("prompt_tokens_total", "counter", "tokens of prompts", s.prompt_tokens);
   out.simple("prompt_tokens_cached_total", "counter", "of these, found in the cache",
              s.cached_tokens);
@@ -81,69 +83,73 @@ void write_engine(MetricsText& out, const GeneratorStats& s) {
   out.simple("prefix_cache_queries_total", "counter", "tokens of prompts looked up",
              s.prefix_queries);
   out.simple("prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
-  if (s.disk.there)
-    out.simple("kv_disk_hits_total", "counter", "tokens of prompts read from disk", s.disk.tokens);
+  if (state.disk)
+    out.simple("kv_disk_hits_total", "counter", "tokens of prompts read from disk", s.disk_tokens);
   out.simple("num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
   out.simple("spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
              s.drafts);
   out.simple("spec_decode_num_draft_tokens_total", "counter", "tokens of drafts", s.drafted_tokens);
   out.head("spec_decode_num_accepted_tokens_total", "counter", "of these, right, by their place");
-  for (size_t i = 0; i < s.drafts_right.size(); ++i)
+  for (size_t i = 0; state.generates && i < s.drafts_right.size(); ++i)
     out.line(fmt::format("position=\"{}\"", i), s.drafts_right[i]);
   out.head("step_phase_seconds_total", "counter", "where the time of steps went");
-  for (const auto& [phase, seconds] : s.phase_seconds) out.line("phase=" + label(phase), seconds);
+  for (const auto& [phase, seconds] : phase_seconds(state))
+    out.line("phase=" + label(phase), seconds);
+  if (state.generates) out.line("phase=\"idle\"", state.idle_seconds);
   out.simple("weight_bytes_read_total", "counter", "packed weights read", s.weight_bytes);
   out.simple("kv_bytes_read_total", "counter", "keys and values read", s.kv_bytes_read);
   out.simple("read_roof_bytes_per_second", "gauge", "what all threads can read from memory",
-             s.read_roof);
+             state.read_roof);
   out.simple("engine_heartbeat_seconds", "gauge", "since the last step; 0 when idle",
-             s.heartbeat_seconds);
+             state.heartbeat_seconds);
 }
 
-void write_experts(MetricsText& out, const GeneratorStats& s, const std::vector<uint64_t>& before,
+void write_experts(MetricsText& out, const GeneratorState& s, const std::vector<uint64_t>& before,
                    bool all) {
-  if (s.expert_layers == 0 || s.expert_rows.empty()) return;
-  const size_t experts = s.expert_rows.size() / s.expert_layers;
+  const std::vector<uint64_t>& sums = s.engine.expert_rows;
+  const StepStats& last = s.engine.last.backend;
+  const size_t experts = s.experts;
+  if (s.expert_layers() == 0) return;
   out.head("moe_imbalance", "gauge",
            "rows of the busiest expert over the mean, per layer, in the last 1000 steps");
-  for (size_t l = 0; l < s.expert_layers; ++l) {
+  for (size_t l = 0; l < s.expert_layers(); ++l) {
     uint64_t sum = 0, most = 0;
     for (size_t i = l * experts; i < (l + 1) * experts; ++i) {
-      const uint64_t rows = s.expert_rows[i] - (i < before.size() ? before[i] : 0);
+      const uint64_t rows = sums[i] - (i < before.size() ? before[i] : 0);
       sum += rows;
       most = std::max(most, rows);
     }
     out.line(fmt::format("layer=\"{}\"", l),
              sum == 0 ? 0.0 : static_cast<double>(most * experts) / static_cast<double>(sum));
   }
-  if (s.rank_imbalance > 0) {
+  if (last.rank_imbalance > 0) {
     out.simple("moe_rank_imbalance", "gauge", "rows of the busiest rank over the mean",
-               s.rank_imbalance);
+               last.rank_imbalance);
     out.simple("moe_layers_moved_total", "counter", "layers whose experts moved between ranks",
-               s.layers_moved);
+               last.layers_moved);
     out.simple("moe_moves_given_up_total", "counter", "layers whose experts could not move",
-               s.moves_given_up);
+               last.moves_given_up);
   }
   if (!all) return;
   out.head("moe_expert_tokens_total", "counter", "rows per layer and expert");
-  for (size_t i = 0; i < s.expert_rows.size(); ++i)
-    out.line(fmt::format("layer=\"{}\",expert=\"{}\"", i / experts, i % experts), s.expert_rows[i]);
+  for (size_t i = 0; i < sums.size(); ++i)
+    out.line(fmt::format("layer=\"{}\",expert=\"{}\"", i / experts, i % experts), sums[i]);
 }
 
-void write_ranks(MetricsText& out, const GeneratorStats& s) {
+void write_ranks(MetricsText& out, const GeneratorState& s) {
   if (s.ranks.empty()) return;
   out.head("rank_exchange_seconds_total", "counter", "waits of a rank for others, by phase");
   for (size_t r = 0; r < s.ranks.size(); ++r)
-    for (const auto& [phase, seconds] : s.ranks[r].exchange_seconds)
+    for (const auto& [phase, seconds] : s.ranks[r].phases)
       out.line(fmt::format("rank=\"{}\",phase={}", r, label(phase)), seconds);
   out.head("rank_wait_seconds_total", "counter", "waits of a rank within steps");
   for (size_t r = 0; r < s.ranks.size(); ++r)
-    out.line(fmt::format("rank=\"{}\"", r), s.ranks[r].wait_seconds);
+    out.line(fmt::format("rank=\"{}\"", r), s.ranks[r].wait);
   out.head("rank_bytes_total", "counter", "bytes that a rank got of a peer");
   for (size_t r = 0; r < s.ranks.size(); ++r)
-    for (size_t peer = 0; peer < s.ranks[r].bytes_from.size(); ++peer)
+    for (size_t peer = 0; peer < s.ranks[r].received.size(); ++peer)
       if (peer != r)
-        out.line(fmt::format("rank=\"{}\",peer=\"{}\"", r, peer), s.ranks[r].bytes_from[peer]);
+        out.line(fmt::format("rank=\"{}\",peer=\"{}\"", r, peer), s.ranks[r].received[peer]);
 }
 
 void write_process(MetricsText& out, std::span<const ModelMoment> models) {
@@ -160,13 +166,26 @@ void write_process(MetricsText& out, std::span<const ModelMoment> models) {
   }
 }
 
-void write_sleep(MetricsText& out, const GeneratorStats& s) {
+void write_sleep(MetricsText& out, const GeneratorState& s) {
   if (!s.sleeps) return;
   out.simple("model_awake", "gauge", "whether the weights are in memory", s.asleep ? 0 : 1);
   out.simple("model_loads_total", "counter", "loads of the weights", s.loads);
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string_view, double>> phase_seconds(const GeneratorState& s) {
+  std::vector<std::pair<std::string_view, double>> out;
+  if (!s.generates) return out;
+  const auto add = [&](std::string_view name, uint64_t ns) {
+    out.emplace_back(name, static_cast<double>(ns) * 1e-9);
+  };
+  for (size_t i = 0; i < s.engine.phases.size(); ++i)
+    add(name_of(static_cast<Phase>(i)), s.engine.phases[i]);
+  add("sampling", s.engine.sampling_nanoseconds);
+  add("scheduling", s.engine.other_nanoseconds);
+  return out;
+}
 
 void Histogram::add(double value) {
   const auto it = std::lower_bound(bounds_.begin(), bounds_.end(), value);
@@ -215,15 +234,17 @@ ModelMetrics::ModelMetrics()
       predicted_(kRatioBounds),
       experts_(kShareBounds) {}
 
-void ModelMetrics::step(const StepSummary& s) {
+void ModelMetrics::step(const StepFigures& s) {
   if (s.batch == 0) return;
   ++steps_;
   prompt_rows_.add(static_cast<double>(s.prompt_rows));
   decode_rows_.add(static_cast<double>(s.decode_rows));
   batch_.add(static_cast<double>(s.batch));
-  step_time_.add(s.seconds);
-  if (s.predicted_seconds > 0) predicted_.add(s.seconds / s.predicted_seconds);
-  if (s.experts_active >= 0) experts_.add(s.experts_active);
+  step_time_.add(s.seconds());
+  if (s.predicted_nanoseconds > 0) predicted_.add(s.seconds() / (s.predicted_nanoseconds * 1e-9));
+  const std::vector<uint32_t>& rows = s.backend.expert_rows;
+  const auto active = std::count_if(rows.begin(), rows.end(), [](uint32_t n) { return n > 0; });
+  if (!rows.empty()) experts_.add(static_cast<double>(active) / static_cast<double>(rows.size()));
 }
 
 bool ModelMetrics::wants_expert_rows() const { return steps_ % kMarkSteps == 0; }
@@ -249,11 +270,12 @@ const std::vector<uint64_t>& ModelMetrics::expert_mark() const {
 }
 
 void ModelMetrics::write(MetricsText& out) const {
-  static constexpr std::string_view kEnds[] = {"",           "stop",      "length",
-                                               "tool_calls", "cancelled", "error"};
   out.head("request_success_total", "counter", "choices that ended, by reason");
-  for (size_t i = 1; i < kEndReasons; ++i)
-    out.line(fmt::format("finished_reason=\"{}\"", kEnds[i]), ended_[i]);
+  for (const char* word : {"stop", "length", "tool_calls", "cancelled", "error"}) {
+    const auto ended = ended_.find(word);
+    out.line(fmt::format("finished_reason=\"{}\"", word),
+             ended == ended_.end() ? uint64_t{0} : ended->second);
+  }
   out.head("tool_calls_broken_total", "counter", "calls that could not be read, by format");
   for (const auto& [format, count] : broken_calls_) out.line("format=" + label(format), count);
   const auto one = [&](const Histogram& h, const char* name, const char* help) {
@@ -300,18 +322,18 @@ std::string Metrics::text(std::span<const ModelMoment> models, HttpCounts connec
       const std::string name = label(m.model->name);
       out.set_common("model_name=" + name + (models.size() > 1 ? ",model=" + name : ""));
     }
-    write_engine(out, m.stats);
+    write_engine(out, m.state);
     out.simple("read_roof_ratio", "gauge", "bytes read per second of the last 10 s over the roof",
-               m.stats.read_roof > 0 ? m.read_rate / m.stats.read_roof : 0.0);
-    write_sleep(out, m.stats);
+               m.state.read_roof > 0 ? m.read_rate / m.state.read_roof : 0.0);
+    write_sleep(out, m.state);
     m.metrics->write(out);
-    write_experts(out, m.stats, m.metrics->expert_mark(), experts);
-    write_ranks(out, m.stats);
+    write_experts(out, m.state, m.metrics->expert_mark(), experts);
+    write_ranks(out, m.state);
   }
   out.set_common("");
   for (const ModelMoment& m : models)
-    if (m.stats.disk.there) {  // all models share one prompt cache on disk
-      write_disk(out, m.stats.disk);
+    if (m.state.disk) {  // all models share one prompt cache on disk
+      write_disk(out, m.state.engine.disk);
       break;
     }
   out.simple("load_ratio", "gauge", "share of the model that is loaded", load_share);

@@ -3,7 +3,6 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -79,9 +78,9 @@ class MetricsText {
 class ModelMetrics {
  public:
   ModelMetrics();
-  void ended(EndReason reason) { ++ended_[static_cast<size_t>(reason)]; }
+  void ended(std::string_view word) { ++ended_[std::string(word)]; }  // as finish_word() says
   void broken_call(std::string_view format) { ++broken_calls_[std::string(format)]; }
-  void step(const StepSummary& step);
+  void step(const StepFigures& step);
   void first_token(double seconds);
   void gap(double seconds);
   // Rows per expert are recorded every so many steps, so that figures can cover the recent past.
@@ -95,8 +94,7 @@ class ModelMetrics {
   void write(MetricsText& out) const;
 
  private:
-  std::map<std::string, uint64_t> broken_calls_;
-  std::array<uint64_t, kEndReasons> ended_{};
+  std::map<std::string, uint64_t> broken_calls_, ended_;
   Histogram first_token_, gap_, prompt_rows_, decode_rows_, batch_, step_time_, predicted_,
       experts_;
   Recent recent_first_, recent_gap_;
@@ -104,13 +102,15 @@ class ModelMetrics {
   std::deque<std::vector<uint64_t>> expert_marks_;  // sums up to each record, oldest first
 };
 
-// Facts about a model at the time of a query; if it has no generator, what is known while it is
-// loaded.
+// Returns the seconds that steps spent in each phase, by its name.
+std::vector<std::pair<std::string_view, double>> phase_seconds(const GeneratorState& state);
+
+// A model at the time of a query; without one, what is known while it is loaded.
 struct ModelMoment {
   const ServedModel* model = nullptr;
   const ModelMetrics* metrics = nullptr;
-  GeneratorStats stats;
-  double read_rate = 0;  // bytes of weights read per second
+  GeneratorState state;
+  double read_rate = 0;  // bytes per second
 };
 
 // Counters of the whole server.

@@ -133,13 +133,13 @@ size_t prompt_tokens(const std::string& prompt, const Tokenizer& tokenizer) {
 class PooledAnswer final : public InterfaceAnswer {
  public:
   PooledAnswer(const ApiRequest& request, const ServedModel& model,
-               const std::vector<GenerationRequest>& prompts)
+               const std::vector<Request>& prompts)
       : request_(request.pooled), model_(model), vectors_(prompts.size()) {
-    for (const GenerationRequest& p : prompts) usage_.prompt += p.prompt.size();
+    for (const Request& p : prompts) usage_.prompt += p.prompt.size();
   }
   bool complete() const override { return ended_ == vectors_.size(); }
-  std::string take(size_t prompt, const GenerationEvent& event) override {
-    if (event.end == EndReason::kNone) return "";
+  std::string take(size_t prompt, const StepResult& event) override {
+    if (event.finish == Finish::kNone) return "";
     vectors_[prompt] = event.vector;
     ++ended_;
     return "";
@@ -267,9 +267,9 @@ ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& mode
   return r;
 }
 
-std::vector<GenerationRequest> prepare_pooled(ApiRequest& request, const ServedModel& model) {
+std::vector<Request> prepare_pooled(ApiRequest& request, const ServedModel& model) {
   PooledRequest& p = *request.pooled;
-  std::vector<GenerationRequest> out;
+  std::vector<Request> out;
   const size_t skipped = prompt_tokens(p.prompt, *model.tokenizer);
   const auto add = [&](std::optional<std::vector<int32_t>> ids, const char* field, size_t i) {
     const std::string param = fmt::format("{}[{}]", field, i);
@@ -307,7 +307,7 @@ std::vector<GenerationRequest> prepare_pooled(ApiRequest& request, const ServedM
 
 std::unique_ptr<InterfaceAnswer> make_pooled_answer(const ApiRequest& request,
                                                     const ServedModel& model,
-                                                    const std::vector<GenerationRequest>& prompts) {
+                                                    const std::vector<Request>& prompts) {
   return std::make_unique<PooledAnswer>(request, model, prompts);
 }
 

@@ -36,7 +36,7 @@ bool PoolingGenerator::stop(std::chrono::milliseconds most) {
   return !thread_.joinable() || changed_.wait_for(lock, most, [&] { return ended_; });
 }
 
-uint64_t PoolingGenerator::submit(GenerationRequest request) {
+uint64_t PoolingGenerator::submit(Request request) {
   if (request.prompt.empty()) fail("the text is empty: there is no token");
   const std::lock_guard lock(mutex_);
   const uint64_t id = next_++;
@@ -64,19 +64,18 @@ bool PoolingGenerator::waiting(uint64_t id) const {
                      [&](const Waiting& w) { return w.id == id; });
 }
 
-GeneratorStats PoolingGenerator::stats() const {
+GeneratorState PoolingGenerator::state() const {
   const std::lock_guard lock(mutex_);
-  GeneratorStats s;
+  GeneratorState s;
   s.slots = options_.slots;
-  s.waiting = waiting_.size();
-  s.running = live_.size() - std::min(live_.size(), waiting_.size());
-  s.prompt_tokens = tokens_;
-  s.steps = steps_;
-  s.weight_bytes = weight_bytes_;
+  s.engine.waiting = waiting_.size();
+  s.engine.running = live_.size() - std::min(live_.size(), waiting_.size());
+  s.engine.prompt_tokens = tokens_;
+  s.engine.steps = steps_;
+  s.engine.weight_bytes = weight_bytes_;
   s.step_seconds = step_seconds_;
-  s.kv_budget = options_.kv_bytes;
   if (in_step_) {
-    s.phase = "pass";
+    s.stage = "pass";
     s.heartbeat_seconds = std::chrono::duration<double>(Clock::now() - step_began_).count();
   }
   return s;
@@ -120,15 +119,15 @@ void PoolingGenerator::admit() {
   }
 }
 
-void PoolingGenerator::tell(std::vector<GenerationEvent> events, const StepSummary& summary) {
+void PoolingGenerator::tell(TextStep step) {
   std::vector<uint64_t> ids;
-  for (const GenerationEvent& e : events) ids.push_back(e.id);
+  for (const StepResult& e : step.events) ids.push_back(e.id);
   {
     const std::lock_guard lock(mutex_);
     in_step_ = false;
     for (const uint64_t id : ids) live_.erase(id);
   }
-  sink_(std::move(events), summary);
+  sink_(std::move(step));
   for (const uint64_t id : ids) untold_.erase(id);
 }
 
@@ -136,15 +135,14 @@ void PoolingGenerator::give_up(const char* why) {
   running_.clear();
   for (;;) {
     try {
-      std::vector<GenerationEvent> events;
+      TextStep step;
       for (const uint64_t id : untold_) {
-        GenerationEvent e;
+        StepResult& e = step.events.emplace_back();
         e.id = id;
-        e.end = EndReason::kError;
+        e.finish = Finish::kError;
         e.error = why;
-        events.push_back(std::move(e));
       }
-      return tell(std::move(events), StepSummary());
+      return tell(std::move(step));
     } catch (const std::exception&) {  // no memory for the message either
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -178,7 +176,7 @@ void PoolingGenerator::step() {
     texts.push_back(t.get());
     left -= n;
   }
-  std::vector<GenerationEvent> events;
+  TextStep out;
   std::string failure;
   std::vector<float> rows;
   try {
@@ -190,11 +188,11 @@ void PoolingGenerator::step() {
   const float* row = rows.data();
   for (size_t i = 0; i < items.size(); ++i) {
     Text& t = *texts[i];
-    GenerationEvent e;
+    StepResult e;
     e.id = t.id;
     e.queue_seconds = std::chrono::duration<double>(t.ran - t.came).count();
     if (!failure.empty()) {
-      e.end = EndReason::kError;
+      e.finish = Finish::kError;
       e.error = failure;
     } else {
       for (size_t n = all ? items[i].tokens.size() : 1; n-- > 0; row += options_.row)
@@ -202,30 +200,30 @@ void PoolingGenerator::step() {
       if (t.state.length() < t.tokens.size()) continue;
       try {
         e.vector = t.pooler.finish();
-        e.end = EndReason::kStop;
+        e.finish = Finish::kStop;
       } catch (const Error& error) {  // the failure of this text alone
-        e.end = EndReason::kError, e.error = error.what();
+        e.finish = Finish::kError;
+        e.error = error.what();
       }
     }
     done.insert(t.id);
-    events.push_back(std::move(e));
+    out.events.push_back(std::move(e));
   }
-  StepSummary summary;
-  for (const StepItem& item : items) summary.prompt_rows += item.tokens.size();
-  summary.batch = items.size();
-  summary.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  for (const StepItem& item : items) out.figures.prompt_rows += item.tokens.size();
+  out.figures.batch = items.size();
+  out.figures.nanoseconds =
+      static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
   std::erase_if(running_, [&](const auto& t) { return done.count(t->id) > 0; });
   {
     const std::lock_guard lock(mutex_);
-    step_seconds_ =
-        step_seconds_ == 0 ? summary.seconds : 0.9 * step_seconds_ + 0.1 * summary.seconds;
+    step_seconds_ = running_mean(step_seconds_, out.figures.seconds());
     ++steps_;
     if (failure.empty()) {
-      tokens_ += summary.prompt_rows;
+      tokens_ += out.figures.prompt_rows;
       weight_bytes_ += model_.last_step().weight_bytes;
     }
   }
-  tell(std::move(events), summary);
+  tell(std::move(out));
 }
 
 }  // namespace moebius

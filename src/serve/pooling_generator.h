@@ -32,11 +32,11 @@ class PoolingGenerator final : public Generator {
   ~PoolingGenerator() override;
 
   void start(Sink sink) override;
-  uint64_t submit(GenerationRequest request) override;
+  uint64_t submit(Request request) override;
   void cancel(uint64_t id) override;
   bool waiting(uint64_t id) const override;
   bool dead() const override { return false; }
-  GeneratorStats stats() const override;
+  GeneratorState state() const override;
   bool stop(std::chrono::milliseconds most) override;
 
  private:
@@ -51,14 +51,14 @@ class PoolingGenerator final : public Generator {
   };
   struct Waiting {
     uint64_t id;
-    GenerationRequest request;
+    Request request;
     Clock::time_point came;
   };
   void run();
   void admit();
   void step();
   void forget_cancelled();
-  void tell(std::vector<GenerationEvent> events, const StepSummary& summary);
+  void tell(TextStep step);
   void give_up(const char* why);  // ends every text that was accepted and not reported
 
   DecoderModel& model_;

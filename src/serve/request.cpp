@@ -24,7 +24,7 @@ uint64_t random_seed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-void read_sampling(const Fields& f, const GenerationDefaults& d, GenerationRequest& g) {
+void read_sampling(const Fields& f, const GenerationDefaults& d, SamplingParams& g) {
   const auto as_float = [](double v) { return static_cast<float>(v); };
   g.temperature = as_float(f.number("temperature", 0, 100).value_or(d.temperature.value_or(1)));
   g.top_p = as_float(f.number("top_p", 0, 1).value_or(d.top_p.value_or(1)));
@@ -39,7 +39,7 @@ void read_sampling(const Fields& f, const GenerationDefaults& d, GenerationReque
   g.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
 }
 
-void read_bias(const Fields& f, size_t vocab, GenerationRequest& g) {
+void read_bias(const Fields& f, size_t vocab, Request& g) {
   const Json* bias = f.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) wrong_type(*bias, "logit_bias", "an object");
@@ -56,12 +56,11 @@ void read_bias(const Fields& f, size_t vocab, GenerationRequest& g) {
     if (!(v >= -100 && v <= 100))
       throw ApiError(400, "out_of_range",
                      fmt::format("{} is {}; expected -100 to 100", path, value.dump()), path);
-    g.logit_bias.emplace_back(std::stoi(key), static_cast<float>(v));
+    g.sampling.logit_bias.push_back({std::stoi(key), static_cast<float>(v)});
   }
 }
 
-void read_stops(const Fields& f, const RequestBody& body, const ServedModel& model,
-                GenerationRequest& g) {
+void read_stops(const Fields& f, const RequestBody& body, const ServedModel& model, Request& g) {
   if (const Json* stop = f.find("stop")) {
     if (!stop->is_string() && !stop->is_array())
       wrong_type(*stop, "stop", "a string or an array of strings");
@@ -75,16 +74,17 @@ void read_stops(const Fields& f, const RequestBody& body, const ServedModel& mod
         throw ApiError(400, "out_of_range",
                        fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kStopBytes),
                        path);
-      g.stops.push_back(list[i].as_string());
+      g.text.stops.push_back(list[i].as_string());
     }
   }
   const auto& more = model.defaults.stop_strings;
-  g.stops.insert(g.stops.end(), more.begin(), more.end());
+  g.text.stops.insert(g.text.stops.end(), more.begin(), more.end());
+  g.text.end_tokens = model.defaults.eos;
   if (!f.boolean("ignore_eos", false)) g.stop_tokens = model.defaults.eos;
   if (const auto* ids = body.ids("stop_token_ids"))
     g.stop_tokens.insert(g.stop_tokens.end(), ids->begin(), ids->end());
-  g.include_stop = f.boolean("include_stop_str_in_output", false);
-  g.skip_special = f.boolean("skip_special_tokens", true);
+  g.text.include_stop = f.boolean("include_stop_str_in_output", false);
+  g.text.skip_special = f.boolean("skip_special_tokens", true);
 }
 
 // Reads which tokens may be chosen, and which words may not appear.
@@ -92,7 +92,7 @@ void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
   if (const auto* ids = body.ids("allowed_token_ids")) {
     if (ids->empty())
       invalid("allowed_token_ids", "allowed_token_ids is empty: no token could be chosen");
-    r.generation.allowed_tokens = *ids;
+    r.generation.sampling.allowed_tokens = *ids;
   }
   const Json* words = f.find("bad_words");
   if (words == nullptr) return;
@@ -158,8 +158,8 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
-  GenerationRequest& g = r.generation;
-  read_sampling(f, model.defaults, g);
+  Request& g = r.generation;
+  read_sampling(f, model.defaults, g.sampling);
   read_bias(f, model.vocab, g);
   read_stops(f, body, model, g);
   read_constraints(f, body, r);
@@ -168,10 +168,10 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   read_prompt_logprobs(f, r);
   const auto most = static_cast<int64_t>(std::min(kMostChoices, model.slots));
   const int64_t n = f.integer("n", 1, most).value_or(1);
-  g.choices = static_cast<size_t>(n);
+  g.n = static_cast<size_t>(n);
   if (const auto best = f.integer("best_of", 0, INT32_MAX); best && *best != n)
     invalid("best_of", fmt::format("best_of is {}; only that of n ({}) is offered", *best, n));
-  g.min_new = static_cast<size_t>(f.integer("min_tokens", 0, kMostTokens).value_or(0));
+  r.min_tokens = static_cast<size_t>(f.integer("min_tokens", 0, kMostTokens).value_or(0));
   if (const auto priority = f.integer("priority", INT32_MIN, INT32_MAX);
       priority && *priority != 0) {
     if (!model.priorities) invalid("priority", "priority: this server runs without --priorities");
@@ -186,7 +186,7 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   if (r.format.given()) {
     if (f.boolean("ignore_eos", false))
       invalid("ignore_eos", "ignore_eos: an answer in a format ends where the format does");
-    if (g.min_new > 0)
+    if (r.min_tokens > 0)
       invalid("min_tokens", "min_tokens: an answer in a format ends where the format does");
   }
   return r;
@@ -195,9 +195,9 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
 void read_length(const Fields& f, std::string_view name, ApiRequest& r, bool zero) {
   const auto n = f.integer(name, zero ? 0 : 1, kMostTokens);
   if (n) r.max_tokens = static_cast<size_t>(*n);
-  if (r.max_tokens && r.generation.min_new > *r.max_tokens)
-    invalid("min_tokens", fmt::format("min_tokens is {}, more than {} ({})", r.generation.min_new,
-                                      name, *r.max_tokens));
+  if (r.max_tokens && r.min_tokens > *r.max_tokens)
+    invalid("min_tokens",
+            fmt::format("min_tokens is {}, more than {} ({})", r.min_tokens, name, *r.max_tokens));
 }
 
 std::string ServedModel::fingerprint() const {
@@ -237,12 +237,13 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
   if (const auto suffix = f.string("suffix"); suffix && !suffix->empty())
     throw ApiError(400, "unsupported", "suffix is not offered", "suffix");
   r.max_tokens = 16;
-  if (!f.has("max_tokens") && r.generation.min_new > 16) r.max_tokens = r.generation.min_new;
+  if (!f.has("max_tokens") && r.min_tokens > 16) r.max_tokens = r.min_tokens;
   read_length(f, "max_tokens", r, r.echo);
   if (const auto n = f.integer("logprobs", 0, kMostLogprobs)) {
-    r.generation.logprobs = static_cast<int>(*n);
+    r.generation.sampling.logprobs = static_cast<int>(*n);
     if (r.echo)
-      r.generation.prompt_logprobs = std::max(r.generation.prompt_logprobs, r.generation.logprobs);
+      r.generation.prompt_logprobs =
+          std::max(r.generation.prompt_logprobs, r.generation.sampling.logprobs);
   }
   return r;
 }
@@ -269,7 +270,7 @@ ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model)
   read_length(f, "max_completion_tokens", r, false);
   const auto top = f.integer("top_logprobs", 0, kMostLogprobs);
   if (f.boolean("logprobs", false))
-    r.generation.logprobs = static_cast<int>(top.value_or(0));
+    r.generation.sampling.logprobs = static_cast<int>(top.value_or(0));
   else if (top && *top > 0)
     invalid("top_logprobs", "top_logprobs is given without logprobs");
   return r;

@@ -94,11 +94,10 @@ struct ApiRequest {
   AnswerFormat format;           // form that the answers must have
   GrammarLimits grammar_limits;  // limits for compiling the format, or the grammar of calls
   std::optional<size_t> max_tokens;
+  size_t min_tokens = 0;
   std::optional<int> prompt_logprobs;     // set if requested by that name
-  std::shared_ptr<PooledRequest> pooled;  // the request, for kPooled
-  // The generation, except prompt, bad_words, prediction, max_new and client, which prepare() fills
-  // in.
-  GenerationRequest generation;
+  std::shared_ptr<PooledRequest> pooled;  // for kPooled
+  Request generation;  // all but prompt, bad words, prediction, lengths and client
 };
 
 // Parse the body of a request to the respective endpoint. Throw ApiError.
@@ -111,9 +110,9 @@ void read_anthropic_length(const RequestBody& body, ApiRequest& request);
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);
 
-// Renders templates and encodes texts: returns one generation per prompt, and frees texts of the
-// request that are not needed any more. May take long. Throws ApiError.
-std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model);
+// Renders templates and encodes: returns one generation per prompt, and frees texts of the request
+// that are not needed any more. May take long. Throws ApiError.
+std::vector<Request> prepare(ApiRequest& request, const ServedModel& model);
 
 // Reads the fields that all forms share: sampling, stops, length, stream. Throws ApiError.
 ApiRequest read_common(const RequestBody& body, const ServedModel& model);

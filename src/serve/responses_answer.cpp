@@ -10,7 +10,7 @@ namespace {
 class ResponsesAnswer final : public BlockAnswer {
  public:
   ResponsesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                  const std::vector<GenerationRequest>& prompts, int64_t seconds)
+                  const std::vector<Request>& prompts, int64_t seconds)
       : BlockAnswer(request, model, texts, prompts, seconds), id_("resp_" + random_hex(24)) {
     for (const auto& [key, value] : request.echoed.members())
       echoed_ += "," + json_quoted(key) + ":" + value.dump();
@@ -34,9 +34,7 @@ class ResponsesAnswer final : public BlockAnswer {
                        type, sequence_++, members);
   }
 
-  std::string_view status() const {
-    return end_ == EndReason::kLength ? "incomplete" : "completed";
-  }
+  std::string_view status() const { return end_ == "length" ? "incomplete" : "completed"; }
 
   Block make_block(Kind kind, const AnswerEvent* call) override {
     static constexpr std::string_view kPrefixes[] = {"rs_", "msg_", "fc_"};
@@ -142,7 +140,7 @@ class ResponsesAnswer final : public BlockAnswer {
                       ",\"name\":" + json_quoted(b.name));
     return out + event("response.output_item.done",
                        fmt::format(",\"output_index\":{},\"item\":{}", index(),
-                                   item(b, end_ == EndReason::kLength ? status() : "completed")));
+                                   item(b, end_ == "length" ? status() : "completed")));
   }
 
   std::string ended() override {
@@ -157,9 +155,11 @@ class ResponsesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_responses_answer(
-    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<GenerationRequest>& prompts, int64_t seconds) {
+std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request,
+                                                       const ServedModel& model,
+                                                       const TokenTexts& texts,
+                                                       const std::vector<Request>& prompts,
+                                                       int64_t seconds) {
   return std::make_unique<ResponsesAnswer>(request, model, texts, prompts, seconds);
 }
 

@@ -183,11 +183,11 @@ void read_responses_logprobs(const Fields& f, ApiRequest& r) {
       asked = asked || (word.is_string() && word.as_string() == "message.output_text.logprobs");
   }
   const int64_t top = f.integer("top_logprobs", 0, kMostLogprobs).value_or(0);
-  if (asked || top > 0) r.generation.logprobs = static_cast<int>(top);
+  if (asked || top > 0) r.generation.sampling.logprobs = static_cast<int>(top);
 }
 
 // Returns the members of the answer that repeat the request.
-Json repeated(const Fields& f, const GenerationRequest& g) {
+Json repeated(const Fields& f, const Request& g) {
   Json out = Json::object();
   const auto same = [&](const char* name, const Json& otherwise) {
     const Json* v = f.find(name);
@@ -198,12 +198,12 @@ Json repeated(const Fields& f, const GenerationRequest& g) {
   same("metadata", Json::object());
   same("parallel_tool_calls", true);
   same("reasoning", Json::object({{"effort", Json()}, {"summary", Json()}}));
-  same("temperature", static_cast<double>(g.temperature));
+  same("temperature", static_cast<double>(g.sampling.temperature));
   same("text", Json::object({{"format", Json::object({{"type", "text"}})}}));
   same("tool_choice", "auto");
   same("tools", Json::array());
   same("top_logprobs", 0);
-  same("top_p", static_cast<double>(g.top_p));
+  same("top_p", static_cast<double>(g.sampling.top_p));
   same("user", Json());
   return out;
 }

@@ -112,8 +112,8 @@ ApiError wrong_method(const HttpRequest& head, bool get) {
 // Returns a model's state in one word.
 std::string condition_of(const Generator& generator) {
   if (generator.dead()) return "dead";
-  const GeneratorStats s = generator.stats();
-  return !s.asleep ? "ready" : s.phase == kLoadingPhase ? "loading" : "asleep";
+  const GeneratorState s = generator.state();
+  return !s.asleep ? "ready" : s.stage == kLoadingStage ? "loading" : "asleep";
 }
 
 // Decodes names that clients put into a target.
@@ -196,14 +196,10 @@ void ApiServer::ready(std::vector<ModelOffer> models) {
     host.queue = options_.queue != 0 ? options_.queue : 4 * host.served.slots;
     if (host.served.pooling != nullptr)  // room for a whole request of texts beside another
       host.queue = std::max(host.queue, 2 * kMostTexts);
-    host.generator.start(
-        [this, &host](std::vector<GenerationEvent> events, const StepSummary& step) {
-          const auto shared = patiently(
-              [&] { return std::make_shared<std::vector<GenerationEvent>>(std::move(events)); });
-          patiently([&] {
-            http_->post([this, &host, shared, step] { take(host, std::move(*shared), step); });
-          });
-        });
+    host.generator.start([this, &host](TextStep step) {
+      const auto shared = patiently([&] { return std::make_shared<TextStep>(std::move(step)); });
+      patiently([&] { http_->post([this, &host, shared] { take(host, *shared); }); });
+    });
   }
   http_->post([this, hosts] {
     hosts_ = std::move(*hosts);
@@ -417,7 +413,7 @@ HttpReply ApiServer::metrics(const HttpRequest&) {
   static const ModelMetrics kNothing;
   std::vector<ModelMoment> moments;
   for (const auto& h : hosts_)
-    moments.push_back({&h->served, &h->metrics, h->generator.stats(), h->read_rate()});
+    moments.push_back({&h->served, &h->metrics, h->generator.state(), h->read_rate()});
   if (moments.empty()) moments.push_back({nullptr, &kNothing, {}, 0});
   return {200,
           {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
@@ -463,13 +459,13 @@ ApiError ApiServer::text_full() const {
   return try_later(429, "queue_full", "too many requests are waiting", seconds);
 }
 
-double ApiServer::longest_step(const GeneratorStats& s) {
+double ApiServer::longest_step(const GeneratorState& s) {
   return std::max(60.0, 20 * s.step_seconds);
 }
 
 HttpReply ApiServer::live(const HttpRequest&) {
   for (const auto& h : hosts_) {
-    const GeneratorStats s = h->generator.stats();
+    const GeneratorState s = h->generator.state();
     if (s.heartbeat_seconds > longest_step(s))
       throw try_later(503, "stuck",
                       fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds), 10);

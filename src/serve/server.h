@@ -82,7 +82,7 @@ class ApiServer : private HttpHandler {
   using GenerationPtr = std::shared_ptr<Generation>;
   struct Sample {
     Clock::time_point time;
-    GeneratorStats stats;
+    GeneratorState state;
   };
   // A served model and its running requests. Event thread only, except `served` and `queue`, which
   // never change.
@@ -159,9 +159,9 @@ class ApiServer : private HttpHandler {
   ApiError loading_error() const;
   static ApiError draining_error();
   ApiError text_full() const;
-  // Returns the seconds after which a running step counts as stuck.
-  static double longest_step(const GeneratorStats& stats);
-  // Queue a job for a thread; return false if too many are queued.
+  // In seconds; a step that takes longer counts as stuck.
+  static double longest_step(const GeneratorState& state);
+  // Queue a job for a thread; false: too many are queued.
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
   bool on_thread(TextWorker& worker, const HttpExchangePtr& exchange, std::function<void()> job);
   // Frees the body of a request when a text thread is done with it. Runs on the event thread.
@@ -174,12 +174,12 @@ class ApiServer : private HttpHandler {
   // Reads a request. Runs on a text thread. A grammar that takes more work than `limits` allow is
   // compiled on the thread `grammars_`, so that other requests do not wait for it.
   void read_request(const GenerationPtr& g, Endpoint endpoint, const GrammarLimits& limits);
-  void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
+  void prepared(const GenerationPtr& g, ApiRequest request, std::vector<Request> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
-  void take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step);
-  static void count_step(Host& host, const StepSummary& step);
-  void take_one(Generation& g, size_t prompt, GenerationEvent& event);
-  void time_tokens(Generation& g, size_t choice, const GenerationEvent& event);
+  void take(Host& host, const TextStep& step);
+  static void count_step(Host& host, const StepFigures& step);
+  void take_one(Generation& g, size_t prompt, const StepResult& event);
+  void time_token(Generation& g, size_t choice, const StepResult& event);
   void flush(const GenerationPtr& g);
   void complete(const GenerationPtr& g);
   void fail_generation(const GenerationPtr& g, const ApiError& error);

@@ -16,7 +16,7 @@ constexpr auto kWindow = std::chrono::seconds(10);
 constexpr auto kPace = HttpTime(500);
 
 // Returns the rows of every layer and expert in the window.
-Json rows_in_window(const GeneratorStats& now, const GeneratorStats& before) {
+Json rows_in_window(const EngineSnapshot& now, const EngineSnapshot& before) {
   Json rows = Json::array();
   for (size_t i = 0; i < now.expert_rows.size(); ++i) {
     const uint64_t old = i < before.expert_rows.size() ? before.expert_rows[i] : 0;
@@ -30,17 +30,17 @@ Json rows_in_window(const GeneratorStats& now, const GeneratorStats& before) {
 const ApiServer::Sample& ApiServer::Host::sample(std::chrono::milliseconds pace) {
   const auto now = Clock::now();
   if (samples.empty() || now - samples.back().time >= pace)
-    samples.push_back({now, generator.stats()});
+    samples.push_back({now, generator.state()});
   while (samples.size() > 2 && now - samples.front().time > kWindow) samples.pop_front();
   return samples.front();
 }
 
 double ApiServer::Host::read_rate() {
   const Sample& old = sample();
-  const GeneratorStats s = generator.stats();
+  const EngineSnapshot s = generator.state().engine;
   const double seconds = std::chrono::duration<double>(Clock::now() - old.time).count();
   const uint64_t now = s.weight_bytes + s.kv_bytes_read,
-                 before = old.stats.weight_bytes + old.stats.kv_bytes_read;
+                 before = old.state.engine.weight_bytes + old.state.engine.kv_bytes_read;
   return now > before ? static_cast<double>(now - before) / std::max(0.001, seconds) : 0;
 }
 
@@ -49,7 +49,8 @@ std::string ApiServer::state_json(Host* host) {
   const auto now = Clock::now();
   const Sample old =
       host != nullptr ? host->sample(std::chrono::milliseconds(200)) : Sample{now, {}};
-  const GeneratorStats s = host != nullptr ? host->generator.stats() : GeneratorStats{};
+  const GeneratorState state = host != nullptr ? host->generator.state() : GeneratorState{};
+  const EngineSnapshot &s = state.engine, &before = old.state.engine;
   const ServedModel* model = host != nullptr ? &host->served : nullptr;
   const ModelMetrics& metrics = host != nullptr ? host->metrics : kNothing;
   const double seconds = std::max(0.001, std::chrono::duration<double>(now - old.time).count());
@@ -61,7 +62,7 @@ std::string ApiServer::state_json(Host* host) {
   const bool here = model != nullptr, gone = here && host->generator.dead();
   j.set("status", dead() || gone ? "dead" : draining_ ? "draining" : here ? "ok" : "loading");
   j.set("model", here ? model->name : "");
-  j.set("asleep", s.asleep);
+  j.set("asleep", state.asleep);
   j.set("context", static_cast<uint64_t>(here ? model->context : 0));
   const auto format = [&](const auto* row) { return row != nullptr ? Json(row->name) : Json(); };
   j.set("tool_format", here ? format(model->markup.tools) : Json());
@@ -70,33 +71,30 @@ std::string ApiServer::state_json(Host* host) {
   j.set("uptime_seconds", std::chrono::duration<double>(now - started_).count());
   j.set("running", static_cast<uint64_t>(s.running));
   j.set("waiting", static_cast<uint64_t>(s.waiting));
-  j.set("slots", static_cast<uint64_t>(s.slots));
+  j.set("slots", static_cast<uint64_t>(state.slots));
   j.set("prompt_tokens_per_s",
-        rate(s.prompt_tokens - s.cached_tokens, old.stats.prompt_tokens - old.stats.cached_tokens));
-  j.set("new_tokens_per_s", rate(s.new_tokens, old.stats.new_tokens));
-  j.set("kv_blocks", Json::object({{"used", s.kv_blocks_used},
-                                   {"cached", s.kv_blocks_cached},
-                                   {"free", s.kv_blocks_free}}));
+        rate(s.prompt_tokens - s.cached_tokens, before.prompt_tokens - before.cached_tokens));
+  j.set("new_tokens_per_s", rate(s.new_tokens, before.new_tokens));
+  j.set("kv_blocks", Json::object({{"used", static_cast<uint64_t>(s.kv.blocks_used)},
+                                   {"cached", static_cast<uint64_t>(s.kv.blocks_cached)},
+                                   {"free", static_cast<uint64_t>(s.kv.blocks_free)}}));
   const auto pair = [](const Recent& r) {
     return Json::object({{"p50", r.quantile(0.5)}, {"p99", r.quantile(0.99)}});
   };
   j.set("first_token_seconds", pair(metrics.recent_first()));
   j.set("gap_seconds", pair(metrics.recent_gap()));
   Json phases = Json::object();
-  for (size_t i = 0; i < s.phase_seconds.size(); ++i) {
-    if (s.phase_seconds[i].first == "idle") continue;  // not a part of a step
-    const double before =
-        i < old.stats.phase_seconds.size() ? old.stats.phase_seconds[i].second : 0;
-    phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);
-  }
+  const auto earlier = phase_seconds(old.state), later = phase_seconds(state);
+  for (size_t i = 0; i < later.size(); ++i)
+    phases.set(std::string(later[i].first),
+               later[i].second - (i < earlier.size() ? earlier[i].second : 0));
   j.set("phase_seconds", std::move(phases));
   j.set("read_bytes_per_s", host != nullptr ? host->read_rate() : 0.0);
-  j.set("read_roof_bytes_per_s", s.read_roof);
-  if (s.expert_layers > 0 && !s.expert_rows.empty())
-    j.set("experts",
-          Json::object({{"layers", static_cast<uint64_t>(s.expert_layers)},
-                        {"experts", static_cast<uint64_t>(s.expert_rows.size() / s.expert_layers)},
-                        {"rows", rows_in_window(s, old.stats)}}));
+  j.set("read_roof_bytes_per_s", state.read_roof);
+  if (state.expert_layers() > 0)
+    j.set("experts", Json::object({{"layers", static_cast<uint64_t>(state.expert_layers())},
+                                   {"experts", static_cast<uint64_t>(state.experts)},
+                                   {"rows", rows_in_window(s, before)}}));
   return j.dump();
 }
 

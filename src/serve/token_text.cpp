@@ -73,8 +73,4 @@ std::string TokenTexts::shown(const std::string& bytes) {
   return out;
 }
 
-ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& r) {
-  return {tokenizer, {r.stops, r.include_stop, r.skip_special, r.min_new, r.answer}};
-}
-
 }  // namespace moebius

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts tokens to text: the bytes of a single token, and the text of an answer as it arrives.
 #pragma once
-#include <optional>
 #include <string>
 
-#include "serve/generator.h"
-#include "text/choice_text.h"
+#include "text/tokenizer.h"
 
 namespace moebius {
 
@@ -23,8 +21,5 @@ class TokenTexts {
   int32_t anchor_ = -1;
   std::string anchor_text_;
 };
-
-// Returns the object that turns the tokens of one choice of a request into text.
-ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& request);
 
 }  // namespace moebius

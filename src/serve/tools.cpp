@@ -83,20 +83,21 @@ void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& pa
         400, "conflict",
         fmt::format("{} and {}, which asks for a call, cannot both be given", r.format.path, path),
         r.format.path);
-  if (r.generation.stop_tokens.empty() || r.generation.min_new > 0)
+  if (r.generation.stop_tokens.empty() || r.min_tokens > 0)
     invalid(path, fmt::format("{}: an answer of calls ends where they do; neither ignore_eos nor "
                               "min_tokens can be asked for",
                               path));
 }
 
-void mask_calls(GenerationRequest& g, const ApiRequest& r, const ServedModel& model) {
+void mask_calls(Request& g, const ApiRequest& r, const ServedModel& model) {
   // A request that suppresses the answer's end gets no masks.
-  if (!g.answer || !g.answer->tools || g.stop_tokens.empty() || g.min_new > 0) return;
+  const auto& rules = g.text.answer;
+  if (!rules || !rules->tools || g.stop_tokens.empty() || r.min_tokens > 0) return;
   CallDemand demand;
   demand.required = asks_for_call(r);
-  if (r.tool_choice == ToolChoice::kNamed) demand.only = g.answer->tools->find(r.tool_name);
+  if (r.tool_choice == ToolChoice::kNamed) demand.only = rules->tools->find(r.tool_name);
   try {
-    g.grammar = call_grammar(*g.answer, demand, *model.tokenizer, r.grammar_limits);
+    g.text.grammar = call_grammar(*rules, demand, *model.tokenizer, r.grammar_limits);
   } catch (const GrammarError& e) {
     throw api_error(e, "tools");
   }

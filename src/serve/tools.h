@@ -31,7 +31,7 @@ const Json* tool_list(const Fields& fields);
 
 // Constrains the tokens of an answer that may call tools: to names of the tools once a call begins,
 // and to calls only, in the form of the model's family, if the choice demands one. Throws ApiError.
-void mask_calls(GenerationRequest& generation, const ApiRequest& request, const ServedModel& model);
+void mask_calls(Request& generation, const ApiRequest& request, const ServedModel& model);
 
 // Adapts past calls and their results to what the model's template expects: ids in its family's
 // form, results with the name of their call. Throws ApiError if the template cannot print them.

@@ -13,37 +13,29 @@
 namespace moebius {
 namespace {
 
-template <class T>
-void add_each(std::vector<T>& to, const std::vector<T>& more) {
-  to.resize(std::max(to.size(), more.size()));
+template <class List>
+void add_each(List& to, const List& more) {
+  if constexpr (requires { to.resize(0); }) to.resize(std::max(to.size(), more.size()));
   for (size_t i = 0; i < more.size(); ++i) to[i] += more[i];
 }
 
 }  // namespace
 
-void add_counters(GeneratorStats& to, const GeneratorStats& more) {
-  to.prompt_tokens += more.prompt_tokens;
-  to.cached_tokens += more.cached_tokens;
-  to.new_tokens += more.new_tokens;
-  to.prefix_queries += more.prefix_queries;
-  to.prefix_hits += more.prefix_hits;
-  to.preemptions += more.preemptions;
-  to.drafts += more.drafts;
-  to.drafted_tokens += more.drafted_tokens;
-  add_each(to.drafts_right, more.drafts_right);
-  to.disk.tokens += more.disk.tokens;
-  to.weight_bytes += more.weight_bytes;
-  to.kv_bytes_read += more.kv_bytes_read;
-  to.steps += more.steps;
-  add_each(to.expert_rows, more.expert_rows);
-  for (const auto& [phase, seconds] : more.phase_seconds) {
-    const auto same = [&, &name = phase](const auto& p) { return p.first == name; };
-    const auto it = std::find_if(to.phase_seconds.begin(), to.phase_seconds.end(), same);
-    if (it != to.phase_seconds.end())
-      it->second += seconds;
-    else
-      to.phase_seconds.emplace_back(phase, seconds);
-  }
+void add_counters(GeneratorState& to, const GeneratorState& more) {
+  EngineSnapshot& sum = to.engine;
+  static constexpr uint64_t EngineSnapshot::*kCounters[] = {
+      &EngineSnapshot::steps,          &EngineSnapshot::prompt_tokens,
+      &EngineSnapshot::cached_tokens,  &EngineSnapshot::new_tokens,
+      &EngineSnapshot::drafts,         &EngineSnapshot::drafted_tokens,
+      &EngineSnapshot::prefix_queries, &EngineSnapshot::prefix_hits,
+      &EngineSnapshot::preemptions,    &EngineSnapshot::weight_bytes,
+      &EngineSnapshot::kv_bytes_read,  &EngineSnapshot::sampling_nanoseconds,
+      &EngineSnapshot::disk_tokens,    &EngineSnapshot::other_nanoseconds};
+  for (const auto counter : kCounters) sum.*counter += more.engine.*counter;
+  add_each(sum.drafts_right, more.engine.drafts_right);
+  add_each(sum.expert_rows, more.engine.expert_rows);
+  add_each(sum.phases, more.engine.phases);
+  to.idle_seconds += more.idle_seconds;
 }
 
 WakingGenerator::WakingGenerator(std::unique_ptr<Generator> awake, WakingOptions options)
@@ -62,9 +54,7 @@ WakingGenerator::~WakingGenerator() {
 void WakingGenerator::start(Sink sink) {
   const std::lock_guard lock(mutex_);
   sink_ = std::move(sink);
-  awake_->start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
-    pass_on(std::move(events), step);
-  });
+  awake_->start([this](TextStep step) { pass_on(std::move(step)); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -79,12 +69,12 @@ bool WakingGenerator::stop(std::chrono::milliseconds most) {
          awake_->stop(std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()));
 }
 
-uint64_t WakingGenerator::submit(GenerationRequest request) {
+uint64_t WakingGenerator::submit(Request request) {
   const std::lock_guard lock(mutex_);
   const uint64_t id = next_++;
   const auto at = jobs_.try_emplace(id).first;
   Job& job = at->second;
-  job.open = request.choices;
+  job.open = request.n;
   try {
     if (awake_ != nullptr && !broken_) {
       job.inner = awake_->submit(std::move(request));
@@ -120,14 +110,14 @@ bool WakingGenerator::waiting(uint64_t id) const {
   return it != jobs_.end() && (it->second.inner == 0 || awake_->waiting(it->second.inner));
 }
 
-GeneratorStats WakingGenerator::stats() const {
+GeneratorState WakingGenerator::state() const {
   const std::lock_guard lock(mutex_);
-  GeneratorStats s = awake_ != nullptr ? awake_->stats() : before_;
+  GeneratorState s = awake_ != nullptr ? awake_->state() : before_;
   if (awake_ != nullptr) {
     add_counters(s, before_);
   } else {
-    s.waiting = jobs_.size();
-    s.phase = loading_ ? kLoadingPhase : "asleep";
+    s.engine.waiting = jobs_.size();
+    s.stage = loading_ ? kLoadingStage : "asleep";
   }
   s.sleeps = true;
   s.asleep = awake_ == nullptr;
@@ -164,15 +154,16 @@ void WakingGenerator::run() {
 }
 
 void WakingGenerator::fall_asleep(std::unique_lock<std::mutex>& lock) {
-  GeneratorStats last = awake_->stats();
+  GeneratorState last = awake_->state();
   add_counters(last, before_);
   std::unique_ptr<Generator> going = std::move(awake_);
   by_inner_.clear();
   const bool broken = std::exchange(broken_, false);
   before_ = std::move(last);
-  before_.running = before_.waiting = 0;
+  before_.engine.running = before_.engine.waiting = 0;
   before_.heartbeat_seconds = 0;
-  before_.kv_blocks_used = before_.kv_blocks_cached = before_.kv_blocks_free = 0;
+  KvFigures& kv = before_.engine.kv;
+  kv.blocks_used = kv.blocks_cached = kv.blocks_free = 0;
   lock.unlock();
   options_.unload(std::move(going));
   release_workspaces();
@@ -189,9 +180,7 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
   std::string failure;
   try {
     generator = options_.load();
-    generator->start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
-      pass_on(std::move(events), step);
-    });
+    generator->start([this](TextStep step) { pass_on(std::move(step)); });
   } catch (const std::exception& e) {
     failure = fmt::format("{}: {}", kNotLoaded, e.what());
     generator.reset();
@@ -202,7 +191,7 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
                    : failure);
   lock.lock();
   loading_ = false;
-  std::vector<GenerationEvent> failed;
+  TextStep ended;
   if (generator != nullptr) {
     awake_ = std::move(generator);
     ++loads_;
@@ -215,42 +204,42 @@ void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
         ++it;
       } catch (const std::exception& e) {  // the request can never run, or not now
         if (job.inner != 0) awake_->cancel(job.inner);
-        fail(it->first, job, words_of(e), failed);
+        fail(it->first, job, words_of(e), ended.events);
         it = jobs_.erase(it);
       }
     }
   } else {
-    for (const auto& [id, job] : jobs_) fail(id, job, failure, failed);
+    for (const auto& [id, job] : jobs_) fail(id, job, failure, ended.events);
     jobs_.clear();
   }
-  if (!failed.empty()) sink_(std::move(failed), {});
+  if (!ended.events.empty()) sink_(std::move(ended));
 }
 
 void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words,
-                           std::vector<GenerationEvent>& events) {
+                           std::vector<StepResult>& events) {
   const size_t before = events.size();
   patiently([&] {
     events.resize(before);
     for (size_t i = 0; i < job.open; ++i) {
-      GenerationEvent& e = events.emplace_back();
+      StepResult& e = events.emplace_back();
       e.id = id;
-      e.choice = i;
-      e.end = EndReason::kError;
+      e.index = i;
+      e.finish = Finish::kError;
       e.error = words;
     }
   });
 }
 
 // Passes events on; called on the generator's thread.
-void WakingGenerator::pass_on(std::vector<GenerationEvent> events, StepSummary step) {
+void WakingGenerator::pass_on(TextStep step) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(events, [&](GenerationEvent& e) {
+    std::erase_if(step.events, [&](StepResult& e) {
       const auto it = by_inner_.find(e.id);
       if (it == by_inner_.end()) return true;  // cancelled meanwhile
       e.id = it->second;
       Job& job = jobs_.at(e.id);
-      if (e.end == EndReason::kNone || --job.open > 0) return false;
+      if (e.finish == Finish::kNone || --job.open > 0) return false;
       jobs_.erase(e.id);
       by_inner_.erase(it);
       return false;
@@ -260,14 +249,14 @@ void WakingGenerator::pass_on(std::vector<GenerationEvent> events, StepSummary s
       step.last = false;
       std::erase_if(jobs_, [&](const auto& entry) {
         if (entry.second.inner == 0) return false;
-        fail(entry.first, entry.second, "the engine failed", events);
+        fail(entry.first, entry.second, "the engine failed", step.events);
         return true;
       });
     }
     if (jobs_.empty()) idle_since_ = Clock::now();
   }
   changed_.notify_all();
-  sink_(std::move(events), step);
+  sink_(std::move(step));
 }
 
 }  // namespace moebius

@@ -31,26 +31,26 @@ class WakingGenerator final : public Generator {
   ~WakingGenerator() override;
 
   void start(Sink sink) override;
-  uint64_t submit(GenerationRequest request) override;
+  uint64_t submit(Request request) override;
   void cancel(uint64_t id) override;
   bool waiting(uint64_t id) const override;
   bool dead() const override { return false; }
-  GeneratorStats stats() const override;
+  GeneratorState state() const override;
   bool stop(std::chrono::milliseconds most) override;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Job {
-    uint64_t inner = 0;  // id of the request at the inner generator; 0: not submitted yet
-    size_t open = 0;     // number of choices that have not ended
-    GenerationRequest request;
+    uint64_t inner = 0;  // its id at the generator; 0: not submitted yet
+    size_t open = 0;     // choices that have not ended
+    Request request;
   };
   void run();
   void fall_asleep(std::unique_lock<std::mutex>& lock);
   void wake_up(std::unique_lock<std::mutex>& lock);
-  void pass_on(std::vector<GenerationEvent> events, StepSummary step);
+  void pass_on(TextStep step);
   static void fail(uint64_t id, const Job& job, const std::string& words,
-                   std::vector<GenerationEvent>& events);
+                   std::vector<StepResult>& events);
 
   const WakingOptions options_;
   Sink sink_;
@@ -62,11 +62,11 @@ class WakingGenerator final : public Generator {
   uint64_t next_ = 1, loads_ = 1;
   bool loading_ = false, ending_ = false, ended_ = false, broken_ = false;
   Clock::time_point idle_since_ = Clock::now();
-  GeneratorStats before_;  // counters of generators that were released
+  GeneratorState before_;  // counters of generators that were released
   std::thread thread_;
 };
 
 // Adds the counters of `more`; other members stay.
-void add_counters(GeneratorStats& to, const GeneratorStats& more);
+void add_counters(GeneratorState& to, const GeneratorState& more);
 
 }  // namespace moebius

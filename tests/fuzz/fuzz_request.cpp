@@ -84,24 +84,25 @@ void check_stream(std::string_view out) {
 }
 
 // The text is the whole answer, in two pieces.
-void check_answer(const ApiRequest& r, const std::vector<GenerationRequest>& prompts,
+void check_answer(const ApiRequest& r, const std::vector<Request>& prompts,
                   const ServedModel& model, const TokenTexts& texts, const std::string& text) {
   const auto answer = make_answer(r, model, texts, prompts, 1, "req_1");
   std::string stream;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const GenerationRequest& g = prompts[p];
-    for (size_t choice = 0; choice < g.choices; ++choice) {
-      AnswerSplitter splitter(g.answer != nullptr ? g.answer : std::make_shared<AnswerRules>());
+    const Request& g = prompts[p];
+    for (size_t choice = 0; choice < g.n; ++choice) {
+      AnswerSplitter splitter(g.text.answer != nullptr ? g.text.answer
+                                                       : std::make_shared<AnswerRules>());
       for (const bool last : {false, true}) {
-        GenerationEvent e;
-        e.choice = choice;
-        e.tokens.push_back({g.prompt[0], -1, {}});
+        StepResult e;
+        e.index = choice;
+        e.choice = {g.prompt[0], -1, {}};
         e.text = last ? "" : text;
-        if (g.answer != nullptr) {
+        if (g.text.answer != nullptr) {
           splitter.push(e.text, e.parts);
           if (last) splitter.finish(false, e.parts);
         }
-        if (last) e.end = EndReason::kStop;
+        if (last) e.finish = Finish::kStop;
         e.vector.assign(r.pooled != nullptr ? model.vector_size : 0, 0.25f);
         require(!answer->complete());
         stream += answer->take(p, e);
@@ -119,13 +120,14 @@ void check_answer(const ApiRequest& r, const std::vector<GenerationRequest>& pro
 
 void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& texts,
                    const std::string& text) {
-  const GenerationRequest& g = r.generation;
-  require(g.choices >= 1 && g.choices <= 16 && g.temperature >= 0 && g.temperature <= 100);
-  require(g.top_p >= 0 && g.top_p <= 1 && g.top_k >= 0 && g.logprobs >= -1 && g.logprobs <= 20);
-  require(g.stops.size() <= 32 && g.logit_bias.size() <= 1024);
-  const std::vector<GenerationRequest> prompts = prepare_request(r, model);
+  const Request& g = r.generation;
+  const SamplingParams& s = g.sampling;
+  require(g.n >= 1 && g.n <= 16 && s.temperature >= 0 && s.temperature <= 100);
+  require(s.top_p >= 0 && s.top_p <= 1 && s.top_k >= 0 && s.logprobs >= -1 && s.logprobs <= 20);
+  require(g.text.stops.size() <= 32 && s.logit_bias.size() <= 1024);
+  const std::vector<Request> prompts = prepare_request(r, model);
   require(!prompts.empty() && prompts.size() <= (r.pooled != nullptr ? kMostTexts : kMostPrompts));
-  for (const GenerationRequest& p : prompts)
+  for (const Request& p : prompts)
     require(!p.prompt.empty() && p.prompt.size() + p.max_new <= model.context);
   check_answer(r, prompts, model, texts, text);
 }

@@ -51,8 +51,8 @@ struct Server {
   }
   // Its own question is the one connection that is left.
   bool empty() const {
-    const GeneratorStats s = generator.stats();
-    if (s.running + s.waiting > 0) return false;
+    const GeneratorState s = generator.state();
+    if (s.engine.running + s.engine.waiting > 0) return false;
     Client client(port);
     client.send(test::get("/metrics"));
     const std::string text = client.read().body;

@@ -28,9 +28,9 @@ EngineOptions session_engine_options(const RunCommandOptions& o, OpenModel& open
   return e;
 }
 
-constexpr const char* kWords[] = {"length", "stop", "stop", "length",
-                                  // In the order of Finish.
-                                  "context", "interrupted", "error"};
+// Words for the reasons of an answer's end, in the order of Finish.
+constexpr const char* kWords[] = {"length", "stop", "length", "context", "interrupted", "error"};
+static_assert(std::size(kWords) == kFinishes);
 
 }  // namespace
 
@@ -112,13 +112,13 @@ class TextSession::Run {
     request.max_new = o.most_new() < 0 ? SIZE_MAX : static_cast<size_t>(o.most_new());
     request.stop_tokens = d.eos;
     request.ignore_stop = o.ignore_eos;
-    TextRules rules;
+    TextRules& rules = request.text;
     rules.stops = o.stop;
     rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
     rules.grammar = o.grammar;
     rules.end_tokens = d.eos;
-    if (session_.tools_) add_tools(*session_.tools_, request, rules);
-    id_ = session_.engine_.add(std::move(request), std::move(rules));
+    if (session_.tools_) add_tools(*session_.tools_, request);
+    id_ = session_.engine_.add(std::move(request));
     start_ = Clock::now();
     if (o.most_new() != 0) read_prompt();
     while (!done_) take(step());
@@ -128,7 +128,8 @@ class TextSession::Run {
   }
 
  private:
-  void add_tools(const Tools& tools, Request& request, TextRules& rules) {
+  void add_tools(const Tools& tools, Request& request) {
+    TextRules& rules = request.text;
     rules.answer = tools.markup.rules(tools.set, prompt_end(*session_.tokenizer_, request.prompt));
     rules.grammar = call_grammar(*rules.answer, tools.demand, *session_.tokenizer_);
     const auto& more = tools.markup.stop_tokens;
@@ -140,7 +141,7 @@ class TextSession::Run {
     size_t left = engine.prompt_left();
     Progress progress("prompt", left, false, Progress::Last::kErase);
     while (!done_ && left > 0) {
-      const std::vector<TextEvent> events = step();
+      const std::vector<StepResult> events = step();
       progress.advance(left - std::min(left, engine.prompt_left()));
       left = engine.prompt_left();
       if (left == 0) progress.finish();  // ends the bar, so that the first token has a free line
@@ -148,20 +149,20 @@ class TextSession::Run {
     }
   }
 
-  std::vector<TextEvent> step() {
+  std::vector<StepResult> step() {
     if (interrupt_seen()) session_.engine_.cancel(id_);
     return session_.engine_.step().events;
   }
 
-  void take(const std::vector<TextEvent>& events) {
-    for (const TextEvent& e : events) {
+  void take(const std::vector<StepResult>& events) {
+    for (const StepResult& e : events) {
       answer_.cached_tokens = e.cached_tokens;
       if (e.choice) time_token();
-      if (e.choice && e.finish != Finish::kStopToken) keep(*e.choice);
+      if (e.choice && !e.stop_token) keep(*e.choice);
       answer_.text += e.text;
       if (!e.text.empty()) show_(e.text);
       for (const AnswerEvent& part : e.parts) keep_part(part);
-      if (e.finish == Finish::kNo) continue;
+      if (e.finish == Finish::kNone) continue;
       answer_.finish = kWords[static_cast<size_t>(e.finish)];
       if (called_ && answer_.finish == "stop") answer_.finish = "tool_calls";
       answer_.error = e.error;

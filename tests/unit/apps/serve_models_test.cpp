@@ -31,9 +31,7 @@ ServedModel named(const std::string& name, size_t slots = 4) {
 
 // Answers with one token over and over, so that it shows who answered.
 FakeGenerator::Script repeats(int32_t token) {
-  return [token](const GenerationRequest& r, size_t) {
-    return std::vector<int32_t>(r.max_new, token);
-  };
+  return [token](const Request& r, size_t) { return std::vector<int32_t>(r.max_new, token); };
 }
 
 // A server with these models until the end of its life.
@@ -177,8 +175,8 @@ TEST(ServeModels, QueuesAreApart) {
         test::post("/v1/completions", R"({"prompt":"x","max_tokens":1,"model":"b"})"));
   }
   EXPECT_TRUE(eventually([&] {
-    const GeneratorStats b = two.b.stats();
-    return b.running + b.waiting == 5;
+    const GeneratorState b = two.b.state();
+    return b.engine.running + b.engine.waiting == 5;
   }));
   EXPECT_EQ(s.completion(R"("prompt":"x","max_tokens":1,"model":"b")").status, 429);
   EXPECT_EQ(s.completion(R"("prompt":"x","max_tokens":1,"model":"a")").status, 200);
@@ -266,7 +264,7 @@ struct Sleeper {
   static std::unique_ptr<FakeGenerator> fresh() {
     return std::make_unique<FakeGenerator>(bundled_tokenizer(), 4, repeats(300));
   }
-  bool asleep() const { return generator->stats().asleep; }
+  bool asleep() const { return generator->state().asleep; }
   std::atomic<bool> hold{false}, fails{false};
   std::atomic<int> loads{0}, unloads{0};
   std::mutex mutex;
@@ -290,12 +288,12 @@ TEST(ServeModels, SleepsAndWakes) {
       waiting.back()->send(
           test::post("/v1/completions", R"({"prompt":"x","max_tokens":2,"model":"b"})"));
     }
-    EXPECT_TRUE(eventually([&] { return b.generator->stats().waiting == 3; }));
+    EXPECT_TRUE(eventually([&] { return b.generator->state().engine.waiting == 3; }));
     EXPECT_EQ(s.ask(test::get("/health")).body,
               R"({"status":"ok","models":{"a":"ready","b":"loading"}})");
     EXPECT_EQ(s.completion(R"("prompt":"x","max_tokens":2,"model":"a")").status, 200);
     waiting.back().reset();  // left while it waited
-    EXPECT_TRUE(eventually([&] { return b.generator->stats().waiting == 2; }));
+    EXPECT_TRUE(eventually([&] { return b.generator->state().engine.waiting == 2; }));
     b.hold = false;
     waiting.pop_back();
     for (const auto& c : waiting) EXPECT_EQ(answer_model(c->read()), "b");

@@ -265,7 +265,7 @@ std::vector<std::pair<std::vector<int32_t>, std::vector<float>>> answers_of_mode
       for (const StepResult& r : report.results) {
         if (r.choice) out[i].first.push_back(r.choice->token);
         if (r.choice) out[i].second.push_back(r.choice->logprob);
-        if (r.finish != Finish::kNo) cached += r.cached_tokens;
+        if (r.finish != Finish::kNone) cached += r.cached_tokens;
       }
     }
   }

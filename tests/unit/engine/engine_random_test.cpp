@@ -65,7 +65,7 @@ void expect_answer(FakeEngine& f, const Sent& s) {
   for (size_t i = 0; i < s.request.n; ++i) {
     const FakeAnswer got = f.of(s.id, i);
     FakeAnswer expected = s.expected.empty() ? f.alone(s.request, i) : s.expected[i];
-    ASSERT_NE(got.finish, Finish::kNo) << s.id;
+    ASSERT_NE(got.finish, Finish::kNone) << s.id;
     if (got.finish == Finish::kCancelled) {
       ASSERT_TRUE(s.cancelled);
       ASSERT_LE(got.tokens.size(), expected.tokens.size());
@@ -133,7 +133,7 @@ void run_many(Counts& counts, std::vector<KvKind> kinds, uint64_t kv_bytes, size
     if (!report.failure.empty()) break;
     std::erase_if(open, [&](const Sent& s) {
       for (size_t i = 0; i < s.request.n; ++i)
-        if (f.of(s.id, i).finish == Finish::kNo) return false;
+        if (f.of(s.id, i).finish == Finish::kNone) return false;
       expect_answer(f, s);
       for (size_t i = 0; i < s.request.n; ++i) f.answers.erase({s.id, i});
       return true;

@@ -67,13 +67,13 @@ TEST(Engine, StopTokensEndAndAreReported) {
   Request r = fake_request(20, 5, 200);
   r.stop_tokens = {3, 9};
   const auto expected = f.alone(r);
-  ASSERT_EQ(expected.finish, Finish::kStopToken);
+  ASSERT_EQ(expected.finish, Finish::kStop);
   Request ignores = r;
   ignores.ignore_stop = true;
   const uint64_t a = f.engine->add(r), b = f.engine->add(ignores);
   f.run();
   EXPECT_EQ(f.of(a).tokens, expected.tokens);
-  EXPECT_EQ(f.of(a).finish, Finish::kStopToken);
+  EXPECT_EQ(f.of(a).finish, Finish::kStop);
   EXPECT_EQ(f.of(b).tokens.size(), 200u);
   EXPECT_TRUE(f.clean());
 }
@@ -181,7 +181,7 @@ TEST(Engine, AWatchEndsItsOwnSequence) {
   f.run();
   EXPECT_EQ(f.of(a).tokens, f.alone(good).tokens);
   EXPECT_EQ(f.of(b).tokens.size(), 5u);
-  EXPECT_EQ(f.of(b).finish, Finish::kStopText);
+  EXPECT_EQ(f.of(b).finish, Finish::kStop);
   EXPECT_EQ(f.of(c).finish, Finish::kError);
   EXPECT_EQ(f.of(c).error, "the grammar is stuck");
   EXPECT_TRUE(f.clean());
@@ -298,7 +298,7 @@ TEST(Engine, LogProbabilitiesOfPromptTokensComeInPieces) {
   f.run();
   for (const uint64_t id : {f.engine->add(r), f.engine->add(r)}) {
     size_t most = 0;
-    while (f.of(id).finish == Finish::kNo) most = std::max(most, f.step().figures.prompt_rows);
+    while (f.of(id).finish == Finish::kNone) most = std::max(most, f.step().figures.prompt_rows);
     EXPECT_LE(most, 64u);            // 32 rows of each
     EXPECT_EQ(f.of(id).cached, 0u);  // every row is wanted
     ASSERT_EQ(f.of(id).prompt.size(), 149u);
@@ -339,7 +339,7 @@ TEST(Engine, ClientsTakeTurnsAndPriorityGoesFirst) {
   std::vector<uint64_t> order;
   while (!f.engine->idle())
     for (const StepResult& r : f.step().results)
-      if (r.finish != Finish::kNo) order.push_back(r.id);
+      if (r.finish != Finish::kNone) order.push_back(r.id);
   EXPECT_EQ(order, (std::vector<uint64_t>{urgent, a1, b1, a2, a3}));
   EXPECT_TRUE(f.clean());
 }
@@ -369,7 +369,7 @@ TEST(Engine, AddAndCancelFromOtherThreads) {
     const StepReport report = engine.step();
     ASSERT_EQ(report.failure, "");
     for (const StepResult& r : report.results)
-      if (r.finish != Finish::kNo) ++ends[{r.id, r.index}];
+      if (r.finish != Finish::kNone) ++ends[{r.id, r.index}];
   }
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(ends.size(), 120u);

@@ -18,7 +18,7 @@ struct FakeAnswer {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<TokenChoice> prompt;
-  Finish finish = Finish::kNo;
+  Finish finish = Finish::kNone;
   std::string error;
   size_t cached = 0;
 
@@ -52,7 +52,7 @@ inline std::map<AnswerKey, FakeAnswer> answers_of(
     if (between) between(index);
     std::erase_if(index, [&](const auto& entry) {
       for (size_t i = 0; i < requests[entry.second].n; ++i)
-        if (out[{entry.second, i}].finish == Finish::kNo) return false;
+        if (out[{entry.second, i}].finish == Finish::kNone) return false;
       return true;
     });
   }
@@ -74,7 +74,7 @@ struct FakeEngine {
   }
   void take(const StepResult& s) {
     FakeAnswer& a = answers[{s.id, s.index}];
-    if (a.finish != Finish::kNo) ++results_after_the_end;
+    if (a.finish != Finish::kNone) ++results_after_the_end;
     a.take(s);
   }
   void run() {
@@ -101,7 +101,7 @@ struct FakeEngine {
       tokens.push_back(c.token);
       if (std::find(r.stop_tokens.begin(), r.stop_tokens.end(), c.token) != r.stop_tokens.end() &&
           !r.ignore_stop) {
-        out.finish = Finish::kStopToken;
+        out.finish = Finish::kStop;
         return out;
       }
     }

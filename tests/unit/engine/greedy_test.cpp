@@ -101,7 +101,7 @@ TEST(Engine, LimitsAndTheirReasons) {
     Engine engine(*model, engine_options);
     engine.add(greedy({1, 2, 3, 4, 5, 6}, max_new));
     EXPECT_EQ(engine.prompt_left(), 6u);
-    std::pair<size_t, Finish> out{0, Finish::kNo};
+    std::pair<size_t, Finish> out{0, Finish::kNone};
     for (size_t step = 0; !engine.idle(); ++step) {
       for (const StepResult& r : engine.step().results) {
         out.first += r.choice.has_value();

@@ -21,7 +21,7 @@ constexpr int32_t kEndOfText = 4092;
 struct Formed {
   std::vector<int32_t> tokens;
   std::string text, error;
-  Finish finish = Finish::kNo;
+  Finish finish = Finish::kNone;
 };
 
 class FormedTalk {
@@ -43,16 +43,16 @@ class FormedTalk {
     r.sampling.temperature = 1;
     r.stop_tokens = {kEndOfText};
     r.n = n;
-    TextRules rules;
+    TextRules& rules = r.text;
     if (schema >= 0) {
       rules.grammar = grammars()[static_cast<size_t>(schema)];
       rules.end_tokens = {kEndOfText};
     }
-    return engine_->add(std::move(r), std::move(rules));
+    return engine_->add(std::move(r));
   }
   void run() {
     for (; !engine_->idle(); ++steps)
-      for (const TextEvent& e : engine_->step().events) {
+      for (const StepResult& e : engine_->step().events) {
         Formed& f = answers_[{e.id, e.index}];
         if (e.choice) f.tokens.push_back(e.choice->token);
         f.text += e.text;
@@ -92,7 +92,7 @@ TEST(StructuredEngine, AnswersFitTheirSchema) {
     ASSERT_EQ(f.error, "");
     GrammarMatcher m(FormedTalk::grammars()[s]);
     EXPECT_TRUE(m.accept(f.text)) << f.text;
-    if (f.finish != Finish::kStopToken) {
+    if (f.finish != Finish::kStop) {
       EXPECT_EQ(f.finish, Finish::kLength);
       continue;
     }
@@ -152,10 +152,10 @@ TEST(StructuredEngine, ForcedRunsChangeNoAnswer) {
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       Request r = test::fake_request(30, seed, 200, 3000);
       r.stop_tokens = {kEndOfText};
-      TextRules rules;
+      TextRules& rules = r.text;
       rules.grammar = forced;
       rules.end_tokens = {kEndOfText};
-      ids.push_back(talk.engine().add(std::move(r), std::move(rules)));
+      ids.push_back(talk.engine().add(std::move(r)));
     }
     talk.run();
     steps.push_back(talk.steps);
@@ -184,13 +184,13 @@ TEST(StructuredEngine, TheEndOfReasoningIsForcedInOneStep) {
   for (const size_t drafts : {0u, 16u}) {
     FormedTalk talk(1, nullptr, drafts);
     Request r = test::fake_request(30, 5, 24, 3000);
-    TextRules rules;
+    TextRules& rules = r.text;
     auto reading = std::make_shared<AnswerRules>();
     reading->reasoning = find_reasoning_format("think");
     reading->start = AnswerStart::kReasoning;
     rules.answer = reading;
     rules.thinking_budget = 3;
-    const uint64_t id = talk.engine().add(std::move(r), std::move(rules));
+    const uint64_t id = talk.engine().add(std::move(r));
     talk.run();
     answers.push_back(talk.of(id).tokens);
     steps.push_back(talk.steps);
@@ -217,12 +217,11 @@ TEST(StructuredEngine, EachOfSeveralAnswersHasItsOwnPlace) {
 TEST(StructuredEngine, EndsByItselfWhereTheModelHasNoEndToken) {
   FormedTalk talk;
   Request r = test::fake_request(30, 5, 50, 3000);
-  TextRules rules;
-  rules.grammar = compile(format_of_texts("", "", {"yes", "no"}));
-  const uint64_t id = talk.engine().add(std::move(r), std::move(rules));
+  r.text.grammar = compile(format_of_texts("", "", {"yes", "no"}));
+  const uint64_t id = talk.engine().add(std::move(r));
   talk.run();
   EXPECT_TRUE(talk.of(id).text == "yes" || talk.of(id).text == "no") << talk.of(id).text;
-  EXPECT_EQ(talk.of(id).finish, Finish::kStopToken);
+  EXPECT_EQ(talk.of(id).finish, Finish::kStop);
 }
 
 TEST(StructuredEngine, RefusesWhatContradictsIt) {
@@ -233,9 +232,9 @@ TEST(StructuredEngine, RefusesWhatContradictsIt) {
       r.ignore_stop = true;
     else
       r.sampling.min_tokens = 3;
-    TextRules rules;
+    TextRules& rules = r.text;
     rules.grammar = FormedTalk::grammars()[0];
-    EXPECT_THROW(talk.engine().add(std::move(r), std::move(rules)), Error);
+    EXPECT_THROW(talk.engine().add(std::move(r)), Error);
   }
 }
 

@@ -26,7 +26,7 @@ struct Said {
   std::vector<int32_t> tokens;
   std::string text, stop_text, error;
   std::vector<std::string> pieces;  // of the text, event by event
-  Finish finish = Finish::kNo;
+  Finish finish = Finish::kNone;
 };
 
 struct Talk {
@@ -40,13 +40,15 @@ struct Talk {
     engine = std::make_unique<TextEngine>(backend, tokenizer, options);
   }
   uint64_t ask(uint64_t seed, TextRules rules = {}, size_t max_new = 24) {
-    return engine->add(test::fake_request(40 + seed, seed, max_new, 3000), std::move(rules));
+    Request r = test::fake_request(40 + seed, seed, max_new, 3000);
+    r.text = std::move(rules);
+    return engine->add(std::move(r));
   }
   TextStep step() {
     TextStep s = engine->step();
-    for (const TextEvent& e : s.events) {
+    for (const StepResult& e : s.events) {
       Said& said = all[{e.id, e.index}];
-      EXPECT_EQ(said.finish, Finish::kNo) << "an event behind the end";
+      EXPECT_EQ(said.finish, Finish::kNone) << "an event behind the end";
       if (e.choice) said.tokens.push_back(e.choice->token);
       said.text += e.text;
       said.pieces.push_back(e.text);
@@ -107,7 +109,8 @@ TEST(TextEngine, DraftsBringTheSameEvents) {
       Request r = test::fake_request(40 + seed, seed, 24, 3000);
       r.prediction = plain[seed - 1].tokens;
       r.prediction[9] = 5;
-      const uint64_t id = drafted.engine->add(std::move(r), stops ? stop : TextRules());
+      if (stops) r.text = stop;
+      const uint64_t id = drafted.engine->add(std::move(r));
       drafted.run();
       const Said& got = drafted.of(id);
       if (stops && seed > 1) continue;
@@ -136,7 +139,7 @@ TEST(TextEngine, AStopStringEndsTheAnswerBeforeIt) {
     const size_t first = whole.text.find(stop);
     EXPECT_EQ(talk.of(id).text, whole.text.substr(0, first + (include ? stop.size() : 0)));
     EXPECT_EQ(talk.of(id).stop_text, stop);
-    EXPECT_EQ(talk.of(id).finish, Finish::kStopText);
+    EXPECT_EQ(talk.of(id).finish, Finish::kStop);
     EXPECT_LT(talk.of(id).tokens.size(), whole.tokens.size());
   }
 }
@@ -173,7 +176,7 @@ TEST(TextEngine, AnItemThatCannotRunEndsAlone) {
   bad.prompt[17] = kBadToken;
   bad.n = 1;
   talk.step();
-  const uint64_t id = talk.engine->add(bad, {});
+  const uint64_t id = talk.engine->add(bad);
   talk.run();
   EXPECT_EQ(talk.of(id).finish, Finish::kError);
   EXPECT_EQ(talk.of(id).error, "this token cannot run");
@@ -189,7 +192,7 @@ TEST(TextEngine, AnItemThatCannotRunTakesItsOtherAnswersAlong) {
   Request bad = test::fake_request(300, 9, 10, 3000);
   bad.prompt[290] = kBadToken;
   bad.n = 3;
-  const uint64_t id = talk.engine->add(bad, {});
+  const uint64_t id = talk.engine->add(bad);
   talk.run();
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ((talk.all[{id, i}].error), "this token cannot run");
   EXPECT_EQ(talk.backend.violations, std::vector<std::string>());

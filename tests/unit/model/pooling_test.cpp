@@ -220,14 +220,14 @@ class PoolingBench {
     generator_ = std::make_unique<PoolingGenerator>(*model_, *plan_, options);
   }
   uint64_t submit(std::vector<int32_t> tokens) {
-    GenerationRequest request;
+    Request request;
     request.prompt = std::move(tokens);
     return generator_->submit(std::move(request));
   }
   void start() {
-    generator_->start([&](std::vector<GenerationEvent> events, const StepSummary&) {
+    generator_->start([&](TextStep step) {
       const std::lock_guard lock(mutex_);
-      for (GenerationEvent& e : events) ended_[e.id] = std::move(e);
+      for (StepResult& e : step.events) ended_[e.id] = std::move(e);
       changed_.notify_all();
     });
   }
@@ -235,7 +235,7 @@ class PoolingBench {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_.count(id) > 0; });
   }
-  GenerationEvent end(uint64_t id) {
+  StepResult end(uint64_t id) {
     wait(id);
     const std::lock_guard lock(mutex_);
     return ended_[id];
@@ -246,7 +246,7 @@ class PoolingBench {
   const std::optional<PoolingPlan> plan_;
   ThreadPool pool_{2};
   std::unique_ptr<DecoderModel> model_;
-  std::map<uint64_t, GenerationEvent> ended_;
+  std::map<uint64_t, StepResult> ended_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<PoolingGenerator> generator_;  // ends first
@@ -271,10 +271,10 @@ TEST(Pooling, NumbersThatAreNotFiniteEndTheirTextAlone) {
   PoolingBench bench(temp.path().string());
   const uint64_t bad = bench.submit({5, kToken, 6}), good = bench.submit({5, 8, 6});
   bench.start();
-  EXPECT_EQ(bench.end(bad).end, EndReason::kError);
+  EXPECT_EQ(bench.end(bad).finish, Finish::kError);
   EXPECT_EQ(bench.end(bad).error, "number 0 of the model's result is nan");
   EXPECT_TRUE(bench.end(bad).vector.empty());
-  EXPECT_EQ(bench.end(good).end, EndReason::kStop);
+  EXPECT_EQ(bench.end(good).finish, Finish::kStop);
   EXPECT_EQ(bench.end(good).vector.size(), 32u);
 }
 
@@ -300,8 +300,8 @@ TEST(Pooling, FailedAllocationsEndTheirTextsAlone) {
       if (id) bench.wait(*id);
       failed = test::allocations_left() < 0;
     }
-    const GenerationEvent e = id ? bench.end(*id) : GenerationEvent();
-    if (id && e.end == EndReason::kStop) {
+    const StepResult e = id ? bench.end(*id) : StepResult();
+    if (id && e.finish == Finish::kStop) {
       EXPECT_EQ(e.vector, vector) << "allocation " << n;
     } else {
       ++refused;

@@ -26,9 +26,9 @@ ChatTemplates templates_of(const std::string& format, const TempDir& folder) {
 AgentServer::AgentServer(const std::string& format, std::vector<std::string> texts,
                          ReasoningField field)
     : templates(templates_of(format, folder)), answers(std::move(texts)) {
-  const auto script = [this](const GenerationRequest& r, size_t) {
+  const auto script = [this](const Request& r, size_t) {
     last_prompt = r.prompt;
-    last_grammar = r.grammar;
+    last_grammar = r.text.grammar;
     const std::string& text = answers[std::min<size_t>(asked++, answers.size() - 1)];
     std::vector<int32_t> ids = bundled_tokenizer().encode(text, false);
     ids.push_back(kEndToken);

@@ -26,11 +26,11 @@ void FakeGenerator::start(Sink sink) {
   thread_ = std::thread([this] { run(); });
 }
 
-uint64_t FakeGenerator::submit(GenerationRequest request) {
+uint64_t FakeGenerator::submit(Request request) {
   if (throws) throw std::runtime_error("submit");
   const std::lock_guard lock(mutex_);
   auto job = std::make_unique<Job>(Job{next_++, std::move(request), {}});
-  for (size_t i = 0; i < job->request.choices; ++i) {
+  for (size_t i = 0; i < job->request.n; ++i) {
     std::vector<int32_t> tokens;
     if (script_) {
       tokens = script_(job->request, i);
@@ -38,7 +38,9 @@ uint64_t FakeGenerator::submit(GenerationRequest request) {
       for (size_t k = 0; k < job->request.max_new; ++k)
         tokens.push_back(job->request.prompt[k % job->request.prompt.size()]);
     }
-    job->choices.push_back({i, std::move(tokens), choice_text(tokenizer_, job->request)});
+    TextRules rules = job->request.text;
+    rules.min_new = static_cast<size_t>(job->request.sampling.min_tokens);
+    job->choices.push_back({i, std::move(tokens), {tokenizer_, rules}});
   }
   jobs_.push_back(std::move(job));
   wake_.notify_all();
@@ -61,22 +63,25 @@ bool FakeGenerator::waiting(uint64_t id) const {
   return false;
 }
 
-GeneratorStats FakeGenerator::stats() const {
+GeneratorState FakeGenerator::state() const {
   if (throws) throw std::runtime_error("stats");
   const std::lock_guard lock(mutex_);
-  GeneratorStats s;
+  GeneratorState s;
   s.slots = slots_;
   size_t sequences = 0;
   for (const auto& job : jobs_) sequences += job->choices.size();
-  s.running = std::min(sequences, slots_);
-  s.waiting = sequences - s.running;
-  s.new_tokens = tokens_made;
-  s.kv_blocks_used = s.running;
-  s.expert_layers = 2;
-  s.expert_rows = {1, 2, 3, busy_rows};
+  EngineSnapshot& e = s.engine;
+  e.running = std::min(sequences, slots_);
+  e.waiting = sequences - e.running;
+  e.new_tokens = tokens_made;
+  e.kv.blocks_used = e.running;
+  s.experts = 2;
+  e.expert_rows = {1, 2, 3, busy_rows};
   s.heartbeat_seconds = heartbeat;
-  if (heartbeat > 0) s.phase = "pass";
-  s.phase_seconds = {{"moe", 1.5}, {"sampling", 0.25}, {"idle", 7}};
+  if (heartbeat > 0) s.stage = "pass";
+  s.generates = true;
+  e.sampling_nanoseconds = 250'000'000;
+  s.idle_seconds = 7;
   return s;
 }
 
@@ -87,17 +92,21 @@ void FakeGenerator::run() {
                    [&] { return ending_ || (!jobs_.empty() && !held); });
     if (ending_) return;
     if (held || jobs_.empty()) continue;
-    std::vector<GenerationEvent> events;
-    step(events);
-    const StepSummary summary{0, events.size(), events.size(), 0.001, 0.001, 0.5, dead_};
+    TextStep out;
+    step(out.events);
+    out.figures.decode_rows = out.figures.batch = out.events.size();
+    out.figures.nanoseconds = 1'000'000;
+    out.figures.predicted_nanoseconds = 1'000'000;
+    out.figures.backend.expert_rows = {1, 0};
+    out.last = dead_;
     lock.unlock();
-    sink_(std::move(events), summary);
+    sink_(std::move(out));
     if (pace_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(pace_us));
     lock.lock();
   }
 }
 
-void FakeGenerator::step(std::vector<GenerationEvent>& events) {
+void FakeGenerator::step(std::vector<StepResult>& events) {
   if (dies) {
     dead_ = true;
     jobs_.clear();
@@ -117,46 +126,47 @@ void FakeGenerator::step(std::vector<GenerationEvent>& events) {
   });
 }
 
-GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
-  const GenerationRequest& r = job.request;
-  GenerationEvent e;
+StepResult FakeGenerator::advance(const Job& job, Choice& c) {
+  const Request& r = job.request;
+  StepResult e;
   e.id = job.id;
-  e.choice = c.index;
+  e.index = c.index;
   e.cached_tokens = r.prompt.size() / 2;
   const auto made = [&](int32_t token, int alternatives) {
-    GeneratedToken t{token, -0.25f, {}, 1};
+    TokenChoice t{token, -0.25f, {}, 1};
     for (int k = 0; k < alternatives; ++k)
-      t.top.emplace_back(k == 0 ? token : token + k, -0.25f - static_cast<float>(k));
+      t.alternatives.emplace_back(k == 0 ? token : token + k, -0.25f - static_cast<float>(k));
     return t;
   };
   if (r.prompt_logprobs >= 0 && c.index == 0 && c.produced == 0)
     for (size_t i = 1; i < r.prompt.size(); ++i)
-      e.prompt.push_back(made(r.prompt[i], r.prompt_logprobs));
-  const auto end = [&](EndReason reason) {
+      e.prompt_choices.push_back(made(r.prompt[i], r.prompt_logprobs));
+  const auto end = [&](Finish reason) {
     c.ended = true;
-    e.end = reason;
-    e.text += c.text.finish(reason != EndReason::kStop);
+    e.finish = reason;
+    e.text += c.text.finish(reason != Finish::kStop);
     e.parts = c.text.take_events();
     e.reasoning_tokens = c.text.reasoning_tokens();
     return e;
   };
   if (fail_at > 0 && c.produced + 1 == fail_at) {
     e.error = failure;
-    return end(EndReason::kError);
+    return end(Finish::kError);
   }
-  if (c.produced >= std::min(r.max_new, c.tokens.size())) return end(EndReason::kLength);
+  if (c.produced >= std::min(r.max_new, c.tokens.size())) return end(Finish::kLength);
   const int32_t token = c.tokens[c.produced++];
   ++tokens_made;
-  e.tokens.push_back(made(token, r.logprobs));
+  e.choice = made(token, r.sampling.logprobs);
   const bool stop =
       std::find(r.stop_tokens.begin(), r.stop_tokens.end(), token) != r.stop_tokens.end();
-  if (stop) return end(EndReason::kStop);
+  e.stop_token = stop;
+  if (stop) return end(Finish::kStop);
   e.text = c.text.push(token);
   if (c.text.stopped()) {
-    if (!c.text.stop().empty()) e.stop_string = c.text.stop();
-    return end(EndReason::kStop);
+    e.stop_text = c.text.stop();
+    return end(Finish::kStop);
   }
-  if (c.produced >= r.max_new) return end(EndReason::kLength);
+  if (c.produced >= r.max_new) return end(Finish::kLength);
   e.parts = c.text.take_events();
   e.reasoning_tokens = c.text.reasoning_tokens();
   return e;

@@ -17,18 +17,18 @@ namespace moebius::test {
 // Answers with what the script says, one token per choice and step.
 class FakeGenerator final : public Generator {
  public:
-  using Script = std::function<std::vector<int32_t>(const GenerationRequest&, size_t choice)>;
+  using Script = std::function<std::vector<int32_t>(const Request&, size_t choice)>;
   // Without a script an answer repeats its prompt.
   explicit FakeGenerator(const Tokenizer& tokenizer, size_t slots = 4, Script script = {});
   ~FakeGenerator() override;
 
   void start(Sink sink) override;
   void halt();  // no event comes any more
-  uint64_t submit(GenerationRequest request) override;
+  uint64_t submit(Request request) override;
   void cancel(uint64_t id) override;
   bool waiting(uint64_t id) const override;
   bool dead() const override { return dead_; }
-  GeneratorStats stats() const override;
+  GeneratorState state() const override;
   bool stop(std::chrono::milliseconds) override { return halt(), true; }
 
   std::atomic<int> pace_us{0};              // between steps
@@ -54,12 +54,12 @@ class FakeGenerator final : public Generator {
   };
   struct Job {
     uint64_t id;
-    GenerationRequest request;
+    Request request;
     std::vector<Choice> choices;
   };
   void run();
-  void step(std::vector<GenerationEvent>& events);
-  GenerationEvent advance(const Job& job, Choice& choice);
+  void step(std::vector<StepResult>& events);
+  StepResult advance(const Job& job, Choice& choice);
   const Tokenizer& tokenizer_;
   size_t slots_;
   Script script_;

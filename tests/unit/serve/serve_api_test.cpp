@@ -27,7 +27,7 @@ std::string masked(const std::string& body) {
 // Tokens of a text, then the end token.
 test::FakeGenerator::Script says(const std::string& text) {
   const std::vector<int32_t> ids = test::bundled_tokenizer().encode(text, false);
-  return [ids](const GenerationRequest&, size_t) {
+  return [ids](const Request&, size_t) {
     std::vector<int32_t> out = ids;
     out.push_back(4092);
     return out;

@@ -131,7 +131,7 @@ TEST(ServeFaults, GeneratorThatThrows) {
   server.generator.held = true;
   Client whole(server.port), watcher(server.port);
   whole.send(test::post("/v1/completions", kAsk));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   watcher.send(test::get("/api/events"));
   EXPECT_EQ(watcher.read(true).status, 200);
   server.generator.throws = true;
@@ -212,7 +212,7 @@ TEST(ServeFaults, EndIsHeldUp) {
     watcher.send(test::get("/api/events"));
     EXPECT_EQ(watcher.read(true).status, 200);
     stream.send(test::post("/v1/completions", kStream));
-    EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+    EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
     server.server->shut_down();
     if (!drained) server.server->shut_down();  // at once
     EXPECT_EQ(server.join(), 0);
@@ -258,7 +258,7 @@ TEST(ServeFaults, DrainTellsWhoComes) {
   server.generator.held = true;
   Client client(server.port);
   client.send(test::post("/v1/completions", kAsk));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   server.server->shut_down();
   EXPECT_TRUE(eventually([&] { return server.ask(test::get("/health")).status == 503; }));
   for (const std::string& bytes :

@@ -81,17 +81,17 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
 // A server that keeps the last request its generator got.
 struct Watched {
   Watched()
-      : server({}, [this](const GenerationRequest& r, size_t) {
+      : server({}, [this](const Request& r, size_t) {
           const std::lock_guard lock(mutex);
           last = r;
           return std::vector<int32_t>{97, 98};
         }) {}
-  GenerationRequest request() {
+  Request request() {
     const std::lock_guard lock(mutex);
     return last;
   }
   std::mutex mutex;
-  GenerationRequest last;
+  Request last;
   FakeServer server;
 };
 
@@ -149,9 +149,9 @@ TEST(ServeFields, OtherInterfacesIgnoreNoConstraint) {
 }
 
 TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
-  std::vector<GenerationRequest> seen;
+  std::vector<Request> seen;
   std::mutex mutex;
-  const auto script = [&](const GenerationRequest& r, size_t) {
+  const auto script = [&](const Request& r, size_t) {
     const std::lock_guard lock(mutex);
     seen.push_back(r);
     return std::vector<int32_t>{1};
@@ -169,22 +169,23 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
           .status,
       200);
   ASSERT_EQ(seen.size(), 3u);
-  for (const GenerationRequest& r : seen) {
-    EXPECT_EQ(r.stops, seen[0].stops);
-    EXPECT_EQ(r.stops.at(0), "x");
+  for (const Request& r : seen) {
+    EXPECT_EQ(r.text.stops, seen[0].text.stops);
+    EXPECT_EQ(r.text.stops.at(0), "x");
     EXPECT_EQ(r.stop_tokens, seen[0].stop_tokens);
-    EXPECT_EQ(r.seed, 7u);
-    EXPECT_EQ(r.top_k, 3);
-    EXPECT_EQ(r.min_p, 0.25f);
-    EXPECT_EQ(r.repetition_penalty, 1.5f);
-    EXPECT_EQ(r.presence_penalty, 0.5f);
-    EXPECT_EQ(r.frequency_penalty, 0.25f);
-    EXPECT_EQ(r.logit_bias, seen[0].logit_bias);
-    EXPECT_EQ(r.logit_bias.size(), 1u);
-    EXPECT_EQ(r.allowed_tokens, (std::vector<int32_t>{1, 2}));
-    EXPECT_EQ(r.bad_words, seen[0].bad_words);
-    EXPECT_FALSE(r.bad_words.empty());
-    EXPECT_EQ(r.min_new, 1u);
+    EXPECT_EQ(r.sampling.seed, 7u);
+    EXPECT_EQ(r.sampling.top_k, 3);
+    EXPECT_EQ(r.sampling.min_p, 0.25f);
+    EXPECT_EQ(r.sampling.repetition_penalty, 1.5f);
+    EXPECT_EQ(r.sampling.presence_penalty, 0.5f);
+    EXPECT_EQ(r.sampling.frequency_penalty, 0.25f);
+    ASSERT_EQ(r.sampling.logit_bias.size(), 1u);
+    EXPECT_EQ(r.sampling.logit_bias[0].token, 5);
+    EXPECT_EQ(r.sampling.logit_bias[0].bias, 2.0f);
+    EXPECT_EQ(r.sampling.allowed_tokens, (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(r.sampling.bad_words, seen[0].sampling.bad_words);
+    EXPECT_FALSE(r.sampling.bad_words.empty());
+    EXPECT_EQ(r.sampling.min_tokens, 1);
     EXPECT_EQ(r.salt, seen[0].salt);
   }
   // Forms too: the grammar is there.
@@ -193,7 +194,7 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
   EXPECT_EQ(server.ask(test::post("/v1/messages", "{" + message + form)).status, 200);
   EXPECT_EQ(server.ask(test::post("/v1/responses", R"({"input":"a")" + form)).status, 200);
   ASSERT_EQ(seen.size(), 2u);
-  for (const GenerationRequest& r : seen) EXPECT_NE(r.grammar, nullptr);
+  for (const Request& r : seen) EXPECT_NE(r.text.grammar, nullptr);
 }
 
 TEST(ServeFields, AllowedTokensAndBadWords) {
@@ -205,14 +206,15 @@ TEST(ServeFields, AllowedTokensAndBadWords) {
     };
     EXPECT_EQ(ask(R"("allowed_token_ids":[3,1,4095.0],"bad_words":["night"," dark","\n"])").status,
               200);
-    const GenerationRequest r = w.request();
-    EXPECT_EQ(r.allowed_tokens, (std::vector<int32_t>{3, 1, 4095}));
+    const Request r = w.request();
+    EXPECT_EQ(r.sampling.allowed_tokens, (std::vector<int32_t>{3, 1, 4095}));
     const auto ids = [&](const char* text) { return t.encode(text, false); };
-    EXPECT_EQ(r.bad_words, (std::vector<std::vector<int32_t>>{
-                               ids("night"), ids(" night"), ids(" dark"), ids("dark"), ids("\n")}));
+    EXPECT_EQ(r.sampling.bad_words,
+              (std::vector<std::vector<int32_t>>{ids("night"), ids(" night"), ids(" dark"),
+                                                 ids("dark"), ids("\n")}));
     EXPECT_EQ(ask(R"("allowed_token_ids":null,"bad_words":[])").status, 200);
-    EXPECT_TRUE(w.request().allowed_tokens.empty());
-    EXPECT_TRUE(w.request().bad_words.empty());
+    EXPECT_TRUE(w.request().sampling.allowed_tokens.empty());
+    EXPECT_TRUE(w.request().sampling.bad_words.empty());
     std::string ids_too_many = "0", words = "\"a\"";
     for (int i = 0; i < 1 << 14; ++i) ids_too_many += ",0";
     for (int i = 0; i < 128; ++i) words += ",\"a\"";
@@ -281,13 +283,13 @@ TEST(ServeFields, AnAnswerCanHaveAForm) {
       const Response r = chat ? w.server.chat(c.fields + R"(,"max_tokens":1,"n":2,"stop":"q")")
                               : w.server.completion(R"("prompt":"a","max_tokens":1,)" + c.fields);
       ASSERT_EQ(r.status, 200) << c.fields << r.body;
-      ASSERT_NE(w.request().grammar, nullptr) << c.fields;
-      GrammarMatcher fits(w.request().grammar), does_not(w.request().grammar);
+      ASSERT_NE(w.request().text.grammar, nullptr) << c.fields;
+      GrammarMatcher fits(w.request().text.grammar), does_not(w.request().text.grammar);
       EXPECT_TRUE(fits.accept(c.fits) && fits.may_end()) << c.fields;
       EXPECT_FALSE(does_not.accept(c.does_not)) << c.fields;
     }
   EXPECT_EQ(w.server.chat(R"("response_format":{"type":"text"},"max_tokens":1)").status, 200);
-  EXPECT_EQ(w.request().grammar, nullptr);
+  EXPECT_EQ(w.request().text.grammar, nullptr);
 }
 
 // Those whose forms take long to compile wait for each other alone.
@@ -374,7 +376,7 @@ TEST(ServeFields, PromptLogprobs) {
     EXPECT_EQ(choices[i].find("prompt_logprobs")->items().size(), i < 2 ? 2u : 1u);
   EXPECT_NE(text.body.find(expected), std::string::npos) << text.body;
   EXPECT_EQ(w.request().prompt_logprobs, 2);
-  EXPECT_EQ(w.request().logprobs, -1);
+  EXPECT_EQ(w.request().sampling.logprobs, -1);
   // None beside each token of the prompt.
   const Response alone = w.server.completion(R"("prompt":[97,98],"prompt_logprobs":0)");
   EXPECT_NE(

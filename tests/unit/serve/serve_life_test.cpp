@@ -321,11 +321,11 @@ TEST(ServeLife, ClientsThatLeaveFreeTheirSlot) {
     if (i == 0) client.half_close();
     if (i == 1) client.reset();
     if (i < 2) {
-      EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+      EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 0; }));
       server.generator.held = false;
     }
   }
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 0; }));
   EXPECT_EQ(server.generator.cancelled, 3u);
   EXPECT_EQ(server.metric(R"(request_success_total{finished_reason="cancelled"})"), "3");
 }
@@ -342,8 +342,9 @@ TEST(ServeLife, DisconnectsAtRandomMoments) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     if (random() % 2 == 0) client.reset();
   }
-  EXPECT_TRUE(eventually(
-      [&] { return server.generator.stats().running + server.generator.stats().waiting == 0; }));
+  EXPECT_TRUE(eventually([&] {
+    return server.generator.state().engine.running + server.generator.state().engine.waiting == 0;
+  }));
   EXPECT_TRUE(eventually([&] { return descriptors() <= before; }));
   // Everyone else is served as before.
   EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
@@ -359,7 +360,7 @@ TEST(ServeLife, OverloadIsTurnedAway) {
     clients.push_back(std::make_unique<Client>(server.port));
     clients.back()->send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
     EXPECT_TRUE(eventually([&] {
-      return server.generator.stats().running + server.generator.stats().waiting ==
+      return server.generator.state().engine.running + server.generator.state().engine.waiting ==
              static_cast<size_t>(i + 1);
     }));
   }
@@ -390,7 +391,7 @@ TEST(ServeLife, RetryAfterCountsWhatRuns) {
           "/v1/completions",
           fmt::format(R"({{"prompt":"a","max_tokens":{}}})", i == 1 ? most_tokens : 1000)));
       EXPECT_TRUE(eventually([&] {
-        return server.generator.stats().running + server.generator.stats().waiting ==
+        return server.generator.state().engine.running + server.generator.state().engine.waiting ==
                static_cast<size_t>(i + 1);
       }));
     }
@@ -493,12 +494,12 @@ TEST(ServeLife, HalfOpenPeersAreFound) {
   server.generator.held = true;
   Client client(server.port);
   client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
-  ASSERT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  ASSERT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   sock_filter keep_nothing = {BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog drop = {1, &keep_nothing};
   if (setsockopt(client.descriptor(), SOL_SOCKET, SO_ATTACH_FILTER, &drop, sizeof drop) != 0)
     GTEST_SKIP() << "this system has no packet filters";
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 0; }));
   EXPECT_EQ(server.generator.cancelled, 1u);
 }
 
@@ -573,7 +574,7 @@ TEST(ServeLife, AStuckStepIsSaid) {
   server.generator.held = true;
   Client client(server.port);
   client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":2})"));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   server.generator.heartbeat = 59;
   EXPECT_EQ(server.ask(test::get("/live")).status, 200);
   server.generator.heartbeat = 61;
@@ -615,7 +616,7 @@ TEST(ServeLife, DeadEngine) {
   server.generator.held = true;
   Client client(server.port);
   client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":9})"));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   server.generator.dies = true;
   server.generator.held = false;
   EXPECT_EQ(client.read().status, 500);
@@ -654,7 +655,7 @@ TEST(ServeLife, DrainHasAnEnd) {
   server.generator.held = true;  // stuck
   Client client(server.port);
   client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":9})"));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   server.server->shut_down();
   EXPECT_EQ(client.read().status, 503);
   EXPECT_EQ(server.join(), 0);

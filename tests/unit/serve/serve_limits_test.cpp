@@ -170,7 +170,7 @@ TEST(ServeLimits, PlacesAreKept) {
     busy.push_back(std::make_unique<Client>(server.port));
     busy.back()->send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
   }
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 3; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 3; }));
   for (int round = 0; round < 3; ++round) {
     for (const char* path : {"/health", "/live", "/metrics"}) {
       const Response r = server.ask(test::get(path));
@@ -220,7 +220,7 @@ TEST(ServeLimits, HalfHeadsMakeRoom) {
     busy.push_back(std::make_unique<Client>(server.port));
     busy.back()->send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
   }
-  ASSERT_TRUE(eventually([&] { return server.generator.stats().running == 2; }));
+  ASSERT_TRUE(eventually([&] { return server.generator.state().engine.running == 2; }));
   // Nor do those that were refused and stay.
   for (int i = 0; i < 10; ++i) {
     halves.push_back(std::make_unique<Client>(server.port));
@@ -249,7 +249,7 @@ TEST(ServeLimits, NoPlaceIsSaid) {
   server.generator.held = true;
   Client busy(server.port);
   busy.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
-  ASSERT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  ASSERT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   Client none(server.port);
   const Response r = none.read();
   EXPECT_EQ(r.status, 503);
@@ -270,7 +270,7 @@ TEST(ServeLimits, TimeInTheQueue) {
                                         R"({"prompt":"a","max_tokens":3,"stream":true})");
   Client runs(server.port), waits(server.port), streams(server.port);
   runs.send(ask);
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   waits.send(ask);
   streams.send(stream);
   const Response late = waits.read();
@@ -290,7 +290,7 @@ TEST(ServeLimits, TimeInTheQueue) {
 TEST(ServeLimits, SaltsAreOfTheKeyAndTheRequest) {
   std::mutex mutex;
   std::vector<std::string> salts;
-  const auto script = [&](const GenerationRequest& r, size_t) {
+  const auto script = [&](const Request& r, size_t) {
     const std::lock_guard lock(mutex);
     salts.push_back(r.salt);
     return std::vector<int32_t>{1};
@@ -400,7 +400,7 @@ TEST(ServeLimits, MoreSequencesThanFitAreNeverTaken) {
   server.generator.held = true;
   Client runs(server.port);
   runs.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
-  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.generator.state().engine.running == 1; }));
   EXPECT_EQ(ask(5, 3).body, words);
   EXPECT_EQ(ask(4, 3).status, 429);
   server.generator.held = false;

@@ -25,9 +25,7 @@ struct ReplayServer {
     options.clock = [this] { return backend.now; };
     engine = std::make_unique<TextEngine>(backend, &bundled_tokenizer(), options);
     ServedModel model = served_model(4);
-    EngineGeneratorOptions generator_options;
-    generator_options.eos = model.defaults.eos;
-    generator = std::make_unique<EngineGenerator>(*engine, generator_options);
+    generator = std::make_unique<EngineGenerator>(*engine, EngineGeneratorOptions());
     model.context = kTalkContext;
     model.templates = &templates;
     model.markup = choose_answer_markup(templates, bundled_tokenizer());
