@@ -62,16 +62,18 @@ std::vector<std::string> texts_given(const char* const* texts, size_t count, con
   return out;
 }
 
+// Numbers that a caller did not set: NaN, and -1 for integers.
 std::optional<float> said(float v) { return std::isnan(v) ? std::nullopt : std::optional(v); }
-
-constexpr float kNotSaid = std::numeric_limits<float>::quiet_NaN();
+std::optional<int> said(int32_t v) { return v < 0 ? std::nullopt : std::optional(v); }
+void unsay(float& v) { v = std::numeric_limits<float>::quiet_NaN(); }
+void unsay(int32_t& v) { v = -1; }
 
 moebius_request request_defaults() {
   moebius_request r{};
   r.size = sizeof r;
-  r.temperature = r.top_p = r.min_p = r.repetition_penalty = kNotSaid;
-  r.presence_penalty = r.frequency_penalty = kNotSaid;
-  r.top_k = r.logprobs = -1;
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) unsay(r.name);
+#include "base/sampling_numbers.inc"
+  unsay(r.logprobs);
   r.max_tokens = -1;
   r.skip_special = 1;
   r.n = 1;
@@ -86,14 +88,9 @@ llm::Request request_of(const moebius_request* given) {
   const auto prompt = ids_given(r.prompt, r.prompt_tokens, "prompt");
   out.prompt.assign(prompt.begin(), prompt.end());
   llm::Sampling& s = out.sampling;
-  s.temperature = said(r.temperature);
-  s.top_p = said(r.top_p);
-  s.min_p = said(r.min_p);
-  s.repetition_penalty = said(r.repetition_penalty);
-  s.presence_penalty = said(r.presence_penalty);
-  s.frequency_penalty = said(r.frequency_penalty);
-  if (r.top_k >= 0) s.top_k = r.top_k;
-  if (r.logprobs >= 0) s.logprobs = r.logprobs;
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) s.name = said(r.name);
+#include "base/sampling_numbers.inc"
+  s.logprobs = said(r.logprobs);
   if (r.max_tokens >= 0) s.max_tokens = static_cast<uint64_t>(r.max_tokens);
   s.min_tokens = static_cast<uint64_t>(r.min_tokens < 0 ? 0 : r.min_tokens);
   s.seed = r.seed;

@@ -27,6 +27,23 @@
 #include "text/tokenizer.h"
 
 namespace moebius::llm {
+namespace {
+
+// Run `work`; errors without a place get the folder or the argument.
+template <class Work>
+auto about(const ErrorPlace& place, Work&& work) {
+  return placing_errors([&] { return place; }, work);
+}
+template <class Work>
+auto about_folder(const std::string& folder, Work&& work) {
+  return about({"file", folder, "", "", ""}, work);
+}
+template <class Work>
+auto about_argument(const std::string& name, Work&& work) {
+  return about({"argument", "", "", "", name}, work);
+}
+
+}  // namespace
 
 // --- text ------------------------------------------------------------------------------------------
 struct Tokenizer::Impl {
@@ -72,11 +89,7 @@ struct Tokenizer::Impl {
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 const Tokenizer::Impl& Tokenizer::held() const { return checked_handle(impl_, "llm::Tokenizer"); }
 Tokenizer Tokenizer::open(const std::string& folder) {
-  return placing_errors(
-      [&] {
-        return ErrorPlace{"file", folder, "", "", ""};
-      },
-      [&] { return Tokenizer(std::make_shared<const Impl>(folder)); });
+  return about_folder(folder, [&] { return Tokenizer(std::make_shared<const Impl>(folder)); });
 }
 std::vector<int32_t> Tokenizer::encode(const std::string& text, bool add_special) const {
   return held().tokenizer.encode(text, add_special);
@@ -239,18 +252,14 @@ Model::Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Impl& Model::held() const { return checked_handle(impl_, "llm::Model"); }
 
 Model Model::load(const std::string& folder, const LoadOptions& options) {
-  return placing_errors(
-      [&] {
-        return ErrorPlace{"file", folder, "", "", ""};
-      },
-      [&] {
-        auto impl = std::make_shared<Impl>();
-        impl->checkpoint = Checkpoint::open(folder);
-        impl->runtime = runtime_of(options.threads, options.runtime);
-        impl->load(options);
-        impl->read_text();
-        return Model(std::move(impl));
-      });
+  return about_folder(folder, [&] {
+    auto impl = std::make_shared<Impl>();
+    impl->checkpoint = Checkpoint::open(folder);
+    impl->runtime = runtime_of(options.threads, options.runtime);
+    impl->load(options);
+    impl->read_text();
+    return Model(std::move(impl));
+  });
 }
 
 size_t Model::vocab() const { return held().model->vocab(); }
@@ -288,16 +297,12 @@ void Model::logits(std::span<const int32_t> tokens, std::span<float> to) const {
     fail_at({"argument", "", "", "", "tokens"},
             "{} tokens and room for {} logits; expected at least one token and {} logits for each",
             tokens.size(), to.size(), model.vocab());
-  placing_errors(
-      [] {
-        return ErrorPlace{"argument", "", "", "", "tokens"};
-      },
-      [&] {
-        each_logits(model, tokens, [&](std::span<const float> rows) {
-          std::copy(rows.begin(), rows.end(), to.begin());
-          to = to.subspan(rows.size());
-        });
-      });
+  about_argument("tokens", [&] {
+    each_logits(model, tokens, [&](std::span<const float> rows) {
+      std::copy(rows.begin(), rows.end(), to.begin());
+      to = to.subspan(rows.size());
+    });
+  });
 }
 
 Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) const {
@@ -306,17 +311,13 @@ Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) co
             "{} tokens in windows of {}; expected at least 2 tokens, an input and the token after "
             "it, and windows of at least 1",
             tokens.size(), context);
-  return placing_errors(
-      [] {
-        return ErrorPlace{"argument", "", "", "", "tokens"};
-      },
-      [&] {
-        check_tokens(tokens, vocab());
-        const Scores scores = score(Windows(tokens, context, 0), *held().model, nullptr,
-                                    held().runtime->pool(), [](size_t) {});
-        const MeanAndError loss = mean_and_error(scores.loss);
-        return Perplexity{loss.mean, loss.error, std::exp(loss.mean), scores.loss.size()};
-      });
+  return about_argument("tokens", [&] {
+    check_tokens(tokens, vocab());
+    const Scores scores = score(Windows(tokens, context, 0), *held().model, nullptr,
+                                held().runtime->pool(), [](size_t) {});
+    const MeanAndError loss = mean_and_error(scores.loss);
+    return Perplexity{loss.mean, loss.error, std::exp(loss.mean), scores.loss.size()};
+  });
 }
 
 // --- generation ------------------------------------------------------------------------------------
@@ -351,10 +352,12 @@ Event event_of(StepResult& t) {
 }
 
 SamplingParams params_of(const Sampling& s, const GenerationDefaults& defaults) {
-  SamplingParams p =
-      sampling_params({s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty,
-                       s.frequency_penalty, s.top_k, s.logprobs, s.seed},
-                      defaults);
+  SamplingChoices choices;
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) choices.name = s.name;
+#include "base/sampling_numbers.inc"
+  choices.logprobs = s.logprobs;
+  choices.seed = s.seed;
+  SamplingParams p = sampling_params(choices, defaults);
   p.min_tokens = static_cast<int>(std::min<uint64_t>(s.min_tokens, INT32_MAX));
   return p;
 }
@@ -400,52 +403,44 @@ struct Engine::Impl {
     std::string field = !s.json_schema.empty() ? "json_schema"
                         : !s.regex.empty()     ? "regex"
                                                : "choice";
-    return placing_errors(
-        [&] {
-          return ErrorPlace{"argument", "", "", "", field};
-        },
-        [&]() -> GrammarPtr {
-          const AnswerFormat f = format_of_texts(s.json_schema, s.regex, s.choice);
-          if (!f.given()) return nullptr;
-          if (s.ignore_eos || s.min_tokens > 0)
-            fail(
-                "{}: an answer in a format ends where the format does: neither "
-                "ignore_eos nor min_tokens can be asked for",
-                field);
-          return grammars.get(f);
-        });
+    return about_argument(field, [&]() -> GrammarPtr {
+      const AnswerFormat f = format_of_texts(s.json_schema, s.regex, s.choice);
+      if (!f.given()) return nullptr;
+      if (s.ignore_eos || s.min_tokens > 0)
+        fail(
+            "{}: an answer in a format ends where the format does: neither "
+            "ignore_eos nor min_tokens can be asked for",
+            field);
+      return grammars.get(f);
+    });
   }
 
   // Sets the tools that may be called, and what ends an answer with calls. An answer without an end
   // is not masked.
   void add_tools(const Sampling& s, moebius::Request& r) {
     if (s.tools.empty()) return;
-    placing_errors(
-        [] {
-          return ErrorPlace{"argument", "", "", "", "tools"};
-        },
-        [&] {
-          if (!model->tokenizer) fail("tools need a tokenizer: {}", model->no_tokenizer);
-          const AnswerMarkup& markup = model->tokenizer->markup();
-          if (markup.tools == nullptr)
-            fail("the chat template names no known format of calls, so tools cannot be called");
-          const auto set = tool_set_of(parse_json_strictly(s.tools, "tools"));
-          if (!set) return;
-          const CallDemand demand = call_demand(*set, s.tool_choice);
-          const bool endless = s.ignore_eos || s.min_tokens > 0;
-          GrammarPtr& grammar = r.text.grammar;
-          if (demand.required && (endless || grammar != nullptr))
-            fail(
-                "tool_choice asks for calls: neither another form of the answer nor ignore_eos "
-                "nor min_tokens can be asked for");
-          if (!s.ignore_eos)
-            r.stop_tokens.insert(r.stop_tokens.end(), markup.stop_tokens.begin(),
-                                 markup.stop_tokens.end());
-          if (endless || grammar != nullptr) return;
-          const moebius::Tokenizer& tokenizer = model->tokenizer->tokenizer;
-          grammar =
-              call_grammar(*markup.rules(set, prompt_end(tokenizer, r.prompt)), demand, tokenizer);
-        });
+    about_argument("tools", [&] {
+      if (!model->tokenizer) fail("tools need a tokenizer: {}", model->no_tokenizer);
+      const AnswerMarkup& markup = model->tokenizer->markup();
+      if (markup.tools == nullptr)
+        fail("the chat template names no known format of calls, so tools cannot be called");
+      const auto set = tool_set_of(parse_json_strictly(s.tools, "tools"));
+      if (!set) return;
+      const CallDemand demand = call_demand(*set, s.tool_choice);
+      const bool endless = s.ignore_eos || s.min_tokens > 0;
+      GrammarPtr& grammar = r.text.grammar;
+      if (demand.required && (endless || grammar != nullptr))
+        fail(
+            "tool_choice asks for calls: neither another form of the answer nor ignore_eos "
+            "nor min_tokens can be asked for");
+      if (!s.ignore_eos)
+        r.stop_tokens.insert(r.stop_tokens.end(), markup.stop_tokens.begin(),
+                             markup.stop_tokens.end());
+      if (endless || grammar != nullptr) return;
+      const moebius::Tokenizer& tokenizer = model->tokenizer->tokenizer;
+      grammar =
+          call_grammar(*markup.rules(set, prompt_end(tokenizer, r.prompt)), demand, tokenizer);
+    });
   }
 
   std::shared_ptr<Model::Impl> model;
@@ -486,11 +481,7 @@ uint64_t Engine::add(const Request& request) {
   if (!s.ignore_eos) r.stop_tokens.insert(r.stop_tokens.end(), d.eos.begin(), d.eos.end());
   r.n = s.n;
   self.add_tools(s, r);
-  return placing_errors(
-      [] {
-        return ErrorPlace{"argument", "", "", "", "prompt"};
-      },
-      [&] { return self.engine.add(std::move(r)); });
+  return about_argument("prompt", [&] { return self.engine.add(std::move(r)); });
 }
 
 void Engine::cancel(uint64_t id) { held().engine.cancel(id); }

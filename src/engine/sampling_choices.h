@@ -11,10 +11,9 @@
 namespace moebius {
 
 struct SamplingChoices {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
-      frequency_penalty;
-  std::optional<int> top_k;
-  std::optional<int> logprobs;  // number of alternatives reported per token
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) std::optional<type> name;
+#include "base/sampling_numbers.inc"
+  std::optional<int> logprobs;  // alternatives reported per token
   uint64_t seed = 0;
 };
 SamplingParams sampling_params(const SamplingChoices& choices, const GenerationDefaults& defaults);

@@ -36,13 +36,9 @@ void check_tokens(const SamplingParams& p, size_t vocab) {
 }  // namespace
 
 void check(const SamplingParams& p) {
-  in_range("temperature", p.temperature, 0, 100);
-  in_range("top_k", p.top_k, 0, 1 << 30);
-  in_range("top_p", p.top_p, 0, 1);
-  in_range("min_p", p.min_p, 0, 1);
-  in_range("repetition_penalty", p.repetition_penalty, 0.01, 100);
-  in_range("presence_penalty", p.presence_penalty, -100, 100);
-  in_range("frequency_penalty", p.frequency_penalty, -100, 100);
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) \
+  in_range(#name, p.name, least, greatest);
+#include "base/sampling_numbers.inc"
   in_range("logprobs", p.logprobs, -1, 1000);
   in_range("min_tokens", p.min_tokens, 0, 1 << 30);
   for (const TokenBias& b : p.logit_bias) in_range("logit_bias", b.bias, -100, 100);

@@ -29,12 +29,8 @@ struct TokenBias {
 };
 
 struct SamplingParams {
-  float temperature = 0.0f;  // 0: greedy
-  int top_k = 0;             // 0: no limit
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;  // applied to tokens of prompt and answer
-  float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // applied to tokens of the answer
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) type name = none;
+#include "base/sampling_numbers.inc"
   uint64_t seed = 0;
   int logprobs = -1;   // number of alternatives to report per token; -1: no probabilities
   int min_tokens = 0;  // stop tokens are banned until so many tokens were produced

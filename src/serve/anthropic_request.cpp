@@ -3,8 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
-#include "serve/fields.h"
-#include "serve/refused_fields.h"
+#include "serve/body_fields.h"
 #include "serve/request.h"
 #include "serve/structured.h"
 #include "serve/tools.h"
@@ -224,7 +223,7 @@ void read_stop_sequences(const Fields& f, Request& g) {
 }  // namespace
 
 ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   refuse_fields(f, Endpoint::kMessages);
   ApiRequest r = read_common(body, model);
   r.chat = true;
@@ -251,9 +250,9 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
 }
 
 void read_anthropic_length(const RequestBody& body, ApiRequest& r) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   if (!f.has("max_tokens")) throw ApiError(400, "missing", "max_tokens is missing", "max_tokens");
-  read_length(f, "max_tokens", r, false);
+  read_length(f, "max_tokens", r);
 }
 
 }  // namespace moebius

@@ -10,9 +10,8 @@
 #include "base/error.h"
 #include "base/json_tree.h"
 #include "serve/api_error.h"
-#include "serve/endpoint_sets.h"
+#include "serve/body_fields.h"
 #include "serve/fields.h"
-#include "serve/refused_fields.h"
 #include "serve/request.h"
 
 namespace moebius {
@@ -22,121 +21,6 @@ constexpr const char* kBody = "the body";
 constexpr size_t kBodyDepth = 64, kMostFields = 1024;
 constexpr size_t kOutlineEntries = 16;
 constexpr size_t kMostDetokenized = 1 << 17;  // the context counts if it is longer
-
-using namespace endpoint_sets;
-
-enum class Keep : uint8_t {
-  kTree,
-  kOutline,  // first entries, without what lies in them: enough to refuse the field
-  kIds,      // token ids
-  kPrompts,  // a text, texts, token ids, or lists of them
-};
-
-struct KnownField {
-  std::string_view name;
-  unsigned endpoints;
-  Keep keep = Keep::kTree;
-  size_t most = SIZE_MAX;  // most entries of its list or object
-};
-
-constexpr KnownField kFields[] = {
-    {"model", kAll},
-    {"messages", kMessages | kAnthropic, Keep::kTree, kMostMessages},
-    {"input", kResponses, Keep::kTree, kMostMessages},
-    {"prompt", kCompletion, Keep::kPrompts, kMostPrompts},
-    {"prompt", kTokenize},
-    {"content", kTokenize},
-    {"return_token_strs", kTokenize},
-    {"tokens", kDetokenize, Keep::kIds},
-    {"add_special_tokens", kAll},
-    {"reasoning_effort", kMessages},
-    {"chat_template_kwargs", kMessages, Keep::kTree, 256},
-    {"add_generation_prompt", kMessages},
-    {"continue_final_message", kMessages},
-    {"temperature", kGenerating},
-    {"top_p", kGenerating},
-    {"top_k", kGenerating},
-    {"min_p", kGenerating},
-    {"repetition_penalty", kGenerating},
-    {"presence_penalty", kGenerating},
-    {"frequency_penalty", kGenerating},
-    {"seed", kGenerating},
-    {"n", kBoth},
-    {"best_of", kBoth},
-    {"logit_bias", kGenerating, Keep::kTree, kMostBiases},
-    {"stop", kGenerating, Keep::kTree, kMostStops},
-    {"stop_token_ids", kGenerating, Keep::kIds, kMostStopTokens},
-    {"allowed_token_ids", kGenerating, Keep::kIds, kMostAllowed},
-    {"bad_words", kGenerating, Keep::kTree, kMostBadWords},
-    {"include_stop_str_in_output", kGenerating},
-    {"skip_special_tokens", kGenerating},
-    {"ignore_eos", kGenerating},
-    {"min_tokens", kGenerating},
-    {"max_tokens", kBoth | kAnthropic},
-    {"max_completion_tokens", kChat},
-    {"logprobs", kBoth},
-    {"top_logprobs", kChat | kResponses},
-    {"prompt_logprobs", kBoth},
-    {"echo", kBoth},
-    {"suffix", kCompletion},
-    {"stream", kGenerating},
-    {"stream_options", kBoth, Keep::kTree, 64},
-    {"priority", kBoth},
-    {"prediction", kBoth, Keep::kTree, 64},
-    {"speculate", kBoth, Keep::kTree, 4},
-    {"cache_salt", kGenerating},
-    {"return_token_ids", kBoth},
-    {"tools", kChat | kAnthropic | kResponses, Keep::kTree, kMostTools},
-    {"tools", kTokenize, Keep::kTree, kMostTools},
-    {"tools", kCompletion, Keep::kOutline},
-    {"tool_choice", kMessages | kAnthropic | kResponses, Keep::kTree, 64},
-    {"parallel_tool_calls", kChat | kResponses},
-    {"include_reasoning", kChat},
-    {"thinking_token_budget", kChat},
-    // Fields of vectors and scores.
-    {"input", kEmbeddings, Keep::kPrompts, kMostTexts},
-    {"encoding_format", kEmbeddings},
-    {"dimensions", kEmbeddings},
-    {"prompt_name", kPooled},
-    {"query", kRerank},
-    {"documents", kRerank, Keep::kTree, kMostTexts},
-    {"top_n", kRerank},
-    {"return_documents", kRerank},
-    // Fields of Anthropic's endpoint.
-    {"system", kAnthropic},
-    {"stop_sequences", kAnthropic, Keep::kTree, kMostStops},
-    {"thinking", kAnthropic, Keep::kTree, 16},
-    {"output_config", kAnthropic, Keep::kTree, 16},
-    {"output_format", kAnthropic, Keep::kTree, 16},
-    // Fields of /v1/responses.
-    {"include", kResponses, Keep::kTree, 64},
-    {"instructions", kResponses},
-    {"max_output_tokens", kResponses},
-    {"reasoning", kResponses, Keep::kTree, 16},
-    {"text", kResponses, Keep::kTree, 16},
-    {"metadata", kResponses, Keep::kTree, 64},
-    {"user", kResponses},
-    {"prompt_cache_key", kResponses},
-    {"truncation", kResponses},
-    {"store", kResponses},
-    {"background", kResponses},
-    {"previous_response_id", kResponses},
-    {"conversation", kResponses, Keep::kOutline},
-    {"prompt", kResponses, Keep::kOutline},
-    {"response_format", kGenerating, Keep::kTree, 64},
-    {"structured_outputs", kGenerating, Keep::kTree, 64},
-    {"guided_json", kGenerating},
-    {"guided_regex", kGenerating},
-    {"guided_choice", kGenerating},
-    {"json_schema", kGenerating},
-    {"modalities", kBoth, Keep::kOutline},
-};
-
-const KnownField* find_field(std::string_view name, Endpoint endpoint) {
-  for (const KnownField& f : kFields)
-    if (f.name == name && (f.endpoints & static_cast<unsigned>(endpoint)) != 0) return &f;
-  return nullptr;
-}
 
 // Receives the events of one field's value. Throws ApiError or Error.
 class FieldReader {
@@ -301,7 +185,9 @@ class IdsReader final : public FieldReader {
 // Reads the body's object, and gives each field's value to its reader.
 class BodyReader final : public JsonHandler {
  public:
-  BodyReader(Endpoint endpoint, const ServedModel& model) : endpoint_(endpoint), model_(model) {}
+  BodyReader(Endpoint endpoint, const ServedModel& model) : model_(model) {
+    body.endpoint = endpoint;
+  }
   bool on_null() override {
     // Null counts as absent in every field.
     if (depth_ == 1) reader_ = nullptr;
@@ -337,12 +223,12 @@ class BodyReader final : public JsonHandler {
 
  private:
   std::unique_ptr<FieldReader> reader_of(const std::string& name) {
-    const KnownField* f = find_field(name, endpoint_);
-    if (f != nullptr ? f->keep == Keep::kOutline : is_refused_field(name, endpoint_))
-      return std::make_unique<OutlineReader>(name);
+    const BodyField* f = find_field(name, body.endpoint);
     if (f == nullptr) return nullptr;
-    if (f->keep == Keep::kTree) return std::make_unique<TreeReader>(kBody, name, f->most, left_);
-    const bool prompts = f->keep == Keep::kPrompts;
+    if (f->kind == FieldKind::kOutline) return std::make_unique<OutlineReader>(name);
+    const bool prompts = f->kind == FieldKind::kPrompts;
+    if (!prompts && f->kind != FieldKind::kIds)
+      return std::make_unique<TreeReader>(kBody, name, f->most, left_);
     IdsReader::Limits limits{model_.vocab, f->most, 0, "an array of token ids"};
     if (prompts)
       limits = {model_.vocab, model_.context, f->most,
@@ -379,7 +265,6 @@ class BodyReader final : public JsonHandler {
                    fmt::format("the body is {}; expected an object", kind_name(kind)));
   }
 
-  const Endpoint endpoint_;
   const ServedModel& model_;
   std::set<std::string, std::less<>> names_;
   std::unique_ptr<FieldReader> reader_;  // reader of the current field; null: the field is skipped

@@ -31,6 +31,7 @@ enum class Endpoint : uint8_t {
 using PromptInput = std::variant<std::string, std::vector<int32_t>>;
 
 struct RequestBody {
+  Endpoint endpoint = Endpoint::kChat;
   Json fields = Json::object();
   // Fields that hold token ids, texts, or lists of them, by name; a single list of ids is one
   // entry.

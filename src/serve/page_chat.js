@@ -12,7 +12,7 @@ const press = (text, label, act, kind) => {
   b.addEventListener("click", () => act(b));
   return b;
 };
-const names = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
+const names = Array.from(document.querySelectorAll("fieldset input"), (input) => input.id);  // fields of a request
 const texts = ["system", "tools", "schema"];
 // A chat: { messages: [{ role, content, reasoning_content?, calls?, facts? }] }. facts: { tokens, rate, first, context, cut };
 // calls: [{ id, name, arguments, result? }].

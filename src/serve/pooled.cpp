@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "model/run/pooling.h"
 #include "runtime/loss_meter.h"
-#include "serve/refused_fields.h"
+#include "serve/body_fields.h"
 #include "serve/template_limits.h"
 #include "text/base64.h"
 
@@ -204,7 +204,7 @@ void check_generates(const ServedModel& model) {
 }
 
 ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   ApiRequest r = pooled_request(f, Endpoint::kEmbeddings, model);
   const PoolingPlan& plan = plan_of(model, false);
   const auto input = body.lists.find("input");
@@ -218,7 +218,7 @@ ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) 
                                            printable(format, 40)));
   r.pooled->base64 = format == "base64";
   r.pooled->prompt = prompt_of(f, plan);
-  if (const auto n = f.integer("dimensions", 1, INT32_MAX)) {
+  if (const auto n = f.integer("dimensions")) {
     const auto size = static_cast<size_t>(*n);
     if (size != model.vector_size) {
       if (!plan.truncates)
@@ -240,7 +240,7 @@ ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) 
 }
 
 ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   ApiRequest r = pooled_request(f, Endpoint::kRerank, model);
   const PoolingPlan& plan = plan_of(model, true);
   PooledRequest& p = *r.pooled;
@@ -260,7 +260,7 @@ ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& mode
       wrong_type(d, path, "a string, or an object with the string text");
     p.documents.push_back(text->as_string());
   }
-  if (const auto n = f.integer("top_n", 1, INT32_MAX)) p.top_n = static_cast<size_t>(*n);
+  if (const auto n = f.integer("top_n")) p.top_n = static_cast<size_t>(*n);
   p.return_documents = f.boolean("return_documents", true);
   p.prompt = prompt_of(f, plan);
   r.prompts.resize(p.documents.size());  // only their number is used

@@ -8,34 +8,36 @@
 #include <random>
 
 #include "base/error.h"
-#include "serve/fields.h"
-#include "serve/refused_fields.h"
+#include "serve/body_fields.h"
 #include "serve/tools.h"
 
 namespace moebius {
 namespace {
 
-constexpr size_t kMostChoices = 16, kStopBytes = 1024, kBadWordBytes = 128;
+constexpr size_t kStopBytes = 1024, kBadWordBytes = 128;
 constexpr int64_t kMostDrafted = 16;
-constexpr int64_t kMostTokens = int64_t{1} << 31;
 
 uint64_t random_seed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
 }
 
-void read_sampling(const Fields& f, const GenerationDefaults& d, SamplingParams& g) {
-  const auto as_float = [](double v) { return static_cast<float>(v); };
-  g.temperature = as_float(f.number("temperature", 0, 100).value_or(d.temperature.value_or(1)));
-  g.top_p = as_float(f.number("top_p", 0, 1).value_or(d.top_p.value_or(1)));
-  g.top_k = static_cast<int>(f.integer("top_k", -1, 1 << 30).value_or(d.top_k.value_or(0)));
-  g.top_k = std::max(g.top_k, 0);  // vLLM writes -1 for all
-  g.min_p = as_float(f.number("min_p", 0, 1).value_or(d.min_p.value_or(0)));
-  g.repetition_penalty = as_float(
-      f.number("repetition_penalty", 0.01, 100).value_or(d.repetition_penalty.value_or(1)));
-  g.presence_penalty = as_float(f.number("presence_penalty", -100, 100).value_or(0));
-  g.frequency_penalty = as_float(f.number("frequency_penalty", -100, 100).value_or(0));
-  const auto seed = f.integer("seed", INT64_MIN, INT64_MAX);
+void read_number(const BodyFields& f, std::string_view name, float& to) {
+  if (const auto v = f.number(name)) to = static_cast<float>(*v);
+}
+void read_number(const BodyFields& f, std::string_view name, int& to) {
+  if (const auto v = f.integer(name)) to = std::max(static_cast<int>(*v), 0);
+}
+
+void read_sampling(const BodyFields& f, const GenerationDefaults& d, SamplingParams& g) {
+  g.temperature = static_cast<float>(d.temperature.value_or(1));
+  g.top_p = static_cast<float>(d.top_p.value_or(1));
+  g.top_k = static_cast<int>(d.top_k.value_or(0));
+  g.min_p = static_cast<float>(d.min_p.value_or(0));
+  g.repetition_penalty = static_cast<float>(d.repetition_penalty.value_or(1));
+#define MOEBIUS_SAMPLING_NUMBER(type, name, none, least, greatest) read_number(f, #name, g.name);
+#include "base/sampling_numbers.inc"
+  const auto seed = f.integer("seed");
   g.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
 }
 
@@ -133,8 +135,8 @@ void read_drafts(const Fields& f, ApiRequest& r) {
 }
 
 // Reads the log-probabilities of the prompt, which need an answer without a stream.
-void read_prompt_logprobs(const Fields& f, ApiRequest& r) {
-  const auto n = f.integer("prompt_logprobs", 0, kMostLogprobs);
+void read_prompt_logprobs(const BodyFields& f, ApiRequest& r) {
+  const auto n = f.integer("prompt_logprobs");
   if (!n) return;
   if (r.stream) invalid("prompt_logprobs", "prompt_logprobs are not offered with stream");
   r.prompt_logprobs = static_cast<int>(*n);
@@ -155,7 +157,7 @@ void read_stream(const Fields& f, ApiRequest& r) {
 }  // namespace
 
 ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
   Request& g = r.generation;
@@ -166,14 +168,12 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   read_drafts(f, r);
   read_stream(f, r);
   read_prompt_logprobs(f, r);
-  const auto most = static_cast<int64_t>(std::min(kMostChoices, model.slots));
-  const int64_t n = f.integer("n", 1, most).value_or(1);
+  const int64_t n = f.integer("n", 1, static_cast<int64_t>(model.slots)).value_or(1);
   g.n = static_cast<size_t>(n);
-  if (const auto best = f.integer("best_of", 0, INT32_MAX); best && *best != n)
+  if (const auto best = f.integer("best_of"); best && *best != n)
     invalid("best_of", fmt::format("best_of is {}; only that of n ({}) is offered", *best, n));
-  r.min_tokens = static_cast<size_t>(f.integer("min_tokens", 0, kMostTokens).value_or(0));
-  if (const auto priority = f.integer("priority", INT32_MIN, INT32_MAX);
-      priority && *priority != 0) {
+  r.min_tokens = static_cast<size_t>(f.integer("min_tokens").value_or(0));
+  if (const auto priority = f.integer("priority"); priority && *priority != 0) {
     if (!model.priorities) invalid("priority", "priority: this server runs without --priorities");
     g.priority = static_cast<int>(*priority);
   }
@@ -192,8 +192,8 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   return r;
 }
 
-void read_length(const Fields& f, std::string_view name, ApiRequest& r, bool zero) {
-  const auto n = f.integer(name, zero ? 0 : 1, kMostTokens);
+void read_length(const BodyFields& f, std::string_view name, ApiRequest& r, int64_t least) {
+  const auto n = f.integer(name, least);
   if (n) r.max_tokens = static_cast<size_t>(*n);
   if (r.max_tokens && r.min_tokens > *r.max_tokens)
     invalid("min_tokens",
@@ -223,7 +223,7 @@ void check_model_name(const std::string& name, const ServedModel& model) {
 }
 
 ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   refuse_fields(f, Endpoint::kCompletion);
   ApiRequest r = read_common(body, model);
   const auto prompts = body.lists.find("prompt");
@@ -238,8 +238,8 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
     throw ApiError(400, "unsupported", "suffix is not offered", "suffix");
   r.max_tokens = 16;
   if (!f.has("max_tokens") && r.min_tokens > 16) r.max_tokens = r.min_tokens;
-  read_length(f, "max_tokens", r, r.echo);
-  if (const auto n = f.integer("logprobs", 0, kMostLogprobs)) {
+  read_length(f, "max_tokens", r, r.echo ? 0 : 1);
+  if (const auto n = f.integer("logprobs")) {
     r.generation.sampling.logprobs = static_cast<int>(*n);
     if (r.echo)
       r.generation.prompt_logprobs =
@@ -249,7 +249,7 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
 }
 
 ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   refuse_fields(f, Endpoint::kChat);
   ApiRequest r = read_common(body, model);
   r.chat = true;
@@ -257,7 +257,7 @@ ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model)
   read_messages(body.fields, r);
   read_tools(f, r, model);
   r.show_reasoning = f.boolean("include_reasoning", true);
-  if (const auto budget = f.integer("thinking_token_budget", 0, kMostTokens)) {
+  if (const auto budget = f.integer("thinking_token_budget")) {
     if (model.markup.reasoning == nullptr)
       throw ApiError(400, "unsupported", "thinking_token_budget: this model marks no reasoning",
                      "thinking_token_budget");
@@ -266,9 +266,9 @@ ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model)
   if (f.boolean("echo", false))
     throw ApiError(400, "unsupported", "echo is offered by /v1/completions only", "echo");
   r.add_special = f.boolean("add_special_tokens", false);
-  read_length(f, "max_tokens", r, false);
-  read_length(f, "max_completion_tokens", r, false);
-  const auto top = f.integer("top_logprobs", 0, kMostLogprobs);
+  read_length(f, "max_tokens", r);
+  read_length(f, "max_completion_tokens", r);
+  const auto top = f.integer("top_logprobs");
   if (f.boolean("logprobs", false))
     r.generation.sampling.logprobs = static_cast<int>(top.value_or(0));
   else if (top && *top > 0)

@@ -19,6 +19,7 @@
 
 namespace moebius {
 
+class BodyFields;
 struct PoolingPlan;
 
 // Selects the member of a message that holds reasoning. kDefault: both in whole answers,
@@ -56,7 +57,6 @@ struct ServedModel {
 inline constexpr size_t kMostPrompts = 128, kMostMessages = 4096, kMostStops = 32;
 inline constexpr size_t kMostBiases = 1024, kMostStopTokens = 1024, kMostBadWords = 128;
 inline constexpr size_t kMostAllowed = 1 << 14;
-inline constexpr int64_t kMostLogprobs = 20;
 
 inline constexpr size_t kMostTools = 128;
 inline constexpr size_t kMostTexts = 2048;  // most texts of a request for vectors or scores
@@ -116,7 +116,8 @@ std::vector<Request> prepare(ApiRequest& request, const ServedModel& model);
 
 // Reads the fields that all forms share: sampling, stops, length, stream. Throws ApiError.
 ApiRequest read_common(const RequestBody& body, const ServedModel& model);
-void read_length(const Fields& fields, std::string_view name, ApiRequest& request, bool zero);
+void read_length(const BodyFields& fields, std::string_view name, ApiRequest& request,
+                 int64_t least = 0);
 
 // Reads messages and the variables of a template. Throws ApiError.
 void read_messages(const Json& fields, ApiRequest& request);

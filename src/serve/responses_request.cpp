@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "serve/fields.h"
-#include "serve/refused_fields.h"
+#include "serve/body_fields.h"
 #include "serve/request.h"
 #include "serve/structured.h"
 #include "serve/tools.h"
@@ -175,14 +174,14 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
 
 // Reads whether log-probabilities are requested, which two fields can do. Other values of `include`
 // belong to features that are refused elsewhere, or name what is always sent.
-void read_responses_logprobs(const Fields& f, ApiRequest& r) {
+void read_responses_logprobs(const BodyFields& f, ApiRequest& r) {
   bool asked = false;
   if (const Json* include = f.find("include")) {
     if (!include->is_array()) wrong_type(*include, "include", "an array of strings");
     for (const Json& word : include->items())
       asked = asked || (word.is_string() && word.as_string() == "message.output_text.logprobs");
   }
-  const int64_t top = f.integer("top_logprobs", 0, kMostLogprobs).value_or(0);
+  const int64_t top = f.integer("top_logprobs").value_or(0);
   if (asked || top > 0) r.generation.sampling.logprobs = static_cast<int>(top);
 }
 
@@ -211,7 +210,7 @@ Json repeated(const Fields& f, const Request& g) {
 }  // namespace
 
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model) {
-  const Fields f(body.fields, "");
+  const BodyFields f(body);
   refuse_fields(f, Endpoint::kResponses);
   ApiRequest r = read_common(body, model);
   r.chat = true;
@@ -219,7 +218,7 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   r.add_special = false;
   refuse_stored(f);
   read_input(f, r);
-  read_length(f, "max_output_tokens", r, false);
+  read_length(f, "max_output_tokens", r);
   if (const Json* reasoning = f.find("reasoning")) {
     if (!reasoning->is_object()) wrong_type(*reasoning, "reasoning", "an object");
     if (const auto effort = Fields(*reasoning, "reasoning").string("effort"))

@@ -13,6 +13,7 @@
 #include "base/human.h"
 #include "base/json.h"
 #include "base/out_of_memory.h"
+#include "serve/body_fields.h"
 #include "serve/documents.h"
 
 namespace moebius {
@@ -426,7 +427,9 @@ HttpReply ApiServer::version(const HttpRequest&) {
       fmt::format("{{\"version\":\"{}\",\"commit\":\"{}\"}}", options_.version, options_.commit));
 }
 
-HttpReply ApiServer::openapi(const HttpRequest&) { return json_reply(std::string(openapi_json())); }
+HttpReply ApiServer::openapi(const HttpRequest&) {
+  return json_reply(with_body_schemas(std::string(openapi_json())));
+}
 
 HttpReply ApiServer::stored_response(const HttpRequest&) {
   throw ApiError(404, "nothing_stored", "nothing is stored here");

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "serve/body_fields.h"
 #include "text/grammar/matcher.h"
 #include "unit/serve/serve_util.h"
 
@@ -195,6 +196,87 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
   EXPECT_EQ(server.ask(test::post("/v1/responses", R"({"input":"a")" + form)).status, 200);
   ASSERT_EQ(seen.size(), 2u);
   for (const Request& r : seen) EXPECT_NE(r.text.grammar, nullptr);
+}
+
+// The list of a group of rows as docs/serve.md has it: names, with limits where there are some.
+std::string listed(const BodyField& f) {
+  std::string out = fmt::format("`{}`", f.name);
+  if (!f.words.empty()) return out;
+  if (f.kind == FieldKind::kNumber) out += fmt::format(" {} to {}", f.least, f.greatest);
+  if (f.kind == FieldKind::kInteger && f.schema.empty())
+    out += fmt::format(" {} to {}", f.least_integer, f.greatest_integer);
+  if (f.most != SIZE_MAX) out += fmt::format(" (at most {})", f.most);
+  return out;
+}
+
+// Rows of the table in docs/serve.md: endpoints, then the fields that they take, or refuse.
+std::string field_rows(bool refused) {
+  std::vector<std::pair<unsigned, std::string>> groups;
+  for (const BodyField& f : body_fields()) {
+    if (refused == f.words.empty()) continue;
+    const auto same = [&](const auto& g) { return g.first == f.endpoints; };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) group = groups.insert(groups.end(), {f.endpoints, ""});
+    group->second += (group->second.empty() ? "" : ", ") + listed(f);
+  }
+  std::string out;
+  for (const auto& [endpoints, fields] : groups) {
+    std::string names;
+    for (unsigned i = 0; i < kEndpoints; ++i)
+      if ((endpoints >> i & 1) != 0)
+        names += (names.empty() ? "" : ", ") + std::string(name_of(static_cast<Endpoint>(1u << i)));
+    out += fmt::format("| {} | {} |\n", names, fields);
+  }
+  return out;
+}
+
+TEST(ServeFields, TheDocumentListsTheTable) {
+  const std::string page = test::read_file(test::source_dir() / "docs/serve.md");
+  for (const bool refused : {false, true}) {
+    const std::string rows = field_rows(refused);
+    EXPECT_NE(page.find(rows), std::string::npos) << "docs/serve.md lacks:\n" << rows;
+  }
+}
+
+TEST(ServeFields, TheDescriptionListsTheTable) {
+  const FakeServer server;
+  const Json api = server.ask(test::get("/openapi.json")).json();
+  const Json& chat = *api.find("components")->find("schemas")->find("ChatRequest");
+  EXPECT_EQ(chat.find("required")->dump(), R"(["messages"])");
+  size_t taken = 0;
+  for (const BodyField& f : body_fields()) {
+    const bool here = (f.endpoints & static_cast<unsigned>(Endpoint::kChat)) != 0;
+    if (!here || f.kind == FieldKind::kOutline) continue;
+    ++taken;
+    EXPECT_NE(chat.find("properties")->find(f.name), nullptr) << f.name;
+  }
+  EXPECT_EQ(chat.find("properties")->members().size(), taken);
+  EXPECT_EQ(chat.find("properties")->find("min_p")->dump(),
+            R"({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "null"}]})");
+  EXPECT_EQ(api.dump().find("\"@"), std::string::npos);  // every mark was replaced
+}
+
+// A number out of the range that the table gives is refused in words, at every endpoint that takes it.
+TEST(ServeFields, RangesAreThoseOfTheTable) {
+  const FakeServer server;
+  const std::tuple<Endpoint, const char*, const char*> endpoints[] = {
+      {Endpoint::kChat, "/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}])"},
+      {Endpoint::kCompletion, "/v1/completions", R"({"prompt":"a")"},
+      {Endpoint::kResponses, "/v1/responses", R"({"input":"a")"}};
+  for (const auto& [endpoint, path, head] : endpoints)
+    for (const BodyField& f : body_fields()) {
+      if ((f.endpoints & static_cast<unsigned>(endpoint)) == 0) continue;
+      std::string low;
+      if (f.kind == FieldKind::kNumber) low = fmt::format("{}", f.least - 1);
+      if (f.kind == FieldKind::kInteger && f.least_integer > INT64_MIN)
+        low = fmt::format("{}", f.least_integer - 1);
+      if (low.empty()) continue;
+      const Response r =
+          server.ask(test::post(path, fmt::format("{},\"{}\":{}}}", head, f.name, low)));
+      const std::string error = error_of(r);
+      EXPECT_TRUE(error.starts_with(fmt::format("out_of_range|{0}|{0} is ", f.name))) << error;
+      EXPECT_NE(error.find("; expected "), std::string::npos) << error;
+    }
 }
 
 TEST(ServeFields, AllowedTokensAndBadWords) {
