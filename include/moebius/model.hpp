@@ -144,6 +144,9 @@ struct Sampling {
   std::optional<int> top_k;          // 0: no limit
   std::optional<float> top_p, min_p, repetition_penalty;
   std::optional<float> presence_penalty, frequency_penalty;
+  // Tokens whose logit is so many standard deviations of all logits below the greatest are dropped;
+  // 0 or less: none.
+  std::optional<float> top_n_sigma;
   uint64_t seed = 0;
   // Number of alternatives reported per token, Event::top; none: no probabilities.
   std::optional<int> logprobs;

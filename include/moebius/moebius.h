@@ -246,6 +246,9 @@ typedef struct {
   /* JSON of tools that an answer may call, as in moebius_chat; NULL or "": none */
   const char* tools;
   const char* tool_choice; /* NULL or "auto", "required", or the name of a tool */
+  /* Tokens whose logit is so many standard deviations of all logits below the greatest are dropped;
+   * 0 or less: none. */
+  float top_n_sigma;
 } moebius_request;
 
 typedef struct {

@@ -222,6 +222,7 @@ class moebius_request(Structure):
         ("choices", c_size_t),
         ("tools", c_char_p),
         ("tool_choice", c_char_p),
+        ("top_n_sigma", c_float),
     ]
 
 

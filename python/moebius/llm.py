@@ -25,7 +25,7 @@ FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length"
 
 
 # What may be said of sampling, from and to; the library holds the same limits.
-REAL = {"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100),
+REAL = {"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "top_n_sigma": (-100, 100), "repetition_penalty": (0.01, 100),
         "presence_penalty": (-100, 100), "frequency_penalty": (-100, 100)}
 WHOLE = {"max_tokens": (0, 2**63 - 1), "seed": U64, "logprobs": (0, 1000), "top_k": (-1, 1 << 30), "min_tokens": (0, 1 << 30), "n": (1, 1024)}
 
@@ -56,6 +56,8 @@ class SamplingParams:
     json_schema: Union[None, str, bool, Dict[str, Any]] = None
     regex: Optional[str] = None
     choice: Optional[Sequence[str]] = None
+    # Tokens whose logit is so many standard deviations of all logits below the greatest are dropped; 0 or less: none.
+    top_n_sigma: Optional[float] = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in REAL.items():

@@ -258,6 +258,9 @@ Command run_command() {
            {.default_text = "generation_config.json"});
   c.option("--min-p", "X", &o->min_p, "drop tokens less likely than this share of the likeliest",
            {.default_text = "generation_config.json, else 0", .rare = true});
+  c.option("--top-n-sigma", "X", &o->top_n_sigma,
+           "drop tokens whose logit is so many standard deviations below the greatest; 0: none",
+           {.default_text = "0", .rare = true});
   c.option("--repetition-penalty", "X", &o->repetition_penalty,
            "penalty on tokens that occurred, prompt included",
            {.default_text = "generation_config.json, else 1", .rare = true});

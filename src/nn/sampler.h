@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draws the next token from logits. Order of application: tokens that may not be chosen (least
-// length, allowed tokens, bad words), bias, penalties, temperature, top-k, top-p, min-p, draw;
-// docs/numerics.md has the arithmetic. A seed fixes the random numbers and every sum is exact, so
+// length, allowed tokens, bad words), bias, penalties, top-n-sigma, temperature, top-k, top-p, min-p,
+// draw; docs/numerics.md has the arithmetic. A seed fixes the random numbers and every sum is exact, so
 // equal logits give equal tokens on every machine; temperature 0 is greedy (ties to the lower id).
 // Tokens whose logit is not finite are never chosen.
 //

@@ -190,6 +190,29 @@ double least_exponent(const SamplingParams& p) {
                      : -std::numeric_limits<double>::infinity();
 }
 
+// Returns the least logit that top_n_sigma keeps: the greatest, less so many standard deviations of
+// all finite logits. Sums are f64 in ascending order of ids, so that banned tokens change nothing.
+float least_of_sigma(const LogitRow& row, float top, float sigmas) {
+  LogitRow::Buffer buffer;
+  const auto each_below_top = [&](auto&& work) {
+    for (size_t b = 0; b < row.blocks(); ++b)
+      for (const float v : row.block(b, buffer))
+        if (std::isfinite(v)) work(static_cast<double>(v) - static_cast<double>(top));
+  };
+  double count = 0, sum = 0, squares = 0;
+  each_below_top([&](double d) {
+    count += 1;
+    sum += d;
+  });
+  const double mean = sum / count;
+  each_below_top([&](double d) { squares += (d - mean) * (d - mean); });
+  const double deviation = std::sqrt(squares / count);
+  const double least = static_cast<double>(top) - static_cast<double>(sigmas) * deviation;
+  if (!(least > -static_cast<double>(kLargestLogit))) return -kLargestLogit;
+  const auto rounded = static_cast<float>(least);
+  return static_cast<double>(rounded) < least ? std::nextafter(rounded, kLargestLogit) : rounded;
+}
+
 // Draws from s.head, which holds every token that can be drawn. total: the weight of all tokens,
 // used when top_p applies to the whole vocabulary.
 int32_t draw_from_head(const SamplingParams& p, const RowWeights& how, bool every, double total,
@@ -214,6 +237,10 @@ int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform,
   const LogitRow& row = scanned.row;
   const RowWeights how = token_weights(scanned.top, p.temperature, scanned.vocab);
   const bool every = takes_every(p, row.size());
+  if (p.top_n_sigma > 0) {
+    gather_head(row, s.maxima, least_of_sigma(row, scanned.top, p.top_n_sigma), s.head);
+    return draw_from_head(p, how, every, weigh_head(how, s), uniform, s);
+  }
   if (takes_all(p, row.size())) return draw_from_all(row, how, uniform, s);
   float least = -kLargestLogit;
   double total = 0;
@@ -244,7 +271,7 @@ std::optional<CandidateNeed> candidate_need(const SamplingParams& p, size_t voca
   CandidateNeed need;
   need.vocab = static_cast<uint32_t>(vocab);
   if (p.temperature == 0.0f) return need;
-  if (takes_all(p, vocab)) return std::nullopt;
+  if (takes_all(p, vocab) || p.top_n_sigma > 0) return std::nullopt;
   const RowWeights how = token_weights(0.0f, p.temperature, vocab);
   need.rate = how.rate;
   need.grid = how.grid;

@@ -297,7 +297,6 @@ constexpr BodyField kFields[] = {
     refused("typical_p", kGenerating, kNot, Off::kNumber, 1),
     refused("tfs_z", kGenerating, kNot, Off::kNumber, 1),
     refused("top_a", kGenerating, kNot, Off::kNumber),
-    refused("top_n_sigma", kGenerating, kNot, Off::kAtMost),
     refused("dynatemp_range", kGenerating, kNot, Off::kNumber),
     refused("dynatemp_exponent", kGenerating, kNot, Off::kNumber, 1, "dynatemp_range"),
     refused("smoothing_factor", kGenerating, kNot, Off::kNumber),

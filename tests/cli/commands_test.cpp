@@ -192,6 +192,13 @@ TEST(Commands, LogitsPerplexityAndText) {
   EXPECT_FALSE(a.out.empty());
   EXPECT_EQ(a.out, b.out);
   EXPECT_NE(a.err.find("prompt tokens"), std::string::npos);
+  // Hardly a deviation below the greatest logit nothing is left but that, whatever the temperature.
+  const auto said_by = [](const std::string& options) {
+    return run_tool("run -p 'The sea' -n 12 --seed 5 " + options).out;
+  };
+  EXPECT_EQ(said_by("--temp 50 --top-n-sigma 0.000001"), said_by("--temp 0"));
+  EXPECT_NE(said_by("--temp 50"), said_by("--temp 0"));
+  EXPECT_EQ(said_by("--temp 0.7 --top-n-sigma -1"), a.out);
   const CommandResult json = run_tool("run -p 'The sea' -n 4 --temp 0 --json");
   ASSERT_EQ(json.status, 0);
   const Json said = parse_json(json.out, "run");

@@ -127,9 +127,9 @@ TEST(Manners, OptionsAreCheckedBeforeWeights) {
   const std::string empty = "run " + shell_quote((dir / "empty").string()) + " -p x ",
                     plain = "run " + shell_quote((dir / "plain").string());
   EXPECT_EQ(run_tool(empty).status, 1);
-  for (const char* option :
-       {"--temp -1", "--temp nan", "--top-p 7", "--top-k -3", "--min-p 2", "--repetition-penalty 0",
-        "--presence-penalty 1000", "--frequency-penalty -101"}) {
+  for (const char* option : {"--temp -1", "--temp nan", "--top-p 7", "--top-k -3", "--min-p 2",
+                             "--top-n-sigma 101", "--top-n-sigma nan", "--repetition-penalty 0",
+                             "--presence-penalty 1000", "--frequency-penalty -101"}) {
     const CommandResult r = run_tool(empty + option);
     EXPECT_EQ(r.status, 2) << option << ": " << r.err;
     EXPECT_TRUE(says(r, "expected")) << r.err;

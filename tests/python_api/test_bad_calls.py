@@ -377,7 +377,7 @@ class Models(Bad):
     def test_sampling_that_is_none(self):
         nan, infinity = float("nan"), float("inf")
         for bad in ({"temperature": nan}, {"temperature": infinity}, {"temperature": -1}, {"temperature": "hot"}, {"top_p": 1.5}, {"top_p": nan},
-                    {"min_p": -0.1}, {"min_p": 2}, {"top_k": -2}, {"top_k": 2**31}, {"top_k": 1.5}, {"max_tokens": -1}, {"max_tokens": 2**64}, {"max_tokens": "9"},
+                    {"min_p": -0.1}, {"min_p": 2}, {"top_n_sigma": 101}, {"top_n_sigma": nan}, {"top_k": -2}, {"top_k": 2**31}, {"top_k": 1.5}, {"max_tokens": -1}, {"max_tokens": 2**64}, {"max_tokens": "9"},
                     {"seed": -1}, {"seed": 2**64}, {"logprobs": -1}, {"logprobs": 2**31}, {"min_tokens": -1}, {"n": 0}, {"n": -1}, {"n": 1025},
                     {"n": 2**64 + 1}, {"repetition_penalty": 0}, {"repetition_penalty": nan}, {"presence_penalty": infinity}, {"frequency_penalty": nan}, {"stop": 3}, {"stop": [3]},
                     {"stop": ["a\0b"]}, {"stop_token_ids": ["a"]}, {"stop_token_ids": [2**32]}, {"stop_token_ids": 3}):

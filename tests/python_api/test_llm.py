@@ -50,6 +50,7 @@ class Generate(unittest.TestCase):
     def test_bundled_model_says_what_the_tool_says(self):
         cases = [(["--temp", "0"], {"temperature": 0}), (["--temp", "0.8", "--seed", "5"], {"temperature": 0.8, "seed": 5}),
                  (["--temp", "0", "--stop", " and"], {"temperature": 0, "stop": " and"}),
+                 (["--temp", "1.5", "--top-n-sigma", "1.5", "--seed", "5"], {"temperature": 1.5, "top_n_sigma": 1.5, "seed": 5}),
                  (["--temp", "0.9", "--top-k", "7", "--top-p", "0.9", "--repetition-penalty", "1.2", "--seed", "3"],
                   {"temperature": 0.9, "top_k": 7, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 3})]
         with LLM(BUNDLED) as llm:

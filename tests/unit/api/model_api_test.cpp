@@ -92,10 +92,12 @@ TEST(ModelApi, SaysWhatTheToolSays) {
     float temperature;
     uint64_t seed;
     const char* stop;
+    float sigmas = 0;
   };
   for (const Case& k :
        {Case{"--temp 0", 0, 0, nullptr}, Case{"--temp 0.8 --seed 7", 0.8f, 7, nullptr},
-        Case{"--temp 0 --stop ' and'", 0, 0, " and"}}) {
+        Case{"--temp 0 --stop ' and'", 0, 0, " and"},
+        Case{"--temp 1.5 --seed 7 --top-n-sigma 1.5", 1.5f, 7, nullptr, 1.5f}}) {
     const test::CommandResult tool = test::run_tool(
         "run " + test::shell_quote(folder) + " -p 'It was a dark' -n 20 --json -q " + k.options);
     ASSERT_EQ(tool.status, 0) << tool.err;
@@ -105,6 +107,7 @@ TEST(ModelApi, SaysWhatTheToolSays) {
     request.sampling.max_tokens = 20;
     request.sampling.temperature = k.temperature;
     request.sampling.seed = k.seed;
+    if (k.sigmas > 0) request.sampling.top_n_sigma = k.sigmas;
     if (k.stop != nullptr) request.sampling.stop = {k.stop};
     const Said cpp = run_cpp(model, request);
     EXPECT_EQ(cpp.text, j.find("text")->as_string());
@@ -115,6 +118,7 @@ TEST(ModelApi, SaysWhatTheToolSays) {
     r.max_tokens = 20;
     r.temperature = k.temperature;
     r.seed = k.seed;
+    if (k.sigmas > 0) r.top_n_sigma = k.sigmas;
     if (k.stop != nullptr) r.stop = &k.stop, r.stops = 1;
     const Said said = run_c(c, r);
     EXPECT_EQ(said.tokens, cpp.tokens);

@@ -192,6 +192,17 @@ struct Definition {
     for (size_t n = size_t{1} << 19; n < size; n *= 2) grid *= 2;
     return grid;
   }
+  double least_of_sigma(const std::vector<float>& v, float top) const {
+    std::vector<double> below;  // of finite logits, in ascending order of ids
+    for (const float x : v)
+      if (std::isfinite(x)) below.push_back(static_cast<double>(x) - static_cast<double>(top));
+    double sum = 0, squares = 0;
+    for (const double d : below) sum += d;
+    const auto n = static_cast<double>(below.size());
+    for (const double d : below) squares += (d - sum / n) * (d - sum / n);
+    return static_cast<double>(top) -
+           static_cast<double>(params.top_n_sigma) * std::sqrt(squares / n);
+  }
   int32_t draw(const std::vector<float>& v) {
     const double u = random.uniform();
     std::vector<size_t> order = ranks(v);
@@ -201,6 +212,12 @@ struct Definition {
     const auto weight = [&](size_t i) {
       return static_cast<double>(token_weight_f32(v[i], top, rate, grid_of(v.size())));
     };
+    if (params.top_n_sigma > 0) {
+      const double least = least_of_sigma(v, top);
+      order.erase(std::remove_if(order.begin(), order.end(),
+                                 [&](size_t i) { return static_cast<double>(v[i]) < least; }),
+                  order.end());
+    }
     if (params.top_k > 0 && static_cast<size_t>(params.top_k) < order.size())
       order.resize(static_cast<size_t>(params.top_k));
     if (params.top_p < 1.0f) {
@@ -308,6 +325,7 @@ class Numbers {  // what random rows and parameters are made of
         p.bad_words.emplace_back();
         for (size_t k = 1 + below(3); k > 0; --k) p.bad_words.back().push_back(few());
       }
+    p.top_n_sigma = one_of({0.0f, 0.0f, 0.0f, -1.0f, 0.5f, 1.0f, 3.0f, 100.0f});
     return p;
   }
 
@@ -322,6 +340,34 @@ void expect_equal(const TokenChoice& got, const TokenChoice& want) {
   ASSERT_EQ(got.alternatives, want.alternatives);
 }
 
+// Of the logits 0, 1, 3, 8 (mean 3, deviation sqrt(38 / 4) = 3.08) one deviation keeps what is at least
+// 4.92, two what is at least 1.84, and a token that is not finite or banned counts in neither.
+TEST(Sampler, SigmasKeepWhatIsNearTheGreatestLogit) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto drawn = [&](float sigmas, std::vector<float> row, std::vector<int32_t> allowed = {}) {
+    std::set<int32_t> tokens;
+    SamplingParams p;
+    p.temperature = 50;
+    p.top_n_sigma = sigmas;
+    p.allowed_tokens = std::move(allowed);
+    for (p.seed = 0; p.seed < 200; ++p.seed) tokens.insert(Sampler(p).next(row, row.size()).token);
+    return tokens;
+  };
+  using Tokens = std::set<int32_t>;
+  EXPECT_EQ(drawn(1, {0, 1, 3, 8}), Tokens({3}));
+  EXPECT_EQ(drawn(2, {0, 1, 3, 8}), Tokens({2, 3}));
+  EXPECT_EQ(drawn(2.5f, {0, 1, 3, 8}), Tokens({1, 2, 3}));
+  EXPECT_EQ(drawn(3, {0, 1, 3, 8}), Tokens({0, 1, 2, 3}));
+  EXPECT_EQ(drawn(0, {0, 1, 3, 8}), Tokens({0, 1, 2, 3}));
+  EXPECT_EQ(drawn(-2, {0, 1, 3, 8}), Tokens({0, 1, 2, 3}));
+  EXPECT_EQ(drawn(2, {-infinity, 0, 1, 3, 8}), Tokens({3, 4}));
+  EXPECT_EQ(drawn(2, {-90, 0, 1, 3, 8}, {1, 2, 3, 4}), Tokens({3, 4}));
+  EXPECT_EQ(drawn(1, {5, 5, 5}), Tokens({0, 1, 2}));
+  SamplingParams wrong;
+  wrong.top_n_sigma = 101;
+  EXPECT_THROW(check(wrong), Error);
+}
+
 TEST(Sampler, EqualsTheDefinition) {
   Numbers numbers(20261);
   for (int round = 0; round < 1500; ++round) {
@@ -333,10 +379,10 @@ TEST(Sampler, EqualsTheDefinition) {
     definition.prompt = {prompt.begin(), prompt.end()};
     Sampler sampler(params);
     sampler.see_prompt(prompt);
-    SCOPED_TRACE(testing::Message()
-                 << "round " << round << ", " << size << " tokens, temperature "
-                 << params.temperature << ", k " << params.top_k << ", p " << params.top_p
-                 << ", min_p " << params.min_p << ", bias " << params.logit_bias.size());
+    SCOPED_TRACE(testing::Message() << "round " << round << ", " << size << " tokens, temperature "
+                                    << params.temperature << ", k " << params.top_k << ", p "
+                                    << params.top_p << ", min_p " << params.min_p << ", sigmas "
+                                    << params.top_n_sigma << ", bias " << params.logit_bias.size());
     for (int step = 0; step < 4; ++step) {
       const std::vector<float> row = numbers.row(size);
       if (Definition::ranks(definition.logits_of(row)).empty()) {
@@ -380,8 +426,10 @@ TEST(Sampler, CandidatesGiveTheChoicesOfTheirRows) {
                                     << params.temperature << ", k " << params.top_k << ", p "
                                     << params.top_p << ", min_p " << params.min_p);
     const std::optional<CandidateNeed> need = by_candidates.need(size);
-    const bool all = params.temperature > 0 && params.top_p >= 1 && params.min_p <= 0 &&
-                     (params.top_k == 0 || static_cast<size_t>(params.top_k) >= size);
+    const bool all = params.temperature > 0 &&
+                     (params.top_n_sigma > 0 ||
+                      (params.top_p >= 1 && params.min_p <= 0 &&
+                       (params.top_k == 0 || static_cast<size_t>(params.top_k) >= size)));
     ASSERT_EQ(need.has_value(), !all);
     if (!need) continue;
     ++asked;
@@ -431,7 +479,7 @@ TEST(Sampler, WhatNeedsAllLogitsAsksForNoCandidates) {
 }
 
 TEST(Sampler, DoesNotDependOnAlignmentOrThread) {
-  Numbers numbers(5);
+  Numbers numbers(6);
   const std::vector<float> row = numbers.row(10000);
   std::vector<float> memory(row.size() + 16);
   for (int round = 0; round < 30; ++round) {

@@ -39,7 +39,6 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
       {R"("xtc_probability":0.5)", R"("xtc_probability":0,"xtc_threshold":0.1)"},
       {R"("xtc_threshold":0.1)", R"("xtc_threshold":null)"},
       {R"("typical_p":0.9)", R"("typical_p":1.0)"},
-      {R"("top_n_sigma":1.5)", R"("top_n_sigma":-1)"},
       {R"("dynatemp_range":0.5)", R"("dynatemp_range":0)"},
       {R"("repeat_penalty":1.1)", R"("repeat_penalty":1.0,"repeat_last_n":64)"},
       {R"("samplers":["top_k"])", R"("samplers":[])"},
@@ -159,7 +158,7 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
   };
   const FakeServer server({}, script);
   const std::string fields =
-      R"(,"stop":["x"],"stop_token_ids":[9],"seed":7,"top_k":3,"min_p":0.25,"repetition_penalty":1.5,)"
+      R"(,"stop":["x"],"stop_token_ids":[9],"seed":7,"top_k":3,"min_p":0.25,"top_n_sigma":1.5,"repetition_penalty":1.5,)"
       R"("presence_penalty":0.5,"frequency_penalty":0.25,"logit_bias":{"5":2},"allowed_token_ids":[1,2],)"
       R"("bad_words":["bad"],"min_tokens":1,"cache_salt":"s"})";
   const std::string message = R"("messages":[{"role":"user","content":"a"}],"max_tokens":4)";
@@ -177,6 +176,7 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
     EXPECT_EQ(r.sampling.seed, 7u);
     EXPECT_EQ(r.sampling.top_k, 3);
     EXPECT_EQ(r.sampling.min_p, 0.25f);
+    EXPECT_EQ(r.sampling.top_n_sigma, 1.5f);
     EXPECT_EQ(r.sampling.repetition_penalty, 1.5f);
     EXPECT_EQ(r.sampling.presence_penalty, 0.5f);
     EXPECT_EQ(r.sampling.frequency_penalty, 0.25f);
