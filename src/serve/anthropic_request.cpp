@@ -20,12 +20,6 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
                  fmt::format("{} is '{}'; only {}", path, printable(type, 40), offered), path);
 }
 
-std::string required(const Fields& f, std::string_view name) {
-  const auto text = f.string(name);
-  if (!text) throw ApiError(400, "missing", f.path(name) + " is missing", f.path(name));
-  return *text;
-}
-
 std::string system_text(const Json& system) {
   if (system.is_string()) return system.as_string();
   if (!system.is_array()) wrong_type(system, "system", "a string or an array of text blocks");
@@ -35,9 +29,9 @@ std::string system_text(const Json& system) {
     const Json& block = system.items()[i];
     if (!block.is_object()) wrong_type(block, at, "an object");
     const Fields f(block, at);
-    if (const std::string type = required(f, "type"); type != "text")
+    if (const std::string type = f.required_string("type"); type != "text")
       unsupported(at + ".type", type, "text is offered");
-    const std::string text = required(f, "text");
+    const std::string text = f.required_string("text");
     if (text.starts_with(kBillingHeader)) continue;
     if (!out.empty()) out += '\n';
     out += text;
@@ -53,25 +47,21 @@ class MessageReader {
   void read(const Json& message, const std::string& path) {
     if (!message.is_object()) wrong_type(message, path, "an object");
     const Fields f(message, path);
-    role_ = required(f, "role");
+    role_ = f.required_string("role");
     if (role_ != "user" && role_ != "assistant")
       invalid(path + ".role", fmt::format("{}.role is '{}'; expected user or assistant", path,
                                           printable(role_, 40)));
-    const Json* content = f.find("content");
-    if (content == nullptr)
-      throw ApiError(400, "missing", path + ".content is missing", path + ".content");
+    const Json& content = f.required("content");
     text_.clear();
     reasoning_.clear();
     calls_ = Json::array();
     said_ = false;
-    if (content->is_string()) {
-      say(content->as_string());
-    } else {
-      if (!content->is_array())
-        wrong_type(*content, path + ".content", "a string or an array of blocks");
-      for (size_t i = 0; i < content->items().size(); ++i)
-        block(content->items()[i], fmt::format("{}.content[{}]", path, i));
-    }
+    if (content.is_string())
+      say(content.as_string());
+    else
+      f.array("content", "a string or an array of blocks");
+    for (size_t i = 0; content.is_array() && i < content.items().size(); ++i)
+      block(content.items()[i], fmt::format("{}.content[{}]", path, i));
     flush(out_.items().empty() || role_ == "assistant");
   }
 
@@ -84,11 +74,11 @@ class MessageReader {
   void block(const Json& b, const std::string& at) {
     if (!b.is_object()) wrong_type(b, at, "an object");
     const Fields f(b, at);
-    const std::string type = required(f, "type");
+    const std::string type = f.required_string("type");
     const bool assistant = role_ == "assistant";
-    if (type == "text") return say(required(f, "text"));
+    if (type == "text") return say(f.required_string("text"));
     if (type == "thinking" && assistant) {
-      reasoning_ += required(f, "thinking");
+      reasoning_ += f.required_string("thinking");
       return;
     }
     if (type == "redacted_thinking" && assistant) return;
@@ -103,10 +93,10 @@ class MessageReader {
     const Json* input = f.find("input");
     if (input == nullptr || !input->is_object())
       throw ApiError(400, "missing", at + ".input is no object", at + ".input");
-    calls_.push(Json::object(
-        {{"id", required(f, "id")},
-         {"type", "function"},
-         {"function", Json::object({{"name", required(f, "name")}, {"arguments", *input}})}}));
+    calls_.push(Json::object({{"id", f.required_string("id")},
+                              {"type", "function"},
+                              {"function", Json::object({{"name", f.required_string("name")},
+                                                         {"arguments", *input}})}}));
   }
 
   void result(const Fields& f, const std::string& at) {
@@ -116,7 +106,7 @@ class MessageReader {
     if (f.boolean("is_error", false)) text.insert(0, "Error: ");
     out_.push(Json::object({{"role", "tool"},
                             {"content", std::move(text)},
-                            {"tool_call_id", required(f, "tool_use_id")}}));
+                            {"tool_call_id", f.required_string("tool_use_id")}}));
   }
 
   void flush(bool always) {
@@ -139,9 +129,8 @@ class MessageReader {
 };
 
 void read_conversation(const Fields& f, ApiRequest& r) {
-  const Json* messages = f.find("messages");
-  if (messages == nullptr) throw ApiError(400, "missing", "messages is missing", "messages");
-  if (!messages->is_array()) wrong_type(*messages, "messages", "an array");
+  f.required("messages");
+  const Json* messages = f.array("messages");
   if (messages->items().empty())
     throw ApiError(400, "out_of_range", "messages has 0 entries; expected at least 1", "messages");
   r.messages = Json::array();
@@ -158,11 +147,10 @@ void read_conversation(const Fields& f, ApiRequest& r) {
 }
 
 void read_thinking(const Fields& f, ApiRequest& r) {
-  const Json* thinking = f.find("thinking");
+  const Json* thinking = f.object("thinking");
   if (thinking == nullptr) return;
-  if (!thinking->is_object()) wrong_type(*thinking, "thinking", "an object");
   const Fields t(*thinking, "thinking");
-  const std::string type = required(t, "type");
+  const std::string type = t.required_string("type");
   if (type == "adaptive") return;  // the template's default
   if (type != "enabled" && type != "disabled")
     unsupported("thinking.type", type, "enabled, disabled and adaptive are offered");
@@ -174,22 +162,14 @@ void read_thinking(const Fields& f, ApiRequest& r) {
 
 void read_anthropic_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   r.tool_choice = ToolChoice::kAuto;
-  if (const Json* tools = tool_list(f))
-    for (size_t i = 0; i < tools->items().size(); ++i) {
-      const std::string at = fmt::format("tools[{}]", i);
-      if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
-      const Fields t(tools->items()[i], at);
-      if (const auto type = t.string("type"); type && *type != "custom")
-        unsupported(at + ".type", *type, "custom is offered");
-      add_tool(r,
-               {required(t, "name"), t.string("description"), t.find("input_schema"),
-                t.boolean("strict", false)},
-               at, "input_schema");
-    }
-  if (const Json* choice = f.find("tool_choice")) {
-    if (!choice->is_object()) wrong_type(*choice, "tool_choice", "an object");
+  each_tool(f, [&](const Fields& t, const std::string& at) {
+    if (const auto type = t.string("type"); type && *type != "custom")
+      unsupported(at + ".type", *type, "custom is offered");
+    add_tool(r, t, at, "input_schema");
+  });
+  if (const Json* choice = f.object("tool_choice")) {
     const Fields c(*choice, "tool_choice");
-    const std::string type = required(c, "type");
+    const std::string type = c.required_string("type");
     if (type == "none")
       r.tool_choice = ToolChoice::kNone;
     else if (type == "any")
@@ -198,26 +178,10 @@ void read_anthropic_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
       r.tool_choice = ToolChoice::kNamed;
     else if (type != "auto")
       unsupported("tool_choice.type", type, "auto, any, tool and none are offered");
-    if (type == "tool") r.tool_name = required(c, "name");
+    if (type == "tool") r.tool_name = c.required_string("name");
     r.parallel_calls = !c.boolean("disable_parallel_tool_use", false);
   }
   finish_tools(r, model, "tool_choice");
-}
-
-void read_stop_sequences(const Fields& f, Request& g) {
-  const Json* stops = f.find("stop_sequences");
-  if (stops == nullptr) return;
-  if (!stops->is_array()) wrong_type(*stops, "stop_sequences", "an array of strings");
-  for (size_t i = 0; i < stops->items().size(); ++i) {
-    const std::string at = fmt::format("stop_sequences[{}]", i);
-    const Json& stop = stops->items()[i];
-    if (!stop.is_string()) wrong_type(stop, at, "a string");
-    if (stop.as_string().empty() || stop.as_string().size() > 1024)
-      throw ApiError(
-          400, "out_of_range",
-          fmt::format("{} has {} bytes; expected 1 to 1024", at, stop.as_string().size()), at);
-    g.text.stops.push_back(stop.as_string());
-  }
 }
 
 }  // namespace
@@ -230,10 +194,10 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
   r.face = Interface::kMessages;
   r.add_special = false;
   read_conversation(f, r);
-  read_stop_sequences(f, r.generation);
+  for (std::string& stop : f.strings("stop_sequences", 1024))
+    r.generation.text.stops.push_back(std::move(stop));
   read_thinking(f, r);
-  if (const Json* config = f.find("output_config")) {
-    if (!config->is_object()) wrong_type(*config, "output_config", "an object");
+  if (const Json* config = f.object("output_config")) {
     const Fields c(*config, "output_config");
     if (const auto effort = c.string("effort")) r.template_extra.set("reasoning_effort", *effort);
     if (const Json* format = c.find("format"))
@@ -251,7 +215,7 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
 
 void read_anthropic_length(const RequestBody& body, ApiRequest& r) {
   const BodyFields f(body);
-  if (!f.has("max_tokens")) throw ApiError(400, "missing", "max_tokens is missing", "max_tokens");
+  f.required("max_tokens");
   read_length(f, "max_tokens", r);
 }
 

@@ -10,6 +10,10 @@
 
 namespace moebius {
 
+void missing(const std::string& path) {
+  throw ApiError(400, "missing", path + " is missing", path);
+}
+
 void wrong_type(const Json& value, const std::string& path, std::string_view expected) {
   throw ApiError(
       400, "invalid_type",
@@ -74,6 +78,51 @@ std::optional<std::string> Fields::string(std::string_view name) const {
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) wrong_type(*value, path(name), "a string");
   return value->as_string();
+}
+
+const Json& Fields::required(std::string_view name) const {
+  const Json* value = find(name);
+  if (value == nullptr) missing(path(name));
+  return *value;
+}
+
+std::string Fields::required_string(std::string_view name) const {
+  const auto text = string(name);
+  if (!text) missing(path(name));
+  return *text;
+}
+
+const Json* Fields::object(std::string_view name) const {
+  const Json* value = find(name);
+  if (value != nullptr && !value->is_object()) wrong_type(*value, path(name), "an object");
+  return value;
+}
+
+const Json* Fields::array(std::string_view name, std::string_view expected) const {
+  const Json* value = find(name);
+  if (value != nullptr && !value->is_array()) wrong_type(*value, path(name), expected);
+  return value;
+}
+
+std::vector<std::string> Fields::strings(std::string_view name, size_t most, bool alone) const {
+  std::vector<std::string> out;
+  const auto add = [&](const Json& value, const std::string& at) {
+    if (!value.is_string()) wrong_type(value, at, "a string");
+    const size_t bytes = value.as_string().size();
+    if (bytes == 0 || bytes > most)
+      throw ApiError(400, "out_of_range",
+                     fmt::format("{} has {} bytes; expected 1 to {}", at, bytes, most), at);
+    out.push_back(value.as_string());
+  };
+  const Json* value = find(name);
+  if (value == nullptr) return out;
+  if (alone && value->is_string())
+    add(*value, path(name));
+  else
+    array(name, alone ? "a string or an array of strings" : "an array of strings");
+  for (size_t i = 0; value->is_array() && i < value->items().size(); ++i)
+    add(value->items()[i], fmt::format("{}[{}]", path(name), i));
+  return out;
 }
 
 }  // namespace moebius

@@ -23,6 +23,14 @@ class Fields {
   std::optional<int64_t> integer(std::string_view name, int64_t low, int64_t high) const;
   std::optional<double> number(std::string_view name, double low, double high) const;
   std::optional<std::string> string(std::string_view name) const;
+  // Return a member that must be there.
+  const Json& required(std::string_view name) const;
+  std::string required_string(std::string_view name) const;
+  // Return an object or an array; null if absent.
+  const Json* object(std::string_view name) const;
+  const Json* array(std::string_view name, std::string_view expected = "an array") const;
+  // Returns an array of strings of 1 to `most` bytes each; `alone`: one string may stand for it.
+  std::vector<std::string> strings(std::string_view name, size_t most, bool alone = false) const;
 
  private:
   const Json& object_;
@@ -32,6 +40,8 @@ class Fields {
 // Returns a value as an integer (written 1 or 1.0) within the range. Throws ApiError.
 int64_t integer_at(const Json& value, const std::string& path, int64_t low, int64_t high);
 
+// Throw ApiError 400.
+[[noreturn]] void missing(const std::string& path);
 [[noreturn]] void wrong_type(const Json& value, const std::string& path, std::string_view expected);
 [[noreturn]] void invalid(const std::string& path, std::string_view message);
 

@@ -53,15 +53,12 @@ std::string content_text(const Json& content, const std::string& path,
     const std::string at = fmt::format("{}[{}]", path, i);
     if (!part.is_object()) wrong_type(part, at, "an object");
     const Fields f(part, at);
-    const auto type = f.string("type");
-    if (!type) throw ApiError(400, "missing", at + ".type is missing", at + ".type");
-    if (std::find(types.begin(), types.end(), *type) == types.end())
+    const std::string type = f.required_string("type");
+    if (std::find(types.begin(), types.end(), type) == types.end())
       throw ApiError(400, "unsupported",
-                     fmt::format("{}.type is '{}'; only text is offered", at, printable(*type, 40)),
+                     fmt::format("{}.type is '{}'; only text is offered", at, printable(type, 40)),
                      at + ".type");
-    const auto words = f.string("text");
-    if (!words) throw ApiError(400, "missing", at + ".text is missing", at + ".text");
-    text += *words;
+    text += f.required_string("text");
   }
   return text;
 }
@@ -86,8 +83,7 @@ Json past_calls(const Json& calls, const std::string& path, size_t& values_left)
   for (size_t i = 0; i < calls.items().size(); ++i) {
     const std::string at = fmt::format("{}[{}].function", path, i);
     const Json* function = calls.items()[i].find("function");
-    if (function == nullptr || !function->is_object())
-      throw ApiError(400, "missing", at + " is missing", at);
+    if (function == nullptr || !function->is_object()) missing(at);
     Json call = Json::object(), inner = Json::object();
     for (const auto& [key, value] : function->members()) {
       if (key == "arguments" && value.is_string())
@@ -107,25 +103,24 @@ Json past_calls(const Json& calls, const std::string& path, size_t& values_left)
 Json message_at(const Json& message, const std::string& path, size_t& values_left) {
   if (!message.is_object()) wrong_type(message, path, "an object");
   const Fields f(message, path);
-  auto role = f.string("role");
-  if (!role) throw ApiError(400, "missing", path + ".role is missing", path + ".role");
+  const std::string role = f.required_string("role");
   static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles))
+  if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
     invalid(path + ".role",
             fmt::format("{}.role is '{}'; expected system, developer, user, assistant or tool",
-                        path, printable(*role, 40)));
+                        path, printable(role, 40)));
   Json out = Json::object();
-  out.set("role", *role == "developer" ? "system" : *role);
+  out.set("role", role == "developer" ? "system" : role);
   const Json* content = f.find("content");
   if (content != nullptr)
     out.set("content", content_text(*content, path + ".content"));
-  else if (f.has("tool_calls") && *role == "assistant")
+  else if (f.has("tool_calls") && role == "assistant")
     out.set("content", Json());
-  else if (*role == "assistant" &&
+  else if (role == "assistant" &&
            (f.has("refusal") || f.has("reasoning_content") || f.has("reasoning")))
     out.set("content", f.string("refusal").value_or(""));
   else
-    throw ApiError(400, "missing", path + ".content is missing", path + ".content");
+    missing(path + ".content");
   if (const Json* calls = f.find("tool_calls"))
     out.set("tool_calls", past_calls(*calls, path + ".tool_calls", values_left));
   for (const char* name : {"name", "tool_call_id"})
@@ -285,9 +280,8 @@ void continue_last_message(ApiRequest& r) {
 
 void read_messages(const Json& fields, ApiRequest& r) {
   const Fields f(fields, "");
-  const Json* messages = f.find("messages");
-  if (messages == nullptr) throw ApiError(400, "missing", "messages is missing", "messages");
-  if (!messages->is_array()) wrong_type(*messages, "messages", "an array");
+  f.required("messages");
+  const Json* messages = f.array("messages");
   if (messages->items().empty())
     throw ApiError(400, "out_of_range",
                    fmt::format("messages has 0 entries; expected 1 to {}", kMostMessages),
@@ -306,9 +300,8 @@ void read_messages(const Json& fields, ApiRequest& r) {
 void read_template_names(const Fields& f, ApiRequest& r) {
   if (const auto effort = f.string("reasoning_effort"))
     r.template_extra.set("reasoning_effort", *effort);
-  const Json* extra = f.find("chat_template_kwargs");
+  const Json* extra = f.object("chat_template_kwargs");
   if (extra == nullptr) return;
-  if (!extra->is_object()) wrong_type(*extra, "chat_template_kwargs", "an object");
   for (const auto& [key, value] : extra->members()) {
     const std::string path = "chat_template_kwargs." + printable(key, 40);
     if (key == "messages" || key == "tools" || key == "documents" ||
@@ -389,7 +382,7 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
       throw ApiError(400, "unsupported", "tools are counted beside messages only", "tools");
     auto text = f.string("prompt");
     if (!text) text = f.string("content");
-    if (!text) throw ApiError(400, "missing", "prompt is missing", "prompt");
+    if (!text) missing("prompt");
     ids = model.tokenizer->encode(*text, f.boolean("add_special_tokens", f.has("prompt")));
   }
   std::string out =
@@ -415,7 +408,7 @@ std::string detokenize_answer(const RequestBody& body, const ServedModel& model)
   const Fields f(body.fields, "");
   if (const auto name = f.string("model")) check_model_name(*name, model);
   const std::vector<int32_t>* ids = body.ids("tokens");
-  if (ids == nullptr) throw ApiError(400, "missing", "tokens is missing", "tokens");
+  if (ids == nullptr) missing("tokens");
   const std::string text = model.tokenizer->decode(*ids, false);
   std::string out = "{\"prompt\":";
   append_json_string(out, text);

@@ -208,7 +208,7 @@ ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) 
   ApiRequest r = pooled_request(f, Endpoint::kEmbeddings, model);
   const PoolingPlan& plan = plan_of(model, false);
   const auto input = body.lists.find("input");
-  if (input == body.lists.end()) throw ApiError(400, "missing", "input is missing", "input");
+  if (input == body.lists.end()) missing("input");
   if (input->second.empty()) throw ApiError(400, "empty_prompt", "input is empty", "input");
   r.prompts = std::move(input->second);
   r.add_special = f.boolean("add_special_tokens", true);
@@ -244,12 +244,9 @@ ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& mode
   ApiRequest r = pooled_request(f, Endpoint::kRerank, model);
   const PoolingPlan& plan = plan_of(model, true);
   PooledRequest& p = *r.pooled;
-  const auto query = f.string("query");
-  if (!query) throw ApiError(400, "missing", "query is missing", "query");
-  p.query = *query;
-  const Json* documents = f.find("documents");
-  if (documents == nullptr) throw ApiError(400, "missing", "documents is missing", "documents");
-  if (!documents->is_array()) wrong_type(*documents, "documents", "an array of strings");
+  p.query = f.required_string("query");
+  f.required("documents");
+  const Json* documents = f.array("documents", "an array of strings");
   if (documents->items().empty())
     throw ApiError(400, "empty_prompt", "documents is empty", "documents");
   for (size_t i = 0; i < documents->items().size(); ++i) {

@@ -42,9 +42,8 @@ void read_sampling(const BodyFields& f, const GenerationDefaults& d, SamplingPar
 }
 
 void read_bias(const Fields& f, size_t vocab, Request& g) {
-  const Json* bias = f.find("logit_bias");
+  const Json* bias = f.object("logit_bias");
   if (bias == nullptr) return;
-  if (!bias->is_object()) wrong_type(*bias, "logit_bias", "an object");
   for (const auto& [key, value] : bias->members()) {
     const std::string path = "logit_bias." + printable(key, 40);
     const bool digits = !key.empty() && key.size() < 10 && (key[0] != '0' || key.size() == 1) &&
@@ -63,22 +62,7 @@ void read_bias(const Fields& f, size_t vocab, Request& g) {
 }
 
 void read_stops(const Fields& f, const RequestBody& body, const ServedModel& model, Request& g) {
-  if (const Json* stop = f.find("stop")) {
-    if (!stop->is_string() && !stop->is_array())
-      wrong_type(*stop, "stop", "a string or an array of strings");
-    const std::vector<Json> one = {*stop};
-    const std::vector<Json>& list = stop->is_array() ? stop->items() : one;
-    for (size_t i = 0; i < list.size(); ++i) {
-      const std::string path = stop->is_array() ? fmt::format("stop[{}]", i) : "stop";
-      if (!list[i].is_string()) wrong_type(list[i], path, "a string");
-      const size_t bytes = list[i].as_string().size();
-      if (bytes == 0 || bytes > kStopBytes)
-        throw ApiError(400, "out_of_range",
-                       fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kStopBytes),
-                       path);
-      g.text.stops.push_back(list[i].as_string());
-    }
-  }
+  g.text.stops = f.strings("stop", kStopBytes, true);
   const auto& more = model.defaults.stop_strings;
   g.text.stops.insert(g.text.stops.end(), more.begin(), more.end());
   g.text.end_tokens = model.defaults.eos;
@@ -96,20 +80,7 @@ void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
       invalid("allowed_token_ids", "allowed_token_ids is empty: no token could be chosen");
     r.generation.sampling.allowed_tokens = *ids;
   }
-  const Json* words = f.find("bad_words");
-  if (words == nullptr) return;
-  if (!words->is_array()) wrong_type(*words, "bad_words", "an array of strings");
-  for (size_t i = 0; i < words->items().size(); ++i) {
-    const Json& word = words->items()[i];
-    const std::string path = fmt::format("bad_words[{}]", i);
-    if (!word.is_string()) wrong_type(word, path, "a string");
-    const size_t bytes = word.as_string().size();
-    if (bytes == 0 || bytes > kBadWordBytes)
-      throw ApiError(400, "out_of_range",
-                     fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kBadWordBytes),
-                     path);
-    r.bad_words.push_back(word.as_string());
-  }
+  r.bad_words = f.strings("bad_words", kBadWordBytes);
 }
 
 // Reads how many tokens may be drafted, and from what besides the text itself.
@@ -123,9 +94,8 @@ void read_drafts(const Fields& f, ApiRequest& r) {
       r.generation.drafts = 0;
     }
   }
-  const Json* prediction = f.find("prediction");
+  const Json* prediction = f.object("prediction");
   if (prediction == nullptr) return;
-  if (!prediction->is_object()) wrong_type(*prediction, "prediction", "an object");
   const Fields p(*prediction, "prediction");
   if (const auto type = p.string("type"); type && *type != "content")
     invalid("prediction.type", fmt::format("prediction.type is '{}'; expected 'content'", *type));
@@ -145,9 +115,8 @@ void read_prompt_logprobs(const BodyFields& f, ApiRequest& r) {
 
 void read_stream(const Fields& f, ApiRequest& r) {
   r.stream = f.boolean("stream", false);
-  const Json* options = f.find("stream_options");
+  const Json* options = f.object("stream_options");
   if (options == nullptr) return;
-  if (!options->is_object()) wrong_type(*options, "stream_options", "an object");
   if (!r.stream) invalid("stream_options", "stream_options is given without stream");
   const Fields o(*options, "stream_options");
   r.include_usage = o.boolean("include_usage", false);
@@ -227,7 +196,7 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
   refuse_fields(f, Endpoint::kCompletion);
   ApiRequest r = read_common(body, model);
   const auto prompts = body.lists.find("prompt");
-  if (prompts == body.lists.end()) throw ApiError(400, "missing", "prompt is missing", "prompt");
+  if (prompts == body.lists.end()) missing("prompt");
   if (prompts->second.empty()) throw ApiError(400, "empty_prompt", "prompt is empty", "prompt");
   r.prompts = std::move(prompts->second);
   r.add_special = f.boolean("add_special_tokens", true);

@@ -18,12 +18,6 @@ namespace {
   throw ApiError(400, "unsupported", fmt::format("{} {}", path, why), path);
 }
 
-std::string needed(const Fields& f, std::string_view name) {
-  const auto text = f.string(name);
-  if (!text) throw ApiError(400, "missing", f.path(name) + " is missing", f.path(name));
-  return *text;
-}
-
 // Reads items; adjacent items of the assistant become one message.
 class ItemReader {
  public:
@@ -59,17 +53,14 @@ class ItemReader {
 
  private:
   void message(const Fields& f, const std::string& at) {
-    const std::string role = needed(f, "role");
+    const std::string role = f.required_string("role");
     static constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
     if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
       invalid(at + ".role",
               fmt::format("{}.role is '{}'; expected user, assistant, system or developer", at,
                           printable(role, 40)));
-    const Json* content = f.find("content");
-    if (content == nullptr)
-      throw ApiError(400, "missing", at + ".content is missing", at + ".content");
     const std::string text =
-        content_text(*content, at + ".content", {"input_text", "output_text", "text"});
+        content_text(f.required("content"), at + ".content", {"input_text", "output_text", "text"});
     if (role == "assistant") {
       open_ = true;
       text_ += text;
@@ -83,21 +74,18 @@ class ItemReader {
     Json arguments =
         past_arguments(f.string("arguments").value_or(""), at + ".arguments", values_left_);
     open_ = true;
-    calls_.push(Json::object({{"id", needed(f, "call_id")},
+    calls_.push(Json::object({{"id", f.required_string("call_id")},
                               {"type", "function"},
-                              {"function", Json::object({{"name", needed(f, "name")},
+                              {"function", Json::object({{"name", f.required_string("name")},
                                                          {"arguments", std::move(arguments)}})}}));
   }
 
   void output(const Fields& f, const std::string& at) {
     flush();
-    const Json* output = f.find("output");
-    if (output == nullptr)
-      throw ApiError(400, "missing", at + ".output is missing", at + ".output");
-    out_.push(Json::object(
-        {{"role", "tool"},
-         {"content", content_text(*output, at + ".output", {"input_text", "output_text", "text"})},
-         {"tool_call_id", needed(f, "call_id")}}));
+    out_.push(Json::object({{"role", "tool"},
+                            {"content", content_text(f.required("output"), at + ".output",
+                                                     {"input_text", "output_text", "text"})},
+                            {"tool_call_id", f.required_string("call_id")}}));
   }
 
   void reasoning(const Fields& f, const std::string& at) {
@@ -120,16 +108,15 @@ void read_input(const Fields& f, ApiRequest& r) {
   r.messages = Json::array();
   if (const auto instructions = f.string("instructions"); instructions && !instructions->empty())
     r.messages.push(Json::object({{"role", "system"}, {"content", *instructions}}));
-  const Json* input = f.find("input");
-  if (input == nullptr) throw ApiError(400, "missing", "input is missing", "input");
-  if (input->is_string()) {
-    r.messages.push(Json::object({{"role", "user"}, {"content", input->as_string()}}));
+  const Json& input = f.required("input");
+  if (input.is_string()) {
+    r.messages.push(Json::object({{"role", "user"}, {"content", input.as_string()}}));
     return;
   }
-  if (!input->is_array()) wrong_type(*input, "input", "a string or an array of items");
+  const Json* items = f.array("input", "a string or an array of items");
   ItemReader reader(r.messages);
-  for (size_t i = 0; i < input->items().size(); ++i)
-    reader.read(input->items()[i], fmt::format("input[{}]", i));
+  for (size_t i = 0; i < items->items().size(); ++i)
+    reader.read(items->items()[i], fmt::format("input[{}]", i));
   reader.flush();
   if (r.messages.items().empty())
     throw ApiError(400, "out_of_range", "input has no items", "input");
@@ -147,18 +134,11 @@ void refuse_stored(const Fields& f) {
 
 void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   r.tool_choice = ToolChoice::kAuto;
-  if (const Json* tools = tool_list(f))
-    for (size_t i = 0; i < tools->items().size(); ++i) {
-      const std::string at = fmt::format("tools[{}]", i);
-      if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
-      const Fields t(tools->items()[i], at);
-      if (const std::string type = needed(t, "type"); type != "function")
-        refuse(at + ".type", fmt::format("is '{}'; only function is offered", printable(type, 40)));
-      add_tool(r,
-               {needed(t, "name"), t.string("description"), t.find("parameters"),
-                t.boolean("strict", false)},
-               at, "parameters");
-    }
+  each_tool(f, [&](const Fields& t, const std::string& at) {
+    if (const std::string type = t.required_string("type"); type != "function")
+      refuse(at + ".type", fmt::format("is '{}'; only function is offered", printable(type, 40)));
+    add_tool(r, t, at, "parameters");
+  });
   if (const Json* choice = f.find("tool_choice");
       choice != nullptr && !read_choice_word(*choice, r)) {
     if (!choice->is_object()) wrong_type(*choice, "tool_choice", "a string or an object");
@@ -166,7 +146,7 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
     if (c.string("type").value_or("") != "function")
       refuse("tool_choice.type", "is another than function");
     r.tool_choice = ToolChoice::kNamed;
-    r.tool_name = needed(c, "name");
+    r.tool_name = c.required_string("name");
   }
   r.parallel_calls = f.boolean("parallel_tool_calls", true);
   finish_tools(r, model, "tool_choice");
@@ -176,11 +156,9 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
 // belong to features that are refused elsewhere, or name what is always sent.
 void read_responses_logprobs(const BodyFields& f, ApiRequest& r) {
   bool asked = false;
-  if (const Json* include = f.find("include")) {
-    if (!include->is_array()) wrong_type(*include, "include", "an array of strings");
+  if (const Json* include = f.array("include", "an array of strings"))
     for (const Json& word : include->items())
       asked = asked || (word.is_string() && word.as_string() == "message.output_text.logprobs");
-  }
   const int64_t top = f.integer("top_logprobs").value_or(0);
   if (asked || top > 0) r.generation.sampling.logprobs = static_cast<int>(top);
 }
@@ -219,16 +197,12 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   refuse_stored(f);
   read_input(f, r);
   read_length(f, "max_output_tokens", r);
-  if (const Json* reasoning = f.find("reasoning")) {
-    if (!reasoning->is_object()) wrong_type(*reasoning, "reasoning", "an object");
+  if (const Json* reasoning = f.object("reasoning"))
     if (const auto effort = Fields(*reasoning, "reasoning").string("effort"))
       r.template_extra.set("reasoning_effort", *effort);
-  }
-  if (const Json* text = f.find("text")) {
-    if (!text->is_object()) wrong_type(*text, "text", "an object");
+  if (const Json* text = f.object("text"))
     if (const Json* format = Fields(*text, "text").find("format"))
       r.format = format_of_type(*format, "text.format");
-  }
   if (const auto key = f.string("prompt_cache_key")) {
     if (key->size() > 1024)
       invalid("prompt_cache_key", "prompt_cache_key is longer than 1024 bytes");

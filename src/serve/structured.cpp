@@ -126,8 +126,7 @@ AnswerFormat format_of_type(const Json& value, const std::string& path) {
     schema = inner->find("schema");
     at += ".schema";
   }
-  if (schema == nullptr || schema->is_null())
-    throw ApiError(400, "missing", at + " is missing", at);
+  if (schema == nullptr || schema->is_null()) missing(at);
   return format_of_schema(*schema, at);
 }
 

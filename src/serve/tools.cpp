@@ -27,33 +27,39 @@ bool asks_for_call(const ApiRequest& r) {
 
 }  // namespace
 
-const Json* tool_list(const Fields& f) {
-  const Json* tools = f.find("tools");
-  if (tools != nullptr && !tools->is_array()) wrong_type(*tools, "tools", "an array");
-  return tools;
+void each_tool(const Fields& f,
+               FunctionRef<void(const Fields& tool, const std::string& path)> work) {
+  const Json* tools = f.array("tools");
+  for (size_t i = 0; tools != nullptr && i < tools->items().size(); ++i) {
+    const std::string at = fmt::format("tools[{}]", i);
+    if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
+    work(Fields(tools->items()[i], at), at);
+  }
 }
 
-void add_tool(ApiRequest& r, const ToolInput& tool, const std::string& at,
+void add_tool(ApiRequest& r, const Fields& tool, const std::string& at,
               std::string_view schema_name) {
-  const std::string path = at + ".name";
-  if (!is_tool_name(tool.name))
+  const std::string name = tool.required_string("name"), path = at + ".name";
+  const std::string description = tool.string("description").value_or("");
+  const Json* parameters = tool.find(schema_name);
+  const bool strict = tool.boolean("strict", false);
+  if (!is_tool_name(name))
     invalid(path, fmt::format("{} is '{}'; expected 1 to {} of A-Z a-z 0-9 _ . -", path,
-                              printable(tool.name, 80), kMostNameBytes));
+                              printable(name, 80), kMostNameBytes));
   if (!r.tool_set) {
     r.tool_set = std::make_shared<ToolSet>();
     r.tools = Json::array();
   }
-  if (r.tool_set->find(tool.name) != nullptr)
-    invalid(path, fmt::format("{} is '{}', the name of another tool", path, tool.name));
-  if (tool.schema != nullptr && !tool.schema->is_object())
-    wrong_type(*tool.schema, fmt::format("{}.{}", at, schema_name), "an object");
-  Json schema = tool.schema != nullptr ? *tool.schema : Json::object({{"type", "object"}});
+  if (r.tool_set->find(name) != nullptr)
+    invalid(path, fmt::format("{} is '{}', the name of another tool", path, name));
+  tool.object(schema_name);
+  Json schema = parameters != nullptr ? *parameters : Json::object({{"type", "object"}});
   if (schema.find("properties") == nullptr) schema.set("properties", Json::object());
-  Json function = Json::object({{"name", tool.name}});
-  function.set("description", tool.description.value_or(""));
+  Json function = Json::object({{"name", name}});
+  function.set("description", description);
   function.set("parameters", schema);
   r.tools.push(Json::object({{"type", "function"}, {"function", std::move(function)}}));
-  r.tool_set->add(tool.name, std::move(schema), tool.strict);
+  r.tool_set->add(name, std::move(schema), strict);
 }
 
 void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& path) {
@@ -117,30 +123,18 @@ bool read_choice_word(const Json& value, ApiRequest& r) {
 
 void read_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   r.tool_choice = ToolChoice::kAuto;
-  if (const Json* tools = tool_list(f)) {
-    for (size_t i = 0; i < tools->items().size(); ++i) {
-      const std::string at = fmt::format("tools[{}]", i);
-      const Json& tool = tools->items()[i];
-      if (!tool.is_object()) wrong_type(tool, at, "an object");
-      const auto type = Fields(tool, at).string("type");
-      if (type && *type != "function")
-        throw ApiError(
-            400, "unsupported",
-            fmt::format("{}.type is '{}'; only function is offered", at, printable(*type, 40)),
-            at + ".type");
-      const Json* function = Fields(tool, at).find("function");
-      if (function == nullptr || !function->is_object())
-        throw ApiError(400, "missing", at + ".function is missing", at + ".function");
-      const Fields inner(*function, at + ".function");
-      const auto name = inner.string("name");
-      if (!name)
-        throw ApiError(400, "missing", inner.path("name") + " is missing", inner.path("name"));
-      add_tool(r,
-               {*name, inner.string("description"), inner.find("parameters"),
-                inner.boolean("strict", false)},
-               at + ".function", "parameters");
-    }
-  }
+  each_tool(f, [&](const Fields& tool, const std::string& at) {
+    const auto type = tool.string("type");
+    if (type && *type != "function")
+      throw ApiError(
+          400, "unsupported",
+          fmt::format("{}.type is '{}'; only function is offered", at, printable(*type, 40)),
+          at + ".type");
+    const std::string path = at + ".function";
+    const Json* function = tool.find("function");
+    if (function == nullptr || !function->is_object()) missing(path);
+    add_tool(r, Fields(*function, path), path, "parameters");
+  });
   if (const Json* choice = f.find("tool_choice");
       choice != nullptr && !read_choice_word(*choice, r)) {
     if (!choice->is_object()) wrong_type(*choice, "tool_choice", "a string or an object");

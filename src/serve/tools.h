@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the tools that a request offers, and past messages that called tools.
 #pragma once
+#include "base/function_ref.h"
 #include "serve/fields.h"
 #include "serve/request.h"
 
 namespace moebius {
 
-// One tool, in whatever form it was sent.
-struct ToolInput {
-  std::string name;
-  std::optional<std::string> description;
-  const Json* schema = nullptr;  // null: the tool has no arguments
-  bool strict = false;
-};
-// Adds a tool. `path`: path of the object with name and schema; schema_name: name of its schema
-// member. Throws ApiError that names the path.
-void add_tool(ApiRequest& request, const ToolInput& tool, const std::string& path,
+// Calls `work` with each entry of the field `tools`, and its path. Throws ApiError if one is no
+// object.
+void each_tool(const Fields& fields,
+               FunctionRef<void(const Fields& tool, const std::string& path)> work);
+// Adds the tool of an object with name, description, strict and a schema under `schema_name`.
+// Throws ApiError that names the path, which is the object's.
+void add_tool(ApiRequest& request, const Fields& tool, const std::string& path,
               std::string_view schema_name);
 // Checks, after the last tool was added, that the model can call tools and that demanded ones
 // exist. With kNone the template does not get them. Throws ApiError.
@@ -26,8 +24,6 @@ void read_tools(const Fields& fields, ApiRequest& request, const ServedModel& mo
 // Reads "none", "auto" or "required", as all of OpenAI's APIs write it; returns false for other
 // values.
 bool read_choice_word(const Json& value, ApiRequest& request);
-// Returns the array of tools, or null.
-const Json* tool_list(const Fields& fields);
 
 // Constrains the tokens of an answer that may call tools: to names of the tools once a call begins,
 // and to calls only, in the form of the model's family, if the choice demands one. Throws ApiError.
