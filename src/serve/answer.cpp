@@ -145,41 +145,41 @@ void LogprobLists::clear() {
   count_ = 0;
 }
 
-ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                     const std::vector<Request>& prompts, int64_t seconds)
-    : model_(model),
-      chat_(request.chat),
-      stream_(request.stream),
-      echo_(request.echo),
-      include_usage_(request.include_usage),
-      continuous_(request.continuous_usage),
-      ids_(request.return_token_ids),
-      logprobs_(request.generation.sampling.logprobs >= 0),
-      show_reasoning_(request.show_reasoning),
-      details_(request.chat && model.markup.reasoning != nullptr),
-      predicted_(request.prediction.has_value()),
-      alternatives_(static_cast<size_t>(std::max(request.generation.sampling.logprobs, 0))),
-      prompt_alternatives_(request.prompt_logprobs),
-      texts_(texts),
-      id_((request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
-      prompt_logprobs_(prompts.size()),
-      choices_(prompts.size() * request.generation.n, Choice(LogprobLists(texts, request.chat))),
-      per_prompt_(request.generation.n) {
+ApiAnswer::ApiAnswer(const AnswerInput& in)
+    : model_(in.model),
+      chat_(in.request.chat),
+      stream_(in.request.stream),
+      echo_(in.request.echo),
+      include_usage_(in.request.include_usage),
+      continuous_(in.request.continuous_usage),
+      ids_(in.request.return_token_ids),
+      logprobs_(in.request.generation.sampling.logprobs >= 0),
+      show_reasoning_(in.request.show_reasoning),
+      details_(in.request.chat && model_.markup.reasoning != nullptr),
+      predicted_(in.request.prediction.has_value()),
+      alternatives_(static_cast<size_t>(std::max(in.request.generation.sampling.logprobs, 0))),
+      prompt_alternatives_(in.request.prompt_logprobs),
+      texts_(in.texts),
+      id_((in.request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
+      prompt_logprobs_(in.prompts.size()),
+      choices_(in.prompts.size() * in.request.generation.n,
+               Choice(LogprobLists(in.texts, in.request.chat))),
+      per_prompt_(in.request.generation.n) {
   const std::string object = chat_ ? "chat.completion" : "text_completion";
   const std::string rest =
-      fmt::format("\"created\":{},\"model\":{}", seconds, json_quoted(model.name));
+      fmt::format("\"created\":{},\"model\":{}", in.seconds, json_quoted(model_.name));
   chunk_head_ = fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"choices\":[", id_,
                             object + (chat_ ? ".chunk" : ""), rest);
   whole_head_ =
       fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"system_fingerprint\":{},\"choices\":[",
-                  id_, object, rest, json_quoted(model.fingerprint()));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    usage_.prompt += prompts[i].prompt.size();
-    if (echo_ || ids_) prompts_.push_back(prompts[i].prompt);
+                  id_, object, rest, json_quoted(model_.fingerprint()));
+  for (size_t i = 0; i < in.prompts.size(); ++i) {
+    usage_.prompt += in.prompts[i].prompt.size();
+    if (echo_ || ids_) prompts_.push_back(in.prompts[i].prompt);
     if (!echo_) continue;
-    const auto* text = std::get_if<std::string>(&request.prompts[i]);
-    prompt_texts_.push_back(text != nullptr ? *text
-                                            : model.tokenizer->decode(prompts[i].prompt, false));
+    const auto* text = std::get_if<std::string>(&in.request.prompts[i]);
+    prompt_texts_.push_back(
+        text != nullptr ? *text : model_.tokenizer->decode(in.prompts[i].prompt, false));
   }
 }
 

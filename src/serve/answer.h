@@ -18,7 +18,18 @@ struct Usage {
   size_t drafts_right = 0, drafts_wrong = 0;
 };
 
-// Writes an answer in the form of one API. Used on the event thread only.
+// What an answer is made of. The references live as long as the answer, except `request` and
+// `prompts`.
+struct AnswerInput {
+  const ApiRequest& request;
+  const ServedModel& model;
+  const TokenTexts& texts;
+  const std::vector<Request>& prompts;  // with their tokens
+  int64_t seconds;                      // since 1970
+  const std::string& request_id;
+};
+
+// An answer in the form of one API. Used on the event thread only.
 class InterfaceAnswer {
  public:
   virtual ~InterfaceAnswer() = default;
@@ -50,10 +61,7 @@ class InterfaceAnswer {
   std::map<std::pair<size_t, size_t>, Counted> counted_;  // by prompt and choice
 };
 
-std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
-                                             const TokenTexts& texts,
-                                             const std::vector<Request>& prompts, int64_t seconds,
-                                             const std::string& request_id);
+std::unique_ptr<InterfaceAnswer> make_answer(const AnswerInput& in);
 
 // Returns the id of a call: the model's own if its family has ids, else PREFIX and 24 digits.
 std::string call_id(const ServedModel& model, std::string_view prefix, const AnswerEvent& begin);
@@ -85,9 +93,7 @@ class LogprobLists {
 // Writes answers of OpenAI's chat completions and completions.
 class ApiAnswer final : public InterfaceAnswer {
  public:
-  // Takes the prompts' lengths and tokens from `prompts`; `seconds`: since 1970.
-  ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-            const std::vector<Request>& prompts, int64_t seconds);
+  explicit ApiAnswer(const AnswerInput& in);
 
   const std::string& id() const { return id_; }
   bool complete() const override { return ended_ == choices_.size(); }

@@ -7,18 +7,16 @@
 
 namespace moebius {
 
-BlockAnswer::BlockAnswer(const ApiRequest& request, const ServedModel& model,
-                         const TokenTexts& texts, const std::vector<Request>& prompts,
-                         int64_t seconds)
-    : model_(model),
-      seconds_(seconds),
-      stream_(request.stream),
-      show_reasoning_(request.show_reasoning) {
-  const Request& g = prompts.at(0);
+BlockAnswer::BlockAnswer(const AnswerInput& in)
+    : model_(in.model),
+      seconds_(in.seconds),
+      stream_(in.request.stream),
+      show_reasoning_(in.request.show_reasoning) {
+  const Request& g = in.prompts.at(0);
   usage_.prompt = g.prompt.size();
-  fills_context_ = g.prompt.size() + g.max_new == model.context;
-  if (request.generation.sampling.logprobs < 0) return;
-  logprobs_.emplace(texts, true);
+  fills_context_ = g.prompt.size() + g.max_new == model_.context;
+  if (in.request.generation.sampling.logprobs < 0) return;
+  logprobs_.emplace(in.texts, true);
   stop_tokens_ = g.stop_tokens;
 }
 
@@ -106,16 +104,11 @@ std::string BlockAnswer::close() {
   return stream_ ? closed(blocks_.back()) : "";
 }
 
-std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
-                                             const TokenTexts& texts,
-                                             const std::vector<Request>& prompts, int64_t seconds,
-                                             const std::string& request_id) {
-  if (request.face == Interface::kPooled) return make_pooled_answer(request, model, prompts);
-  if (request.face == Interface::kMessages)
-    return make_messages_answer(request, model, texts, prompts, seconds, request_id);
-  if (request.face == Interface::kResponses)
-    return make_responses_answer(request, model, texts, prompts, seconds);
-  return std::make_unique<ApiAnswer>(request, model, texts, prompts, seconds);
+std::unique_ptr<InterfaceAnswer> make_answer(const AnswerInput& in) {
+  if (in.request.face == Interface::kPooled) return make_pooled_answer(in);
+  if (in.request.face == Interface::kMessages) return make_messages_answer(in);
+  if (in.request.face == Interface::kResponses) return make_responses_answer(in);
+  return std::make_unique<ApiAnswer>(in);
 }
 
 }  // namespace moebius

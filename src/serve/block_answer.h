@@ -20,8 +20,7 @@ class BlockAnswer : public InterfaceAnswer {
     bool whole = true;                    // for a call: false: it was cut off
     std::string logprobs = {};            // for a text: entries of a JSON list, if requested
   };
-  BlockAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-              const std::vector<Request>& prompts, int64_t seconds);
+  explicit BlockAnswer(const AnswerInput& in);
 
   // Return parts of the stream; called for streams only.
   virtual std::string began() = 0;
@@ -57,13 +56,7 @@ class BlockAnswer : public InterfaceAnswer {
   bool fills_context_ = false, begun_ = false, ended_ = false, open_ = false;
 };
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(
-    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<Request>& prompts, int64_t seconds, const std::string& request_id);
-std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request,
-                                                       const ServedModel& model,
-                                                       const TokenTexts& texts,
-                                                       const std::vector<Request>& prompts,
-                                                       int64_t seconds);
+std::unique_ptr<InterfaceAnswer> make_messages_answer(const AnswerInput& in);
+std::unique_ptr<InterfaceAnswer> make_responses_answer(const AnswerInput& in);
 
 }  // namespace moebius

@@ -14,11 +14,8 @@ std::string named_event(std::string_view type, const std::string& members) {
 
 class MessagesAnswer final : public BlockAnswer {
  public:
-  MessagesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                 const std::vector<Request>& prompts, int64_t seconds, std::string request_id)
-      : BlockAnswer(request, model, texts, prompts, seconds),
-        id_("msg_" + random_hex(24)),
-        request_id_(std::move(request_id)) {}
+  explicit MessagesAnswer(const AnswerInput& in)
+      : BlockAnswer(in), id_("msg_" + random_hex(24)), request_id_(in.request_id) {}
 
   std::string whole() override {
     std::string content;
@@ -134,10 +131,8 @@ class MessagesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(
-    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-    const std::vector<Request>& prompts, int64_t seconds, const std::string& request_id) {
-  return std::make_unique<MessagesAnswer>(request, model, texts, prompts, seconds, request_id);
+std::unique_ptr<InterfaceAnswer> make_messages_answer(const AnswerInput& in) {
+  return std::make_unique<MessagesAnswer>(in);
 }
 
 }  // namespace moebius

@@ -132,10 +132,9 @@ size_t prompt_tokens(const std::string& prompt, const Tokenizer& tokenizer) {
 
 class PooledAnswer final : public InterfaceAnswer {
  public:
-  PooledAnswer(const ApiRequest& request, const ServedModel& model,
-               const std::vector<Request>& prompts)
-      : request_(request.pooled), model_(model), vectors_(prompts.size()) {
-    for (const Request& p : prompts) usage_.prompt += p.prompt.size();
+  explicit PooledAnswer(const AnswerInput& in)
+      : request_(in.request.pooled), model_(in.model), vectors_(in.prompts.size()) {
+    for (const Request& p : in.prompts) usage_.prompt += p.prompt.size();
   }
   bool complete() const override { return ended_ == vectors_.size(); }
   std::string take(size_t prompt, const StepResult& event) override {
@@ -302,10 +301,8 @@ std::vector<Request> prepare_pooled(ApiRequest& request, const ServedModel& mode
   return out;
 }
 
-std::unique_ptr<InterfaceAnswer> make_pooled_answer(const ApiRequest& request,
-                                                    const ServedModel& model,
-                                                    const std::vector<Request>& prompts) {
-  return std::make_unique<PooledAnswer>(request, model, prompts);
+std::unique_ptr<InterfaceAnswer> make_pooled_answer(const AnswerInput& in) {
+  return std::make_unique<PooledAnswer>(in);
 }
 
 void check_pairs(const Tokenizer& tokenizer, const ChatTemplates& templates,

@@ -28,9 +28,7 @@ void check_generates(const ServedModel& model);
 ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model);
 ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model);
 std::vector<Request> prepare_pooled(ApiRequest& request, const ServedModel& model);
-std::unique_ptr<InterfaceAnswer> make_pooled_answer(const ApiRequest& request,
-                                                    const ServedModel& model,
-                                                    const std::vector<Request>& prompts);
+std::unique_ptr<InterfaceAnswer> make_pooled_answer(const AnswerInput& in);
 
 // Throws Error if the folder does not tell how pairs of texts become tokens.
 void check_pairs(const Tokenizer& tokenizer, const ChatTemplates& templates,

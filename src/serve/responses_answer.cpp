@@ -9,10 +9,8 @@ namespace {
 
 class ResponsesAnswer final : public BlockAnswer {
  public:
-  ResponsesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-                  const std::vector<Request>& prompts, int64_t seconds)
-      : BlockAnswer(request, model, texts, prompts, seconds), id_("resp_" + random_hex(24)) {
-    for (const auto& [key, value] : request.echoed.members())
+  explicit ResponsesAnswer(const AnswerInput& in) : BlockAnswer(in), id_("resp_" + random_hex(24)) {
+    for (const auto& [key, value] : in.request.echoed.members())
       echoed_ += "," + json_quoted(key) + ":" + value.dump();
   }
 
@@ -155,12 +153,8 @@ class ResponsesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request,
-                                                       const ServedModel& model,
-                                                       const TokenTexts& texts,
-                                                       const std::vector<Request>& prompts,
-                                                       int64_t seconds) {
-  return std::make_unique<ResponsesAnswer>(request, model, texts, prompts, seconds);
+std::unique_ptr<InterfaceAnswer> make_responses_answer(const AnswerInput& in) {
+  return std::make_unique<ResponsesAnswer>(in);
 }
 
 }  // namespace moebius

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <variant>
 
 #include "base/error.h"
 #include "base/human.h"
@@ -23,36 +24,43 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 
 }  // namespace
 
-// Describes one route; its function answers at once or later.
+// Describes one route, and how its requests are answered: at once, in time, by generating, or by a
+// text thread.
 struct ApiServer::Route {
+  struct Text {
+    Endpoint endpoint;
+    TextAnswer make;
+  };
+  using AtOnce = HttpReply (ApiServer::*)(const HttpRequest&);
+  using InTime = void (ApiServer::*)(HttpExchangePtr);
   std::string_view path, method;
   bool model;  // answers 503 without a model, and when the server ends
-  HttpReply (ApiServer::*at_once)(const HttpRequest&) = nullptr;
-  void (ApiServer::*in_time)(HttpExchangePtr) = nullptr;
+  std::variant<AtOnce, InTime, Endpoint, Text> answer;
   bool vital = false;  // has reserved connections
 };
 
 const ApiServer::Route* ApiServer::find_route(std::string_view path) {
   using S = ApiServer;
+  using Text = Route::Text;
   static constexpr Route kRoutes[] = {
-      {"/health", "GET", false, &S::health, nullptr, true},
-      {"/live", "GET", false, &S::live, nullptr, true},
-      {"/metrics", "GET", false, &S::metrics, nullptr, true},
+      {"/health", "GET", false, &S::health, true},
+      {"/live", "GET", false, &S::live, true},
+      {"/metrics", "GET", false, &S::metrics, true},
       {"/", "GET", false, &S::page},
       {"/api/state", "GET", false, &S::state},
-      {"/api/events", "GET", false, nullptr, &S::events},
+      {"/api/events", "GET", false, &S::events},
       {"/version", "GET", false, &S::version},
       {"/openapi.json", "GET", false, &S::openapi},
       {"/v1/models", "GET", true, &S::models},
-      {"/v1/chat/completions", "POST", true, nullptr, &S::chat},
-      {"/v1/completions", "POST", true, nullptr, &S::completion},
-      {"/v1/embeddings", "POST", true, nullptr, &S::embeddings},
-      {"/v1/rerank", "POST", true, nullptr, &S::rerank},
-      {"/tokenize", "POST", true, nullptr, &S::tokenize},
-      {"/detokenize", "POST", true, nullptr, &S::detokenize},
-      {"/v1/responses", "POST", true, nullptr, &S::responses},
-      {"/v1/messages", "POST", true, nullptr, &S::messages},
-      {"/v1/messages/count_tokens", "POST", true, nullptr, &S::count_tokens},
+      {"/v1/chat/completions", "POST", true, Endpoint::kChat},
+      {"/v1/completions", "POST", true, Endpoint::kCompletion},
+      {"/v1/embeddings", "POST", true, Endpoint::kEmbeddings},
+      {"/v1/rerank", "POST", true, Endpoint::kRerank},
+      {"/tokenize", "POST", true, Text{Endpoint::kTokenize, &tokenize_answer}},
+      {"/detokenize", "POST", true, Text{Endpoint::kDetokenize, &detokenize_answer}},
+      {"/v1/responses", "POST", true, Endpoint::kResponses},
+      {"/v1/messages", "POST", true, Endpoint::kMessages},
+      {"/v1/messages/count_tokens", "POST", true, Text{Endpoint::kMessages, &count_tokens_answer}},
   };
   for (const Route& r : kRoutes)
     if (r.path == path) return &r;
@@ -391,10 +399,15 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
 void ApiServer::serve(HttpExchangePtr exchange) {
   // refuse() has checked that the route exists.
   const Route& route = *find_route(exchange->request().path());
-  if (route.in_time != nullptr) return (this->*route.in_time)(std::move(exchange));
+  if (const auto* in_time = std::get_if<Route::InTime>(&route.answer))
+    return (this->**in_time)(std::move(exchange));
+  if (const auto* endpoint = std::get_if<Endpoint>(&route.answer))
+    return generate(std::move(exchange), *endpoint);
+  if (const auto* text = std::get_if<Route::Text>(&route.answer))
+    return text_answer(std::move(exchange), text->endpoint, text->make);
   HttpReply reply;
   try {
-    reply = (this->*route.at_once)(exchange->request());
+    reply = (this->*std::get<Route::AtOnce>(route.answer))(exchange->request());
   } catch (const ApiError& e) {
     reply = error_reply(e);
   }
@@ -558,17 +571,6 @@ void ApiServer::drop_body(const HttpExchangePtr& exchange) {
   exchange->drop_body();
   // If this cannot be queued, a later request does it.
   if (bytes > kTrimmedBody) threw(*this, [&] { large_text_->put([] { malloc_trim(0); }, 0); });
-}
-
-void ApiServer::tokenize(HttpExchangePtr exchange) {
-  text_answer(std::move(exchange), Endpoint::kTokenize, &tokenize_answer);
-}
-void ApiServer::detokenize(HttpExchangePtr exchange) {
-  text_answer(std::move(exchange), Endpoint::kDetokenize, &detokenize_answer);
-}
-
-void ApiServer::count_tokens(HttpExchangePtr exchange) {
-  text_answer(std::move(exchange), Endpoint::kMessages, &count_tokens_answer);
 }
 
 void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make) {

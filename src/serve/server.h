@@ -118,7 +118,7 @@ class ApiServer : private HttpHandler {
   HttpReply broken(int status, const std::string& reason, const HttpRequest& from) override;
   void failed(std::string_view what) noexcept override;
 
-  // --- endpoints, as the routes name them: those answered at once, then those that take longer ---
+  // --- endpoints that only routes name: answered at once, and `events`, which takes longer ---
   HttpReply health(const HttpRequest& request);
   HttpReply live(const HttpRequest& request);
   HttpReply page(const HttpRequest& request);
@@ -130,20 +130,6 @@ class ApiServer : private HttpHandler {
   HttpReply model(const HttpRequest& request);
   HttpReply stored_response(const HttpRequest& request);
   void events(HttpExchangePtr exchange);
-  void chat(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kChat); }
-  void completion(HttpExchangePtr exchange) {
-    generate(std::move(exchange), Endpoint::kCompletion);
-  }
-  void messages(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kMessages); }
-  void responses(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kResponses); }
-  void embeddings(HttpExchangePtr exchange) {
-    generate(std::move(exchange), Endpoint::kEmbeddings);
-  }
-  void rerank(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kRerank); }
-  void count_tokens(HttpExchangePtr exchange);
-  void tokenize(HttpExchangePtr exchange);
-  void detokenize(HttpExchangePtr exchange);
-
   using TextAnswer = std::string (*)(const RequestBody& body, const ServedModel& model);
   void text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make);
   // Returns the model of a name, or the first if there is none. Throws ApiError 404.

@@ -86,7 +86,8 @@ void check_stream(std::string_view out) {
 // The text is the whole answer, in two pieces.
 void check_answer(const ApiRequest& r, const std::vector<Request>& prompts,
                   const ServedModel& model, const TokenTexts& texts, const std::string& text) {
-  const auto answer = make_answer(r, model, texts, prompts, 1, "req_1");
+  const std::string id = "req_1";
+  const auto answer = make_answer({r, model, texts, prompts, 1, id});
   std::string stream;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const Request& g = prompts[p];
