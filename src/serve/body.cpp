@@ -182,8 +182,33 @@ class IdsReader final : public FieldReader {
   size_t depth_ = 0;
 };
 
+// Turns the parser's events into values and their ends. A text is copied at its own length, because
+// the parser's buffer is longer and is used again.
+class ValueHandler : public JsonHandler {
+ public:
+  bool on_null() override { return !wanted() || put(Json()); }
+  bool on_bool(bool v) final { return !wanted() || put(v); }
+  bool on_int(int64_t v) final { return !wanted() || put(v); }
+  bool on_uint(uint64_t v) final { return !wanted() || put(v); }
+  bool on_double(double v) final { return !wanted() || put(v); }
+  bool on_long_integer(double v, const std::string& digits) final {
+    return !wanted() || put(Json(v, digits));
+  }
+  bool on_string(std::string& v) final { return !wanted() || put(std::string_view(v)); }
+  bool on_object_begin() final { return begin(false); }
+  bool on_array_begin() final { return begin(true); }
+  bool on_object_end() final { return end(); }
+  bool on_array_end() final { return end(); }
+
+ private:
+  virtual bool wanted() const { return true; }  // false: no value is built
+  virtual bool put(Json v) = 0;
+  virtual bool begin(bool array) = 0;
+  virtual bool end() = 0;
+};
+
 // Reads the body's object, and gives each field's value to its reader.
-class BodyReader final : public JsonHandler {
+class BodyReader final : public ValueHandler {
  public:
   BodyReader(Endpoint endpoint, const ServedModel& model) : model_(model) {
     body.endpoint = endpoint;
@@ -191,17 +216,8 @@ class BodyReader final : public JsonHandler {
   bool on_null() override {
     // Null counts as absent in every field.
     if (depth_ == 1) reader_ = nullptr;
-    return put(Json());
+    return ValueHandler::on_null();
   }
-  bool on_bool(bool v) override { return put(v); }
-  bool on_int(int64_t v) override { return put(v); }
-  bool on_uint(uint64_t v) override { return put(v); }
-  bool on_double(double v) override { return put(v); }
-  bool on_long_integer(double v, const std::string& digits) override {
-    return put(Json(v, digits));
-  }
-  // Copies the text at its own length: the parser's buffer is longer and is used again.
-  bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_key(std::string& v) override {
     if (depth_ > 1) {
       if (reader_) reader_->key(v);
@@ -214,10 +230,6 @@ class BodyReader final : public JsonHandler {
     reader_ = reader_of(v);
     return true;
   }
-  bool on_object_begin() override { return begin(false); }
-  bool on_array_begin() override { return begin(true); }
-  bool on_object_end() override { return end(); }
-  bool on_array_end() override { return end(); }
 
   RequestBody body;
 
@@ -236,19 +248,18 @@ class BodyReader final : public JsonHandler {
     if (name == "tokens") limits.ids = std::max(model_.context, kMostDetokenized);
     return std::make_unique<IdsReader>(name, limits);
   }
-  template <class T>
-  bool put(T&& v) {
-    if (depth_ == 0) not_an_object(Json(v).kind());
-    if (!reader_) return true;
-    reader_->value(Json(v));
+  bool wanted() const override { return depth_ == 0 || reader_ != nullptr; }
+  bool put(Json v) override {
+    if (depth_ == 0) not_an_object(v.kind());
+    reader_->value(std::move(v));
     return end_of_value();
   }
-  bool begin(bool array) {
+  bool begin(bool array) override {
     if (depth_ == 0 && array) not_an_object(Json::Kind::kArray);
     if (depth_++ > 0 && reader_) reader_->begin(array);
     return true;
   }
-  bool end() {
+  bool end() override {
     --depth_;
     if (depth_ == 0 || !reader_) return true;
     reader_->end();
@@ -272,67 +283,47 @@ class BodyReader final : public JsonHandler {
 };
 
 // Reads only the field `model`, if it is a string: it builds nothing else and stops there.
-class NameReader final : public JsonHandler {
+class NameReader final : public ValueHandler {
  public:
-  bool on_null() override { return true; }
-  bool on_bool(bool) override { return true; }
-  bool on_int(int64_t) override { return true; }
-  bool on_uint(uint64_t) override { return true; }
-  bool on_double(double) override { return true; }
-  bool on_string(std::string& v) override {
-    if (depth_ == 1 && here_) name = v;
-    return !name;
-  }
   bool on_key(std::string& v) override {
     if (depth_ == 1) here_ = v == "model";
     return true;
   }
-  bool on_object_begin() override { return ++depth_, true; }
-  bool on_array_begin() override { return ++depth_, true; }
-  bool on_object_end() override { return --depth_, true; }
-  bool on_array_end() override { return --depth_, true; }
 
   std::optional<std::string> name;
 
  private:
+  bool wanted() const override { return depth_ == 1 && here_; }
+  bool put(Json v) override {
+    if (v.is_string()) name = v.as_string();
+    return !name;
+  }
+  bool begin(bool) override { return ++depth_, true; }
+  bool end() override { return --depth_, true; }
   size_t depth_ = 0;
   bool here_ = false;
 };
 
 // Reads a whole document as one value.
-class InnerReader final : public JsonHandler {
+class InnerReader final : public ValueHandler {
  public:
   InnerReader(const std::string& what, size_t& left) : tree_(what, "", SIZE_MAX, left) {}
-  bool on_null() override { return put(Json()); }
-  bool on_bool(bool v) override { return put(v); }
-  bool on_int(int64_t v) override { return put(v); }
-  bool on_uint(uint64_t v) override { return put(v); }
-  bool on_double(double v) override { return put(v); }
-  bool on_long_integer(double v, const std::string& digits) override {
-    return put(Json(v, digits));
-  }
-  bool on_string(std::string& v) override { return put(std::string_view(v)); }
   bool on_key(std::string& v) override {
     tree_.key(v);
     return true;
   }
-  bool on_object_begin() override { return begin(false); }
-  bool on_array_begin() override { return begin(true); }
-  bool on_object_end() override { return end(); }
-  bool on_array_end() override { return end(); }
   Json take() { return tree_.take(); }
 
  private:
-  template <class T>
-  bool put(T&& v) {
-    tree_.value(Json(v));
+  bool put(Json v) override {
+    tree_.value(std::move(v));
     return true;
   }
-  bool begin(bool array) {
+  bool begin(bool array) override {
     tree_.begin(array);
     return true;
   }
-  bool end() {
+  bool end() override {
     tree_.end();
     return true;
   }

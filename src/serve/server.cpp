@@ -24,8 +24,7 @@ constexpr std::string_view kModelPrefix = "/v1/models/";
 
 }  // namespace
 
-// Describes one route, and how its requests are answered: at once, in time, by generating, or by a
-// text thread.
+// Describes one route, and how it answers: at once, in time, by generating, or by a text thread.
 struct ApiServer::Route {
   struct Text {
     Endpoint endpoint;
