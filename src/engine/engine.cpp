@@ -312,7 +312,6 @@ void Engine::account(StepReport& report) noexcept {
   for (size_t i = 0; i < t.phases.size(); ++i) t.phases[i] += f.backend.phases[i];
   t.weight_bytes += f.backend.weight_bytes;
   t.kv_bytes_read += f.backend.kv_bytes;
-  t.correction = cost_.correction();
   try {
     t.expert_rows.resize(std::max(t.expert_rows.size(), f.backend.expert_rows.size()));
     for (size_t i = 0; i < f.backend.expert_rows.size(); ++i)
@@ -329,7 +328,6 @@ void Engine::publish() noexcept {
   t.running = running();
   t.waiting = sequences_.size() - t.running;
   t.evictions = kv_.tree().evictions();
-  t.heartbeat = now();
   t.kv = {};
   t.kv.budget = b.budget();
   t.kv.cached = b.evictable_bytes();

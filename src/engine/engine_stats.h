@@ -50,9 +50,7 @@ struct EngineSnapshot {
   Profile phases{};
   uint64_t step_nanoseconds = 0, sampling_nanoseconds = 0, other_nanoseconds = 0;
   uint64_t weight_bytes = 0, kv_bytes_read = 0;
-  std::vector<uint64_t> expert_rows;  // rows of each expert as in StepStats, summed over steps
-  uint64_t heartbeat = 0;             // clock in nanoseconds at the end of the last step
-  double correction = 1;              // running mean of measured over predicted time of a step
+  std::vector<uint64_t> expert_rows;  // as in StepStats, summed over steps
   KvFigures kv;
   KvDiskFigures disk;
   uint64_t disk_tokens = 0;  // prompt tokens that were read from disk

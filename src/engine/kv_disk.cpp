@@ -147,16 +147,6 @@ void KvDisk::expect(const std::string& name) const noexcept {
   close(fd);
 }
 
-bool KvDisk::read(const std::string& name, std::vector<uint8_t>& out) {
-  const uint64_t start = now();
-  const KvFileReader file = open(name);
-  if (!file.there()) return false;
-  out.resize(file.size());
-  if (!file.read(0, out)) return false;
-  has_read(out.size(), 1, now() - start);
-  return true;
-}
-
 void KvDisk::has_read(uint64_t bytes, size_t files, uint64_t nanoseconds) {
   if (bytes == 0) return;
   const double opening = kFileNanoseconds * static_cast<double>(files),

@@ -54,10 +54,8 @@ class KvDisk {
   bool find(const std::string& name) const noexcept;
   void expect(const std::string& name) const noexcept;  // hints that the file will be read soon
   KvFileReader open(const std::string& name) const { return {folder_, name}; }
-  // Reads a whole file; returns false if it is missing.
-  bool read(const std::string& name, std::vector<uint8_t>& out);
-  // Predict read times: has_read() records how long a read took; read_nanoseconds() predicts the
-  // time of a read from these records.
+  // has_read() records the time of a read; read_nanoseconds() predicts the time of a read from
+  // these records.
   void has_read(uint64_t bytes, size_t files, uint64_t nanoseconds);
   double read_nanoseconds(uint64_t bytes, size_t files) const;
   // Records that a read was skipped because it was predicted to be too slow: the prediction is

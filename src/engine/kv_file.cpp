@@ -80,11 +80,4 @@ std::string read_kv_file_head(std::span<const uint8_t> head, uint64_t size, KvFi
   return "";
 }
 
-std::string read_kv_file(std::span<const uint8_t> bytes, KvFile& out) {
-  std::string trouble = read_kv_file_head(bytes, bytes.size(), out);
-  if (trouble.empty() && checksum(bytes.last(out.block_bytes)) != out.block_sum)
-    trouble = "the checksum of its block is wrong";
-  return trouble;
-}
-
 }  // namespace moebius

@@ -42,7 +42,5 @@ void seal_kv_file(std::span<uint8_t> bytes);  // computes and writes both checks
 // Parses the head of a file of `size` bytes; `head` holds at least everything before the block.
 // Returns "" or why it is no valid file.
 std::string read_kv_file_head(std::span<const uint8_t> head, uint64_t size, KvFile& out);
-// Parses a whole file like read_kv_file_head(), and verifies the block's checksum, too.
-std::string read_kv_file(std::span<const uint8_t> bytes, KvFile& out);
 
 }  // namespace moebius

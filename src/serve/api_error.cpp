@@ -6,25 +6,26 @@
 namespace moebius {
 namespace {
 
-std::string_view error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 408:
-      return "timeout_error";
-    case 429:
-      return "rate_limit_error";
-    case 500:
-      return "server_error";
-    case 503:
-      return "unavailable_error";
-    default:
-      return "invalid_request_error";
-  }
+struct ErrorWords {
+  int status;
+  std::string_view openai, anthropic;  // types of errors in the form of each API
+};
+constexpr std::string_view kInvalid = "invalid_request_error";
+constexpr ErrorWords kErrorWords[] = {
+    {401, "authentication_error", "authentication_error"},
+    {403, "permission_error", "permission_error"},
+    {404, "not_found_error", "not_found_error"},
+    {408, "timeout_error", kInvalid},
+    {413, kInvalid, "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_error"},
+    {500, "server_error", "api_error"},
+    {503, "unavailable_error", "overloaded_error"},
+};
+
+ErrorWords error_words(int status) {
+  for (const ErrorWords& words : kErrorWords)
+    if (words.status == status) return words;
+  return {status, kInvalid, kInvalid};
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ std::string error_json(const ApiError& error) {
   std::string out = "{\"error\":{\"message\":";
   append_json_string(out, error.what());
   out += ",\"type\":\"";
-  out += error_type(error.status);
+  out += error_words(error.status).openai;
   out += "\",\"param\":";
   if (error.param.empty())
     out += "null";
@@ -50,34 +51,9 @@ std::string error_json(const ApiError& error) {
   return out + "}}";
 }
 
-namespace {
-
-std::string_view anthropic_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 413:
-      return "request_too_large";
-    case 429:
-      return "rate_limit_error";
-    case 500:
-      return "api_error";
-    case 503:
-      return "overloaded_error";
-    default:
-      return "invalid_request_error";
-  }
-}
-
-}  // namespace
-
 std::string anthropic_error_json(const ApiError& error, const std::string& request_id) {
   std::string out = "{\"type\":\"error\",\"error\":{\"type\":\"";
-  out += anthropic_type(error.status);
+  out += error_words(error.status).anthropic;
   out += "\",\"message\":";
   append_json_string(out, error.what());
   out += "},\"request_id\":";
