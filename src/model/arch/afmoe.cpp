@@ -14,21 +14,14 @@ DecoderSpec afmoe_spec(const ModelConfig& config) {
   set_branch_norms(s, {.attention_out = "post_attention_layernorm",
                        .block_in = "pre_mlp_layernorm",
                        .block_out = "post_mlp_layernorm"});
-  s.gates = GateSpec{"self_attn.gate_proj"};
+  set_gates(s, {"self_attn.gate_proj"});
   if (f.boolean({"mup_enabled"}).value_or(false))
-    s.embedding_multiplier = std::sqrt(static_cast<float>(config.hidden));
-  const std::vector<std::string> types = f.strings({"layer_types"});
-  const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 1024, 1, 1 << 30));
-  const auto every =
-      static_cast<size_t>(f.integer_or({"global_attn_every_n_layers"}, 4, 1, 1 << 20));
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
-    layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
-    if (i < types.size() ? types[i] == "sliding_attention" : (i + 1) % every != 0)
-      layer.window = window;
-    else
-      stop_rotation(layer);
-  }
+    s.ends.multiplier = std::sqrt(static_cast<float>(config.hidden));
+  const size_t every = size_of(f, {"global_attn_every_n_layers"}, 4, 1 << 20);
+  set_windows(
+      s, layers_called(config, "sliding_attention", [&](size_t i) { return (i + 1) % every != 0; }),
+      size_of(f, {"sliding_window"}, 1024));
+  rotate_in_windows(s);
   return s;
 }
 

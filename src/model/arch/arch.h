@@ -2,6 +2,7 @@
 // Lists the architectures that run as whole models, one file each. An architecture turns a config
 // into a DecoderSpec.
 #pragma once
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,26 @@ DecoderSpec predictor_spec(const ModelConfig& config);
 // --- functions that the architecture files share (common.cpp) ---
 
 ConfigFields fields_of(const ModelConfig& config);
+// Returns the fields of an object inside the config; there may be none.
+ConfigFields nested_fields(const ModelConfig& config, const char* name);
+// Returns a number of at least 1.
+size_t size_of(const ConfigFields& fields, ConfigFields::Names names, int64_t fallback,
+               int64_t most = 1 << 30);
+float real_of(const ConfigFields& fields, ConfigFields::Names names, double fallback);
+// Returns which layers layer_types calls `word`, and what `otherwise` says of those that it does not
+// name.
+std::vector<bool> layers_called(const ModelConfig& config, const char* word,
+                                const std::function<bool(size_t layer)>& otherwise);
+// Throws Error if one of these fields is true.
+void refuse_biases(const ConfigFields& fields, ConfigFields::Names names = {"attention_bias"});
+
+// Calls f(mixer) for all layers that have attention.
+template <class F>
+void each_attention(DecoderSpec& spec, F f) {
+  for (LayerSpec& layer : spec.layers)
+    if (KeyMixer* keys = layer.keys()) f(*keys);
+}
+
 // Returns a spec with sizes, norm epsilon, a rotation over `rotary_dims` features (0:
 // partial_rotary_factor of the config, else the whole head) and one LayerSpec per layer.
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0, double rope_base = 0);
@@ -57,6 +78,10 @@ struct WindowRule {
   int64_t max_layers = 28;  // value of max_window_layers if the config has none
 };
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule = {});
+// Sets a window of some layers.
+void set_windows(DecoderSpec& spec, const std::vector<bool>& layers, size_t width);
+// Lets only layers with a window rotate.
+void rotate_in_windows(DecoderSpec& spec);
 
 // Sets the rotations of full attention and of windows if rope_parameters has an object for each;
 // call after the windows are set. share: rotated part of a head where the objects do not say.
@@ -82,74 +107,41 @@ void weigh_residual(LayerOps& join, float keep, float add);
 // Makes rows streams: each branch reads a weighted sum of the streams, normalized, and its result
 // is added to all of them by weights. `attention`, `block`: tensors as in row_op::stream_gates.
 void set_streams(LayerSpec& layer, const char* attention, const char* block);
-void set_rope(LayerSpec& layer, size_t rope);  // rope: as LayerOp::rope
-void stop_rotation(LayerSpec& layer);
+void set_rope(KeyMixer& mixer, size_t rope);  // rope: as LayerOp::rope
+void stop_rotation(KeyMixer& mixer);
+void stop_rotation(DecoderSpec& spec);  // in all layers
+// Gates what attention gives; gates: null makes them inside the query projection.
+void set_gates(DecoderSpec& spec, const GateSpec& gates, RowOpKind kind = RowOpKind::kGateSigmoid);
 
-DecoderSpec afmoe_spec(const ModelConfig&);
-DecoderSpec cohere2_moe_spec(const ModelConfig&);
-DecoderSpec flex_olmo_spec(const ModelConfig&);
-DecoderSpec granite_swa_spec(const ModelConfig&);
-DecoderSpec step3p7_spec(const ModelConfig&);
-DecoderSpec beam_spec(const ModelConfig&);
-DecoderSpec longcat_spec(const ModelConfig&);
-DecoderSpec bailing_hybrid_spec(const ModelConfig&);
-DecoderSpec hy_v4_spec(const ModelConfig&);
-DecoderSpec glm5_next_spec(const ModelConfig&);
-DecoderSpec qwen4_exp_spec(const ModelConfig&);
-DecoderSpec deepseek_v4_spec(const ModelConfig&);
-DecoderSpec flint_spec(const ModelConfig&);
-DecoderSpec kolibri1_spec(const ModelConfig&);
-DecoderSpec axk1_spec(const ModelConfig&);
-DecoderSpec axk2_spec(const ModelConfig&);
-DecoderSpec jamba_spec(const ModelConfig&);
-DecoderSpec dbrx_spec(const ModelConfig&);
-DecoderSpec inkling_spec(const ModelConfig&);
-DecoderSpec laguna_spec(const ModelConfig&);
-DecoderSpec mellum_spec(const ModelConfig&);
-DecoderSpec mimo_spec(const ModelConfig&);
-DecoderSpec gemma4_spec(const ModelConfig&);
-// Marks the layers that layer_types calls `recurrent` as recurrent; throws Error for a word that is
-// in neither list.
-void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
+// Makes the layers that layer_types calls one of the words `recurrent` recurrent, or, without a
+// list, those that `otherwise` tells. Throws Error for a word that is in neither list, and for a
+// missing list if `otherwise` is null.
+void set_recurrent(const ModelConfig& config, DecoderSpec& spec, const StateMixer& mixer,
+                   std::string_view recurrent, const std::function<bool(size_t layer)>& otherwise,
                    std::string_view attention = "full_attention attention");
-
 // Throws Error unless the activation is silu, the only one that follows convolutions.
-void require_silu(const ModelConfig& config);
+void require_silu(const ModelConfig& config, const char* behind = "behind convolutions");
 // Returns the sizes of linear attention with a decay per key feature (Kimi-Linear), from the config
 // or its linear_attn_config.
 DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads);
+
+// Returns the indexer of a config with index_n_heads, index_head_dim and index_topk; `heads`: the
+// default of the first. Throws Error if its heads are narrower than the `rotated` features.
+IndexerSpec indexer_of(const ConfigFields& fields, int64_t heads, size_t rotated,
+                       int64_t most = 1 << 30);
+// Gives every layer of attention a choice of keys, made by its own indexer.
+void set_choices(DecoderSpec& spec, const ChoiceSpec& choice);
 // Decides which layers of sparse attention have an indexer and which use an earlier layer's choice:
 // by indexer_types, index_topk_pattern, or every index_topk_freq-th. Throws Error if a layer has no
 // earlier choice to use.
 void set_indexers(const ModelConfig& config, DecoderSpec& spec);
+// Sets the number of streams, from the field `name`. Throws Error for less than 2 or too many.
+void set_stream_count(const ConfigFields& fields, DecoderSpec& spec, const char* name = "hc_mult");
 
-DecoderSpec qwen3_spec(const ModelConfig&);
-DecoderSpec qwen3_next_spec(const ModelConfig&);
-DecoderSpec olmoe_spec(const ModelConfig&);
-DecoderSpec mixtral_spec(const ModelConfig&);
-DecoderSpec qwen2_moe_spec(const ModelConfig&);
-DecoderSpec granite_moe_spec(const ModelConfig&);
-DecoderSpec granite_hybrid_spec(const ModelConfig&);
-DecoderSpec nemotron_h_spec(const ModelConfig&);
-DecoderSpec lfm2_moe_spec(const ModelConfig&);
-DecoderSpec kimi_linear_spec(const ModelConfig&);
-DecoderSpec minimax_spec(const ModelConfig&);
-DecoderSpec glm4_moe_spec(const ModelConfig&);
+// --- architectures from which others are made ---
+
 DecoderSpec deepseek_spec(const ModelConfig&);
-DecoderSpec mistral4_spec(const ModelConfig&);
-DecoderSpec mistral_large4_spec(const ModelConfig&);
 DecoderSpec sparse_deepseek_spec(const ModelConfig&);
-DecoderSpec gpt_oss_spec(const ModelConfig&);
-DecoderSpec minimax_m3_spec(const ModelConfig&);
-DecoderSpec minimax_m2_spec(const ModelConfig&);
-DecoderSpec llama_spec(const ModelConfig&);
-DecoderSpec llama4_spec(const ModelConfig&);
-DecoderSpec phimoe_spec(const ModelConfig&);
-DecoderSpec plain_spec(const ModelConfig&);
-DecoderSpec dots1_spec(const ModelConfig&);
-DecoderSpec ernie_moe_spec(const ModelConfig&);
-DecoderSpec ernie_vl_spec(const ModelConfig&);
-DecoderSpec exaone_moe_spec(const ModelConfig&);
-DecoderSpec hunyuan_moe_spec(const ModelConfig&);
+DecoderSpec qwen3_next_spec(const ModelConfig&);
 
 }  // namespace moebius

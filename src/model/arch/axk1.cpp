@@ -10,7 +10,7 @@ DecoderSpec axk1_spec(const ModelConfig& config) {
   s.whole_blocks = true;
   for (size_t i = 0; i < s.layers.size(); ++i)
     if (config.moe_layer[i])
-      s.layers[i].join_block = {row_op::norm(kBranch, kBranch, "post_mlp_layernorm"),
+      s.layers[i].block.join = {row_op::norm(kBranch, kBranch, "post_mlp_layernorm"),
                                 row_op::add(kHidden, kBranch)};
   return s;
 }

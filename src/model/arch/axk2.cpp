@@ -8,16 +8,15 @@ namespace moebius {
 DecoderSpec axk2_spec(const ModelConfig& config) {
   using enum LayerRows;
   DecoderSpec s = sparse_deepseek_spec(config);
-  s.raw_query_latent = true;
-  s.gates = GateSpec{};
+  each_attention(s, [](KeyMixer& m) { m.latent->raw_query = true; });
+  set_gates(s, {});
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
-    layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
-    layer.enter_attention = {row_op::norm(kInput, kHidden, "input_layernorm.norm")};
-    layer.attention_row_gate = "input_layernorm";
+    layer.mixing.enter = {row_op::norm(kInput, kHidden, "input_layernorm.norm")};
+    layer.mixing.row_gate = "input_layernorm";
     if (!config.moe_layer[i]) continue;
-    layer.enter_block = {row_op::norm(kInput, kHidden, "post_attention_layernorm.norm")};
-    layer.block_row_gate = "post_attention_layernorm";
+    layer.block.enter = {row_op::norm(kInput, kHidden, "post_attention_layernorm.norm")};
+    layer.block.row_gate = "post_attention_layernorm";
   }
   return s;
 }

@@ -9,32 +9,24 @@ namespace moebius {
 DecoderSpec bailing_hybrid_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = deepseek_spec(config);
-  s.names = {"attention", "dense o_proj", "attention"};
   s.rope.interleaved = true;
-  s.gates = GateSpec{"attention.g_proj", true};
-  if (f.boolean({"attention_bias"}).value_or(false))
-    fail("{}: is true; its projections have no biases", f.label("attention_bias"));
-  const auto size = [&](ConfigFields::Names names, int64_t fallback, int64_t most) {
-    return static_cast<size_t>(f.integer_or(names, fallback, 1, most));
-  };
+  each_attention(s, [](KeyMixer& m) { m.names = {"attention", "dense o_proj"}; });
+  set_gates(s, {"attention.g_proj", true});
+  refuse_biases(f);
   require_silu(config);
   DeltaSpec d;
-  d.key_heads = d.value_heads = size({"linear_num_heads"}, config.heads, 4096);
-  d.key_dim = d.value_dim = size({"linear_head_dim"}, config.head_dim, 512);
-  d.width = size({"linear_conv_kernel_dim", "short_conv_kernel_size"}, 4, 64);
+  d.key_heads = d.value_heads = size_of(f, {"linear_num_heads"}, config.heads, 4096);
+  d.key_dim = d.value_dim = size_of(f, {"linear_head_dim"}, config.head_dim, 512);
+  d.width = size_of(f, {"linear_conv_kernel_dim", "short_conv_kernel_size"}, 4, 64);
   d.decay_per_key = true;
   d.gate = RowFunction::kSigmoid;
   if (f.boolean({"kda_safe_gate"}).value_or(true))
-    d.decay_bound = static_cast<float>(f.number({"kda_lower_bound"}).value_or(-5));
+    d.decay_bound = real_of(f, {"kda_lower_bound"}, -5);
   if (d.decay_bound > 0)
     fail("{}: is {}; expected a negative number", f.label("kda_lower_bound"), d.decay_bound);
-  s.recurrent = d;
-  const size_t every = size({"layer_group_size"}, 6, 1 << 20);
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    s.layers[i].recurrent = (i + 1) % every != 0;
-    s.layers[i].attended = {row_op::gate(RowOpKind::kGateSigmoid)};
-  }
-  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
+  const size_t every = size_of(f, {"layer_group_size"}, 6, 1 << 20);
+  set_recurrent(config, s, {d, "attention"}, "linear_attention",
+                [&](size_t i) { return (i + 1) % every != 0; });
   return s;
 }
 

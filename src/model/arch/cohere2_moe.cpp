@@ -9,22 +9,18 @@ namespace {
 
 // Returns which layers have a window; without a list, dense layers at the front have a pattern of
 // their own.
-std::vector<bool> sliding_layers(const ConfigFields& f, size_t layers, size_t dense) {
+std::vector<bool> sliding_layers(const ModelConfig& config, size_t dense) {
+  const ConfigFields f = fields_of(config);
   const std::vector<std::string> types = f.strings({"layer_types"});
+  const auto layers = static_cast<size_t>(config.layers);
   if (!types.empty() && types.size() != layers)
     fail("{}: has {} words; expected one for each of {} layers", f.label("layer_types"),
          types.size(), layers);
-  const auto size = [&](const char* name, int64_t fallback) {
-    return static_cast<size_t>(f.integer_or({name}, fallback, 1, 1 << 20));
-  };
-  const size_t front = size("prefix_dense_sliding_window_pattern", 1),
-               rest = size("sliding_window_pattern", 4);
-  std::vector<bool> out;
-  for (size_t i = 0; i < layers; ++i)
-    out.push_back(!types.empty() ? types[i] == "sliding_attention"
-                  : i < dense    ? (i + 1) % front != 0
-                                 : (i - dense + 1) % rest != 0);
-  return out;
+  const size_t front = size_of(f, {"prefix_dense_sliding_window_pattern"}, 1, 1 << 20),
+               rest = size_of(f, {"sliding_window_pattern"}, 4, 1 << 20);
+  return layers_called(config, "sliding_attention", [&](size_t i) {
+    return i < dense ? (i + 1) % front != 0 : (i - dense + 1) % rest != 0;
+  });
 }
 
 }  // namespace
@@ -39,25 +35,21 @@ DecoderSpec cohere2_moe_spec(const ModelConfig& config) {
   s.rope.interleaved = true;
   if (!f.has({"rms_norm_eps"})) {
     s.norm = NormKind::kLayer;
-    s.norm_epsilon = static_cast<float>(f.number({"layer_norm_eps"}).value_or(1e-5));
+    s.norm_epsilon = real_of(f, {"layer_norm_eps"}, 1e-5);
   }
   const double scale = f.number({"logit_scale"}).value_or(0.0625);
   if (!(scale > 0)) fail("{}: is {}; expected a positive number", f.label("logit_scale"), scale);
-  s.logits_divisor = static_cast<float>(1 / scale);
+  s.ends.divisor = static_cast<float>(1 / scale);
   const auto first =
       static_cast<size_t>(f.integer_or({"first_k_dense_replace"}, 0, 0, config.layers));
-  const std::vector<bool> sliding = sliding_layers(f, s.layers.size(), first);
-  const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 4096, 1, 1 << 30));
+  set_windows(s, sliding_layers(config, first), size_of(f, {"sliding_window"}, 4096));
   const bool rotate_dense =
       f.integer_or({"prefix_dense_sliding_window_pattern"}, 1, 1, 1 << 20) == 1;
   const std::vector<std::string> blocks = f.strings({"mlp_layer_types"});
   for (size_t i = 0; i < s.layers.size(); ++i) {
     const bool dense = i < blocks.size() ? blocks[i] == "dense" : i < first;
-    if (sliding[i])
-      s.layers[i].window = window;
-    else if (!rotate_dense || !dense)
-      stop_rotation(s.layers[i]);
-    s.layers[i].enter_block.clear();  // attention and experts read the same rows
+    if (KeyMixer& m = s.keys(i); m.window == 0 && (!rotate_dense || !dense)) stop_rotation(m);
+    s.layers[i].block.enter.clear();  // attention and experts read the same rows
   }
   return s;
 }

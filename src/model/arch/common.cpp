@@ -49,6 +49,36 @@ double positive(const ConfigFields& f, ConfigFields::Names names, double fallbac
 
 ConfigFields fields_of(const ModelConfig& config) { return {config.text, "config.json", ""}; }
 
+ConfigFields nested_fields(const ModelConfig& config, const char* name) {
+  static const Json kNothing = Json::object();
+  const Json* nested = config.text.find(name);
+  const bool given = nested != nullptr && nested->is_object();
+  return {given ? *nested : kNothing, "config.json", std::string(name) + "."};
+}
+
+size_t size_of(const ConfigFields& f, ConfigFields::Names names, int64_t fallback, int64_t most) {
+  return static_cast<size_t>(f.integer_or(names, fallback, 1, most));
+}
+
+float real_of(const ConfigFields& f, ConfigFields::Names names, double fallback) {
+  return static_cast<float>(f.number(names).value_or(fallback));
+}
+
+std::vector<bool> layers_called(const ModelConfig& config, const char* word,
+                                const std::function<bool(size_t layer)>& otherwise) {
+  const std::vector<std::string> types = fields_of(config).strings({"layer_types"});
+  std::vector<bool> out;
+  for (size_t i = 0; i < static_cast<size_t>(config.layers); ++i)
+    out.push_back(i < types.size() ? types[i] == word : otherwise(i));
+  return out;
+}
+
+void refuse_biases(const ConfigFields& f, ConfigFields::Names names) {
+  for (const std::string_view name : names)
+    if (f.boolean({name}).value_or(false))
+      fail("{}: is true; its projections have no biases", f.label(name));
+}
+
 const Json& rope_object(const ModelConfig& config, const std::string& layer_type) {
   static const Json kNothing = Json::object();
   const Json* found = nullptr;
@@ -135,20 +165,21 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims, double rope_base) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s;
-  s.heads = static_cast<size_t>(config.heads);
-  s.kv_heads = static_cast<size_t>(config.kv_heads);
-  s.head_dim = s.value_dim = static_cast<size_t>(config.head_dim);
-  if (s.heads == 0 || s.kv_heads == 0 || s.head_dim == 0 || s.heads % s.kv_heads != 0)
+  KeyMixer attention;
+  HeadSizes& n = attention.sizes;
+  n.heads = static_cast<size_t>(config.heads);
+  n.kv_heads = static_cast<size_t>(config.kv_heads);
+  n.head_dim = n.value_dim = static_cast<size_t>(config.head_dim);
+  attention.rows = {row_op::rotate(LayerRows::kQuery), row_op::rotate(LayerRows::kKey)};
+  if (n.heads == 0 || n.kv_heads == 0 || n.head_dim == 0 || n.heads % n.kv_heads != 0)
     fail(
         "config.json: {} heads, {} key-value heads of {}; expected positive numbers, heads a "
         "multiple of key-value heads",
-        s.heads, s.kv_heads, s.head_dim);
-  s.norm_epsilon = static_cast<float>(
-      f.number({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}).value_or(1e-6));
+        n.heads, n.kv_heads, n.head_dim);
+  s.norm_epsilon = real_of(f, {"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}, 1e-6);
   s.layers.resize(static_cast<size_t>(config.layers));
+  for (LayerSpec& layer : s.layers) layer.mixer = attention;
   set_branch_norms(s, {});
-  for (LayerSpec& layer : s.layers)
-    layer.attention_rows = {row_op::rotate(LayerRows::kQuery), row_op::rotate(LayerRows::kKey)};
   if (rotary_dims == 0) {
     const Json& object = rope_object(config);
     const ConfigFields rope(object, "config.json", "rope_parameters.");
@@ -156,7 +187,7 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims, double ro
                              .value_or(f.number({"partial_rotary_factor"}).value_or(1.0));
     if (!(share > 0 && share <= 1))
       fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
-    rotary_dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
+    rotary_dims = static_cast<size_t>(share * static_cast<double>(n.head_dim));
   }
   s.rope = rope_spec(config, rotary_dims, "", rope_base);
   return s;
@@ -174,26 +205,26 @@ void set_branch_norms(DecoderSpec& s, const BranchNorms& names) {
     return ops;
   };
   for (LayerSpec& layer : s.layers) {
-    layer.enter_attention = {enter(names.attention_in)};
-    layer.join_attention = join(names.attention_out);
-    layer.enter_block = {enter(names.block_in)};
-    layer.join_block = join(names.block_out);
+    layer.mixing.enter = {enter(names.attention_in)};
+    layer.mixing.join = join(names.attention_out);
+    layer.block.enter = {enter(names.block_in)};
+    layer.block.join = join(names.block_out);
   }
 }
 
 void norm_heads(DecoderSpec& s, const char* q, const char* k) {
-  for (LayerSpec& layer : s.layers)
-    layer.attention_rows.insert(
-        layer.attention_rows.begin(),
-        {row_op::head_norm(LayerRows::kQuery, q), row_op::head_norm(LayerRows::kKey, k)});
+  each_attention(s, [&](KeyMixer& m) {
+    m.rows.insert(m.rows.begin(),
+                  {row_op::head_norm(LayerRows::kQuery, q), row_op::head_norm(LayerRows::kKey, k)});
+  });
 }
 
 void norm_projections(DecoderSpec& s) {
   using enum LayerRows;
-  for (LayerSpec& layer : s.layers)
-    layer.attention_rows.insert(layer.attention_rows.begin(),
-                                {row_op::norm(kQuery, kQuery, "self_attn.q_norm"),
-                                 row_op::norm(kKey, kKey, "self_attn.k_norm")});
+  each_attention(s, [](KeyMixer& m) {
+    m.rows.insert(m.rows.begin(), {row_op::norm(kQuery, kQuery, "self_attn.q_norm"),
+                                   row_op::norm(kKey, kKey, "self_attn.k_norm")});
+  });
 }
 
 void weigh_residual(LayerOps& join, float keep, float add) {
@@ -205,22 +236,54 @@ void weigh_residual(LayerOps& join, float keep, float add) {
 
 void set_streams(LayerSpec& layer, const char* attention, const char* block) {
   using enum LayerRows;
-  const auto set = [](LayerOps& enter, LayerOps& join, const char* tensors) {
-    enter.front().x = kInput;  // now the norm
-    enter.insert(enter.begin(), {row_op::stream_gates(kMix, tensors), row_op::streams_in(kInput)});
-    join = {row_op::streams_out(kBranch)};
+  const auto set = [](BranchSpec& branch, const char* tensors) {
+    branch.enter.front().x = kInput;  // now the norm
+    branch.enter.insert(branch.enter.begin(),
+                        {row_op::stream_gates(kMix, tensors), row_op::streams_in(kInput)});
+    branch.join = {row_op::streams_out(kBranch)};
   };
-  set(layer.enter_attention, layer.join_attention, attention);
-  set(layer.enter_block, layer.join_block, block);
+  set(layer.mixing, attention);
+  set(layer.block, block);
 }
 
-void set_rope(LayerSpec& layer, size_t rope) {
-  for (LayerOp& op : layer.attention_rows) op.rope = rope;
+void set_stream_count(const ConfigFields& f, DecoderSpec& s, const char* name) {
+  s.streams.count = size_of(f, {name}, 4);
+  if (s.streams.count < 2 || s.streams.count > StreamSpec::kMost)
+    fail("{}: is {}; expected 2 to {}", f.label(name), s.streams.count, StreamSpec::kMost);
 }
 
-void stop_rotation(LayerSpec& layer) {
-  std::erase_if(layer.attention_rows,
-                [](const LayerOp& op) { return op.kind == RowOpKind::kRotate; });
+void set_rope(KeyMixer& m, size_t rope) {
+  for (LayerOp& op : m.rows) op.rope = rope;
+}
+
+void stop_rotation(KeyMixer& m) {
+  std::erase_if(m.rows, [](const LayerOp& op) { return op.kind == RowOpKind::kRotate; });
+}
+
+void stop_rotation(DecoderSpec& s) {
+  each_attention(s, [](KeyMixer& m) { stop_rotation(m); });
+}
+
+void set_gates(DecoderSpec& s, const GateSpec& gates, RowOpKind kind) {
+  each_attention(s, [&](KeyMixer& m) {
+    m.gates = gates;
+    m.attended = {row_op::gate(kind)};
+  });
+}
+
+IndexerSpec indexer_of(const ConfigFields& f, int64_t heads, size_t rotated, int64_t most) {
+  IndexerSpec x;
+  x.heads = size_of(f, {"index_n_heads"}, heads, most);
+  x.head_dim = size_of(f, {"index_head_dim"}, 128, most);
+  x.top_k = size_of(f, {"index_topk"}, 2048);
+  if (x.head_dim < rotated)
+    fail("{}: is {}; expected at least qk_rope_head_dim = {}", f.label("index_head_dim"),
+         x.head_dim, rotated);
+  return x;
+}
+
+void set_choices(DecoderSpec& s, const ChoiceSpec& choice) {
+  each_attention(s, [&](KeyMixer& m) { m.choice = choice; });
 }
 
 void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
@@ -230,11 +293,22 @@ void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
     const double own = f.number({"partial_rotary_factor"}).value_or(share);
     if (!(own > 0 && own <= 1))
       fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), own);
-    return rope_spec(config, static_cast<size_t>(own * static_cast<double>(s.head_dim)), type);
+    return rope_spec(config, static_cast<size_t>(own * static_cast<double>(config.head_dim)), type);
   };
   s.rope = rope("full_attention");
   s.other_ropes = {rope("sliding_attention")};
-  for (LayerSpec& layer : s.layers) set_rope(layer, layer.window != 0 ? 1 : 0);
+  each_attention(s, [](KeyMixer& m) { set_rope(m, m.window != 0 ? 1 : 0); });
+}
+
+void set_windows(DecoderSpec& s, const std::vector<bool>& layers, size_t width) {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i]) s.keys(i).window = width;
+}
+
+void rotate_in_windows(DecoderSpec& s) {
+  each_attention(s, [](KeyMixer& m) {
+    if (m.window == 0) stop_rotation(m);
+  });
 }
 
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule) {
@@ -253,28 +327,32 @@ void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule&
                         : rule.layers == WindowLayers::kFromMax     ? at >= most
                         : rule.layers == WindowLayers::kOddBelowMax ? at % 2 == 0 && at < most
                                                                     : true;
-    if (slides) spec.layers[i].window = static_cast<size_t>(window);
+    if (KeyMixer* m = spec.layers[i].keys(); slides && m != nullptr)
+      m->window = static_cast<size_t>(window);
   }
 }
 
-void require_silu(const ModelConfig& config) {
+void require_silu(const ModelConfig& config, const char* behind) {
   const ConfigFields f = fields_of(config);
   const std::string act = f.string({"hidden_act"}).value_or("silu");
   if (act != "silu" && act != "swish")
-    fail("{}: is '{}'; only silu can be run behind convolutions", f.label("hidden_act"),
-         printable(act));
+    fail("{}: is '{}'; only silu can be run {}", f.label("hidden_act"), printable(act), behind);
 }
 
-void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
+void set_recurrent(const ModelConfig& config, DecoderSpec& spec, const StateMixer& mixer,
+                   std::string_view recurrent, const std::function<bool(size_t layer)>& otherwise,
                    std::string_view attention) {
-  if (config.layer_types.size() != spec.layers.size())
-    fail("config.json: layer_types has {} words; the model has {} layers",
-         config.layer_types.size(), spec.layers.size());
+  const std::vector<std::string>& types = config.layer_types;
+  const bool listed = !types.empty() || otherwise == nullptr;
+  if (listed && types.size() != spec.layers.size())
+    fail("config.json: layer_types has {} words; the model has {} layers", types.size(),
+         spec.layers.size());
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const std::string& word = config.layer_types[i];
-    spec.layers[i].recurrent = in_list(recurrent, word);
-    if (!spec.layers[i].recurrent && !in_list(attention, word))
-      fail("config.json: layer_types[{}] is '{}'; expected one of {} {}", i, printable(word),
+    const bool chosen = listed ? in_list(recurrent, types[i]) : otherwise(i);
+    if (chosen)
+      spec.layers[i].mixer = mixer;
+    else if (listed && !in_list(attention, types[i]))
+      fail("config.json: layer_types[{}] is '{}'; expected one of {} {}", i, printable(types[i]),
            recurrent, attention);
   }
 }

@@ -8,19 +8,16 @@ namespace moebius {
 
 DecoderSpec dbrx_spec(const ModelConfig& config) {
   using enum LayerRows;
-  static const Json kNothing = Json::object();
-  const Json* nested = config.text.find("attn_config");
-  const bool apart = nested != nullptr && nested->is_object();
-  const ConfigFields own(apart ? *nested : kNothing, "config.json", "attn_config.");
+  const ConfigFields own = nested_fields(config, "attn_config");
   // Published configs have the rotation's base there; configs that transformers wrote have both.
   const double base = config.text.find("rope_parameters") == nullptr
                           ? own.number({"rope_theta"}).value_or(10000)
                           : 0;
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim), base);
-  s.kv_heads = static_cast<size_t>(own.integer_or({"kv_n_heads"}, 1, 1, config.heads));
-  if (s.heads % s.kv_heads != 0)
-    fail("{}: is {}; expected a divisor of {} heads", own.label("kv_n_heads"), s.kv_heads, s.heads);
-  s.names = {"norm_attn_norm.attn", "out_proj", "", {}, "Wqkv"};
+  const size_t kv_heads = size_of(own, {"kv_n_heads"}, 1, config.heads);
+  if (static_cast<size_t>(config.heads) % kv_heads != 0)
+    fail("{}: is {}; expected a divisor of {} heads", own.label("kv_n_heads"), kv_heads,
+         config.heads);
   s.norm = NormKind::kLayer;
   s.norm_epsilon = 1e-5f;
   set_branch_norms(s,
@@ -28,11 +25,13 @@ DecoderSpec dbrx_spec(const ModelConfig& config) {
   const double clip = own.number({"clip_qkv"}).value_or(0);
   if (own.has({"clip_qkv"}) && !(clip > 0))
     fail("{}: is {}; expected a positive number", own.label("clip_qkv"), clip);
-  if (clip > 0)
-    for (LayerSpec& layer : s.layers)
+  each_attention(s, [&](KeyMixer& m) {
+    m.names = {"norm_attn_norm.attn", "out_proj", {}, "Wqkv"};
+    m.sizes.kv_heads = kv_heads;
+    if (clip > 0)
       for (const LayerRows rows : {kQuery, kKey, kValue})
-        layer.attention_rows.insert(layer.attention_rows.begin(),
-                                    row_op::clip(rows, static_cast<float>(clip)));
+        m.rows.insert(m.rows.begin(), row_op::clip(rows, static_cast<float>(clip)));
+  });
   return s;
 }
 

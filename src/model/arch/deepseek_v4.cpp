@@ -12,10 +12,6 @@ namespace {
 
 enum class V4Layer : uint8_t { kWindow, kChosen, kAll };
 
-size_t v4_size(const ConfigFields& f, ConfigFields::Names names, int64_t fallback) {
-  return static_cast<size_t>(f.integer_or(names, fallback, 1, 1 << 30));
-}
-
 // Returns the kinds of layers by layer_types, else by the ratios of all layers (compress_ratios),
 // else in the published order.
 std::vector<V4Layer> v4_layers(const ConfigFields& f, size_t count) {
@@ -56,8 +52,8 @@ size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar,
   const Json* rates = config.text.find("compress_rates");
   const bool own = rates != nullptr && rates->is_object() && rates->find(type) != nullptr;
   const size_t ratio =
-      own ? v4_size(ConfigFields(*rates, "config.json", "compress_rates."), {type}, fallback)
-          : v4_size(f, {scalar}, fallback);
+      own ? size_of(ConfigFields(*rates, "config.json", "compress_rates."), {type}, fallback)
+          : size_of(f, {scalar}, fallback);
   if (kKeyBlock % ratio != 0)
     fail("{}: is {}; expected a divisor of {}", f.label(own ? "compress_rates" : scalar), ratio,
          kKeyBlock);
@@ -66,7 +62,7 @@ size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar,
 
 // Layers with only a window rotate by rope_theta, layers with compressed keys by
 // compress_rope_theta and YaRN.
-void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
+void set_v4_ropes(const ModelConfig& config, DecoderSpec& s, size_t dims) {
   const ConfigFields f = fields_of(config);
   const Json* rope = config.text.find("rope_parameters");
   const auto has = [&](const char* name) {
@@ -74,7 +70,6 @@ void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
     return own != nullptr && own->is_object();
   };
   const bool apart = has("main") && has("compress");
-  const size_t dims = s.rope_dim;
   if (apart) {
     s.rope = rope_spec(config, dims, "main");
     s.other_ropes = {rope_spec(config, dims, "compress")};
@@ -99,7 +94,7 @@ void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
 
 size_t v4_rotated(const ModelConfig& config, size_t head_dim) {
   const ConfigFields f = fields_of(config);
-  const size_t named = v4_size(f, {"qk_rope_head_dim"}, static_cast<int64_t>(head_dim / 8));
+  const size_t named = size_of(f, {"qk_rope_head_dim"}, static_cast<int64_t>(head_dim / 8));
   const double share = f.number({"partial_rotary_factor"})
                            .value_or(static_cast<double>(named) / static_cast<double>(head_dim));
   if (!(share > 0 && share <= 1))
@@ -112,52 +107,53 @@ size_t v4_rotated(const ModelConfig& config, size_t head_dim) {
 DecoderSpec deepseek_v4_spec(const ModelConfig& config) {
   using enum LayerRows;
   const ConfigFields f = fields_of(config);
-  const size_t rotated = v4_rotated(config, static_cast<size_t>(config.head_dim));
+  const auto head_dim = static_cast<size_t>(config.head_dim);
+  const size_t rotated = v4_rotated(config, head_dim), wide = config.heads * head_dim;
   DecoderSpec s = common_spec(config, rotated);
-  s.rope_dim = rotated;
   s.norm = NormKind::kRmsFused;
-  s.kv_heads = 1;  // num_key_value_heads has no meaning: keys are as wide as one head
-  for (const char* name : {"attention_bias", "mlp_bias"})
-    if (f.boolean({name}).value_or(false))
-      fail("{}: is true; its projections have no biases", f.label(name));
-  s.q_lora = v4_size(f, {"q_lora_rank"}, 1024);
-  s.shared_key = {v4_size(f, {"o_groups"}, 8), v4_size(f, {"o_lora_rank"}, 1024)};
-  if (s.heads * s.head_dim % s.shared_key->groups != 0)
-    fail("{}: is {}; expected a divisor of {} heads times {}", f.label("o_groups"),
-         s.shared_key->groups, s.heads, s.head_dim);
-  set_v4_ropes(config, s);
-  s.sinks = "attn.attn_sink self_attn.sinks attn.sinks self_attn.attn_sink";
+  refuse_biases(f, {"attention_bias", "mlp_bias"});
+  SharedKeySpec shared;
+  shared.query = size_of(f, {"q_lora_rank"}, 1024);
+  shared.rotated = rotated;
+  shared.groups = size_of(f, {"o_groups"}, 8);
+  shared.rank = size_of(f, {"o_lora_rank"}, 1024);
+  if (wide % shared.groups != 0)
+    fail("{}: is {}; expected a divisor of {} heads times {}", f.label("o_groups"), shared.groups,
+         config.heads, head_dim);
+  set_v4_ropes(config, s, rotated);
   const size_t few = v4_ratio(config, "compressed_sparse_attention", "compress_rate_csa", 4),
                many = v4_ratio(config, "heavily_compressed_attention", "compress_rate_hca", 128);
-  s.indexer.heads = v4_size(f, {"index_n_heads"}, 64);
-  s.indexer.head_dim = v4_size(f, {"index_head_dim"}, 128);
-  s.indexer.top_k = v4_size(f, {"index_topk"}, 512);
-  s.indexer.ratio = few;
-  s.indexer_rope = 1;
-  if (s.indexer.head_dim < rotated)
+  ChoiceSpec choice;
+  choice.rope = 1;
+  IndexerSpec& x = choice.indexer;
+  x.heads = size_of(f, {"index_n_heads"}, 64);
+  x.head_dim = size_of(f, {"index_head_dim"}, 128);
+  x.top_k = size_of(f, {"index_topk"}, 512);
+  x.ratio = few;
+  if (x.head_dim < rotated)
     fail("{}: is {}; expected at least the {} rotated features of a head",
-         f.label("index_head_dim"), s.indexer.head_dim, rotated);
-  StreamSpec& streams = s.streams;
-  streams.count = v4_size(f, {"hc_mult"}, 4);
-  if (streams.count < 2 || streams.count > StreamSpec::kMost)
-    fail("{}: is {}; expected 2 to {}", f.label("hc_mult"), streams.count, StreamSpec::kMost);
-  streams.epsilon = static_cast<float>(f.number({"hc_eps"}).value_or(1e-6));
-  streams.rounds = v4_size(f, {"hc_sinkhorn_iters"}, 20);
-  streams.head = "hc_head_ hc_head.hc_";
+         f.label("index_head_dim"), x.head_dim, rotated);
+  set_stream_count(f, s);
+  s.streams.epsilon = real_of(f, {"hc_eps"}, 1e-6);
+  s.streams.rounds = size_of(f, {"hc_sinkhorn_iters"}, 20);
+  s.streams.head = "hc_head_ hc_head.hc_";
   s.whole_blocks = true;  // the step knows the tokens by which some layers choose
   set_windows(config, s, {.layers = WindowLayers::kAll, .width = 128});
   const std::vector<V4Layer> types = v4_layers(f, s.layers.size());
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
-    layer.sinks = true;
-    layer.indexes = types[i] == V4Layer::kChosen;
-    layer.ratio = types[i] == V4Layer::kWindow ? 0 : layer.indexes ? few : many;
-    const size_t rope = layer.ratio != 0 ? 1 : 0;
-    layer.enter_attention = {row_op::norm(kInput, kHidden, "attn_norm input_layernorm")};
-    layer.enter_block = {row_op::norm(kInput, kHidden, "ffn_norm post_attention_layernorm")};
-    layer.attention_rows = {row_op::head_norm(kQuery, nullptr), row_op::rotate(kQuery, rope),
-                            row_op::rotate(kKey, rope)};
-    layer.attended = {row_op::rotate_back(kAttended, rope)};
+    KeyMixer& m = s.keys(i);
+    m.sizes.kv_heads = 1;  // num_key_value_heads has no meaning: keys are as wide as one head
+    m.sinks = "attn.attn_sink self_attn.sinks attn.sinks self_attn.attn_sink";
+    if (types[i] == V4Layer::kChosen) m.choice = choice;
+    shared.ratio = types[i] == V4Layer::kWindow ? 0 : m.choice ? few : many;
+    shared.rope = shared.ratio != 0 ? 1 : 0;
+    m.shared_key = shared;
+    m.rows = {row_op::head_norm(kQuery, nullptr), row_op::rotate(kQuery, shared.rope),
+              row_op::rotate(kKey, shared.rope)};
+    m.attended = {row_op::rotate_back(kAttended, shared.rope)};
+    layer.mixing.enter = {row_op::norm(kInput, kHidden, "attn_norm input_layernorm")};
+    layer.block.enter = {row_op::norm(kInput, kHidden, "ffn_norm post_attention_layernorm")};
     set_streams(layer, "hc_attn_ attn_hc.", "hc_ffn_ ffn_hc.");
   }
   return s;

@@ -11,17 +11,12 @@ DecoderSpec exaone_moe_spec(const ModelConfig& config) {
   norm_heads(s);
   const Json* stated = config.text.find("sliding_window");
   if (stated != nullptr && stated->is_null()) return s;
-  const int64_t window = f.integer_or({"sliding_window"}, 4096, 1, int64_t{1} << 40);
-  const std::vector<std::string> types = f.strings({"layer_types"});
-  const int64_t pattern = f.integer_or({"sliding_window_pattern"}, 4, 1, 1 << 20);
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    const bool slides = i < types.size() ? types[i] == "sliding_attention"
-                                         : (static_cast<int64_t>(i) + 1) % pattern != 0;
-    if (slides)
-      s.layers[i].window = static_cast<size_t>(window);
-    else
-      stop_rotation(s.layers[i]);
-  }
+  const size_t pattern = size_of(f, {"sliding_window_pattern"}, 4, 1 << 20);
+  set_windows(
+      s,
+      layers_called(config, "sliding_attention", [&](size_t i) { return (i + 1) % pattern != 0; }),
+      size_of(f, {"sliding_window"}, 4096, int64_t{1} << 40));
+  rotate_in_windows(s);
   return s;
 }
 

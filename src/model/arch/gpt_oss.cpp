@@ -9,14 +9,12 @@ DecoderSpec gpt_oss_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.norm = NormKind::kRmsFused;
-  for (LayerSpec& layer : s.layers) layer.sinks = true;
-  if (!f.strings({"layer_types"}).empty()) {
+  each_attention(s, [](KeyMixer& m) { m.sinks = "self_attn.sinks"; });
+  if (!f.strings({"layer_types"}).empty())
     set_windows(config, s);
-  } else {  // older configs do not state that windows alternate
-    const int64_t window = f.integer_or({"sliding_window"}, 128, 1, int64_t{1} << 40);
-    for (size_t i = 0; i < s.layers.size(); i += 2)
-      s.layers[i].window = static_cast<size_t>(window);
-  }
+  else  // older configs do not state that windows alternate
+    set_windows(s, layers_called(config, "", [](size_t i) { return i % 2 == 0; }),
+                size_of(f, {"sliding_window"}, 128, int64_t{1} << 40));
   return s;
 }
 

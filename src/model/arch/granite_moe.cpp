@@ -22,18 +22,15 @@ bool is_infinite(const Json& v) {
 
 Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
   Mamba2Spec m;
-  const auto size = [&](const char* name, int64_t fallback, int64_t most) {
-    return static_cast<size_t>(f.integer_or({name}, fallback, 1, most));
-  };
-  m.heads = size("mamba_n_heads", 128, 65536);
+  m.heads = size_of(f, {"mamba_n_heads"}, 128, 65536);
   const Json* head = config.text.find("mamba_d_head");
   if (head == nullptr || (head->is_string() && head->as_string() == "auto"))
-    m.head_dim = size("mamba_expand", 2, 64) * static_cast<size_t>(config.hidden) / m.heads;
+    m.head_dim = size_of(f, {"mamba_expand"}, 2, 64) * static_cast<size_t>(config.hidden) / m.heads;
   else
-    m.head_dim = size("mamba_d_head", 64, Mamba2::kMostHead);
-  m.groups = size("mamba_n_groups", 1, 65536);
-  m.state = size("mamba_d_state", 256, 65536);
-  m.width = size("mamba_d_conv", 4, 64);
+    m.head_dim = size_of(f, {"mamba_d_head"}, 64, Mamba2::kMostHead);
+  m.groups = size_of(f, {"mamba_n_groups"}, 1, 65536);
+  m.state = size_of(f, {"mamba_d_state"}, 256, 65536);
+  m.width = size_of(f, {"mamba_d_conv"}, 4, 64);
   if (const Json* limit = config.text.find("time_step_limit");
       limit != nullptr && !limit->is_null()) {
     if (!limit->is_array() || limit->items().size() != 2)
@@ -53,27 +50,23 @@ Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
 DecoderSpec granite_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
-  s.embedding_multiplier = static_cast<float>(f.number({"embedding_multiplier"}).value_or(1));
-  const auto add = static_cast<float>(f.number({"residual_multiplier"}).value_or(1));
-  for (LayerSpec& layer : s.layers)
-    for (LayerOps* join : {&layer.join_attention, &layer.join_block}) weigh_residual(*join, 1, add);
-  s.logits_divisor = static_cast<float>(f.number({"logits_scaling"}).value_or(1));
-  s.attention_scale = static_cast<float>(f.number({"attention_multiplier"}).value_or(1));
+  s.ends.multiplier = real_of(f, {"embedding_multiplier"}, 1);
+  s.ends.divisor = real_of(f, {"logits_scaling"}, 1);
+  const float add = real_of(f, {"residual_multiplier"}, 1);
+  for (LayerSpec& layer : s.layers) {
+    for (BranchSpec* branch : {&layer.mixing, &layer.block}) weigh_residual(branch->join, 1, add);
+    layer.keys()->scale = real_of(f, {"attention_multiplier"}, 1);
+  }
   return s;
 }
 
 DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = granite_moe_spec(config);
-  s.names.recurrent = "mamba";
   require_silu(config);
-  s.recurrent = granite_mamba(config, f);
-  const bool rotary = f.string({"position_embedding_type"}).value_or("nope") == "rope";
-  for (LayerSpec& layer : s.layers) {
-    layer.recurrent = true;
-    if (!rotary) stop_rotation(layer);
-  }
-  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention mamba");
+  if (f.string({"position_embedding_type"}).value_or("nope") != "rope") stop_rotation(s);
+  set_recurrent(config, s, {granite_mamba(config, f), "mamba"}, "linear_attention mamba",
+                [](size_t) { return true; });
   return s;
 }
 
@@ -82,18 +75,16 @@ DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
 DecoderSpec granite_swa_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = granite_moe_spec(config);
-  const std::vector<std::string> types = f.strings({"layer_types"});
-  const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 128, 1, 1 << 30));
+  set_windows(s, layers_called(config, "sliding_attention", [](size_t i) { return i % 4 != 0; }),
+              size_of(f, {"sliding_window"}, 128));
+  each_attention(s, [](KeyMixer& m) { m.sinks = "self_attn.sinks"; });
   const Json* bases = config.text.find("layer_rope_theta");
+  if (bases == nullptr || !bases->is_array()) return s;
   for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
-    layer.sinks = true;
-    if (i < types.size() ? types[i] == "sliding_attention" : i % 4 != 0) layer.window = window;
-    if (bases == nullptr || !bases->is_array()) continue;
     if (i >= bases->items().size() || !is_finite(bases->items()[i]))
       fail("{}: has no number for layer {}", f.label("layer_rope_theta"), i);
     const double base = bases->items()[i].as_double();
-    if (!(base > 0)) stop_rotation(layer);
+    if (!(base > 0)) stop_rotation(s.keys(i));
     if (!(base > 0) || base == s.rope.base) continue;
     size_t at = 0;
     while (at < s.other_ropes.size() && s.other_ropes[at].base != base) ++at;
@@ -101,7 +92,7 @@ DecoderSpec granite_swa_spec(const ModelConfig& config) {
       s.other_ropes.push_back(s.rope);
       s.other_ropes.back().base = base;
     }
-    set_rope(layer, at + 1);
+    set_rope(s.keys(i), at + 1);
   }
   return s;
 }

@@ -7,10 +7,11 @@ namespace moebius {
 DecoderSpec hunyuan_moe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   using enum LayerRows;
-  for (LayerSpec& layer : s.layers)
-    layer.attention_rows = {row_op::rotate(kQuery), row_op::rotate(kKey),
-                            row_op::head_norm(kQuery, "self_attn.query_layernorm"),
-                            row_op::head_norm(kKey, "self_attn.key_layernorm")};
+  each_attention(s, [](KeyMixer& m) {
+    m.rows = {row_op::rotate(kQuery), row_op::rotate(kKey),
+              row_op::head_norm(kQuery, "self_attn.query_layernorm"),
+              row_op::head_norm(kKey, "self_attn.key_layernorm")};
+  });
   return s;
 }
 

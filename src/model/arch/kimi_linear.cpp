@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Describes Kimi-Linear: the delta rule with a decay per key feature, and layers of DeepSeek-V3's
 // attention without rotation.
+#include <algorithm>
+
 #include "model/arch/arch.h"
 
 namespace moebius {
 
-namespace {
-
-// Returns the fields of linear_attn_config, or none.
-ConfigFields kimi_fields(const ModelConfig& config) {
-  static const Json kNothing = Json::object();
-  const Json* nested = config.text.find("linear_attn_config");
-  const bool apart = nested != nullptr && nested->is_object();
-  return {apart ? *nested : kNothing, "config.json", "linear_attn_config."};
-}
-
-}  // namespace
-
 DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads) {
-  const ConfigFields top = fields_of(config), own = kimi_fields(config);
+  const ConfigFields top = fields_of(config), own = nested_fields(config, "linear_attn_config");
   const auto size = [&](const char* name, const char* inside, int64_t fallback, int64_t most) {
-    return static_cast<size_t>(
-        own.integer_or({inside}, top.integer_or({name}, fallback, 1, most), 1, most));
+    return size_of(own, {inside}, top.integer_or({name}, fallback, 1, most), most);
   };
   require_silu(config);
   DeltaSpec d;
@@ -35,17 +24,16 @@ DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads) {
 
 DecoderSpec kimi_linear_spec(const ModelConfig& config) {
   DecoderSpec s = deepseek_spec(config);
-  s.names.recurrent = "self_attn";
-  s.recurrent = kimi_delta(config, 32);
-  const std::vector<int64_t> full =
-      kimi_fields(config).integers({"full_attn_layers"}, 1, static_cast<int64_t>(s.layers.size()));
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    stop_rotation(s.layers[i]);
-    s.layers[i].recurrent = !full.empty() || i == 0 || i % 4 != 0;
-  }
+  stop_rotation(s);
+  const DeltaSpec delta = kimi_delta(config, 32);
   // Numbers start at 1.
-  for (const int64_t i : full) s.layers[static_cast<size_t>(i - 1)].recurrent = false;
-  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
+  const std::vector<int64_t> full =
+      nested_fields(config, "linear_attn_config")
+          .integers({"full_attn_layers"}, 1, static_cast<int64_t>(s.layers.size()));
+  set_recurrent(config, s, {delta, "self_attn"}, "linear_attention", [&](size_t i) {
+    return full.empty() ? i == 0 || i % 4 != 0
+                        : std::count(full.begin(), full.end(), static_cast<int64_t>(i) + 1) == 0;
+  });
   return s;
 }
 

@@ -13,16 +13,16 @@ DecoderSpec laguna_spec(const ModelConfig& config) {
   const Json* gating = config.text.find("gating");
   const bool per_head = gating == nullptr || (gating->is_bool() && gating->as_bool()) ||
                         (gating->is_string() && gating->as_string() == "per-head");
-  s.gates = GateSpec{"self_attn.g_proj", per_head};
-  for (LayerSpec& layer : s.layers) layer.attended = {row_op::gate(RowOpKind::kGateSoftplus)};
+  set_gates(s, {"self_attn.g_proj", per_head}, RowOpKind::kGateSoftplus);
   if (!f.strings({"layer_types"}).empty())
     set_windows(config, s, {WindowLayers::kTypes, true, 512});
   const std::vector<int64_t> heads = f.integers({"num_attention_heads_per_layer"}, 1, 1 << 20);
   for (size_t i = 0; i < std::min(heads.size(), s.layers.size()); ++i) {
-    s.layers[i].sizes.heads = static_cast<size_t>(heads[i]);
-    if (s.layers[i].sizes.heads % s.kv_heads != 0)
+    HeadSizes& n = s.keys(i).sizes;
+    n.heads = static_cast<size_t>(heads[i]);
+    if (n.heads % n.kv_heads != 0)
       fail("{}: layer {} has {} heads; expected a multiple of {} key-value heads",
-           f.label("num_attention_heads_per_layer"), i, heads[i], s.kv_heads);
+           f.label("num_attention_heads_per_layer"), i, heads[i], n.kv_heads);
   }
   set_typed_ropes(config, s);
   return s;

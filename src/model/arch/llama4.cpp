@@ -15,22 +15,21 @@ DecoderSpec llama4_spec(const ModelConfig& config) {
   const std::vector<int64_t> rotary = f.integers({"no_rope_layers"}, 0, 1);
   const std::vector<std::string> types = f.strings({"layer_types"});
   const int64_t chunk = f.integer_or({"attention_chunk_size"}, 8192, 1, int64_t{1} << 40);
-  const RowOp::Temperature temperature{
-      static_cast<float>(f.number({"attn_scale"}).value_or(0.1)),
-      static_cast<float>(f.number({"floor_scale"}).value_or(8192))};
+  const RowOp::Temperature temperature{real_of(f, {"attn_scale"}, 0.1),
+                                       real_of(f, {"floor_scale"}, 8192)};
   const bool tuned = f.boolean({"attn_temperature_tuning"}).value_or(true);
   for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
+    KeyMixer& m = s.keys(i);
     const bool rotates = i < rotary.size() ? rotary[i] != 0 : (i + 1) % 4 != 0;
     if (i < types.size() ? types[i] == "chunked_attention" : rotates)
-      layer.chunk = static_cast<size_t>(chunk);
+      m.chunk = static_cast<size_t>(chunk);
     if (rotates) {
       if (!normed) continue;
       for (const LayerRows rows : {kQuery, kKey})
-        layer.attention_rows.push_back(row_op::head_norm(rows, nullptr));
+        m.rows.push_back(row_op::head_norm(rows, nullptr));
     } else {
-      layer.attention_rows.clear();
-      if (tuned) layer.attention_rows.push_back(row_op::temperature(kQuery, temperature));
+      m.rows.clear();
+      if (tuned) m.rows.push_back(row_op::temperature(kQuery, temperature));
     }
   }
   return s;

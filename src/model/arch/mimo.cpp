@@ -21,7 +21,7 @@ void set_older_ropes(const ConfigFields& f, DecoderSpec& s) {
     fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
   const auto rope = [&](const char* base, double fallback) {
     RopeSpec r;
-    r.dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
+    r.dims = static_cast<size_t>(share * static_cast<double>(s.keys(0).sizes.head_dim));
     r.base = f.number({base}).value_or(fallback);
     if (r.dims == 0 || r.dims % 2 != 0 || !(r.base > 0))
       fail("{}: {} rotated features per head with base {}; expected an even number of them",
@@ -30,7 +30,7 @@ void set_older_ropes(const ConfigFields& f, DecoderSpec& s) {
   };
   s.rope = rope("rope_theta", 5e6);
   s.other_ropes = {rope("swa_rope_theta", 1e4)};
-  for (LayerSpec& layer : s.layers) set_rope(layer, layer.window != 0 ? 1 : 0);
+  each_attention(s, [](KeyMixer& m) { set_rope(m, m.window != 0 ? 1 : 0); });
 }
 
 }  // namespace
@@ -38,25 +38,22 @@ void set_older_ropes(const ConfigFields& f, DecoderSpec& s) {
 DecoderSpec mimo_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
-  if (config.v_head_dim > 0) s.value_dim = static_cast<size_t>(config.v_head_dim);
-  s.sinks = "self_attn.attention_sink_bias";
-  const auto scale = static_cast<float>(f.number({"attention_value_scale"}).value_or(1));
-  for (LayerSpec& layer : s.layers)
-    layer.attention_rows.push_back(row_op::scale(LayerRows::kValue, scale));
-  const std::vector<std::string> types = f.strings({"layer_types"});
+  const float scale = real_of(f, {"attention_value_scale"}, 1);
   const std::vector<int64_t> pattern = f.integers({"hybrid_layer_pattern"}, 0, 1);
   const auto window = static_cast<size_t>(f.has({"sliding_window_size"})
                                               ? f.require({"sliding_window_size"}, 1, 1 << 30) + 1
                                               : f.integer_or({"sliding_window"}, 129, 1, 1 << 30));
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
-    const bool slides =
-        i < types.size() ? types[i] == "sliding_attention" : slides_by_list(pattern, i);
-    if (!slides) continue;
-    layer.window = window;
-    layer.sinks = true;
-    layer.sizes.kv_heads = 2 * s.kv_heads;
-  }
+  set_windows(s,
+              layers_called(config, "sliding_attention",
+                            [&](size_t i) { return slides_by_list(pattern, i); }),
+              window);
+  each_attention(s, [&](KeyMixer& m) {
+    m.rows.push_back(row_op::scale(LayerRows::kValue, scale));
+    if (config.v_head_dim > 0) m.sizes.value_dim = static_cast<size_t>(config.v_head_dim);
+    if (m.window == 0) return;
+    m.sinks = "self_attn.attention_sink_bias";
+    m.sizes.kv_heads *= 2;
+  });
   if (f.has({"rope_parameters"}))
     set_typed_ropes(config, s, 0.334);
   else

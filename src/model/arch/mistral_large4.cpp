@@ -4,6 +4,7 @@
 // layers and keys without a rotated part in the others; latents that later layers take; an indexer
 // that reads a norm of the rows.
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "model/arch/arch.h"
@@ -27,9 +28,9 @@ void set_sources(DecoderSpec& s, const ConfigFields& f) {
          sources.size(), s.layers.size());
   std::array<size_t, 2> last = {SIZE_MAX, SIZE_MAX};
   for (size_t i = 0; i < sources.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
+    KeyMixer& m = s.keys(i);
     const auto from = static_cast<size_t>(sources[i]);
-    size_t& kept = last[layer.no_rotated_part ? 1 : 0];
+    size_t& kept = last[m.latent->rotated == 0 ? 1 : 0];
     if (from == i) {
       for (size_t j = i + 1; j < sources.size(); ++j)
         if (static_cast<size_t>(sources[j]) == i) kept = i;
@@ -40,44 +41,39 @@ void set_sources(DecoderSpec& s, const ConfigFields& f) {
           "{}: layer {} takes latents of layer {}; expected those of the last layer of its kind "
           "(rotated or not) that others take",
           f.label("kv_source_layers"), i, from);
-    layer.kv_from = i - from;
+    m.kv_from = i - from;
   }
 }
 
 }  // namespace
 
 DecoderSpec mistral_large4_spec(const ModelConfig& config) {
-  using enum LayerRows;
   const ConfigFields f = fields_of(config);
   DecoderSpec s = deepseek_spec(config);
-  s.names = {"attention", "wo", "", kMistralNames};
   set_branch_norms(s, {.attention_in = "attention_norm", .block_in = "ffn_norm"});
-  s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps"}).value_or(1e-5));
-  s.latent_norm_epsilon = s.norm_epsilon;
+  s.norm_epsilon = real_of(f, {"rms_norm_eps"}, 1e-5);
   s.rope.interleaved = true;
   s.rope_factors = "lerope.alpha rotary_emb.alpha";
-  if (s.q_lora != 0)
-    fail("{}: is {}; its queries have no latent", f.label("q_lora_rank"), s.q_lora);
-  s.logits_cap = static_cast<float>(f.number({"final_logit_softcapping"}).value_or(30));
-  const auto size = [&](const char* name, int64_t fallback) {
-    return static_cast<size_t>(f.integer_or({name}, fallback, 1, 1 << 30));
-  };
-  s.indexer.heads = size("index_n_heads", 32);
-  s.indexer.head_dim = size("index_head_dim", 128);
-  s.indexer.top_k = size("index_topk", 2048);
-  if (s.indexer.head_dim < s.rope_dim)
-    fail("{}: is {}; expected at least qk_rope_head_dim = {}", f.label("index_head_dim"),
-         s.indexer.head_dim, s.rope_dim);
-  s.indexer_input_norm = "indexer.q_input_norm";
-  s.indexer_scales = "indexer.ssmax_scaling";
+  if (config.q_lora_rank != 0)
+    fail("{}: is {}; its queries have no latent", f.label("q_lora_rank"), config.q_lora_rank);
+  s.ends.cap = real_of(f, {"final_logit_softcapping"}, 30);
+  ChoiceSpec choice;
+  choice.indexer = indexer_of(f, 32, static_cast<size_t>(config.qk_rope_head_dim));
+  choice.input_norm = "indexer.q_input_norm";
+  choice.scales = "indexer.ssmax_scaling";
+  set_choices(s, choice);
   // 1: the layer rotates
   const std::vector<int64_t> rotated = f.integers({"no_rope_layers"}, 0, 1);
-  const size_t every = size("no_rope_layer_interval", 4);
+  const size_t every = size_of(f, {"no_rope_layer_interval"}, 4);
   for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
-    layer.no_rotated_part = i < rotated.size() ? rotated[i] == 0 : (i + 1) % every == 0;
-    if (layer.no_rotated_part) stop_rotation(layer);
-    layer.attention_rows.push_back(row_op::scale_by_position(kQuery, "attention.ssmax_scaling"));
+    KeyMixer& m = s.keys(i);
+    m.names = {"attention", "wo", kMistralNames};
+    m.latent->norm_epsilon = s.norm_epsilon;
+    if (i < rotated.size() ? rotated[i] == 0 : (i + 1) % every == 0) {
+      m.latent->own += std::exchange(m.latent->rotated, 0);
+      stop_rotation(m);
+    }
+    m.rows.push_back(row_op::scale_by_position(LayerRows::kQuery, "attention.ssmax_scaling"));
   }
   set_indexers(config, s);
   set_sources(s, f);

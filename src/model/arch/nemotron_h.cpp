@@ -7,16 +7,14 @@
 namespace moebius {
 namespace {
 
-void set_nemotron_layer(LayerSpec& layer, const std::string& word, size_t index) {
-  stop_rotation(layer);
-  if (word == "mamba" || word == "linear_attention") {
-    layer.recurrent = true;
-    layer.mixes = false;
-  } else if (word == "attention" || word == "full_attention")
-    layer.mixes = false;
-  else if (word == "moe" || word == "mlp")
-    layer.attends = false;
-  else
+void set_nemotron_layer(LayerSpec& layer, const StateMixer& mamba, const std::string& word,
+                        size_t index) {
+  layer.has_block = word == "moe" || word == "mlp";
+  if (layer.has_block)
+    layer.mixer = {};
+  else if (word == "mamba" || word == "linear_attention")
+    layer.mixer = mamba;
+  else if (word != "attention" && word != "full_attention")
     fail(
         "config.json: layers_block_type or hybrid_override_pattern makes layer {} '{}'; expected "
         "mamba, attention, moe or mlp (M, *, E, -)",
@@ -28,10 +26,11 @@ void set_nemotron_layer(LayerSpec& layer, const std::string& word, size_t index)
 DecoderSpec nemotron_h_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
-  s.names = {"mixer", "o_proj", "mixer"};
+  each_attention(s, [](KeyMixer& m) { m.names.attention = "mixer"; });
+  stop_rotation(s);
   set_branch_norms(s, {.attention_in = "norm", .block_in = "norm"});
   s.norm = NormKind::kRmsFused;
-  s.norm_epsilon = static_cast<float>(f.number({"layer_norm_epsilon"}).value_or(1e-5));
+  s.norm_epsilon = real_of(f, {"layer_norm_epsilon"}, 1e-5);
   if (f.has({"moe_latent_size"}))
     fail(
         "config.json: moe_latent_size is given; experts behind a latent projection "
@@ -39,22 +38,19 @@ DecoderSpec nemotron_h_spec(const ModelConfig& config) {
   if (const std::string act = f.string({"mamba_hidden_act"}).value_or("silu"); act != "silu")
     fail("config.json: mamba_hidden_act is '{}'; only silu can be run", printable(act));
   Mamba2Spec m;
-  const auto size = [&](ConfigFields::Names names, int64_t fallback, int64_t most) {
-    return static_cast<size_t>(f.integer_or(names, fallback, 1, most));
-  };
-  m.heads = size({"mamba_num_heads"}, 128, 65536);
-  m.head_dim = size({"mamba_head_dim"}, 64, Mamba2::kMostHead);
-  m.groups = m.norm_groups = size({"n_groups", "mamba_n_groups"}, 8, 65536);
-  m.state = size({"ssm_state_size"}, 128, 65536);
-  m.width = size({"conv_kernel", "mamba_d_conv"}, 4, 64);
-  m.least_step = static_cast<float>(f.number({"time_step_min", "mamba_dt_min"}).value_or(0.001));
-  s.recurrent = m;
+  m.heads = size_of(f, {"mamba_num_heads"}, 128, 65536);
+  m.head_dim = size_of(f, {"mamba_head_dim"}, 64, Mamba2::kMostHead);
+  m.groups = m.norm_groups = size_of(f, {"n_groups", "mamba_n_groups"}, 8, 65536);
+  m.state = size_of(f, {"ssm_state_size"}, 128, 65536);
+  m.width = size_of(f, {"conv_kernel", "mamba_d_conv"}, 4, 64);
+  m.least_step = real_of(f, {"time_step_min", "mamba_dt_min"}, 0.001);
   const std::vector<std::string>& words = config.layer_types;
   if (words.size() != s.layers.size())
     fail(
         "config.json: layers_block_type or hybrid_override_pattern has {} layers; the model has {}",
         words.size(), s.layers.size());
-  for (size_t i = 0; i < words.size(); ++i) set_nemotron_layer(s.layers[i], words[i], i);
+  for (size_t i = 0; i < words.size(); ++i)
+    set_nemotron_layer(s.layers[i], {m, "mixer"}, words[i], i);
   return s;
 }
 

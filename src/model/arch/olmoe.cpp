@@ -8,12 +8,12 @@ namespace moebius {
 DecoderSpec olmoe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   using enum LayerRows;
-  const auto most = static_cast<float>(fields_of(config).number({"clip_qkv"}).value_or(0));
-  for (LayerSpec& layer : s.layers)
+  const float most = real_of(fields_of(config), {"clip_qkv"}, 0);
+  each_attention(s, [&](KeyMixer& m) {
     if (most > 0)
-      layer.attention_rows.insert(
-          layer.attention_rows.begin(),
-          {row_op::clip(kQuery, most), row_op::clip(kKey, most), row_op::clip(kValue, most)});
+      m.rows.insert(m.rows.begin(), {row_op::clip(kQuery, most), row_op::clip(kKey, most),
+                                     row_op::clip(kValue, most)});
+  });
   norm_projections(s);
   return s;
 }

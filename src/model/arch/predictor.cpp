@@ -8,10 +8,17 @@ namespace moebius {
 namespace {
 
 // Returns whether a layer sees all keys and uses nothing of another layer.
-bool stands_alone(const DecoderSpec& s, size_t i) {
-  const LayerSpec& l = s.layers[i];
-  return l.attends && l.mixes && !l.recurrent && l.kv_from == 0 && l.window == 0 && l.chunk == 0 &&
-         l.ratio == 0 && !l.beside && !joins_later(l) && !takes_choice(s, i);
+bool stands_alone(const LayerSpec& l) {
+  const KeyMixer* m = l.keys();
+  return m != nullptr && l.has_block && m->kv_from == 0 && m->reach() == SIZE_MAX &&
+         m->ratio() == 0 && !l.beside && !joins_later(l) && !m->takes_choice();
+}
+
+// Returns whether a layer is of a kind that no known predictor has.
+bool is_unknown(const LayerSpec& l) {
+  const KeyMixer* m = l.keys();
+  return l.convolutions ||
+         (m != nullptr && (m->shared_key || (m->choice && m->choice->indexer.by_head)));
 }
 
 }  // namespace
@@ -24,15 +31,16 @@ DecoderSpec predictor_spec(const ModelConfig& config) {
             "drafts do not have; it is accounted for and not run",
             printable(config.architecture), s.streams.count);
   size_t i = s.layers.size();
-  while (i > 0 && !stands_alone(s, i - 1)) --i;
-  if (i == 0 || s.shared_key || s.convolutions || s.indexer.by_head ||
+  while (i > 0 && !stands_alone(s.layers[i - 1])) --i;
+  if (i == 0 || std::any_of(s.layers.begin(), s.layers.end(), is_unknown) ||
       fields_of(config).boolean({"mtp_hidden_states_first"}).value_or(false))
     fail_at({"unsupported", "", "", "", "architectures"},
             "architecture {}: the form of its multi-token prediction is not known",
             printable(config.architecture));
   s.layers = {s.layers[i - 1]};
-  s.layers[0].first_key = 1;
-  s.indexer.first = 1;
+  KeyMixer& m = s.keys(0);
+  m.first_key = 1;
+  if (m.choice) m.choice->indexer.first = 1;
   return s;
 }
 

@@ -11,7 +11,7 @@ namespace moebius {
 namespace {
 
 size_t qwen4_size(const ConfigFields& f, const char* name, int64_t fallback) {
-  return static_cast<size_t>(f.integer_or({name}, fallback, 1, int64_t{1} << 40));
+  return size_of(f, {name}, fallback, int64_t{1} << 40);
 }
 
 void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
@@ -19,7 +19,8 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
     if (!f.has({name})) fail("{}: is missing; attention has an indexer", f.label(name));
     return qwen4_size(f, name, 1);
   };
-  IndexerSpec& x = s.indexer;
+  ChoiceSpec choice;
+  IndexerSpec& x = choice.indexer;
   x.heads = size("indexer_n_heads");
   x.head_dim = size("indexer_head_dim");
   x.ratio = size("indexer_compress_ratio");
@@ -41,7 +42,7 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
   if (s.rope.scaling != RopeScaling::kNone && s.rope.scaling != RopeScaling::kYarn)
     fail("{}: averaged keys turn by fixed angles; expected rope_type default or yarn",
          f.label("rope_parameters"));
-  for (LayerSpec& layer : s.layers) layer.indexes = !layer.recurrent;
+  set_choices(s, choice);
 }
 
 // Returns the token after which n-grams begin; the first one if there are several.
@@ -77,14 +78,13 @@ void set_qwen4_ngrams(const ModelConfig& config, const ConfigFields& f, DecoderS
   if (n.convolution > 16 || n.taps() > ShortConvolution::kMostTaps)
     fail("{}: is {}, {} tokens apart; expected to reach back at most {}",
          f.label("ple_conv_kernel_size"), n.convolution, n.dilation(), ShortConvolution::kMostTaps);
-  s.ngrams = n;
   for (size_t i = 0; i < layers.size(); ++i) {
     // Numbers start at 1.
     LayerSpec& layer = s.layers[static_cast<size_t>(layers[i] - 1)];
-    if (!layer.recurrent)
+    if (layer.state() == nullptr)
       fail("{}: has layer {}, which is not one of linear attention", f.label("ple_layer_ids"),
            layers[i]);
-    layer.ngrams = i;
+    layer.ngrams = {n, i};
   }
 }
 
@@ -97,18 +97,16 @@ DecoderSpec qwen4_exp_spec(const ModelConfig& config) {
       f.string({"output_gate_type"}).value_or(f.string({"hidden_act"}).value_or("silu"));
   if (gate != "silu" && gate != "sigmoid")
     fail("{}: is '{}'; expected silu or sigmoid", f.label("output_gate_type"), printable(gate));
-  std::get<DeltaSpec>(s.recurrent).gate =
-      gate == "silu" ? RowFunction::kSilu : RowFunction::kSigmoid;
-  s.streams.count = qwen4_size(f, "hc_count", 4);
-  if (s.streams.count < 2 || s.streams.count > StreamSpec::kMost)
-    fail("{}: is {}; expected 2 to {}", f.label("hc_count"), s.streams.count, StreamSpec::kMost);
+  set_stream_count(f, s, "hc_count");
   s.streams.rank = qwen4_size(f, "hc_lowrank", 320);
   s.streams.head = "hyper_connection_mixer";
   for (LayerSpec& layer : s.layers) {
-    layer.enter_attention.clear(), layer.enter_block.clear();
-    layer.attention_mixer = "attn_hyper_connection";
-    layer.block_mixer = "mlp_hyper_connection";
-    layer.join_attention = layer.join_block = {row_op::streams_out(LayerRows::kBranch)};
+    if (auto* state = std::get_if<StateMixer>(&layer.mixer))
+      std::get<DeltaSpec>(state->net).gate =
+          gate == "silu" ? RowFunction::kSilu : RowFunction::kSigmoid;
+    const LayerOps join = {row_op::streams_out(LayerRows::kBranch)};
+    layer.mixing = {{}, join, nullptr, "attn_hyper_connection"};
+    layer.block = {{}, join, nullptr, "mlp_hyper_connection"};
   }
   set_qwen4_indexer(f, s);
   set_qwen4_ngrams(config, f, s);

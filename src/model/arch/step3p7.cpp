@@ -66,27 +66,26 @@ DecoderSpec step3p7_spec(const ModelConfig& config) {
   refuse_other_attention(config, f);
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim), 10000);
   s.norm = NormKind::kRmsOnePlus;
-  s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps"}).value_or(1e-5));
+  s.norm_epsilon = real_of(f, {"rms_norm_eps"}, 1e-5);
   norm_heads(s);
-  s.gates = GateSpec{"self_attn.g_proj", true};
+  set_gates(s, {"self_attn.g_proj", true});
   const double scalar = f.number({"query_pre_attn_scalar"}).value_or(0);
-  if (scalar > 0) s.attention_scale = static_cast<float>(1 / std::sqrt(scalar));
   const std::vector<std::string> types = f.strings({"layer_types"});
   const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 0, 1, 1 << 30));
   const bool typed = f.has({"rope_parameters"});
   s.other_ropes = {s.rope};
   for (size_t i = 0; i < s.layers.size(); ++i) {
-    LayerSpec& layer = s.layers[i];
-    layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
+    KeyMixer& m = s.keys(i);
+    if (scalar > 0) m.scale = static_cast<float>(1 / std::sqrt(scalar));
     const bool slides = i < types.size() && types[i] == "sliding_attention";
-    layer.sizes.heads = heads_of(config, f, i, slides);
-    if (layer.sizes.heads % s.kv_heads != 0)
+    m.sizes.heads = heads_of(config, f, i, slides);
+    if (m.sizes.heads % m.sizes.kv_heads != 0)
       fail("{}: layer {} has {} heads; expected a multiple of {} key-value heads", f.path(), i,
-           layer.sizes.heads, s.kv_heads);
+           m.sizes.heads, m.sizes.kv_heads);
     if (slides) {
       if (window == 0) fail("{}: is missing; layer {} slides", f.label("sliding_window"), i);
-      layer.window = window;
-      set_rope(layer, 1);
+      m.window = window;
+      set_rope(m, 1);
     }
     if (!typed) (slides ? s.other_ropes[0] : s.rope) = listed_rope(config, f, i, slides);
   }

@@ -2,7 +2,6 @@
 // Loads the layers of a predictor (predictor_plan.h) from its checkpoint.
 #include "base/error.h"
 #include "model/load/layer_set_loader.h"
-#include "model/load/row_lists.h"
 
 namespace moebius {
 
@@ -10,21 +9,21 @@ void LayerSetLoader::load_predictor(LayerSet& to, const LayerSet& model, KvPlace
   begin(to);
   const size_t n = to.hidden;
   to.layers.push_back(std::make_unique<GraphLayer>());
-  load_layer(0, *to.layers[0]);
-  const PredictorNames& names = checkpoint_.config().predictor;
+  LayerLoader(c_, 0, *to.layers[0]).load();
+  const PredictorNames& names = c_.checkpoint.config().predictor;
   const auto module = [&](std::string_view words) -> const Module& {
     const Module* found = nullptr;
     for_each_word(words, [&](std::string_view word, bool) {
-      if (found == nullptr) found = checkpoint_.find_module(names.stem + std::string(word));
+      if (found == nullptr) found = c_.checkpoint.find_module(names.stem + std::string(word));
     });
     if (found == nullptr)
-      fail("{}: no module is called {} and one of {}", checkpoint_.folder(), names.stem, words);
+      fail("{}: no module is called {} and one of {}", c_.checkpoint.folder(), names.stem, words);
     return *found;
   };
   const auto norm = [&](std::string_view words) {
-    const TensorStore& store = checkpoint_.store();
+    const TensorStore& store = c_.checkpoint.store();
     const TensorInfo& weights = store.require(module(words).name + ".weight");
-    Norm made{spec_.norm, spec_.norm_epsilon, read_floats(store, weights), {}};
+    Norm made{c_.spec.norm, c_.spec.norm_epsilon, read_floats(store, weights), {}};
     if (made.weight.size() != n)
       fail("{} is {}; expected [{}]", store.where(weights), describe(weights), n);
     return made;
@@ -38,15 +37,15 @@ void LayerSetLoader::load_predictor(LayerSet& to, const LayerSet& model, KvPlace
   const Module& join = module("fc eh_proj");
   if (join.plan.N != n || join.plan.K != 2 * n)
     fail("{} is [{}, {}]; expected [{}, {}]", join.name, join.plan.N, join.plan.K, n, 2 * n);
-  to.predictor->join = ends.linear(checkpoint_, {{&join}}, options_);
+  to.predictor->join = ends.linear(c_.checkpoint, {{&join}}, c_.options);
   to.final_norm = ends.rows({norm_op({1, 0, n}, {0, 0, n}, norm("norm shared_head.norm"))});
   to.embedding = model.embedding;
   to.output = model.output;
   to.output_width = model.output_width;
-  if (const Module* own = checkpoint_.find_module(names.stem + "shared_head.head")) {
+  if (const Module* own = c_.checkpoint.find_module(names.stem + "shared_head.head")) {
     if (own->plan.N < to.vocab)
       fail("{} has {} outputs; expected at least {}", own->name, own->plan.N, to.vocab);
-    to.output = ends.linear(checkpoint_, {{own}}, options_);
+    to.output = ends.linear(c_.checkpoint, {{own}}, c_.options);
     to.output_width = own->plan.N;
   }
   to.file_bytes += read_;

@@ -1,23 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/load/recurrent_loader.h"
-
+// Loads recurrent layers: their nets, and what these read beside their projections.
 #include <cmath>
 
 #include "base/error.h"
-#include "model/load/layer_set_loader.h"
-#include "model/load/row_lists.h"
+#include "model/load/layer_loader.h"
 
 namespace moebius {
 namespace {
 
-struct RecurrentLoader {
-  const LayerParts& parts;
-  const DecoderSpec& spec;
-  XType type;
+// Names a projection of the layer's input, or two in a row with few features between them.
+struct RecurrentInput {
+  const Module *first, *second = nullptr;
+  const Module& last() const { return second != nullptr ? *second : *first; }
+};
 
-  std::string name(std::string_view member) const {
-    return fmt::format("{}.{}", spec.names.recurrent, member);
-  }
+// Describes a convolution of the input, and projections of its result that the layer also reads
+// (Mamba-1).
+struct InnerProjections {
+  std::unique_ptr<Recurrent> convolution;
+  // First float of the convolution's state, after the layer's own.
+  size_t state_at = 0;
+  // Map convolved rows to [dt, B, C], and dt to a number for each feature.
+  const Module *parameters, *steps;
+  Norm dt_norm, b_norm, c_norm;
+};
+
+struct LoadedRecurrent {
+  std::unique_ptr<Recurrent> net;
+  std::vector<RecurrentInput> in;  // projections whose results form a row, side by side
+  const Module* out = nullptr;
+  // null: the layer reads only the results of `in`.
+  std::unique_ptr<InnerProjections> inner = nullptr;
+};
+// Loads a net. Throws Error that names a module or tensor that is missing or has other sizes.
+struct NetLoader {
+  const LayerScope& scope;
+  std::string_view stem;
+  const LayerParts& parts = scope.parts;
+  const DecoderSpec& spec = scope.c.spec;
+  XType type = scope.c.to->type;
+
+  std::string name(std::string_view member) const { return fmt::format("{}.{}", stem, member); }
   // Combines a net with projections by name; "a>b" means two in a row.
   LoadedRecurrent with(std::unique_ptr<Recurrent> net, const std::vector<std::string>& in,
                        std::string_view out_name = "out_proj") const {
@@ -41,10 +64,6 @@ struct RecurrentLoader {
       fail("{} has {} inputs; the config's sizes of recurrent layers ask for {}", out.out->name,
            out.out->plan.K, out.net->shape().out);
     return out;
-  }
-
-  LoadedRecurrent operator()(const std::monostate&) const {
-    fail("{}: this architecture has no recurrent layers", parts.checkpoint().folder());
   }
 
   LoadedRecurrent operator()(const DeltaSpec& d) const {
@@ -103,12 +122,9 @@ struct RecurrentLoader {
       fail("{} has {} inputs, {} has {}; expected {} and mamba_dt_rank = {}",
            inner->parameters->name, inner->parameters->plan.K, inner->steps->name,
            inner->steps->plan.K, I, m.rank);
-    const auto norm = [&](const char* member, size_t width) {
-      return parts.norm(name(member), spec.norm, spec.norm_epsilon, width);
-    };
-    inner->dt_norm = norm("dt_layernorm", m.rank);
-    inner->b_norm = norm("b_layernorm", N);
-    inner->c_norm = norm("c_layernorm", N);
+    inner->dt_norm = scope.norm(name("dt_layernorm"), m.rank);
+    inner->b_norm = scope.norm(name("b_layernorm"), N);
+    inner->c_norm = scope.norm(name("c_layernorm"), N);
     LoadedRecurrent out{std::make_unique<SelectiveScan>(m, parts.values(name("A_log"), I * N),
                                                         parts.values(name("D"), I), type),
                         {{&parts.require(name("in_proj"))}},
@@ -143,37 +159,33 @@ struct RecurrentLoader {
   }
 };
 
-}  // namespace
-
-LoadedRecurrent load_recurrent(const LayerParts& parts, const DecoderSpec& spec, XType type) {
-  return std::visit(RecurrentLoader{parts, spec, type}, spec.recurrent);
-}
-
 // Loads projections whose results form the scan's rows [x | z | dt | B | C].
-std::unique_ptr<RecurrentMixer::Inner> LayerSetLoader::load_inner(InnerProjections& from,
-                                                                  KvPlace place,
-                                                                  GraphLayer& layer) {
+std::unique_ptr<RecurrentMixer::Inner> load_inner(const LayerScope& scope, InnerProjections& from) {
   enum : size_t { kIn, kConvolved, kParameters, kSteps, kWhole };
   const size_t I = from.convolution->shape().out, rank = from.steps->plan.K,
                N = (from.parameters->plan.N - rank) / 2;
   auto m = std::make_unique<RecurrentMixer::Inner>();
-  m->parameters = linear(layer, {{from.parameters}}), m->steps = linear(layer, {{from.steps}});
+  m->parameters = scope.linear({{from.parameters}});
+  m->steps = scope.linear({{from.steps}});
   m->steps_at = 2 * I;
-  m->parts = layer.device->rows(
+  m->parts = scope.layer.device->rows(
       {copy_op({kWhole, 0, I}, {kConvolved, 0, I}), copy_op({kWhole, I, I}, {kIn, I, I}),
        norm_op({kSteps, 0, rank}, {kParameters, 0, rank}, std::move(from.dt_norm)),
        norm_op({kWhole, 3 * I, N}, {kParameters, rank, N}, std::move(from.b_norm)),
        norm_op({kWhole, 3 * I + N, N}, {kParameters, rank + N, N}, std::move(from.c_norm))});
+  KvPlace place = scope.places().mixer;
   place.offset += from.state_at * sizeof(float);
-  m->convolution = layer.device->recurrent(std::move(from.convolution), place);
+  m->convolution = scope.layer.device->recurrent(std::move(from.convolution), place);
   return m;
 }
 
-RecurrentMixer LayerSetLoader::load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer) {
-  LoadedRecurrent loaded = load_recurrent(parts, spec_, to_->type);
+}  // namespace
+
+RecurrentMixer load_recurrent_mixer(const LayerScope& scope, const StateMixer& mixer) {
+  LoadedRecurrent loaded = std::visit(NetLoader{scope, mixer.name}, mixer.net);
   RecurrentMixer m;
   m.width = loaded.net->shape().in;
-  m.output = linear(layer, {{loaded.out}});
+  m.output = scope.linear({{loaded.out}});
   std::vector<ModuleOutputs> first;
   std::vector<RowOp> plain;
   size_t from = 0, to = 0;
@@ -181,17 +193,16 @@ RecurrentMixer LayerSetLoader::load_recurrent_mixer(const LayerParts& parts, Gra
     const size_t width = in.first->plan.N, to_width = in.last().plan.N;
     first.push_back({in.first});
     if (in.second != nullptr)
-      m.second.push_back({from, width, to, to_width, linear(layer, {{in.second}})});
+      m.second.push_back({from, width, to, to_width, scope.linear({{in.second}})});
     else
       plain.push_back(copy_op({1, to, width}, {0, from, width}));
     from += width;
     to += to_width;
   }
-  m.in = linear(layer, first);
-  if (!m.second.empty()) m.plain = layer.device->rows(std::move(plain));
-  if (loaded.inner != nullptr)
-    m.inner = load_inner(*loaded.inner, kv_.layers[parts.index()], layer);
-  m.recurrent = layer.device->recurrent(std::move(loaded.net), kv_.layers[parts.index()]);
+  m.in = scope.linear(first);
+  if (!m.second.empty()) m.plain = scope.layer.device->rows(std::move(plain));
+  if (loaded.inner != nullptr) m.inner = load_inner(scope, *loaded.inner);
+  m.recurrent = scope.layer.device->recurrent(std::move(loaded.net), scope.places().mixer);
   return m;
 }
 

@@ -72,7 +72,8 @@ RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
 
 std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> places,
                            const LayerParts& parts, const DecoderSpec& spec) {
-  const bool keys = spec.layers[parts.index()].kv_from == 0;
+  const KeyMixer* mixer = spec.layers[parts.index()].keys();
+  const bool keys = mixer == nullptr || mixer->kv_from == 0;
   const auto place = [&](LayerRows rows) {
     const auto p = std::find_if(places.begin(), places.end(),
                                 [&](const RowPlace& at) { return at.rows == rows; });

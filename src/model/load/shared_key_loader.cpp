@@ -4,8 +4,7 @@
 #include <array>
 
 #include "checkpoint/families.h"
-#include "model/load/layer_set_loader.h"
-#include "model/load/row_lists.h"
+#include "model/load/attention_loader.h"
 
 namespace moebius {
 namespace {
@@ -35,16 +34,33 @@ RowView last_features(size_t operand, size_t heads, size_t d, size_t n) {
 
 }  // namespace
 
-SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, GraphLayer& layer) {
+std::unique_ptr<CompressorOp> AttentionLoader::load_compressor(const char* stems,
+                                                               const CompressorSpec& spec_of_keys,
+                                                               bool packed, const KvPlace& keys,
+                                                               const KvPlace& sources) const {
+  const size_t width = spec_of_keys.width;
+  CompressorRequest r;
+  r.spec = spec_of_keys;
+  r.storage = stored();
+  r.packed = packed;
+  r.keys = keys;
+  r.sources = sources;
+  r.bias = parts.values(parts.first_of(joined(stems, "ape position_bias")),
+                        r.spec.ratio * r.spec.parts() * width);
+  r.norm = norm(parts.first_of(joined(stems, "norm kv_norm")), width);
+  r.rope = m_.shared_key->rope;
+  r.rotated = m_.shared_key->rotated;
+  r.rotated_at = width - r.rotated;
+  return layer.device->compressor(std::move(r));
+}
+
+SharedKeyAttention AttentionLoader::load_shared_keys() {
   using enum LayerRows;
-  const size_t index = parts.index(), heads = spec_.heads, d = spec_.head_dim,
-               rotated = spec_.rope_dim;
-  const LayerSpec& spec = spec_.layers[index];
-  const SharedKeySpec& out = *spec_.shared_key;
-  const CompressedPlaces& places = kv_.compressed[index];
-  const KvType stored = storage_of(checkpoint_, spec_, index, kv_options_).type;
+  const SharedKeySpec& shared = *m_.shared_key;
+  const size_t heads = n_.heads, d = n_.head_dim, rotated = shared.rotated;
+  const CompressedPlaces& at_places = places().compressed;
   SharedKeyAttention m;
-  m.query_latent = spec_.q_lora;
+  m.query_latent = shared.query;
   m.query_width = heads * d;
   m.key_width = d;
   std::vector<ModuleOutputs> down;
@@ -56,39 +72,26 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
     at += width;
     return at - width;
   };
-  add("attn.wq_a self_attn.q_a_proj", spec_.q_lora, "q_lora_rank");
+  add("attn.wq_a self_attn.q_a_proj", shared.query, "q_lora_rank");
   const size_t key_at = add("attn.wkv self_attn.kv_proj", d, "head_dim");
-  const auto compressor = [&](const char* stems, const CompressorSpec& c, bool packed,
+  const auto compressor = [&](const char* stems, const CompressorSpec& s, bool packed,
                               const KvPlace& keys, const KvPlace& sources) {
     SharedKeyAttention::Compressed made;
-    made.at = add(joined(stems, "wkv kv_proj"), c.parts() * c.width, "head_dim");
-    add(joined(stems, "wgate gate_proj"), c.parts() * c.width, "head_dim");
-    made.width = c.source_width();
-    CompressorRequest r;
-    r.spec = c;
-    r.storage = stored;
-    r.packed = packed;
-    r.keys = keys;
-    r.sources = sources;
-    r.bias = parts.values(parts.first_of(joined(stems, "ape position_bias")),
-                          c.ratio * c.parts() * c.width);
-    r.norm = parts.norm(parts.first_of(joined(stems, "norm kv_norm")), spec_.norm,
-                        spec_.norm_epsilon, c.width);
-    r.rope = spec_.indexer_rope;
-    r.rotated = rotated;
-    r.rotated_at = c.width - rotated;
-    made.keys = layer.device->compressor(std::move(r));
+    made.at = add(joined(stems, "wkv kv_proj"), s.parts() * s.width, "head_dim");
+    add(joined(stems, "wgate gate_proj"), s.parts() * s.width, "head_dim");
+    made.width = s.source_width();
+    made.keys = load_compressor(stems, s, packed, keys, sources);
     return made;
   };
-  if (spec.ratio != 0)
-    m.compressed = compressor(kCompressorNames, compressor_of(spec_, index), false, places.keys,
-                              places.sources);
-  if (spec.indexes) {
-    const IndexerSpec& s = spec_.indexer;
+  if (shared.ratio != 0)
+    m.compressed =
+        compressor(kCompressorNames, m_.compressor(), false, at_places.keys, at_places.sources);
+  if (m_.makes_choice()) {
+    const IndexerSpec& s = m_.choice->indexer;
     m.index = SharedKeyAttention::Index{};  // clang 14 has no emplace() for a member's own struct
     SharedKeyAttention::Index& to = *m.index;
-    to.compressed = compressor(kIndexNames, index_compressor_of(spec_), true, places.index_keys,
-                               places.index_sources);
+    to.compressed = compressor(kIndexNames, m_.choice->compressor(), true, at_places.index_keys,
+                               at_places.index_sources);
     to.heads = s.heads;
     to.weights_at =
         add("attn.indexer.weights_proj self_attn.compressor.indexer.scorer.weights_proj", s.heads,
@@ -96,18 +99,16 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
     const Module& query =
         module_of(parts, "attn.indexer.wq_b self_attn.compressor.indexer.q_b_proj");
     expect_width(query, s.heads * s.head_dim, "index_n_heads and index_head_dim");
-    to.query = linear(layer, {{&query, {}}});
+    to.query = linear({{&query, {}}});
     RowOp rotate{RowOpKind::kRotate, last_features(0, s.heads, s.head_dim, rotated)};
-    rotate.rope = spec_.indexer_rope;
+    rotate.rope = m_.choice->rope;
     to.rows = layer.device->rows({std::move(rotate)});
-    to.indexer = layer.device->indexer(s, stored, places.index_keys);
+    to.indexer = layer.device->indexer(s, stored(), at_places.index_keys);
   }
-  m.down = linear(layer, down);
+  m.down = linear(down);
 
-  const auto norm = [&](RowView y, RowView x, const char* words) {
-    RowOp op{RowOpKind::kNorm, y, x};
-    op.norm = parts.norm(parts.first_of(words), spec_.norm, spec_.norm_epsilon, y.width);
-    return op;
+  const auto norm_of = [&](RowView y, RowView x, const char* words) {
+    return norm_op(y, x, norm(parts.first_of(words), y.width));
   };
   const std::array key_rows = {RowPlace{kKey, {2, 0, d}, last_features(2, 1, d, rotated)}};
   const std::array query_rows = {RowPlace{kQuery, {0, 0, heads * d}, {0, 0, d, heads, d}}};
@@ -115,29 +116,30 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
       RowPlace{kQuery, {0, 0, heads * d}, last_features(0, heads, d, rotated)},
       RowPlace{kAttended, {0, 0, heads * d}, last_features(0, heads, d, rotated)}};
   LayerOps on_key, norms, turns;
-  for (const LayerOp& op : spec.attention_rows)
+  for (const LayerOp& op : m_.rows)
     (op.y == kKey ? on_key : op.kind == RowOpKind::kNorm ? norms : turns).push_back(op);
   std::vector<RowOp> latents = {
-      norm({1, 0, spec_.q_lora}, {0, 0, spec_.q_lora},
-           "attn.q_norm self_attn.q_a_norm self_attn.q_norm attn.q_a_norm"),
-      norm({2, 0, d}, {0, key_at, d}, "attn.kv_norm self_attn.kv_norm attn.norm self_attn.norm")};
-  for (RowOp& op : row_ops(on_key, key_rows, parts, spec_)) latents.push_back(std::move(op));
+      norm_of({1, 0, shared.query}, {0, 0, shared.query},
+              "attn.q_norm self_attn.q_a_norm self_attn.q_norm attn.q_a_norm"),
+      norm_of({2, 0, d}, {0, key_at, d},
+              "attn.kv_norm self_attn.kv_norm attn.norm self_attn.norm")};
+  for (RowOp& op : row_ops(on_key, key_rows, parts, c.spec)) latents.push_back(std::move(op));
   m.latents = layer.device->rows(std::move(latents));
-  std::vector<RowOp> queries = row_ops(norms, query_rows, parts, spec_);
-  for (RowOp& op : row_ops(turns, turned, parts, spec_)) queries.push_back(std::move(op));
+  std::vector<RowOp> queries = row_ops(norms, query_rows, parts, c.spec);
+  for (RowOp& op : row_ops(turns, turned, parts, c.spec)) queries.push_back(std::move(op));
   m.queries = layer.device->rows(std::move(queries));
-  m.attended = layer.device->rows(row_ops(spec.attended, turned, parts, spec_));
+  m.attended = program(m_.attended, turned);
 
   const Module& query = module_of(parts, "attn.wq_b self_attn.q_b_proj");
   expect_width(query, heads * d, "heads and head_dim");
-  m.query = linear(layer, {{&query, {}}});
+  m.query = linear({{&query, {}}});
   const Module& low = module_of(parts, "attn.wo_a self_attn.o_a_proj");
-  expect_width(low, out.groups * out.rank, "o_groups and o_lora_rank");
-  for (size_t g = 0; g < out.groups; ++g)
-    m.low.push_back(linear(layer, {{&low, {g * out.rank, (g + 1) * out.rank}}}));
-  m.low_width = out.groups * out.rank;
-  m.output = linear(layer, {{&module_of(parts, "attn.wo_b self_attn.o_b_proj"), {}}});
-  m.attention = layer.device->attention(attention_request(parts, false));
+  expect_width(low, shared.groups * shared.rank, "o_groups and o_lora_rank");
+  for (size_t g = 0; g < shared.groups; ++g)
+    m.low.push_back(linear({{&low, {g * shared.rank, (g + 1) * shared.rank}}}));
+  m.low_width = shared.groups * shared.rank;
+  m.output = linear({{&module_of(parts, "attn.wo_b self_attn.o_b_proj"), {}}});
+  m.attention = layer.device->attention(request(false));
   return m;
 }
 

@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads the operations that mix streams by gates, and those that add n-grams of tokens to streams.
-#include <functional>
-
 #include "base/error.h"
-#include "model/load/layer_set_loader.h"
-#include "model/load/row_lists.h"
+#include "model/load/layer_loader.h"
 #include "nn/mamba1.h"
 
 namespace moebius {
-
-struct LayerSetLoader::MixerParts {
-  std::function<const Module&(const char* member)> module;
-  std::function<std::vector<float>(const char* member, size_t count)> values;
-  std::function<Linear(const std::vector<ModuleOutputs>& modules)> linear;
-};
 
 namespace {
 
@@ -66,9 +57,12 @@ NGramHash hash_of(const LayerParts& parts, const NGramSpec& spec, size_t table, 
 
 }  // namespace
 
-std::unique_ptr<StreamMixer> LayerSetLoader::load_stream_mixer(const MixerParts& parts, bool joins,
-                                                               Device& device) const {
-  const size_t n = spec_.streams.count, rank = spec_.streams.rank, all = n * to_->hidden;
+std::unique_ptr<StreamMixer> load_stream_mixer(const LoadContext& context,
+                                               const StreamMixerParts& parts, bool joins,
+                                               Device& device) {
+  const StreamSpec& streams = context.spec.streams;
+  const size_t hidden = context.to->hidden, n = streams.count, rank = streams.rank,
+               all = n * hidden;
   const Module &down = parts.module("input_mix_weight_down"),
                &up = parts.module("input_mix_weight_up");
   expect_width(down, rank, "hc_lowrank"), expect_width(up, all, "hc_count and hidden_size");
@@ -87,8 +81,8 @@ std::unique_ptr<StreamMixer> LayerSetLoader::load_stream_mixer(const MixerParts&
     between.push_back({RowOpKind::kScale, out, {}, share});
     between.push_back({RowOpKind::kSigmoid, out, {}, 2});
   }
-  add_stream_norms(norms, 1, 0, parts.values("hc_norm.weight", all), spec_);
-  RowOp in{RowOpKind::kStreamsIn, {2, 0, to_->hidden}, {1, 0, all}};
+  add_stream_norms(norms, 1, 0, parts.values("hc_norm.weight", all), context.spec);
+  RowOp in{RowOpKind::kStreamsIn, {2, 0, hidden}, {1, 0, all}};
   in.streams = equal_parts(n);
   auto mixer = std::make_unique<StreamMixer>();
   mixer->norms = device.rows(std::move(norms));
@@ -98,79 +92,57 @@ std::unique_ptr<StreamMixer> LayerSetLoader::load_stream_mixer(const MixerParts&
   return mixer;
 }
 
-std::unique_ptr<StreamMixer> LayerSetLoader::load_branch_mixer(const LayerParts& parts,
-                                                               const char* stem,
-                                                               GraphLayer& layer) {
+std::unique_ptr<StreamMixer> LayerLoader::load_stream_mixer(const char* stem) const {
   if (stem == nullptr) return nullptr;
   const auto name = [&](const char* member) { return fmt::format("{}.{}", stem, member); };
-  return load_stream_mixer(
+  return moebius::load_stream_mixer(
+      c,
       {[&](const char* member) -> const Module& { return parts.require(name(member)); },
        [&](const char* member, size_t count) { return parts.values(name(member), count); },
-       [&](const std::vector<ModuleOutputs>& modules) { return linear(layer, modules); }},
+       [&](const std::vector<ModuleOutputs>& modules) { return linear(modules); }},
       true, *layer.device);
 }
 
-std::unique_ptr<StreamMixer> LayerSetLoader::load_final_mixer() {
-  Device& device = to_->devices.ends();
-  const auto name = [&](const char* member) {
-    return fmt::format("{}.{}", spec_.streams.head, member);
-  };
-  const auto find = [&](const char* member) -> const Module& {
-    for (const Module& m : checkpoint_.modules())
-      if (m.layer < 0 && m.name.ends_with(name(member))) return m;
-    fail("{}: {} is missing", checkpoint_.folder(), name(member));
-  };
-  return load_stream_mixer(
-      {find, [&](const char* member, size_t count) { return model_values(name(member), count); },
-       [&](const std::vector<ModuleOutputs>& modules) {
-         return device.linear(checkpoint_, modules, options_);
-       }},
-      false, device);
-}
-
-std::unique_ptr<NGramInput> LayerSetLoader::load_ngrams(const LayerParts& parts,
-                                                        GraphLayer& layer) {
-  const NGramSpec& spec = *spec_.ngrams;
-  const size_t index = parts.index(), hidden = to_->hidden, n = spec_.streams.count,
-               all = n * hidden;
+std::unique_ptr<NGramInput> LayerLoader::load_ngrams() const {
+  const NGramSpec& s = spec.ngrams->spec;
+  const size_t hidden = c.to->hidden, n = c.spec.streams.count, all = n * hidden;
   auto m = std::make_unique<NGramInput>();
-  m->features = spec.features;
+  m->features = s.features;
   const Module &key = parts.require("ple.key_proj"), &value = parts.require("ple.value_proj");
   expect_width(key, all, "hc_count and hidden_size"), expect_width(value, hidden, "hidden_size");
   for (const Module* p : {&key, &value})
-    if (p->plan.K != spec.features)
-      fail("{} has {} inputs; expected ple_embed_dim = {}", p->name, p->plan.K, spec.features);
-  m->keys_value = linear(layer, {{&key}, {&value}});
+    if (p->plan.K != s.features)
+      fail("{} has {} inputs; expected ple_embed_dim = {}", p->name, p->plan.K, s.features);
+  m->keys_value = linear({{&key}, {&value}});
 
   enum : size_t { kHiddenRows, kKeys, kQueries, kValues, kOut };
   std::vector<RowOp> ops;
-  add_stream_norms(ops, kKeys, kKeys, parts.values("ple.norm_key.weight", all), spec_);
-  add_stream_norms(ops, kQueries, kHiddenRows, parts.values("ple.norm_query.weight", all), spec_);
+  add_stream_norms(ops, kKeys, kKeys, parts.values("ple.norm_key.weight", all), c.spec);
+  add_stream_norms(ops, kQueries, kHiddenRows, parts.values("ple.norm_query.weight", all), c.spec);
   RowOp keyed{RowOpKind::kStreamsKeyed, {kValues, 0, all}, {kKeys, 0, all + hidden}};
   keyed.w = {kQueries, 0, all}, keyed.streams = equal_parts(n);
   ops.push_back(std::move(keyed));
-  add_stream_norms(ops, kOut, kValues, parts.values("ple.norm_conv.weight", all), spec_);
+  add_stream_norms(ops, kOut, kValues, parts.values("ple.norm_conv.weight", all), c.spec);
   m->gated = layer.device->rows(std::move(ops));
   m->join = layer.device->rows(
       {{RowOpKind::kAdd, {1, 0, all}, {2, 0, all}}, {RowOpKind::kAdd, {0, 0, all}, {1, 0, all}}});
 
   // Taps are `dilation` tokens apart, with zeros between them.
-  const std::vector<float> stored = parts.values("ple.conv1d.weight", all * spec.convolution);
-  std::vector<float> taps(all * spec.taps(), 0.0f);
-  for (size_t c = 0; c < all; ++c)
-    for (size_t j = 0; j < spec.convolution; ++j)
-      taps[c * spec.taps() + j * spec.dilation()] = stored[c * spec.convolution + j];
-  KvPlace place = kv_.convolutions[index];
-  m->convolution =
-      layer.device->recurrent(std::make_unique<SiluConvolution>(all, all, spec.taps(), taps,
-                                                                std::vector<float>(), to_->type),
-                              place);
-  place.offset += ShortConvolution::state_floats(all, spec.taps()) * sizeof(float);
+  const std::vector<float> stored = parts.values("ple.conv1d.weight", all * s.convolution);
+  std::vector<float> taps(all * s.taps(), 0.0f);
+  for (size_t i = 0; i < all; ++i)
+    for (size_t j = 0; j < s.convolution; ++j)
+      taps[i * s.taps() + j * s.dilation()] = stored[i * s.convolution + j];
+  KvPlace place = places().convolutions;
+  m->convolution = layer.device->recurrent(
+      std::make_unique<SiluConvolution>(all, all, s.taps(), taps, std::vector<float>(), c.to->type),
+      place);
+  place.offset += ShortConvolution::state_floats(all, s.taps()) * sizeof(float);
   auto table = std::make_unique<RowTable>(
-      checkpoint_.store(), parts.full("ple.ple_embedding.ngram_embedding"), spec.head_features());
+      c.checkpoint.store(), parts.full("ple.ple_embedding.ngram_embedding"), s.head_features());
   NGramRequest request;
-  request.hash = hash_of(parts, spec, *spec_.layers[index].ngrams, table->rows());
-  request.eos = spec.eos;
+  request.hash = hash_of(parts, s, spec.ngrams->table, table->rows());
+  request.eos = s.eos;
   request.table = std::move(table);
   request.place = place;
   m->table = layer.device->ngrams(std::move(request));

@@ -12,29 +12,147 @@
 namespace moebius {
 namespace {
 
-// Returns how many tokens back a layer looks.
-size_t reach_of(const LayerSpec& layer) {
-  size_t reach = SIZE_MAX;
-  if (layer.window != 0) reach = layer.window;
-  if (layer.chunk != 0) reach = std::min(reach, layer.chunk);
-  return reach;
-}
-
 std::string window_name(size_t reach) {
   return reach == SIZE_MAX ? "full" : fmt::format("window {}", reach);
 }
 
-// Returns the shape of the layers that keep a state.
-RecurrentShape recurrent_shape(const DecoderSpec& spec) {
-  return std::visit(
-      [](const auto& s) -> RecurrentShape {
-        if constexpr (std::is_same_v<std::decay_t<decltype(s)>, std::monostate>)
-          return {};
-        else
-          return s.shape();
-      },
-      spec.recurrent);
+// Returns the first channel of one of a layer's convolutions (convolution_place); 3: the end.
+size_t convolution_channels(const HeadSizes& n, size_t which, size_t hidden) {
+  return which == 0 ? 0 : n.kv_heads * (n.head_dim + n.value_dim) + (which - 1) * hidden;
 }
+
+// Adds up, layer by layer, what mixers and what stands beside them keep.
+class KvPlanner {
+ public:
+  KvPlanner(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
+            const DeviceSet& devices, Range own)
+      : checkpoint_(checkpoint), spec_(spec), options_(options), devices_(devices), own_(own) {
+    for (Device* d : devices.all()) plan_.devices.push_back({d, {}});
+    plan_.layers.resize(spec.layers.size());
+  }
+
+  KvPlan plan() {
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      begin(i);
+      keep_beside();
+      std::visit([this](const auto& mixer) { keep(mixer); }, spec_.layers[i].mixer);
+    }
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      begin(i);
+      if (const KeyMixer* m = spec_.layers[i].keys()) keep_compressed(*m);
+    }
+    for (size_t k = 0; k < plan_.kinds.size(); ++k) {
+      for (DeviceKinds& d : plan_.devices) {
+        d.block_bytes.resize(plan_.kinds.size(), 0);
+        plan_.kinds[k].block_bytes += d.block_bytes[k];
+      }
+      // Block numbers are common to all devices, so a kind without bytes here still has blocks.
+      if (plan_.kinds[k].block_bytes == 0) plan_.kinds[k].block_bytes = 64;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void begin(size_t layer) {
+    layer_ = layer;
+    at_ = &plan_.layers[layer];
+    device_ = &attention_device(devices_, spec_, layer);
+    here_ = layer >= own_.begin && layer < own_.end;
+  }
+  // Adds bytes to the blocks of a kind, where this process has the layer.
+  KvPlace add(size_t kind, uint64_t bytes) {
+    for (DeviceKinds& d : plan_.devices) {
+      d.block_bytes.resize(plan_.kinds.size(), 0);
+      if (d.device != device_) continue;
+      const KvPlace at{kind, d.block_bytes[kind]};
+      if (here_) d.block_bytes[kind] += bytes;
+      return at;
+    }
+    fail("a layer on a device that is not there");
+  }
+  KvPlace add(const KvKind& wanted, uint64_t bytes) {
+    const auto found =
+        std::find_if(plan_.kinds.begin(), plan_.kinds.end(), [&](const KvKind& kind) {
+          return kind.reach == wanted.reach && kind.cuttable == wanted.cuttable;
+        });
+    const auto kind = static_cast<size_t>(found - plan_.kinds.begin());
+    if (found == plan_.kinds.end()) plan_.kinds.push_back(wanted);
+    return add(kind, bytes);
+  }
+  KvPlace add_state(size_t floats) {  // two versions (KvPool)
+    KvPlace at = add({"state", 0, 1, false}, 2 * round_up(floats * sizeof(float), 64));
+    at.offset /= 2;
+    return at;
+  }
+  KvPlace add_sources(const CompressorSpec& c) {
+    return add({window_name(c.reach()), 0, c.reach(), true},
+               KvRowLayout{c.source_width(), kv_type_of(options_.type)}.block_bytes());
+  }
+  KvStorage storage() const { return storage_of(checkpoint_, spec_, layer_, options_); }
+
+  // Plans states of convolutions and n-grams.
+  void keep_beside() {
+    const LayerSpec& layer = spec_.layers[layer_];
+    const auto hidden = static_cast<size_t>(checkpoint_.config().hidden);
+    if (layer.ngrams) {
+      const NGramSpec& n = layer.ngrams->spec;
+      at_->convolutions = add_state(
+          ShortConvolution::state_floats(spec_.streams.count * hidden, n.taps()) + n.size - 1);
+    }
+    if (layer.convolutions)
+      at_->convolutions = add_state(ShortConvolution::state_floats(
+          convolution_channels(spec_.keys(layer_).sizes, 3, hidden), layer.convolutions->width));
+  }
+  void keep(const std::monostate&) {}
+  void keep(const StateMixer& m) { at_->mixer = add_state(m.state_floats()); }
+  void keep(const KeyMixer& m) {
+    if (m.kv_from != 0) {
+      at_->mixer = plan_.layers[layer_ - m.kv_from].mixer;
+    } else {
+      const KvStorage stored = storage();  // an unsupported type is refused on every rank
+      at_->mixer =
+          add({window_name(m.reach()), 0, m.reach(), true}, here_ ? key_bytes(m, stored) : 0);
+    }
+    // The keys of an indexer live as long as its layer's keys.
+    if (m.makes_choice() && m.ratio() == 0)
+      at_->indexer =
+          add(at_->mixer.kind, here_ ? device_->index_bytes(m.choice->indexer, storage().type) : 0);
+  }
+  uint64_t key_bytes(const KeyMixer& m, const KvStorage& stored) const {
+    return m.latent && !absorbs(checkpoint_, spec_, layer_, options_)
+               ? KvRowLayout{m.latent->stored_width(), stored.type}.block_bytes()
+               : device_->kv_bytes(attention_spec(spec_, layer_, true), stored);
+  }
+  // Compressed keys are kept as long as the sequence, like keys of which 128 tokens fill a block;
+  // their sources only as far as the next compressed key reaches.
+  void keep_compressed(const KeyMixer& m) {
+    CompressedPlaces& to = at_->compressed;
+    if (m.makes_choice() && m.choice->indexer.pooled) {
+      to.index_keys = at_->indexer;
+      to.index_sources = add_sources(m.choice->compressor());
+    }
+    if (m.ratio() == 0) return;
+    const KvType stored = storage().type;
+    const KvKind kept{"compressed", 0, SIZE_MAX, true};
+    const CompressorSpec c = m.compressor();
+    to.keys = add(kept, KvRowLayout{c.width, stored, c.block_keys()}.block_bytes());
+    to.sources = add_sources(c);
+    if (!m.makes_choice()) return;
+    to.index_keys = add(kept, device_->index_bytes(m.choice->indexer, stored));
+    to.index_sources = add_sources(m.choice->compressor());
+  }
+
+  const Checkpoint& checkpoint_;
+  const DecoderSpec& spec_;
+  const KvChoice& options_;
+  const DeviceSet& devices_;
+  Range own_;
+  KvPlan plan_;
+  size_t layer_ = 0;
+  LayerPlaces* at_ = nullptr;
+  Device* device_ = nullptr;
+  bool here_ = false;
+};
 
 }  // namespace
 
@@ -51,154 +169,25 @@ Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size
     before[other] = least;
   };
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (spec.layers[i].kv_from != 0) join(i, i - spec.layers[i].kv_from);
-    if (takes_choice(spec, i)) join(i, choice_from(spec, i));
+    const KeyMixer* m = spec.layers[i].keys();
+    if (m == nullptr) continue;
+    if (m->kv_from != 0) join(i, i - m->kv_from);
+    if (m->takes_choice()) join(i, choice_from(spec, i));
   }
   return devices.attention(first_of(layer));
 }
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
                const DeviceSet& devices, Range own) {
-  KvPlan plan;
-  for (Device* d : devices.all()) plan.devices.push_back({d, {}});
-  const auto bytes_on = [&](const Device& device, size_t kind) -> size_t& {
-    for (DeviceKinds& d : plan.devices) {
-      d.block_bytes.resize(plan.kinds.size(), 0);
-      if (d.device == &device) return d.block_bytes[kind];
-    }
-    fail("a layer on a device that is not there");
-  };
-  const auto kind_of = [&](const KvKind& wanted) {
-    size_t kind = 0;
-    while (kind < plan.kinds.size() &&
-           (plan.kinds[kind].reach != wanted.reach || plan.kinds[kind].cuttable != wanted.cuttable))
-      ++kind;
-    if (kind == plan.kinds.size()) plan.kinds.push_back(wanted);
-    return kind;
-  };
-  // Plans an indexer's keys, which live as long as its layer's keys.
-  const auto keep_index = [&](size_t i, bool here) {
-    if (!spec.layers[i].indexes) return;
-    Device& device = attention_device(devices, spec, i);
-    size_t& bytes = bytes_on(device, plan.layers[i].kind);
-    plan.indexers[i] = {plan.layers[i].kind, bytes};
-    if (here)
-      bytes += device.index_bytes(spec.indexer, storage_of(checkpoint, spec, i, options).type);
-  };
-  const size_t state = round_up(recurrent_shape(spec).state * sizeof(float), 64);
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    const bool here = i >= own.begin && i < own.end;
-    plan.indexers.push_back({}), plan.convolutions.push_back({});
-    if (!layer.attends) {
-      plan.layers.push_back({});
-      continue;
-    }
-    if (layer.kv_from != 0) {
-      plan.layers.push_back(plan.layers[i - layer.kv_from]);
-      keep_index(i, here);
-      continue;
-    }
-    Device& device = attention_device(devices, spec, i);
-    if (layer.ngrams) {
-      const size_t kind = kind_of({"state", 0, 1, false});
-      size_t& bytes = bytes_on(device, kind);
-      plan.convolutions.back() = {kind, bytes / 2};
-      const size_t floats =
-          ngram_state_floats(spec, static_cast<size_t>(checkpoint.config().hidden));
-      if (here) bytes += 2 * round_up(floats * sizeof(float), 64);
-    }
-    if (layer.recurrent) {  // two versions (KvPool)
-      const size_t kind = kind_of({"state", 0, 1, false});
-      size_t& bytes = bytes_on(device, kind);
-      plan.layers.push_back({kind, bytes / 2});
-      if (here) bytes += 2 * state;
-      continue;
-    }
-    if (spec.convolutions) {
-      const size_t kind = kind_of({"state", 0, 1, false});
-      size_t& bytes = bytes_on(device, kind);
-      plan.convolutions.back() = {kind, bytes / 2};
-      if (here)
-        bytes += 2 * round_up(convolution_floats(spec, i,
-                                                 static_cast<size_t>(checkpoint.config().hidden)) *
-                                  sizeof(float),
-                              64);
-    }
-    const size_t reach = reach_of(layer), kind = kind_of({window_name(reach), 0, reach, true});
-    size_t& bytes = bytes_on(device, kind);
-    plan.layers.push_back({kind, bytes});
-    // An unsupported type is refused on every rank.
-    const KvStorage stored = storage_of(checkpoint, spec, i, options);
-    if (here)
-      bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
-                   ? KvRowLayout{spec.kv_lora + spec.rotated_dim(i), stored.type}.block_bytes()
-                   : device.kv_bytes(attention_spec(spec, i, true), stored);
-    if (layer.ratio == 0) keep_index(i, here);
-  }
-  // Compressed keys are kept as long as the sequence, like keys of which 128 tokens fill a block;
-  // their sources only as far as the next compressed key reaches.
-  plan.compressed.resize(spec.layers.size());
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const bool pools = spec.layers[i].indexes && spec.indexer.pooled;
-    if (spec.layers[i].ratio == 0 && !pools) continue;
-    Device& device = attention_device(devices, spec, i);
-    const KvType stored = storage_of(checkpoint, spec, i, options).type;
-    const auto place = [&](const KvKind& wanted, size_t size) {
-      const size_t kind = kind_of(wanted);
-      size_t& bytes = bytes_on(device, kind);
-      const KvPlace at{kind, bytes};
-      if (i >= own.begin && i < own.end) bytes += size;
-      return at;
-    };
-    const auto sources = [&](const CompressorSpec& c) {
-      return place({window_name(c.reach()), 0, c.reach(), true},
-                   KvRowLayout{c.source_width(), kv_type_of(options.type)}.block_bytes());
-    };
-    CompressedPlaces& to = plan.compressed[i];
-    if (pools) {
-      to.index_keys = plan.indexers[i];
-      to.index_sources = sources(index_compressor_of(spec));
-      continue;
-    }
-    const KvKind kept{"compressed", 0, SIZE_MAX, true};
-    const CompressorSpec c = compressor_of(spec, i);
-    to.keys = place(kept, KvRowLayout{c.width, stored, c.block_keys()}.block_bytes());
-    to.sources = sources(c);
-    if (!spec.layers[i].indexes) continue;
-    to.index_keys = place(kept, device.index_bytes(spec.indexer, stored));
-    to.index_sources = sources(index_compressor_of(spec));
-  }
-  for (size_t k = 0; k < plan.kinds.size(); ++k) {
-    for (DeviceKinds& d : plan.devices) {
-      d.block_bytes.resize(plan.kinds.size(), 0);
-      plan.kinds[k].block_bytes += d.block_bytes[k];
-    }
-    // Block numbers are common to all devices, so a kind without bytes here still has blocks.
-    if (plan.kinds[k].block_bytes == 0) plan.kinds[k].block_bytes = 64;
-  }
-  return plan;
-}
-
-size_t ngram_state_floats(const DecoderSpec& spec, size_t hidden) {
-  const NGramSpec& n = *spec.ngrams;
-  return ShortConvolution::state_floats(spec.streams.count * hidden, n.taps()) + n.size - 1;
-}
-
-size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden) {
-  const HeadSizes n = spec.sizes(layer);
-  return ShortConvolution::state_floats(n.kv_heads * (n.head_dim + n.value_dim) + 2 * hidden,
-                                        spec.convolutions->width);
+  return KvPlanner(checkpoint, spec, options, devices, own).plan();
 }
 
 KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
                           size_t hidden) {
-  const HeadSizes n = spec.sizes(layer);
-  const size_t channels =
-      which == 0 ? 0 : n.kv_heads * (n.head_dim + n.value_dim) + (which - 1) * hidden;
-  KvPlace place = plan.convolutions[layer];
-  place.offset +=
-      ShortConvolution::state_floats(channels, spec.convolutions->width) * sizeof(float);
+  KvPlace place = plan.layers[layer].convolutions;
+  place.offset += sizeof(float) * ShortConvolution::state_floats(
+                                      convolution_channels(spec.keys(layer).sizes, which, hidden),
+                                      spec.layers[layer].convolutions->width);
   return place;
 }
 
@@ -219,31 +208,28 @@ uint64_t KvPlan::bytes_of(size_t tokens) const {
 }
 
 AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
+  const KeyMixer& m = s.keys(index);
   AttentionSpec a;
-  const HeadSizes sizes = s.sizes(index);
-  a.heads = sizes.heads;
-  a.kv_heads = sizes.kv_heads;
-  a.key_dim = s.key_dim(index);
-  a.value_dim = sizes.value_dim;
-  if (s.latent() && absorbed) {
+  a.heads = m.sizes.heads;
+  a.kv_heads = m.sizes.kv_heads;
+  a.key_dim = m.key_width();
+  a.value_dim = m.sizes.value_dim;
+  if (m.latent && absorbed) {
     a.kv_heads = 1;
-    a.key_dim = s.kv_lora + s.rotated_dim(index);
-    a.value_dim = s.kv_lora;
+    a.key_dim = m.latent->stored_width();
+    a.value_dim = m.latent->keys;
   }
-  a.scale = s.attention_scale != 0
-                ? s.attention_scale
-                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
-  if (s.layers[index].attention_scale != 0) a.scale = s.layers[index].attention_scale;
-  a.window = s.layers[index].window;
-  a.chunk = s.layers[index].chunk;
-  a.ratio = s.layers[index].ratio;
-  a.first = s.layers[index].first_key;
+  a.scale = m.score_scale();
+  a.window = m.window;
+  a.chunk = m.chunk;
+  a.ratio = m.ratio();
+  a.first = m.first_key;
   return a;
 }
 
 bool absorbs(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
              const KvChoice& options) {
-  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(attention_name(spec, kKvUp)).plan;
+  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(spec.keys(layer).name(kKvUp)).plan;
   return !options.exact && !kv_b.scheme.input && !kv_b.scheme.output && !kv_b.has_output_scale &&
          load_bias(kv_b, checkpoint.store()).empty();
 }
@@ -263,12 +249,13 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
   KvStorage storage{options.kv_type.value_or(own)};
   // Stored scales belong to the declared type. Latents are neither the keys nor the values on which
   // scales were measured.
-  if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic || spec.latent())
+  if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic ||
+      spec.keys(layer).latent)
     return storage;
   const LayerParts parts(checkpoint, layer);
   for (const auto& [member, to] :
        {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
-    const std::string name = attention_name(spec, member);
+    const std::string name = spec.keys(layer).name(member);
     if (!parts.has(name)) continue;  // not calibrated: each token gets a scale
     const std::vector<uint64_t>& shape = checkpoint.store().require(parts.full(name)).shape;
     const bool several = std::any_of(shape.begin(), shape.end(), [](uint64_t d) { return d != 1; });

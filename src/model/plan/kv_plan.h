@@ -17,13 +17,17 @@ struct CompressedPlaces {
   KvPlace keys, sources, index_keys, index_sources;
 };
 
+// Holds the places of what a layer keeps of the past, as far as it keeps it.
+struct LayerPlaces {
+  KvPlace mixer;         // keys and values, or a state
+  KvPlace indexer;       // keys of its indexer
+  KvPlace convolutions;  // states of convolutions beside them
+  CompressedPlaces compressed;
+};
+
 struct KvPlan {
   std::vector<KvKind> kinds;  // sizes are the bytes on all devices together
-  std::vector<KvPlace> layers;
-  std::vector<CompressedPlaces> compressed;  // [layer] used if the layer has compressed keys
-  std::vector<KvPlace> indexers;             // [layer] keys of its indexer, if it has one
-  // [layer] states of convolutions beside keys and values, if it has some.
-  std::vector<KvPlace> convolutions;
+  std::vector<LayerPlaces> layers;
   std::vector<DeviceKinds> devices;
 
   // Returns the bytes that one more token of a sequence takes while no block is freed: blocks
@@ -46,16 +50,10 @@ struct KvChoice {
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
                const DeviceSet& devices, Range own = {0, SIZE_MAX});
 
-// Returns the floats of the three states of a layer's convolutions: of [k | v], of attention's
-// result and of the block's.
-size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden);
-// Returns the place of one of these three states, numbered in this order.
+// Returns the place of a state of a layer's convolutions: of [k | v] (0), or of the result of
+// attention (1) or block (2).
 KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
                           size_t hidden);
-
-// Returns the floats that a layer with n-gram rows keeps: the state of their convolution, then
-// tokens.
-size_t ngram_state_floats(const DecoderSpec& spec, size_t hidden);
 
 // Returns the device that runs a layer's attention: the device of the layer whose keys or choice of
 // keys it uses.

@@ -24,25 +24,20 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
 std::vector<bool> stage_begins(const DecoderSpec& spec) {
   std::vector<bool> may_begin(spec.layers.size(), true);
   for (size_t i = 0; i < may_begin.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    for (size_t back = 0; back < layer.kv_from; ++back) may_begin[i - back] = false;
-    if (joins_later(layer)) may_begin[i] = false;
-    if (takes_choice(spec, i))
+    if (joins_later(spec.layers[i])) may_begin[i] = false;
+    const KeyMixer* m = spec.layers[i].keys();
+    if (m == nullptr) continue;
+    for (size_t back = 0; back < m->kv_from; ++back) may_begin[i - back] = false;
+    if (m->takes_choice())
       for (size_t j = choice_from(spec, i); j < i; ++j) may_begin[j + 1] = false;
   }
   return may_begin;
 }
 
-namespace {
-
-bool has_heads(const LayerSpec& layer) { return layer.attends && !layer.recurrent; }
-
-}  // namespace
-
 // Latents have a key and a value for every head.
 HeadCut ModelPart::cut(size_t layer, size_t member) const {
-  const HeadSizes sizes = whole.sizes(layer);
-  return head_cut(sizes.heads, whole.latent() ? sizes.heads : sizes.kv_heads, ranks->members(),
+  const KeyMixer& m = whole.keys(layer);
+  return head_cut(m.sizes.heads, m.latent ? m.sizes.heads : m.sizes.kv_heads, ranks->members(),
                   member);
 }
 
@@ -51,11 +46,11 @@ DecoderSpec ModelPart::spec_of(size_t member) const {
   DecoderSpec s = whole;
   if (!cuts_heads) return s;
   for (size_t i = 0; i < whole.layers.size(); ++i) {
-    if (!has_heads(whole.layers[i])) continue;
-    const HeadSizes sizes = whole.sizes(i);
+    KeyMixer* m = s.layers[i].keys();
+    if (m == nullptr) continue;
     const HeadCut c = cut(i, member);
-    s.layers[i].sizes = {c.heads.size(), c.kv_heads.size(), sizes.head_dim, sizes.value_dim};
-    if (whole.latent()) s.heads = s.kv_heads = c.heads.size();
+    m->sizes.heads = c.heads.size();
+    m->sizes.kv_heads = c.kv_heads.size();
   }
   return s;
 }
@@ -77,7 +72,7 @@ ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r, bo
         moe_split(hidden, split.tp, m % split.tp, split.ep, ep_rank, "hidden_size")
             .columns[ep_rank]);
   }
-  cuts_heads = !repeats && !split.repeat_attention && !whole.shared_key;
+  cuts_heads = !repeats && !split.repeat_attention && !shares_keys(whole);
   spec = spec_of(ranks->member());
 }
 
@@ -103,7 +98,7 @@ Range ModelPart::kv_heads_of(size_t layer, size_t each) const {
 
 std::vector<Range> ModelPart::values_of(size_t layer) const {
   std::vector<Range> values;
-  const size_t each = whole.sizes(layer).value_dim;
+  const size_t each = whole.keys(layer).sizes.value_dim;
   for (size_t m = 0; m < ranks->members(); ++m) {
     const Range given = cut(layer, m).given;
     values.push_back({given.begin * each, given.end * each});

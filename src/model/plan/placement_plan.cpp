@@ -20,14 +20,14 @@ std::vector<Need> attention_needs(const Checkpoint& checkpoint, const DecoderSpe
     if (asks) needs.push_back(need);
   };
   add(spec.streams.count > 1, Need::kStreams);
-  add(spec.convolutions.has_value(), Need::kConvolutions);
-  if (!l.attends) return needs;
-  add(l.recurrent, Need::kRecurrent);
-  if (l.recurrent) return needs;
-  add(spec.shared_key || l.ratio != 0, Need::kCompressedKeys);
-  add(is_sparse(spec, layer), Need::kIndexer);
-  add(spec.relative.has_value(), Need::kDistanceLogits);
-  add(spec.latent() && !absorbs(checkpoint, spec, layer, kv), Need::kExpandedLatents);
+  add(l.convolutions.has_value(), Need::kConvolutions);
+  add(l.state() != nullptr, Need::kRecurrent);
+  const KeyMixer* m = l.keys();
+  if (m == nullptr) return needs;
+  add(m->shared_key.has_value(), Need::kCompressedKeys);
+  add(m->choice.has_value(), Need::kIndexer);
+  add(m->relative.has_value(), Need::kDistanceLogits);
+  add(m->latent && !absorbs(checkpoint, spec, layer, kv), Need::kExpandedLatents);
   return needs;
 }
 

@@ -47,12 +47,11 @@ PredictorPlan plan_predictor(const Checkpoint& model, const KvChoice& options,
   p.kv = plan_kv(p.checkpoint, p.part.spec, options, devices, p.part.own);
   // The predictor's only layer is on one device, in one kind of blocks.
   const Device& device = attention_device(devices, p.part.spec, 0);
-  const size_t own = p.kv.layers[0].kind;
+  const size_t own = p.kv.layers[0].mixer.kind;
   const KvPlace at =
       add_bytes(kv, device, kind_like(kv, p.kv.kinds[own]), p.kv.kinds[own].block_bytes);
-  for (std::vector<KvPlace>* places : {&p.kv.layers, &p.kv.indexers})
-    for (KvPlace& place : *places)
-      if (place.kind == own) place = {at.kind, at.offset + place.offset};
+  for (KvPlace* place : {&p.kv.layers[0].mixer, &p.kv.layers[0].indexer})
+    if (place->kind == own) *place = {at.kind, at.offset + place->offset};
   const KvRowLayout rows{static_cast<size_t>(model.config().hidden), kv_type_of(options.type)};
   p.rows = add_bytes(kv, devices.ends(), kind_like(kv, {"rows", 0, 2, true}), rows.block_bytes());
   return p;

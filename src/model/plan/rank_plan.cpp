@@ -36,9 +36,9 @@ Share share_of(const Module& m, const DecoderSpec& spec, const RankSplit& split,
   if (m.kind == ModuleKind::kEmbedding && &m != output) return Share::kFirst;
   if (m.expert >= 0 || m.shared_expert) return Share::kExpert;
   const bool recurrent = m.layer >= 0 && static_cast<size_t>(m.layer) < spec.layers.size() &&
-                         spec.layers[static_cast<size_t>(m.layer)].recurrent;
+                         spec.layers[static_cast<size_t>(m.layer)].state() != nullptr;
   if (recurrent && m.projection == Projection::kNone) return Share::kWhole;
-  if ((split.repeat_attention || spec.shared_key) && m.layer >= 0 &&
+  if ((split.repeat_attention || shares_keys(spec)) && m.layer >= 0 &&
       m.projection == Projection::kNone)
     return Share::kWhole;
   return cut_of(m, Cut::kOutputs) == Cut::kWhole ? Share::kWhole : Share::kCut;
@@ -123,10 +123,9 @@ class Forecaster {
       k_ = std::max(k_, b.spec.router.top_k);
       I_ = std::max(I_, static_cast<double>(b.spec.intermediate));
     }
-    for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const HeadSizes s = spec_.sizes(i);
-      A_ = std::max(A_, static_cast<double>(s.heads * s.value_dim));
-    }
+    for (const LayerSpec& layer : spec_.layers)
+      if (const KeyMixer* m = layer.keys())
+        A_ = std::max(A_, static_cast<double>(m->sizes.heads * m->sizes.value_dim));
   }
 
   RankForecast forecast(const Checkpoint& c, const RankSplit& split) {

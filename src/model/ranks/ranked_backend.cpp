@@ -15,7 +15,7 @@ RankedBackend::RankedBackend(const Checkpoint& checkpoint, const ModelOptions& o
       figures_(std::make_shared<Figures>()) {
   // Experts are counted only if ranks each have some of them.
   std::unique_ptr<ExpertMoves> moves;
-  LayerSetLoader::ExpertsOf experts_of;
+  ExpertsOf experts_of;
   if (ranks_.split().ep > 1) {
     moves = std::make_unique<ExpertMoves>(checkpoint, part, options,
                                           [this](StepPlan plan) { tell(std::move(plan)); });

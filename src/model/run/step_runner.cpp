@@ -20,7 +20,7 @@ size_t rows_asked(const BatchItem& item) {
 }  // namespace
 
 StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options, ModelPart part,
-                       LayerSetLoader::ExpertsOf experts_of)
+                       ExpertsOf experts_of)
     : options_(options),
       part_(std::move(part)),
       packed_(open_packed(checkpoint, options)),

@@ -31,7 +31,7 @@ void each_block(const BatchItem& item, F f) {
 class StepRunner final : public DecoderModel {
  public:
   StepRunner(const Checkpoint& checkpoint, const ModelOptions& options, ModelPart part,
-             LayerSetLoader::ExpertsOf experts_of);
+             ExpertsOf experts_of);
   ~StepRunner() override;
 
   void follow() override {}

@@ -124,7 +124,7 @@ TEST(Variants, NullForSingleLayersIsGiven) {
     std::vector<std::string> warnings;
     return decoder_spec(
                ModelConfig::parse(changed_config(folder, changes), "config.json", warnings))
-        .layers[1]
+        .keys(1)
         .sizes.heads;
   };
   EXPECT_EQ(heads("null"), 4u);  // taken out
@@ -179,14 +179,15 @@ DecoderSpec spec_of(const std::string& text) {
 TEST(Variants, OddHeadsThatDoNotTurn) {
   const auto sizes = [](const char* more) {
     return fmt::format(
-        R"({{"num_hidden_layers": 2, "hidden_size": 60, "vocab_size": 32, "num_attention_heads": 4,
+        R"({{"num_hidden_layers": 5, "hidden_size": 60, "vocab_size": 32, "num_attention_heads": 4,
             "num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 4,
             "num_experts": 4, "num_experts_per_tok": 2, {}}})",
         more);
   };
-  EXPECT_EQ(
-      spec_of(sizes(R"("model_type": "jamba", "architectures": ["JambaForCausalLM"])")).head_dim,
-      15u);
+  EXPECT_EQ(spec_of(sizes(R"("model_type": "jamba", "architectures": ["JambaForCausalLM"])"))
+                .keys(4)
+                .sizes.head_dim,
+            15u);
   EXPECT_EQ(test::error_of([&] {
               spec_of(sizes(R"("model_type": "mixtral", "architectures": ["MixtralForCausalLM"])"));
             }),
@@ -201,7 +202,7 @@ TEST(Variants, WindowsOfCohereWithoutAList) {
           "architectures": ["Cohere2MoeForCausalLM"], "first_k_dense_replace": 2,
           "sliding_window": 8, "sliding_window_pattern": 3})");
   std::vector<size_t> windows;
-  for (const LayerSpec& layer : s.layers) windows.push_back(layer.window);
+  for (const LayerSpec& layer : s.layers) windows.push_back(layer.keys()->window);
   EXPECT_EQ(windows, (std::vector<size_t>{0, 0, 8, 8, 0, 8, 8}));
 }
 
@@ -215,7 +216,7 @@ TEST(Variants, ChunksOfLlama4) {
             "attention_chunk_size": 8, "use_qk_norm": false, "attn_temperature_tuning": false)" +
         more + "}");
     std::vector<std::pair<size_t, bool>> out;
-    for (const LayerSpec& l : s.layers) out.emplace_back(l.chunk, !l.attention_rows.empty());
+    for (const LayerSpec& l : s.layers) out.emplace_back(l.keys()->chunk, !l.keys()->rows.empty());
     return out;
   };
   using Layers = std::vector<std::pair<size_t, bool>>;
@@ -263,9 +264,9 @@ TEST(Variants, OlderSpellingOfMiMo) {
   EXPECT_EQ(s.rope.dims, 64u);
   ASSERT_EQ(s.other_ropes.size(), 1u);
   EXPECT_EQ(s.other_ropes[0].base, 2e4);
-  EXPECT_EQ(s.layers[0].window, 0u);
-  EXPECT_EQ(s.layers[1].window, 129u);
-  for (const LayerOp& op : s.layers[1].attention_rows)
+  EXPECT_EQ(s.keys(0).window, 0u);
+  EXPECT_EQ(s.keys(1).window, 129u);
+  for (const LayerOp& op : s.keys(1).rows)
     EXPECT_TRUE(op.kind != RowOpKind::kRotate || op.rope == 1);
 }
 
