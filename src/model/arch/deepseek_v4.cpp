@@ -11,6 +11,14 @@ namespace moebius {
 namespace {
 
 enum class V4Layer : uint8_t { kWindow, kChosen, kAll };
+struct V4Kind {
+  V4Layer layer;
+  std::string_view word;  // in layer_types
+  int64_t ratio;          // in compress_ratios
+};
+constexpr V4Kind kV4Layers[] = {{V4Layer::kWindow, "sliding_attention", 0},
+                                {V4Layer::kChosen, "compressed_sparse_attention", 4},
+                                {V4Layer::kAll, "heavily_compressed_attention", 128}};
 
 // Returns the kinds of layers by layer_types, else by the ratios of all layers (compress_ratios),
 // else in the published order.
@@ -19,29 +27,22 @@ std::vector<V4Layer> v4_layers(const ConfigFields& f, size_t count) {
   const std::vector<int64_t> ratios = f.integers({"compress_ratios"}, 0, 128);
   std::vector<V4Layer> layers;
   for (size_t i = 0; i < count; ++i) {
-    if (!types.empty()) {
-      const std::string word = i < types.size() ? types[i] : "";
-      if (word == "sliding_attention")
-        layers.push_back(V4Layer::kWindow);
-      else if (word == "compressed_sparse_attention")
-        layers.push_back(V4Layer::kChosen);
-      else if (word == "heavily_compressed_attention")
-        layers.push_back(V4Layer::kAll);
-      else
-        fail(
-            "{}: layer {} is '{}'; expected sliding_attention, compressed_sparse_attention or "
-            "heavily_compressed_attention",
-            f.label("layer_types"), i, printable(word));
-    } else if (!ratios.empty()) {
-      const int64_t ratio = i < ratios.size() ? ratios[i] : -1;
-      if (ratio != 0 && ratio != 4 && ratio != 128)
-        fail("{}: layer {} has {}; expected 0, 4 or 128", f.label("compress_ratios"), i, ratio);
-      layers.push_back(ratio == 0   ? V4Layer::kWindow
-                       : ratio == 4 ? V4Layer::kChosen
-                                    : V4Layer::kAll);
-    } else {
+    const std::string word = i < types.size() ? types[i] : "";
+    const int64_t ratio = i < ratios.size() ? ratios[i] : -1;
+    const auto* const kind = std::find_if(
+        std::begin(kV4Layers), std::end(kV4Layers),
+        [&](const V4Kind& k) { return types.empty() ? k.ratio == ratio : k.word == word; });
+    if (types.empty() && ratios.empty())
       layers.push_back(i < 2 || i % 2 == 0 ? V4Layer::kAll : V4Layer::kChosen);
-    }
+    else if (kind != std::end(kV4Layers))
+      layers.push_back(kind->layer);
+    else if (types.empty())
+      fail("{}: layer {} has {}; expected 0, 4 or 128", f.label("compress_ratios"), i, ratio);
+    else
+      fail(
+          "{}: layer {} is '{}'; expected sliding_attention, compressed_sparse_attention or "
+          "heavily_compressed_attention",
+          f.label("layer_types"), i, printable(word));
   }
   return layers;
 }

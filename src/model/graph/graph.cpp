@@ -107,9 +107,8 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
     }
     if (layer.block) {
       enter(step, layer, false, h, a);
-      const size_t experts = layer.block->experts->facts().experts;
-      mix(step, layer, h, a, branch, counts.first(experts));
-      counts = counts.subspan(experts);
+      mix(step, layer, h, a, branch, counts.first(layer.experts()));
+      counts = counts.subspan(layer.experts());
       step.phase = Phase::kNorm;
       layer.block_join->run(
           step, {h, convolved(step, layer.block_convolution.get(), branch),
@@ -242,8 +241,7 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
 
 size_t Graph::counted_experts() const {
   size_t n = 0;
-  for (size_t i = l_.own.begin; i < l_.own.end; ++i)
-    if (l_.layers[i]->block) n += l_.layers[i]->block->experts->facts().experts;
+  for (size_t i = l_.own.begin; i < l_.own.end; ++i) n += l_.layers[i]->experts();
   return n;
 }
 

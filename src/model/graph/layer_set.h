@@ -73,6 +73,7 @@ struct LatentAttention {
 // Holds attention with one kv head, whose keys are also its values, and with compressed keys behind
 // a window.
 struct SharedKeyAttention {
+  static constexpr bool keys = true;  // they are never another layer's
   size_t query_latent = 0, query_width = 0, key_width = 0, low_width = 0;
   // Projects x to [latent of q | key | sources of compressed keys | sources of the indexer's |
   // weights].
@@ -187,6 +188,12 @@ struct GraphLayer {
   bool joins_later = false;  // true: adds the result of the experts of the layer before
   uint64_t dense_bytes = 0;  // bytes of packed weights that every step reads, without the experts'
   KvPlace place;             // place of the mixer's keys, values or states
+
+  size_t experts() const { return block ? block->experts->facts().experts : 0; }
+  // Return the bytes of all packed weights, and of those that a step reads which uses `used` of the
+  // experts.
+  uint64_t packed_bytes() const;
+  uint64_t read_bytes(size_t used) const;
 };
 
 // Makes the input of a predictor's layer: a token's row and the model's result for the token before
@@ -225,6 +232,8 @@ struct LayerSet {
   uint64_t packed_bytes() const;
   uint64_t bytes_per_token() const;  // bytes of packed weights that one token reads
   void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
+  void wait(Step& step) const;              // waits for all devices; throws what an operation threw
+  void abandon(Step& step) const noexcept;  // after a failure: waits until no operation needs it
 };
 
 }  // namespace moebius

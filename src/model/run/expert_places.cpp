@@ -61,14 +61,12 @@ ExpertPlaces::ExpertPlaces(LayerSet& layers, const ModelOptions& options)
     : balance_(options.balance), loads_file_(options.loads_file), warn_(options.warn) {
   const ExpertLoads earlier = read_loads(loads_file_);
   for (size_t i = layers.own.begin; i < layers.own.end; ++i) {
-    if (!layers.layers[i]->block) continue;
-    ExpertsOp& experts = *layers.layers[i]->block->experts;
-    const size_t count = experts.facts().experts;
+    const size_t count = layers.layers[i]->experts();
     if (count == 0) continue;
     balance_.add_layer(i, count, earlier);
     counted_.push_back(i);
-    if (DividedExperts* d = experts.divided(); d != nullptr && d->may_move())
-      divided_.push_back({i, d});
+    DividedExperts* d = layers.layers[i]->block->experts->divided();
+    if (d != nullptr && d->may_move()) divided_.push_back({i, d});
   }
 }
 

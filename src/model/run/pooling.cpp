@@ -112,13 +112,18 @@ void read_activation(const std::string& named, const std::string& where, Pooling
          printable(named));
 }
 
-constexpr std::pair<std::string_view, PooledLayer::Activation> kActivations[] = {
-    {"Identity", PooledLayer::Activation::kIdentity},
-    {"Tanh", PooledLayer::Activation::kTanh},
-    {"ReLU", PooledLayer::Activation::kRelu},
-    {"GELU", PooledLayer::Activation::kGelu},
-    {"SiLU", PooledLayer::Activation::kSilu},
-    {"Sigmoid", PooledLayer::Activation::kSigmoid}};
+struct ActivationRow {
+  std::string_view name;  // of a class of torch.nn
+  float (*function)(float v);
+};
+// Lists functions in the order of PooledLayer::Activation.
+constexpr ActivationRow kActivations[] = {
+    {"Identity", [](float v) { return v; }},
+    {"Tanh", [](float v) { return std::tanh(v); }},
+    {"ReLU", [](float v) { return std::max(v, 0.0f); }},
+    {"GELU", [](float v) { return 0.5f * v * (1.0f + std::erf(v * 0.70710678118654752f)); }},
+    {"SiLU", [](float v) { return v / (1.0f + std::exp(-v)); }},
+    {"Sigmoid", [](float v) { return 1.0f / (1.0f + std::exp(-v)); }}};
 
 // Reads a matrix that torch stores as [out,in], transposed.
 std::vector<float> read_turned(const TensorStore& store, const char* name, size_t in, size_t out) {
@@ -158,14 +163,14 @@ PooledLayer read_dense(const std::string& where, size_t width) {
     const std::string word = text(config, "activation_function");
     const auto* known =
         std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& a) {
-          return word.starts_with("torch.nn.") && word.substr(word.rfind('.') + 1) == a.first;
+          return word.starts_with("torch.nn.") && word.substr(word.rfind('.') + 1) == a.name;
         });
     if (known == std::end(kActivations))
       fail(
           "{}: activation_function is {}; Identity, Tanh, ReLU, GELU, SiLU and Sigmoid of torch.nn "
           "are offered",
           printable(where), printable(named->dump(), 80));
-    layer.activation = known->second;
+    layer.activation = static_cast<PooledLayer::Activation>(known - kActivations);
   }
   const TensorStore store = TensorStore::open_file(join_path(where, "model.safetensors"));
   layer.weight = read_turned(store, "linear.weight", layer.in, layer.out);
@@ -189,24 +194,6 @@ void read_head(const TensorStore& store, size_t hidden, PoolingPlan& plan) {
   if (plan.head.size() != hidden)
     fail("{} is {}; one label, of [1, {}], is offered", store.where(score), describe(score),
          hidden);
-}
-
-float activated(PooledLayer::Activation activation, float v) {
-  switch (activation) {
-    case PooledLayer::Activation::kIdentity:
-      return v;
-    case PooledLayer::Activation::kTanh:
-      return std::tanh(v);
-    case PooledLayer::Activation::kRelu:
-      return std::max(v, 0.0f);
-    case PooledLayer::Activation::kGelu:
-      return 0.5f * v * (1.0f + std::erf(v * 0.70710678118654752f));
-    case PooledLayer::Activation::kSilu:
-      return v / (1.0f + std::exp(-v));
-    case PooledLayer::Activation::kSigmoid:
-      return 1.0f / (1.0f + std::exp(-v));
-  }
-  return v;
 }
 
 }  // namespace
@@ -375,7 +362,7 @@ std::vector<float> PooledLayer::operator()(std::vector<float> x) const {
   std::vector<float> y(out, 0.0f);
   times(weight, y);
   for (size_t o = 0; o < bias.size(); ++o) y[o] += bias[o];
-  for (float& v : y) v = activated(activation, v);
+  for (float& v : y) v = kActivations[static_cast<size_t>(activation)].function(v);
   if (!projected.empty())
     times(projected, y);
   else if (residual)

@@ -77,12 +77,7 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
     try {
       bytes += pass(step, rows, made, p == 0);
     } catch (...) {
-      for (Device* d : layers_.devices.all()) {
-        try {
-          d->wait(step);
-        } catch (...) {  // the failure was reported already
-        }
-      }
+      layers_.abandon(step);
       throw;
     }
     const size_t vocab = layers_.vocab;
@@ -111,13 +106,11 @@ uint64_t Predictor::pass(Step& step, std::vector<float>& logits, std::vector<flo
   graph_.logits(step, graph_.hidden(step, graph_.last_device()), std::move(all), logits);
   ends.on_host(step, graph_.normalized(step), {},
                [&](HostRows from, HostRows) { made.assign(from.data.begin(), from.data.end()); });
-  for (Device* d : layers_.devices.all()) d->wait(step);
-  const GraphLayer& layer = *layers_.layers[0];
-  const ExpertsFacts& f = layer.block->experts->facts();
-  const auto touched = static_cast<uint64_t>(
+  layers_.wait(step);
+  const auto used = static_cast<size_t>(
       std::count_if(counts.begin(), counts.end(), [](uint32_t rows) { return rows > 0; }));
-  return layers_.predictor->join->packed_bytes() + layer.dense_bytes + f.every_token_bytes +
-         touched * f.expert_bytes + layers_.output->packed_bytes();
+  return layers_.predictor->join->packed_bytes() + layers_.layers[0]->read_bytes(used) +
+         layers_.output->packed_bytes();
 }
 
 }  // namespace moebius

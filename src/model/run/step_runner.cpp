@@ -252,17 +252,10 @@ void StepRunner::run(Pass& pass, StepOutput& out) {
   graph_.logits(step, graph_.hidden(step, graph_.last_device()), rows_for_logits(pass), needs,
                 out.logits, out.candidates);
   if (predictor_ != nullptr) predictor_->keep(step, graph_.normalized(step));
-  for (Device* d : layers_.devices.all()) d->wait(step);
+  layers_.wait(step);
 }
 
-void StepRunner::abandon(Pass& pass) noexcept {
-  for (Device* d : layers_.devices.all()) {
-    try {
-      d->wait(pass.step);
-    } catch (...) {  // the failure was reported already
-    }
-  }
-}
+void StepRunner::abandon(Pass& pass) noexcept { layers_.abandon(pass.step); }
 
 void StepRunner::add_times(const Pass& pass, StepStats& stats) {
   for (size_t i = 0; i < profile_.size(); ++i) {
@@ -281,7 +274,7 @@ std::unique_ptr<StepRunner::Pass> StepRunner::begin_behind(const Pass& pass) {
 }
 
 void StepRunner::wait(Pass& pass) {
-  for (Device* d : layers_.devices.all()) d->wait(pass.step);
+  layers_.wait(pass.step);
   if (packed_ != nullptr) packed_->end_step(pass.unread);
 }
 
@@ -302,16 +295,12 @@ void StepRunner::end(Pass& pass, StepStats& stats) {
   size_t at = 0;
   for (size_t i = part_.own.begin; i < part_.own.end; ++i) {
     const GraphLayer& layer = *layers_.layers[i];
-    stats.weight_bytes += layer.dense_bytes;
-    if (!layer.block) continue;
-    const ExpertsFacts& f = layer.block->experts->facts();
-    stats.weight_bytes += f.every_token_bytes;
-    if (layer.block->beside != nullptr)
-      stats.weight_bytes += layer.block->beside->mlp->facts().packed_bytes;
-    for (const size_t until = at + f.experts; at < until; ++at) {
-      stats.weight_bytes += pass.counts[at] > 0 ? f.expert_bytes : 0;
+    size_t used = 0;
+    for (const size_t until = at + layer.experts(); at < until; ++at) {
+      used += pass.counts[at] > 0;
       stats.expert_rows[at] += pass.counts[at];
     }
+    stats.weight_bytes += layer.read_bytes(used);
   }
   if (pass.projected && layers_.output != nullptr)
     stats.weight_bytes += layers_.output->packed_bytes();
