@@ -36,21 +36,16 @@ std::string text(const Json& object, std::string_view name) {
   return v != nullptr && v->is_string() ? v->as_string() : "";
 }
 
-constexpr std::pair<std::string_view, PoolingMode> kModes[] = {
-    {"cls", PoolingMode::kCls},
-    {"max", PoolingMode::kMax},
-    {"mean", PoolingMode::kMean},
-    {"mean_sqrt_len_tokens", PoolingMode::kMeanSqrt},
-    {"weightedmean", PoolingMode::kWeightedMean},
-    {"lasttoken", PoolingMode::kLast}};
-// Lists the fields of older versions, in the order in which their results are concatenated.
-constexpr std::pair<std::string_view, PoolingMode> kOldModes[] = {
-    {"pooling_mode_cls_token", PoolingMode::kCls},
-    {"pooling_mode_max_tokens", PoolingMode::kMax},
-    {"pooling_mode_mean_tokens", PoolingMode::kMean},
-    {"pooling_mode_mean_sqrt_len_tokens", PoolingMode::kMeanSqrt},
-    {"pooling_mode_weightedmean_tokens", PoolingMode::kWeightedMean},
-    {"pooling_mode_lasttoken", PoolingMode::kLast}};
+struct ModeRow {
+  std::string_view name, field;  // the word of today, and the field of older versions
+};
+// Lists the ways of pooling in the order of PoolingMode, in which results are concatenated.
+constexpr ModeRow kModes[] = {{"cls", "pooling_mode_cls_token"},
+                              {"max", "pooling_mode_max_tokens"},
+                              {"mean", "pooling_mode_mean_tokens"},
+                              {"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"},
+                              {"weightedmean", "pooling_mode_weightedmean_tokens"},
+                              {"lasttoken", "pooling_mode_lasttoken"}};
 
 void read_modes(const Json& config, const std::string& where, size_t hidden, PoolingPlan& plan) {
   const Json* mode = config.find("pooling_mode");
@@ -58,15 +53,16 @@ void read_modes(const Json& config, const std::string& where, size_t hidden, Poo
   if (mode != nullptr && mode->is_array()) words = mode->items();
   if (mode != nullptr && mode->is_string()) words = {*mode};
   for (const Json& word : words) {
-    const auto it = std::find_if(std::begin(kModes), std::end(kModes), [&](const auto& m) {
-      return word.is_string() && m.first == word.as_string();
+    const auto* row = std::find_if(std::begin(kModes), std::end(kModes), [&](const ModeRow& m) {
+      return word.is_string() && m.name == word.as_string();
     });
-    if (it == std::end(kModes)) fail("{}: pooling_mode {} is not known", where, word.dump());
-    plan.modes.push_back(it->second);
+    if (row == std::end(kModes)) fail("{}: pooling_mode {} is not known", where, word.dump());
+    plan.modes.push_back(static_cast<PoolingMode>(row - kModes));
   }
   if (mode == nullptr)
-    for (const auto& [name, old] : kOldModes)
-      if (flag(config, name, false)) plan.modes.push_back(old);
+    for (const ModeRow& row : kModes)
+      if (flag(config, row.field, false))
+        plan.modes.push_back(static_cast<PoolingMode>(&row - kModes));
   if (plan.modes.empty()) plan.modes = {PoolingMode::kMean};
   plan.include_prompt = flag(config, "include_prompt", true);
   for (const char* name : {"embedding_dimension", "word_embedding_dimension"})

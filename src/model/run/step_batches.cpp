@@ -56,7 +56,7 @@ void StepRunner::complete(Batch& batch) noexcept {
   try {
     if (batch.pass == nullptr) return step(work_of(batch.items), batch.queue, batch.out);
     batch.done.get();
-    end(*batch.pass, batch.out.stats);
+    finish(*batch.pass, batch.out.stats);
   } catch (...) {
     batch.error = std::current_exception();
     if (batch.pass != nullptr) abandon(*batch.pass);
