@@ -30,6 +30,13 @@ const CudaModule& library_cuda_module(int device);
 // several.
 CudaLoad cuda_load(const Options& options);
 
+// Runs fn and returns its result. An Error that leaves fn gets the fields of `place` that it does
+// not have yet.
+template <class F>
+decltype(auto) placed(const ErrorPlace& place, F&& fn) {
+  return placing_errors([&] { return place; }, fn);
+}
+
 // Counts loaded bytes and reports them to the caller from time to time, one call at a time.
 // Thread-safe.
 class LoadProgress {
@@ -62,11 +69,7 @@ auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t 
   LoadProgress progress(options.progress, total);
   CudaLoad how = cuda_load(options);
   if (options.progress) how.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-  auto made = placing_errors(
-      [&] {
-        return ErrorPlace{"file", "", "", module, ""};
-      },
-      [&] { return load(how); });
+  auto made = placed({"file", "", "", module, ""}, [&] { return load(how); });
   progress.finish();
   return made;
 }

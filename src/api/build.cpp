@@ -109,11 +109,8 @@ ExpertsBuilder::Description description_of(const MoeSpec& s) {
   spec.hidden = s.hidden;
   spec.intermediate = s.intermediate;
   spec.experts = s.experts;
-  placing_errors(
-      [] {
-        return ErrorPlace{"argument", "", "", "", "activation"};
-      },
-      [&] { spec.activation.kind = activation_from_name(s.activation); });
+  placed({"argument", "", "", "", "activation"},
+         [&] { spec.activation.kind = activation_from_name(s.activation); });
   for (const auto& [field, value] : {std::pair<const char*, float>{"limit", s.limit},
                                      {"alpha", s.alpha},
                                      {"beta", s.beta},
@@ -203,11 +200,8 @@ MoeBuilder::Impl& MoeBuilder::held() const { return checked_handle(impl_, "MoeBu
 void MoeBuilder::set_expert(size_t id, const std::vector<Tensor>& tensors) {
   Contiguous memory;
   Impl& self = held();
-  placing_errors(
-      [] {
-        return ErrorPlace{"argument", "", "", "", ""};
-      },
-      [&] { self.builder.set_expert(id, all_of(tensors, memory)); });
+  placed({"argument", "", "", "", ""},
+         [&] { self.builder.set_expert(id, all_of(tensors, memory)); });
 }
 
 Moe MoeBuilder::finish() {

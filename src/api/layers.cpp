@@ -357,15 +357,11 @@ Linear Folder::linear(const std::string& name, const Options& options) const {
     return Linear(std::move(impl));
   }
   impl->runtime = runtime_of(options.threads, options.runtime);
-  impl->layer = placing_errors(
-      [&] {
-        return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
-      },
-      [&] {
-        return load_told(
-            layer_options(options, impl->runtime->pool()), options.progress, module->bytes,
-            [&](const LayerOptions& lo) { return load_linear(held().checkpoint, {module}, lo); });
-      });
+  impl->layer = placed({"file", held().checkpoint.folder(), "", name, ""}, [&] {
+    return load_told(
+        layer_options(options, impl->runtime->pool()), options.progress, module->bytes,
+        [&](const LayerOptions& lo) { return load_linear(held().checkpoint, {module}, lo); });
+  });
   return Linear(std::move(impl));
 }
 
@@ -386,16 +382,11 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
   }
   impl->runtime = runtime_of(options.threads, options.runtime);
   const LayerOptions lo = layer_options(options, impl->runtime->pool());
-  impl->layer = placing_errors(
-      [&] {
-        return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
-      },
-      [&] {
-        return load_told(lo, options.progress, file_bytes(*block, lo.rank),
-                         [&](const LayerOptions& told) {
-                           return load_moe(held().checkpoint, *block, told, part);
-                         });
-      });
+  impl->layer = placed({"file", held().checkpoint.folder(), "", name, ""}, [&] {
+    return load_told(
+        lo, options.progress, file_bytes(*block, lo.rank),
+        [&](const LayerOptions& told) { return load_moe(held().checkpoint, *block, told, part); });
+  });
   impl->kernel =
       title_of(kernel_for(problem_of(*block->experts[0][1], lo.act, lo.x_type), lo, name));
   return Moe(std::move(impl));

@@ -66,7 +66,7 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
              rows.data() + t * spec.heads * spec.key_dim);
   std::vector<AttentionScratch> scratch(threads);
   size_t calls = 0;
-  BenchResult r;
+  BenchResult r{"attention", options.kv_dtype, -1, tokens, threads};
   r.time = summarize(repeat(
       options.seconds, [] {},
       [&] {
@@ -75,10 +75,6 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
         Attention attention(plan, {&one, 1}, Segments::kParallel, threads);
         run_attention(attention, pool, scratch);
       }));
-  r.bench = "attention";
-  r.scheme = options.kv_dtype;
-  r.tokens = tokens;
-  r.threads = threads;
   r.shape = {{"heads", spec.heads},
              {"kv_heads", spec.kv_heads},
              {"head_dim", spec.key_dim},

@@ -50,13 +50,11 @@ void write_result(const CudaResult& r, const CudaModule& cuda, bool json, std::o
   Json j = Json::object({{"bench", r.bench}, {"device", cuda.facts.name}, {"scheme", r.scheme}});
   j.set("group", r.group);
   for (const auto& [name, value] : r.shape) j.set(name, value);
-  j.set("tokens", static_cast<uint64_t>(r.tokens)), j.set("kernel", r.kernel),
-      j.set("numerics", r.numerics);
+  j.set("tokens", r.tokens), j.set("kernel", r.kernel), j.set("numerics", r.numerics);
   j.set("us", rounded(r.microseconds, 5)), j.set("floor_us", rounded(r.floor(), 5));
   j.set("percent_of_floor", rounded(share, 4)), j.set("tbs", rounded(tbs, 4)),
       j.set("tflops", rounded(tflops, 4));
-  add_machine(j);
-  out << j.dump() << std::endl;
+  print_json(j, out);
 }
 
 // Times a graph of `count` calls; throws Error.
@@ -266,8 +264,7 @@ int run_bench_roof_cuda(const BenchOptions& o, std::ostream& out) {
   j.set("read_tbs", rounded(roofs.read_tbs, 4)), j.set("copy_tbs", rounded(roofs.copy_tbs, 4));
   j.set("launch_us", rounded(roofs.launch_us, 4)),
       j.set("early_launch_us", rounded(roofs.early_launch_us, 4));
-  add_machine(j);
-  out << j.dump() << std::endl;
+  print_json(j, out);
   return 0;
 }
 

@@ -121,6 +121,12 @@ struct TraceRun {
   uint64_t kv_peak = 0;
   std::vector<double> predicted;  // measured time over predicted time of each step
   bool interrupted = false;
+
+  double tokens_per_second() const { return static_cast<double>(new_tokens) / seconds; }
+  double rows_per_step() const {
+    return static_cast<double>(rows) / static_cast<double>(std::max<size_t>(1, steps));
+  }
+  double percent_of_busy(double part) const { return 100 * part / std::max(busy, 1e-9); }
 };
 
 class TraceBench {
@@ -282,20 +288,24 @@ FormGaps form_gaps(const std::vector<TraceRun>& plain, const std::vector<TraceRu
           median(formed, p99) / median(plain, p99), median(formed, mean) / median(plain, mean)};
 }
 
+// Adds the facts about a run that both kinds of report have.
+void add_run(Json& j, const BenchEngineOptions& o, const TraceBench& bench, size_t requests) {
+  j.set("requests", requests);
+  j.set("parallel", o.parallel);
+  j.set("threads", bench.threads());
+}
+
 Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const TraceRun& r,
                 size_t requests, const std::optional<FormGaps>& form) {
   const EngineSnapshot s = bench.engine().snapshot();
   const auto ms = [](double seconds) { return rounded(seconds * 1e3, 5); };
-  Json j = Json::object({{"bench", "engine"},
-                         {"folder", o.model.folder},
-                         {"requests", static_cast<uint64_t>(requests)},
-                         {"parallel", static_cast<uint64_t>(o.parallel)},
-                         {"threads", static_cast<uint64_t>(bench.threads())}});
+  Json j = Json::object({{"bench", "engine"}, {"folder", o.model.folder}});
+  add_run(j, o, bench, requests);
   j.set("seconds", rounded(r.seconds, 5));
   j.set("busy_seconds", rounded(r.busy, 5));
-  j.set("prompt_tokens", static_cast<uint64_t>(r.prompt_tokens));
-  j.set("new_tokens", static_cast<uint64_t>(r.new_tokens));
-  j.set("tokens_per_s", rounded(static_cast<double>(r.new_tokens) / r.seconds, 5));
+  j.set("prompt_tokens", r.prompt_tokens);
+  j.set("new_tokens", r.new_tokens);
+  j.set("tokens_per_s", rounded(r.tokens_per_second(), 5));
   j.set("first_token_p50_ms", ms(at_share(r.first_token, 0.5)));
   j.set("first_token_p99_ms", ms(at_share(r.first_token, 0.99)));
   j.set("gap_p50_ms", ms(at_share(r.gaps, 0.5)));
@@ -306,20 +316,17 @@ Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const Trac
     j.set("form_gap_p99_ratio", rounded(form->p99_ratio, 4));
     j.set("form_gap_mean_ratio", rounded(form->mean_ratio, 4));
   }
-  j.set("steps", static_cast<uint64_t>(r.steps));
-  j.set(
-      "rows_per_step",
-      rounded(static_cast<double>(r.rows) / static_cast<double>(std::max<size_t>(1, r.steps)), 4));
+  j.set("steps", r.steps);
+  j.set("rows_per_step", rounded(r.rows_per_step(), 4));
   j.set("predicted_ratio_p50", rounded(at_share(r.predicted, 0.5), 4));
   j.set("bare_seconds", rounded(r.bare, 5));
-  j.set("percent_of_bare", rounded(100 * r.bare / std::max(r.busy, 1e-9), 4));
-  j.set("percent_in_model", rounded(100 * r.pass / std::max(r.busy, 1e-9), 4));
+  j.set("percent_of_bare", rounded(r.percent_of_busy(r.bare), 4));
+  j.set("percent_in_model", rounded(r.percent_of_busy(r.pass), 4));
   j.set("kv_budget_bytes", s.kv.budget);
   j.set("kv_peak_bytes", r.kv_peak);
   j.set("cached_tokens", s.cached_tokens);
   j.set("preemptions", s.preemptions);
   j.set("evictions", s.evictions);
-  add_machine(j);
   return j;
 }
 
@@ -332,20 +339,16 @@ void print_table(const TraceRun& r, const TraceBench& bench, size_t requests,
     return fmt::format("{:.3g} ms, {:.3g} ms", 1e3 * at_share(v, 0.5), 1e3 * at_share(v, 0.99));
   };
   row("requests", fmt::format("{} in {}", requests, human_seconds(r.seconds)));
-  row("new tokens per second",
-      fmt::format("{:.1f}", static_cast<double>(r.new_tokens) / r.seconds));
+  row("new tokens per second", fmt::format("{:.1f}", r.tokens_per_second()));
   row("time to first token, p50, p99", two(r.first_token));
   row("gap between tokens, p50, p99", two(r.gaps));
   if (form)
     row("the same with a form, p50; ratios of p50, mean",
         fmt::format("{:.3g} ms; {:.3f}, {:.3f}", 1e3 * form->p50, form->p50_ratio,
                     form->mean_ratio));
-  row("steps, rows per step",
-      fmt::format("{}, {:.1f}", r.steps,
-                  static_cast<double>(r.rows) / static_cast<double>(std::max<size_t>(1, r.steps))));
-  row("share of the bare step loop",
-      fmt::format("{:.1f} %", 100 * r.bare / std::max(r.busy, 1e-9)));
-  row("time of steps in the model", fmt::format("{:.1f} %", 100 * r.pass / std::max(r.busy, 1e-9)));
+  row("steps, rows per step", fmt::format("{}, {:.1f}", r.steps, r.rows_per_step()));
+  row("share of the bare step loop", fmt::format("{:.1f} %", r.percent_of_busy(r.bare)));
+  row("time of steps in the model", fmt::format("{:.1f} %", r.percent_of_busy(r.pass)));
   row("keys and values, most of budget",
       fmt::format("{} of {}", human_bytes(static_cast<double>(r.kv_peak)),
                   human_bytes(static_cast<double>(s.kv.budget))));
@@ -423,10 +426,8 @@ int run_predictions(const BenchEngineOptions& options, TraceBench& bench, size_t
   for (const uint64_t n : s.drafts_right) right += n;
   Json j = Json::object({{"bench", "engine"},
                          {"folder", options.model.folder},
-                         {"predictions", options.predictions},
-                         {"requests", static_cast<uint64_t>(requests)},
-                         {"parallel", static_cast<uint64_t>(options.parallel)},
-                         {"threads", static_cast<uint64_t>(bench.threads())}});
+                         {"predictions", options.predictions}});
+  add_run(j, options, bench, requests);
   j.set("plain_tokens_per_s", rounded(at_share(plain, 0.5), 5));
   j.set("drafted_tokens_per_s", rounded(at_share(drafted, 0.5), 5));
   j.set("ratio", rounded(at_share(ratios, 0.5), 4));
@@ -434,9 +435,8 @@ int run_predictions(const BenchEngineOptions& options, TraceBench& bench, size_t
   j.set("most_ratio", rounded(ratios.back(), 4));
   j.set("drafted_tokens", s.drafted_tokens);
   j.set("drafts_right", right);
-  add_machine(j);
   if (options.json) {
-    out << j.dump() << std::endl;
+    print_json(j, out);
     return 0;
   }
   Table t("lr", output_width());
@@ -470,7 +470,7 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
   if (options.constrained) form = form_gaps(runs, formed);
   const TraceRun r = median_of(std::move(runs));
   if (options.json)
-    out << bench_json(options, bench, r, trace.size(), form).dump() << std::endl;
+    print_json(bench_json(options, bench, r, trace.size(), form), out);
   else
     print_table(r, bench, trace.size(), form, out);
   return 0;

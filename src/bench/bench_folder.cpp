@@ -44,7 +44,7 @@ const Sizes& sizes_of(std::string_view name) {
 Json arguments_of(uint64_t bits, bool weights) {
   Json j = Json::object({{"num_bits", bits}, {"type", "int"}, {"symmetric", true}});
   j.set("strategy", weights ? "group" : "token"), j.set("dynamic", !weights);
-  if (weights) j.set("group_size", static_cast<uint64_t>(kGroup));
+  if (weights) j.set("group_size", kGroup);
   return j;
 }
 
@@ -58,9 +58,7 @@ Json config_of(const Sizes& s, size_t layers, size_t vocabulary) {
   c.set("model_type", latents ? "deepseek_v3" : "qwen3_moe");
   c.set("attention_bias", false), c.set("norm_topk_prob", true), c.set("rms_norm_eps", 1e-6);
   c.set("rope_theta", latents ? 10000.0 : 1000000.0);
-  const auto number = [&](const char* key, size_t value) {
-    c.set(key, static_cast<uint64_t>(value));
-  };
+  const auto number = [&](const char* key, size_t value) { c.set(key, value); };
   number("hidden_size", s.hidden), number("num_attention_heads", s.heads),
       number("num_key_value_heads", s.kv_heads);
   number("num_hidden_layers", layers), number("vocab_size", vocabulary),

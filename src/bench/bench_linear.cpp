@@ -102,15 +102,10 @@ BenchResult measure_linear(const Subject& s, const BenchOptions& options, size_t
   SyntheticRows x(type, tokens, s.problem.K), y(type, tokens, s.layers[0]->out_features());
   BenchRandom random(tokens * 1000 + threads);
   size_t calls = 0;
-  BenchResult r;
+  BenchResult r{"linear", s.scheme, s.group, tokens, threads};
   r.time = summarize(repeat(
       options.seconds, [&] { x.refill(random); },
       [&] { s.layers[calls++ % s.layers.size()]->forward(x.view(), y.output(), pool); }));
-  r.bench = "linear";
-  r.scheme = s.scheme;
-  r.group = s.group;
-  r.tokens = tokens;
-  r.threads = threads;
   describe_product(r, s.problem, s.layers[0]->kernel(), s.departs, machine);
   return r;
 }
@@ -174,16 +169,10 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
       BareProduct product(kernel, problem, matrix.act_params(), tokens);
       product.make_row_panel(packed[0].view());
       size_t calls = 0;
-      BenchResult r;
+      BenchResult r{"kernel", scheme.name, scheme.group, tokens, 1, cold ? "cold" : "cached"};
       r.time = summarize(repeat(
           options.seconds, [] {},
           [&] { product.multiply(packed[calls++ % packed.size()].view()); }));
-      r.bench = "kernel";
-      r.scheme = scheme.name;
-      r.group = scheme.group;
-      r.tokens = tokens;
-      r.threads = 1;
-      r.note = cold ? "cold" : "cached";
       describe_product(r, problem, kernel, scheme.departs, machine);
       report.add(r);
     }
@@ -197,11 +186,8 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   BenchMachine machine(options.seconds);
   BenchReport report(options, out);
   const std::vector<size_t> threads = thread_list(options);
-  LayerOptions lo;
-  lo.pool = &machine.pool(*std::max_element(threads.begin(), threads.end()));
-  lo.policy = policy_of(options.run);
-  lo.act = act_request_of(options.run);
-  lo.x_type = x_type_from(options.dtype);
+  const LayerOptions lo =
+      layer_options_of(options, machine.pool(*std::max_element(threads.begin(), threads.end())));
   if (!options.folder.empty())
     measure_all(folder_subject(options, lo), options, machine, report);
   else

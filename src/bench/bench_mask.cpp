@@ -203,24 +203,23 @@ int run_bench_mask(const BenchOptions& options, std::ostream& out) {
   Percentiles &c = run->compile, &m = run->mask;
   if (options.json) {
     Json line = Json::object({{"bench", "mask"}});
-    line.set("vocab", static_cast<uint64_t>(tokenizer.vocab_size()));
-    line.set("schemas", static_cast<uint64_t>(schemas.size()));
-    line.set("kept", static_cast<uint64_t>(run->kept));
+    line.set("vocab", tokenizer.vocab_size());
+    line.set("schemas", schemas.size());
+    line.set("kept", run->kept);
     Json codes = Json::object();
-    for (const auto& [code, count] : run->refused) codes.set(code, static_cast<uint64_t>(count));
+    for (const auto& [code, count] : run->refused) codes.set(code, count);
     line.set("refused", std::move(codes));
-    line.set("unfit", static_cast<uint64_t>(run->unfit.size()));
-    line.set("let_through", static_cast<uint64_t>(run->let_through.size()));
+    line.set("unfit", run->unfit.size());
+    line.set("let_through", run->let_through.size());
     line.set("tree_ms", rounded(tree * 1e-3, 4));
-    line.set("masks", static_cast<uint64_t>(m.us.size()));
+    line.set("masks", m.us.size());
     for (const auto& [name, p] : {std::pair("mask", &m), std::pair("compile", &c)}) {
       line.set(fmt::format("{}_p50_us", name), rounded(p->at(0.5), 4));
       line.set(fmt::format("{}_mean_us", name), rounded(p->mean(), 4));
       line.set(fmt::format("{}_p99_us", name), rounded(p->at(0.99), 4));
       line.set(fmt::format("{}_max_us", name), rounded(p->at(1), 4));
     }
-    add_machine(line);
-    out << line.dump() << std::endl;
+    print_json(line, out);
     return 0;
   }
   fmt::print(out, "{} tokens, tree made in {:.0f} ms; {} schemas, {} kept\n",

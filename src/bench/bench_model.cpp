@@ -415,8 +415,8 @@ class ModelRun {
     Json j = Json::object({{"bench", "model"},
                            {"folder", options_.folder},
                            {"architecture", checkpoint_.config().architecture},
-                           {"layers", static_cast<uint64_t>(bench_.model().layers())},
-                           {"threads", static_cast<uint64_t>(threads_)}});
+                           {"layers", bench_.model().layers()},
+                           {"threads", threads_}});
     j.set("load_s", rounded(bench_.load_seconds, 4)),
         j.set("load_peak_gib", rounded(load_peak_ / 0x1p30, 4));
     j.set("packed_gib", rounded(static_cast<double>(bench_.model().packed_bytes()) / 0x1p30, 4));
@@ -431,7 +431,7 @@ class ModelRun {
       if (!r.key.starts_with("tg")) continue;
       const double bytes = r.weight_bytes + r.kv_bytes;
       j.set(r.key + "_slowest_ms", rounded(r.slowest * 1e3, 5));
-      j.set(r.key + "_slow_steps", static_cast<uint64_t>(r.slow));
+      j.set(r.key + "_slow_steps", r.slow);
       j.set(r.key + "_bytes_per_step", rounded(bytes, 6));
       j.set(r.key + "_kv_bytes_per_step", rounded(r.kv_bytes, 6));
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
@@ -456,11 +456,10 @@ class ModelRun {
           j.set("forecast_ms", std::move(forecasts));
     if (const StepStats& last = bench_.model().last_step(); last.rank_imbalance > 0)
       j.set("rank_imbalance", rounded(last.rank_imbalance, 4)),
-          j.set("layers_moved", static_cast<uint64_t>(last.layers_moved));
+          j.set("layers_moved", last.layers_moved);
     j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
     j.set("profile_ms", std::move(profiles));
     if (!operations.members().empty()) j.set("operations_ms", std::move(operations));
-    add_machine(j);
     return j;
   }
 
@@ -573,7 +572,7 @@ int run_bench_model(const BenchOptions& asked, std::ostream& out) {
     if (!finished) return kExitInterrupted;
     const std::span<const ModelRow> these = std::span(rows).subspan(first);
     if (options.json)
-      out << run.json(these).dump() << std::endl;
+      print_json(run.json(these), out);
     else
       footer += run.footer(these);
   }

@@ -29,15 +29,6 @@ struct MoeSubject {
   bool departs = false;  // differs from what the scheme declares
 };
 
-LayerOptions layer_options_of(const BenchOptions& options, ThreadPool& pool) {
-  LayerOptions o;
-  o.pool = &pool;
-  o.policy = policy_of(options.run);
-  o.act = act_request_of(options.run);
-  o.x_type = x_type_from(options.dtype);
-  return o;
-}
-
 struct ExpertBytes {
   double codes = 0, read = 0, packed = 0;
 };
@@ -56,17 +47,6 @@ ExpertBytes bytes_of(const ExpertPlan& plan) {
 size_t copies_of_layer(size_t bytes) {
   const size_t wanted = std::max<size_t>(size_t{256} << 20, 4 * largest_cache_bytes());
   return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + (bytes < wanted ? 1 : 0), 1, 64);
-}
-
-ExpertWeights weights_of(const SyntheticExpert& e) {
-  ExpertWeights w;
-  w.gate = &e.gate.view();
-  w.up = &e.up.view();
-  w.down = &e.down.view();
-  w.gate_act = e.gate.act_params();
-  w.up_act = e.up.act_params();
-  w.down_act = e.down.act_params();
-  return w;
 }
 
 MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& scheme,
@@ -108,7 +88,7 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
       for (size_t e = m.index(); e < options.experts; e += m.count()) {
         BenchRandom random(1 + c * options.experts + e);
         expert.refill(random);
-        s.layers.back()->set_expert(e, weights_of(expert));
+        s.layers.back()->set_expert(e, expert.weights());
         progress.advance(1);
       }
     });
@@ -166,14 +146,9 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
     s.layers[calls++ % s.layers.size()]->forward_ids(x.view(), routing.ids(), routing.weights(),
                                                      x.output(), pool);
   };
-  BenchResult r;
+  BenchResult r{"moe", s.scheme, s.group, tokens, threads};
   r.time = summarize(repeat(options.seconds, prepare, run));
   used /= static_cast<double>(std::max<size_t>(calls, 1));
-  r.bench = "moe";
-  r.scheme = s.scheme;
-  r.group = s.group;
-  r.tokens = tokens;
-  r.threads = threads;
   r.shape = {{"experts", s.spec.experts},
              {"top_k", top_k},
              {"hidden", H},

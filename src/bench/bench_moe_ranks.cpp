@@ -79,13 +79,10 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
       const QuantMatrix g = slice_rows(x.gate.view(), inner.begin, inner.end),
                         u = slice_rows(x.up.view(), inner.begin, inner.end),
                         d = slice_rows(x.down.view(), outer.begin, outer.end);
-      ExpertWeights w;
-      w.gate = &g;
-      w.up = &u;
-      w.down = &d;
-      w.gate_act = x.gate.act_params();
-      w.up_act = x.up.act_params();
-      w.down_act = x.down.act_params();
+      ExpertWeights w = x.weights();
+      w.gate.w = &g;
+      w.up.w = &u;
+      w.down.w = &d;
       out.layer->set_expert(e, w);
     }
   });
@@ -189,16 +186,15 @@ void print_row(const BenchOptions& o, const RankSplit& split, const SyntheticSch
                const RankBenchRow& r, size_t threads, std::ostream& out) {
   if (o.json) {
     Json j = Json::object({{"bench", "moe_ranks"}, {"scheme", scheme.name}});
-    j.set("tp", uint64_t{split.tp}), j.set("ep", uint64_t{split.ep});
-    j.set("tokens", uint64_t{r.tokens}), j.set("threads", uint64_t{threads});
+    j.set("tp", split.tp), j.set("ep", split.ep);
+    j.set("tokens", r.tokens), j.set("threads", threads);
     j.set("one_rank_ms", rounded(r.one.median * 1e3, 4));
     j.set("ranks_ms", rounded(r.ranks.median * 1e3, 4));
     j.set("busiest", rounded(r.busiest, 4));
     j.set("percent", rounded(r.percent(), 4));
     j.set("percent_even", rounded(r.percent() * r.busiest, 4));
     j.set("equal", r.equal);
-    add_machine(j);
-    out << j.dump() << std::endl;
+    print_json(j, out);
     return;
   }
   out << fmt::format("{:>6}  {:>14}  {:>14}  {:>8.2f}  {:>5.1f} %  {:>10.1f} %  {}\n", r.tokens,

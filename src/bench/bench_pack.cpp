@@ -30,15 +30,14 @@ struct PackResult {
 Json to_json(const PackResult& r, const SyntheticScheme& scheme, const Problem& p,
              const Kernel& kernel) {
   Json j = Json::object({{"bench", "pack"}, {"scheme", scheme.name}, {"group", scheme.group}});
-  j.set("n", static_cast<uint64_t>(p.N)), j.set("k", static_cast<uint64_t>(p.K));
-  j.set("threads", uint64_t{1}), j.set("kernel", title_of(kernel));
+  j.set("n", p.N), j.set("k", p.K);
+  j.set("threads", 1), j.set("kernel", title_of(kernel));
   j.set("act_order", p.act_order);
   add_timing(j, r.time);
-  j.set("read_bytes", static_cast<uint64_t>(r.read)),
-      j.set("written_bytes", static_cast<uint64_t>(r.written));
+  j.set("read_bytes", static_cast<uint64_t>(r.read));
+  j.set("written_bytes", static_cast<uint64_t>(r.written));
   j.set("gbs", rounded(r.gbs(), 5)), j.set("roof_gbs", rounded(r.roof_gbs, 5)),
       j.set("roof", "dram_copy"), j.set("percent_gbs", rounded(r.percent(), 4));
-  add_machine(j);
   return j;
 }
 
@@ -89,10 +88,7 @@ void measure_packing(const Kernel& kernel, const SyntheticScheme& scheme,
       }));
   if (r.time.repetitions == 0) return;
   r.roof_gbs = 2 * machine.copy(1);
-  if (options.json) {
-    out << to_json(r, scheme, problem, kernel).dump() << std::endl;
-    return;
-  }
+  if (options.json) return print_json(to_json(r, scheme, problem, kernel), out);
   fmt::print(out, "{:<10}{:>5} {:<22}{:>9.4g} ms ±{:>4.1f}%{:>7.3g} GB/s{:>4.0f} %\n", scheme.name,
              scheme.group, title_of(kernel), r.time.median * 1e3, r.time.spread * 100, r.gbs(),
              r.percent());

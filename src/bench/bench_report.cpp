@@ -83,8 +83,7 @@ std::string figure(double value, int digits) {
 Json result_json(const BenchResult& r, double before_ms, double speedup) {
   Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
   for (const auto& [name, value] : r.shape) j.set(name, value);
-  j.set("tokens", static_cast<uint64_t>(r.tokens)),
-      j.set("threads", static_cast<uint64_t>(r.threads));
+  j.set("tokens", r.tokens), j.set("threads", r.threads);
   if (!r.note.empty()) j.set("note", r.note);
   j.set("kernel", r.kernel), j.set("numerics", r.numerics);
   add_timing(j, r.time);
@@ -99,7 +98,6 @@ Json result_json(const BenchResult& r, double before_ms, double speedup) {
   if (speedup > 0) j.set("speedup", rounded(speedup, 4));
   if (before_ms > 0)
     j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
-  add_machine(j);
   return j;
 }
 
@@ -123,13 +121,18 @@ void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& mach
 void add_timing(Json& line, const Timing& time) {
   line.set("ms", rounded(time.median * 1e3, 5)), line.set("best_ms", rounded(time.best * 1e3, 5));
   line.set("spread_percent", rounded(time.spread * 100, 3));
-  line.set("repetitions", static_cast<uint64_t>(time.repetitions));
+  line.set("repetitions", time.repetitions);
 }
 
 void add_machine(Json& line) {
   line.set("cpu", cpu_model_name());
   line.set("features", describe(host_cpu()));
   line.set("commit", kBuildCommit);
+}
+
+void print_json(Json line, std::ostream& out) {
+  add_machine(line);
+  out << line.dump() << std::endl;
 }
 
 BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
@@ -150,7 +153,7 @@ void BenchReport::add(const BenchResult& r) {
   for (const auto& [name, ms] : before_)
     if (name == id) before_ms = ms;
   if (options_.json)
-    out_ << result_json(r, before_ms, speedup).dump() << std::endl;
+    print_json(result_json(r, before_ms, speedup), out_);
   else
     print_line(r, before_ms, speedup);
 }

@@ -16,16 +16,16 @@ struct BenchResult {
   std::string bench;  // name of the benchmark, such as "moe"
   std::string scheme;
   int64_t group = -1;
-  // Experts, top_k, hidden, intermediate; or n, k.
-  std::vector<std::pair<std::string, uint64_t>> shape;
   size_t tokens = 0, threads = 1;
-  std::string kernel, numerics;
-  std::string note;  // "cold", "cached", "skew" or empty; part of the identity of the case
-  Timing time;
+  std::string note = {};  // "cold", "cached", "skew" or empty; part of the identity of the case
+  // Names of sizes: experts, top_k, hidden, intermediate; or n, k.
+  std::vector<std::pair<std::string, uint64_t>> shape = {};
+  std::string kernel = {}, numerics = {};
+  Timing time = {};
   double operations = 0;
   // Bytes of codes; of codes and scales; as the kernel holds them.
   double code_bytes = 0, read_bytes = 0, packed_bytes = 0;
-  std::string roof;  // name of the compute loop that bounds the kernel
+  std::string roof = {};  // name of the compute loop that bounds the kernel
   double roof_gops = 0, roof_gbs = 0;
 
   double gops() const { return operations / time.median * 1e-9; }
@@ -56,6 +56,8 @@ void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& mach
 void add_timing(Json& line, const Timing& time);
 // Adds the facts that every JSON line carries: cpu, features, commit.
 void add_machine(Json& line);
+// Prints a line of --json with the facts of the machine.
+void print_json(Json line, std::ostream& out);
 // Returns the value rounded to so many significant digits.
 double rounded(double value, int digits);
 

@@ -21,13 +21,10 @@ class RoofWriter {
   void write(const std::string& roof, size_t threads, size_t streams, const char* unit,
              double value) {
     if (json_) {
-      Json line = Json::object(
-          {{"bench", "roof"}, {"roof", roof}, {"threads", static_cast<uint64_t>(threads)}});
-      if (streams != 0) line.set("streams", static_cast<uint64_t>(streams));
+      Json line = Json::object({{"bench", "roof"}, {"roof", roof}, {"threads", threads}});
+      if (streams != 0) line.set("streams", streams);
       line.set(unit, rounded(value, 5));
-      add_machine(line);
-      out_ << line.dump() << std::endl;
-      return;
+      return print_json(line, out_);
     }
     const std::string name =
         streams == 0 ? roof

@@ -17,27 +17,29 @@ namespace {
 
 struct SamplerCase {
   const char* name;
-  SamplingParams params;
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1, min_p = 0;
+  int logprobs = -1;
+
+  SamplingParams params() const {
+    SamplingParams p;
+    p.temperature = temperature;
+    p.top_k = top_k;
+    p.top_p = top_p;
+    p.min_p = min_p;
+    p.logprobs = logprobs;
+    return p;
+  }
 };
-std::vector<SamplerCase> sampler_cases() {
-  std::vector<SamplerCase> cases(6);
-  cases[0].name = "greedy";
-  cases[1].name = "temperature 0.7, top-k 20, top-p 0.8";
-  cases[1].params.temperature = 0.7f;
-  cases[1].params.top_k = 20;
-  cases[1].params.top_p = 0.8f;
-  cases[2].name = "temperature 1";
-  cases[2].params.temperature = 1;
-  cases[3].name = "temperature 1, top-p 0.9";
-  cases[3].params.temperature = 1;
-  cases[3].params.top_p = 0.9f;
-  cases[4].name = "temperature 1, min-p 0.05";
-  cases[4].params.temperature = 1;
-  cases[4].params.min_p = 0.05f;
-  cases[5].name = "greedy, 20 log-probabilities";
-  cases[5].params.logprobs = 20;
-  return cases;
-}
+constexpr SamplerCase kSamplerCases[] = {
+    {"greedy"},
+    {"temperature 0.7, top-k 20, top-p 0.8", 0.7f, 20, 0.8f},
+    {"temperature 1", 1},
+    {"temperature 1, top-p 0.9", 1, 0, 0.9f},
+    {"temperature 1, min-p 0.05", 1, 0, 1, 0.05f},
+    {"greedy, 20 log-probabilities", 0, 0, 1, 0, 20},
+};
 
 // Returns sums of twelve uniform numbers, scaled by three: about the spread of a model's logits.
 std::vector<float> random_logits(size_t count) {
@@ -59,8 +61,8 @@ int run_bench_sampler(const BenchOptions& options, std::ostream& out) {
   for (const size_t batch : options.batches) {
     const std::vector<float> logits = random_logits(batch * options.vocab);
     for (const size_t threads : thread_list(options))
-      for (const SamplerCase& c : sampler_cases()) {
-        std::vector<Sampler> samplers(batch, Sampler(c.params));
+      for (const SamplerCase& c : kSamplerCases) {
+        std::vector<Sampler> samplers(batch, Sampler(c.params()));
         const Timing time = summarize(repeat(
             options.seconds, [] {},
             [&] {
@@ -77,14 +79,13 @@ int run_bench_sampler(const BenchOptions& options, std::ostream& out) {
           continue;
         }
         Json line = Json::object({{"bench", "sampler"}, {"sampling", c.name}});
-        line.set("vocab", static_cast<uint64_t>(options.vocab));
-        line.set("batch", static_cast<uint64_t>(batch));
-        line.set("threads", static_cast<uint64_t>(threads));
+        line.set("vocab", options.vocab);
+        line.set("batch", batch);
+        line.set("threads", threads);
         line.set("us_per_token", rounded(us, 5)), line.set("ms", rounded(time.median * 1e3, 5));
         line.set("spread_percent", rounded(time.spread * 100, 3));
-        line.set("repetitions", static_cast<uint64_t>(time.repetitions));
-        add_machine(line);
-        out << line.dump() << std::endl;
+        line.set("repetitions", time.repetitions);
+        print_json(line, out);
       }
   }
   return 0;

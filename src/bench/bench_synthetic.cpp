@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/numeric.h"
+#include "bench/bench_timing.h"
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 
@@ -213,6 +214,15 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
   s.act = act_spec_of(scheme, request);
   s.departs = departs(scheme, s.act);
   return s;
+}
+
+LayerOptions layer_options_of(const BenchOptions& options, ThreadPool& pool) {
+  LayerOptions o;
+  o.pool = &pool;
+  o.policy = policy_of(options.run);
+  o.act = act_request_of(options.run);
+  o.x_type = x_type_from(options.dtype);
+  return o;
 }
 
 std::vector<SyntheticScheme> synthetic_schemes(const BenchOptions& options) {

@@ -12,7 +12,9 @@
 
 #include "base/random.h"
 #include "bench/bench.h"
+#include "device/cpu/layer_plan.h"
 #include "kernels/kernel.h"
+#include "nn/moe.h"
 #include "nn/ops.h"
 #include "quant/act_request.h"
 #include "quant/quant_matrix.h"
@@ -47,6 +49,9 @@ std::span<const std::string_view> synthetic_scheme_names();
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  const ActRequest& request);
 
+// Returns how layers are loaded with these options.
+LayerOptions layer_options_of(const BenchOptions& options, ThreadPool& pool);
+
 // Returns all of --scheme with all of --group; a scheme with a group size of its own is listed
 // once.
 std::vector<SyntheticScheme> synthetic_schemes(const BenchOptions& options);
@@ -73,6 +78,12 @@ struct SyntheticExpert {
       : gate(s, intermediate, hidden), up(s, intermediate, hidden), down(s, hidden, intermediate) {}
   void refill(BenchRandom& random) {
     for (SyntheticMatrix* m : {&gate, &up, &down}) m->refill(random);
+  }
+  ExpertWeights weights() const {
+    const auto of = [](const SyntheticMatrix& m) {
+      return MatrixWeights{&m.view(), m.act_params()};
+    };
+    return {of(gate), of(up), of(down)};
   }
 };
 

@@ -179,16 +179,18 @@ MoeLayer::~MoeLayer() = default;
 
 void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
                            const std::string& what) const {
-  if (w.up == nullptr || w.down == nullptr || (shape_.gated && w.gate == nullptr))
+  if (w.up.w == nullptr || w.down.w == nullptr || (shape_.gated && w.gate.w == nullptr))
     fail("{}: a matrix is missing", what);
-  if (!shape_.gated && w.gate != nullptr)
+  if (!shape_.gated && w.gate.w != nullptr)
     fail("{}: has a gate matrix, but activation {} is not gated", what,
          name_of(plan_.spec.activation.kind));
-  if (shape_.gated)
-    e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate", w.gate_output);
-  e.up.fill(*w.up, w.up_act, w.up_bias, pool, what + " up", w.up_output);
-  e.down.fill(*w.down, w.down_act, plan_.first_tp_rank ? w.down_bias : std::span<const float>(),
-              pool, what + " down", w.down_output);
+  const auto fill = [&](PackedSlot& to, const MatrixWeights& m, std::span<const float> bias,
+                        const char* name) {
+    to.fill(*m.w, m.act, bias, pool, what + name, m.output_scale);
+  };
+  if (shape_.gated) fill(e.gate, w.gate, w.gate.bias, " gate");
+  fill(e.up, w.up, w.up.bias, " up");
+  fill(e.down, w.down, plan_.first_tp_rank ? w.down.bias : std::span<const float>(), " down");
 }
 
 void MoeLayer::set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool) {

@@ -80,18 +80,18 @@ struct MoePlan {
   std::string name;        // used in messages
 };
 
-// Holds the weights of one expert, as a format reader returns them; read until the call that
-// receives them returns.
+// Refers to one matrix of an expert, as a format reader returns it.
+struct MatrixWeights {
+  const QuantMatrix* w = nullptr;  // null: the expert has no such matrix
+  ActParams act = {};
+  std::span<const float> bias = {};
+  // Scale by which outputs are rounded to int8 and back (fake quantization); 0: they are not.
+  float output_scale = 0;
+};
+
+// Refers to the weights of one expert; read until the call that receives them returns.
 struct ExpertWeights {
-  const QuantMatrix* gate = nullptr;  // null if the activation is not gated
-  const QuantMatrix* up = nullptr;
-  const QuantMatrix* down = nullptr;
-  ActParams gate_act, up_act, down_act;
-  std::span<const float> gate_bias, up_bias, down_bias;
-  float gate_output = 0, up_output = 0,
-        // Scales by which each projection's outputs are rounded to int8 and back (fake
-      // quantization); 0: they are not.
-      down_output = 0;
+  MatrixWeights gate, up, down;  // gate: without a matrix if the activation is not gated
 };
 
 // Holds the tensors of the router besides its matrix; a vector is empty if the spec does not use

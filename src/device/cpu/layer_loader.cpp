@@ -124,24 +124,14 @@ class ExpertReader {
  public:
   ExpertWeights read(const TensorStore& store, const ExpertModules& e) {
     buffer_.reset();
-    for (size_t i = 0; i < 3; ++i)
-      if (e[i].module != nullptr) read_module(loaded_[i], store, e[i], buffer_);
-    const auto act = [&](size_t i) { return e[i].module->plan.input; };
     ExpertWeights w;
-    if (e[0].module != nullptr) {
-      w.gate = &loaded_[0].w;
-      w.gate_act = act(0);
-      w.gate_bias = loaded_[0].bias;
-      w.gate_output = output_scale(*e[0].module);
+    MatrixWeights* const all[] = {&w.gate, &w.up, &w.down};
+    for (size_t i = 0; i < 3; ++i) {
+      if (e[i].module == nullptr) continue;
+      read_module(loaded_[i], store, e[i], buffer_);
+      *all[i] = {&loaded_[i].w, e[i].module->plan.input, loaded_[i].bias,
+                 output_scale(*e[i].module)};
     }
-    w.up = &loaded_[1].w;
-    w.up_act = act(1);
-    w.up_bias = loaded_[1].bias;
-    w.up_output = output_scale(*e[1].module);
-    w.down = &loaded_[2].w;
-    w.down_act = act(2);
-    w.down_bias = loaded_[2].bias;
-    w.down_output = output_scale(*e[2].module);
     return w;
   }
 

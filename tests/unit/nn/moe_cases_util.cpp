@@ -90,17 +90,9 @@ MoeCase make_moe(const SchemeCase& up, const SchemeCase& down, const MoeShape& s
 
 ExpertWeights weights_of(const ExpertCase& e) {
   ExpertWeights w;
-  if (e.gate) {
-    w.gate = &e.gate->w;
-    w.gate_act = e.gate->params;
-  }
-  w.up = &e.up.w;
-  w.down = &e.down.w;
-  w.up_act = e.up.params;
-  w.down_act = e.down.params;
-  w.gate_bias = e.gate_bias;
-  w.up_bias = e.up_bias;
-  w.down_bias = e.down_bias;
+  if (e.gate) w.gate = {&e.gate->w, e.gate->params, e.gate_bias};
+  w.up = {&e.up.w, e.up.params, e.up_bias};
+  w.down = {&e.down.w, e.down.params, e.down_bias};
   return w;
 }
 

@@ -58,8 +58,8 @@ RankExpert slice_expert(const ExpertCase& e, size_t tp, size_t rank, SliceMemory
   r.up = slice_rows(e.up.w, i0, i1);
   r.down = slice_columns(e.down.w, i0, i1, memory);
   const auto cut = [&](std::span<const float> b) { return b.empty() ? b : b.subspan(i0, i1 - i0); };
-  r.weights.gate_bias = cut(r.weights.gate_bias);
-  r.weights.up_bias = cut(r.weights.up_bias);
+  r.weights.gate.bias = cut(r.weights.gate.bias);
+  r.weights.up.bias = cut(r.weights.up.bias);
   return r;
 }
 
@@ -85,11 +85,11 @@ std::vector<float> run_tp_rank(const MoeCase& c, size_t tp, size_t rank, const A
     RankExpert& r = experts.back();
     ExpertPlan p;
     if (e.gate) {
-      r.weights.gate = &r.gate;
+      r.weights.gate.w = &r.gate;
       p.gate = project(r.gate, c.up_scheme.act, false);
     }
-    r.weights.up = &r.up;
-    r.weights.down = &r.down;
+    r.weights.up.w = &r.up;
+    r.weights.down.w = &r.down;
     p.up = project(r.up, c.up_scheme.act, false);
     p.down = project(r.down, c.down_scheme.act, true);
     return p;

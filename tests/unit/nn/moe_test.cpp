@@ -443,12 +443,12 @@ TEST(Moe, BadPlansAndWeightsAreRefused) {
             "experts.0 gate was given twice");
   const MatrixCase wrong = make_matrix(s, 47, 32, rng);
   ExpertWeights w = weights_of(c.experts[1]);
-  w.up = &wrong.w;
+  w.up.w = &wrong.w;
   EXPECT_EQ(message_of([&] { layer.set_expert(1, w); }),
             "experts.1 up is [47,32]; expected [48,32]");
   w = weights_of(c.experts[2]);
   const std::vector<float> bias(31);
-  w.gate_bias = bias;
+  w.gate.bias = bias;
   EXPECT_EQ(message_of([&] { layer.set_expert(2, w); }),
             "experts.2 gate: bias has 31 values; expected 48");
   MoePlan plan = plan_of(c, kernel);

@@ -152,7 +152,7 @@ class VllmLayer {
     layer_ = std::make_unique<MoeLayer>(std::move(plan));
     for (size_t e = 0; e < E; ++e) {
       ExpertWeights w;
-      w.gate = &gate_[e], w.up = &up_[e], w.down = &down_[e];
+      w.gate.w = &gate_[e], w.up.w = &up_[e], w.down.w = &down_[e];
       layer_->set_expert(e, w);
     }
     layer_->finish();
