@@ -340,7 +340,7 @@ std::string Folder::explain_json(const std::string& cpu) const {
   const Checkpoint& c = held().checkpoint;
   ExplainQuestion question;
   if (!cpu.empty()) question.cpu = parse_cpu(cpu);
-  question.x_type = activation_type("auto", c.config().dtype);
+  question.wish.type = activation_type("auto", c.config().dtype);
   return to_json(explain(c, question)).dump(1) + "\n";
 }
 

@@ -11,7 +11,7 @@
 
 #include "api/api.h"
 #include "base/once.h"
-#include "device/cuda/cuda_device.h"
+#include "device/gpu.h"
 #include "engine/draft.h"
 #include "engine/sampling_choices.h"
 #include "engine/text_engine.h"
@@ -186,43 +186,39 @@ struct Model::Impl {
       for (const Module& m : predictor.modules()) total += m.bytes;
     }
     take_device(o, mo);
-    const ModelPlan plan = plan_model(checkpoint, mo, this_process(mo.cuda, 1));
+    const ModelPlan plan = plan_model(checkpoint, mo, this_process(mo.gpu, 1));
     require_fit(plan, checkpoint.folder());
     LoadProgress progress(o.progress, total);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     model = DecoderModel::load(checkpoint, plan, mo);
     progress.finish();
-    if (mo.cuda.module != nullptr) return;
-    ExplainQuestion question;
-    question.policy = mo.policy;
-    question.act = mo.act;
-    question.x_type = mo.type;
-    for (const Explained& e : explain(checkpoint, question).modules)
-      if (e.choice) kernels.insert(title_of(*e.choice->chosen));
+    if (mo.gpu.module != nullptr) return;
+    for (const PlannedModule& m : plan.ranks[0].modules)
+      if (m.use->choice) kernels.insert(title_of(*m.use->choice->chosen));
   }
 
   // Reads the options that say where the model runs.
   static void take_device(const LoadOptions& o, ModelOptions& mo) {
-    const bool cuda = is_cuda_name(o.device);
-    if (!cuda && !o.device.empty() && o.device != "cpu")
+    const bool gpu = is_gpu_name(o.device);
+    if (!gpu && !o.device.empty() && o.device != "cpu")
       fail_at({"argument", "", "", "", "device"}, "device is '{}'; expected cpu, cuda or cuda:N",
               printable(o.device));
     if (!o.experts.empty() && o.experts != "cpu" && o.experts != "auto")
       fail_at({"argument", "", "", "", "experts"}, "experts is '{}'; expected cpu or auto",
               printable(o.experts));
-    if (!cuda && (!o.experts.empty() || o.gpu_memory != 0)) {
+    if (!gpu && (!o.experts.empty() || o.gpu_memory != 0)) {
       const char* name = o.experts.empty() ? "gpu_memory" : "experts";
       fail_at({"argument", "", "", "", name}, "{} is for models on a GPU: device cuda", name);
     }
-    if (cuda) {
+    if (gpu) {
       mo.placement = parse_placement(o.device + (o.experts == "cpu" ? ",experts=cpu" : ""));
-      mo.cuda.module = &library_cuda_module(cuda_number(o.device));
-      mo.cuda.memory = o.gpu_memory;
+      mo.gpu.module = &library_cuda_module(gpu_number(o.device));
+      mo.gpu.memory = o.gpu_memory;
       if (o.kernel.starts_with("cuda")) {
-        mo.cuda.kernel = normalize_cuda_kernel(o.kernel);
+        mo.gpu.kernel = normalize_gpu_kernel(o.kernel);
         mo.policy.kernel.clear();
       }
-      mo.cuda.fit_experts = o.experts == "auto";
+      mo.gpu.fit_experts = o.experts == "auto";
     }
   }
 

@@ -170,8 +170,8 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
 void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
                    const TensorStore& inputs, const ConstRows& x, DType type, Outputs& out) {
   CudaLoad load;
-  load.module = &cuda_of_tool();
-  load.policy = cuda_policy_of(options.run);
+  load.module = &gpu_of_tool();
+  load.policy = gpu_policy_of(options.run);
   load.act = act_request_of(options.run);
   load.x_type = x_type_of(x.dtype);
   const MoeBlock* block = checkpoint.find_moe(options.module);
@@ -209,7 +209,7 @@ int run_apply(const ApplyOptions& options) {
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
   const ConstRows x = rows_of(inputs, x_input, "x [T, features]");
   Outputs out;
-  if (on_cuda(options.run.device)) {
+  if (on_gpu(options.run.device)) {
     const DType y_type = out_type(options, x.dtype);
     apply_on_cuda(checkpoint, options, inputs, x, y_type, out);
     write_outputs(options.out, out, y_type, x.rows);

@@ -7,7 +7,7 @@
 #include "apps/bench_command.h"
 #include "apps/cli/manners.h"
 #include "apps/cli/suggest.h"
-#include "device/cuda/cuda_module.h"
+#include "device/gpu.h"
 #include "runtime/launcher.h"
 
 namespace moebius {
@@ -90,7 +90,7 @@ std::vector<NamedText> environment_variables(const Command& tool) {
       {kCommVariable,
        "openmpi, mpich or a file: the plugin that connects ranks, where the launcher does not "
        "say"});
-  out.push_back({kCudaVariable, "a file: the module of `--device cuda`"});
+  out.push_back({kGpuVariable, "a file: the module of `--device cuda`"});
   out.push_back({"MOEBIUS_API_KEY", "an API key that `serve` accepts, beside those of its file"});
   out.push_back({"NO_COLOR", "not empty: no colours"});
   out.push_back({"COLUMNS", "width of tables"});

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -18,8 +16,8 @@
 #include "apps/cli/layout.h"
 #include "apps/commands.h"
 #include "base/error.h"
-#include "device/cuda/cuda_device.h"
-#include "model/plan/cuda_forecast.h"
+#include "device/gpu.h"
+#include "model/plan/forecast.h"
 #include "model/plan/rank_memory.h"
 #include "model/plan/rank_plan.h"
 #include "report/explain.h"
@@ -57,12 +55,12 @@ std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& o
                     labelled("", title, 2, width);
   if (!e.request.empty()) out += labelled("", e.request, 2, width);
   Table table("llw", width, colour);
-  for (const Candidate& c : e.choice->candidates) {
+  for (const Candidate& c : e.use->choice->candidates) {
     if (!options.all && c.kernel->arch != arch && c.kernel->arch != Arch::kOther) continue;
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
       words = fmt::format("weights as {}, {}, {:.2f}x the file's bytes{}", c.kernel->codec,
-                          name_of(e.numerics),
+                          name_of(e.use->numerics),
                           packed_ratio(e.packed, m.plan.code_bytes + m.plan.scale_bytes),
                           e.share ? fmt::format(", expect {:.0f} % of the memory bandwidth when "
                                                 "decoding one sequence ({})",
@@ -91,15 +89,15 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
     const Module& m = *e.group.sample;
     FoldedChoice one;
     one.scheme = describe(m.plan.scheme);
-    one.kernel = title_of(*e.choice->chosen);
-    one.numerics = name_of(e.numerics);
+    one.kernel = title_of(*e.use->choice->chosen);
+    one.numerics = name_of(e.use->numerics);
     one.request = e.request;
     auto it = std::find_if(folds.begin(), folds.end(), [&](const FoldedChoice& f) {
       return f.scheme == one.scheme && f.kernel == one.kernel && f.numerics == one.numerics &&
              f.request == one.request;
     });
     if (it == folds.end()) {
-      const auto& list = e.choice->candidates;
+      const auto& list = e.use->choice->candidates;
       one.rank = static_cast<size_t>(
           std::find_if(list.begin(), list.end(),
                        [](const Candidate& c) { return c.verdict == Verdict::kChosen; }) -
@@ -222,71 +220,37 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
 
 // Holds the forecast of decoding on a GPU, alone or with the CPU.
 struct DeviceForecast {
-  CudaRates rates;
+  Rates rates;
   bool gpu_measured = false, ranked = false;
   uint64_t allowed = 0;
-  std::vector<CudaForecast> all;
+  std::vector<GpuWay> all;
 };
-constexpr size_t kForecastSequences[] = {1, 8, 32};
-
-// Measures bytes per second from host memory to the device; 0: unknown.
-double link_rate(const CudaApi& api) {
-  constexpr size_t kBytes = size_t{32} << 20, kCopies = 4;
-  void *here = nullptr, *there = nullptr;
-  double rate = 0;
-  if (api.allocate_host(kBytes, &here) == CudaStatus::kOk) {
-    std::memset(here, 1, kBytes);
-    if (api.allocate(kBytes, &there) == CudaStatus::kOk) {
-      const auto copy = [&](size_t times) {
-        for (size_t i = 0; i < times; ++i)
-          if (api.upload(there, here, kBytes, nullptr) != CudaStatus::kOk) return false;
-        return api.synchronize(nullptr) == CudaStatus::kOk;
-      };
-      if (copy(1)) {
-        const auto start = std::chrono::steady_clock::now();
-        if (copy(kCopies))
-          rate = kBytes * kCopies /
-                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      }
-      api.release(there);
-    }
-    api.release_host(here);
-  }
-  return rate;
-}
 
 DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOptions& o,
                                const ExplainQuestion& q) {
   DeviceForecast f;
-  f.allowed = q.cuda->memory_bytes;
-  if (!q.cuda->assumed) {
-    const CudaModule& cuda = cuda_of_tool(cuda_number(o.run.device));
-    CudaRoofs roofs{};
-    if (cuda.api->roofs(&roofs) == CudaStatus::kOk && roofs.read_tbs > 0) {
-      f.rates.gpu_read = roofs.read_tbs * 1e12;
-      f.gpu_measured = true;
-    }
-    if (const double link = link_rate(*cuda.api); link > 0) f.rates.link = link;
-    uint64_t free = 0;
-    if (cuda.api->free_bytes(&free) == CudaStatus::kOk) f.allowed = free;
+  f.allowed = q.gpu->memory_bytes;
+  if (!q.gpu->assumed) {
+    const GpuModule& gpu = gpu_of_tool(gpu_number(o.run.device));
+    const GpuRates measured = measured_rates(gpu);
+    f.gpu_measured = measured.read > 0;
+    if (measured.read > 0) f.rates.gpu_read = measured.read;
+    if (measured.link > 0) f.rates.link = measured.link;
+    f.allowed = free_gpu_bytes(gpu);
   }
   f.allowed -= std::min(f.allowed, kReservedBytes);
   f.rates.cpu_read =
       1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
-  Wish model;
-  model.type = q.x_type;
-  model.act = q.act;
-  model.loads_file = o.loads;
+  f.rates.between = parse_link(o.link);
+  f.rates.sequences = {1, 8, 32};
+  Wish wish = q.wish;
+  wish.loads_file = o.loads;
+  wish.gpu.stream = "auto";
   if (o.run.gpu_memory != 0)
     f.allowed = std::min(f.allowed, static_cast<uint64_t>(o.run.gpu_memory * 1073741824.0));
-  model.policy.accept = q.policy.accept;
-  model.cuda.kernel = q.policy.kernel;
-  model.cuda.stream = "auto";
   f.ranked = o.ranks > 0;
-  f.all = f.ranked
-              ? forecast_cuda_ranks(checkpoint, model, *q.cuda, f.rates, parse_link(o.link),
-                                    static_cast<size_t>(o.ranks), kForecastSequences)
-              : forecast_cuda(checkpoint, model, *q.cuda, f.rates, f.allowed, kForecastSequences);
+  f.all = f.ranked ? gpu_rank_ways(checkpoint, wish, *q.gpu, f.rates, static_cast<size_t>(o.ranks))
+                   : gpu_ways(checkpoint, wish, *q.gpu, f.rates, f.allowed);
   return f;
 }
 
@@ -294,12 +258,12 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
   if (f.all.empty()) return "";
   Table table("lrrrrw", width, colour);
   std::vector<std::string> header = {"tokens/s of sequences"};
-  for (const size_t n : kForecastSequences) header.push_back(std::to_string(n));
+  for (const size_t n : f.rates.sequences) header.push_back(std::to_string(n));
   header.insert(header.end(), {f.ranked ? "on the fullest GPU" : "on the GPU", ""});
   table.header(std::move(header));
-  for (const CudaForecast& c : f.all) {
+  for (const GpuWay& c : f.all) {
     std::vector<std::string> cells = {c.words};
-    for (const CudaForecast::Decode& d : c.decode)
+    for (const Forecast::Step& d : c.forecast.decode)
       cells.push_back(fmt::format("{:.0f}", d.tokens_per_second()));
     cells.push_back(human_bytes(static_cast<double>(c.bytes)));
     cells.push_back(c.bytes > f.allowed         ? "does not fit"
@@ -322,9 +286,9 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
 
 Json forecast_json(const DeviceForecast& f) {
   Json all = Json::array();
-  for (const CudaForecast& c : f.all) {
+  for (const GpuWay& c : f.all) {
     Json decode = Json::array();
-    for (const CudaForecast::Decode& d : c.decode) {
+    for (const Forecast::Step& d : c.forecast.decode) {
       Json step = Json::object({{"sequences", static_cast<uint64_t>(d.sequences)}});
       step.set("tokens_per_second", d.tokens_per_second()), step.set("gpu_ms", d.gpu * 1e3);
       step.set("cpu_ms", d.cpu * 1e3), step.set("crossing_ms", d.crossing * 1e3);
@@ -346,25 +310,29 @@ Json forecast_json(const DeviceForecast& f) {
 
 int run_explain(const ExplainOptions& options, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
-  if (options.ranks > 0 && !on_cuda(options.run.device)) {
+  if (options.ranks > 0 && !on_gpu(options.run.device)) {
     explain_ranks(checkpoint, options, out);
     return 0;
   }
   ExplainQuestion question;
+  Wish& wish = question.wish;
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
-  if (on_cuda(options.run.device)) {
-    question.cuda = cuda_target_of_tool();
-    question.policy = cuda_policy_of(options.run);
-  } else
-    question.policy = folder_policy_of(options.run);
-  question.x_type = activation_type(options.dtype, checkpoint.config().dtype);
-  question.act = act_request_of(options.run);
-  note_request(checkpoint, question.act);
+  if (on_gpu(options.run.device)) {
+    const Policy policy = gpu_policy_of(options.run);
+    question.gpu = gpu_target_of_tool();
+    wish.gpu.kernel = policy.kernel;
+    wish.policy.accept = policy.accept;
+  } else {
+    wish.policy = folder_policy_of(options.run);
+  }
+  wish.type = activation_type(options.dtype, checkpoint.config().dtype);
+  wish.act = act_request_of(options.run);
+  note_request(checkpoint, wish.act);
   question.threads = static_cast<size_t>(options.run.threads);
   question.predictor = true;
   const Explanation e = explain(checkpoint, question);
   std::optional<DeviceForecast> forecast;
-  if (question.cuda) forecast = device_forecast(checkpoint, options, question);
+  if (question.gpu) forecast = device_forecast(checkpoint, options, question);
   if (options.json) {
     Json j = to_json(e);
     if (forecast) j.set("forecast", forecast_json(*forecast));
@@ -372,19 +340,19 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
     return 0;
   }
   const size_t width = output_width();
-  out << labelled("for", e.cuda ? describe(*e.cuda) : describe(e.cpu), 4, width);
+  out << labelled("for", e.gpu ? describe(*e.gpu) : describe(e.cpu), 4, width);
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
   for (const std::string& words : e.on_cpu) out << labelled("", words, 4, width);
   out << '\n';
   if (forecast) out << forecast_text(*forecast, width, options.colour);
   for (const Explained& m : e.modules)
-    if (!m.choice)
+    if (m.use == nullptr)
       out << labelled("unsupported",
                       fmt::format("{}: {}", printable(m.group.name), m.group.sample->reason), 13,
                       width, Ink::kRed, options.colour);
   std::vector<const Explained*> run;
   for (const Explained& m : e.modules)
-    if (m.choice) run.push_back(&m);
+    if (m.use != nullptr) run.push_back(&m);
   if (options.why)
     for (const Explained* m : run) out << choice_detail(*m, e.cpu.arch, options, width);
   else if (!run.empty())

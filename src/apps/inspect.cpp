@@ -45,7 +45,7 @@ Command inspect_command() {
   c.examples = {"moebius inspect", "moebius inspect DIR --tp 4 --ep 2",
                 "moebius inspect DIR --json | jq '.modules[] | .scheme'"};
   c.action = [o](const Command&) {
-    if (on_cuda(o->device)) o->cuda = cuda_target_of_tool();
+    if (on_gpu(o->device)) o->gpu = gpu_target_of_tool();
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_inspect(*o, std::cout);
   };

@@ -134,9 +134,9 @@ class Writer {
       text += fmt::format("{} {} for -c {}", i == 0 ? ";" : ",", bytes_text(r.memory[i].bytes),
                           r.memory[i].context);
     field("memory", text);
-    if (const auto& cuda = f_.question.cuda)
+    if (const auto& gpu = f_.question.gpu)
       field("device",
-            fmt::format("{} of weights on {}", bytes_text(f_.device_bytes), describe(*cuda)));
+            fmt::format("{} of weights on {}", bytes_text(f_.device_bytes), describe(*gpu)));
   }
 
   void ranks() {

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/human.h"
 #include "base/sha256.h"
-#include "device/cuda/cuda_device.h"
+#include "device/gpu.h"
 
 namespace moebius {
 namespace {
@@ -68,7 +68,7 @@ std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& o, const ModelRunOptions
   if (r.ranks > 1 || r.pp > 1 || r.tp > 1 || r.ep > 1 || RankProcess::current() != nullptr)
     fail("--kv-dir: a model on several ranks keeps no prompts on disk; leave one of them out");
   for (const DevicePlacement::Rule& rule : placement_of(model.run).rules)
-    if (is_cuda_name(rule.attention))
+    if (is_gpu_name(rule.attention))
       fail(
           "--kv-dir: a model whose attention is on a GPU ({}) keeps no prompts on disk; leave one "
           "of them out, or take --place attention=cpu",

@@ -21,7 +21,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
 #include "model/arch/arch.h"
-#include "model/plan/cuda_forecast.h"
+#include "model/plan/forecast.h"
 #include "model/run/scoring.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
@@ -51,17 +51,17 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 // Returns the fastest split that fits GPUs like this one, by an H200's constants, which do not
 // change the order.
 RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelOptions& options) {
-  const size_t one[] = {1};
-  std::vector<CudaForecast> all =
-      forecast_cuda_ranks(checkpoint, options, cuda_target(options.cuda.module->facts), CudaRates(),
-                          parse_link("10G,30us"), ranks, one);
+  Rates rates;
+  rates.between = parse_link("10G,30us");
+  const Gpu here = *this_machine(options.gpu).gpu;
+  const std::vector<GpuWay> all = gpu_rank_ways(checkpoint, options, here.target, rates, ranks);
   if (all.empty()) fail("{} ranks with GPUs: the model has fewer layers and experts", ranks);
   // threads share one GPU
   const size_t shared = RankProcess::current() == nullptr ? ranks : 1;
-  const uint64_t most = this_machine(options.cuda).gpu->usable / shared,
-                 allowed = options.cuda.memory != 0 ? std::min(options.cuda.memory, most) : most;
-  const auto fits = std::find_if(all.begin(), all.end(),
-                                 [&](const CudaForecast& f) { return f.bytes <= allowed; });
+  const uint64_t most = here.usable / shared,
+                 allowed = options.gpu.memory != 0 ? std::min(options.gpu.memory, most) : most;
+  const auto fits =
+      std::find_if(all.begin(), all.end(), [&](const GpuWay& way) { return way.bytes <= allowed; });
   // Loading then refuses it and names both numbers.
   return fits != all.end() ? fits->split : all[0].split;
 }
@@ -120,7 +120,7 @@ RankSplit split_of(const RankOptions& o, size_t threads, const Checkpoint& check
     fail("{} {}, but {} are {} ranks", process != nullptr ? "ranks that were started:" : "--ranks",
          ranks, describe(split), split.ranks());
   if (const ModelOptions own = options(Runtime::shared(threads)->pool());
-      !own.placement.cuda().empty()) {
+      !own.placement.gpu().empty()) {
     const RankSplit chosen = split_of_gpus(ranks, checkpoint, own);
     note("{} ranks: {}", ranks, describe(chosen));
     return chosen;
@@ -144,7 +144,7 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
   options.split = split;
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options);
-  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.cuda, split.ranks()));
+  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.gpu, split.ranks()));
   for (const std::string& words : plan.words) note("{}", words);
   require_fit(plan, checkpoint.folder());
   if (split.ranks() == 1) return DecoderModel::load(checkpoint, plan, options);

@@ -12,7 +12,7 @@
 #include "apps/cli/manners.h"
 #include "apps/cli/places.h"
 #include "base/error.h"
-#include "device/cuda/cuda_device.h"
+#include "device/gpu.h"
 #include "model/ranks/handshake.h"
 #include "runtime/binding.h"
 #include "runtime/comm_plugin.h"
@@ -36,7 +36,7 @@ T value_of(const Command& command, const char* name) {
 // device, whatever its number.
 std::string place_text(DevicePlacement placement) {
   const auto plain = [](std::string& name) {
-    if (is_cuda_name(name)) name = "cuda";
+    if (is_gpu_name(name)) name = "cuda";
   };
   plain(placement.ends);
   for (DevicePlacement::Rule& r : placement.rules) plain(r.attention), plain(r.experts);
@@ -48,23 +48,24 @@ std::vector<std::pair<std::string, std::string>> options_of(const Wish& o,
   const RankSplit& split = o.split;
   const auto number = [](size_t n) { return std::to_string(n); };
   constexpr const char* kKvNames[] = {"f32", "f16", "bf16", "int8", "fp8"};
-  return {{"--pp", number(split.pp)},
-          {"--tp", number(split.tp)},
-          {"--ep", number(split.ep)},
-          {"--attention", split.repeat_attention ? "repeat" : "cut"},
-          {"--spare", number(split.spare)},
-          {"--dtype", kKvNames[static_cast<size_t>(kv_type_of(o.type))]},
-          {"--kv-dtype", o.kv_type ? kKvNames[static_cast<size_t>(*o.kv_type)] : "auto"},
-          {"--policy", std::string(name_of(o.policy.accept))},
-          {"--kernel", o.policy.kernel.empty() ? "auto" : o.policy.kernel},
-          {"--activations", o.act.int8_rows ? "int8" : "declared"},
-          {"--int8-activations", o.act.mode == Int8Mode::kDeclared ? "declared"
-                                 : o.act.mode == Int8Mode::kVllm   ? "vllm"
-                                                                   : "ct"},
-          {"--place", split.ep > 1 ? place_text(o.placement) : "any"},
-          {"GPU", split.ep > 1 && !o.placement.cuda().empty() ? printable(o.cuda.module->facts.name)
-                                                              : "any"},
-          {"--check", check}};
+  return {
+      {"--pp", number(split.pp)},
+      {"--tp", number(split.tp)},
+      {"--ep", number(split.ep)},
+      {"--attention", split.repeat_attention ? "repeat" : "cut"},
+      {"--spare", number(split.spare)},
+      {"--dtype", kKvNames[static_cast<size_t>(kv_type_of(o.type))]},
+      {"--kv-dtype", o.kv_type ? kKvNames[static_cast<size_t>(*o.kv_type)] : "auto"},
+      {"--policy", std::string(name_of(o.policy.accept))},
+      {"--kernel", o.policy.kernel.empty() ? "auto" : o.policy.kernel},
+      {"--activations", o.act.int8_rows ? "int8" : "declared"},
+      {"--int8-activations", o.act.mode == Int8Mode::kDeclared ? "declared"
+                             : o.act.mode == Int8Mode::kVllm   ? "vllm"
+                                                               : "ct"},
+      {"--place", split.ep > 1 ? place_text(o.placement) : "any"},
+      {"GPU", split.ep > 1 && !o.placement.gpu().empty() ? printable(target_of(*o.gpu.module).name)
+                                                         : "any"},
+      {"--check", check}};
 }
 
 // Returns where this host has the folder, by the entries HOST=DIR.
@@ -139,9 +140,8 @@ ModelPlan RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& o
   if (checkpoint != nullptr && trouble.empty()) try {
       mine.options = options_of(options, check_);
       mine.files = mark_folder(*checkpoint, folder_check_from(check_));
-      mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,
-                                  options.kv_type.value_or(kv_type_of(options.type)));
-      cluster.ranks[static_cast<size_t>(comm_->rank())].gpu = this_machine(options.cuda).gpu;
+      mine.kernels = mark_kernels(*checkpoint, options);
+      cluster.ranks[static_cast<size_t>(comm_->rank())].gpu = this_machine(options.gpu).gpu;
       plan = plan_model(*checkpoint, options, cluster);
       // About the rank's own GPU; host memory is judged below, when all ranks are known.
       trouble = plan.refusal;

@@ -223,9 +223,9 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   ThreadPool& pool = runtime->pool();
   RunPlan plan{checkpoint, {}, nullptr, nullptr, {}};
   plan.options.pool = &pool;
-  if (on_cuda(options.run.device)) {
-    plan.cuda = &cuda_of_tool();
-    plan.cuda_policy = cuda_policy_of(options.run);
+  if (on_gpu(options.run.device)) {
+    plan.cuda = &gpu_of_tool();
+    plan.cuda_policy = gpu_policy_of(options.run);
   } else
     plan.options.policy = folder_policy_of(options.run);
   plan.options.act = act_request_of(options.run);

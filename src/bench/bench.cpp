@@ -14,7 +14,7 @@ namespace moebius {
 namespace {
 
 int bench_roof(const BenchOptions& o, std::ostream& out) {
-  return on_cuda(o.run.device) ? run_bench_roof_cuda(o, out) : run_bench_roof(o, out);
+  return on_gpu(o.run.device) ? run_bench_roof_cuda(o, out) : run_bench_roof(o, out);
 }
 
 int bench_kernel(const BenchOptions& o, std::ostream& out) {
@@ -25,7 +25,7 @@ int bench_kernel(const BenchOptions& o, std::ostream& out) {
 int bench_linear(const BenchOptions& o, std::ostream& out) {
   if (o.folder.empty() != o.module.empty())
     throw UsageError("bench linear takes a folder and --module together, or neither");
-  return on_cuda(o.run.device) ? run_bench_linear_cuda(o, out) : run_bench_linear(o, out);
+  return on_gpu(o.run.device) ? run_bench_linear_cuda(o, out) : run_bench_linear(o, out);
 }
 
 int bench_moe(const BenchOptions& o, std::ostream& out) {
@@ -33,7 +33,7 @@ int bench_moe(const BenchOptions& o, std::ostream& out) {
     throw UsageError("--top-k is " + std::to_string(o.top_k) +
                      "; expected 1 to the number of experts, " + std::to_string(o.experts));
   const bool ranks = o.ranks.tp * o.ranks.ep > 1;
-  if (!on_cuda(o.run.device)) return ranks ? run_bench_moe_ranks(o, out) : run_bench_moe(o, out);
+  if (!on_gpu(o.run.device)) return ranks ? run_bench_moe_ranks(o, out) : run_bench_moe(o, out);
   if (ranks) throw UsageError("--tp and --ep are of the CPU");
   return run_bench_moe_cuda(o, out);
 }

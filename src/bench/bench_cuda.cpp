@@ -95,13 +95,13 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
   spec.intermediate = o.intermediate;
   spec.experts = o.experts;
   const char* plain = plain_experts_reason(spec);
-  const CudaTarget target = cuda_target(cuda.facts);
+  const GpuTarget target = cuda_target(cuda.facts);
   const Problem up = make_problem(maker.up.view(), scheme.act, x_type),
                 down = make_problem(maker.down.view(), scheme.act, x_type);
   CudaSubject s;
-  s.choice = choose_cuda(up, target, cuda_policy_of(o.run), plain);
-  if (path_of(*choose_cuda(down, target, cuda_policy_of(o.run), plain).chosen) == CudaPath::kPlain)
-    s.choice = choose_cuda(up, target, cuda_policy_of(o.run), "down has plain kernels");
+  s.choice = choose_cuda(up, target, gpu_policy_of(o.run), plain);
+  if (path_of(*choose_cuda(down, target, gpu_policy_of(o.run), plain).chosen) == CudaPath::kPlain)
+    s.choice = choose_cuda(up, target, gpu_policy_of(o.run), "down has plain kernels");
   for (const auto& [p, count] : {std::pair{&up, 2.0}, std::pair{&down, 1.0}})
     s.expert_bytes += count * static_cast<double>(code_bytes(*p) + scale_bytes_of(*p));
   CudaMoe moe{};
@@ -175,7 +175,7 @@ int run_bench_moe_cuda(const BenchOptions& o, std::ostream& out) {
   interrupt_is_noted();
   if (!o.folder.empty())
     fail("--device cuda: bench moe has random weights there; leave the folder out");
-  const CudaModule& cuda = cuda_of_tool();
+  const CudaModule& cuda = gpu_of_tool();
   if (!o.json) out << describe(cuda_target(cuda.facts)) << '\n';
   for (const SyntheticScheme& scheme : synthetic_schemes(o)) {
     const CudaSubject s = cuda_experts(o, scheme, cuda);
@@ -210,13 +210,13 @@ int run_bench_linear_cuda(const BenchOptions& o, std::ostream& out) {
   interrupt_is_noted();
   if (!o.folder.empty())
     fail("--device cuda: bench linear has random weights there; leave the folder out");
-  const CudaModule& cuda = cuda_of_tool();
+  const CudaModule& cuda = gpu_of_tool();
   const XType type = x_type_from(o.dtype);
   if (!o.json) out << describe(cuda_target(cuda.facts)) << '\n';
   for (const SyntheticScheme& scheme : synthetic_schemes(o)) {
     SyntheticMatrix matrix(scheme, o.n, o.k);
     const Problem problem = make_problem(matrix.view(), scheme.act, type);
-    const Choice choice = choose_cuda(problem, cuda_target(cuda.facts), cuda_policy_of(o.run));
+    const Choice choice = choose_cuda(problem, cuda_target(cuda.facts), gpu_policy_of(o.run));
     const auto bytes = static_cast<double>(code_bytes(problem) + scale_bytes_of(problem));
     std::vector<CudaLinear> layers;
     const size_t copies = std::clamp<size_t>(kLeastBytes / static_cast<size_t>(bytes) + 1, 2, 64);
@@ -249,7 +249,7 @@ int run_bench_linear_cuda(const BenchOptions& o, std::ostream& out) {
 }
 
 int run_bench_roof_cuda(const BenchOptions& o, std::ostream& out) {
-  const CudaModule& cuda = cuda_of_tool();
+  const CudaModule& cuda = gpu_of_tool();
   CudaRoofs roofs{};
   check_cuda(*cuda.api, cuda.api->roofs(&roofs), "roofs");
   if (!o.json) {

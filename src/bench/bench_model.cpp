@@ -24,7 +24,7 @@
 #include "bench/bench_report.h"
 #include "bench/bench_synthetic.h"
 #include "checkpoint/summary.h"
-#include "device/cuda/cuda_trace.h"
+#include "device/trace.h"
 
 namespace moebius {
 namespace {
@@ -43,7 +43,7 @@ class ModelBench {
                               checkpoint, p);
     };
     const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);
-    const bool on_gpus = !placement_of(options.run).cuda().empty();
+    const bool on_gpus = !placement_of(options.run).gpu().empty();
     if (split.ranks() > 1) {
       if (!on_gpus)
         question_ = measured_question(split.ranks(), pool.size(), checkpoint, options_of);
@@ -148,7 +148,7 @@ class ModelBench {
   Json operations() const {
     Json j = Json::object();
     if (!traces_) return j;
-    for (const auto& [what, ms] : cuda_trace().milliseconds)
+    for (const auto& [what, ms] : device_trace().milliseconds)
       j.set(what, rounded(ms / static_cast<double>(std::max<size_t>(1, profiled_)), 4));
     return j;
   }
@@ -188,12 +188,12 @@ class ModelBench {
   // them. Graphs wait at marks, so these steps are slower than the others.
   void traced(size_t steps, FunctionRef<void()> step) {
     if (!traces_ || interrupt_seen()) return;
-    cuda_trace().on = true;
+    device_trace().on = true;
     for (size_t i = 0; i < steps + 2; ++i) {
-      if (i == 2) model_->clear_profile(), cuda_trace().milliseconds.clear();
+      if (i == 2) model_->clear_profile(), device_trace().milliseconds.clear();
       step();
     }
-    cuda_trace().on = false;
+    device_trace().on = false;
     profiled_ = steps;
   }
   void fill(std::vector<int32_t>& tokens) {

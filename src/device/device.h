@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/row_table.h"
 #include "device/load_options.h"
+#include "device/module_use.h"
 #include "device/ops.h"
 #include "device/step.h"
 #include "nn/attention.h"
@@ -131,9 +132,11 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
 
-  // --- planning, before anything is allocated: what the device cannot run, and how many bytes
-  // layers would take ---
+  // --- planning, before anything is allocated: what the device cannot run, and which kernels and
+  // bytes layers would take ---
   virtual bool lacks(Need) const { return false; }
+  // Returns what the device would make of a matrix or a table; throws Error if no kernel accepts it.
+  virtual ModuleUse plan(const ModuleQuestion& question) const = 0;
   // Return the bytes of one KV block (kBlockTokens tokens) of an attention layer, and of an
   // indexer.
   virtual size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const = 0;

@@ -15,7 +15,7 @@ namespace moebius {
 namespace {
 
 bool known(std::string_view name) {
-  return name == "cpu" || is_cuda_name(name) || stand_ins().is_name(name);
+  return name == "cpu" || is_gpu_name(name) || stand_ins().is_name(name);
 }
 
 std::string check_name(std::string_view name) {
@@ -100,10 +100,10 @@ std::string DevicePlacement::describe() const {
   return text;
 }
 
-std::string DevicePlacement::cuda() const {
+std::string DevicePlacement::gpu() const {
   std::string found;
   const auto look = [&](const std::string& name) {
-    if (!is_cuda_name(name)) return;
+    if (!is_gpu_name(name)) return;
     if (!found.empty() && found != name)
       fail_at({"argument", "", "", "", "--place"}, "{} and {}: a model runs on one CUDA device",
               found, name);
@@ -155,8 +155,15 @@ DevicePlacement parse_placement(std::string_view text) {
   }
   for (const PartRule& p : parts)
     if (p.part == "ends") placement.ends = p.device;
-  static_cast<void>(placement.cuda());  // there is one CUDA device at most
+  static_cast<void>(placement.gpu());  // there is one CUDA device at most
   return placement;
+}
+
+std::shared_ptr<Device> make_device(const std::string& name, ThreadPool* pool, const Cpu& cpu,
+                                    const DeviceOptions& options) {
+  if (is_gpu_name(name)) return std::make_shared<CudaDevice>(name, pool, options);
+  return std::make_shared<CpuDevice>(pool, cpu, options,
+                                     name != "cpu" ? stand_ins().make(name) : nullptr);
 }
 
 DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
@@ -165,13 +172,7 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
   options.alone = placement.one_device();
   const auto add = [&](const std::string& name) {
     std::shared_ptr<Device>& device = devices_[name];
-    if (device != nullptr) return;
-    if (is_cuda_name(name)) {
-      device = std::make_shared<CudaDevice>(name, pool, options);
-      return;
-    }
-    device = std::make_shared<CpuDevice>(pool, cpu, options,
-                                         name != "cpu" ? stand_ins().make(name) : nullptr);
+    if (device == nullptr) device = make_device(name, pool, cpu, options);
   };
   add(placement.ends);
   for (const DevicePlacement::Rule& r : placement.rules) add(r.attention), add(r.experts);

@@ -28,8 +28,8 @@ struct DevicePlacement {
   const Rule& of(size_t layer) const;
   bool one_device() const;
   std::string describe() const;  // returns text such as "cpu" or "attention=a,experts=b"
-  // Returns the name of the CUDA device, "": none; throws Error if there are two.
-  std::string cuda() const;
+  // Returns the name of the GPU, "": none; throws Error if there are two.
+  std::string gpu() const;
 };
 
 // Returns the expert in each place of a divided layer: those in `here`, then the others.
@@ -42,6 +42,10 @@ DevicePlacement parse_placement(std::string_view text);
 
 // Returns names that parse_placement() accepts, for messages.
 std::vector<std::string> device_names();
+
+// Makes a device by its name. pool: null for a device that only plans.
+std::shared_ptr<Device> make_device(const std::string& name, ThreadPool* pool, const Cpu& cpu,
+                                    const DeviceOptions& options);
 
 // Owns the device objects of a placement, which one model uses.
 class DeviceSet {

@@ -61,8 +61,8 @@ struct SlotFacts {
   ColumnOrder order;
 };
 
-// The packed matrices of a layer, as a cache of packed weights (device/cpu/packed_store.h) keeps
-// them between starts of the program: a layer made from a PackedBlock reads no weights.
+// The packed matrices of a layer, as a store keeps them between starts of the program
+// (device/packed_store.h): a layer made from them reads no weights.
 struct PackedBlock {
   WeightMemory memory;
   std::vector<SlotFacts> slots;  // in the order of the layer

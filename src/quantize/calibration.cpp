@@ -9,7 +9,7 @@
 #include "base/numeric.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/fused_halves.h"
-#include "device/cpu/layer_plan.h"
+#include "device/placement.h"
 #include "kernels/row_functions.h"
 #include "model/arch/arch.h"
 #include "model/plan/rank_memory.h"
@@ -449,6 +449,8 @@ CalibrationCost calibration_cost(const Checkpoint& source,
     options.type = type;
     return options;
   }());
+  const auto device = make_device("cpu", nullptr, host_cpu(), {type, {}});
+  ModulePlanner planner(source, *device, {}, type);
   CalibrationCost cost;
   uint64_t kept = 0;
   for (size_t s = 0; s < stages.count(); ++s) {
@@ -464,7 +466,7 @@ CalibrationCost calibration_cost(const Checkpoint& source,
         continue;
       }
       if (!has_matrix(m)) continue;
-      const uint64_t packed = module_memory(source, m, {}, {}, type).packed;
+      const uint64_t packed = planner.use(m)->packed;
       // The quantized copy of the weights: bytes and scales, at most.
       const uint64_t made = is_wanted(wanted, m) ? m.plan.N * m.plan.K / 8 * 9 : 0;
       weights += std::max(packed, made);

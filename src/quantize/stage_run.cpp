@@ -34,7 +34,7 @@ void StageRun::advance(const Checkpoint* with) {
   } else {
     ModelOptions options = options_;
     options.tap = nullptr;
-    LayerStages other(*with, decoder_spec(with->config()), std::move(options));
+    LayerStages other(*with, stages_.spec(), std::move(options));
     run(other, true);
   }
   ++done_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/module_problem.h"
 #include "model/plan/model_plan.h"
 #include "report/modules.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 Json explained_json(const Explained& e) {
   const Module& m = *e.group.sample;
-  if (!e.choice)
+  if (e.use == nullptr)
     return Json::object({{"name", e.group.name},
                          {"scheme", describe(m.plan.scheme)},
                          {"chosen", Json()},
@@ -24,15 +25,15 @@ Json explained_json(const Explained& e) {
   shape.push(m.plan.N), shape.push(m.plan.K);
   j.set("shape", std::move(shape));
   j.set("count", e.group.count);
-  j.set("chosen", title_of(*e.choice->chosen));
-  j.set("numerics", name_of(e.numerics));
+  j.set("chosen", title_of(*e.use->choice->chosen));
+  j.set("numerics", name_of(e.use->numerics));
   if (!e.request.empty()) j.set("activations", e.request);
   j.set("packed_bytes", e.packed);
   j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
   j.set("expected_percent_gbs", e.share ? Json(e.share->percent) : Json());
   j.set("expected_from", e.share ? Json(e.share->from) : Json());
   Json candidates = Json::array();
-  for (const Candidate& c : e.choice->candidates)
+  for (const Candidate& c : e.use->choice->candidates)
     candidates.push(Json::object(
         {{"kernel", title_of(*c.kernel)}, {"verdict", name_of(c.verdict)}, {"reason", c.reason}}));
   j.set("candidates", std::move(candidates));
@@ -49,38 +50,9 @@ Json machine_json(const MachineThreads& m) {
   return j;
 }
 
-// Returns why an expert's matrices always use plain kernels; null: they need not.
-const char* plain_reason(const Checkpoint& checkpoint, const Module& m) {
-  if (m.kind != ModuleKind::kExpert) return nullptr;
-  if (m.shared_expert) return "a shared expert";
-  for (const MoeBlock& b : checkpoint.moe_blocks())
-    if (b.layer == m.layer) return plain_experts_reason(b.spec);
-  return nullptr;
-}
-
-// Chooses the kernel of one module, on the CPU or on the device of the question.
-void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& cpu, Explained& e) {
-  const Module& m = *e.group.sample;
-  const Problem problem = problem_of(m, q.act, q.x_type);
-  e.request = request_answer(m, q.act);
-  if (q.cuda) {
-    e.choice = choose_cuda(problem, *q.cuda, q.policy, plain_reason(checkpoint, m));
-    e.packed = e.choice->chosen->packed_bytes(problem);
-    e.numerics = departs(m.plan.scheme, problem.act) ? Numerics::kApproximate : e.choice->numerics;
-    return;
-  }
-  e.choice = choose_kernel(problem, cpu, request_for(problem, q.policy));
-  e.numerics = numerics_of(m, problem, *e.choice->chosen);
-  e.share = expected_share(*e.choice->chosen, problem);
-  e.packed = e.choice->chosen->packed_bytes(problem);
-}
-
 // Returns what a device leaves to the CPU; empty if the architecture cannot run at all.
-std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, const ExplainQuestion& q) {
-  Wish wish;
+std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, Wish wish) {
   wish.placement = parse_placement("cuda");
-  wish.type = q.x_type;
-  wish.policy.accept = q.policy.accept;
   try {
     return plan_model(checkpoint, wish, {}).words;
   } catch (const Error&) {
@@ -89,6 +61,9 @@ std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, const Explain
 }
 
 void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Explanation& out) {
+  const auto device = make_device(q.gpu ? "cuda" : "cpu", nullptr, out.cpu,
+                                  planning_options(q.wish, q.gpu ? &*q.gpu : nullptr));
+  ModulePlanner planner(checkpoint, *device, q.wish.act, q.wish.type);
   std::vector<ModuleGroup> groups = group_modules(checkpoint);
   // A table that is also the output projection is listed last, with the outputs.
   std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
@@ -99,7 +74,13 @@ void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Exp
     if (!has_product(checkpoint, m)) continue;
     Explained e;
     e.group = std::move(group);
-    if (m.supported) choose(checkpoint, q, out.cpu, e);
+    if (m.supported) {
+      e.request = request_answer(m, q.wish.act);
+      e.use = planner.use(m);
+      const Problem problem = problem_of(m, q.wish.act, q.wish.type);
+      e.packed = e.use->choice->chosen->packed_bytes(problem);
+      if (!q.gpu) e.share = expected_share(*e.use->choice->chosen, problem);
+    }
     out.modules.push_back(std::move(e));
   }
 }
@@ -107,12 +88,12 @@ void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Exp
 }  // namespace
 
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
-  check_request(q.policy, q.act);
+  check_request(q.wish.policy, q.wish.act);
   Explanation out;
   out.cpu = q.cpu ? *q.cpu : host_cpu();
-  out.cuda = q.cuda;
-  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q);
-  if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
+  out.gpu = q.gpu;
+  if (q.gpu) out.on_cpu = left_to_cpu(checkpoint, q.wish);
+  if (!q.cpu && !q.gpu) out.machine.emplace(q.threads);
   explain_modules(checkpoint, q, out);
   if (q.predictor && checkpoint.has_predictor()) {
     out.predictor = std::make_shared<const Checkpoint>(checkpoint.open_predictor());
@@ -122,10 +103,10 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
 }
 
 Json to_json(const Explanation& e) {
-  Json j = e.cuda ? Json::object({{"device", describe(*e.cuda)}})
-                  : Json::object({{"cpu", describe(e.cpu)}});
+  Json j = e.gpu ? Json::object({{"device", describe(*e.gpu)}})
+                 : Json::object({{"cpu", describe(e.cpu)}});
   if (e.machine) j.set("machine", machine_json(*e.machine));
-  if (e.cuda) {
+  if (e.gpu) {
     Json words = Json::array();
     for (const std::string& w : e.on_cpu) words.push(w);
     j.set("on_cpu", std::move(words));

@@ -9,28 +9,26 @@
 
 #include "base/json.h"
 #include "checkpoint/summary.h"
-#include "device/cpu/layer_plan.h"
-#include "device/cuda/cuda_choice.h"
+#include "device/gpu.h"
+#include "device/module_use.h"
 #include "kernels/measured.h"
+#include "model/plan/wish.h"
 #include "runtime/runtime.h"
 
 namespace moebius {
 
 struct ExplainQuestion {
-  std::optional<Cpu> cpu;  // unset: this machine's CPU
-  Policy policy;
-  ActRequest act;
-  XType x_type = XType::kBf16;
-  size_t threads = 0;              // number of threads; 0: as many as are useful
-  std::optional<CudaTarget> cuda;  // the CUDA device to explain kernels for; unset: a CPU
-  bool predictor = false;          // true: also explains the layer for multi-token prediction
+  std::optional<Cpu> cpu;        // unset: this machine's CPU
+  Wish wish;                     // kernels, requests and type of activations; of one process
+  size_t threads = 0;            // number of threads; 0: as many as are useful
+  std::optional<GpuTarget> gpu;  // the GPU to explain kernels for; unset: a CPU
+  bool predictor = false;        // true: also explains the layer for multi-token prediction
 };
 
 struct Explained {
   ModuleGroup group;
-  std::optional<Choice> choice;  // unset: the module cannot run; its reason says why
-  // Numerics of the choice; approximate if a request departs from the declared arithmetic.
-  Numerics numerics = Numerics::kExact;
+  // What the device makes of one module; null: the module cannot run, and its reason says why.
+  std::shared_ptr<const ModuleUse> use;
   // Answer to a request for int8 rows, as a sentence; "": none concerns the module.
   std::string request;
   uint64_t packed = 0;
@@ -47,7 +45,7 @@ struct MachineThreads {
 struct Explanation {
   Cpu cpu;
   std::optional<MachineThreads> machine;  // unset for another CPU, whose machine is unknown
-  std::optional<CudaTarget> cuda;         // device of the question
+  std::optional<GpuTarget> gpu;           // GPU of the question
   // Parts of a model that the device leaves to the CPU, each with the reason.
   std::vector<std::string> on_cpu;
   std::vector<Explained> modules;  // modules that are products

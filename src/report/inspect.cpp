@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
-#include "device/cpu/layer_plan.h"
+#include "model/plan/model_plan.h"
 #include "report/modules.h"
 
 namespace moebius {
@@ -78,14 +78,13 @@ std::vector<std::string> deep_problems(const Checkpoint& c, std::optional<int> l
   return problems;
 }
 
-// Returns the bytes of the modules that can run, as the device holds them; activations are bf16.
-uint64_t bytes_on(const CudaTarget& target, const Checkpoint& c) {
+// Returns the bytes of packed weights of the modules that can run, on a GPU; activations are bf16.
+uint64_t bytes_on(const GpuTarget& target, const Checkpoint& c) {
+  const Wish wish;
+  const auto device = make_device("cuda", nullptr, host_cpu(), planning_options(wish, &target));
   uint64_t bytes = 0;
-  for (const Module& m : c.modules()) {
-    if (!m.supported || m.tower || !has_product(c, m)) continue;
-    const Problem problem = problem_of(m, {}, XType::kBf16);
-    bytes += choose_cuda(problem, target, {}).chosen->packed_bytes(problem);
-  }
+  for (const PlannedModule& m : plan_modules(c, wish.act, wish.type, *device))
+    bytes += m.use->packed;
   return bytes;
 }
 
@@ -119,7 +118,7 @@ InspectFacts gather_facts(const Checkpoint& c, const InspectQuestion& o) {
     f.parts = rank_parts(c, {o.pp, o.tp, o.ep});
   else if (o.tp != 1 || o.ep != 1)
     f.ranks = rank_sizes(c, o.tp, o.ep);
-  if (o.cuda) f.device_bytes = bytes_on(*o.cuda, c);
+  if (o.gpu) f.device_bytes = bytes_on(*o.gpu, c);
   if (o.deep) f.problems = deep_problems(c, o.layer);
   if (!c.moe_blocks().empty()) {
     const MoeBlock& b = c.moe_blocks().front();

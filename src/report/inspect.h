@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
-#include "device/cuda/cuda_choice.h"
+#include "device/gpu.h"
 #include "model/plan/rank_plan.h"
 
 namespace moebius {
@@ -22,7 +22,7 @@ struct InspectQuestion {
   std::optional<int> layer;
   uint64_t context = 0;  // predict memory for sequences of so many tokens; 0: of usual lengths
   unsigned pp = 1, tp = 1, ep = 1;
-  std::optional<CudaTarget> cuda;  // also predict the bytes on this CUDA device; unset: none
+  std::optional<GpuTarget> gpu;  // also predict the bytes on this GPU; unset: none
 };
 
 struct TensorUse {
@@ -48,15 +48,6 @@ struct RunFacts {
   };
   std::vector<Need> memory;
 };
-
-// Forecasts tokens per second of one sequence whose experts do not all fit into memory: missing
-// ones are read from disk at `rate` bytes per second. All experts count as equally likely.
-struct DiskForecast {
-  uint64_t bytes_per_token = 0;
-  double tokens_per_second = 0;
-};
-DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
-                                uint64_t memory, double rate);
 
 // Describes the layer for multi-token prediction, which --speculate mtp loads.
 struct PredictorFacts {

@@ -154,8 +154,8 @@ Json inspect_json(const InspectFacts& f) {
   j.set("memory",
         Json::object({{"weights", s.bytes_used}, {"kv_per_1k_tokens", s.kv_per_1k_tokens}}));
   add_run(j, f.run);
-  if (f.question.cuda)
-    j.set("device", describe(*f.question.cuda)), j.set("device_bytes", f.device_bytes);
+  if (f.question.gpu)
+    j.set("device", describe(*f.question.gpu)), j.set("device_bytes", f.device_bytes);
   j.set("family", c.family);
   j.set("dtype", c.dtype);
   j.set("moe_layers", [&] {

@@ -6,8 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
-#include "model/arch/arch.h"
-#include "model/plan/model_plan.h"
+#include "model/plan/forecast.h"
 #include "report/inspect.h"
 #include "report/modules.h"
 #include "runtime/mapped_file.h"
@@ -20,8 +19,6 @@ namespace {
 
 // Describes what happens if weights exceed memory.
 std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t free) {
-  const uint64_t experts = plan.ranks[0].sum(kHostMemory, kExpertBytes),
-                 dense = plan.ranks[0].sum(kHostMemory) - experts;
   const auto human = [](uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string text =
       fmt::format("{} of memory are free: it runs from a file with --pack-dir", human(free));
@@ -29,27 +26,20 @@ std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t f
   const auto largest = std::max_element(
       files.begin(), files.end(),
       [](const SafetensorsFile& a, const SafetensorsFile& b) { return a.size() < b.size(); });
-  const double rate = largest == files.end() ? 0 : disk_read_rate(largest->path());
-  if (c.moe_blocks().empty() || rate <= 0) return text;
-  const MoeSpec& spec = c.moe_blocks().front().spec;
-  const DiskForecast f = forecast_from_disk(
-      dense, experts, experts / std::max<size_t>(1, spec.experts) * spec.router.top_k, free, rate);
+  Rates rates;
+  rates.memory = free;
+  rates.disk = largest == files.end() ? 0 : disk_read_rate(largest->path());
+  if (c.moe_blocks().empty() || rates.disk <= 0) return text;
+  const Forecast f = forecast(plan, rates);
   return text + fmt::format(", at most {:.2g} tokens/s: {} per token are read at {}/s",
-                            f.tokens_per_second, human(f.bytes_per_token),
-                            human(static_cast<uint64_t>(rate)));
+                            f.disk_tokens_per_second, human(f.disk_bytes),
+                            human(static_cast<uint64_t>(rates.disk)));
 }
 
-// Returns why the model cannot run; empty when it can.
-std::string refusal(const Checkpoint& c) {
-  bool whole_blocks = false;
-  try {
-    whole_blocks = decoder_spec(c.config()).whole_blocks;
-    c.require_supported();
-  } catch (const Error& e) {
-    return e.what();
-  }
+// Returns why a planned model cannot run; empty when it can.
+std::string refusal(const Checkpoint& c, const DecoderSpec& spec) {
   for (const MoeBlock& b : c.moe_blocks())
-    if (!whole_blocks && !b.routing_reason.empty())
+    if (!spec.whole_blocks && !b.routing_reason.empty())
       return fmt::format("{}: {}", b.name, b.routing_reason);
   return c.output_module() == nullptr ? "it has no output projection (lm_head)" : "";
 }
@@ -99,37 +89,21 @@ std::vector<uint64_t> usual_contexts(uint64_t most) {
 
 }  // namespace
 
-DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
-                                uint64_t memory, double rate) {
-  // Weights that every token reads stay in memory; if even they do not fit, they are all read again
-  // each time.
-  const uint64_t room = memory > dense ? memory - dense : 0;
-  const double missing = experts == 0 ? 0
-                                      : 1 - static_cast<double>(std::min(room, experts)) /
-                                                static_cast<double>(experts);
-  const double bytes = missing * static_cast<double>(experts_per_token) +
-                       static_cast<double>(memory < dense ? dense : 0);
-  return {static_cast<uint64_t>(bytes), bytes > 0 ? rate / bytes : 0};
-}
-
 RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   RunFacts f;
   const ModelConfig& config = c.config();
   f.context = static_cast<uint64_t>(std::max<int64_t>(0, config.max_positions));
-  f.reason = refusal(c);
-  f.works = f.reason.empty();
   Wish wish;
   ModelPlan plan;
   try {
     wish.type = activation_type("auto", config.dtype);
-    if (f.works) plan = plan_model(c, wish, {});
+    plan = plan_model(c, wish, {});
+    f.reason = refusal(c, plan.spec);
   } catch (const Error& e) {
-    if (f.works) {
-      f.reason = e.what();
-      f.works = false;
-    }
+    f.reason = e.what();
   }
-  f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(packed_weights(c, wish));
+  f.works = f.reason.empty();
+  f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(plan_modules_on_cpu(c, wish));
   if (!f.works) return f;
   if (has_tower(c)) f.notes.emplace_back(kTextOnly);
   uint64_t tables = 0;

@@ -47,6 +47,21 @@ INNER = {
               "ranks": {"arch", "graph", "plan", "load", "run"}},
 }
 
+# Above device/ its folders are not seen, only device/*.h: nobody there knows a family of devices. The files that run or
+# measure layers without a model, with the reason:
+SINGLE_LAYERS = "single layers on rows in the caller's memory: no queue, and no step"
+MEASURES = "measures kernels and layers of one device"
+BELOW_WAIST = {
+    "api/api.h": SINGLE_LAYERS,
+    "api/build.cpp": SINGLE_LAYERS,
+    "apps/apply.cpp": SINGLE_LAYERS,
+    "apps/verify.cpp": SINGLE_LAYERS,
+    "bench/bench_cuda.cpp": MEASURES,
+    "bench/bench_linear.cpp": MEASURES,
+    "bench/bench_moe.cpp": MEASURES,
+    "bench/bench_moe_ranks.cpp": MEASURES,
+}
+
 # What the engine knows of model/.
 ENGINE_SEES = {"model/backend.h"}
 
@@ -113,6 +128,8 @@ def check_source(rel, line, name, src):
         return None
     if target in (folder, "base"):
         return None
+    if target == "device" and there and str(rel) not in BELOW_WAIST:
+        return f'"{name}": above device/ only device/*.h is seen'
     if folder == "engine" and target == "model" and name not in ENGINE_SEES:
         return f'"{name}": of model/ the engine knows {", ".join(sorted(ENGINE_SEES))} only'
     if target not in ALLOWED.get(folder, ()):

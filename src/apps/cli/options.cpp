@@ -8,9 +8,8 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/summary.h"
-#include "device/cpu/layer_plan.h"
-#include "device/cuda/cuda_device.h"
-#include "model/plan/cuda_stream_plan.h"
+#include "device/module_problem.h"
+#include "model/plan/gpu_stream_plan.h"
 #include "model/run/decoder.h"
 #include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
@@ -61,7 +60,7 @@ DevicePlacement placement_of(const RunOptions& options) {
 
 void take_devices(ModelOptions& model, const RunOptions& options) {
   model.placement = placement_of(options);
-  const std::string device = model.placement.cuda();
+  const std::string device = model.placement.gpu();
   if (device.empty()) {
     if (!options.experts.empty() || options.gpu_memory != 0 || !options.stream.empty())
       fail("{} is for models on a GPU: --device cuda", !options.experts.empty() ? "--experts"
@@ -71,14 +70,14 @@ void take_devices(ModelOptions& model, const RunOptions& options) {
     model.policy = folder_policy_of(options);
     return;
   }
-  model.cuda.module = &cuda_of_tool(cuda_number(device));
-  model.cuda.memory = static_cast<uint64_t>(options.gpu_memory * 1073741824.0);
-  model.cuda.fit_experts = options.experts == "auto";
-  model.cuda.stream = options.stream.empty() ? "auto" : options.stream;
-  static_cast<void>(parse_stream_rows(model.cuda.stream));
+  model.gpu.module = &gpu_of_tool(gpu_number(device));
+  model.gpu.memory = static_cast<uint64_t>(options.gpu_memory * 1073741824.0);
+  model.gpu.fit_experts = options.experts == "auto";
+  model.gpu.stream = options.stream.empty() ? "auto" : options.stream;
+  static_cast<void>(parse_stream_rows(model.gpu.stream));
   RunOptions on_cpu = options;
   if (options.kernel.starts_with("cuda")) {
-    model.cuda.kernel = normalize_cuda_kernel(options.kernel);
+    model.gpu.kernel = normalize_gpu_kernel(options.kernel);
     on_cpu.kernel.clear();
   }
   model.policy = folder_policy_of(on_cpu);
@@ -89,27 +88,26 @@ void require_cpu(const std::string& device) {
     fail("--device {}: this command runs on the CPU only", printable(device));
 }
 
-bool on_cuda(const std::string& device) {
+bool on_gpu(const std::string& device) {
   if (device == "cuda") return true;
   require_cpu(device);
   return false;
 }
 
-const CudaModule& cuda_of_tool(int device) {
-  return require_cuda(plugin_places(program_folder(), kBuildPlaces), device);
+const GpuModule& gpu_of_tool(int device) {
+  return open_gpu(plugin_places(program_folder(), kBuildPlaces), device);
 }
 
-Policy cuda_policy_of(const RunOptions& options) {
+Policy gpu_policy_of(const RunOptions& options) {
   Policy policy;
   policy.accept = accept_from_name(options.policy);
-  policy.kernel = normalize_cuda_kernel(options.kernel);
+  policy.kernel = normalize_gpu_kernel(options.kernel);
   policy.where_it_can = true;
   return policy;
 }
 
-CudaTarget cuda_target_of_tool() {
-  const CudaModule& m = cuda_module(plugin_places(program_folder(), kBuildPlaces));
-  return m.ready() ? cuda_target(m.facts) : named_cuda_target("H200");
+GpuTarget gpu_target_of_tool() {
+  return usual_gpu_target(plugin_places(program_folder(), kBuildPlaces));
 }
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
@@ -233,7 +231,7 @@ ActRequest act_request_of(const RunOptions& options) {
   if (!request.int8_rows && options.activations != "declared")
     fail("--activations is '{}'; expected declared or int8", printable(options.activations));
   const bool cuda = options.device == "cuda" || options.kernel.starts_with("cuda");
-  check_request(cuda ? cuda_policy_of(options) : policy_of(options), request);
+  check_request(cuda ? gpu_policy_of(options) : policy_of(options), request);
   return request;
 }
 

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "apps/cli/command.h"
-#include "device/cuda/cuda_choice.h"
-#include "device/cuda/cuda_module.h"
+#include "device/gpu.h"
 #include "device/placement.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
@@ -66,15 +65,15 @@ DevicePlacement placement_of(const RunOptions& options);
 void require_cpu(const std::string& device);
 // Returns true for --device cuda, in commands that run single layers; throws Error for names other
 // than cpu and cuda.
-bool on_cuda(const std::string& device);
+bool on_gpu(const std::string& device);
 // Returns the CUDA plugin; throws Error if no layer can run on the device.
-const CudaModule& cuda_of_tool(int device = 0);
+const GpuModule& gpu_of_tool(int device = 0);
 // Copies --device, --place, --experts, --gpu-memory, --kernel and --policy to a model's options.
 void take_devices(ModelOptions& model, const RunOptions& options);
 // Returns the policy that --kernel and --policy mean on a CUDA device.
-Policy cuda_policy_of(const RunOptions& options);
+Policy gpu_policy_of(const RunOptions& options);
 // Returns the device that commands assume without running anything: this machine's, else an H200.
-CudaTarget cuda_target_of_tool();
+GpuTarget gpu_target_of_tool();
 size_t thread_count(const RunOptions& options);
 // Returns the policy that --kernel and --policy mean; throws Error.
 Policy policy_of(const RunOptions& options);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "kernels/packed_matrix.h"
 
 namespace moebius {
 namespace {
@@ -25,6 +27,19 @@ CpuDevice::CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
       executor_(std::move(executor)) {}
 
 CpuDevice::~CpuDevice() = default;
+
+ModuleUse CpuDevice::plan(const ModuleQuestion& q) const {
+  ModuleUse use;
+  if (q.module != nullptr && q.module->kind == ModuleKind::kEmbedding)
+    use.table = use.table_of_cut = q.module->plan.code_bytes;
+  if (!q.problem) return use;
+  use.choice = choose_kernel(*q.problem, cpu_, request_for(*q.problem, options_.policy));
+  const Kernel& kernel = *use.choice->chosen;
+  use.numerics = use.choice->numerics;
+  use.packed = round_up(kernel.packed_bytes(*q.problem), 64);
+  if (PackedRows::possible(kernel, *q.problem)) use.table = 0;
+  return use;
+}
 
 size_t CpuDevice::kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const {
   return plan_attention(spec, options_.type, storage, cpu_, options_.policy).kv.block_bytes();

@@ -11,50 +11,11 @@
 #include "base/grow.h"
 #include "device/cpu/executor.h"
 #include "device/device.h"
+#include "device/device_options.h"
 #include "nn/ops.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
-
-struct CudaModule;
-
-// Says which layers keep experts on the CPU and copy them to a CUDA device for steps with many rows
-// (streamed layers). Made by the plan.
-struct CudaStreamed {
-  std::vector<size_t> layers;
-  size_t buffers = 0;         // number of buffers in GPU memory
-  uint64_t buffer_bytes = 0;  // bytes of each buffer, enough for the largest layer
-  // Bytes of the second copy of the experts, packed for the GPU, in host memory.
-  uint64_t host_bytes = 0;
-  size_t rows = 0;  // fewest rows of a step that streams; 0: measured while layers are loaded
-};
-
-// Settings of a CUDA device, from the user's options and the plan.
-struct CudaSettings {
-  const CudaModule* module = nullptr;  // opened module; must outlive the model
-  std::string kernel;                  // name of a kernel; "": the best for each layer
-  uint64_t memory = 0;                 // most bytes of GPU memory; 0: what is free
-  // true: the GPU holds as many experts as fit, the CPU the others
-  bool fit_experts = false;
-  // stream: "off", "auto", or the fewest rows of a step that streams. streamed: the plan made from
-  // it.
-  std::string stream = "off";
-  CudaStreamed streamed = {};
-  // Receives lines for the log about what was measured.
-  std::function<void(const std::string& line)> note = nullptr;
-  // Most bytes of result rows that each device of a divided layer computes at a time.
-  size_t item_bytes = size_t{64} << 20;
-};
-
-class PackedStore;
-
-struct DeviceOptions {
-  XType type = XType::kBf16;  // type of activations
-  Policy policy;
-  CudaSettings cuda = {};
-  bool alone = true;  // true: the model has no other device, so operations need no lock
-  std::shared_ptr<PackedStore> packed = nullptr;  // cache of packed weights; null: none
-};
 
 class CpuDevice final : public Device {
  public:
@@ -66,6 +27,7 @@ class CpuDevice final : public Device {
     return executor_ != nullptr ? executor_->name() : "cpu";
   }
 
+  ModuleUse plan(const ModuleQuestion& question) const override;
   size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
   std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,

@@ -123,7 +123,7 @@ CpuExpertPart::Packed CpuExpertPart::pack(std::span<const uint32_t> expert_of) c
   for (size_t p = elsewhere_; p < expert_of_.size(); ++p) {
     if (expert_of[p] == expert_of_[p]) continue;
     std::unique_ptr<MoeLayer::StagedExpert>& to = packed[p - elsewhere_];
-    to = layer_.experts->stage(layer_.source->plan_of.at(expert_of[p]), {});
+    to = layer_.experts->stage(layer_.source->plan_of(expert_of[p]), {});
     layer_.source->load(*layer_.experts, *to, expert_of[p]);
   }
   return packed;

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "device/cpu/packed_store.h"
+#include "device/packed_store.h"
 #include "quant/slice.h"
 
 namespace moebius {
@@ -243,6 +243,23 @@ LayerOptions without_rank(const LayerOptions& options) {
   return whole;
 }
 
+class FolderExperts final : public ExpertSource {
+ public:
+  FolderExperts(std::shared_ptr<const TensorStore> store, std::vector<ExpertModules> experts,
+                std::vector<uint32_t> plan_of)
+      : store_(std::move(store)), experts_(std::move(experts)), plan_of_(std::move(plan_of)) {}
+  size_t plan_of(size_t expert) const override { return plan_of_.at(expert); }
+  void load(const MoeLayer& layer, MoeLayer::StagedExpert& to, size_t expert) const override {
+    ExpertReader reader;
+    layer.fill_staged(to, reader.read(*store_, experts_[expert]));
+  }
+
+ private:
+  std::shared_ptr<const TensorStore> store_;
+  std::vector<ExpertModules> experts_;
+  std::vector<uint32_t> plan_of_;  // [experts] index of the layer's plan
+};
+
 }  // namespace
 
 std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
@@ -299,11 +316,6 @@ void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
   layer.set_expert(local, reader.read(store, expert), pool);
 }
 
-void ExpertSource::load(const MoeLayer& layer, MoeLayer::StagedExpert& to, size_t expert) const {
-  ExpertReader reader;
-  layer.fill_staged(to, reader.read(*store, experts[expert]));
-}
-
 std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options) {
@@ -351,8 +363,8 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
     result.experts->set_shared_gate(
         load_linear(checkpoint, {block.shared_gate}, without_rank(options)));
   if (!plan.all.empty())
-    result.source = std::make_unique<ExpertSource>(
-        ExpertSource{checkpoint.shared_store(), std::move(plan.all), std::move(plan.all_plans)});
+    result.source = std::make_unique<FolderExperts>(checkpoint.shared_store(), std::move(plan.all),
+                                                    std::move(plan.all_plans));
   result.experts->set_router(
       {block.correction_bias, block.per_expert_scale,
        part == MoePart::kBlock ? load_token_table(checkpoint, block) : std::vector<int32_t>()});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cpu/layer_plan.h"
+#include "device/moe_block_layer.h"
 #include "nn/linear.h"
 
 namespace moebius {
@@ -30,23 +31,6 @@ std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options);
 
-// Loads single experts of a block, also those of other ranks, for layers whose experts move between
-// ranks. The checkpoint must outlive it.
-struct ExpertSource {
-  std::shared_ptr<const TensorStore> store;
-  std::vector<ExpertModules> experts;
-  std::vector<uint32_t> plan_of;  // [experts] index of the layer's plan
-  // Reads, checks and packs an expert into staged memory. Thread-safe. Throws Error.
-  void load(const MoeLayer& layer, MoeLayer::StagedExpert& to, size_t expert) const;
-};
-
-// A MoE block: its experts, and the linear layer that computes router logits (f32).
-struct MoeBlockLayer {
-  std::unique_ptr<MoeLayer> experts;
-  std::unique_ptr<LinearLayer> router;
-  // Source of experts that come from other ranks; null: experts do not move.
-  std::unique_ptr<const ExpertSource> source = nullptr;
-};
 MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
                        const LayerOptions& options, MoePart part = MoePart::kBlock);
 

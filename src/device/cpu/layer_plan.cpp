@@ -7,34 +7,10 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "checkpoint/summary.h"
-#include "kernels/packed_matrix.h"
-#include "quant/reference.h"
 #include "quant/slice.h"
 
 namespace moebius {
 namespace {
-
-// Returns a matrix view without payload that has zero points and offsets wherever the plan has
-// them, so that kernels can be chosen before anything is read.
-QuantMatrix with_zero_points(QuantMatrix facts, const MatrixPlan& plan) {
-  static constexpr int8_t kSomeZeroPoint = 0;
-  facts.zero_points = plan.zero_points ? &kSomeZeroPoint : nullptr;
-  static constexpr uint8_t kSomeOffset = 0;
-  facts.offsets = plan.offsets ? &kSomeOffset : nullptr;
-  return facts;
-}
-
-Problem whole_problem(const Module& module, const ActSpec& act, XType x_type) {
-  return make_problem(with_zero_points(begin_view(module.plan), module.plan), act, x_type,
-                      {module.plan.act_order, false});
-}
-
-// Returns why this input type cannot run; null when it can. The whole module decides, not a rank's
-// part: all ranks must agree.
-const char* refusal_of(const Module& module, const ActSpec& act) {
-  return portable_reason(whole_problem(module, act, XType::kF32));
-}
 
 void check_cut(const ModulePlan& p) {
   if (p.cut == Cut::kInputs && p.module->plan.has_output_scale)
@@ -130,46 +106,6 @@ uint32_t add_distinct(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
 }
 
 }  // namespace
-
-XType activation_type(const std::string& option, const std::string& config_dtype) {
-  const std::string& name = option.empty() || option == "auto" ? config_dtype : option;
-  if (name == "bf16" || name == "bfloat16") return XType::kBf16;
-  if (name == "f16" || name == "float16") return XType::kF16;
-  if (name == "f32" || name == "float32" || name.empty()) return XType::kF32;
-  fail("activation type '{}' is not known; expected auto, bf16, f16 or f32", printable(name));
-}
-
-ActSpec act_spec_of(const Module& module, const ActRequest& request) {
-  const Scheme& scheme = module.plan.scheme;
-  const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
-  // An uncalibrated input is used as it is.
-  if (is_static && !module.plan.has_input_scale) return ActSpec{};
-  const ActSpec act = act_spec_of(scheme, request);
-  return departs(scheme, act) && refusal_of(module, act) != nullptr ? ActSpec{} : act;
-}
-
-std::string request_answer(const Module& module, const ActRequest& request) {
-  const ActSpec act = act_spec_of(module.plan.scheme, request);
-  if (!departs(module.plan.scheme, act)) return "";
-  if (const char* reason = refusal_of(module, act))
-    return fmt::format("activations stay as declared: {}", reason);
-  return "int8 rows on request, not what the checkpoint declares";
-}
-
-Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel) {
-  return departs(module.plan.scheme, problem.act) ? Numerics::kApproximate
-                                                  : kernel.numerics(problem);
-}
-
-void check_request(const Policy& policy, const ActRequest& request) {
-  if (request.int8_rows && policy.accept == Accept::kExact)
-    fail_at({"argument", "", "", "", "activations"},
-            "int8 activations on request are approximate, and the policy asks for exact");
-}
-
-Problem problem_of(const Module& module, const ActRequest& request, XType x_type) {
-  return whole_problem(module, act_spec_of(module, request), x_type);
-}
 
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
                          std::string_view module) {
@@ -291,23 +227,6 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
     plan.plan_of.push_back(add_distinct(plan.plans, projections_of(out.experts.back())));
   }
   return out;
-}
-
-ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
-                           const ActRequest& act, XType type) {
-  ModuleMemory memory;
-  const bool table = m.kind == ModuleKind::kEmbedding;
-  if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
-  if (!has_product(checkpoint, m)) return memory;
-  LayerOptions options;
-  options.policy = policy;
-  options.act = act;
-  options.x_type = type;
-  const Problem problem = problem_of(m, act, type);
-  const Kernel& kernel = kernel_for(problem, options, m.name);
-  memory.packed = round_up(kernel.packed_bytes(problem), 64);
-  if (PackedRows::possible(kernel, problem)) memory.table = 0;
-  return memory;
 }
 
 }  // namespace moebius

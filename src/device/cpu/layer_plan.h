@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "device/load_options.h"
+#include "device/module_problem.h"
 #include "kernels/oracle.h"
 #include "nn/moe.h"
 
@@ -25,20 +26,6 @@ struct LayerOptions : LoadOptions {
   PackedStore* packed = nullptr;  // cache of packed weights (packed_store.h); null: none
 };
 
-// Returns how the input of a module is quantized. An input whose static scale is uncalibrated is
-// not quantized. A request for int8 rows is granted only if every architecture has fast kernels for
-// the resulting problem, so that a folder gives the same results on all of them.
-ActSpec act_spec_of(const Module& module, const ActRequest& request);
-// Returns, as a sentence for the user, that a request for int8 rows is granted, or why the module
-// stays as declared; "" if there was no request or it does not concern the module.
-std::string request_answer(const Module& module, const ActRequest& request);
-// Returns the numerics class of the module's product: the kernel's, or approximate if a request was
-// granted.
-Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel);
-// Throws Error if the policy (exact arithmetic) forbids the request.
-void check_request(const Policy& policy, const ActRequest& request);
-// Returns the kernel's problem for a module, from file headers alone.
-Problem problem_of(const Module& module, const ActRequest& request, XType x_type);
 // Returns the kernel for a problem. Throws Error that names the module.
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
                          std::string_view module);
@@ -81,14 +68,5 @@ struct MoeBlockPlan {
 };
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
                       ColumnGroups groups);
-
-// Bytes that a module takes on this CPU: `packed`: its packed weights; `table`: its token table, if
-// rows cannot be read from the packed weights; `table_of_cut`: the table that the first rank holds
-// in addition if ranks divide a tied one by outputs. Throws Error if no kernel accepts the module.
-struct ModuleMemory {
-  uint64_t packed = 0, table = 0, table_of_cut = 0;
-};
-ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
-                           const ActRequest& act, XType type);
 
 }  // namespace moebius

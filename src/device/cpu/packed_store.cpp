@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/packed_store.h"
+#include "device/packed_store.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

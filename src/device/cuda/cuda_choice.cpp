@@ -79,7 +79,7 @@ bool is_called_so(const Kernel& kernel, const std::string& name) {
   return name == kernel.name || name == title_of(kernel);
 }
 
-Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const CudaTarget& target,
+Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const GpuTarget& target,
                      const Policy& policy, const std::string& wanted) {
   Candidate c;
   c.kernel = &kernel;
@@ -115,23 +115,23 @@ Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const CudaTar
 
 }  // namespace
 
-CudaTarget cuda_target(const CudaFacts& f) {
+GpuTarget cuda_target(const CudaFacts& f) {
   return {f.name, f.major, f.minor, f.multiprocessors, f.memory_bytes, f.cache_bytes, false};
 }
 
-CudaTarget named_cuda_target(std::string_view name) {
+GpuTarget named_gpu_target(std::string_view name) {
   constexpr uint64_t kGB = 1'000'000'000, kMiB = uint64_t{1} << 20;
-  const std::array<CudaTarget, 4> all = {
-      CudaTarget{"NVIDIA H200", 9, 0, 132, 141 * kGB, 60 * kMiB, true},
-      CudaTarget{"NVIDIA H100", 9, 0, 132, 80 * kGB, 50 * kMiB, true},
-      CudaTarget{"NVIDIA H20", 9, 0, 78, 96 * kGB, 60 * kMiB, true},
-      CudaTarget{"NVIDIA A100", 8, 0, 108, 80 * kGB, 40 * kMiB, true}};
-  for (const CudaTarget& t : all)
+  const std::array<GpuTarget, 4> all = {
+      GpuTarget{"NVIDIA H200", 9, 0, 132, 141 * kGB, 60 * kMiB, true},
+      GpuTarget{"NVIDIA H100", 9, 0, 132, 80 * kGB, 50 * kMiB, true},
+      GpuTarget{"NVIDIA H20", 9, 0, 78, 96 * kGB, 60 * kMiB, true},
+      GpuTarget{"NVIDIA A100", 8, 0, 108, 80 * kGB, 40 * kMiB, true}};
+  for (const GpuTarget& t : all)
     if (t.name == fmt::format("NVIDIA {}", name)) return t;
   fail("'{}' is no device that is known here; expected H200, H100, H20 or A100", printable(name));
 }
 
-std::string describe(const CudaTarget& t) {
+std::string describe(const GpuTarget& t) {
   return fmt::format("{}{}: compute capability {}.{}, {} multiprocessors, {}", t.name,
                      t.assumed ? " (assumed: this machine has no CUDA device)" : "", t.major,
                      t.minor, t.multiprocessors, human_bytes(static_cast<double>(t.memory_bytes)));
@@ -163,7 +163,7 @@ HopperQuestion hopper_question(const Problem& p) {
   return q;
 }
 
-Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
+Choice choose_cuda(const Problem& problem, const GpuTarget& target, const Policy& policy,
                    const char* plain) {
   const std::string wanted = normalize_cuda_kernel(policy.kernel);
   Choice choice;

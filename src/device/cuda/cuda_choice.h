@@ -9,23 +9,13 @@
 
 #include "device/cuda/cuda_table.h"
 #include "device/cuda/hopper_scheme.h"
+#include "device/gpu.h"
 #include "kernels/oracle.h"
 #include "quant/moe_spec.h"
 
 namespace moebius {
 
-// Describes a CUDA device: the facts on which the choice depends, and its name for messages.
-struct CudaTarget {
-  std::string name;
-  int major = 9, minor = 0, multiprocessors = 132;
-  uint64_t memory_bytes = 0, cache_bytes = 0;
-  bool assumed = false;  // true: a device that this machine does not have
-  bool hopper() const { return major == 9 && minor == 0; }
-};
-CudaTarget cuda_target(const CudaFacts& facts);
-// Returns the description for "H100", "H200", "H20" or "A100"; throws Error that lists these names.
-CudaTarget named_cuda_target(std::string_view name);
-std::string describe(const CudaTarget& target);
+GpuTarget cuda_target(const CudaFacts& facts);
 
 // Returns the CUDA kernels as records of facts: name, codec, supports, numerics, packed_bytes. They
 // have no functions to run, because the plugin runs them. Best first; the last, "cuda_plain",
@@ -37,7 +27,7 @@ HopperQuestion hopper_question(const Problem& problem);
 
 // Chooses as choose_kernel does. policy.kernel: "cuda_plain", "cuda_hopper",
 // "cuda_hopper/fp8_products", or empty. `plain`: null, or why tensor-core kernels must not be used.
-Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
+Choice choose_cuda(const Problem& problem, const GpuTarget& target, const Policy& policy,
                    const char* plain = nullptr);
 // Returns a CUDA kernel's name as the user may write it in one form: lower case, '_' for '-'.
 // Throws Error that lists the names.

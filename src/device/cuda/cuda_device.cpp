@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 
 #include "base/checked.h"
@@ -16,7 +15,6 @@
 namespace moebius {
 namespace {
 
-constexpr std::string_view kCudaName = "cuda";
 constexpr size_t kGraphRows = 256;   // a step with more rows is launched without a graph
 constexpr size_t kLeastQueued = 4;   // a shorter queue is not worth a graph
 constexpr size_t kMostGraphs = 64;   // per queue
@@ -44,20 +42,8 @@ std::string human_size(uint64_t bytes) { return human_bytes(static_cast<double>(
 
 }  // namespace
 
-bool is_cuda_name(std::string_view name) {
-  if (name == kCudaName) return true;
-  if (!name.starts_with("cuda:") || name.size() > 7 || name.size() < 6) return false;
-  return std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-int cuda_number(std::string_view name) {
-  int number = 0;
-  if (name.size() > 5) std::from_chars(name.data() + 5, name.data() + name.size(), number);
-  return number;
-}
-
-CudaTrace& cuda_trace() {
-  static CudaTrace trace;
+DeviceTrace& device_trace() {
+  static DeviceTrace trace;
   return trace;
 }
 
@@ -83,16 +69,20 @@ void CudaHostRoom::grow(const CudaApi& api, size_t bytes) {
 CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options)
     : name_(std::move(name)),
       pool_(pool),
-      module_(options.cuda.module),
+      module_(options.gpu.module),
       type_(options.type),
-      limit_(options.cuda.memory),
-      item_bytes_(options.cuda.item_bytes),
-      streamed_(options.cuda.streamed),
-      note_(options.cuda.note),
+      limit_(options.gpu.memory),
+      item_bytes_(options.gpu.item_bytes),
+      streamed_(options.gpu.streamed),
+      note_(options.gpu.note),
       queues_(kQueues) {
   policy_.accept = options.policy.accept;
-  policy_.kernel = options.cuda.kernel;
+  policy_.kernel = options.gpu.kernel;
   policy_.where_it_can = true;
+  if (options.target)
+    target_ = *options.target;
+  else if (module_ != nullptr)
+    target_ = target_of(*module_);
   if (pool == nullptr) return;
   if (module_ == nullptr || !module_->ready())
     fail_at({"argument", "", "", "", "--device"}, "--device {}: {}", name_,
@@ -146,7 +136,7 @@ std::shared_ptr<void> CudaDevice::stay() { return std::make_shared<StayAwake>();
 
 void CudaDevice::launch(Step& step, const CudaMark& mark, std::string_view what,
                         std::function<void()> f) const {
-  if (step.rows > kGraphRows && !cuda_trace().on) return run(step, f);
+  if (step.rows > kGraphRows && !device_trace().on) return run(step, f);
   Queue& q = queue(step);
   q.few_rows = step.rows <= kGraphRows;
   q.mark.add(mark.value());
@@ -154,7 +144,7 @@ void CudaDevice::launch(Step& step, const CudaMark& mark, std::string_view what,
 }
 
 void CudaDevice::launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const {
-  if (step.rows > kGraphRows && !cuda_trace().on)
+  if (step.rows > kGraphRows && !device_trace().on)
     return run(step, [&] { check(api().run_rows(&program, 1, stream(step)), "row operations"); });
   Queue& q = queue(step);
   q.few_rows = step.rows <= kGraphRows;
@@ -197,7 +187,7 @@ void CudaDevice::flush(Queue& q) const {
   if (q.queued.empty()) return;
   const std::vector<Work> work = std::exchange(q.queued, {});
   std::shared_ptr<Traced> traced;
-  if (cuda_trace().on) {
+  if (device_trace().on) {
     void* clock = nullptr;
     check(api().make_clock(work.size() + 1, &clock), "times");
     traced = std::make_shared<Traced>();
@@ -249,12 +239,12 @@ void CudaDevice::read_times(Step& step, Queue& q) const {
   for (const std::shared_ptr<Traced>& t : std::exchange(q.traced, {})) {
     std::vector<float> ms(t->pieces.size());
     check(api().read_clock(t->clock.get(), ms.size() + 1, ms.data()), "times");
-    const std::lock_guard lock(cuda_trace().mutex);
+    const std::lock_guard lock(device_trace().mutex);
     for (size_t i = 0; i < ms.size(); ++i) {
       const double time = static_cast<double>(ms[i]);
       step.times[static_cast<size_t>(t->pieces[i].first)].fetch_add(
           static_cast<uint64_t>(time * 1e6), std::memory_order_relaxed);
-      cuda_trace().milliseconds[t->pieces[i].second] += time;
+      device_trace().milliseconds[t->pieces[i].second] += time;
     }
   }
 }

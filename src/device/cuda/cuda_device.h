@@ -11,13 +11,10 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_layers.h"
 #include "device/cuda/cuda_streams.h"
-#include "device/cuda/cuda_trace.h"
 #include "device/cuda/device_attention.h"
+#include "device/trace.h"
 
 namespace moebius {
-
-bool is_cuda_name(std::string_view name);  // returns true for "cuda", "cuda:1", ...
-int cuda_number(std::string_view name);
 
 // A buffer in GPU memory that only grows; growing discards its contents.
 class CudaRoom {
@@ -69,13 +66,14 @@ class CudaMark {
 
 class CudaDevice final : public Device {
  public:
-  // pool: null for a device that only plans; it then needs no module.
+  // pool: null for a device that only plans; it then needs no module, but options.target.
   CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options);
   ~CudaDevice() override;
   std::string_view name() const override { return name_; }
   bool lacks(Need) const override { return true; }
   [[noreturn]] void refuse(Need need) const;  // throws Error: the model was not loaded by its plan
 
+  ModuleUse plan(const ModuleQuestion& question) const override;
   size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
   std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
@@ -126,7 +124,7 @@ class CudaDevice final : public Device {
   // Runs f and adds its time on the host to the step's times.
   template <class F>
   void run(Step& step, F&& f) const {
-    if (cuda_trace().on) return f();  // GPU timers measure instead
+    if (device_trace().on) return f();  // GPU timers measure instead
     const auto start = Step::Clock::now();
     f();
     step.times[static_cast<size_t>(step.phase)].fetch_add(
@@ -258,12 +256,13 @@ class CudaDevice final : public Device {
   const CudaModule* module_ = nullptr;
   XType type_;
   Policy policy_;
+  GpuTarget target_;
   uint64_t limit_ = 0;  // most bytes of memory used; 0: no limit
   size_t item_bytes_;
-  CudaStreamed streamed_;
+  StreamedLayers streamed_;
   std::function<void(const std::string& line)> note_;
   mutable std::unique_ptr<CudaStreams> streams_;
-  mutable bool said_ = false;  // true: measurements were reported to CudaSettings::note
+  mutable bool said_ = false;  // true: measurements were reported to GpuSettings::note
   std::vector<RopeColumns> ropes_;
   std::vector<PositionFactor> factors_;
   uint32_t rope_columns_ = 0;

@@ -17,7 +17,7 @@ class CudaItemsCall {
                 const RowSet& logits, const RowSet& y, uint32_t* counts);
   // Returns how many rows may be processed at a time.
   static size_t most_rows(size_t slots, size_t hidden,
-                          size_t item_bytes = CudaSettings().item_bytes);
+                          size_t item_bytes = GpuSettings().item_bytes);
   // Returns the bytes of GPU memory that rows take between the parts, for each batch in flight.
   static uint64_t most_bytes(size_t slots, size_t hidden, size_t item_bytes);
 

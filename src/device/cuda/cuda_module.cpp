@@ -15,7 +15,7 @@ namespace moebius {
 namespace {
 
 std::string module_file(const std::vector<std::string>& folders) {
-  if (const char* named = std::getenv(kCudaVariable); named != nullptr && *named != 0) return named;
+  if (const char* named = std::getenv(kGpuVariable); named != nullptr && *named != 0) return named;
   for (const std::string& folder : folders) {
     const std::string file = fmt::format("{}/{}", folder, kCudaFile);
     if (::access(file.c_str(), R_OK) == 0) return file;

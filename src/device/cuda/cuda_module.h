@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "device/cuda/cuda_table.h"
+#include "device/gpu.h"
 
 namespace moebius {
 
-// Environment variable with the path of the plugin.
-inline constexpr const char* kCudaVariable = "MOEBIUS_CUDA_MODULE";
 inline constexpr const char* kCudaFile = "libmoebius_cuda.so";
 
 struct CudaModule {

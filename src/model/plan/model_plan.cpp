@@ -4,14 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/human.h"
-#include "device/cpu/layer_plan.h"
 #include "model/arch/arch.h"
 #include "model/backend.h"
-#include "model/plan/cuda_memory.h"
-#include "model/plan/cuda_stream_plan.h"
+#include "model/plan/gpu_memory.h"
+#include "model/plan/gpu_stream_plan.h"
 #include "model/plan/placement_plan.h"
 #include "model/plan/predictor_plan.h"
 #include "model/plan/rank_memory.h"
@@ -34,22 +34,22 @@ const Gpu* gpu_like(const Cluster& cluster, size_t rank) {
   return nullptr;
 }
 
-uint64_t allowed_bytes(const Gpu& gpu, const CudaSettings& cuda) {
+uint64_t allowed_bytes(const Gpu& gpu, const GpuSettings& cuda) {
   return cuda.memory != 0 ? std::min(cuda.memory, gpu.usable) : gpu.usable;
 }
 
 // Decides which experts are on the GPU and which are streamed through it. share: the rank's part of
 // the model.
 void settle_experts(const Checkpoint& checkpoint, const Wish& wish, const Machine& machine,
-                    const CudaShare& share, RankPlan& rank, std::vector<std::string>& words) {
+                    const GpuShare& share, RankPlan& rank, std::vector<std::string>& words) {
   Wish w = wish;
   w.placement = rank.placement;
-  const uint64_t allowed = allowed_bytes(*machine.gpu, wish.cuda);
-  if (wish.cuda.fit_experts) {
+  const uint64_t allowed = allowed_bytes(*machine.gpu, wish.gpu);
+  if (wish.gpu.fit_experts) {
     w.placement = fit_experts(checkpoint, w, machine.gpu->target, allowed, share);
     words.push_back(describe(placed_experts(checkpoint, w.placement, read_loads(wish.loads_file))));
   }
-  if (wish.split.ranks() == 1 && parse_stream_rows(wish.cuda.stream) != SIZE_MAX) {
+  if (wish.split.ranks() == 1 && parse_stream_rows(wish.gpu.stream) != SIZE_MAX) {
     const std::vector<RankMemory> nothing = {{"", 0, machine.memory}};
     StreamPlan streams =
         plan_streams(checkpoint, w, machine.gpu->target, allowed, memory_left(nothing));
@@ -60,49 +60,56 @@ void settle_experts(const Checkpoint& checkpoint, const Wish& wish, const Machin
   rank.placement = std::move(w.placement);
 }
 
-// Counts the packed weights of every rank in host memory, as the kernels of this CPU hold them.
-void count_on_cpu(const Checkpoint& checkpoint, ModelPlan& plan) {
-  const Wish& w = plan.wish;
-  if (w.split.ranks() == 1) {
-    plan.ranks[0].bytes = packed_weights(checkpoint, w);
-  } else {
-    uint64_t table = 0;
-    const auto weigh = [&](const Module& m) {
-      const ModuleMemory memory = module_memory(checkpoint, m, w.policy, w.act, w.type);
-      table += w.split.members() == 1 ? memory.table : memory.table_of_cut;
-      return memory.packed;
-    };
-    const std::vector<RankPart> parts = rank_parts(checkpoint, w.split, weigh);
-    for (size_t r = 0; r < parts.size(); ++r) {
-      const uint64_t first = r == 0 ? table : 0;
-      add(plan.ranks[r].bytes, kWeightBytes, kHostMemory,
-          parts[r].bytes - parts[r].experts + first);
-      add(plan.ranks[r].bytes, kExpertBytes, kHostMemory, parts[r].experts);
-    }
-  }
-  if (!w.predictor) return;
-  const Checkpoint predictor = checkpoint.open_predictor();
-  for (Bytes& b : packed_weights(predictor, w)) plan.ranks[0].bytes.push_back(std::move(b));
+// Returns whether bytes of a module are experts': on a GPU also what is placed with them.
+bool counts_as_expert(const PlannedModule& m) {
+  const bool placed = is_gpu_name(m.device) && m.module->layer >= 0 && is_of_experts(*m.module);
+  return placed || m.module->expert >= 0;
 }
 
-void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const CudaTarget& target,
-                  const CudaShare& share, RankPlan& rank) {
+// Adds entries for the packed weights of a rank's modules.
+void add_weights(RankPlan& rank) {
+  std::map<std::pair<std::string_view, bool>, uint64_t> sums;
+  for (const PlannedModule& m : rank.modules)
+    sums[{is_gpu_name(m.device) ? m.device : kHostMemory, counts_as_expert(m)}] += m.bytes;
+  for (const auto& [of, bytes] : sums)
+    add(rank.bytes, of.second ? kExpertBytes : kWeightBytes, of.first, bytes);
+}
+
+// Lists the modules of every rank in host memory, as the kernels of its CPU hold them.
+void plan_on_cpu(const Checkpoint& checkpoint, const Cluster& cluster, ModelPlan& plan) {
+  const Wish& w = plan.wish;
+  const Cpu cpu = cluster.ranks.empty() ? host_cpu() : cluster.ranks[0].cpu;
+  const auto device = make_device("cpu", nullptr, cpu, planning_options(w));
+  ModulePlanner planner(checkpoint, *device, w.act, w.type);
+  const std::vector<RankPart> parts =
+      rank_parts(checkpoint, w.split, [&](const Module& m) { return planner.use(m)->packed; });
+  for (size_t r = 0; r < parts.size(); ++r)
+    for (const RankPart::Held& held : parts[r].modules) {
+      const std::shared_ptr<const ModuleUse> use = planner.use(*held.module);
+      // The leader has the token table, or reads rows from its part of the packed one.
+      const uint64_t table = r > 0 ? 0 : w.split.members() == 1 ? use->table : use->table_of_cut;
+      plan.ranks[r].modules.push_back(
+          {held.module, held.cut, std::string("cpu"), use, held.bytes + table});
+    }
+  for (RankPlan& rank : plan.ranks) add_weights(rank);
+}
+
+void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const GpuTarget& target,
+                  const GpuShare& share, RankPlan& rank) {
   Wish w = wish;
   w.placement = rank.placement;
-  w.cuda.streamed = rank.streamed;
-  const CudaBytes need = cuda_bytes(checkpoint, w, target, share);
-  const std::string device = wish.placement.cuda();
-  add(rank.bytes, kWeightBytes, device, need.weights - need.experts);
-  add(rank.bytes, kExpertBytes, device, need.experts);
+  w.gpu.streamed = rank.streamed;
+  const GpuBytes need = gpu_bytes(checkpoint, w, target, share);
+  const std::string device = wish.placement.gpu();
+  rank.modules = need.modules;
+  add_weights(rank);
   add(rank.bytes, kKvBytes, device, need.kv);
   add(rank.bytes, kWorkBytes, device, need.work);
-  add(rank.bytes, kWeightBytes, kHostMemory, need.host - rank.streamed.host_bytes);
   add(rank.bytes, kStreamedBytes, kHostMemory, rank.streamed.host_bytes);
 }
 
 KvPlan kv_of(const Checkpoint& checkpoint, const ModelPlan& plan) {
-  const DeviceSet devices(plan.wish.placement, nullptr, host_cpu(),
-                          {plan.wish.type, plan.wish.policy});
+  const DeviceSet devices(plan.wish.placement, nullptr, host_cpu(), planning_options(plan.wish));
   KvPlan kv = plan_kv(checkpoint, plan.spec, plan.wish.kv(), devices);
   if (plan.wish.predictor) plan_predictor(checkpoint, plan.wish.kv(), devices, kv);
   kv.devices.clear();  // the devices end here
@@ -121,7 +128,7 @@ std::string room_text(const RankPlan& rank, const std::string& device, const Wis
                       uint64_t allowed) {
   const uint64_t experts = rank.sum(device, kExpertBytes);
   return fmt::format(
-      "{} may be used{}{}", text_of(allowed), wish.cuda.memory != 0 ? " (--gpu-memory)" : "",
+      "{} may be used{}{}", text_of(allowed), wish.gpu.memory != 0 ? " (--gpu-memory)" : "",
       experts > 0
           ? fmt::format("; with --experts cpu {} of experts stay on the CPU", text_of(experts))
           : "");
@@ -130,7 +137,7 @@ std::string room_text(const RankPlan& rank, const std::string& device, const Wis
 // Returns why one GPU is too small for all ranks, which are threads of this process and share it;
 // "": it is not. Sets the bytes that each rank has left.
 std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu& gpu) {
-  const uint64_t most = plan.wish.cuda.memory;
+  const uint64_t most = plan.wish.gpu.memory;
   uint64_t all = 0, fixed = 0;
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     const RankPlan& rank = plan.ranks[r];
@@ -158,7 +165,7 @@ std::string judge_one_gpu(ModelPlan& plan, const std::string& device, const Gpu&
 // left.
 std::string judge_own_gpu(const ModelPlan& plan, const std::string& device, const Gpu& gpu,
                           RankPlan& rank) {
-  const uint64_t allowed = allowed_bytes(gpu, plan.wish.cuda), need = rank.sum(device),
+  const uint64_t allowed = allowed_bytes(gpu, plan.wish.gpu), need = rank.sum(device),
                  kv = rank.sum(device, kKvBytes);
   if (need > allowed)
     return fmt::format("needs {} on {} ({}), and {}", text_of(need), gpu.target.name,
@@ -170,10 +177,16 @@ std::string judge_own_gpu(const ModelPlan& plan, const std::string& device, cons
 
 }  // namespace
 
-uint64_t sum_of(std::span<const Bytes> bytes) {
+uint64_t sum_of(std::span<const PlannedModule> modules) {
   uint64_t sum = 0;
-  for (const Bytes& b : bytes) sum += b.bytes;
+  for (const PlannedModule& m : modules) sum += m.bytes;
   return sum;
+}
+
+DeviceOptions planning_options(const Wish& wish, const GpuTarget* gpu) {
+  DeviceOptions options{wish.type, wish.policy, wish.gpu};
+  if (gpu != nullptr) options.target = *gpu;
+  return options;
 }
 
 uint64_t RankPlan::sum(std::string_view where) const {
@@ -188,21 +201,26 @@ uint64_t RankPlan::sum(std::string_view where, std::string_view what) const {
   return sum;
 }
 
-std::vector<Bytes> packed_weights(const Checkpoint& checkpoint, const Wish& wish) {
-  uint64_t dense = 0, experts = 0;
+std::vector<PlannedModule> plan_modules(const Checkpoint& checkpoint, const ActRequest& act,
+                                        XType type, const Device& device) {
+  ModulePlanner planner(checkpoint, device, act, type);
+  std::vector<PlannedModule> out;
   for (const Module& m : checkpoint.modules()) {
     if (!m.supported || !m.loaded()) continue;
-    const ModuleMemory memory = module_memory(checkpoint, m, wish.policy, wish.act, wish.type);
-    (m.expert >= 0 ? experts : dense) += memory.packed + memory.table;
+    const std::shared_ptr<const ModuleUse> use = planner.use(m);
+    out.push_back({&m, Cut::kWhole, std::string(device.name()), use, use->bytes()});
   }
-  std::vector<Bytes> out;
-  add(out, kWeightBytes, kHostMemory, dense);
-  add(out, kExpertBytes, kHostMemory, experts);
   return out;
+}
+
+std::vector<PlannedModule> plan_modules_on_cpu(const Checkpoint& checkpoint, const Wish& wish) {
+  const auto device = make_device("cpu", nullptr, host_cpu(), planning_options(wish));
+  return plan_modules(checkpoint, wish.act, wish.type, *device);
 }
 
 ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Cluster& cluster) {
   ModelPlan plan;
+  plan.checkpoint = &checkpoint;
   plan.spec = decoder_spec(checkpoint.config());
   checkpoint.require_supported();
   if (wish.predictor && wish.split.ranks() > 1)
@@ -210,31 +228,36 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
   plan.wish = wish;
   PlacedParts placed = place_parts(checkpoint, plan.spec, wish.kv(), wish.placement);
   plan.wish.placement = std::move(placed.placement);
-  check_cuda_split(plan.wish);
-  const bool cuda = !plan.wish.placement.cuda().empty();
-  const std::vector<CudaShare> shares = cuda_shares(checkpoint, wish.split);
+  check_gpu_split(plan.wish);
+  const bool gpu = !plan.wish.placement.gpu().empty();
+  const std::vector<GpuShare> shares = gpu_shares(checkpoint, wish.split);
   plan.ranks.resize(shares.size());
   for (size_t r = 0; r < shares.size(); ++r) {
     RankPlan& rank = plan.ranks[r];
     rank.layers = shares[r].layers;
     rank.placement = plan.wish.placement;
-    rank.streamed = wish.cuda.streamed;
-    if (!cuda || r >= cluster.ranks.size() || !cluster.ranks[r].gpu) continue;
+    rank.streamed = wish.gpu.streamed;
+    if (!gpu || r >= cluster.ranks.size() || !cluster.ranks[r].gpu) continue;
     if (cluster.one_gpu &&
         r > 0) {  // rank 0's choice covers the experts of the whole model, so all ranks take it
       rank.placement = plan.ranks[0].placement;
       continue;
     }
     settle_experts(checkpoint, plan.wish, cluster.ranks[r],
-                   cluster.one_gpu ? CudaShare{} : shares[r], rank, plan.words);
+                   cluster.one_gpu ? GpuShare{} : shares[r], rank, plan.words);
   }
   plan.words.insert(plan.words.end(), placed.words.begin(), placed.words.end());
-  if (!cuda) {
-    count_on_cpu(checkpoint, plan);
+  if (!gpu) {
+    plan_on_cpu(checkpoint, cluster, plan);
   } else {
     for (size_t r = 0; r < shares.size(); ++r)
-      if (const Gpu* gpu = gpu_like(cluster, r); gpu != nullptr)
-        count_on_gpu(checkpoint, plan.wish, gpu->target, shares[r], plan.ranks[r]);
+      if (const Gpu* one = gpu_like(cluster, r); one != nullptr)
+        count_on_gpu(checkpoint, plan.wish, one->target, shares[r], plan.ranks[r]);
+  }
+  if (wish.predictor && !gpu) {
+    const Checkpoint predictor = checkpoint.open_predictor();
+    add(plan.ranks[0].bytes, kDraftBytes, kHostMemory,
+        sum_of(plan_modules_on_cpu(predictor, wish)));
   }
   plan.kv = kv_of(checkpoint, plan);
   judge(plan, cluster);
@@ -251,7 +274,7 @@ void judge(ModelPlan& plan, const Cluster& cluster) {
   if (!plan.wish.pack_dir.empty()) let_weights_go(host);
   const uint64_t left = memory_left(host);
   for (RankPlan& rank : plan.ranks) rank.left = left;
-  const std::string device = plan.wish.placement.cuda();
+  const std::string device = plan.wish.placement.gpu();
   if (!device.empty() && cluster.one_gpu && known > 0 && cluster.ranks[0].gpu)
     plan.refusal = judge_one_gpu(plan, device, *cluster.ranks[0].gpu);
   for (size_t r = 0; r < known && !device.empty() && !cluster.one_gpu && plan.refusal.empty(); ++r)

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/parallel.h"
+#include "device/module_use.h"
 #include "model/arch/decoder_spec.h"
 #include "model/plan/machine.h"
 #include "model/plan/wish.h"
@@ -29,6 +31,8 @@ inline constexpr std::string_view kHostMemory = "memory";
 inline constexpr std::string_view kWeightBytes = "weights";
 // Routed experts; on a GPU also their routers and shared experts, which are placed with them.
 inline constexpr std::string_view kExpertBytes = "experts";
+// The layer for multi-token prediction.
+inline constexpr std::string_view kDraftBytes = "draft layer";
 // Second copy of streamed experts in host memory, packed for the GPU's kernels.
 inline constexpr std::string_view kStreamedBytes = "streamed experts";
 // Keys and values of one sequence of Wish::context tokens; counted on a GPU only.
@@ -37,12 +41,23 @@ inline constexpr std::string_view kKvBytes = "KV cache";
 // a GPU only.
 inline constexpr std::string_view kWorkBytes = "work";
 
+// Says which device runs a module of a rank's part, with which kernel, in how many bytes.
+struct PlannedModule {
+  const Module* module = nullptr;
+  Cut cut = Cut::kWhole;                 // kOutputs: the rank has some of its outputs
+  std::string device;                    // "cpu", "cuda:1"
+  std::shared_ptr<const ModuleUse> use;  // what the device makes of the whole module
+  uint64_t bytes = 0;                    // of the rank's part
+};
+
 // Says what one rank runs, on which devices, and what memory that takes.
 struct RankPlan {
   Range layers;  // layers that the rank runs
+  // modules that the rank holds, in the folder's order; empty for a GPU that is not known
+  std::vector<PlannedModule> modules;
   // device of each part of each layer, and which experts of divided layers are on the GPU
   DevicePlacement placement;
-  CudaStreamed streamed;     // layers whose experts are copied to the GPU for steps with many rows
+  StreamedLayers streamed;   // layers whose experts are copied to the GPU for steps with many rows
   std::vector<Bytes> bytes;  // all memory that the rank needs; one entry per purpose and memory
   // Bytes that the KV cache may take in the memory (host or GPU) that holds its first layer. Set by
   // judge(); 0: not known.
@@ -53,8 +68,9 @@ struct RankPlan {
   uint64_t sum(std::string_view where, std::string_view what) const;
 };
 
-// Says what all ranks run, and whether that fits.
+// Says what all ranks run, and whether that fits. The checkpoint must outlive it.
 struct ModelPlan {
+  const Checkpoint* checkpoint = nullptr;
   Wish wish;         // the caller's wish, with the placement that the plan decided
   DecoderSpec spec;  // architecture of the whole model
   // KV cache of all layers and the predictor; its list `devices` is empty, as no device lives on
@@ -78,10 +94,14 @@ void judge(ModelPlan& plan, const Cluster& cluster);
 // refusal.
 void require_fit(const ModelPlan& plan, const std::string& folder);
 
-// Returns the bytes that the weights of all supported modules take in host memory once they are
-// packed. For callers without a plan: a folder that cannot run, or a predictor.
-std::vector<Bytes> packed_weights(const Checkpoint& checkpoint, const Wish& wish);
-// Returns the sum of all amounts, whatever their memory and purpose.
-uint64_t sum_of(std::span<const Bytes> bytes);
+// Returns what a device would make of all modules that can run: for a folder without a plan because
+// it cannot run, for a predictor, and for another device.
+std::vector<PlannedModule> plan_modules(const Checkpoint& checkpoint, const ActRequest& act,
+                                        XType type, const Device& device);
+std::vector<PlannedModule> plan_modules_on_cpu(const Checkpoint& checkpoint, const Wish& wish);
+// Returns the sum of the modules' bytes.
+uint64_t sum_of(std::span<const PlannedModule> modules);
+// Returns options for devices that plan what is wished; gpu: the GPU for which they do.
+DeviceOptions planning_options(const Wish& wish, const GpuTarget* gpu = nullptr);
 
 }  // namespace moebius

@@ -65,7 +65,7 @@ DevicePlacement joined_rules(DevicePlacement p) {
 PlacedParts place_parts(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& kv,
                         const DevicePlacement& wanted) {
   PlacedParts out{wanted, {}};
-  if (wanted.cuda().empty()) return out;
+  if (wanted.gpu().empty()) return out;
   const DeviceSet devices(wanted, nullptr, host_cpu(), {});
   std::map<std::string_view, std::vector<size_t>> attention, experts;
   // Returns whether the device lacks one of these needs; then adds the layer to `layers` under the

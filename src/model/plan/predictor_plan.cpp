@@ -38,9 +38,9 @@ KvPlace add_bytes(KvPlan& plan, const Device& device, size_t kind, size_t bytes)
 
 PredictorPlan plan_predictor(const Checkpoint& model, const KvChoice& options,
                              const DeviceSet& devices, KvPlan& kv) {
-  if (!devices.placement().cuda().empty())
+  if (!devices.placement().gpu().empty())
     fail("multi-token prediction runs on the CPU; leave out --device {}",
-         devices.placement().cuda());
+         devices.placement().gpu());
   DecoderSpec spec = predictor_spec(model.config());
   PredictorPlan p{model.open_predictor(), ModelPart(std::move(spec), {0, 1}), {}, {}};
   p.checkpoint.require_supported();

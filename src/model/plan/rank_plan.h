@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans how ranks share a model, before anything is read: what each rank would hold, how long steps
-// would take, and which split is best. All are pure functions of headers and of facts about
-// machines.
-//
-// Time of matrices: as measured (rank_costs.h); else (memory^2.3 + compute^2.3)^(1/2.3), with their
-// bytes at the rate of the node and their multiply-adds at the node's, which follow its cores,
-// fitted to two and to 64 of them. Rows find their experts by chance, all as likely: the time of
-// experts is the mean of some draws, on ranks that have different ones that of the busiest. A round
-// of an exchange costs latency + bytes / rate, and nothing overlaps. Keys and values are not looked
-// at.
+// would take (forecast.h), and which split is best. All are pure functions of headers and of facts
+// about machines.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,8 +10,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "model/plan/machine.h"
-#include "model/plan/wish.h"
+#include "model/plan/forecast.h"
 
 namespace moebius {
 
@@ -26,24 +18,20 @@ namespace moebius {
 struct RankPart {
   size_t rank = 0, stage = 0, member = 0;
   Range layers;
-  uint64_t bytes = 0;    // bytes of the files, or as `weigh` counts them
-  uint64_t experts = 0;  // the part of these for routed experts
+  uint64_t bytes = 0;  // bytes of the files, or as `weigh` counts them
+  // What the rank holds of the modules, counted so.
+  struct Held {
+    const Module* module;
+    Cut cut;  // kOutputs: some outputs
+    uint64_t bytes;
+  };
+  std::vector<Held> modules;
 };
 // Returns the parts of all ranks. Throws Error for a model that cannot be split in this way. weigh:
 // returns the bytes of a whole module, in place of its bytes in the files.
 std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split,
                                  const std::function<uint64_t(const Module&)>& weigh = {});
 
-// Describes a node, which runs one rank.
-struct NodeFacts {
-  double cores = 1;
-  uint64_t memory = 0;  // bytes for weights; 0: not checked
-  // Measured rates; 0: those that such cores usually reach are used.
-  double measured_read = 0, measured_multiply = 0;
-  RankCosts costs = {};      // measured costs of this model; they take precedence over the rates
-  double read_rate() const;  // bytes of memory read per second, measured or usual
-  double multiply_rate() const;  // multiply-adds per second, measured or usual
-};
 // parse_node reads "64x256G" (cores and memory) or "1x8G@24G,70G" (with bytes and multiply-adds per
 // second); parse_link reads "10G,30us" (bits per second and latency one way). Both throw Error.
 NodeFacts parse_node(const std::string& text);

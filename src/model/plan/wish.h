@@ -15,7 +15,7 @@ namespace moebius {
 
 struct Wish {
   DevicePlacement placement;  // device of each part of a layer
-  CudaSettings cuda;  // how the GPU that `placement` names is used: memory, experts, streaming
+  GpuSettings gpu;  // how the GPU that `placement` names is used: memory, experts, streaming
   RankSplit split;
   Policy policy;
   ActRequest act;
@@ -23,7 +23,7 @@ struct Wish {
   // Type of stored keys and values; unset: as the checkpoint declares, else `type`.
   std::optional<KvType> kv_type;
   size_t context = 0;  // longest sequence in tokens; 0: kUsualContext
-  // Folder of packed weights (device/cpu/packed_store.h); "": weights are packed into memory.
+  // Folder of packed weights (device/packed_store.h); "": weights are packed into memory.
   std::string pack_dir;
   // file with the loads of experts (expert_loads.h), which decides what a GPU holds; "": none
   std::string loads_file;

@@ -153,7 +153,7 @@ void ExpertMoves::want(size_t index) {
   for (size_t i = 0; i < each; ++i) {
     const size_t expert = move_.expert_of[first + i];
     if (expert == before[first + i]) continue;
-    const size_t plan = moe.source->plan_of.at(expert);
+    const size_t plan = moe.source->plan_of(expert);
     wanted.push_back(
         {i, expert,
          moe.experts->stage(plan, memory_for(memory_, moe.experts->expert_bytes(plan)))});

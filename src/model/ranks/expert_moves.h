@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/cpu/layer_loader.h"
+#include "device/moe_block_layer.h"
 #include "model/graph/layer_set.h"
 #include "model/plan/model_part.h"
 #include "model/ranks.h"

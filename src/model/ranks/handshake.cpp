@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "checkpoint/summary.h"
-#include "device/cpu/layer_plan.h"
+#include "model/plan/model_plan.h"
 #include "runtime/comm.h"
 #include "runtime/cpu.h"
 
@@ -374,11 +374,11 @@ std::vector<FileMark> mark_folder(const Checkpoint& checkpoint, FolderCheck chec
   return marks;
 }
 
-std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy& policy,
-                                     const ActRequest& act, XType type, KvType kv) {
+std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Wish& wish) {
+  const auto device = make_device("cpu", nullptr, host_cpu(), planning_options(wish));
+  ModulePlanner planner(checkpoint, *device, wish.act, wish.type);
   std::vector<KernelMark> marks;
-  const auto mark = [&](const std::string& name, const Problem& problem) {
-    const Choice choice = choose_kernel(problem, host_cpu(), request_for(problem, policy));
+  const auto mark = [&](const std::string& name, const Choice& choice) {
     marks.push_back({name, title_of(*choice.chosen), choice.numerics == Numerics::kExact});
     return choice.chosen;
   };
@@ -386,11 +386,12 @@ std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy&
     const Module& m = *group.sample;
     if (!m.supported || m.tower || !has_matrix(m)) continue;
     if (m.kind == ModuleKind::kEmbedding && &m != checkpoint.output_module()) continue;
-    mark(group.name, problem_of(m, act, type));
+    if (const auto use = planner.use(m); use->choice) mark(group.name, *use->choice);
   }
   constexpr size_t kHead = 128;
-  const KvLayout attention(1, kHead, kHead, {.type = kv}, type,
-                           [&](const Problem& p) { return mark("attention", p); });
+  const KvLayout attention(
+      1, kHead, kHead, {.type = wish.kv_type.value_or(kv_type_of(wish.type))}, wish.type,
+      [&](const Problem& p) { return mark("attention", *device->plan({.problem = p}).choice); });
   return marks;
 }
 

@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "device/load_options.h"
-#include "nn/kv_layout.h"
-#include "quant/act_request.h"
+#include "model/plan/wish.h"
 #include "runtime/memory_limits.h"
 
 namespace moebius {
@@ -77,7 +75,7 @@ FolderCheck folder_check_from(const std::string& name);
 // Returns a handshake with the facts about program and machine.
 Handshake handshake_of_process(const std::string& version, const std::string& commit);
 std::vector<FileMark> mark_folder(const Checkpoint& checkpoint, FolderCheck check);
-std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy& policy,
-                                     const ActRequest& act, XType type, KvType kv);
+// Returns the kernels that this host's CPU would use for every group of modules and for attention.
+std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Wish& wish);
 
 }  // namespace moebius

@@ -10,8 +10,6 @@ class Checkpoint;
 class Comm;
 struct ModelOptions;
 
-RankCosts measure_costs(const Checkpoint& checkpoint, const ModelOptions& options);
-
 // Measurements of this rank. All ranks of a communicator measure at the same time, because they may
 // share memory and cores. checkpoint null: this rank has none.
 struct RankFacts {

@@ -29,10 +29,10 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   ModelOptions o = options;
   static_cast<Wish&>(o) = plan.wish;
   o.placement = mine.placement;
-  o.cuda.streamed = mine.streamed;
+  o.gpu.streamed = mine.streamed;
   o.memory_left = mine.left;
-  if (o.cuda.note == nullptr) o.cuda.note = options.note;
-  ModelPart part(checkpoint, plan.spec, o.ranks, !o.placement.cuda().empty());
+  if (o.gpu.note == nullptr) o.gpu.note = options.note;
+  ModelPart part(checkpoint, plan.spec, o.ranks, !o.placement.gpu().empty());
   if (o.ranks != nullptr) return std::make_unique<RankedBackend>(checkpoint, o, std::move(part));
   return std::make_unique<StepRunner>(checkpoint, o, std::move(part), nullptr);
 }

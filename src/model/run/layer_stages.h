@@ -27,6 +27,7 @@ class LayerStages {
   size_t stage_of(size_t layer) const;
   size_t width() const { return width_; }  // columns of a row
   XType type() const { return options_.type; }
+  const DecoderSpec& spec() const { return spec_; }
   size_t vocab() const;
   // Returns the file bytes of the weights of a stage; the first stage has the token table, too.
   uint64_t file_bytes(size_t stage) const;

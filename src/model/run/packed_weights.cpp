@@ -3,23 +3,13 @@
 
 #include "base/error.h"
 #include "base/human.h"
+#include "model/plan/model_plan.h"
 #include "model/ranks.h"
 #include "nn/ops.h"
 #include "runtime/memory.h"
 
 namespace moebius {
 namespace {
-
-// Estimates the bytes of this rank's packed weights from headers.
-uint64_t packed_need(const Checkpoint& checkpoint, const ModelOptions& o) {
-  uint64_t bytes = 0;
-  for (const Module& m : checkpoint.modules()) {
-    if (!m.supported || !m.loaded()) continue;
-    const ModuleMemory memory = module_memory(checkpoint, m, o.policy, o.act, o.type);
-    bytes += memory.packed + memory.table;
-  }
-  return o.ranks == nullptr ? bytes : bytes / o.ranks->split().ranks();
-}
 
 // Describes everything beside checkpoint and CPU on which packed weights depend.
 std::string packed_for(const ModelOptions& o) {
@@ -45,7 +35,9 @@ PackRequest pack_request(const Checkpoint& checkpoint, const ModelOptions& optio
   PackRequest request;
   request.folder = options.pack_dir;
   request.made_for = packed_for(options);
-  request.bytes = packed_need(checkpoint, options);
+  // An estimate: a rank's share of all.
+  request.bytes = sum_of(plan_modules_on_cpu(checkpoint, options)) /
+                  (options.ranks != nullptr ? options.ranks->split().ranks() : 1);
   request.memory = available_memory_bytes();
   request.pool = options.pool;
   const auto tell = [](const std::function<void(const std::string&)>& to) {
@@ -59,7 +51,7 @@ PackRequest pack_request(const Checkpoint& checkpoint, const ModelOptions& optio
 std::shared_ptr<PackedStore> open_packed(const Checkpoint& checkpoint,
                                          const ModelOptions& options) {
   if (options.pack_dir.empty()) return nullptr;
-  if (options.placement.one_device() && !options.placement.cuda().empty()) {
+  if (options.placement.one_device() && !options.placement.gpu().empty()) {
     if (options.warn) options.warn("--pack-dir keeps weights of the CPU, and none are there");
     return nullptr;
   }

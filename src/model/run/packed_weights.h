@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "device/cpu/packed_store.h"
+#include "device/packed_store.h"
 #include "model/run/decoder.h"
 
 namespace moebius {

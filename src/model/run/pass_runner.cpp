@@ -21,7 +21,7 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
       part_(std::move(part)),
       packed_(open_packed(checkpoint, options)),
       layers_(DeviceSet(options.placement, options.pool, host_cpu(),
-                        {options.type, options.policy, options.cuda, true, packed_})),
+                        {options.type, options.policy, options.gpu, true, packed_})),
       kv_plan_(plan_kv(checkpoint, part_.spec, options.kv(), layers_.devices, part_.own)),
       graph_(layers_) {
   std::unique_ptr<PredictorPlan> plan;  // it changes the plan of blocks, by which layers are loaded

@@ -283,7 +283,7 @@ std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
 std::unique_ptr<DecoderModel> load_rows_model(const Checkpoint& checkpoint,
                                               const ModelOptions& options) {
   if (options.ranks != nullptr) fail("rows instead of logits come from one process, without ranks");
-  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.cuda, 1));
+  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.gpu, 1));
   require_fit(plan, checkpoint.folder());
   ModelPart part(checkpoint, plan.spec, nullptr);
   part.projects = false;

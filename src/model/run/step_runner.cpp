@@ -22,7 +22,7 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
       pool_(kv_plan_.devices, kEngineSlab) {
   const DevicePlacement& placed = options.placement;
   if (options.ranks == nullptr &&
-      (!placed.divided.empty() || (!placed.cuda().empty() && !options.loads_file.empty())))
+      (!placed.divided.empty() || (!placed.gpu().empty() && !options.loads_file.empty())))
     places_ = std::make_unique<ExpertPlaces>(layers_, options);
 }
 

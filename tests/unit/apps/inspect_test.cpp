@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "model/plan/forecast.h"
 #include "model/run/decoder.h"
 #include "unit/checkpoint/checkpoint_util.h"
 
@@ -110,11 +111,24 @@ TEST(Inspect, EveryTensorIsListed) {
 
 // Half of the experts fit beside the rest: half of a token's experts come from the disk.
 TEST(Inspect, ForecastFromDisk) {
-  const DiskForecast half = forecast_from_disk(100, 1000, 80, 600, 400.0);
-  EXPECT_EQ(half.bytes_per_token, 40u);
-  EXPECT_DOUBLE_EQ(half.tokens_per_second, 10.0);
-  EXPECT_EQ(forecast_from_disk(100, 1000, 80, 50, 360.0).tokens_per_second, 2.0);  // 100 and 80
-  EXPECT_EQ(forecast_from_disk(100, 0, 0, 200, 1.0).bytes_per_token, 0u);
+  const Checkpoint checkpoint =
+      Checkpoint::open((test_data_dir() / "golden" / "qwen3moe-fp8-dynamic").string());
+  ModelPlan plan = plan_model(checkpoint, {}, {});
+  const MoeSpec& spec = checkpoint.moe_blocks().front().spec;
+  const uint64_t token = 10 * spec.router.top_k, experts = 10 * spec.experts;
+  plan.ranks[0].bytes = {{kWeightBytes, std::string(kHostMemory), 100},
+                         {kExpertBytes, std::string(kHostMemory), experts}};
+  const auto with = [&](uint64_t memory) {
+    Rates rates;
+    rates.disk = 400;
+    rates.memory = memory;
+    return forecast(plan, rates);
+  };
+  const Forecast half = with(100 + experts / 2);
+  EXPECT_EQ(half.disk_bytes, token / 2);
+  EXPECT_DOUBLE_EQ(half.disk_tokens_per_second, 800.0 / static_cast<double>(token));
+  EXPECT_EQ(with(50).disk_bytes, 100 + token);
+  EXPECT_EQ(with(100 + experts).disk_bytes, 0u);
 }
 
 TEST(Inspect, OneLayer) {

@@ -34,7 +34,7 @@ class CudaCandidatesTest : public testing::TestWithParam<const char*> {
     ASSERT_TRUE(emulated().ready()) << emulated().words;
     ModelOptions options;
     options.pool = &pool_, options.placement = parse_placement(GetParam()), options.context = 128;
-    options.cuda.module = &emulated();
+    options.gpu.module = &emulated();
     model_ = DecoderModel::load(
         Checkpoint::open((test::test_data_dir() / "golden" / "qwen3moe-w4a8-g32-pack").string()),
         options);

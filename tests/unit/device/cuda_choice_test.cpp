@@ -47,7 +47,7 @@ std::string chosen(const Problem& p, const char* device = "H200", const char* ke
                    Accept accept = Accept::kDeclared) {
   Policy policy;
   policy.kernel = kernel, policy.accept = accept, policy.where_it_can = true;
-  const Choice c = choose_cuda(p, named_cuda_target(device), policy);
+  const Choice c = choose_cuda(p, named_gpu_target(device), policy);
   return fmt::format("{} {}", title_of(*c.chosen), name_of(c.numerics));
 }
 
@@ -118,7 +118,7 @@ TEST(CudaChoice, SchemesOfFolders) {
   const Problem mxfp8 = problem(CodeType::kFp8, 8, ScaleType::kE8m0, 32,
                                 grouped_rows(ActCode::kFp8, 32, ActScale::kE8m0));
   EXPECT_EQ(chosen(mxfp8), "cuda_hopper/bf16 reordered");
-  EXPECT_EQ(choose_cuda(mxfp8, named_cuda_target("H200"), {}).chosen->packed_bytes(mxfp8),
+  EXPECT_EQ(choose_cuda(mxfp8, named_gpu_target("H200"), {}).chosen->packed_bytes(mxfp8),
             2 * mxfp8.N * mxfp8.K);
   EXPECT_EQ(chosen(problem(CodeType::kFp8, 8, ScaleType::kE8m0, 32, {})),
             "cuda_hopper/bf16 reordered");
@@ -132,7 +132,7 @@ TEST(CudaChoice, SchemesOfFolders) {
 TEST(CudaChoice, EveryKernelSaysWhyNot) {
   Problem odd = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
   odd.zero_points = true;
-  const Choice c = choose_cuda(odd, named_cuda_target("H200"), {});
+  const Choice c = choose_cuda(odd, named_gpu_target("H200"), {});
   EXPECT_EQ(c.candidates.size(), cuda_kernels().size());
   for (const Candidate& one : c.candidates)
     if (one.kernel != c.chosen) {
@@ -140,18 +140,18 @@ TEST(CudaChoice, EveryKernelSaysWhyNot) {
     }
   Policy exact;
   exact.kernel = "cuda_hopper";
-  const std::string asked = words_of([&] { choose_cuda(odd, named_cuda_target("H200"), exact); });
+  const std::string asked = words_of([&] { choose_cuda(odd, named_gpu_target("H200"), exact); });
   EXPECT_TRUE(says(asked, "cuda_hopper was requested") && says(asked, "cuda_plain runs everything"))
       << asked;
   EXPECT_TRUE(
       says(words_of([] { normalize_cuda_kernel("marlin"); }), "no CUDA kernel named 'marlin'"));
-  EXPECT_TRUE(says(words_of([] { named_cuda_target("K80"); }), "H200, H100, H20 or A100"));
+  EXPECT_TRUE(says(words_of([] { named_gpu_target("K80"); }), "H200, H100, H20 or A100"));
 }
 
 // Bytes of a tile format: half a byte per weight, and a bf16 scale for 128.
 TEST(CudaChoice, BytesAreThoseOfTheTiles) {
   const Problem p = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
-  const Choice c = choose_cuda(p, named_cuda_target("H200"), {});
+  const Choice c = choose_cuda(p, named_gpu_target("H200"), {});
   EXPECT_EQ(c.chosen->packed_bytes(p), p.N * p.K / 2 + p.N * (p.K / 128) * 2);
 }
 

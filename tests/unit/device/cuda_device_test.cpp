@@ -14,7 +14,7 @@
 #include <random>
 
 #include "model/arch/arch.h"
-#include "model/plan/cuda_memory.h"
+#include "model/plan/gpu_memory.h"
 #include "model/plan/placement_plan.h"
 #include "model/run/decoder.h"
 #include "unit/device/cuda_model_util.h"
@@ -137,7 +137,7 @@ TEST_F(CudaDeviceModels, RowOperationsHaveTheBytesOfTheCpu) {
   ropes[1].scaling = RopeScaling::kDynamic, ropes[1].original_length = 8, ropes[1].factor = 2;
   for (const XType type : {XType::kF32, XType::kBf16, XType::kF16}) {
     DeviceOptions options;
-    options.type = type, options.cuda.module = &emulated();
+    options.type = type, options.gpu.module = &emulated();
     CpuDevice cpu(&pool, host_cpu(), options);
     CudaDevice cuda("cuda", &pool, options);
     cpu.set_ropes(ropes), cuda.set_ropes(ropes);
@@ -352,7 +352,7 @@ TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {
   ModelOptions options = emulated_options(pool, "cuda");
   const uint64_t left = test::fitting_plan(checkpoint, options).ranks[0].left;
   EXPECT_GT(left, 0u);
-  options.cuda.memory = uint64_t{256} << 20;
+  options.gpu.memory = uint64_t{256} << 20;
   std::string words;
   try {
     test::fitting_plan(checkpoint, options);
@@ -368,27 +368,27 @@ TEST_F(CudaDeviceModels, ExpertsOfAsManyLayersAsFit) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = test::golden_folder("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
-  options.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
-  const CudaBytes need = cuda_bytes(checkpoint, options, cuda_target(emulated().facts));
+  options.gpu.item_bytes = 1;  // rows between the parts count, and these experts are small
+  const GpuBytes need = gpu_bytes(checkpoint, options, cuda_target(emulated().facts));
   EXPECT_EQ(test::place_experts(checkpoint, options).describe(), "cuda");
-  options.cuda.memory = need.weights + need.kv + (uint64_t{256} << 20) - 1;
+  options.gpu.memory = need.weights + need.kv + (uint64_t{256} << 20) - 1;
   const DevicePlacement placed = test::place_experts(checkpoint, options);
   const size_t last = need.layers.size() - 1;
   EXPECT_EQ(placed.divided.size(), 1u);
-  const size_t left_out = divided_work(checkpoint, options.cuda) / need.each[last] + 1;
+  const size_t left_out = divided_work(checkpoint, options.gpu) / need.each[last] + 1;
   EXPECT_EQ(placed.divided.at(last).size() + left_out, need.divisible[last]);
   EXPECT_EQ(placed.of(last).attention, "cuda");
   options.placement = placed;
   EXPECT_GT(test::fitting_plan(checkpoint, options).ranks[0].left, 0u);
   options.placement = parse_placement("cuda");
-  options.cuda.memory -= need.layers[last];
+  options.gpu.memory -= need.layers[last];
   EXPECT_EQ(test::place_experts(checkpoint, options).of(last).experts, "cpu");
 }
 
 TEST(CudaDevice, NamesOfDevices) {
-  EXPECT_TRUE(is_cuda_name("cuda") && is_cuda_name("cuda:0") && is_cuda_name("cuda:12"));
-  EXPECT_FALSE(is_cuda_name("cuda:") || is_cuda_name("cuda:x") || is_cuda_name("cudas"));
-  EXPECT_EQ(cuda_number("cuda:12"), 12);
+  EXPECT_TRUE(is_gpu_name("cuda") && is_gpu_name("cuda:0") && is_gpu_name("cuda:12"));
+  EXPECT_FALSE(is_gpu_name("cuda:") || is_gpu_name("cuda:x") || is_gpu_name("cudas"));
+  EXPECT_EQ(gpu_number("cuda:12"), 12);
   EXPECT_THROW(parse_placement("cuda:0,experts=cuda:1"), Error);
 }
 

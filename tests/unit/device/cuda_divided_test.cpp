@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "device/cuda/cuda_device.h"
-#include "model/plan/cuda_memory.h"
+#include "model/plan/gpu_memory.h"
 #include "model/run/decoder.h"
 #include "model/run/expert_places.h"
 #include "unit/device/cuda_model_util.h"
@@ -173,7 +173,7 @@ TEST_F(CudaDivided, ExpertsOfFloatSchemesStay) {
 TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = options();
-  o.cuda.item_bytes = 1;  // rows between the parts count, and these experts are small
+  o.gpu.item_bytes = 1;  // rows between the parts count, and these experts are small
   const test::TempDir folder;
   o.loads_file = (folder.path() / "loads.json").string();
   ExpertLoads loads;
@@ -181,13 +181,13 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
     for (size_t e = 0; e < b.experts.size(); ++e)  // the last ones are the busiest; layer 0 less so
       loads[static_cast<size_t>(b.layer)].push_back(b.layer == 0 ? 50 + e : 1 + 100 * e * e);
   save_loads(o.loads_file, loads);
-  const CudaBytes all = cuda_bytes(checkpoint, o, cuda_target(emulated().facts));
+  const GpuBytes all = gpu_bytes(checkpoint, o, cuda_target(emulated().facts));
   const size_t last = checkpoint.moe_blocks().size() - 1,
                n = checkpoint.moe_blocks()[last].experts.size();
   ASSERT_GT(last, 0u);
   EXPECT_EQ(all.divisible[last], n);
   // Room for all but half of the experts of a layer.
-  o.cuda.memory = device_bytes(all) + divided_work(checkpoint, o.cuda) - n / 2 * all.each[last];
+  o.gpu.memory = device_bytes(all) + divided_work(checkpoint, o.gpu) - n / 2 * all.each[last];
   o.placement = test::place_experts(checkpoint, o);
   ASSERT_FALSE(o.placement.divided.empty());
   size_t here = 0;
@@ -216,7 +216,7 @@ TEST_F(CudaDivided, ExpertsArePlacedByTheirLoads) {
   EXPECT_GT(placed.load, static_cast<double>(placed.experts) / static_cast<double>(placed.all));
   EXPECT_NE(describe(placed).find("of their rows"), std::string::npos);
   // It fits, it loads, and it gives the bytes of one device.
-  EXPECT_LE(device_bytes(cuda_bytes(checkpoint, o, cuda_target(emulated().facts))), o.cuda.memory);
+  EXPECT_LE(device_bytes(gpu_bytes(checkpoint, o, cuda_target(emulated().facts))), o.gpu.memory);
   EXPECT_GT(test::fitting_plan(checkpoint, o).ranks[0].left, 0u);
   const auto model = DecoderModel::load(checkpoint, o),
              whole = DecoderModel::load(checkpoint, options());

@@ -17,7 +17,7 @@ const CudaModule& emulated() {
 ModelOptions emulated_options(ThreadPool& pool, const char* placement, XType type) {
   ModelOptions options;
   options.pool = &pool, options.type = type;
-  options.placement = parse_placement(placement), options.cuda.module = &emulated();
+  options.placement = parse_placement(placement), options.gpu.module = &emulated();
   return options;
 }
 
@@ -30,7 +30,7 @@ ModelPlan plan_here(const Checkpoint& checkpoint, const ModelOptions& options,
                     const RankSplit& split) {
   Wish wish = options;
   wish.split = split;
-  return plan_model(checkpoint, wish, this_process(options.cuda, split.ranks()));
+  return plan_model(checkpoint, wish, this_process(options.gpu, split.ranks()));
 }
 
 ModelPlan fitting_plan(const Checkpoint& checkpoint, const ModelOptions& options,
@@ -42,7 +42,7 @@ ModelPlan fitting_plan(const Checkpoint& checkpoint, const ModelOptions& options
 
 DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options) {
   ModelOptions o = options;
-  o.cuda.fit_experts = true;
+  o.gpu.fit_experts = true;
   return plan_here(checkpoint, o).ranks[0].placement;
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "device/cuda/cuda_module.h"
-#include "model/plan/cuda_memory.h"
+#include "model/plan/gpu_memory.h"
 #include "model/ranks/ranked_model.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
@@ -187,13 +187,13 @@ TEST_F(CudaSpread, EachRankHasItsShare) {
   const Checkpoint checkpoint = test::golden_folder("deepseekv3-w4a8-g32");
   ModelOptions o = options();
   o.placement = test::plan_here(checkpoint, o).ranks[0].placement;
-  const CudaTarget target = cuda_target(emulated().facts);
-  const CudaBytes whole = cuda_bytes(checkpoint, o, target);
-  std::vector<CudaBytes> each;
+  const GpuTarget target = cuda_target(emulated().facts);
+  const GpuBytes whole = gpu_bytes(checkpoint, o, target);
+  std::vector<GpuBytes> each;
   uint64_t routed = 0, most = 0, least = UINT64_MAX;
-  for (const CudaShare& share : cuda_shares(checkpoint, spread(4))) {
-    each.push_back(cuda_bytes(checkpoint, o, target, share));
-    const CudaBytes& need = each.back();
+  for (const GpuShare& share : gpu_shares(checkpoint, spread(4))) {
+    each.push_back(gpu_bytes(checkpoint, o, target, share));
+    const GpuBytes& need = each.back();
     EXPECT_LT(need.experts, whole.experts);
     EXPECT_EQ(need.kv, whole.kv);  // attention is everybody's
     EXPECT_GT(need.work, whole.work);
@@ -205,21 +205,21 @@ TEST_F(CudaSpread, EachRankHasItsShare) {
   for (size_t i = 0; i < whole.each.size(); ++i) experts += whole.divisible[i] * whole.each[i];
   EXPECT_EQ(routed, 3 * experts);
   // A place more on each rank is an expert more of each layer.
-  CudaShare more = cuda_shares(checkpoint, {1, 1, 4, false, 4})[1];
+  GpuShare more = gpu_shares(checkpoint, {1, 1, 4, false, 4})[1];
   EXPECT_EQ(more.spare, 4u);
-  EXPECT_EQ(cuda_bytes(checkpoint, o, target, more).experts - each[1].experts, experts / 8);
+  EXPECT_EQ(gpu_bytes(checkpoint, o, target, more).experts - each[1].experts, experts / 8);
   // Token table and logits are the leader's.
   EXPECT_EQ(each[1].weights, each[3].weights);
   EXPECT_GT(each[0].weights, each[1].weights);
 
   // What was planned is what is loaded: room for the fullest rank and not a byte less.
-  o.cuda.memory = most;
+  o.gpu.memory = most;
   EXPECT_GT(test::fitting_plan(checkpoint, o, spread(4)).ranks[0].left, 0u);
-  o.cuda.memory = most - 1;
+  o.gpu.memory = most - 1;
   const std::string words = refusal(checkpoint, o, spread(4));
   EXPECT_NE(words.find("rank 0 of 4 needs"), std::string::npos) << words;
   EXPECT_NE(words.find("may be used (--gpu-memory)"), std::string::npos) << words;
-  o.cuda.memory = least - 1;
+  o.gpu.memory = least - 1;
   EXPECT_NE(refusal(checkpoint, o, spread(4)), "");
 
   const uint64_t all = DecoderModel::load(checkpoint, options())->loaded_bytes();
@@ -244,7 +244,7 @@ TEST_F(CudaSpread, WhatCannotBeIsRefusedInWords) {
   says(options(), {1, 2, 2}, "cut layers, which CPUs do");
   says(options(), spread(5), "4 experts on 5 ranks");
   ModelOptions o = options();
-  o.cuda.fit_experts = true;
+  o.gpu.fit_experts = true;
   says(o, spread(2), "--experts auto is for one process or --pp");
 }
 

@@ -14,7 +14,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_items.h"
 #include "device/cuda/cuda_streams.h"
-#include "model/plan/cuda_stream_plan.h"
+#include "model/plan/gpu_stream_plan.h"
 #include "model/run/decoder.h"
 #include "unit/device/cuda_model_util.h"
 #include "unit/device/cuda_util.h"
@@ -105,7 +105,7 @@ class CudaStreaming : public test::EmulatedModels {
   }
   ModelOptions options(const char* placement, const char* stream, XType type = XType::kF32) {
     ModelOptions o = EmulatedModels::options(placement, type);
-    o.cuda.stream = stream;
+    o.gpu.stream = stream;
     return o;
   }
   // A third of the experts of each layer on the device, others in every layer; none where `here` is false.
@@ -114,7 +114,7 @@ class CudaStreaming : public test::EmulatedModels {
     ModelOptions o = options(here ? "cuda" : "cuda,experts=cpu", stream, type);
     if (here) o.placement.divided = test::third_of_experts(checkpoint);
     const ModelPlan plan = test::plan_here(checkpoint, o);
-    o.placement = plan.ranks[0].placement, o.cuda.streamed = plan.ranks[0].streamed;
+    o.placement = plan.ranks[0].placement, o.gpu.streamed = plan.ranks[0].streamed;
     words_ = plan.words;
     return o;
   }
@@ -148,21 +148,20 @@ TEST_F(CudaStreaming, ThePlanCountsBuffersAndTheSecondCopy) {
   EXPECT_NE(all.words.at(0).find("can be streamed"), std::string::npos);
   // Routers go to the device, experts do not.
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
-    EXPECT_TRUE(is_cuda_name(all.placement.of(static_cast<size_t>(b.layer)).experts));
+    EXPECT_TRUE(is_gpu_name(all.placement.of(static_cast<size_t>(b.layer)).experts));
     EXPECT_TRUE(all.placement.divided.at(static_cast<size_t>(b.layer)).empty());
   }
-  o.placement = all.placement, o.cuda.streamed = all.streamed;
-  const CudaTarget target = cuda_target(emulated().facts);
-  const CudaBytes with = cuda_bytes(checkpoint, o, target);
-  o.cuda.streamed = {};
-  const CudaBytes without = cuda_bytes(checkpoint, o, target);
+  o.placement = all.placement, o.gpu.streamed = all.streamed;
+  const GpuTarget target = cuda_target(emulated().facts);
+  const GpuBytes with = gpu_bytes(checkpoint, o, target);
+  o.gpu.streamed = {};
+  const GpuBytes without = gpu_bytes(checkpoint, o, target);
   EXPECT_EQ(device_bytes(with) - device_bytes(without), 2 * all.streamed.buffer_bytes);
   EXPECT_EQ(with.host - without.host, all.streamed.host_bytes);
   // Rows between the parts of divided layers are counted, too.
   o.placement = parse_placement("cuda,experts=cpu");
-  EXPECT_EQ(without.work,
-            cuda_bytes(checkpoint, o, target).work + divided_work(checkpoint, o.cuda));
-  EXPECT_GT(divided_work(checkpoint, o.cuda), 0u);
+  EXPECT_EQ(without.work, gpu_bytes(checkpoint, o, target).work + divided_work(checkpoint, o.gpu));
+  EXPECT_GT(divided_work(checkpoint, o.gpu), 0u);
 
   // Room for one buffer; for none: words with the numbers, and the placement that was asked for.
   const uint64_t one = device_bytes(without) + all.streamed.buffer_bytes;
@@ -185,10 +184,10 @@ TEST_F(CudaStreaming, ThePlanCountsBuffersAndTheSecondCopy) {
   EXPECT_EQ(kept(4 * b - 1), b);
   EXPECT_EQ(kept(2 * b - 1), 0u);
   // Nothing is asked for, or plain kernels are all that there is.
-  o.cuda.stream = "off";
+  o.gpu.stream = "off";
   EXPECT_TRUE(plan(checkpoint, o, UINT64_MAX, UINT64_MAX).words.empty());
   EXPECT_EQ(kept(4 * b), 0u);
-  o.cuda.stream = "auto";
+  o.gpu.stream = "auto";
   EXPECT_NE(plan(checkpoint, o, UINT64_MAX, UINT64_MAX).words.at(0).find("tensor-core"),
             std::string::npos);
 }
@@ -196,9 +195,9 @@ TEST_F(CudaStreaming, ThePlanCountsBuffersAndTheSecondCopy) {
 TEST_F(CudaStreaming, BuffersThatDoNotFitAreRefusedBeforeLoading) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = hybrid(checkpoint, "4", false);
-  ASSERT_FALSE(o.cuda.streamed.layers.empty()) << words();
-  o.cuda.streamed.buffer_bytes = uint64_t{8} << 30;
-  o.cuda.stream = "off";  // nothing is planned anew
+  ASSERT_FALSE(o.gpu.streamed.layers.empty()) << words();
+  o.gpu.streamed.buffer_bytes = uint64_t{8} << 30;
+  o.gpu.stream = "off";  // nothing is planned anew
   try {
     test::fitting_plan(checkpoint, o);
     FAIL() << "16 GiB of buffers on a device of 4";
@@ -210,7 +209,7 @@ TEST_F(CudaStreaming, BuffersThatDoNotFitAreRefusedBeforeLoading) {
 // Experts that the GPU has in other last bits would make a row depend on its batch. Tensor cores add FP8 products in
 // an order of their own, whatever the CPU does; in experts of these sizes they run.
 TEST_F(CudaStreaming, FloatSchemesAreNotStreamed) {
-  const CudaTarget target = named_cuda_target("H200");
+  const GpuTarget target = named_gpu_target("H200");
   for (const char* stream : {"auto", "4"})
     for (const char* name : {"qwen3moe-fp8-dynamic", "qwen3moe-w8a8-dynamic"}) {
       SCOPED_TRACE(name);
@@ -224,7 +223,8 @@ TEST_F(CudaStreaming, FloatSchemesAreNotStreamed) {
       for (auto& expert : block.experts) expert = {&modules[0], &modules[1], &modules[2]};
       block.spec.hidden = block.spec.intermediate = 1024;
       const std::string why =
-          stream_refusal(block, options("cuda,experts=cpu", stream, XType::kBf16), target);
+          StreamPlanner(checkpoint, options("cuda,experts=cpu", stream, XType::kBf16), target)
+              .refusal(block);
       if (std::string(name).find("fp8") != std::string::npos)
         EXPECT_NE(why.find("not in every bit"), std::string::npos) << why;
       else
@@ -270,7 +270,7 @@ TEST_F(CudaStreaming, LongCallsGoInPieces) {
     for (const size_t rows : {1u, 5u, 42u}) {
       SCOPED_TRACE(std::string(stream) + " " + std::to_string(rows));
       ModelOptions o = hybrid(checkpoint, stream, true);
-      o.cuda.item_bytes = rows * row;
+      o.gpu.item_bytes = rows * row;
       const auto model = DecoderModel::load(checkpoint, o);
       const size_t before = streamed(), pieces = (tokens.size() + rows - 1) / rows;
       EXPECT_TRUE(same_bytes(want, run_whole(*model, tokens)));
@@ -283,9 +283,9 @@ TEST_F(CudaStreaming, LongCallsGoInPieces) {
 TEST_F(CudaStreaming, MeasuredOnThisMachine) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = hybrid(checkpoint, "4", false);
-  o.cuda.streamed.rows = 0;  // as "auto" does it
+  o.gpu.streamed.rows = 0;  // as "auto" does it
   std::string said;
-  o.cuda.note = [&](const std::string& line) { said += line + "\n"; };
+  o.gpu.note = [&](const std::string& line) { said += line + "\n"; };
   const auto whole = DecoderModel::load(checkpoint, options("cuda", "off")),
              model = DecoderModel::load(checkpoint, o);
   EXPECT_NE(said.find("cross to the GPU in"), std::string::npos) << said;
@@ -309,8 +309,9 @@ TEST_F(CudaStreaming, ALayerThatIsLoadedTakesTheBuffer) {
   options.x_type = XType::kF32;
   ThreadPool pool(1);
   CpuDevice cpu(&pool, host_cpu(), {XType::kF32, {}});
-  CudaStreams streams(api, 1,
-                      streamed_bytes(blocks[0], ModelOptions(), cuda_target(emulated().facts), 0));
+  CudaStreams streams(
+      api, 1,
+      StreamPlanner(checkpoint, ModelOptions(), cuda_target(emulated().facts)).bytes(blocks[0], 0));
   const StreamedExperts first(streams, checkpoint, blocks[0], load, expert_of);
   const CpuExpertPart part(cpu, checkpoint, blocks[0], options, expert_of, 0);
   static_cast<void>(streams.times(first, part, slots));
@@ -339,8 +340,8 @@ TEST_F(CudaStreaming, OneBufferIsEnough) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   const auto whole = DecoderModel::load(checkpoint, options("cuda", "off"));
   ModelOptions o = hybrid(checkpoint, "4", true);
-  ASSERT_EQ(o.cuda.streamed.buffers, 2u) << words();
-  o.cuda.streamed.buffers = 1;
+  ASSERT_EQ(o.gpu.streamed.buffers, 2u) << words();
+  o.gpu.streamed.buffers = 1;
   const auto model = DecoderModel::load(checkpoint, o);
   const std::vector<int32_t> tokens = test::random_tokens(30, whole->vocab());
   const std::vector<float> want = run_whole(*whole, tokens);
@@ -384,8 +385,8 @@ TEST_F(CudaStreaming, BatchesInFlightWhileExpertsMove) {
 TEST_F(CudaStreaming, AFailedCopyEndsTheStep) {
   const Checkpoint checkpoint = test::golden_folder("granitemoeshared-w8a8");
   ModelOptions o = hybrid(checkpoint, "4", false);
-  ASSERT_GT(o.cuda.streamed.layers.size(), 1u) << words();
-  o.cuda.streamed.buffers = 1;  // so every layer is sent in every step
+  ASSERT_GT(o.gpu.streamed.layers.size(), 1u) << words();
+  o.gpu.streamed.buffers = 1;  // so every layer is sent in every step
   const auto whole = DecoderModel::load(checkpoint, options("cuda", "off")),
              model = DecoderModel::load(checkpoint, o);
   const std::vector<int32_t> tokens = test::random_tokens(12, whole->vocab());

@@ -15,7 +15,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "device/cpu/packed_store.h"
+#include "device/packed_store.h"
 #include "model/ranks/ranked_model.h"
 #include "model/run/decoder.h"
 #include "model/run/packed_weights.h"

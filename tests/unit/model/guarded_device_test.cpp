@@ -245,8 +245,8 @@ TEST(Placement, IsReadAndRefusedInWords) {
   EXPECT_TRUE(parse_placement("attention=cpu,experts=cpu").one_device());
   EXPECT_FALSE(p.one_device());
   const auto refusal = [](const char* text) { return error_of([&] { parse_placement(text); }); };
-  EXPECT_EQ(parse_placement("cuda:1,experts=cpu").cuda(), "cuda:1");
-  EXPECT_EQ(parse_placement("cpu").cuda(), "");
+  EXPECT_EQ(parse_placement("cuda:1,experts=cpu").gpu(), "cuda:1");
+  EXPECT_EQ(parse_placement("cpu").gpu(), "");
   EXPECT_TRUE(contains(refusal("gpu"), "'gpu' is not a device of this build; there are: cpu"));
   EXPECT_TRUE(contains(refusal("router=cpu"), "'router' is no part of a model"));
   EXPECT_TRUE(contains(refusal("experts=cpu:x"), "'x' is no number of a layer"));

@@ -165,8 +165,7 @@ TEST(Handshake, MarksOfAFolder) {
 TEST(Handshake, KernelsOfTheBundledModel) {
   const Checkpoint checkpoint =
       Checkpoint::open(test::bundled_model_dir().string(), Links::kAnywhere);
-  const std::vector<KernelMark> marks =
-      mark_kernels(checkpoint, {}, Int8Mode::kDeclared, XType::kBf16, KvType::kBf16);
+  const std::vector<KernelMark> marks = mark_kernels(checkpoint, Wish());
   ASSERT_GE(marks.size(), 5u);
   EXPECT_EQ(marks.back().modules, "attention");
   for (const KernelMark& m : marks) EXPECT_FALSE(m.kernel.empty());

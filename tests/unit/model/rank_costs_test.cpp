@@ -55,10 +55,8 @@ TEST(RankCosts, AllRanksHearTheSame) {
 
 TEST(RankCosts, EveryKindOfMatrixIsTimed) {
   ThreadPool pool(2);
-  ModelOptions options;
-  options.pool = &pool;
   for (const char* folder : {"qwen3moe-w4a8-g32-pack", "deepseekv3-w4a8-g32"}) {
-    const RankCosts costs = measure_costs(golden(folder), options);
+    const RankCosts costs = measure_layer_costs(golden(folder), LoadOptions(), pool);
     for (const CostCurve* c : {&costs.experts, &costs.dense, &costs.output, &costs.layer}) {
       ASSERT_TRUE(c->known()) << folder;
       EXPECT_GT(c->seconds(1, 1), 0);

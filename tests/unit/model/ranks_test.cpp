@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "model/arch/arch.h"
+#include "model/plan/model_part.h"
 #include "model/plan/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "model/ranks/step_plan.h"

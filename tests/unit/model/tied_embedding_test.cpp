@@ -79,8 +79,9 @@ TEST(TiedEmbedding, TheForecastHasWhatLoadingHolds) {
   options.context = 64;
   const auto model = DecoderModel::load(checkpoint, options);
   EXPECT_EQ(plan_model(checkpoint, options, {}).ranks[0].sum(kHostMemory), model->packed_bytes());
-  const ModuleMemory memory =
-      module_memory(checkpoint, table, options.policy, options.act, options.type);
+  const auto device = make_device("cpu", nullptr, host_cpu(), planning_options(options));
+  const ModuleUse memory =
+      *ModulePlanner(checkpoint, *device, options.act, options.type).use(table);
   EXPECT_EQ(model->embedding_bytes(), memory.table);
   const RankSplit two{1, 2, 1};
   ThreadRankedModel ranked(checkpoint, options, two, {});

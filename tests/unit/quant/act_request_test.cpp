@@ -140,21 +140,21 @@ TEST(ActRequest, ExplainSaysWhatBecameOfItOnEveryCpu) {
   for (const char* cpu : {"neon", "neon,dotprod,i8mm,bf16", "avx2,fma,f16c"}) {
     SCOPED_TRACE(cpu);
     ExplainQuestion q;
-    q.cpu = parse_cpu(cpu), q.act = ActRequest{Int8Mode::kVllm, true};
+    q.cpu = parse_cpu(cpu), q.wish.act = ActRequest{Int8Mode::kVllm, true};
     const Explanation kept = explain(small, q);
     EXPECT_EQ(entry(kept, module).request, "activations stay as declared: no kernel of its own");
-    EXPECT_NE(entry(kept, module).numerics, Numerics::kApproximate);
-    q.act = kInt8Rows;
+    EXPECT_NE(entry(kept, module).use->numerics, Numerics::kApproximate);
+    q.wish.act = kInt8Rows;
     const Explanation e = explain(small, q);
     EXPECT_EQ(entry(e, module).request, "int8 rows on request, not what the checkpoint declares");
-    EXPECT_EQ(entry(e, module).numerics, Numerics::kApproximate);
+    EXPECT_EQ(entry(e, module).use->numerics, Numerics::kApproximate);
     EXPECT_EQ(entry(e, "lm_head").request, "");
     const std::string json = to_json(e).dump();
     EXPECT_NE(json.find("\"numerics\": \"approximate\""), std::string::npos) << json;
-    q.act = {};
+    q.wish.act = {};
     for (const Explained& m : explain(small, q).modules) {
       EXPECT_EQ(m.request, "");
-      EXPECT_NE(m.numerics, Numerics::kApproximate);
+      EXPECT_NE(m.use->numerics, Numerics::kApproximate);
     }
   }
 }

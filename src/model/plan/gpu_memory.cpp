@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/plan/cuda_memory.h"
+#include "model/plan/gpu_memory.h"
 
 #include <fmt/format.h>
 
@@ -9,12 +9,9 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "checkpoint/summary.h"
-#include "device/cpu/layer_plan.h"
-#include "device/cuda/cuda_items.h"
 #include "model/arch/arch.h"
 #include "model/backend.h"
-#include "model/plan/cuda_stream_plan.h"
+#include "model/plan/gpu_stream_plan.h"
 #include "model/plan/placement_plan.h"
 #include "model/plan/rank_plan.h"
 
@@ -23,21 +20,9 @@ namespace {
 
 constexpr uint64_t kDeviceWork = uint64_t{256} << 20;  // bytes for rows and tables of steps
 
-// Returns the bytes of rows between the parts of layers whose experts ranks spread
-// (device/cuda/cuda_spread.cpp): the rank's own, other ranks', and those to send.
-uint64_t spread_bytes(const Checkpoint& checkpoint) {
-  uint64_t most = 0;
-  for (const MoeBlock& b : checkpoint.moe_blocks()) {
-    const size_t slots = b.spec.router.top_k;
-    most = std::max<uint64_t>(most, CudaItemsCall::most_rows(slots, b.spec.hidden) * slots *
-                                        b.spec.hidden * sizeof(float));
-  }
-  return 3 * most;
-}
-
 // Returns for each layer which experts a rank does not have.
 std::map<int, std::vector<bool>> experts_elsewhere(const Checkpoint& checkpoint,
-                                                   const CudaShare& share) {
+                                                   const GpuShare& share) {
   std::map<int, std::vector<bool>> out;
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
     if (share.ep == 1 || b.experts.empty()) continue;
@@ -83,40 +68,36 @@ std::vector<double> shares_of(const ExpertLoads& loads, size_t layer, size_t exp
   return out;
 }
 
-// These limits are those of device/cuda/cuda_divided.cpp.
-bool can_divide(const MoeBlock& block) {
-  constexpr uint64_t kMostChosen = 64;
-  const RouterSpec& r = block.spec.router;
-  return block.experts.size() > 1 && r.shared_slots == 0 && r.method != RouterMethod::kTable &&
-         r.top_k <= kMostChosen;
-}
-
-uint64_t divided_work(const Checkpoint& checkpoint, const CudaSettings& cuda) {
+uint64_t divided_work(const Checkpoint& checkpoint, const GpuSettings& gpu) {
   constexpr uint64_t kBatches = 2;
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks())
-    if (can_divide(b))
-      most = std::max(
-          most, CudaItemsCall::most_bytes(b.spec.router.top_k, b.spec.hidden, cuda.item_bytes));
+    if (can_divide(b)) most = std::max(most, divided_bytes(b, gpu.item_bytes));
   return kBatches * most;
 }
 
-uint64_t device_bytes(const CudaBytes& bytes) { return bytes.weights + bytes.kv + bytes.work; }
+uint64_t device_bytes(const GpuBytes& bytes) { return bytes.weights + bytes.kv + bytes.work; }
 
-CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
-                     const CudaShare& share) {
+GpuBytes gpu_bytes(const Checkpoint& checkpoint, const Wish& options, const GpuTarget& target,
+                   const GpuShare& share) {
   const Range& layers = share.layers;
   const size_t context = options.context != 0 ? options.context : kUsualContext;
   const DecoderSpec spec = decoder_spec(checkpoint.config());
   const DevicePlacement& placement = options.placement;
-  Policy policy;
-  policy.accept = options.policy.accept;
-  policy.kernel = options.cuda.kernel;
-  policy.where_it_can = true;
-  CudaBytes out;
-  const CudaStreamed& streamed = options.cuda.streamed;
-  out.work = kDeviceWork + (share.ep > 1 ? spread_bytes(checkpoint) : 0) +
-             (placement.divided.empty() ? 0 : divided_work(checkpoint, options.cuda)) +
+  const DeviceOptions planning = planning_options(options, &target);
+  const DeviceSet devices(placement, nullptr, host_cpu(), planning);
+  const std::string gpu = placement.gpu();
+  const auto gpu_device = make_device(gpu.empty() ? "cuda" : gpu, nullptr, host_cpu(), planning),
+             cpu_device = make_device("cpu", nullptr, host_cpu(), planning);
+  ModulePlanner on_gpu(checkpoint, *gpu_device, options.act, options.type),
+      on_cpu(checkpoint, *cpu_device, options.act, options.type);
+  uint64_t exchanged = 0;
+  for (const MoeBlock& b : checkpoint.moe_blocks())
+    if (share.ep > 1) exchanged = std::max(exchanged, spread_bytes(b));
+  GpuBytes out;
+  const StreamedLayers& streamed = options.gpu.streamed;
+  out.work = kDeviceWork + exchanged +
+             (placement.divided.empty() ? 0 : divided_work(checkpoint, options.gpu)) +
              streamed.buffers * streamed.buffer_bytes;
   out.host = streamed.host_bytes;
   const std::map<int, std::vector<bool>> elsewhere = experts_elsewhere(checkpoint, share);
@@ -125,7 +106,6 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const Cu
   for (const MoeBlock& b : checkpoint.moe_blocks())
     if (b.layer >= 0 && static_cast<size_t>(b.layer) < spec.layers.size() && can_divide(b))
       out.divisible[static_cast<size_t>(b.layer)] = b.experts.size();
-  const size_t number = options.type == XType::kF32 ? 4 : 2;
   std::map<std::pair<int, int>, uint64_t> one;  // bytes of an expert by layer and number
   for (const Module& m : checkpoint.modules()) {
     if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
@@ -143,31 +123,32 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const Cu
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
     std::string device = !in_layer ? placement.ends : experts ? rule.experts : rule.attention;
     if (in_layer && is_elsewhere(m, placement)) device = "cpu";
-    uint64_t bytes = m.kind == ModuleKind::kEmbedding ? m.plan.N * m.plan.K * number : 0;
-    if (has_product(checkpoint, m)) {
-      const Problem problem = problem_of(m, options.act, options.type);
-      bytes += choose_cuda(problem, target, policy).chosen->packed_bytes(problem);
+    const bool here = is_gpu_name(device);
+    PlannedModule planned{&m, Cut::kWhole, here ? device : "cpu", nullptr, 0};
+    if (here || experts) {
+      planned.use = on_gpu.use(m);
+      planned.bytes = planned.use->bytes();
+      if (experts) out.layers[static_cast<size_t>(m.layer)] += planned.bytes;
+      if (m.expert >= 0 && in_layer) one[{m.layer, m.expert}] += planned.bytes;
     }
-    if (experts) out.layers[static_cast<size_t>(m.layer)] += bytes;
-    if (m.expert >= 0 && in_layer) one[{m.layer, m.expert}] += bytes;
-    if (is_cuda_name(device)) {
-      out.weights += bytes;
-      if (experts) out.experts += bytes;
+    if (here) {
+      out.weights += planned.bytes;
+      if (experts) out.experts += planned.bytes;
     } else {
-      const ModuleMemory memory =
-          module_memory(checkpoint, m, options.policy, options.act, options.type);
-      out.host += memory.packed + memory.table;
+      planned.use = on_cpu.use(m);
+      planned.bytes = planned.use->bytes();
+      out.host += planned.bytes;
     }
+    out.modules.push_back(std::move(planned));
   }
   for (const auto& [expert, bytes] : one) {
     uint64_t& most = out.each[static_cast<size_t>(expert.first)];
     most = std::max(most, bytes);
   }
-  const DeviceSet devices(placement, nullptr, host_cpu(), {options.type, options.policy});
   const KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices, layers);
   const size_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
   for (const DeviceKinds& d : plan.devices)
-    for (size_t k = 0; k < d.block_bytes.size() && is_cuda_name(d.device->name()); ++k) {
+    for (size_t k = 0; k < d.block_bytes.size() && is_gpu_name(d.device->name()); ++k) {
       const size_t reach = plan.kinds[k].reach;
       const size_t held = reach > context ? blocks : std::min(blocks, reach / kBlockTokens + 2);
       out.kv += held * d.block_bytes[k];
@@ -175,16 +156,16 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const Wish& options, const Cu
   return out;
 }
 
-std::vector<CudaShare> cuda_shares(const Checkpoint& checkpoint, const RankSplit& split) {
-  std::vector<CudaShare> shares;
+std::vector<GpuShare> gpu_shares(const Checkpoint& checkpoint, const RankSplit& split) {
+  std::vector<GpuShare> shares;
   for (const RankPart& part : rank_parts(checkpoint, split))
     shares.push_back({part.layers, split.ep, part.member / split.tp, split.spare});
   return shares;
 }
 
-void check_cuda_split(const Wish& options) {
+void check_gpu_split(const Wish& options) {
   const RankSplit& split = options.split;
-  const std::string device = options.placement.cuda();
+  const std::string device = options.placement.gpu();
   if (device.empty()) return;
   if (split.tp > 1)
     fail(
@@ -192,14 +173,14 @@ void check_cuda_split(const Wish& options) {
         "or whole experts: --ep {}",
         device, describe(split), split.ranks(), split.ranks());
   if (split.ep == 1) return;
-  if (options.cuda.fit_experts || !options.placement.divided.empty())
+  if (options.gpu.fit_experts || !options.placement.divided.empty())
     fail(
         "--device {}: --experts auto is for one process or --pp; with --ep {} experts are spread "
         "over the GPUs, or lie on the CPUs (--experts cpu)",
         device, split.ep);
 }
 
-DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes& need,
+DevicePlacement experts_that_fit(const DevicePlacement& wanted, const GpuBytes& need,
                                  uint64_t allowed, const ExpertLoads* loads) {
   const size_t layers = need.layers.size();
   uint64_t used = device_bytes(need) - need.experts;
@@ -215,7 +196,7 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
     const uint64_t routed = need.divisible[i] * need.each[i];
     return need.layers[i] - std::min(routed, need.layers[i]);
   };
-  const auto on_device = [&](size_t i) { return is_cuda_name(wanted.of(i).experts); };
+  const auto on_device = [&](size_t i) { return is_gpu_name(wanted.of(i).experts); };
   struct Routed {
     double share;
     uint32_t expert;
@@ -264,11 +245,11 @@ DevicePlacement experts_that_fit(const DevicePlacement& wanted, const CudaBytes&
 }
 
 DevicePlacement fit_experts(const Checkpoint& checkpoint, const Wish& options,
-                            const CudaTarget& target, uint64_t allowed, const CudaShare& share) {
-  CudaBytes need = cuda_bytes(checkpoint, options, target, share);
+                            const GpuTarget& target, uint64_t allowed, const GpuShare& share) {
+  GpuBytes need = gpu_bytes(checkpoint, options, target, share);
   if (device_bytes(need) <= allowed) return options.placement;
   // Some layers will be divided, and prompts may stream the experts that stay on the CPU.
-  if (options.placement.divided.empty()) need.work += divided_work(checkpoint, options.cuda);
+  if (options.placement.divided.empty()) need.work += divided_work(checkpoint, options.gpu);
   const uint64_t rest = device_bytes(need) - need.experts;
   need.work += kept_for_streams(checkpoint, options, target, allowed - std::min(allowed, rest));
   const ExpertLoads loads = read_loads(options.loads_file);
@@ -292,7 +273,7 @@ PlacedExperts placed_experts(const Checkpoint& checkpoint, const DevicePlacement
       ++out.divided;
       out.experts += some->second.size();
       for (const uint32_t e : some->second) out.load += shares.at(e);
-    } else if (is_cuda_name(placement.of(layer).experts)) {
+    } else if (is_gpu_name(placement.of(layer).experts)) {
       ++out.layers;
       out.experts += n;
       out.load += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects times of the operations of CUDA devices by name while it is switched on: one switch per
+// Collects times of the operations of GPUs by name while it is switched on: one switch per
 // process, for profiling.
 #pragma once
 #include <atomic>
@@ -9,11 +9,11 @@
 
 namespace moebius {
 
-struct CudaTrace {
+struct DeviceTrace {
   std::atomic<bool> on{false};  // switch; change it between steps only
   std::mutex mutex;
   std::map<std::string, double> milliseconds;
 };
-CudaTrace& cuda_trace();
+DeviceTrace& device_trace();
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/plan/cuda_stream_plan.h"
+#include "model/plan/gpu_stream_plan.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
-#include "device/cpu/layer_plan.h"
-#include "device/cuda/cuda_device.h"
 #include "model/arch/arch.h"
 #include "model/plan/placement_plan.h"
 
@@ -23,27 +21,12 @@ constexpr size_t kBuffers = 2;  // one is filled while the other is used
 
 std::string size_text(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-Policy cuda_policy(const Wish& options) {
-  Policy policy;
-  policy.accept = options.policy.accept;
-  policy.kernel = options.cuda.kernel;
-  policy.where_it_can = true;
-  return policy;
-}
-
-// Calls f(module, problem, which of gate, up and down) for the matrices of experts; once for equal
-// problems.
+// Calls f(what a device makes of a matrix, which of gate, up and down) for all experts.
 template <class F>
-void each_problem(const MoeBlock& block, const Wish& options, F f) {
-  std::optional<Problem> last[3];
+void each_use(const MoeBlock& block, ModulePlanner& planner, F f) {
   for (const auto& expert : block.experts)
-    for (size_t i = 0; i < expert.size(); ++i) {
-      if (expert[i] == nullptr) continue;
-      const Problem problem = problem_of(*expert[i], options.act, options.type);
-      if (last[i] && *last[i] == problem) continue;
-      f(*expert[i], problem, i);
-      last[i] = problem;
-    }
+    for (size_t i = 0; i < expert.size(); ++i)
+      if (expert[i] != nullptr) f(*planner.use(*expert[i], &block), i, expert[i]->plan.N);
 }
 
 }  // namespace
@@ -60,70 +43,66 @@ size_t parse_stream_rows(const std::string& text) {
   return rows;
 }
 
+StreamPlanner::StreamPlanner(const Checkpoint& checkpoint, const Wish& wish,
+                             const GpuTarget& target)
+    : stream_(wish.gpu.stream),
+      gpu_(make_device("cuda", nullptr, host_cpu(), planning_options(wish, &target))),
+      cpu_(make_device("cpu", nullptr, host_cpu(), planning_options(wish))),
+      on_gpu_(checkpoint, *gpu_, wish.act, wish.type),
+      on_cpu_(checkpoint, *cpu_, wish.act, wish.type) {}
+
 // Outputs of gate and up are padded to multiples of 256.
-uint64_t streamed_bytes(const MoeBlock& block, const Wish& options, const CudaTarget& target,
-                        size_t here) {
+uint64_t StreamPlanner::bytes(const MoeBlock& block, size_t here) {
   constexpr uint64_t kOutputs = 256, kBeside = 4096;
-  const Policy policy = cuda_policy(options);
   uint64_t most = 0, each[3] = {};
-  each_problem(block, options, [&](const Module&, const Problem& p, size_t i) {
-    const uint64_t bytes = choose_cuda(p, target, policy).chosen->packed_bytes(p);
-    const uint64_t padded = bytes / p.N * round_up(p.N, kOutputs) + kBeside + bytes % p.N;
+  each_use(block, on_gpu_, [&](const ModuleUse& use, size_t i, uint64_t N) {
+    const uint64_t padded = use.packed / N * round_up(N, kOutputs) + kBeside + use.packed % N;
     each[i] = std::max(each[i], padded);
   });
   for (const uint64_t e : each) most += e;
   return most * (block.experts.size() - std::min(here, block.experts.size()));
 }
 
-std::string stream_refusal(const MoeBlock& block, const Wish& options, const CudaTarget& target) {
+std::string StreamPlanner::refusal(const MoeBlock& block) {
   if (!can_divide(block)) return "they are chosen by a table, or with slots for shared experts";
-  const char* plain = plain_experts_reason(block.spec);
-  const Policy policy = cuda_policy(options);
-  LayerOptions on_cpu;
-  on_cpu.policy = options.policy;
-  on_cpu.act = options.act;
-  on_cpu.x_type = options.type;
-  // Plain kernels are no faster than a CPU: they stream only if the user asks for a number of rows.
-  const bool asked = parse_stream_rows(options.cuda.stream) != 0;
-  std::string why;
-  each_problem(block, options, [&](const Module& m, const Problem& p, size_t) {
-    if (!why.empty()) return;
-    if (!m.supported) {
-      why = m.reason;
-      return;
-    }
-    const Choice choice = choose_cuda(p, target, policy, plain);
-    if (choice.numerics != Numerics::kExact ||
-        numerics_of(m, p, kernel_for(p, on_cpu, m.name)) != Numerics::kExact)
-      why =
-          "both sides agree within the bound, not in every bit, and what a row gives must not "
-          "depend on the rows beside it";
-    else if (path_of(*choice.chosen) == CudaPath::kPlain && !asked)
-      why = "the GPU has no tensor-core kernel for them";
-  });
-  return why;
+  for (const auto& expert : block.experts)
+    for (const Module* m : expert)
+      if (m != nullptr && !m->supported) return m->reason;
+  bool exact = true, fast = true;
+  const auto look = [&](const ModuleUse& use, size_t, uint64_t) {
+    exact = exact && use.choice->numerics == Numerics::kExact && use.numerics == Numerics::kExact;
+    fast = fast && use.fast;
+  };
+  each_use(block, on_gpu_, look);
+  each_use(block, on_cpu_, look);
+  if (!exact)
+    return "both sides agree within the bound, not in every bit, and what a row gives must not "
+           "depend on the rows beside it";
+  // Kernels that are no faster than a CPU's stream only if the user asks for a number of rows.
+  return fast || parse_stream_rows(stream_) != 0 ? ""
+                                                 : "the GPU has no tensor-core kernel for them";
 }
 
 uint64_t kept_for_streams(const Checkpoint& checkpoint, const Wish& options,
-                          const CudaTarget& target, uint64_t room) {
-  const size_t rows = parse_stream_rows(options.cuda.stream);
+                          const GpuTarget& target, uint64_t room) {
+  const size_t rows = parse_stream_rows(options.gpu.stream);
   if (rows == SIZE_MAX) return 0;
   const uint64_t share = rows == 0 ? 8 : 2;
+  StreamPlanner planner(checkpoint, options, target);
   uint64_t most = 0;
   for (const MoeBlock& b : checkpoint.moe_blocks())
-    if (stream_refusal(b, options, target).empty())
-      most = std::max(most, streamed_bytes(b, options, target, 0));
+    if (planner.refusal(b).empty()) most = std::max(most, planner.bytes(b, 0));
   for (uint64_t buffers = kBuffers; buffers > 0; --buffers)
     if (buffers * most <= room / share) return buffers * most;
   return 0;
 }
 
-StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const CudaTarget& target,
+StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const GpuTarget& target,
                         uint64_t allowed, uint64_t host_free) {
   StreamPlan plan;
   plan.placement = options.placement;
-  const size_t rows = parse_stream_rows(options.cuda.stream);
-  const std::string device = options.placement.cuda();
+  const size_t rows = parse_stream_rows(options.gpu.stream);
+  const std::string device = options.placement.gpu();
   if (rows == SIZE_MAX || device.empty()) return plan;
   const size_t layer_count = decoder_spec(checkpoint.config()).layers.size();
   const DevicePlacement& placed = options.placement;
@@ -133,21 +112,22 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const
   };
   std::vector<Layer> layers;
   std::map<std::string, size_t> refused;
+  StreamPlanner planner(checkpoint, options, target);
   for (const MoeBlock& b : checkpoint.moe_blocks()) {
     const auto index = static_cast<size_t>(b.layer);
     if (b.layer < 0 || index >= layer_count || b.experts.empty()) continue;
     const auto divided = placed.divided.find(index);
-    const bool on_cpu = !is_cuda_name(placed.of(index).experts);
+    const bool on_cpu = !is_gpu_name(placed.of(index).experts);
     if (!on_cpu && divided == placed.divided.end()) continue;
-    const std::string why = is_cuda_name(placed.of(index).attention)
-                                ? stream_refusal(b, options, target)
+    const std::string why = is_gpu_name(placed.of(index).attention)
+                                ? planner.refusal(b)
                                 : "attention of their layers is on the CPU";
     if (!why.empty()) {
       ++refused[why];
       continue;
     }
     const size_t here = divided == placed.divided.end() ? 0 : divided->second.size();
-    layers.push_back({index, here, streamed_bytes(b, options, target, here)});
+    layers.push_back({index, here, planner.bytes(b, here)});
   }
   for (const auto& [why, count] : refused)
     plan.words.push_back(fmt::format("experts of {} {} on the CPU are not streamed: {}", count,
@@ -167,12 +147,12 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const
       o.placement.rules.push_back(std::move(rule));
     }
     o.placement = joined_rules(std::move(o.placement));
-    o.cuda.streamed = {};
+    o.gpu.streamed = {};
     return o;
   };
-  const CudaBytes need = cuda_bytes(checkpoint, with(layers), target);
+  const GpuBytes need = gpu_bytes(checkpoint, with(layers), target);
   const uint64_t used = device_bytes(need);
-  CudaStreamed streamed;
+  StreamedLayers streamed;
   streamed.rows = rows;
   // Uses half of the host's free memory: locked pages are not available to anything else.
   const uint64_t room = (host_free - std::min(host_free, need.host)) / 2;
@@ -201,7 +181,7 @@ StreamPlan plan_streams(const Checkpoint& checkpoint, const Wish& options, const
         fmt::format("experts on the CPU are not streamed: a layer's are {} beside {} on the GPU, "
                     "and {} may be used{}",
                     size_text(streamed.buffer_bytes), size_text(used), size_text(allowed),
-                    options.cuda.memory != 0 ? " (--gpu-memory)" : ""));
+                    options.gpu.memory != 0 ? " (--gpu-memory)" : ""));
     return plan;
   }
   plan.words.push_back(fmt::format(
