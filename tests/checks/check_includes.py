@@ -60,6 +60,7 @@ BELOW_WAIST = {
     "bench/bench_linear.cpp": MEASURES,
     "bench/bench_moe.cpp": MEASURES,
     "bench/bench_moe_ranks.cpp": MEASURES,
+    "bench/bench_synthetic.h": MEASURES,
 }
 
 # What the engine knows of model/.
