@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-// What messages call a handle of each kind, and an argument of this kind.
+// Name of a handle of each kind in messages, and of an argument of this kind.
 struct KindNames {
   const char *kind, *argument;
 };

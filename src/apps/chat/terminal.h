@@ -24,8 +24,8 @@ double seconds_since(std::chrono::steady_clock::time_point start);
 // after finish(): until then the bar owns the line.
 class Progress {
  public:
-  // What happens to the bar at the end. kErase: it is removed from a terminal; such a bar is drawn
-  // from the start.
+  // Selects what happens to the bar at the end. kErase: it is removed from a terminal; such a bar
+  // is drawn from the start.
   enum class Last : uint8_t { kKeep, kErase };
   Progress(std::string what, uint64_t total, bool bytes, Last last = Last::kKeep);
   ~Progress() {

@@ -26,7 +26,8 @@ namespace bf16_family {
 // --- decoding --- A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros`
 // has the zero points of the pair in the order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
 
-// Table of 4-bit codes: lower and upper bytes of the 16 (with zero points: 31) bf16 values.
+// Decodes 4-bit codes by a table of the lower and upper bytes of the 16 (with zero points: 31) bf16
+// values.
 struct TableBytes {
   uint8_t lower[32], upper[32];
   constexpr void put(int i, float v) {
@@ -51,7 +52,7 @@ constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
 
 template <const TableBytes& kTable>
 struct Nibbles {
-  static constexpr bool kInTurn = true;  // true: decode_in_turn decodes it
+  static constexpr bool kInTurn = true;  // true: codes are decoded by decode_in_turn
   static constexpr size_t kStep = 64, kPair = 16;
   const uint8x16_t lower, upper;
   Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
@@ -206,7 +207,7 @@ struct Tile {
   size_t zeros_at;               // offset of the zero points from the scales; 0: none
   size_t flags_at;               // offset of the flags from the scales
   const uint8_t* flags;     // for many rows: flags of the first group of e4m3 as packed, else null
-  size_t flags_group;       // bytes from group to group of flags
+  size_t flags_group;       // bytes of flags from group to group
   size_t stream;            // bytes to the panel that the next stream reads
   const float* row_groups;  // 4 per pair and group; null: none
   size_t row_groups_stride;
@@ -214,7 +215,7 @@ struct Tile {
   float factor;
   const uint8_t* state_in;  // sums of the chunks of K before this one; null: none
   uint8_t* state_out;       // receives the sums if another chunk follows; else null
-  bool dense;               // weights have no scales
+  bool dense;               // true: weights have no scales
 };
 
 // Clears by asm: copies of one zero register would be moves, this costs nothing.
@@ -298,8 +299,8 @@ template <int P>
   copy<P>(sums, acc);
 }
 
-// Bytes that one or two rows prefetch ahead into the second-level cache. Plain e4m3 runs at 16.2 to
-// 18.3 GB/s with it; with 2 KiB 17.7, with 16 KiB 17.1.
+// Bytes ahead of the codes in use that products with one or two rows prefetch into the second-level
+// cache. Plain e4m3 runs at 16.2 to 18.3 GB/s with it; with 2 KiB 17.7, with 16 KiB 17.1.
 constexpr int kFarther = 8192;
 
 // Decodes 4-bit codes of several pairs in turn: operation o of all pairs, then the next operation.

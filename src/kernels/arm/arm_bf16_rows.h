@@ -76,7 +76,7 @@ inline void prepare_rows(const PrepareArgs& a) {
 // --- panels ---
 
 struct Step16 {
-  uint16x8_t lo, hi;  // 16 inputs of a row
+  uint16x8_t lo, hi;  // 16 inputs of a row: the first and the last eight
 };
 inline Step16 step_of(const uint16_t* row, const int32_t* columns, size_t k, size_t K) {
   if (columns == nullptr) return {vld1q_u16(row + k), vld1q_u16(row + k + 8)};
@@ -126,7 +126,8 @@ inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
     if (p.act.code == ActCode::kAsIs && codes != 0) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic) {
-      // NaN, or the stored scale, which is applied with the weights' scale
+      // The row's scale: NaN, or the stored scale, which is applied together with the weights'
+      // scale.
       const float v = scale(m, 0);
       if (v != v) factors[m] = v;
     }

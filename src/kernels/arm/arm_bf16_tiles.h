@@ -19,7 +19,8 @@ namespace moebius {
 namespace {
 namespace bf16_tiles {
 
-// Volatile asm, so that instructions stay in this order; the compiler chooses registers.
+// Loads 16 bytes by volatile asm, so that instructions stay in this order; the compiler chooses
+// registers.
 template <int kOffset>
 [[gnu::always_inline]] inline void load(uint8x16_t& v, const uint8_t* p) {
   asm volatile("ldr %q0, [%1, %2]" : "=w"(v) : "r"(p), "i"(kOffset));
@@ -57,7 +58,8 @@ template <int P, int S, int Q, int... t>
   (product<P, S, Q, t>(x, w, xs, ws, acc), ...);
 }
 
-// Lines to prefetch: kLines lines per step from `at` on, which advances by `stride` bytes per step.
+// Cache lines to prefetch: kLines lines per step from `at` on, which advances by `stride` bytes per
+// step.
 struct Ahead {
   const uint8_t* at;
   size_t stride;

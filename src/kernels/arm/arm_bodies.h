@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a kernel family that depend on the instruction set; the family defines the rest
-// of the kernels' records. They are null on other architectures, which have the facts only. Plain
-// data: included by units compiled for any instruction set.
+// Holds the functions of a kernel family that depend on the instruction set; the family defines the
+// rest of the kernels' records. They are null on other architectures, which have the facts only.
+// Plain data: included by units compiled for any instruction set.
 #pragma once
 #include "kernels/kernel.h"
 

@@ -169,8 +169,10 @@ struct Int8 {
 // Multiplies a decoded vector of outputs with four numbers of rows; codecs may specialize it.
 template <class Codec>
 struct Meeting {
-  static constexpr int kAhead = 4;       // in turn: vectors from decoding to use
-  static constexpr int kUnitsAhead = 0;  // otherwise: 16-byte units of codes from decoding to use
+  // For matrices in turn: number of vectors between decoding and use.
+  static constexpr int kAhead = 4;
+  // otherwise: number of 16-byte units of codes between decoding and use.
+  static constexpr int kUnitsAhead = 0;
   using Rows = float32x4_t;
   [[gnu::always_inline]] static Rows rows(float32x4_t x) { return x; }
   template <int, int lane>
@@ -183,8 +185,8 @@ struct Meeting<F32> : Meeting<Bf16> {
   static constexpr int kAhead = 0;  // nothing to decode: loaded right before use
 };
 
-// Four inputs of rows: multiplies each with the j-th 16 bytes of its codes; w is the address for
-// the first input.
+// Holds four inputs of R rows and multiplies each with the j-th 16 bytes of its codes; w is the
+// address for the first input.
 template <class Codec, int R>
 struct Inputs {
   using How = Meeting<Codec>;
@@ -229,7 +231,7 @@ template <int R, int V>
 
 // --- the loop nest ---
 
-// The parts of the product that do not depend on the codec.
+// Implements the parts of the product that do not depend on the codec.
 struct Product {
   const GemmArgs& a;
   const Problem& p;
@@ -294,7 +296,8 @@ struct Product {
     }
   }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // Returns dot of row m for the 8 outputs from `first` on; their f follows 64 floats later.
+  // Returns the address of the sums `dot` of row m for the 8 outputs from `first` on; their results
+  // f follow 64 floats later.
   float* sums(size_t m, size_t first) const {
     return weights() + kChunk * kNr + (m / kTile * 4 + first / 8) * 128 + m % kTile * 8;
   }
@@ -358,7 +361,7 @@ struct Product {
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i)
         vst1q_f32(at(r, i), dot[r][i]);
   }
-  // Lines to prefetch: one for every four inputs of a tile of 8 rows.
+  // Cache lines to prefetch: one for every four inputs of a tile of 8 rows.
   struct Ahead {
     const uint8_t* at;
     size_t stride;
@@ -579,7 +582,7 @@ struct Gemm : Product {
   }
 };
 
-// The product for any number of rows. Few: the codec for few rows.
+// Computes the product for any number of rows. Few: the codec for few rows.
 template <class Codec, class Few = Codec>
 inline void gemm(const GemmArgs& args) {
   const Gemm<Codec> g(args);

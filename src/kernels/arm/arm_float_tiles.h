@@ -14,8 +14,8 @@ namespace moebius {
 namespace {
 namespace float_tiles {
 
-// One input: vectors b0 and b1 of outputs times the rows in x0 and x1. Sums are v0-v15: those of
-// row r in v[2r] and v[2r+1].
+// Multiplies one input: vectors b0 and b1 of outputs times the rows in x0 and x1. Sums are v0-v15:
+// those of row r in v[2r] and v[2r+1].
 #define MOEBIUS_FLOAT_MEET(b0, b1, x0, x1) \
   "fmla v0.4s, v" #b0 ".4s, v" #x0         \
   ".s[0]\n\t"                              \

@@ -17,7 +17,7 @@ namespace float_family {
 
 constexpr size_t kSmallMatrix = 131072;  // number of weights that stay in the second-level cache
 
-// Outputs that are decoded to scratch together.
+// Number of outputs that are decoded to scratch together.
 template <class Codec>
 constexpr size_t kTogether = Codec::kVectors < 2 ? 8 : 4 * Codec::kVectors;
 // Most rows for which weights are decoded in registers.
@@ -43,7 +43,7 @@ struct Step {
   using How = Meeting<Codec>;
   static constexpr int kRows = padded(R), kItems = 4 * V, kAhead = How::kAhead, kRing = 8;
   static constexpr size_t kInput = kNr * Codec::kSize, kBytes = kKr * kInput;
-  // Lines of the next matrix to prefetch per step, so that all steps together cover the whole
+  // Cache lines of the next matrix to prefetch per step, so that all steps together cover the whole
   // matrix.
   static constexpr int kLines =
       V * static_cast<int>(Codec::kSize) < 4 ? 1 : V * static_cast<int>(Codec::kSize) / 4;
@@ -259,7 +259,7 @@ struct InTurn : InTurnProduct {
   }
 };
 
-// The product for matrices in turn. Few: the codec for few rows.
+// Computes the product for matrices that are multiplied in turn. Few: the codec for few rows.
 template <class Codec, class Few>
 inline void gemm_in_turn(const GemmArgs& args) {
   const InTurn<Codec> g(args);
@@ -271,7 +271,7 @@ inline void gemm_in_turn(const GemmArgs& args) {
   }
   g.any_few();
 }
-// The kernel's gemm: chooses between both loop nests.
+// Implements the kernel's gemm: chooses between both loop nests.
 template <class Codec, class Few = Codec>
 inline void gemm_any(const GemmArgs& args) {
   if (args.next != nullptr && fits_in_turn<Codec>(*args.w->problem))

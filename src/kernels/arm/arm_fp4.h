@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests for problems with fp4 on both sides that the integer kernels on Arm support (arm_int8.h,
-// arm_lanes.h). Internal linkage.
+// Tests whether the integer kernels on Arm (arm_int8.h, arm_lanes.h) support a problem with fp4 on
+// both sides. Internal linkage.
 #pragma once
 #include "kernels/kernel.h"
 

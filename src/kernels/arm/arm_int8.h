@@ -34,9 +34,8 @@
 
 namespace moebius {
 
-void pack_int8_family(
-    const PackArgs&
-        args);  // arm_neon_int8_pack.cpp: one for all units, without instructions beyond NEON
+// Defined in arm_neon_int8_pack.cpp, once for all units, without instructions beyond NEON.
+void pack_int8_family(const PackArgs& args);
 
 namespace {
 namespace int8_family {
@@ -57,15 +56,18 @@ constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 k3 o
                                      .repeats_f32_end = true};
 
 struct Shape {
-  size_t groups, group_k, K_padded;  // one group ("channel", "tensor") is padded with zero weights
-  size_t code_bytes, scale_bytes, zero_bytes, sum_bytes;  // of one group of a panel
-  bool bytes;                                             // one byte per code
-  bool bf16;                                              // scales kept as bf16
-  bool row_zeros;                                         // rows may have a zero point
-  bool fp4;          // E2M1 on both sides, rows with a scale per group
-  bool zero_points;  // of the weights
+  // Number of groups and inputs of a group; a single group ("channel", "tensor") is padded with
+  // zero weights.
+  size_t groups, group_k, K_padded;
+  size_t code_bytes, scale_bytes, zero_bytes, sum_bytes;  // bytes of one group of a panel
+  bool bytes;                                             // true: one byte per code
+  bool bf16;                                              // true: scales are kept as bf16
+  bool row_zeros;                                         // true: rows may have a zero point
+  bool fp4;          // true: E2M1 on both sides, rows with a scale per group
+  bool zero_points;  // true: weights have zero points
   constexpr size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
-  constexpr size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
+  // Bytes from panel to panel.
+  constexpr size_t stride() const { return up(groups * group_bytes(), 64); }
   constexpr bool grouped() const { return groups > 1 || fp4; }  // fp4: one group is a group too
   constexpr arm_layout::PanelSizes sizes() const {
     return {groups, group_k,       group_k,  scale_bytes, zero_bytes,
@@ -91,7 +93,7 @@ inline Shape shape_of(const Problem& p) {
   return s;
 }
 
-// No sum over a group leaves int32. 4-bit operands are used 16 times too large.
+// Returns true if no sum over a group overflows int32. 4-bit operands are used 16 times too large.
 inline bool sums_fit(const Problem& p) {
   const size_t x = !p.act.symmetric || p.act.granule == ActGranule::kStatic ? 255 : 128;
   const size_t w = p.bits > 4 ? (p.zero_points ? 255 : 128) : 16 * (p.zero_points ? 15 : 8);
@@ -121,8 +123,9 @@ inline Numerics numerics(const Problem&) { return Numerics::kExact; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32. fp4:
-// the canonical row (scales first) with codes doubled.
+// Returns the bytes of a prepared row before its codes. A prepared row has codes [K_padded], scale
+// f32 (static schemes: 1, or NaN), zero point int32; for fp4 it is the canonical row (scales first)
+// with codes doubled.
 inline size_t row_codes(const Problem& p) {
   return p.code == CodeType::kFp4 ? prepared_layout(p).codes : 0;
 }
@@ -131,8 +134,8 @@ inline size_t row_bytes(const Problem& p) {
 }
 
 struct PanelLayout {
-  size_t pairs, scales, sums, zeros, group_scales,
-      bytes;  // offsets after the codes, which start at 0
+  // Offsets of the arrays after the codes, which start at 0.
+  size_t pairs, scales, sums, zeros, group_scales, bytes;
 };
 inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   PanelLayout l{};
@@ -148,14 +151,15 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, shape_of(p), M).bytes;
 }
 
-// Layout of scratch for many rows: int8 operands of several panels, a chunk of K at a time, are
-// made once and stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile
-// of rows; half for them is slower). Longer K is divided; sums wait in scratch between chunks.
+// Lays out scratch for many rows: int8 operands of several panels, a chunk of K at a time, are made
+// once and stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile of
+// rows; half for them is slower). Longer K is divided; sums wait in scratch between chunks.
 struct Blocking {
   size_t chunk_groups, chunks;  // groups per chunk of K (if grouped); number of chunks
   size_t chunk_k;               // inputs per chunk
-  size_t panels;                // panels decoded at once
-  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; total
+  size_t panels;                // number of panels decoded at once
+  // Bytes of the codes of a panel, and of its scales, zeros and sums; where waiting sums begin;
+  // total bytes.
   size_t codes, extras, state, bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
@@ -191,12 +195,12 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
       s.grouped() || s.bytes
           ? 0
           : kTwelve * b.chunk_k + (b.chunks > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
-  const size_t few = 64 * ((M + 1) / 2);  // sums of one panel
+  const size_t few = 64 * ((M + 1) / 2);  // bytes of the sums of one panel
   const size_t most = b.bytes > twelve ? b.bytes : twelve;
   return up((most > few ? most : few) + kWay, 64);
 }
 
-// The table of a unit's kernels.
+// Holds the table of a unit's kernels.
 struct Kernels {
   Kernel list[3];
 };

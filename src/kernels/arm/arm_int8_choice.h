@@ -27,23 +27,24 @@ enum class Groups : uint8_t { kAny, kOne, kSeveral };
 
 // A row of an engine's table; the first row that fits decides.
 struct TileRule {
-  uint8_t codes;  // CodeKinds
+  uint8_t codes;  // bits of the CodeKinds to which the rule applies
   Groups groups;
   bool plain;   // true: only without zero points of weights and rows
   bool bf16;    // true: only with scales stored as bf16
-  size_t rows;  // most rows
+  size_t rows;  // the rule applies up to this number of rows
   Form form;
   uint8_t pairs;  // most pairs of rows in a tile
 };
 
 struct Engine {
   const char* name;
-  // Largest tile: one group; the same with operands made in registers; several groups.
+  // Pairs of rows in the largest tile: for one group; for operands made in registers; for several
+  // groups.
   uint8_t pairs, pairs_few, pairs_grouped;
-  uint8_t streams_one, streams_pair,
-      streams_two_pairs;  // panels at a time, for one row, one pair and two pairs
-  // Plain 4-bit codes are decoded in hand-written loops; with groups, 4 outputs at a time for 3 and
-  // more pairs.
+  // Number of panels that are read at a time, for one row, one pair and two pairs.
+  uint8_t streams_one, streams_pair, streams_two_pairs;
+  // true: plain 4-bit codes are decoded in hand-written loops; with groups, 4 outputs at a time for
+  // 3 and more pairs
   bool registers;
   const TileRule* rules;
   size_t count;
@@ -81,11 +82,11 @@ constexpr Engine kNeonEngine    = {"arm_neon",    1, 1, 1, 2, 1, 1, false, kNeon
 struct TileChoice {
   Form form;
   uint8_t pairs;
-  // Plain 4-bit codes with groups, decoded in registers: tiles of 3 and more pairs may compute 4
-  // outputs at a time.
+  // true: plain 4-bit codes with groups, decoded in registers; tiles of 3 and more pairs may then
+  // compute 4 outputs at a time
   bool four_outputs;
-  // Inputs per chunk of K; 0: tiles with operands in registers (kTwelveOutputs: its last outputs)
-  // process all of K at once.
+  // Inputs per chunk of K; 0: K is not divided (for kTwelveOutputs: when its last outputs are
+  // computed).
   size_t chunk;
 };
 

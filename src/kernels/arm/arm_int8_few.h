@@ -35,7 +35,8 @@ struct NoTiles {
   }
 };
 
-// One call of the kernel, for an engine and corrections kFix, with or without groups.
+// Computes one call of the kernel for few rows, for an engine and corrections kFix, with or without
+// groups.
 template <class E, int kFix, bool kGrouped>
 struct FewRows {
   static constexpr Engine kEngine = E::kEngine;
@@ -84,8 +85,8 @@ struct FewRows {
     return t;
   }
 
-  // Prefetches the codes that come next while the tiles of several panels are computed: the same
-  // number of lines per tile.
+  // Prefetches the codes that are needed next while the tiles of several panels are computed: the
+  // same number of lines per tile.
   struct Ahead {
     const uint8_t* next;
     size_t each;
@@ -223,11 +224,11 @@ struct FewRows {
   }
   template <int P, class Codec>
   void tile_at(size_t pair, size_t n) const {
-    if constexpr (kGrouped && kRegisters<Codec> &&
-                  P >= 3)  // for longer groups, 6 sums at a time are too few
+    // For longer groups, 6 sums at a time are too few.
+    if constexpr (kGrouped && kRegisters<Codec> && P >= 3)
       if (P > 3 || (choice.four_outputs && s.group_k == 32)) return narrow<P>(pair, n);
-    if constexpr (!kGrouped && kRegisters<Codec> &&
-                  P == 4)  // a single tile waits for memory, so finishing in assembly gains nothing
+    // A single tile waits for memory, so finishing in assembly gains nothing.
+    if constexpr (!kGrouped && kRegisters<Codec> && P == 4)
       if (map.tiles > 1 && rows_from(pair) >= 8 && valid(n) == kNr) return whole(pair, n);
     if constexpr (P <= (kGrouped ? kEngine.pairs_grouped : kEngine.pairs_few))
       packed<E, P, 1, Codec>(pair, n, 0);
@@ -258,9 +259,9 @@ struct FewRows {
     }
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
-  // Several tiles and long K: computes all tiles over a chunk of K, then over the next one, so that
-  // codes come from the first-level cache for all tiles but the first, and prefetches are spread
-  // evenly.
+  // Computes several tiles of rows with long K: all tiles over a chunk of K, then over the next
+  // one, so that codes come from the first-level cache for all tiles but the first, and prefetches
+  // are spread evenly.
   void chunks_from(size_t n) const {
     const size_t chunk = choice.chunk;
     const auto at = [&](size_t k) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: many rows, whose operands are made in scratch, and the choice between the
-// forms. Few rows: arm_int8_few.h, loops: arm_int8_loops.h, layouts: arm_int8.h. Internal linkage.
+// The int8 family on Arm: products of many rows, whose operands are decoded into scratch memory,
+// and the choice between all forms of the product. Few rows: arm_int8_few.h, loops:
+// arm_int8_loops.h, layouts: arm_int8.h. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <arm_neon.h>
@@ -25,7 +26,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   // --- many rows, 4 bits, no groups: 12 outputs at a time are decoded, if the engine has tiles of
   // that width ---
 
-  // Decodes 16 inputs of `pairs` pairs of outputs.
+  // Decodes the codes of 16 inputs of `pairs` pairs of outputs to operands.
   template <int pairs>
   [[gnu::always_inline]] static inline void expand_pairs(const uint8_t* from, uint8_t* to) {
     uint8x16_t even[pairs], odd[pairs];
@@ -124,8 +125,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps;  // in this chunk of K
-    size_t k0, g0;         // begin of the chunk
+    size_t groups, steps;  // number of groups, and of steps of 16 inputs, in this chunk of K
+    size_t k0, g0;         // first input and first group of the chunk
     bool first, last;
   };
 
@@ -231,7 +232,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
     const Tile same = chunk_tile<Codec>(c);
-    const uint8_t* next = nullptr;  // what is decoded next
+    const uint8_t* next = nullptr;  // panels that are decoded next, to prefetch
     size_t lines = 0;
     if (!s.bytes && !c.last) {
       next = panel(n) +

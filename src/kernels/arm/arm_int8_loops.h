@@ -22,7 +22,8 @@ namespace int8_family {
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
-// Operands of 16 inputs and 4 pairs of outputs: half 0 are the even inputs, half 1 the odd ones.
+// Loads the operands of 16 inputs and 4 pairs of outputs from nibbles: half 0 are the even inputs,
+// half 1 the odd ones.
 struct Nibbles {
   static constexpr int kShift = 4;
   static constexpr size_t kStep = 64;
@@ -147,11 +148,11 @@ template <class T, size_t n>
   }
 }
 
-// Corrections of sums besides their scale. kRowZeros: rows have zero points, weights may have.
-// kRowScales: rows have a scale per group.
+// Selects corrections of sums besides their scale. kRowZeros: rows have zero points, weights may
+// have. kRowScales: rows have a scale per group.
 enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
 
-// Operands of one call of multiply().
+// Arguments of one call of multiply().
 struct Tile {
   const uint8_t* a;              // rows: 16 * pairs bytes for every 8 inputs
   const uint8_t* w;              // codes of the first group
@@ -162,10 +163,10 @@ struct Tile {
   size_t stream;                 // bytes to the panel that the next stream reads
   // Sums of the rows' codes in the first group, 4 per pair; null: weights have no zero points.
   const int32_t* sums;
-  size_t sums_group;         // int32s from group to group
+  size_t sums_group;         // number of int32 from group to group
   const int32_t* row_zeros;  // 4 per pair
-  const float*
-      row_scales;  // 4 per pair and group (kRowScales), sums_group floats from group to group
+  // Scales of rows, 4 per pair and group (kRowScales), sums_group floats from group to group.
+  const float* row_scales;
   bool bf16;
   float factor;
   const uint8_t* state_in;  // sums of the chunks of K before this one; null: none

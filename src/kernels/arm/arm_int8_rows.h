@@ -32,7 +32,7 @@ inline uint32_t amax_bits(const float* x, size_t K) {
 }
 
 struct RowRange {
-  float low, high;  // zero is included
+  float low, high;  // least and greatest number, zero included
 };
 inline RowRange range_of(const float* x, size_t K) {
   float32x4_t low = vdupq_n_f32(0), high = low;
@@ -54,7 +54,7 @@ inline RowRange range_of(const float* x, size_t K) {
 // needed. Adding 1.5 * 2^23 leaves the rounded integer in the low bits.
 struct Quantizer {
   float32x4_t s, inverse, zero, low, high;
-  bool divide;  // 1 / s is not usable
+  bool divide;  // true: 1 / s is not usable, so quotients are divisions
 
   Quantizer(float scale, float zero_point, float qmin, float qmax)
       : s(vdupq_n_f32(scale)),
@@ -69,7 +69,8 @@ struct Quantizer {
     return kClamped ? vmaxq_f32(vminq_f32(vaddq_f32(v, zero), high), low) : v;
   }
 
-  // kClamped false: there is no zero point, and s is so large that nothing leaves the range.
+  // Quantizes 16 numbers. kClamped false: there is no zero point, and s is so large that no number
+  // is out of range.
   template <bool kClamped>
   [[gnu::always_inline]] int8x16_t sixteen(const float* x) const {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);

@@ -72,10 +72,10 @@ struct Shape {
   size_t blocks, block_k;  // number of blocks of all inputs; a group has whole blocks
   size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // bytes: of half a step; of a group
   Form form;
-  bool bf16;          // scales are stored as bf16
-  bool tops;          // rows are stored as bf16, too, for BFMMLA (arm_limbs_exact.h)
-  int most_weight;    // of a product of tops: largest magnitude of an integer weight
-  size_t head_bytes;  // scales and zero points
+  bool bf16;          // true: scales are stored as bf16
+  bool tops;          // true: rows are stored as bf16, too, for BFMMLA (arm_limbs_exact.h)
+  int most_weight;    // for products of tops: largest magnitude of an integer weight
+  size_t head_bytes;  // bytes of scales and zero points
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
@@ -167,17 +167,17 @@ struct Counts {
 struct Block {
   int32_t start[4];  // 0, 0, -8 sum, -8 sum: start values of sums of codes + 8
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
-  int32_t sum;       // of 256 hi + lo
+  int32_t sum;       // sum of 256 hi + lo
   uint32_t scales;   // offset in a panel of its group's scales
   uint16_t near;     // number of its halves with near limbs
-  // tops: s of a block with near limbs; in the Block of near limbs: 1 if any q is not 0
+  // For tops: s of a block with near limbs; in the Block of near limbs: 1 if any q is not 0.
   uint16_t shift;
 };
 struct Near {
   int8_t digits[16];
   uint32_t codes, unused[3];  // offset in a panel of the codes of its half
 };
-// Offsets of the arrays from the beginning of extras.
+// Offsets of the arrays of extras.
 struct ExtrasLayout {
   size_t blocks, near_blocks, near, far, bytes;
 };
@@ -192,7 +192,8 @@ inline ExtrasLayout extras_layout(const Shape& s) {
 }
 inline size_t digit_bytes(const Shape& s) { return 2 * s.K_padded; }
 inline size_t tops_at(const Shape& s) { return digit_bytes(s) + extras_layout(s).bytes; }
-inline size_t few_row_bytes(const Shape& s) { return up(tops_at(s), 64); }  // without tops
+// Returns the bytes of a row without tops.
+inline size_t few_row_bytes(const Shape& s) { return up(tops_at(s), 64); }
 inline size_t digits_row_bytes(const Shape& s) {
   return up(tops_at(s) + (s.tops ? 2 * s.K_padded : 0), 64);
 }
@@ -203,8 +204,9 @@ inline size_t row_bytes(const Problem& p) {
 // Returns the bytes of a row's part of a tile: digits, and for each block 16 bytes of factors and
 // 16 of sums.
 inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s.blocks, 64); }
-// Panel of few rows: rows with their extras; of many rows: tiles, then extras. With act-order there
-// is room for one more row, in which rows are made.
+// Returns the bytes of the tiles in a panel of many rows, which has tiles, then extras. (A panel of
+// few rows has rows with their extras.) With act-order there is room for one more row, in which
+// rows are made.
 inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
 template <bool kTops>
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
@@ -217,7 +219,7 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
 // Returns the bytes of scales (and zero points) of a panel, spread as sums are arranged, for many
 // rows.
 inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
-// Layout of scratch with tops: operands of several blocks of a panel and their scales, then sums of
+// Lays out scratch for tops: operands of several blocks of a panel and their scales, then sums of
 // rows.
 struct Chunk {
   size_t blocks, operands, spread, bytes;  // most blocks; bytes of each part, and of both
@@ -240,7 +242,7 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   return kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
 }
 
-// The table of a unit's kernels.
+// Holds the table of a unit's kernels.
 struct Kernels {
   Kernel list[3];
 };

@@ -12,8 +12,8 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-// bf16 numbers of the 16 codes of the first and of the second output of a byte, as tables of their
-// lower and upper bytes.
+// Tables of the bf16 numbers of the 16 codes of the first and of the second output of a byte: their
+// lower and their upper bytes.
 struct TopTables {
   uint8_t lower[2][16], upper[2][16];
 };

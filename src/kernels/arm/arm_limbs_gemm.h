@@ -109,7 +109,7 @@ template <int kCount>
   asm volatile("ldr %q0, [%1]" : "=w"(v) : "r"(p));
 }
 
-// Template parameters of a matrix's loop.
+// Bundles the template parameters of a matrix's loop.
 template <class I, class C, bool kZ>
 struct Kind {
   using Isa = I;
@@ -117,8 +117,9 @@ struct Kind {
   static constexpr bool kZero = kZ;
 };
 
+// Defined in arm_limbs_exact.h.
 template <class K>
-struct Exact;  // defined in arm_limbs_exact.h
+struct Exact;
 
 template <class K>
 struct Product {
@@ -181,7 +182,7 @@ struct Product {
         finish(codec, acc[u], block, w + u * apart + block.scales, h[u]);
     return near;
   }
-  // For tops: adds p of a block's near limbs to the block's sums.
+  // Adds p of a block's near limbs to the block's sums, for rows with tops (arm_limbs.h).
   template <int W>
   [[gnu::always_inline]] const Near* refine_block(const Codec& codec, const Block& block,
                                                   const Block& limbs, const Near* near,
@@ -296,7 +297,7 @@ struct Product {
     size_t left = in_group;
     const uint8_t* scales = w;
     w += s.head_bytes;
-    const uint8_t* before = nullptr;  // scales of the previous block
+    const uint8_t* before = nullptr;  // scales of the previous block; null: there is none
     // Initialized, because g++ does not see that the second is read after a first block only.
     int32x4_t acc[S][4] = {};
     [[maybe_unused]] bool rest = false;  // true: h is not zero

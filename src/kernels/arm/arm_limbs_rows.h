@@ -12,7 +12,7 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-// Access to the extras of a row.
+// Gives access to the extras of a row (arm_limbs.h).
 struct Extras {
   uint8_t* at;
   ExtrasLayout l;
@@ -27,13 +27,13 @@ inline float power_of_two(int e) { return f32_from_bits(static_cast<uint32_t>(e 
 
 constexpr int kLeastExponent = -110;  // so that 2^(16-e) and 2^(e-16) are normal numbers
 
-// The unit of a block's digits, 2^(e-s-8): `by` is its inverse. Numbers below `beyond` units fit
-// four digits.
+// Describes the unit of a block's digits, 2^(e-s-8): `by` is its inverse. Numbers below `beyond`
+// units fit four digits.
 struct Window {
   float by, beyond;
   Window(int e, int s) : by(power_of_two(8 + s - e)), beyond(255.0f * power_of_two(15 + s)) {}
 };
-// Numbers in units, rounded, and a mask of those that are exact.
+// Holds numbers in units, rounded, and a mask of those that are exact.
 struct Units {
   int32x4_t n;
   uint32x4_t exact;
@@ -69,7 +69,7 @@ inline int exponent_of(uint32_t top) {
 // Makes the digits and extras of a row block by block.
 class RowMaker {
  public:
-  // row: room for digits, extras and tops.
+  // row: memory for digits, extras and tops.
   RowMaker(const Shape& s, XType type, uint8_t* row)
       : s_(s),
         type_(type),
@@ -323,9 +323,9 @@ inline void put_nothing(const Shape& s, size_t i, size_t units, uint8_t* to) {
     for (size_t h = 0; h < 2 * halves + 2; ++h, to += 16 * units) vst1_u8(to, vdup_n_u8(0));
 }
 
-// Extras of many rows with tops: only q is added after their products. They are stored compactly,
-// because every panel of outputs reads all of them. copy_rest() returns the address for the next
-// row.
+// Lays out the extras of many rows with tops, of which only q is added after their products. They
+// are stored compactly, because every panel of outputs reads all of them. copy_rest() returns the
+// address for the next row.
 inline ExtrasLayout rest_layout(const Counts& c) {
   ExtrasLayout l{};
   l.near_blocks = sizeof(Counts);

@@ -19,7 +19,7 @@ namespace amx_float {
 
 using namespace x86_float;
 
-constexpr size_t kTile = 16;  // rows and outputs of a tile
+constexpr size_t kTile = 16;  // number of rows, and of outputs, of a tile
 
 // Returns true for rows whose groups have powers of two as scales, so that code times scale fits
 // bf16. The first scale of such a prepared row becomes a factor of the whole row.
@@ -98,15 +98,16 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
 // A single row of at most two limbs is computed without tiles, for several panels at a time, which
 // gives more chains of sums and streams of memory.
 constexpr size_t kRowPanels = 4;
-constexpr size_t kRowGroups = 32;  // of a chunk: their scales as f32 stay in the first-level cache
+// Most groups of a chunk: their scales as f32 stay in the first-level cache.
+constexpr size_t kRowGroups = 32;
 inline bool is_single(const PanelLayout& l) { return l.rows() == 1 && l.limbs <= 2; }
 
-// Layout of scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of
+// Lays out scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of
 // several groups of a block of 32 rows, sums of all rows; a single row as f32.
 struct Blocking {
-  size_t chunk_k, chunk_groups;            // at most
+  size_t chunk_k, chunk_groups;            // most inputs and groups of a chunk
   size_t batch;                            // number of groups whose sums wait to be added
-  size_t scales, sums, state, row, bytes;  // offsets
+  size_t scales, sums, state, row, bytes;  // offsets of the arrays, in bytes; total bytes
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   // Decoded weights must fit into the first-level cache together with passing rows and sums.

@@ -127,8 +127,9 @@ struct Fp8 {
     constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAAu;
     const __m512i lo = _mm512_permutex2var_epi8(low[0], v, low[1]);
     const __m512i mag = _mm512_permutex2var_epi8(high[0], v, high[1]);
-    const __m512i hi = _mm512_ternarylogic_epi32(mag, v, _mm512_set1_epi8(static_cast<char>(0x80)),
-                                                 0xF8);  // mag | (v & sign)
+    // 0xF8 selects mag | (v & sign).
+    const __m512i hi =
+        _mm512_ternarylogic_epi32(mag, v, _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
     out[0] = _mm512_mask_blend_epi8(kOdd, lo, _mm512_slli_epi16(hi, 8));
     out[1] = _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lo, 8), hi);
   }
@@ -177,7 +178,7 @@ struct Shifted : Codec {
     const __m512i both = _mm512_or_si512(halves, _mm512_slli_epi32(halves, 16));
     return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80)), _mm512_loadu_ps(scales)};
   }
-  // Use those of Codec.
+  // Not available here; the functions of Codec must be used.
   void values(__m512i, const Zeros&, __m512 (&)[Codec::kUnit]) const = delete;
   [[gnu::always_inline]] void decode(__m512i v, const Zeros& z,
                                      __m512i (&out)[Codec::kUnit / 2]) const {
@@ -203,7 +204,7 @@ inline bool moderate(const GemmArgs& a, const Shape& s, size_t n) {
   return out == 0;
 }
 
-struct Stored {  // bf16: nothing to decode
+struct Stored {  // the codec of bf16, which needs no decoding
   static constexpr size_t kUnit = 2;
   struct Zeros {};
   static Zeros zeros(const uint8_t*) { return {}; }
@@ -212,15 +213,15 @@ struct Stored {  // bf16: nothing to decode
   }
 };
 
+// true: scales are multiplied into the weights.
 template <class Codec>
-constexpr bool folded = false;  // true: scales are multiplied into the weights
+constexpr bool folded = false;
 template <>
 constexpr bool folded<ScaledNibbles> = true;
 template <class Codec>
 constexpr bool folded<Shifted<Codec>> = true;
 
-// true: scales are powers of two, which may be applied later, as one factor of the sums over a
-// step.
+// true: scales are powers of two, which may be applied later, as one factor of the sums over a step
 template <class Codec>
 constexpr bool shifted = false;
 template <class Codec>

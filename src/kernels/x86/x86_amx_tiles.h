@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile registers of AMX as both families use them. Internal linkage.
+// Uses the tile registers of AMX as both families do. Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>

@@ -13,7 +13,7 @@ struct Ymm {
   using F = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kRows = 4;
-  static constexpr size_t kManyPanels = 1;  // panels at once: 12 sums for 6 rows
+  static constexpr size_t kManyPanels = 1;  // number of panels at once: 12 sums for 6 rows
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 2 : 1;

@@ -17,7 +17,7 @@ struct Zmm {
   using F = __m512;
   static constexpr size_t kLanes = 16;
   static constexpr size_t kRows = 6;
-  static constexpr size_t kManyPanels = 4;  // panels at once: 24 sums for 6 rows
+  static constexpr size_t kManyPanels = 4;  // number of panels at once: 24 sums for 6 rows
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 4 : 2;  // 4 streams read memory faster

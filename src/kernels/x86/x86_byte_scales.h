@@ -12,7 +12,7 @@ namespace moebius {
 namespace {
 namespace byte_scales {
 
-// Conversion by table, one scale at a time.
+// Converts by table, one scale at a time.
 struct Table {
   uint16_t bf16[256];
 };
@@ -33,7 +33,7 @@ inline __m256i where(__m256i mask, __m256i yes, __m256i no) {
 }
 inline __m256i bf16_of_e8m0(__m128i codes) {
   const __m256i c = _mm256_cvtepu8_epi16(codes);
-  const __m256i least = _mm256_cmpeq_epi16(c, _mm256_setzero_si256()),  // 2^-127
+  const __m256i least = _mm256_cmpeq_epi16(c, _mm256_setzero_si256()),  // code 0 is 2^-127
       nan = _mm256_cmpeq_epi16(c, _mm256_set1_epi16(255));
   return where(
       nan, _mm256_set1_epi16(static_cast<short>(kE8m0.bf16[255])),

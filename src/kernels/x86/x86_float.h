@@ -53,15 +53,16 @@ inline Form form_of(const Problem& p) {
 struct Shape {
   Form form;
   Scales scales;
-  size_t step;             // groups consist of whole steps; a power of two, like unit
-  size_t unit, unit_bits;  // codes in 32 bits, and the logarithm of their number
-  size_t groups;  // a group: inputs on which the scales of weights and of rows are constant
+  size_t step;  // inputs per step; groups consist of whole steps; a power of two, like unit
+  size_t unit, unit_bits;  // number of codes in 32 bits, and its logarithm
+  // Number of groups: runs of inputs on which the scales of weights and of rows are constant.
+  size_t groups;
   // Inputs of a group; most_k: rounded up to whole steps (not for ragged groups).
   size_t group_k, most_k;
   size_t K_padded;         // most packed inputs: the steps of all groups
   size_t K_rows;           // inputs of a row, rounded up to whole steps
   size_t weight_k, row_k;  // inputs per scale of weights and of rows
-  // bytes: codes of a panel; scales and zeros of one group
+  // Bytes of the codes of a panel; of the scales and of the zeros of one group.
   size_t code_bytes, scale_bytes, zero_bytes;
   bool row_groups;  // true: rows have a scale per group
   size_t zeros_at() const { return code_bytes + groups * scale_bytes; }
@@ -115,7 +116,7 @@ struct Group {
 struct Groups {
   const Problem& p;
   const Shape& s;
-  const int32_t* ends;  // ends of ragged groups; null: regular
+  const int32_t* ends;  // ends of groups of any length; null: groups are regular
   Group first() const { return made(0, 0, 0); }
   Group next(const Group& g) const { return made(g.index + 1, g.end, g.at + g.padded); }
   Group made(size_t g, size_t begin, size_t at) const {
@@ -149,8 +150,8 @@ const char* only(const Problem& p, const char* reason) {
                                : "another codec holds these weights";
 }
 
-// Returns what to prefetch for several panels from output n on; the panels after them are of this
-// matrix or of the next one.
+// Returns the addresses to prefetch for several panels from output n on; the panels after them are
+// of this matrix or of the next one.
 inline PanelsAhead ahead_of(const GemmArgs& a, const Shape& s, size_t n, size_t panels,
                             std::ptrdiff_t bytes) {
   const uint8_t *from = a.w->data + n / kNr * s.stride(), *then = from;

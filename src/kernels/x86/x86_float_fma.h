@@ -13,7 +13,7 @@ namespace fma_float {
 
 using namespace x86_float;
 
-constexpr size_t kStep = 8;   // packed inputs: the longest unit
+constexpr size_t kStep = 8;   // packed inputs per step, the longest unit
 constexpr size_t kTile = 12;  // most rows of a tile
 // Inputs of one panel that are decoded at once: all, or half as many for more than kSomeRows rows
 // with more inputs, so that rows fit into the first-level cache, too (measured).
@@ -21,7 +21,7 @@ constexpr size_t kChunk = 256;
 constexpr size_t kSomeRows = 128;
 constexpr size_t kMostPanels = 4;
 constexpr size_t kDirect = 8;            // up to this number of rows, no scratch is needed
-constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel to prefetch ahead
+constexpr std::ptrdiff_t kAhead = 2048;  // number of bytes by which prefetches of a panel are ahead
 
 inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
 template <Form kForm>
@@ -30,7 +30,7 @@ const char* supports(const Problem& p) {
 }
 inline size_t fma_packed_bytes(const Problem& p) { return packed_bytes(p, fma_shape(p)); }
 
-// Returns the tile of row m.
+// The tile to which a row belongs.
 struct RowTile {
   size_t first, rows;
 };
@@ -53,8 +53,8 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, fma_shape(p), M).bytes;
 }
-// Layout of scratch: decoded weights [panel][input][32], then for each row `dot` and `f` of the
-// outputs that are being computed.
+// Offset of the sums in scratch, in bytes: after decoded weights [panel][input][32]. Each row has
+// `dot` and `f` of the outputs that are being computed.
 constexpr size_t kSumsAt = kChunk * kNr * 4;
 inline size_t scratch_bytes(const Problem&, size_t M) {
   return kSumsAt + up(M * kMostPanels * kNr * 8, 64);

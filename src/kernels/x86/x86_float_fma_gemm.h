@@ -20,7 +20,7 @@ namespace fma_float {
 
 // ---- panels ----
 
-// The numbers that all codes represent.
+// Table of the numbers that all codes represent.
 template <size_t kCodes>
 struct Numbers {
   float of[kCodes];
@@ -120,7 +120,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
 
 // ---- the loop nest ----
 
-// Returns the codes in 32 bits.
+// Returns how many codes are in 32 bits.
 constexpr size_t unit_of(Form form) {
   return form == Form::kInt4 || form == Form::kFp4   ? 8
          : form == Form::kInt8 || form == Form::kFp8 ? 4
@@ -128,17 +128,19 @@ constexpr size_t unit_of(Form form) {
                                                      : 2;
 }
 
-// The product. Isa has Vec, kWidth; load, store, store_some, broadcast, fma, mul, div; scales of 2
-// bytes; decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs, input by input.
+// Computes the product. Isa has Vec, kWidth; load, store, store_some, broadcast, fma, mul, div;
+// scales of 2 bytes; decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs,
+// input by input.
 template <class Isa>
 struct Gemm {
   using Vec = typename Isa::Vec;
-  static constexpr size_t kWidth = Isa::kWidth, kVecs = kNr / kWidth;  // vectors of a panel
+  // Number of vectors of a panel.
+  static constexpr size_t kWidth = Isa::kWidth, kVecs = kNr / kWidth;
   const GemmArgs& a;
   const Problem& p;
   const Shape s;
   const PanelLayout l;
-  const size_t panels;  // panels processed together: few rows need more outputs in flight
+  const size_t panels;  // number of panels processed together: few rows need more outputs in flight
   const size_t chunk;
   const float factor;
   const GlobalScale G;
@@ -158,7 +160,7 @@ struct Gemm {
         G(result_scale(*args.w)) {}
 
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  // [row][dot: outputs being computed, f: the same outputs]
+  // Returns the sums of row m: `dot` of the outputs being computed, then `f` of the same outputs.
   float* sums(size_t m) const {
     return reinterpret_cast<float*>(a.scratch + kSumsAt) + m * panels * kNr * 2;
   }
@@ -227,7 +229,7 @@ struct Gemm {
                       : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
     return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
   }
-  // True if all inputs are decoded at once and form one group: sums go from registers to y.
+  // Returns true if all inputs are decoded at once and form one group: sums go from registers to y.
   bool whole() const { return s.groups == 1 && !p.ragged && p.K <= chunk; }
   template <int R, int N>
   void whole_tile(size_t n, size_t m, size_t v, const RowTile& t) const {
@@ -288,12 +290,12 @@ struct Gemm {
     MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
         Isa::store(sums(m + r) + kWidth * (v + i), dot[r][i]);
   }
-  // Data for the end of a group, for the rows from m on and the vectors from v on.
+  // Addresses needed at the end of a group, for the rows from m on and the vectors from v on.
   struct Ends {
     float* f;
-    size_t apart;          // floats between rows of f
+    size_t apart;          // number of floats between rows of f
     const float* factors;  // factors of the first group's rows, or null
-    size_t rows;           // rows of all tiles
+    size_t rows;           // number of rows of all tiles
   };
   Ends ends_of(size_t m, size_t v) const {
     const auto* factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + m;

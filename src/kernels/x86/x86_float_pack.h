@@ -33,7 +33,7 @@ namespace x86_float {
   }
 }
 
-// Reads 8 units of a row as they are stored. kBytes: bytes in the file.
+// Reads 8 units (32 bits) of a row as they are stored. kBytes: bytes in the file.
 struct AsStored {
   static constexpr size_t kBytes = 32;
   __m256i flip = _mm256_setzero_si256();
@@ -312,7 +312,7 @@ class PanelPacker {
       if (nan) whole = __builtin_nanf("");
       __builtin_memcpy(to, &whole, 4);
     } else {
-      if (nan) half = 0x7FFF;  // NaN in bf16 and in f16
+      if (nan) half = 0x7FFF;  // these bits are NaN in bf16 and in f16
       __builtin_memcpy(to, &half, 2);
     }
   }
@@ -322,7 +322,7 @@ class PanelPacker {
   const QuantMatrix& w_;
   const size_t n_, rows_;
   uint8_t* const out_;
-  const size_t bits_;  // bits of a code in the file
+  const size_t bits_;  // width of a code in the file, in bits
   x86_packing::Ahead ahead_;
 };
 

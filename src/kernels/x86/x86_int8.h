@@ -37,7 +37,7 @@
 
 namespace moebius {
 
-void pack_x86_int8(const PackArgs& args);  // in x86_avx2_int8_pack.cpp, for all units
+void pack_x86_int8(const PackArgs& args);  // defined in x86_avx2_int8_pack.cpp, for all units
 
 namespace x86_int8 {
 
@@ -54,10 +54,10 @@ struct Shape {
   bool vllm;
   size_t groups, length, padded;  // length: inputs of a group; padded: inputs that it occupies
   size_t K_padded;                // groups * padded
-  size_t per_scale;               // groups that share scales of weights
-  size_t step;                    // inputs of a tile for TILELOADD
+  size_t per_scale;               // number of groups that share scales of weights
+  size_t step;                    // number of inputs of a tile for TILELOADD
   size_t group_codes, group_scale_bytes;  // bytes of one group in a panel
-  // Byte offsets in a panel; stride: from panel to panel.
+  // Offsets of the arrays of a panel, in bytes; stride: bytes from panel to panel.
   size_t scales, zeros, sums, row_sums, stride;
 };
 Shape shape_of(const Problem& p);
@@ -65,25 +65,27 @@ Shape shape_of(const Problem& p);
 const char* supports_int4(const Problem& p);
 const char* supports_int8(const Problem& p);
 const char* supports_fp4(const Problem& p);
-// For tiles: groups of 32 and more inputs, and shorter groups.
+// Return why fp4 on both sides is not supported, or null: with tiles for groups of 32 and more
+// inputs, and for shorter groups.
 const char* supports_fp4_tiles(const Problem& p);
 const char* supports_fp4_short_groups(const Problem& p);
 Numerics numerics(const Problem& p);
 size_t packed_bytes(const Problem& p);
 
-// Division of rows into tiles of `rows` rows; the last tile may have fewer, and tiles for TILELOADD
-// are padded with zeros.
+// Divides rows into tiles of `rows` rows; the last tile may have fewer, and tiles for TILELOADD are
+// padded with zeros.
 struct RowTiles {
   size_t tiles, rows;
   bool many;      // true: tiles for TILELOADD
-  bool expanded;  // true: vectors, with decoded weights in scratch
+  bool expanded;  // true: products by vectors, with decoded weights in scratch
   size_t padded() const { return tiles * rows; }
 };
 enum class Engine : uint8_t { kMadd, kYmm, kZmm, kAmx };  // kMadd: AVX2 without VPDPBUSD
 RowTiles row_tiles(const Shape& s, Engine engine, size_t M);
 
 struct PanelLayout {
-  size_t sums, group_scales, scales, zeros, bytes;  // byte offsets; codes are at 0
+  // Offsets of the arrays, in bytes; codes are at 0.
+  size_t sums, group_scales, scales, zeros, bytes;
 };
 PanelLayout panel_layout(const Shape& s, const RowTiles& t);
 size_t panel_bytes_madd(const Problem& p, size_t M);
@@ -91,21 +93,21 @@ size_t panel_bytes_ymm(const Problem& p, size_t M);
 size_t panel_bytes_zmm(const Problem& p, size_t M);
 size_t panel_bytes_amx(const Problem& p, size_t M);
 
-// Layout of scratch for many rows: two panels of weights are decoded to int8 operands there, a
-// chunk of K at a time, so that they stay in the first-level cache for all tiles of rows.
+// Lays out scratch for many rows: two panels of weights are decoded to int8 operands there, a chunk
+// of K at a time, so that they stay in the first-level cache for all tiles of rows.
 struct Blocking {
-  size_t chunk;             // inputs: several groups, or a part of one
-  size_t sums, acc, bytes;  // byte offsets: sums of tiles, f32 results
+  size_t chunk;             // number of inputs: several groups, or a part of one
+  size_t sums, acc, bytes;  // where sums of tiles and f32 results begin, in bytes; total bytes
 };
 Blocking blocking_of(const Shape& s, const RowTiles& t);
-constexpr size_t kExpanded = 4;  // panels decoded at a time, by vectors
+constexpr size_t kExpanded = 4;  // number of panels decoded at a time, by vectors
 Blocking expanded_blocking(const Shape& s, const RowTiles& t);
 size_t scratch_bytes_madd(const Problem& p, size_t M);
 size_t scratch_bytes_ymm(const Problem& p, size_t M);
 size_t scratch_bytes_zmm(const Problem& p, size_t M);
 size_t scratch_bytes_amx(const Problem& p, size_t M);
 
-// The parts of a kernel that differ between units; functions are null on other architectures.
+// Holds the parts of a kernel that differ between units; functions are null on other architectures.
 struct Unit {
   const char* name;
   uint32_t needs;
@@ -120,7 +122,7 @@ struct Unit {
 
 namespace {
 
-// Table of a unit's kernels, one per codec of the family.
+// Holds the table of a unit's kernels, one per codec of the family.
 struct X86Int8Kernels {
   Kernel of[3];
 };

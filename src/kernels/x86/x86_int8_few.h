@@ -22,8 +22,8 @@ namespace x86_few {
 
 using namespace x86_int8;
 
-// kPlain: f = fma(float(sum), c, f); kScaled: the same with scales of rows per group; kAny:
-// everything else.
+// Selects how a group is finished. kPlain: f = fma(float(sum), c, f); kScaled: the same with scales
+// of rows per group; kAny: everything else.
 enum class Kind : uint8_t { kPlain, kScaled, kAny };
 
 // Finishes products: pointers to all factors and sums. Shared with the tiles of AMX.
@@ -122,13 +122,15 @@ template <class E>
   for (size_t i = 0; n + i < n1; ++i) y[i] = all[i];
 }
 
-constexpr std::ptrdiff_t kAhead = 2048;  // bytes of a panel to prefetch ahead
+constexpr std::ptrdiff_t kAhead = 2048;  // number of bytes by which prefetches of a panel are ahead
 
 template <class E, Codes kCodes>
 struct Product {
-  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors per panel
+  // Number of vectors per panel.
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);
   static constexpr int32_t kBias = E::template bias<kCodes>();
-  static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;  // 64-byte words for 16 inputs
+  // Number of 64-byte words for 16 inputs.
+  static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;
   using V = typename E::V;
   using F = typename E::F;
 
@@ -244,7 +246,7 @@ struct Product {
 // Computes blocks of outputs, whose panels stay in the second-level cache for all tiles of rows.
 template <class E, Codes kCodes>
 inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
-  constexpr size_t kBlock = 64;  // outputs
+  constexpr size_t kBlock = 64;  // number of outputs of a block
   const Finish finish(a, s, t);
   const Product<E, kCodes> product{a, s, finish};
   for (size_t n = a.n0; n < a.n1; n += kBlock) {

@@ -18,7 +18,7 @@ using x86_few::Kind;
 
 // Prefetches lines of the panels that are decoded next, while rows are computed.
 struct Ahead {
-  const uint8_t* next = nullptr;  // in the first of the panels
+  const uint8_t* next = nullptr;  // address in the first of the panels
   size_t apart = 0, panels = 0;
   size_t lines = 0, part = 0;  // lines left in each panel; lines to prefetch at a time
   [[gnu::always_inline]] void fetch() {
@@ -58,23 +58,26 @@ class ManyRows {
   }
 
  private:
-  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors per panel
-  static constexpr size_t kWidth = kExpanded * kOutputs;  // outputs computed together
+  // Number of vectors per panel.
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);
+  static constexpr size_t kWidth = kExpanded * kOutputs;  // number of outputs computed together
   static constexpr size_t kInputBytes = kCodes == Codes::kBytes ? kOutputs : kOutputs / 2;
   static constexpr int32_t kBias = E::template bias<kCodes>();
   // Sums of doubled codes start at the bits of a number whose last place is 1/4. The final bits are
   // that number plus a quarter of the sum: exact below 2^22.
   static constexpr int32_t kQuarters = 0x4A400000;
   static constexpr float kQuartersNumber = 0x1.8p21f;
-  // inputs; results of groups up to this length stay in registers
+  // Most inputs of a group whose results stay in registers.
   static constexpr size_t kShortGroup = 64;
   enum class Fold : uint8_t { kPlain, kScaled, kQuarters, kAny };
   using V = typename E::V;
   using F = typename E::F;
   struct Chunk {
-    // inputs [k0, k1); first group and number of groups that it has a part of
+    // The chunk's inputs [k0, k1); its first group, and the number of groups of which it has a
+    // part.
     size_t k0, k1, group, groups;
-    bool begins, ends;  // contains the begin of its first group; the end of its last
+    // true: the chunk contains the begin of its first group; the end of its last.
+    bool begins, ends;
   };
 
   const uint8_t* panel(size_t n) const { return a_.w->data + n / kOutputs * s_.stride; }
@@ -276,9 +279,9 @@ class ManyRows {
   const Finish finish_;
   const bool quarters_;
   uint8_t* const codes_;
-  int32_t* const sums_;             // [row][outputs being computed]: of groups longer than a chunk
-  float* const f_;                  // [row][outputs being computed]: results
-  const uint8_t* first_ = nullptr;  // first panel being computed
+  int32_t* const sums_;  // [row][outputs being computed] sums of groups longer than a chunk
+  float* const f_;       // [row][outputs being computed] results
+  const uint8_t* first_ = nullptr;  // address of the first panel being computed
   size_t panels_ = 0;
   Ahead ahead_;
 };

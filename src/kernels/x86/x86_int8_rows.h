@@ -13,7 +13,7 @@ namespace x86_rows {
 
 using namespace x86_int8;
 
-constexpr size_t kBlock = 16;  // inputs at a time; a group has whole blocks
+constexpr size_t kBlock = 16;  // number of inputs at a time; a group has whole blocks
 
 // Loads up to 16 codes of one row at inputs from k on; zeros after the end.
 inline __m128i block(const uint8_t* q, const int32_t* columns, size_t k, size_t end) {

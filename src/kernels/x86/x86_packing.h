@@ -16,8 +16,8 @@ namespace x86_packing {
 // read side by side.
 class Ahead {
  public:
-  // While a panel of K inputs is packed in steps of `step` inputs, prefetches `rows` rows from n
-  // on.
+  // Prepares to prefetch `rows` rows from n on, while a panel of K inputs is packed in steps of
+  // `step` inputs.
   Ahead(const PackArgs& a, size_t n, size_t rows, size_t step) {
     const QuantMatrix& w = *a.w;
     const size_t steps = w.K / step;
@@ -29,19 +29,19 @@ class Ahead {
       scales_ = {w.scales + (n + w.n_phase) * bytes, rows * bytes, steps};
     }
   }
-  // Call once per step.
+  // Prefetches the share of one step; call it once per step.
   [[gnu::always_inline]] void ask() {
     codes_.ask();
     scales_.ask();
   }
-  // Call when a row is read.
+  // Prefetches within `row`, if it is long; call it when a row is read.
   [[gnu::always_inline]] void ask_in(const uint8_t* row) const {
     if (long_rows_) _mm_prefetch(reinterpret_cast<const char*>(row + 512), _MM_HINT_T0);
   }
 
  private:
   static constexpr size_t kLine = 64;
-  // Bytes of rows: longer rows are prefetched within themselves.
+  // Rows of more bytes are prefetched within themselves.
   static constexpr size_t kMost = 128 << 10;
   struct Lines {
     const uint8_t* next = nullptr;

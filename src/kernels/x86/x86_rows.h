@@ -17,7 +17,7 @@
 #include "kernels/isa_quantize.h"
 #include "kernels/isa_search.h"
 
-// Placed before a loop over a block: g++ unrolls a short loop before it vectorises, and then
+// Stands before a loop over a block: g++ unrolls a short loop before it vectorises, and then
 // forgets that its iterations are independent.
 #if defined(__clang__)
 #define MOEBIUS_BLOCK_LOOP
@@ -66,7 +66,7 @@ struct X86Rows : RowLoops<Isa, kWidth>,
     });
   }
 
-  // whole_blocks and blocks for two inputs.
+  // Does what whole_blocks does, for two inputs.
   template <class Block>
   [[gnu::noinline]] static void whole_blocks_of_two(const float* a, const float* b, float* y,
                                                     size_t count, Block block) {
@@ -263,7 +263,8 @@ struct X86Rows : RowLoops<Isa, kWidth>,
         const V miss = reinterpret_cast<V>(reinterpret_cast<U>(v - (sum - kMagic)) & 0x7FFFFFFFu);
         off = off > miss ? off : miss;
       }
-      const bool divide = !(s > 1e-30f && s < 1e30f);  // 1 / s is not usable
+      // true: 1 / s is not usable, so quotients are divisions.
+      const bool divide = !(s > 1e-30f && s < 1e30f);
       if (__builtin_expect(divide || Isa::above(off, 0.4998f), 0))
         for (size_t j = 0; j < kVectors; ++j)
           m[j] = reinterpret_cast<U>(clamp(load_vector<V>(from + kWidth * j) / s + zp, qmin, qmax) +
