@@ -74,14 +74,15 @@ struct Part {
   Split split = Split::kNone;
   // Tensor::name is the suffix (weight_packed, weight_scale, ...), or "bias"
   std::vector<Tensor> tensors;
-  size_t tp = 0, tp_rank = 0;  // 0: take Options::tp and Options::tp_rank
+  // Ranks that share the matrix, and this one's number; tp 0: as Options say.
+  size_t tp = 0, tp_rank = 0;
 };
 // Builds one linear layer whose outputs are those of all parts in order (q, k, v). The tensors may
 // be freed afterwards.
 Linear linear(const std::vector<Part>& parts, const Options& options = {});
 
 struct MoeSpec {
-  std::string name = "experts";  // only used in error messages
+  std::string name = "experts";  // name of the layer in error messages
   // Sizes of the whole layer, before it is split over ranks
   size_t hidden = 0, intermediate = 0, experts = 0, slots = 0;
   std::string activation = "silu";    // name of the function as config.json spells it
@@ -90,7 +91,8 @@ struct MoeSpec {
   // [experts] index of each expert on this rank; -1: the expert is on another rank. Empty:
   // Options::ep decides.
   std::vector<int32_t> expert_map;
-  size_t gate_up_step = 1;  // 1: gate_up holds all gate rows, then all up rows; 2: they alternate
+  // Order of rows in gate_up: 1: all gate rows, then all up rows; 2: they alternate.
+  size_t gate_up_step = 1;
   // The fields below are read by Moe::run_logits only: they say how logits become expert choices.
   std::string scoring = "softmax";  // softmax or sigmoid
   bool renormalize = false;

@@ -79,8 +79,9 @@ class Stream {
 };
 
 struct LoadOptions {
-  int threads = 0;  // 0: all cores, or as many as `runtime` has
-  // null: a runtime shared by all layers and models with the same number of threads
+  int threads = 0;  // number of threads; 0: all cores, or as many as `runtime` has
+  // Threads to compute with; null: a runtime shared by all layers and models with the same number
+  // of threads.
   std::shared_ptr<Runtime> runtime;
   std::string kernel;  // kernel that all layers must use, by name; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
@@ -140,8 +141,8 @@ class Model {
 // Controls how tokens of an answer are drawn. A field without a value is taken from the folder's
 // generation_config.json, and means greedy decoding if that has none.
 struct Sampling {
-  std::optional<float> temperature;  // 0: greedy
-  std::optional<int> top_k;          // 0: no limit
+  std::optional<float> temperature;  // softens or sharpens the distribution; 0: greedy
+  std::optional<int> top_k;          // only the most likely top_k tokens may be drawn; 0: no limit
   std::optional<float> top_p, min_p, repetition_penalty;
   std::optional<float> presence_penalty, frequency_penalty;
   // Tokens whose logit is so many standard deviations of all logits below the greatest are dropped;
@@ -188,8 +189,9 @@ enum class Finish {
 // One result of a step for one answer: a token, new text, the end, or several of them.
 struct Event {
   uint64_t id = 0;
-  size_t choice = 0;   // which of the request's Sampling::n answers, from 0
-  int32_t token = -1;  // -1: no token; the token that ended the answer is in stop_token instead
+  size_t choice = 0;  // which of the request's Sampling::n answers, from 0
+  // The produced token; -1: none (the token that ended the answer is in stop_token).
+  int32_t token = -1;
   float logprob = 0;
   // The most likely tokens with their log-probabilities, best first.
   std::vector<std::pair<int32_t, float>> top;

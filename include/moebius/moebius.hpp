@@ -64,7 +64,7 @@ std::shared_ptr<Runtime> make_runtime(int threads = 0);
 size_t threads_of(const Runtime& runtime);
 
 struct RuntimeOptions {
-  int threads = 0;  // 0: one per entry of `cpus`, or all cores
+  int threads = 0;  // number of threads; 0: one per entry of `cpus`, or all cores
   // One CPU per thread, the calling thread's first; empty: chosen by the library.
   std::vector<int> cpus;
   // true: computes on the OpenMP team that the process already has (torch's) instead of on threads
@@ -79,12 +79,12 @@ std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& options);
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 
 struct Options {
-  int threads = 0;     // 0: all cores, or as many as `runtime` has
+  int threads = 0;     // number of threads; 0: all cores, or as many as `runtime` has
   std::string kernel;  // a kernel's name as `moebius explain` prints it; "": the best for this CPU
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
   ElementType activations = ElementType::kBf16;  // type of the rows x of the later calls
-  // null: a runtime shared by all layers with the same number of threads
+  // Threads to compute with; null: a runtime shared by all layers with the same number of threads.
   std::shared_ptr<Runtime> runtime;
   // Names the part of the layer to load when several processes (ranks) run it together: matrices
   // are split over tp ranks (tensor parallelism), experts over ep ranks (expert parallelism). The
@@ -95,14 +95,14 @@ struct Options {
   bool round_robin = false;
   ActivationRows rows = ActivationRows::kDeclared;
   Progress progress;  // ignored by build::MoeBuilder, whose caller knows the progress
-  // "" or "cpu"; "cuda": layers of a folder run on a GPU (docs/gpu.md), where `kernel` names a
-  // kernel of the GPU and `threads` has no effect.
+  // Device of the layer. "" or "cpu"; "cuda": layers of a folder run on a GPU (docs/gpu.md), where
+  // `kernel` names a kernel of the GPU and `threads` has no effect.
   std::string device;
 };
 
 struct ModuleInfo {
   std::string name;
-  std::string kind;    // "linear", "expert", "router", ...
+  std::string kind;    // role in the model: "linear", "expert", "router", ...
   std::string scheme;  // describes the scheme in one line
   std::string rule;    // the rule of the config that gave the module this scheme
   size_t outputs = 0, inputs = 0;
@@ -120,7 +120,7 @@ class Linear {
   size_t outputs() const;
   std::string kernel() const;
   uint64_t packed_bytes() const;
-  std::string device() const;                                   // "cpu" or "cuda"
+  std::string device() const;  // where the layer runs: "cpu" or "cuda"
   void run(const InputMatrix& x, const OutputMatrix& y) const;  // x [T, inputs], y [T, outputs]
   // Runs a layer that is on a GPU: data of x and y are device addresses, the work is queued on
   // `stream` (a cudaStream_t; null: the default stream), and the call does not wait for it. A CUDA
@@ -146,7 +146,7 @@ class Moe {
   size_t slots() const;  // number of experts per token
   std::string kernel() const;
   uint64_t packed_bytes() const;  // bytes of the packed experts, shared experts included
-  std::string device() const;     // "cpu" or "cuda"
+  std::string device() const;     // where the layer runs: "cpu" or "cuda"
 
   // Runs router, experts and shared experts on x [T, hidden]. ids and weights [T, slots] receive
   // the experts that the router chose and their weights; null: not wanted. x and y stay the

@@ -22,9 +22,9 @@ struct FewGemm {
   int K, outputs, rows;  // K: a multiple of 256
   CudaRows x;            // rows of x, if `codes` is null
   const uint8_t* codes;  // [rows, K] int8 codes of x, or null
-  const float* scales;   // [rows]
+  const float* scales;   // [rows] scales of the rows in `codes`
   RowScaling scaling;
-  const float* bias;  // [outputs] or null
+  const float* bias;  // [outputs] added to results, or null
   void* out;
   XType out_type;
   size_t out_stride, column;

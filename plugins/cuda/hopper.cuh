@@ -143,7 +143,7 @@ struct Format {
   // Rows are 16-bit numbers as they are.
   static constexpr bool rows16 = row_bytes == 2 && codes != TileCodes::kFp8Half;
   static constexpr bool scaled_rows = !rows16 && !x_groups;
-  // Words of a thread for half a tile
+  // Number of 32-bit words of codes that a thread reads for half a tile.
   static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;
   static constexpr bool f16 = tile.f16;
   using Half = std::conditional_t<f16, F16, Bf16>;
@@ -291,7 +291,7 @@ struct Product : W {
 template <HopperScheme S, int NT, int SLABS>
 struct Shape {
   using F = Format<S>;
-  static constexpr int inputs = SLABS == 2 ? 128 : 256;  // per stage
+  static constexpr int inputs = SLABS == 2 ? 128 : 256;  // number of inputs per stage
   static constexpr bool wide = NT >= 64;
   static constexpr int NWG = wide ? 2 : 1;
   static constexpr int gather = wide ? 128 : 32, threads = 128 * NWG + gather;
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
     return tile_at(p.token_tile);
   };
   const int total = A.max_tiles * ntn;
-  if (threadIdx.x >= 128 * NWG) {  // producers
+  if (threadIdx.x >= 128 * NWG) {  // threads of producer warps
     if constexpr (SLABS == 2)
       asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     else if constexpr (H::wide)
@@ -399,7 +399,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
         tile = place(t, n);
       }
       if (tile.rows == 0) break;
-      int32_t from[LOADS];  // in 16-byte pieces
+      int32_t from[LOADS];  // offsets in 16-byte pieces
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
         const int r = row0 + i * RPI;

@@ -23,7 +23,7 @@ struct HopperGemm {
   // List of token tiles, ended by a tile without rows; null: `rows` rows of the first matrix.
   const TokenTile* tiles;
   int max_tiles, rows;
-  void* out;  // for gate and up h[row][outputs / 2], f32 or bf16; else y[row][outputs]
+  void* out;  // result: for gate and up h[row][outputs / 2], f32 or bf16; else y[row][outputs]
   // Groups of 64 outputs per warpgroup: 2 for tiles of 128 rows if n64 is a multiple of 4.
   int slabs;
   int K, n64;       // inputs; number of 64-row tiles of a matrix
@@ -32,7 +32,7 @@ struct HopperGemm {
   bool f16_scales;  // true: 16-bit scales are f16; false: bf16
   bool h_f32;       // true: h is f32 even if rows have 16-bit numbers
   // The members below are read only if outputs are stored without an activation.
-  const float* bias;  // [expert][outputs] or null
+  const float* bias;  // [expert][outputs] added to outputs, or null
   XType out_type;
   size_t out_stride, column;
   int outputs;  // number of outputs to store; those after them are padding
@@ -72,8 +72,9 @@ struct OperandArgs {
   RowSet rows;
   CudaRows x;
   ActSpec act;
-  const ActParams* inputs;  // in GPU memory; [expert] if the operands of a row depend on its expert
-  const int32_t* columns;   // [expert][K] or null
+  // Static scales in GPU memory; [expert] if the operands of a row depend on its expert.
+  const ActParams* inputs;
+  const int32_t* columns;  // [expert][K] order of columns, or null
   XType x_type;
   RowForm form;
   int K, padded;
@@ -86,13 +87,13 @@ void make_operands(const OperandArgs& a, cudaStream_t stream);
 // stored without an activation.
 struct ActivateArgs {
   CudaActivation activation;
-  const float* y;     // [rows, outputs]
-  const float* bias;  // [expert][outputs] or null
+  const float* y;     // [rows, outputs] results of the product
+  const float* bias;  // [expert][outputs] added to y, or null
   // [sorted rows] expert of each row, and the number of rows; or null.
   const int32_t *expert, *total;
   int rows, outputs, I;  // I: intermediate size, padding included
   bool joined;           // true: outputs of gate and up alternate, as joined_row says
-  void* h;               // [rows, I]
+  void* h;               // [rows, I] receives activations
   XType type;
 };
 void activate_outputs(const ActivateArgs& a, cudaStream_t stream);
@@ -104,8 +105,8 @@ struct PackSource {
   size_t row_bytes;
   const uint8_t* scales;
   size_t scale_stride, block_n, block_k;
-  const int8_t* zero_points;  // or null
-  const int32_t* columns;     // [stored] or null
+  const int8_t* zero_points;  // zero points as in QuantMatrix, or null
+  const int32_t* columns;     // [stored] order of columns, or null
   uint32_t largest_scale;     // largest e8m0 scale
   ScaleType scale_type;
   CodeType code;

@@ -16,7 +16,7 @@
 namespace moebius::cuda {
 
 struct DeviceLimits {
-  size_t shared_bytes;  // per block
+  size_t shared_bytes;  // most shared memory of a block of threads
   size_t multiprocessors;
 };
 

@@ -95,7 +95,7 @@ class Linear : public Layer {
 struct RouterWeights {
   DeviceRouter device{};
   Buffer bias, expert_scale;
-  std::unique_ptr<Linear> matrix;  // null: the caller provides logits
+  std::unique_ptr<Linear> matrix;  // matrix that computes logits; null: the caller provides logits
   explicit RouterWeights(const CudaRouter& r);
   size_t width() const { return device.spec.experts + device.spec.zero_experts; }
   size_t slots() const { return device.spec.top_k + device.spec.shared_slots; }
@@ -136,7 +136,7 @@ class Moe : public Layer {
     // Replaces expert i. Allowed while kernels use the table: waits for these.
     void replace(size_t i, std::unique_ptr<PlainWeights> by);
   };
-  struct Experts {  // all routed experts, or the shared one
+  struct Experts {  // weights of all routed experts, or of the shared one
     Projection gate, up, down;
     size_t count = 0, I = 0;
     CudaActivation activation{};

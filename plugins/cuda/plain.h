@@ -60,9 +60,9 @@ struct RowSet {
 
 // Rows as products read them, in GPU memory: code values, and their scales and zero points.
 struct Prepared {
-  float* values;   // [rows, K]
-  float* scales;   // [rows, groups]
-  int32_t* zeros;  // [rows, groups]
+  float* values;   // [rows, K] code values
+  float* scales;   // [rows, groups] scales of the values
+  int32_t* zeros;  // [rows, groups] zero points
   int K, groups;
 };
 int act_groups_of(const ActSpec& act, size_t K);  // returns the scales per row, at least 1

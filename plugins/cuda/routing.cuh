@@ -10,8 +10,8 @@
 namespace moebius::cuda {
 
 struct RoutingArgs {
-  const int32_t* ids;    // [T, slots]
-  const float* weights;  // [T, slots]
+  const int32_t* ids;    // [T, slots] global ids of the chosen experts; -1: none
+  const float* weights;  // [T, slots] their weights
   const int32_t* map;    // [mapped] local expert of a global id, or null
   int T, slots, experts, mapped, tile;
   bool weight_on_input;  // true: a row weighs 1 in the sum

@@ -44,7 +44,7 @@ struct BenchOptions {
   double seconds = 1.5;    // time to measure per case
   std::string dtype = "bf16", kv_dtype = "auto";
   RunOptions run;        // options that are used: kernel, policy, int8 activations
-  RankOptions ranks;     // used by model
+  RankOptions ranks;     // how ranks share the model, for model
   std::string pack_dir;  // for model: folder that caches packed weights
   bool json = false;
   std::string compare;

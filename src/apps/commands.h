@@ -36,7 +36,7 @@ Command tokenize_command();
 Command detokenize_command();
 Command help_command();
 Command completion_command();
-Command docs_command();  // not shown in help
+Command docs_command();  // prints tables for the documents; not shown in help
 
 // Name of the environment variable that narrows the CPU's features; see environment_variables.
 constexpr const char* kCpuVariable = "MOEBIUS_CPU";

@@ -18,7 +18,7 @@ namespace moebius {
 
 // Holds how all models are served.
 struct ModelServing {
-  ModelRunOptions model;  // its folder is used if there is one model
+  ModelRunOptions model;  // options of all models; its folder is used if there is one model
   EngineRunOptions engine;
   std::vector<std::string> named, aliases;  // entries NAME=DIR; empty: only the folder
   std::string tool_format = "auto", reasoning = "auto", reasoning_field;

@@ -84,7 +84,7 @@ class Json {
   // Read the value; call the function that fits kind(). as_int returns no value outside of int64.
   bool as_bool() const { return bool_; }
   std::optional<int64_t> as_int() const;
-  uint64_t as_uint() const;  // only for kind kUint
+  uint64_t as_uint() const;  // returns the value; only for kind kUint
   double as_double() const;
   const std::string& as_string() const { return string_; }
   // Returns the digits of an integer that does not fit 64 bits; else "".

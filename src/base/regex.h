@@ -17,7 +17,8 @@ class Regex {
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
-  bool matches_start(std::string_view subject) const;  // thread-safe
+  // Returns true if the pattern matches at the start; thread-safe.
+  bool matches_start(std::string_view subject) const;
 
  private:
   struct Impl;

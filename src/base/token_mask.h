@@ -11,7 +11,7 @@ namespace moebius {
 struct TokenMask {
   bool listed = true;
   std::vector<int32_t> ids;    // the tokens in ascending order, if the set is a list
-  std::vector<uint64_t> bits;  // else bit t % 64 of word t / 64 for token t
+  std::vector<uint64_t> bits;  // the tokens otherwise: bit t % 64 of word t / 64 for token t
   size_t count = 0;            // number of tokens in the set
 
   bool has(int32_t token) const {

@@ -17,10 +17,12 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out);
 int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);
 int run_bench_moe(const BenchOptions& options, std::ostream& out);
-int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);  // for --device cuda
+// Measures a GPU, for --device cuda.
+int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);
 int run_bench_linear_cuda(const BenchOptions& options, std::ostream& out);
 int run_bench_moe_cuda(const BenchOptions& options, std::ostream& out);
-int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // for --tp and --ep
+// Runs a layer on several ranks, for --tp and --ep.
+int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);
 int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);

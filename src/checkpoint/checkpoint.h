@@ -19,7 +19,7 @@ namespace moebius {
 
 // Names the modules and parameters of the MoE block of one layer, from which a MoeLayer is built.
 struct MoeBlock {
-  std::string name;  // "model.layers.0.mlp"
+  std::string name;  // name of the block: "model.layers.0.mlp"
   int layer = 0;
   MoeSpec spec;
   // [experts] gate, up, down; gate is null if the experts are not gated

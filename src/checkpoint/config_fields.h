@@ -30,13 +30,15 @@ class ConfigFields {
   int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
   int64_t require(Names names, int64_t low, int64_t high) const;
   std::optional<double> number(Names names) const;  // throws Error also if the number is not finite
-  std::optional<bool> boolean(Names names) const;   // null counts as false, as in Python
+  // Reads a truth value; null counts as false, as in Python.
+  std::optional<bool> boolean(Names names) const;
   std::optional<std::string> string(Names names) const;
   // Reads an array; returns an empty one if the member is absent.
   std::vector<int64_t> integers(Names names, int64_t low, int64_t high) const;
   std::vector<std::string> strings(Names names) const;
   const std::string& path() const { return path_; }
-  std::string label(std::string_view name) const;  // "config.json: text_config.hidden_size"
+  // Returns the field's name for messages: "config.json: text_config.hidden_size"
+  std::string label(std::string_view name) const;
   [[noreturn]] void wrong(std::string_view name, const Json& found,
                           std::string_view expected) const;
 

@@ -18,7 +18,8 @@ class OutputFile {
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  void write_at(uint64_t offset, std::span<const uint8_t> bytes);  // thread-safe
+  // Writes bytes at an offset; thread-safe.
+  void write_at(uint64_t offset, std::span<const uint8_t> bytes);
   void sync();                           // returns when all written bytes are on the disk
   void finish(const std::string& name);  // sync(), then renames the file to `name`
 

@@ -31,10 +31,10 @@ struct PredictorNames {
 };
 
 struct ModelConfig {
-  std::string architecture;  // "Qwen3MoeForCausalLM"
-  std::string model_type;    // "qwen3_moe"
+  std::string architecture;  // first entry of `architectures`: "Qwen3MoeForCausalLM"
+  std::string model_type;    // member model_type: "qwen3_moe"
   std::string family;        // key in the registry; "" if unknown
-  std::string dtype;         // "bfloat16", ...
+  std::string dtype;         // type of numbers in the config: "bfloat16", ...
   // intermediate: width of dense MLP layers.
   int64_t layers = 0, hidden = 0, intermediate = 0, vocab = 0;
   int64_t wide_layers = 0;  // the last so many layers have dense MLPs of twice the width (Gemma-4)
@@ -61,7 +61,8 @@ struct ModelConfig {
   Json text;  // the object with the text model's fields: raw, or raw.text_config
 
   Stated stated;
-  PredictorNames predictor;  // set by Checkpoint::open_predictor()
+  // Names of the predictor's tensors, set by Checkpoint::open_predictor().
+  PredictorNames predictor;
 
   int64_t dense_width(int layer) const {
     return layer >= 0 && layer >= layers - wide_layers ? 2 * intermediate : intermediate;

@@ -36,12 +36,15 @@ struct Module {
   // by one.
   std::string name;
   ModuleKind kind = ModuleKind::kOther;
-  int layer = -1, expert = -1;  // -1: not part of a layer / not an expert
+  // Numbers of layer and expert; -1: not part of a layer, not an expert.
+  int layer = -1, expert = -1;
   Projection projection = Projection::kNone;
   bool shared_expert = false;
   bool tower = false;  // true: belongs to a vision or audio part, which is never run
   SchemeDecision decision;
-  MatrixPlan plan;  // without a matrix (kNorm, kOther): tensors, N = elements, K = 1
+  // Facts for reading the matrix; for kNorm and kOther, which have none: tensors, N = elements, K =
+  // 1.
+  MatrixPlan plan;
   bool supported = true;
   std::string reason;  // why the module is not supported
   uint64_t bytes = 0;  // bytes in the file, all tensors together
@@ -58,7 +61,7 @@ struct UnusedTensor {
 };
 
 struct MappedModule {
-  Module module;  // scheme and plan are not decided yet; plan.tensors is complete
+  Module module;  // the module, whose scheme and plan are not decided yet; plan.tensors is complete
   Part part = Part::kUnknown;
   std::string path;   // name within the layer or block: "self_attn.q_proj", "gate"
   std::string block;  // full name of its MLP or MoE block; empty: none
@@ -105,7 +108,8 @@ ExpectedShape expected_shape(const ModelConfig& config, const Family* family, Pa
 // The tensors of a block whose experts are fused: one tensor per stem holds all experts.
 // map_modules collects them, expand_fused turns them into modules.
 struct FusedTensors {
-  std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
+  // names: "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
+  std::string block, stem_name;
   int layer = -1;
   bool gate_up = false;
   uint64_t first = 0;                         // number of the first expert in the tensors

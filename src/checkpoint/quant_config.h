@@ -18,7 +18,7 @@
 
 namespace moebius {
 
-class MethodRules;  // methods/method.h
+class MethodRules;  // defined in methods/method.h
 struct RoleAlias;
 
 struct ConfigGroup {
@@ -28,8 +28,9 @@ struct ConfigGroup {
 };
 
 struct SchemeDecision {
-  Scheme scheme;  // dense if nothing matched or the module is ignored
-  // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
+  Scheme scheme;  // scheme of the module; dense if nothing matched or the module is ignored
+  // ^ Rule that decided, for people: "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'",
+  // "no target matches".
   std::string rule;
   bool matched = false;
   bool ignored = false;
@@ -55,7 +56,8 @@ class QuantConfig {
   QuantConfig& operator=(QuantConfig&&) noexcept = default;
 
   bool is_quantized() const;
-  std::string_view method() const;  // "compressed-tensors", "fp8", ...; "" if dense
+  // Name of the method: "compressed-tensors", "fp8", ...; "": the model is dense.
+  std::string_view method() const;
   // Return the method's names for a module's tensors, and its rules from tensors to a scheme;
   // without rules, groups() decide by name.
   std::span<const RoleAlias> aliases() const;

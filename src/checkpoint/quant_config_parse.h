@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-class MethodRules;  // methods/method.h
+class MethodRules;  // defined in methods/method.h
 struct QuantMethod;
 
 struct QuantSection {

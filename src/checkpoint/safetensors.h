@@ -46,7 +46,8 @@ struct TensorData {
 
 class SafetensorsFile {
  public:
-  static SafetensorsFile open(const std::string& path);  // throws Error
+  // Opens a file and parses its header; throws Error.
+  static SafetensorsFile open(const std::string& path);
   // Returns an object that reads tensors in memory, which must outlive it, as if they were in a
   // file; `name` replaces the path in messages.
   static SafetensorsFile of_memory(std::string name, std::span<const TensorData> tensors);

@@ -13,7 +13,7 @@ namespace moebius {
 
 // Modules that differ only in layer or expert. A group of one module has its exact name.
 struct ModuleGroup {
-  std::string name;  // "model.layers.*.mlp.experts.*.gate_proj"
+  std::string name;  // name with '*' for numbers: "model.layers.*.mlp.experts.*.gate_proj"
   const Module* sample = nullptr;
   std::string rule;  // the rule that decided the scheme; a short note if the members' rules differ
   uint64_t count = 0, bytes = 0;  // number of modules, and bytes of all of them

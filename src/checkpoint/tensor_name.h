@@ -31,7 +31,7 @@ enum class Part : uint8_t {
   kRouter,
   kBlockParameter,  // correction bias and other parameters of a MoE block
   kExpert,          // one projection of one expert, or gate and up of one expert in one tensor
-  kFusedExperts,    // all experts in one tensor
+  kFusedExperts,    // one projection of all experts, in one tensor
   kSharedExpert,
   kSharedGate,
   kTower,  // belongs to a vision or audio part, which is listed but never run

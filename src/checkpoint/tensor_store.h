@@ -50,7 +50,7 @@ class TensorStore {
   const TensorInfo& require(std::string_view name) const;
   const SafetensorsFile& file_of(const TensorInfo& tensor) const { return files_[tensor.file]; }
   std::span<const SafetensorsFile> files() const { return files_; }
-  // "model-00001.safetensors: name" for messages.
+  // Returns a tensor's file and name for messages: "model-00001.safetensors: name".
   std::string where(const TensorInfo& tensor) const;
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const {
     files_[tensor.file].read(tensor, offset, out);

@@ -110,7 +110,7 @@ struct MoeRequest {
 // The operations that Device::moe makes: the router's matrix, and everything after it.
 struct MoeOps {
   std::unique_ptr<ExpertsOp> experts;
-  std::unique_ptr<LinearOp> router;  // null for a dense MLP
+  std::unique_ptr<LinearOp> router;  // matrix that computes logits; null for a dense MLP
 };
 
 // Parts of layers that not every device can run. The plan puts a layer's part on the CPU if its
@@ -130,7 +130,7 @@ std::string_view name_of(Need need);  // returns a name such as "compressed keys
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const = 0;  // "cpu", "cuda:0", ...
+  virtual std::string_view name() const = 0;  // name of the device: "cpu", "cuda:0", ...
 
   // --- planning, before anything is allocated: what the device cannot run, and which kernels and
   // bytes layers would take ---

@@ -25,7 +25,7 @@ inline constexpr size_t kBlockTokens = 128;
 // numbers. Block i of a sequence's table holds tokens [128 i, 128 i + 128); for a kind with states,
 // the state after the last token among these.
 struct KvKind {
-  std::string name;        // "full", "window 4096", "state"
+  std::string name;        // name for messages: "full", "window 4096", "state"
   size_t block_bytes = 0;  // size of a block: 128 tokens in all layers of the kind
   // Number of positions before the next token whose blocks are still read: SIZE_MAX for all, w for
   // a window of w keys (a token sees itself and w - 1 before it), 1 for states. Older blocks may be
@@ -111,7 +111,7 @@ class KvPool {
   struct Part {
     const Device* device;
     std::unique_ptr<DeviceBlocks> blocks;
-    std::vector<size_t> block_bytes;  // [kinds]
+    std::vector<size_t> block_bytes;  // [kinds] bytes of a block on the device
   };
   std::vector<Part> devices_;
   std::vector<Lengths> lengths_;

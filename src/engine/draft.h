@@ -29,8 +29,9 @@ class PromptLookup {
 
  private:
   struct Table {
-    size_t tokens;                // length of the runs of tokens in this table
-    std::vector<uint32_t> after;  // by hash of a run: position after its latest occurrence; 0: none
+    size_t tokens;  // length of the runs of tokens in this table
+    // Table by the hash of a run: position after its latest occurrence; 0: none.
+    std::vector<uint32_t> after;
   };
   void add(Table& table, std::span<const int32_t> text, size_t end);
   std::array<Table, 2> tables_{Table{3, {}}, Table{2, {}}};

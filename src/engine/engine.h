@@ -275,7 +275,7 @@ class Engine {
   // Mean nanoseconds that the backend needs to draft one token for each sequence that asks.
   double draft_pass_ = 0;
   size_t draft_passes_seen_ = 0;
-  Sequences sequences_;  // in order of arrival
+  Sequences sequences_;  // all sequences that have not ended, in order of arrival
   std::unordered_map<std::string, Client> clients_;
   // Free memory and running sequences when admission last stopped: no request is tried again before
   // memory or a place became free.

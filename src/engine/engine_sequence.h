@@ -105,7 +105,7 @@ struct Engine::Sequence {
 // prompt are read.
 struct Engine::Task {
   Sequence* sequence = nullptr;
-  std::span<const float> logits;  // [rows, vocab]
+  std::span<const float> logits;  // [rows, vocab] logits
   size_t position = 0;            // position of the first row's token
   bool completes = false;         // true: a token is drawn from the last row
   // Read instead of logits, for one row; null: logits are read.

@@ -26,7 +26,7 @@ struct SequenceKv {
   // the next step.
   size_t length = 0;
   PrefixNode* node = nullptr;  // tree node of the last whole block, or the root; pinned
-  std::vector<size_t> first;   // for each kind, the first block that is still held
+  std::vector<size_t> first;   // [kinds] first block that is still held
   bool empty() const { return node == nullptr; }
   size_t blocks() const { return tables.empty() ? 0 : tables[0].size(); }
 };
@@ -120,7 +120,7 @@ class KvStore {
   Backend& backend_;
   KvBlocks blocks_;
   PrefixTree tree_;
-  std::unique_ptr<KvArchive> archive_;  // null: no disk cache
+  std::unique_ptr<KvArchive> archive_;  // disk cache; null: none
   ThreadPool* pool_;
   uint64_t row_bytes_ = 0;
   std::vector<BlockId> row_;  // scratch memory: block numbers, one per kind

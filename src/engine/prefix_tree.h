@@ -23,10 +23,11 @@
 namespace moebius {
 
 struct PrefixNode {
-  PrefixNode* parent = nullptr;  // null: a root, which has no tokens
-  size_t depth = 0;              // number of blocks from the root to here, this one included
-  std::vector<int32_t> tokens;   // tokens of the block: 128, fewer in a tail
-  std::vector<BlockId> blocks;   // block of each kind; kNoBlock: evicted
+  // Node of the tokens before; null: this is a root, which has no tokens.
+  PrefixNode* parent = nullptr;
+  size_t depth = 0;             // number of blocks from the root to here, this one included
+  std::vector<int32_t> tokens;  // tokens of the block: 128, fewer in a tail
+  std::vector<BlockId> blocks;  // block of each kind; kNoBlock: evicted
   uint64_t hash = 0;
   uint32_t pins = 0;  // running sequences that will add their next block below this node
   PrefixNode *same_hash = nullptr, *child = nullptr, *sibling = nullptr, *sibling_before = nullptr;

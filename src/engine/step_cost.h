@@ -33,7 +33,7 @@ struct StepShape {
 class StepCost {
  public:
   bool known() const { return !rows_.points.empty(); }
-  double predict(const StepShape& shape) const;  // nanoseconds
+  double predict(const StepShape& shape) const;  // returns the predicted nanoseconds of a step
   // Learns from a step that took `nanoseconds`; its phases give the shares of attention and logits.
   void observe(const StepShape& shape, uint64_t nanoseconds, const Profile& phases);
   // Learns from a calibration step, whose time replaces what was known instead of entering the

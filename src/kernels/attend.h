@@ -23,7 +23,7 @@ struct AttendArgs {
   // Number of keys that any row sees, from the block's first key on; a multiple of n_step.
   size_t columns;
   const uint8_t* seen;  // [M, 2]: row m sees keys [first, last); null: all
-  float scale;          // > 0
+  float scale;          // factor of scores, above 0
   // Aligned to 4; [block] scales of 8-bit codes, by which scores and probabilities are multiplied;
   // null: 1.
   const float *key_scales, *value_scales;
@@ -41,7 +41,7 @@ struct AttendKernel {
   size_t scratch_bytes;
   size_t least_rows;               // with fewer rows, products are faster and callers use these
   size_t best_rows;                // rows per call with which all data stays in cache
-  void (*run)(const AttendArgs&);  // null if compiled for another architecture
+  void (*run)(const AttendArgs&);  // computes attention; null if compiled for another architecture
 };
 
 struct AttendTable {

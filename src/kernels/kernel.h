@@ -116,7 +116,7 @@ struct PrepareArgs {
 // Arguments of Kernel::make_row_panel, which arranges M prepared rows for gemm.
 struct RowPanelArgs {
   const Problem* problem;
-  const PackedMatrix* w;  // read for its column order
+  const PackedMatrix* w;  // matrix to multiply with, read for its column order
   const uint8_t* rows;    // aligned to 64; prepared row 0
   const int32_t* ids;     // aligned to 4; [M] indices of prepared rows; null: 0..M-1
   size_t M;
@@ -140,8 +140,8 @@ struct GemmArgs {
 // with a fact that Kernel::facts does not name, so that a new fact is a bit here, its words in
 // list.cpp, and the kernels that gain it.
 enum Fact : uint32_t {
-  kOffsets = 1 << 0,  // Problem::offsets
-  kRagged = 1 << 1,   // Problem::ragged
+  kOffsets = 1 << 0,  // the problem has Problem::offsets
+  kRagged = 1 << 1,   // the problem has Problem::ragged
 };
 
 // One kernel. A field without a comment is described at the head of this file.

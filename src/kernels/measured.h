@@ -21,7 +21,7 @@ std::optional<ExpectedShare> expected_share(const Kernel& kernel, const Problem&
 
 // One line of the table. group 0: one scale per output, or no scales.
 struct MeasuredShare {
-  std::string_view kernel;  // "arm_i8mm/int4"
+  std::string_view kernel;  // title of the kernel: "arm_i8mm/int4"
   CodeType code;  // kInt4Offset stands for all integers of up to 4 bits, kInt8 for those of more
   uint32_t group;
   float percent;

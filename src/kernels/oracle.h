@@ -16,8 +16,8 @@ namespace moebius {
 
 enum class Accept : uint8_t {
   kDeclared,     // the arithmetic that the checkpoint declares: Numerics kExact and kReordered
-  kExact,        // Numerics::kExact only
-  kApproximate,  // also Numerics::kApproximate
+  kExact,        // only kernels of Numerics::kExact
+  kApproximate,  // all kernels, also those of Numerics::kApproximate
 };
 
 struct Policy {
@@ -39,14 +39,15 @@ struct Candidate {
   const Kernel* kernel = nullptr;
   Verdict verdict = Verdict::kRejected;
   std::string reason;
-  Numerics numerics = Numerics::kExact;  // set for kernels that support the problem
-  size_t packed_bytes = 0;               // set for kernels that support the problem
+  // Numerics for the problem; set for kernels that support it.
+  Numerics numerics = Numerics::kExact;
+  size_t packed_bytes = 0;  // bytes of the packed matrix; set for kernels that support the problem
 };
 
 struct Choice {
-  const Kernel* chosen = nullptr;  // never null
+  const Kernel* chosen = nullptr;  // the chosen kernel; never null
   Numerics numerics = Numerics::kExact;
-  std::vector<Candidate> candidates;  // in list order
+  std::vector<Candidate> candidates;  // verdicts on all kernels, in the order of the list
 };
 
 // Chooses the kernel. Throws Error if the requested kernel is unknown (naming all) or cannot run
@@ -65,7 +66,8 @@ const char* portable_reason(const Problem& problem);
 // Returns a kernel's name as the user may write it in one form: lower case, '_' for '-'; "auto" and
 // "cpu" become empty. Throws Error that lists the names if no kernel has this one.
 std::string normalize_kernel_name(std::string_view name);
-std::vector<std::string> kernel_names();  // without codecs, in list order
+// Returns all names without codecs, in the order of the list.
+std::vector<std::string> kernel_names();
 // Returns names of kernels that `cpu` could run, but that were left out of this build
 // (MOEBIUS_KERNELS).
 std::vector<std::string> left_out_kernels(const Cpu& cpu);
@@ -73,8 +75,8 @@ std::vector<std::string> left_out_kernels(const Cpu& cpu);
 // accepts declared, exact, approximate; throws Error
 Accept accept_from_name(std::string_view name);
 std::string_view name_of(Accept accept);
-std::string_view name_of(Verdict verdict);    // "chosen", ...
-std::string_view name_of(Numerics numerics);  // "exact", ...
-std::string title_of(const Kernel& kernel);   // "arm_i8mm/int4"
+std::string_view name_of(Verdict verdict);    // returns a word such as "chosen"
+std::string_view name_of(Numerics numerics);  // returns a word such as "exact"
+std::string title_of(const Kernel& kernel);   // returns name and codec: "arm_i8mm/int4"
 
 }  // namespace moebius

@@ -54,7 +54,7 @@ struct RowNorm {
   NormKind kind = NormKind::kRms;
   XType type = XType::kF32;  // the result is rounded to this type
   float epsilon = 0.0f;
-  const float *weight = nullptr, *bias = nullptr;  // [n]; bias null: none
+  const float *weight = nullptr, *bias = nullptr;  // [n] parameters; bias null: none
 };
 
 // Constants of token_weight_f32, which gives each token its weight in a random draw.
@@ -80,7 +80,7 @@ struct RowScan {
   float* to = nullptr;          // receives S after the last token; may be `from`
   TokenRows decay, gain;        // gain: one number per token
   TokenRows key, value, query;  // [rows], [width], [rows]
-  float* y = nullptr;           // [width]
+  float* y = nullptr;           // [width] receives the result of the token
   size_t y_stride = 0;
 };
 // Arguments of a causal convolution for one token: y = bias + sum over j of taps[j] * x[j], in
@@ -88,14 +88,14 @@ struct RowScan {
 struct RowTaps {
   size_t count = 0;
   const float* const* x = nullptr;  // [count] rows of n numbers; null: the term is left out
-  const float* taps = nullptr;      // [count, n]
+  const float* taps = nullptr;      // [count, n] factors
   const float* bias = nullptr;      // [n]; null: 0
 };
 
 // Arguments of adding products to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in
 // ascending order, one fma each.
 struct RowProducts {
-  float* y = nullptr;  // [rows, n]
+  float* y = nullptr;  // [rows, n] block to add to
   size_t y_stride = 0, rows = 0, n = 0;
   const float *a = nullptr, *b = nullptr;  // [count, rows], [count, n]
   size_t a_stride = 0, b_stride = 0, count = 0;
@@ -129,7 +129,8 @@ struct RowLosses {
 // Arguments for encoding one column of weights to integer codes, each with its own scale and zero
 // point: q = rne(clamp(w / s + z)), lost = (w - (q - z) s) / divisor.
 struct ColumnCodes {
-  const float *w = nullptr, *scales = nullptr, *zero_points = nullptr;  // [n]
+  // [n] weights, and scale and zero point of each.
+  const float *w = nullptr, *scales = nullptr, *zero_points = nullptr;
   size_t n = 0;
   float low = 0.0f, high = 0.0f, divisor = 1.0f;
   int8_t* codes = nullptr;
@@ -139,7 +140,7 @@ struct ColumnCodes {
 // Functions on rows of n numbers, at any address that is aligned for their elements. y may be one
 // of the inputs; other overlap is not allowed. All are thread-safe.
 struct RowFunctions {
-  const char* name;  // "x86_avx512"
+  const char* name;  // name of the unit: "x86_avx512"
   Arch arch;         // kOther: runs everywhere
   uint32_t needs;    // CpuFeature bits that the CPU must have
 
@@ -186,7 +187,8 @@ struct RowFunctions {
   // Operations of recurrent layers on a row and on a state (isa_scan.h).
   void (*convolve)(const RowTaps& taps, float* y, size_t n) noexcept = nullptr;
   void (*scan)(const RowScan& what) noexcept = nullptr;
-  void (*add_products)(const RowProducts& what) noexcept = nullptr;  // see isa_products.h
+  // Adds products to a block of rows (isa_products.h).
+  void (*add_products)(const RowProducts& what) noexcept = nullptr;
 
   // Returns the largest magnitude; infinity if any x is NaN or infinite.
   float (*abs_max)(const float* x, size_t n) noexcept = nullptr;

@@ -34,7 +34,7 @@ struct RankFigures {
   double exchange = 0;  // the part of these for exchanging rows, including waits
   double wait = 0;      // the part of these for waiting
   std::vector<std::pair<std::string, double>> phases;  // waits by phase, also between steps
-  std::vector<uint64_t> received;                      // [rank] bytes
+  std::vector<uint64_t> received;                      // [rank] bytes received from each rank
 };
 constexpr size_t kRankFiguresBytes = 16384;  // most bytes of an encoded RankFigures
 std::string encode(const RankFigures& figures);

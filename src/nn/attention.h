@@ -66,15 +66,15 @@ struct AttentionRows {
   // [blocks] block i holds positions [128 i, 128 i + 128); null if no row sees any of them.
   const uint8_t* const* blocks;
   size_t position;  // position of row 0
-  const float* q;   // [T, heads * key_dim]
+  const float* q;   // [T, heads * key_dim] queries
   float* out;       // [T, heads * value_dim], rounded to the plan's type
   size_t T;
   // Sparse attention: a row sees only keys whose bit is set, [T, selections, words]; null: all
   // keys.
   const uint64_t* selected = nullptr;
   size_t words = 0;
-  // 1: all kv heads share a selection; else kv head 0 of this rank uses selection first_choice, and
-  // so on.
+  // Number of selections: 1: all kv heads share one; else kv head 0 of this rank uses selection
+  // first_choice, and so on.
   size_t selections = 1;
   size_t first_choice = 0;
   // Compressed keys. Block i holds the entries of positions [128 i, 128 i + 128). A row sees
@@ -82,7 +82,7 @@ struct AttentionRows {
   const uint8_t* const* entries = nullptr;
   const uint64_t* chosen = nullptr;
   size_t entry_words = 0;
-  const float* relative = nullptr;  // [T, heads * relative_dims]
+  const float* relative = nullptr;  // [T, heads * relative_dims] rows r of AttentionSpec::relative
 };
 
 // Scratch memory of one thread; grows with its uses. Not thread-safe.

@@ -37,7 +37,8 @@ struct DeltaSpec {
 
   size_t keys() const { return key_heads * key_dim; }
   size_t values() const { return value_heads * value_dim; }
-  size_t channels() const { return 2 * keys() + values(); }  // [q | k | v]
+  // Columns that are convolved: [q | k | v].
+  size_t channels() const { return 2 * keys() + values(); }
   size_t decays() const { return value_heads * (decay_per_key ? key_dim : 1); }
   size_t head_state() const { return key_dim * value_dim; }
   RecurrentShape shape() const {
@@ -48,9 +49,9 @@ struct DeltaSpec {
 };
 
 struct DeltaWeights {
-  std::vector<float> convolution;  // [channels, width]
-  std::vector<float> a_log, dt;    // [value_heads], [decays]
-  Norm norm;                       // [value_dim]
+  std::vector<float> convolution;  // [channels, width] taps
+  std::vector<float> a_log, dt;    // [value_heads] or [decays]: A and dt of the decay
+  Norm norm;                       // norm of the result, [value_dim]
 };
 
 class DeltaNet : public Recurrent {

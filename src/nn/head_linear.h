@@ -42,7 +42,7 @@ class HeadLinear {
   Problem problem_;
   const Kernel* kernel_ = nullptr;
   WeightMemory memory_;
-  std::vector<Workspace> spaces_;  // [threads]
+  std::vector<Workspace> spaces_;  // [threads] scratch memory
 };
 
 }  // namespace moebius

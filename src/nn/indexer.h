@@ -53,7 +53,7 @@ struct IndexRows {
   const uint8_t* const* blocks;
   size_t offset;
   size_t position;       // position of row 0
-  const float* q;        // [T, heads * head_dim]
+  const float* q;        // [T, heads * head_dim] queries
   const float* weights;  // [T, heads], rows `weights_stride` apart; unused if heads have no weights
   size_t weights_stride;
   uint64_t* selected;  // [T, selections, words]: bit i is set if the row sees key (or position) i

@@ -51,9 +51,10 @@ float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_
 struct KvMatrix {
   Problem problem;
   const Kernel* kernel = nullptr;
-  std::vector<uint32_t> row_at, input_at;  // in bytes; element (n, k) is at row_at[n] + input_at[k]
-  std::array<uint8_t, 256> byte_of{};      // packed byte of each 8-bit code
-  std::vector<uint8_t> empty;              // packed matrix of zeros
+  // Offsets in bytes: element (n, k) is at row_at[n] + input_at[k].
+  std::vector<uint32_t> row_at, input_at;
+  std::array<uint8_t, 256> byte_of{};  // packed byte of each 8-bit code
+  std::vector<uint8_t> empty;          // packed matrix of zeros
 };
 
 class KvLayout {

@@ -20,14 +20,14 @@ namespace moebius {
 
 struct LinearPart {
   ProjectionPlan plan;
-  const QuantMatrix* w = nullptr;  // read by the constructor only
+  const QuantMatrix* w = nullptr;  // the matrix, read by the constructor only
   RowSource rows;  // alternative to w: the matrix in pieces, read by the constructor only
   ActParams act;
   std::span<const float> bias;  // [N] or empty
-  float output_scale = 0.0f;    // 0: no output fake quantization
+  float output_scale = 0.0f;    // scale of output fake quantization; 0: none
   // Outputs of this part with padding, whose values are 0 (padded vocabulary); 0: N.
   size_t padded_n = 0;
-  std::string name;  // for messages
+  std::string name;  // name in messages
 };
 
 // Replaces n row maxima of this rank by the maxima over all ranks, in place: for ranks that each

@@ -29,7 +29,8 @@ struct Mamba2Spec {
   float least_step = 0, most_step = 0;  // limits of d; most_step 0: no limits
 
   size_t features() const { return heads * head_dim; }
-  size_t channels() const { return features() + 2 * groups * state; }  // [x | B | C]
+  // Columns that are convolved: [x | B | C].
+  size_t channels() const { return features() + 2 * groups * state; }
   size_t head_state() const { return state * head_dim; }
   RecurrentShape shape() const {
     return {features() + channels() + heads, channels() + 2 * heads, features(), heads,
@@ -39,8 +40,8 @@ struct Mamba2Spec {
 
 struct Mamba2Weights {
   std::vector<float> convolution, convolution_bias;  // [channels, width], [channels] or empty
-  std::vector<float> a_log, d, dt_bias;              // [heads]
-  std::vector<float> norm;                           // [features]
+  std::vector<float> a_log, d, dt_bias;              // [heads] A, D and the bias of dt
+  std::vector<float> norm;                           // [features] weights of the norm
   float norm_epsilon = 1e-6f;
 };
 
@@ -65,7 +66,7 @@ class Mamba2 : public Recurrent {
   XType type_;
   ShortConvolution convolution_;
   std::vector<Norm> norms_;   // one per group of features
-  std::vector<float> rates_;  // -exp(A)
+  std::vector<float> rates_;  // [heads] -exp(A)
 };
 
 }  // namespace moebius

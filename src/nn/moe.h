@@ -77,7 +77,7 @@ struct MoePlan {
   // True on the one of the ranks that cut experts which adds the bias of down.
   bool first_tp_rank = true;
   bool first_rank = true;  // true on the one of all ranks that adds the identity experts
-  std::string name;        // used in messages
+  std::string name;        // name in messages
 };
 
 // Refers to one matrix of an expert, as a format reader returns it.

@@ -24,7 +24,7 @@ inline constexpr size_t kPrepareRows = 16;
 
 struct MoeLayer::Routing {
   const int32_t* ids;         // [T, slots] global expert ids, checked; -1: none
-  const float* weights;       // [T, slots]
+  const float* weights;       // [T, slots] weights of the experts
   const float* zero_weights;  // [T] weights of identity experts, or null
   size_t slots;
 };
@@ -84,7 +84,8 @@ class MoeLayer::Forward {
   void down(size_t h0, size_t h1, Thread& s) const noexcept;
   void combine(const Batch& b, float* tile, size_t h0, size_t n, float* acc,
                size_t ld) const noexcept;
-  std::span<const int32_t> physical_ids(size_t tokens);  // defined in moe_copies.cpp
+  // Physical experts that serve the ids; defined in moe_copies.cpp.
+  std::span<const int32_t> physical_ids(size_t tokens);
   float* intermediate() const noexcept {  // intermediate rows of this rank's experts and outputs
     return layer_.plan_.split.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
   }

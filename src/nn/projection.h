@@ -56,7 +56,7 @@ void check_type(const ConstRows& x, const ProjectionPlan& plan);
 struct SlotFacts {
   GlobalScale global_scale;
   ActParams act;
-  float output_scale = 0.0f;  // 0: none
+  float output_scale = 0.0f;  // scale of output fake quantization; 0: none
   std::vector<float> bias;    // [N] or empty
   ColumnOrder order;
 };
@@ -65,14 +65,14 @@ struct SlotFacts {
 // (device/packed_store.h): a layer made from them reads no weights.
 struct PackedBlock {
   WeightMemory memory;
-  std::vector<SlotFacts> slots;  // in the order of the layer
+  std::vector<SlotFacts> slots;  // facts of each matrix, in the order of the layer
   bool read_ahead = false;       // true: the cache is larger than memory
 };
 
 // Says which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of
 // its outputs, divided at multiples of `step` (schedule.h: node_begin).
 struct SlotPlace {
-  NodeMemory* nodes = nullptr;  // null: there is one node
+  NodeMemory* nodes = nullptr;  // places memory on nodes; null: there is one node
   size_t node = 0, shares = 1, step = 1;
 };
 
@@ -133,7 +133,7 @@ class PackedSlot {
   PackedMatrix view_;
   ColumnOrder order_;
   std::vector<float> bias_;
-  float output_scale_ = 0.0f;  // 0: none
+  float output_scale_ = 0.0f;  // scale of output fake quantization; 0: none
   bool ready_ = false;
 };
 

@@ -25,9 +25,9 @@ struct RecurrentShape {
 
 // Views the rows of one sequence in one step.
 struct RecurrentRows {
-  const float* in;  // [T, in]
-  float* mixed;     // [T, mixed]
-  float* out;       // [T, out]
+  const float* in;  // [T, in] results of the input projections
+  float* mixed;     // [T, mixed] intermediate results
+  float* out;       // [T, out] receives results
 };
 
 // A run: tokens [begin, end) of the rows, and the memory of the state before and after them. `from`

@@ -18,7 +18,7 @@ struct RopeSpec {
   size_t dims = 0;   // rotated features of a head (even); the others pass through
   size_t still = 0;  // number of the last of the dims / 2 pairs that do not rotate
   double base = 10000.0;
-  bool interleaved = false;  // pairs are (2j, 2j+1) instead of (j, j + dims/2)
+  bool interleaved = false;  // true: pairs are (2j, 2j+1) instead of (j, j + dims/2)
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
   double original_length = 0;                        // positions of the model before scaling
@@ -58,7 +58,7 @@ class Rope {
   struct Table {
     std::vector<double> frequencies;
     float factor = 1;
-    std::vector<float> cos, sin;  // [positions, dims/2]
+    std::vector<float> cos, sin;  // [positions, dims/2] tables
   };
   Table make_table(size_t length) const;
   void fill(Table& table, size_t n) const;

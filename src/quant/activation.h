@@ -43,9 +43,9 @@ struct ActSpec {
 // Values that the checkpoint stores for the input of one matrix, for static schemes and NVFP4. Set
 // at load.
 struct ActParams {
-  float scale = 1.0f;        // static schemes
-  int32_t zero_point = 0;    // static schemes
-  GlobalScale global_scale;  // NVFP4
+  float scale = 1.0f;        // scale of static schemes
+  int32_t zero_point = 0;    // zero point of static schemes
+  GlobalScale global_scale;  // second-level scale of NVFP4
   bool operator==(const ActParams&) const = default;
 };
 

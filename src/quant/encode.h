@@ -50,8 +50,8 @@ GranuleRange range_of(const float* w, size_t n);
 GranuleRange joined(GranuleRange a, GranuleRange b);
 
 struct GranuleScale {
-  float scale = 1;     // as the product reads it, before the global scale
-  int zero_point = 0;  // for asymmetric integers
+  float scale = 1;     // scale as the product reads it, before the global scale
+  int zero_point = 0;  // zero point of asymmetric integers
 };
 GranuleScale scale_of(const EncodeRules& rules, GranuleRange range);
 // Computes the scales of n granules from their ranges.

@@ -64,11 +64,12 @@ struct RouterSpec {
   bool renormalize = false;
   // Added to the sum that weights are divided by (1e-20 for DeepSeek-V3).
   float renormalize_epsilon = 0.0f;
-  size_t groups = 0, topk_group = 0;  // 0: no groups
+  // Experts are chosen within the best topk_group of `groups` groups; 0: no groups.
+  size_t groups = 0, topk_group = 0;
   // A group's score is the sum of its two best scores (with bias); false: its best score.
   bool group_score_top2 = false;
   bool has_bias = false;          // true: a correction bias is added to scores for the choice only
-  float scaling = 1.0f;           // routed_scaling_factor
+  float scaling = 1.0f;           // factor of all weights (routed_scaling_factor)
   float logit_cap = 0.0f;         // logits become cap * tanh(logit / cap); 0: no cap
   bool weight_on_input = false;   // weights scale the experts' inputs instead of outputs (Llama-4)
   bool per_expert_scale = false;  // each expert's weight has a stored factor (Gemma-4)

@@ -37,11 +37,11 @@ enum class ScaleType : uint8_t { kNone, kF32, kBf16, kF16, kFp8, kE8m0 };
 struct QuantMatrix {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
-  uint8_t bits = 32;               // declared width of a code
+  uint8_t bits = 32;               // declared bits of a code
   const uint8_t* codes = nullptr;  // row r starts at codes + r * row_bytes; any alignment
   size_t row_bytes = 0;
   ScaleType scale_type = ScaleType::kNone;
-  const uint8_t* scales = nullptr;  // any alignment
+  const uint8_t* scales = nullptr;  // scales in scale_type; any alignment
   size_t scale_stride = 0;          // elements from one row of blocks to the next
   size_t groups = 1;                // number of scale columns
   size_t block_n = 1, block_k = 1, n_phase = 0, k_phase = 0;

@@ -90,7 +90,7 @@ bool has_e8m0_scales(const QuantArgs& a);  // scale_dtype is uint8 or float8_e8m
 
 bool is_turned(Format format);  // true for GPTQ, AWQ and Quark's int4: kGptq ... kAwqGemv
 
-std::string_view name_of(Format format);  // "pack-quantized", ...
+std::string_view name_of(Format format);  // returns the name in configs: "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);
 std::string_view name_of(Strategy strategy);
 

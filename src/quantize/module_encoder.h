@@ -24,7 +24,7 @@ struct ScaleTable {
   size_t block_n = 1, block_k = 1;  // rows and columns that share a scale
   size_t rows = 0, groups = 0;
   std::vector<GranuleScale> scales;
-  float input_scale = 0;  // set if the scheme stores one
+  float input_scale = 0;  // static scale of the inputs, if the scheme stores one
 };
 
 // Computes round-to-nearest scales. rules.global must be set if the scheme has a global scale.

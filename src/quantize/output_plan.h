@@ -27,10 +27,10 @@ struct WorkUnit {
     kEncode,   // quantizes modules; several if they share a global scale
   };
   Kind kind = Kind::kCopy;
-  const TensorInfo* tensor = nullptr;  // for kCopy and kConvert
+  const TensorInfo* tensor = nullptr;  // source tensor, for kCopy and kConvert
   uint64_t begin = 0, count = 0;       // for kCopy and kConvert: bytes that are written
-  std::vector<const Module*> modules;  // for the other kinds
-  Scheme scheme;                       // for kEncode
+  std::vector<const Module*> modules;  // modules to write, for the other kinds
+  Scheme scheme;                       // scheme to encode to, for kEncode
   DType dtype = DType::kU8;            // for kBias: type in the output
   std::vector<size_t> outputs;         // indices of the plan's tensors, module after module
   int layer = -1, expert = -1;

@@ -34,7 +34,8 @@ struct QuantizeProgress {
   int layer = -1;                // layer of the unit that was finished last
   std::string_view note = {};    // what is being done, such as "calibrating"; empty: converting
 };
-using OnQuantizeProgress = std::function<void(const QuantizeProgress&)>;  // called from any thread
+// Receives progress; called from any thread.
+using OnQuantizeProgress = std::function<void(const QuantizeProgress&)>;
 
 // Reports on a module that was not just rounded.
 struct ModuleReport {

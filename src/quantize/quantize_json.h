@@ -14,7 +14,7 @@ namespace moebius {
 // names an unknown member or one of the wrong type.
 struct QuantizeRequest {
   QuantizeOptions options;
-  size_t threads = 0;  // 0: all cores
+  size_t threads = 0;  // number of threads; 0: all cores
   bool dry_run = false;
 };
 QuantizeRequest quantize_request(std::string_view json);

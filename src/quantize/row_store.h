@@ -34,7 +34,7 @@ class RowStore {
   size_t cols_, row_bytes_, rows_ = 0;
   XType type_;
   std::string scratch_;
-  int fd_ = -1;  // -1: rows are in memory
+  int fd_ = -1;  // file descriptor; -1: rows are in memory
   std::vector<uint8_t> memory_;
 };
 

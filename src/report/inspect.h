@@ -63,10 +63,10 @@ struct InspectFacts {
   const InspectQuestion& question;
   Summary summary;
   std::vector<ModuleGroup> modules;   // modules in groups, or with --layer one by one
-  std::vector<TensorUse> tensors;     // set with --tensors
-  std::vector<RankSize> ranks;        // set with --tp or --ep
+  std::vector<TensorUse> tensors;     // every tensor and its use, with --tensors
+  std::vector<RankSize> ranks;        // sizes of ranks, with --tp or --ep
   std::vector<RankPart> parts;        // set with --pp: the parts as `run` would cut them
-  std::vector<std::string> problems;  // set with --deep
+  std::vector<std::string> problems;  // what is wrong with payloads, with --deep
   std::string routing;                // describes the routing in one line
   RunFacts run;
   uint64_t device_bytes = 0;  // bytes of all weights as the question's device holds them

@@ -47,7 +47,7 @@ struct CommPhase {
     return *this;
   }
   const char* what;
-  int layer;  // -1: no layer
+  int layer;  // number of the layer; -1: none
   bool idle = false;
 };
 

@@ -45,8 +45,8 @@ enum CpuFeature : uint32_t {
 // Cache sizes that one core can count on, in bytes.
 struct Caches {
   size_t l1d = size_t{32} << 10;
-  size_t l2 = size_t{512} << 10;  // if several cores share the cache: one core's share
-  size_t l3 = size_t{16} << 20;   // all of the cache, however many cores share it
+  size_t l2 = size_t{512} << 10;  // second-level cache; one core's share if several share it
+  size_t l3 = size_t{16} << 20;   // third-level cache; all of it, however many cores share it
   size_t line = 64;
 
   bool operator==(const Caches&) const = default;
@@ -88,6 +88,7 @@ Caches arm_core_caches(std::string_view implementer, std::string_view part);
 size_t arm_core_streams(std::string_view implementer, std::string_view part);
 // Returns arm_core_streams() of this machine, or what set_memory_streams() set.
 size_t memory_streams();
-void set_memory_streams(size_t count);  // for tests; not while other threads run kernels
+// Sets memory_streams() for tests; not while other threads run kernels.
+void set_memory_streams(size_t count);
 
 }  // namespace moebius

@@ -61,7 +61,7 @@ class WeightMemory {
   size_t size() const noexcept { return held() ? held_.size() : own_.size(); }
   std::span<const uint8_t> bytes() const noexcept { return {data(), size()}; }
   bool held() const noexcept { return holder_ != nullptr; }  // true: another object holds the bytes
-  uint8_t* own() noexcept { return own_.data(); }            // null if held()
+  uint8_t* own() noexcept { return own_.data(); }  // returns the own memory; null if held()
 
  private:
   AlignedBuffer own_;

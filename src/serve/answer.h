@@ -85,7 +85,7 @@ class LogprobLists {
   void add_chat(const TokenChoice& token);
   const TokenTexts* texts_;
   bool chat_;
-  // in the form of chat completions all is in the first.
+  // The lists as JSON text; in the form of chat completions all is in the first.
   std::string tokens_, logprobs_, tops_, offsets_;
   size_t count_ = 0, characters_ = 0;
 };
@@ -114,7 +114,7 @@ class ApiAnswer final : public InterfaceAnswer {
     LogprobLists logprobs;
     std::vector<int32_t> ids;
     bool begun = false, ended = false;
-    std::string finish, stop_reason;  // as JSON texts
+    std::string finish, stop_reason;  // how the answer ended, as JSON texts
   };
   void begin_choice(Choice& choice, size_t prompt);
   void keep(Choice& choice, AnswerEvent part);

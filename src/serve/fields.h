@@ -15,7 +15,8 @@ class Fields {
   // `path`: path of the object in messages: "" or "messages[2]".
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  const Json* find(std::string_view name) const;  // null if the member is absent or null
+  // Returns a member; a null pointer if it is absent or null.
+  const Json* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   std::string path(std::string_view name) const;
 

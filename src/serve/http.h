@@ -27,11 +27,12 @@ struct HttpLimits {
   size_t headers = 32 << 10;
   size_t header_count = 100;
   size_t body = 8 << 20;
-  size_t bodies = 64 << 20;   // bytes of all bodies that are in memory; reading pauses beyond it
-  size_t connections = 1024;  // when all are in use, the one that is idle longest is closed
-  size_t kept = 16;           // further connections for vital requests only
-  size_t requests = 10000;    // most requests per connection
-  size_t unsent = 1 << 20;    // most bytes of a stream that the client has not read
+  size_t bodies = 64 << 20;  // bytes of all bodies that are in memory; reading pauses beyond it
+  // Most connections; beyond them the one that is idle longest is closed.
+  size_t connections = 1024;
+  size_t kept = 16;         // further connections for vital requests only
+  size_t requests = 10000;  // most requests per connection
+  size_t unsent = 1 << 20;  // most bytes of a stream that the client has not read
   HttpTime header_time{10'000};
   HttpTime body_time{10'000};  // time for a body, plus a second per body_rate bytes
   HttpTime body_most{60'000};  // most time for any body

@@ -16,7 +16,7 @@ struct LogLine {
   std::string event = kRequest;  // kRequest, or listening, ready, draining, stopped, stuck, error
   // Facts about a request; empty or 0: unknown.
   std::string id, client, key, method, path;
-  std::string model;  // set if there are several models
+  std::string model;  // name of the model, if there are several
   int status = 0;
   std::vector<Figure> figures;
   std::string message;  // text of the event; of a request: how it ended

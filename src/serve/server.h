@@ -210,7 +210,7 @@ class ApiServer : private HttpHandler {
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<TextWorker> text_, large_text_;
-  std::unique_ptr<TextWorker> grammars_;      // for requests whose grammars take long to compile
+  std::unique_ptr<TextWorker> grammars_;  // thread for requests whose grammars take long to compile
   std::vector<std::unique_ptr<Host>> hosts_;  // empty while models are loaded
   std::set<GenerationPtr> generations_;
   std::atomic<bool> at_once_{false};

@@ -19,7 +19,8 @@ struct TextRules {
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
   size_t min_new = 0;  // number of tokens before stop strings are recognised
-  std::shared_ptr<const AnswerRules> answer = nullptr;  // null: everything is content
+  // Rules that split the answer; null: everything is content.
+  std::shared_ptr<const AnswerRules> answer = nullptr;
   // Grammar that constrains the answer; null: any text.
   std::shared_ptr<const Grammar> grammar = nullptr;
   // Most tokens of reasoning, after which reasoning is ended; unset: no limit.

@@ -14,7 +14,7 @@
 namespace moebius {
 
 struct GenerationDefaults {
-  bool do_sample = false;  // false: greedy
+  bool do_sample = false;  // true: tokens are drawn; false: greedy
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_length, max_new_tokens;
   std::optional<int32_t> bos, pad;

@@ -17,7 +17,7 @@ namespace moebius {
 using TrustFlags = std::string;
 
 struct NormalizedText {
-  std::string text;    // valid UTF-8
+  std::string text;    // the text, valid UTF-8
   TrustFlags trusted;  // empty or as long as text
   // true: the text begins where the input does; normalizers that remove its beginning set false
   bool from_start = true;

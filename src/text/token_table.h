@@ -57,7 +57,7 @@ class TokenTable {
   size_t slot_of(std::string_view token, uint64_t hash) const;
   std::string bytes_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> slots_;  // index + 1, 0: free; the size is a power of two
+  std::vector<uint32_t> slots_;  // hash table of indices + 1, 0: free; its size is a power of two
 };
 
 class MergeTable {

@@ -74,7 +74,7 @@ class Tokenizer {
     std::shared_ptr<State> state_;
   };
 
-  struct Parts;  // defined in tokenizer_parts.h
+  struct Parts;  // all data of the tokenizer; defined in tokenizer_parts.h
 
  private:
   explicit Tokenizer(std::unique_ptr<Parts> parts);

@@ -48,9 +48,10 @@ class Unigram final : public PieceModel {
     bool bytes = false;  // pieces are raw bytes, and tokens are written with stand-in characters
     // Lowest score of all tokens, those in earlier_ids included.
     double lowest = std::numeric_limits<double>::infinity();
-    std::vector<std::pair<int32_t, size_t>> earlier_ids = {};  // PieceModel::earlier_ids
+    // Result of PieceModel::earlier_ids().
+    std::vector<std::pair<int32_t, size_t>> earlier_ids = {};
   };
-  // scores[i]: log-probability of token i of the table.
+  // vocab: all tokens; scores[i]: log-probability of token i of the table.
   Unigram(TokenTable vocab, std::vector<double> scores, const Options& options);
   // Appends the tokens of the best division. Throws Error for an unknown character if there is no
   // unknown token.

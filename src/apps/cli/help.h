@@ -22,7 +22,7 @@ std::string sentence_of(const Command& command);
 // Name of the help page that lists the models that run, beside the pages of commands.
 inline constexpr const char* kArchitecturesTopic = "architectures";
 
-enum class Shown : uint8_t { kCommon, kAll };  // selects options
+enum class Shown : uint8_t { kCommon, kAll };  // selects which options a page lists
 std::string help_page(const Command& command, Shown shown);
 
 }  // namespace moebius

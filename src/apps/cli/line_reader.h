@@ -19,7 +19,8 @@ class LineReader {
 // Returns a reader with editing and history if standard input and standard error are terminals;
 // else a plain reader of standard input.
 std::unique_ptr<LineReader> make_line_reader();
-std::unique_ptr<LineReader> make_line_editor();  // defined in line_editor.cpp
+// Returns a reader with editing; defined in line_editor.cpp.
+std::unique_ptr<LineReader> make_line_editor();
 
 // Reads a message: one line, several if each but the last ends with a backslash, or the text
 // between """ and """.

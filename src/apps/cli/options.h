@@ -26,7 +26,7 @@ struct RunOptions {
   // off, or a number of rows.
   std::string stream;
   double gpu_memory = 0;                      // GiB of a GPU that a model may use; 0: what is free
-  int threads = 0;                            // 0: all cores
+  int threads = 0;                            // number of threads; 0: all cores
   std::string kernel;                         // name of a kernel; "": the best for each module
   std::string policy = "declared";            // declared, exact or approximate
   std::string activations = "declared";       // declared or int8
@@ -39,13 +39,14 @@ struct RankOptions {
   // that are not.
   int ranks = 0;
   int pp = 1, tp = 1, ep = 1;
-  std::string attention = "cut";  // with --ep: cut or repeat
-  int spare = 0;                  // with --ep: places per layer for copies of busy experts
-  std::string loads;              // file of rows per expert, kept between runs; "": none
+  // Ranks' part of attention with --ep: cut (each has some heads) or repeat (each has all).
+  std::string attention = "cut";
+  int spare = 0;      // with --ep: places per layer for copies of busy experts
+  std::string loads;  // file of rows per expert, kept between runs; "": none
   // --- for ranks that a launcher started ---
   double timeout = 30;  // seconds of silence after which a rank is given up
   std::string check = "headers";
-  std::vector<std::string> folder_map;  // entries HOST=DIR
+  std::vector<std::string> folder_map;  // folder of the model on other hosts: entries HOST=DIR
   bool keep_binding = false, common_cpu = false;
 };
 

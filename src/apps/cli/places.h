@@ -10,9 +10,9 @@ namespace moebius {
 // Holds the build's paths relative to the tool's folder (CMake writes them into
 // places_of_build.cpp).
 struct BuildPlaces {
-  const char* data;     // if installed: "../share/moebius"
-  const char* plugins;  // if installed: "../lib/moebius"
-  const char* source;   // if not installed: "../.."
+  const char* data;     // folder of data if installed: "../share/moebius"
+  const char* plugins;  // folder of plugins if installed: "../lib/moebius"
+  const char* source;   // root of the source tree if not installed: "../.."
 };
 extern const BuildPlaces kBuildPlaces;
 

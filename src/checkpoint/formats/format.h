@@ -56,8 +56,8 @@ struct TensorRef {
   const TensorInfo* info = nullptr;
   int64_t index = -1;      // expert: index into dimension 0; -1: the tensor has no expert dimension
   uint64_t row_begin = 0;  // logical rows row_begin, row_begin + row_step, ...
-  uint64_t row_count = 0;  // 0: all rows
-  uint64_t row_step = 1;   // 2: gate and up rows alternate
+  uint64_t row_count = 0;  // number of rows; 0: all rows
+  uint64_t row_step = 1;   // distance of rows; 2: gate and up rows alternate
   bool transposed = false;  // true: the matrix is stored as [K, N]
   explicit operator bool() const { return info != nullptr; }
 };
@@ -76,12 +76,14 @@ struct MatrixPlan {
   uint64_t N = 0, K = 0;
   CodeType code = CodeType::kF32;  // code type of the view that load() returns
   ScaleType scale_type = ScaleType::kNone;
-  uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
+  // Granularity of scales, as in QuantMatrix.
+  uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;
   bool zero_points = false, offsets = false, act_order = false;
   GlobalScale global_scale;  // second-level scale of NVFP4 weights
   uint64_t code_bytes = 0;   // bytes of codes in the file
   uint64_t scale_bytes = 0;  // bytes of scales, zero points, offsets and indices in the file
-  ActParams input, output;   // stored static values, read by plan() because they are small
+  // Static scales that the file stores, read by plan() because they are small.
+  ActParams input, output;
   // true: a static scale is stored, and is not 0, which means "uncalibrated"
   bool has_input_scale = false, has_output_scale = false;
   int layout = 0;  // private to the reader: odd-bit layout, zero-point layout, exponent correction

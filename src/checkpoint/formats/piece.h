@@ -26,7 +26,7 @@ struct Piece {
   const TensorInfo* info = nullptr;
   int64_t index = -1;           // number of the expert, for messages
   uint64_t offset = 0;          // bytes before the matrix within the tensor
-  uint64_t rows = 0, cols = 0;  // stored as [cols, rows] if transposed
+  uint64_t rows = 0, cols = 0;  // shape; stored as [cols, rows] if transposed
   uint64_t element_bytes = 1;
   uint64_t first = 0, count = 0, step = 1;  // selected rows: first, first + step, ...
   bool transposed = false;

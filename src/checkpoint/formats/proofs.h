@@ -13,7 +13,7 @@ namespace moebius {
 struct Planner {
   const TensorStore& store;
   MatrixPlan& plan;
-  uint64_t expected_N = 0, expected_K = 0;  // 0: unknown
+  uint64_t expected_N = 0, expected_K = 0;  // shape that the architecture implies; 0: unknown
   std::string_view version;
 
   const TensorRef& ref(Role role) const { return plan.tensors[role]; }

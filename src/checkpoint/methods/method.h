@@ -86,7 +86,7 @@ const QuantMethod* find_method(std::string_view spelling);
 // Files that are searched for the configuration if config.json has none, in this order.
 struct ConfigFile {
   std::string_view name;
-  std::string_view method;  // used if the file itself names no method
+  std::string_view method;  // name of the method if the file itself names none
 };
 std::span<const ConfigFile> other_config_files();
 

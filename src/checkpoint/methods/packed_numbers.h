@@ -8,7 +8,7 @@ namespace moebius {
 
 struct PackedNumbers {
   int64_t bits = 4;          // width of a code; 16 and more: dense
-  int64_t group_size = 128;  // -1: one scale per output
+  int64_t group_size = 128;  // inputs per scale; -1: one scale per output
   bool symmetric = true;
   bool act_order = false;
   bool operator==(const PackedNumbers&) const = default;

@@ -149,7 +149,8 @@ class CpuDevice final : public Device {
   DeviceOptions options_;
   std::vector<std::unique_ptr<Rope>> ropes_;
   mutable std::vector<Queue> queues_;
-  mutable std::vector<AttentionScratch> attention_scratch_;  // [threads]
+  // [threads] scratch memory of attention.
+  mutable std::vector<AttentionScratch> attention_scratch_;
   mutable std::vector<IndexScratch> index_scratch_;
   mutable std::mutex mutex_;            // lets operations of several queues take turns
   std::unique_ptr<Executor> executor_;  // destroyed before what its operations use

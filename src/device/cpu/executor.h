@@ -48,7 +48,8 @@ class Executor {
   virtual void wait(size_t queue) = 0;
   // Runs a function while no operation runs: for changes to the memory of blocks.
   virtual void run_now(const std::function<void()>& operation) = 0;
-  virtual DeviceMemory allocate(size_t bytes) = 0;  // only operations may access the memory
+  // Allocates memory that only operations may access.
+  virtual DeviceMemory allocate(size_t bytes) = 0;
   virtual bool lost() const = 0;
 };
 

@@ -40,7 +40,8 @@ struct MatrixPart {
   StoredScheme scheme;
   uint64_t outputs = 0, inputs = 0;  // size of the whole matrix, before it is split over ranks
   Cut cut = Cut::kWhole;
-  uint64_t tp = 0, tp_rank = 0;  // 0: take those of the options
+  // Ranks that share the matrix, and this one's number; 0: as the options say.
+  uint64_t tp = 0, tp_rank = 0;
   std::vector<TensorData> tensors;
 };
 std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
@@ -58,7 +59,8 @@ class ExpertsBuilder {
     std::array<StoredScheme, 3> schemes;  // gate, up, down
     // [experts] index on this rank, -1: on another rank; empty: the options decide
     std::vector<int32_t> expert_map;
-    uint64_t gate_up_step = 1;  // 2: rows of gate and up alternate
+    // Order of rows in gate_up: 1: all of gate, then all of up; 2: they alternate.
+    uint64_t gate_up_step = 1;
   };
   ExpertsBuilder(Description description, const LayerOptions& options);
   // Packs one expert; the tensors are read until the call returns. Thread-safe. Throws Error for an

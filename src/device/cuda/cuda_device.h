@@ -169,8 +169,8 @@ class CudaDevice final : public Device {
       const CudaTokens* tiles;
       size_t count;
     };
-    std::map<size_t, Tiles> tiles;             // by number of tokens per tile
-    std::map<size_t, uint8_t* const*> blocks;  // by KvKind
+    std::map<size_t, Tiles> tiles;  // tiles of tokens for attention, by number of tokens per tile
+    std::map<size_t, uint8_t* const*> blocks;  // addresses of blocks, by KvKind
   };
   const StepTables& tables(const Step& step) const { return queue(step).tables; }
   // Returns a routing in which every row has expert 0, for dense MLPs.
@@ -211,7 +211,7 @@ class CudaDevice final : public Device {
     Phase phase;
     std::string_view what;
     std::function<void()> run;
-    std::optional<CudaRowProgram> program;  // replaces run
+    std::optional<CudaRowProgram> program;  // row operations to launch in place of `run`
   };
   // Timer events of one batch of work: one before each piece of work and one after the last.
   struct Traced {

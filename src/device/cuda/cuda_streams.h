@@ -88,7 +88,7 @@ class CudaStreams {
   size_t buffer_bytes_;
   std::vector<Buffer> buffers_;
   void* copies_ = nullptr;                      // the stream of the copies
-  std::vector<const StreamedExperts*> layers_;  // in the order in which they run
+  std::vector<const StreamedExperts*> layers_;  // layers in the order in which they run
   // Measured times, by the experts' bytes on the CPU and on the device.
   std::map<std::pair<size_t, uint64_t>, StreamTimes> times_;
   std::mutex mutex_;

@@ -57,8 +57,8 @@ struct CudaMatrix {
   ActSpec act;
   ActParams input;
   XType x_type;        // type of rows that are not quantized
-  const float* bias;   // [N] or null
-  float output_scale;  // 0: no output fake quantization
+  const float* bias;   // [N] added to outputs, or null
+  float output_scale;  // scale of output fake quantization; 0: none
   size_t padded_n;     // number of outputs including those after N, which are 0; 0: N
 };
 
@@ -66,14 +66,14 @@ struct CudaMatrix {
 enum class CudaPath : uint8_t { kPlain, kHopper, kHopperFp8 };
 
 struct CudaActivation {  // ActivationSpec as plain data
-  uint8_t kind;          // an ActivationKind
+  uint8_t kind;          // value of ActivationKind
   bool has_limit, has_lb;
   float limit, alpha, beta, b, lb;
 };
 
 struct CudaMoe {
   size_t hidden, intermediate;  // intermediate: intermediate size of the routed experts
-  size_t shared_intermediate;   // 0: no shared expert
+  size_t shared_intermediate;   // intermediate size of the shared expert; 0: there is none
   // Number of experts of this rank; 0 for a layer with a map whose experts are all elsewhere.
   size_t experts;
   const int32_t* expert_map;  // [mapped] global id to local, -1: elsewhere; null: ids are local
@@ -99,19 +99,19 @@ struct CudaRouter {
   RouterSpec spec;
   const float* bias;          // [experts + zero_experts], if the spec has a bias
   const float* expert_scale;  // [experts], if the spec has a scale
-  const CudaMatrix* matrix;   // null: callers pass logits
+  const CudaMatrix* matrix;   // matrix that computes logits; null: callers pass logits
   CudaPath path;              // kernels of the matrix
 };
 
 struct CudaExpert {
-  const CudaMatrix* gate;  // null if the activation is not gated
+  const CudaMatrix* gate;  // gate matrix; null if the activation is not gated
   const CudaMatrix* up;
   const CudaMatrix* down;
 };
 
-struct CudaRouting {          // on the device
-  const int32_t* ids;         // [rows, slots] global; -1: none
-  const float* weights;       // [rows, slots]
+struct CudaRouting {          // the experts of each row; all memory is GPU memory
+  const int32_t* ids;         // [rows, slots] receives ids
+  const float* weights;       // [rows, slots] receives weights
   const float* zero_weights;  // [rows] weights of identity experts, or null
   size_t slots;
 };
@@ -160,12 +160,12 @@ struct CudaRowOp {
   CudaView y, x;
   float factor, epsilon;
   uint32_t table, half;
-  const float *weight, *bias, *values;  // on the device, or null
+  const float *weight, *bias, *values;  // parameters in GPU memory, or null
 };
 
 inline constexpr size_t kCudaOperands = 7;
 struct CudaRowProgram {
-  const CudaRowOp* ops;  // in host memory, read during the call
+  const CudaRowOp* ops;  // list of operations in host memory, read during the call
   size_t count, rows;
   // Rows of each operand; data null: the operand is missing, and operations on it are skipped.
   CudaRows operands[kCudaOperands];
@@ -185,9 +185,9 @@ inline constexpr size_t kCudaPrograms = 4, kCudaRowOps = 16;
 struct CudaAttention {
   uint32_t heads, kv_heads, key_dim, value_dim;
   float scale;
-  uint64_t window, chunk;  // 0: no limit
+  uint64_t window, chunk;  // limits of what a query sees (AttentionSpec); 0: no limit
   const float* sinks;      // [heads] on the device, or null
-  uint8_t storage;         // a KvType
+  uint8_t storage;         // value of KvType
   float key_scale, value_scale;
   XType type;  // type of q, of probabilities and of the result
 };
@@ -206,7 +206,7 @@ struct CudaAttend {
   // In GPU memory: addresses of the layer's kind of blocks, sequence by sequence.
   uint8_t* const* blocks;
   size_t offset;            // bytes from a block's begin to the layer's part
-  const CudaTokens* tiles;  // on the device, at most cuda_tile_tokens() tokens each
+  const CudaTokens* tiles;  // tiles in GPU memory, of at most cuda_tile_tokens() tokens each
   // segments: number of segments of 1024 keys of the longest sequence.
   size_t tile_count, sequence_count, segments;
   CudaRows q, k, v, out;  // k without data: keys are in the blocks already
@@ -216,14 +216,14 @@ struct CudaAttend {
 // memory.
 struct CudaFound;
 struct CudaCandidates {
-  CudaRows x;                  // f32
+  CudaRows x;                  // rows of logits, in f32
   size_t cols;                 // number of logits per row that any need reads
-  const CandidateNeed* needs;  // [rows]
+  const CandidateNeed* needs;  // [rows] what each draw needs
   bool weighs;                 // true: some needs read the weights of tokens
   uint32_t most;               // room for candidates of a row in ids and logits
   CudaFound* found;            // [rows] receives results; not written for rows that need nothing
-  int32_t* ids;                // [rows, most]
-  float* logits;               // [rows, most]
+  int32_t* ids;                // [rows, most] receives tokens
+  float* logits;               // [rows, most] receives their logits
   void* work;                  // scratch of candidate_work_bytes()
 };
 

@@ -11,12 +11,13 @@
 namespace moebius {
 
 struct CudaFound {
-  double total;    // Candidates::total
+  double total;    // becomes Candidates::total
   float top;       // greatest finite logit; -infinity: there is none
   uint32_t count;  // number of candidates; if there is no room for so many, none is written
 };
 
-MOEBIUS_ALWAYS_INLINE constexpr bool is_logit(float x) { return x - x == 0.0f; }  // finite
+// Returns true if x is finite.
+MOEBIUS_ALWAYS_INLINE constexpr bool is_logit(float x) { return x - x == 0.0f; }
 
 // Returns the bucket of a finite logit that is not above `top`.
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t candidate_bucket(float x, float top, float rate) {

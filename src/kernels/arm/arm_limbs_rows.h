@@ -398,7 +398,8 @@ inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of<Isa::kTops>(p);
   const size_t stride = row_bytes<Isa::kTops>(p), row_size = digits_row_bytes(s);
-  uint8_t* spare = a.panel + row_panel_bytes<Isa::kTops>(p, a.M) - row_size;  // for act-order
+  // Memory for one row, in which rows with act-order are made.
+  uint8_t* spare = a.panel + row_panel_bytes<Isa::kTops>(p, a.M) - row_size;
   const auto row = [&](size_t m, uint8_t* to) -> const uint8_t* {
     const uint8_t* from = a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
     if (!p.act_order) return from;

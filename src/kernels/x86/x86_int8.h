@@ -37,7 +37,8 @@
 
 namespace moebius {
 
-void pack_x86_int8(const PackArgs& args);  // defined in x86_avx2_int8_pack.cpp, for all units
+// Packs a matrix; defined in x86_avx2_int8_pack.cpp, for all units.
+void pack_x86_int8(const PackArgs& args);
 
 namespace x86_int8 {
 
@@ -115,7 +116,7 @@ struct Unit {
   size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*make_row_panel)(const RowPanelArgs&);
   void (*gemm)(const GemmArgs&);
-  size_t n_tile = 0, m_tile = 8;  // as in Kernel
+  size_t n_tile = 0, m_tile = 8;  // preferred sizes, as in Kernel
 };
 
 }  // namespace x86_int8

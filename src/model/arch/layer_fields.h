@@ -9,8 +9,8 @@
 
 namespace moebius {
 
-// Returns whether config.json has fields for single layers, even null; as in transformers, a family
-// then derives nothing by itself.
+// Returns whether config.json has fields for single layers (even null). A family then derives no
+// values for layers by itself, as in transformers.
 bool has_layer_fields(const ModelConfig& config);
 // Returns the fields of one layer; there may be none.
 ConfigFields layer_fields(const ModelConfig& config, size_t layer);

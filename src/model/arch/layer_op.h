@@ -18,7 +18,7 @@ enum class LayerRows : uint8_t {
   kKey,
   kValue,
   kGate,
-  kRelative,     // from which logits by distance are computed
+  kRelative,     // rows from which logits by distance are computed
   kLatent,       // latent of keys and values, after its norm
   kAttended,     // attention's result before its output projection
   kRouterInput,  // inputs of router and experts where a dense MLP stands beside them
@@ -38,7 +38,7 @@ struct LayerOp {
   const char* parameter = nullptr;
   std::optional<NormKind> norm = {};  // unset: the model's kind
   float factor = 1;                   // a norm's weights are multiplied by it
-  size_t rope = 0;                    // 0: the model's rotation; n: entry n - 1 of other_ropes
+  size_t rope = 0;  // index of the rotation: 0: the model's; n: entry n - 1 of other_ropes
   RowOp::Temperature temperature = {};
 };
 using LayerOps = std::vector<LayerOp>;

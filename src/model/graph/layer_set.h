@@ -43,7 +43,7 @@ struct HeadAttention {
   std::unique_ptr<AttentionOp> attention;
   Program gate;  // {gate, attended}; null: no gate
   Linear output;
-  std::unique_ptr<AttentionIndex> index;  // null: the layer does not choose keys
+  std::unique_ptr<AttentionIndex> index;  // chooses keys; null: the layer does not choose keys
 };
 
 // Holds attention over latents (MLA). The up-projection from latents to keys and values is either
@@ -59,7 +59,7 @@ struct LatentAttention {
   Program latents;      // {down, latent of q, k, v, gate}
   Linear query;         // input: the latent of q, or x
   Program query_parts;  // {result of `query`, q, gate}; null: `query` gives q itself
-  Program rotate;       // {q, k}
+  Program rotate;       // rotates operands {q, k}
   Linear query_up, value_up;
   // {q, absorbed}: copies the rotated part of a query, which is not absorbed; null: there is none.
   Program rotated_part;
@@ -80,7 +80,7 @@ struct SharedKeyAttention {
   Linear down;
   Program latents;  // {down, latent of q, key}
   Linear query;     // input: the latent of q
-  Program queries;  // {q}
+  Program queries;  // normalizes and rotates queries, {q}
   struct Compressed {
     size_t at = 0, width = 0;  // columns [at, at + width) of `down`
     std::unique_ptr<CompressorOp> keys;
@@ -90,12 +90,12 @@ struct SharedKeyAttention {
     Compressed compressed;
     size_t weights_at = 0, heads = 0;
     Linear query;  // input: the latent of q
-    Program rows;  // {q}
+    Program rows;  // rotates queries, {q}
     std::unique_ptr<IndexerOp> indexer;
   };
   std::optional<Index> index;
   std::unique_ptr<AttentionOp> attention;
-  Program attended;         // {attended}
+  Program attended;         // rotates the result back, {attended}
   std::vector<Linear> low;  // projections of groups of heads, side by side
   Linear output;
 };
@@ -129,7 +129,7 @@ using Mixer = std::variant<std::monostate, HeadAttention, LatentAttention, Share
 
 // Holds experts with their router, or a dense MLP.
 struct ExpertBlock {
-  Linear router;  // null: dense
+  Linear router;  // computes logits; null: a dense MLP
   std::unique_ptr<ExpertsOp> experts;
   // Holds a dense MLP beside the experts (Gemma-4): norm(MLP(a)) + norm(experts(norm(h))), where
   // the router reads rows of its own.
@@ -152,7 +152,7 @@ struct RowGate {
 // Mixes normalized streams to one row: mean of stream_i * sigmoid(up(silu(down(all)))_i). Also
 // computes the gates by which the branch's result is added to the streams.
 struct StreamMixer {
-  Program norms;    // {h, normalized}
+  Program norms;    // normalizes the streams, {h, normalized}
   Linear down, up;  // inputs: the normalized streams; some columns of `down`
   Program between;  // {result of `down`, gates of streams}
   Program mix;      // {result of `up`, normalized, a}
@@ -223,7 +223,7 @@ struct LayerSet {
   Program final_norm;                        // {h, a, gates}
   std::unique_ptr<StreamMixer> final_mixer;  // replaces final_norm if not null
   std::shared_ptr<LinearOp> output;
-  Program logit_tail;       // null: none
+  Program logit_tail;       // changes logits; null: nothing to change
   uint64_t file_bytes = 0;  // bytes of files that were read for this part
   // Set for a predictor, whose embedding and output may be the model's. Null: this is a model.
   std::unique_ptr<PredictorInput> predictor;

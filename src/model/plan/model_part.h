@@ -29,7 +29,7 @@ struct ModelPart {
   // first layer is among them; without logits.
   ModelPart(DecoderSpec whole, Range layers);
 
-  Ranks* ranks;  // null: this process has everything
+  Ranks* ranks;  // ranks that share the model; null: this process has everything
   DecoderSpec whole;
   DecoderSpec spec;  // spec with the heads of this process only
   Range own;         // layers of this process

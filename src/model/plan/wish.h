@@ -27,7 +27,8 @@ struct Wish {
   std::string pack_dir;
   // file with the loads of experts (expert_loads.h), which decides what a GPU holds; "": none
   std::string loads_file;
-  bool predictor = false;  // also loads the layer for multi-token prediction (predictor_plan.h)
+  // true: also loads the layer for multi-token prediction (predictor_plan.h).
+  bool predictor = false;
 
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
 };

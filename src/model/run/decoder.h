@@ -65,7 +65,7 @@ class SequenceState {
 
 struct StepItem {
   SequenceState* state = nullptr;
-  std::span<const int32_t> tokens;  // at least one token
+  std::span<const int32_t> tokens;  // tokens to run, at least one
   bool all_logits = false;          // true: logits of every token; false: of the last one
   // Length of the sequence as far as it is known (BatchItem::length).
   size_t length = 0;

@@ -23,7 +23,7 @@ struct PooledLayer {
   enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
   Activation activation = Activation::kTanh;
   size_t in = 0, out = 0;
-  std::vector<float> weight;  // [in,out]
+  std::vector<float> weight;  // [in,out] weights of the layer
   std::vector<float> bias;    // [out], or empty
   bool residual = false;      // true: x is added to the result
   // [in,out] projects x for the sum if the sizes differ; empty: they are equal.
@@ -59,7 +59,7 @@ struct PoolingPlan {
 // Holds the facts about a folder that are known before its modules are read.
 struct PoolingFolder {
   std::string folder;
-  const Json& config;  // config.json
+  const Json& config;  // the folder's config.json
   size_t hidden = 0;
   int64_t vocab = 0;
   const TensorStore& store;

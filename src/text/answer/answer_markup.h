@@ -11,8 +11,8 @@
 namespace moebius {
 
 struct AnswerMarkup {
-  const ToolFormat* tools = nullptr;           // null: tool calls stay content
-  const ReasoningFormat* reasoning = nullptr;  // null: reasoning stays content
+  const ToolFormat* tools = nullptr;           // format of tool calls; null: they stay content
+  const ReasoningFormat* reasoning = nullptr;  // format of reasoning; null: it stays content
   std::shared_ptr<const std::vector<int32_t>> marker_tokens;
   std::vector<int32_t> stop_tokens;  // tokens that end an answer in this format
 

@@ -22,7 +22,7 @@ struct AnswerEvent {
   Kind kind = Kind::kContent;
   std::string text;
   size_t call = 0;    // index of the call in the answer, from 0
-  std::string id;     // set with kCallBegin if the format has its own ids
+  std::string id;     // id of the call with kCallBegin, if the format has its own ids
   bool whole = true;  // set with kCallEnd: false if the call was cut off and completed here
   bool operator==(const AnswerEvent&) const = default;
 };

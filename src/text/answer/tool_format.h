@@ -22,9 +22,9 @@ enum class CallLayout : uint8_t {
   kObject,    // one JSON object that contains the name
   kNamed,     // the name, a separator, then the arguments as JSON
   kTagged,    // each argument between its own tags
-  kPythonic,  // f(a='x', b=2)
+  kPythonic,  // a call is f(a='x', b=2)
   kChannels,  // GPT-OSS: a message addressed to the function
-  kGemma,     // call:f{a:<|"|>x<|"|>,b:2}
+  kGemma,     // a call is call:f{a:<|"|>x<|"|>,b:2}
   kElements,  // each argument is an element with its name
 };
 
@@ -141,8 +141,8 @@ enum class AnswerStart : uint8_t { kUndecided, kReasoning, kContent };
 
 // Rules for reading one answer.
 struct AnswerRules {
-  const ReasoningFormat* reasoning = nullptr;  // null: everything is content
-  const ToolFormat* format = nullptr;          // null: calls are content
+  const ReasoningFormat* reasoning = nullptr;  // format of reasoning; null: everything is content
+  const ToolFormat* format = nullptr;          // format of calls; null: they are content
   std::shared_ptr<const ToolSet> tools;
   AnswerStart start = AnswerStart::kUndecided;
   bool parallel = true;  // false: the answer ends with its first call

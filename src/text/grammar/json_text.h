@@ -19,7 +19,7 @@ std::string compact_json(const Json& value);
 // --- automata that all grammars share; strings include their quotes ---
 DfaPtr any_json_string();    // accepts strings with all escapes
 DfaPtr plain_json_string();  // accepts strings with necessary escapes only
-DfaPtr plain_json_body();    // as plain_json_string, without quotes
+DfaPtr plain_json_body();    // accepts what plain_json_string() does, without quotes
 DfaPtr any_json_number();
 DfaPtr any_json_integer();
 DfaPtr json_gap();          // accepts "", " ", or a line feed and at most 40 spaces or tabs

@@ -28,7 +28,7 @@ struct RegexOptions {
 // Least and most numbers of code points of the texts that match.
 struct RegexLengths {
   size_t least = 0;
-  std::optional<size_t> most = 0;  // unset: unlimited
+  std::optional<size_t> most = 0;  // most code points; unset: unlimited
 };
 
 struct ParsedRegex;

@@ -26,12 +26,12 @@ struct Expr {
     kNone,
     kName,
     kList,
-    kTuple,      // args
+    kTuple,      // elements: args
     kDict,       // args: key, value, key, value, ...
-    kAttribute,  // args[0].text
-    kItem,       // args[0][args[1]]
+    kAttribute,  // the attribute args[0].text
+    kItem,       // the item args[0][args[1]]
     kSlice,      // args[0][args[1]:args[2]:args[3]], null if absent
-    kCall,       // args[0](args[1...], named)
+    kCall,       // the call args[0](args[1...], named)
     kFilter,
     kTest,  // args[0] | text(args[1...], named)
     kNot,
@@ -89,7 +89,7 @@ struct Stmt {
   std::vector<std::string> targets;
   bool sets_attribute = false;
   std::vector<std::pair<ExprPtr, Block>> branches;  // kIf: condition (null: else) and body
-  std::vector<Parameter> parameters;                // kMacro, kCallBlock, kWith
+  std::vector<Parameter> parameters;                // parameters of kMacro, kCallBlock and kWith
   std::vector<ExprPtr> filters;  // kSetBlock, kFilterBlock: filters, with args[0] null
   Block body, otherwise;         // kFor: `otherwise` is the else block
 };

@@ -48,7 +48,7 @@ class Trust {
 };
 
 struct Str {
-  std::string text;  // valid UTF-8
+  std::string text;  // the text, valid UTF-8
   Trust trust = {};
 };
 
