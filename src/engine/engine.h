@@ -52,7 +52,7 @@ struct EngineOptions {
   // Limit for the predicted time of a step with prompt tokens, as a multiple of the time of the
   // same step without them.
   double stretch = 3;
-  double max_step = 1;              // another limit for that time, in seconds
+  double max_step = 1;  // limit for the predicted time of a step with prompt tokens, in seconds
   size_t prompt_rows = 512;         // most prompt tokens of a step
   ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock

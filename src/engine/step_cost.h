@@ -65,7 +65,7 @@ struct PromptInLine {
 struct PlanLimits {
   // Limit for the time of a step with prompt tokens, as a multiple of the step without them.
   double stretch = 3;
-  double max_step = 1e9;         // limit for that time in nanoseconds
+  double max_step = 1e9;         // limit for the time of a step with prompt tokens, in nanoseconds
   size_t least = 8, most = 512;  // bounds of the prompt tokens of a step
 };
 

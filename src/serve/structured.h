@@ -20,7 +20,8 @@ AnswerFormat format_of_schema(const Json& value, const std::string& path);
 
 // Returns the grammar's error as an ApiError 400 whose parameter is `path`.
 ApiError api_error(const GrammarError& error, const std::string& path);
-// Compiles a format to a grammar. Throws ApiError.
+// Compiles a format that constrains the whole answer to a grammar. Throws ApiError for an
+// unsupported or too complex one.
 GrammarPtr compile_format(const AnswerFormat& format, const GrammarLimits& limits,
                           GrammarCache& cache);
 // Compiles a format for an answer that may begin with reasoning by these rules: the format then

@@ -110,16 +110,16 @@ struct CudaExpert {
 };
 
 struct CudaRouting {          // the experts of each row; all memory is GPU memory
-  const int32_t* ids;         // [rows, slots] receives ids
-  const float* weights;       // [rows, slots] receives weights
+  const int32_t* ids;         // [rows, slots] global ids of the chosen experts; -1: none
+  const float* weights;       // [rows, slots] their weights
   const float* zero_weights;  // [rows] weights of identity experts, or null
   size_t slots;
 };
 
 // Receives a router's choice, in GPU memory; null: not wanted.
 struct CudaChosen {
-  int32_t* ids;      // [rows, slots]
-  float* weights;    // [rows, slots]
+  int32_t* ids;      // [rows, slots] receives ids
+  float* weights;    // [rows, slots] receives weights
   uint32_t* counts;  // [experts] to which the number of times each was chosen is added
 };
 

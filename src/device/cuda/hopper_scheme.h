@@ -43,12 +43,12 @@ inline constexpr const char* name_of(HopperScheme s) {
 
 // Selects the scales that follow the codes of a tile.
 enum class TileScales : uint8_t {
-  kNone,        // nothing: scales are per output and outside of the tiles, or there are none
-  kPairs,       // 16 bits per output and term
+  kNone,        // no scales: they are per output and outside of the tiles, or there are none
+  kPairs,       // a 16-bit scale per output and term
   kPairsZero,   // as kPairs, then a zero point (a byte, from 0 on) per output and term
-  kPairsF32,    // f32 per output
-  kBlocksE5m3,  // a byte per output and 16 inputs
-  kBlocksE8m0,  // a byte per output and 32 inputs: the exponent field of a bf16 number
+  kPairsF32,    // an f32 scale per output
+  kBlocksE5m3,  // a one-byte scale per output and 16 inputs
+  kBlocksE8m0,  // a one-byte scale per output and 32 inputs: the exponent field of a bf16 number
 };
 
 // Describes a tile of 64 outputs and 128 inputs: its codes; the scales after them; how many inputs

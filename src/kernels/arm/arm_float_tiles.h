@@ -76,7 +76,7 @@ struct Operands {
   size_t stride;
 };
 
-// Adds rows x outputs to dot [8 rows][8 outputs].
+// Adds the products of 8 rows and 8 outputs to the sums dot [8 rows][8 outputs].
 [[gnu::always_inline]] inline void add(Operands o, float* dot) {
   asm volatile(
       "ldp q0, q1, [%[d]]\n\t"

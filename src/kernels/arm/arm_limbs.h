@@ -169,7 +169,7 @@ struct Block {
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // sum of 256 hi + lo
   uint32_t scales;   // offset in a panel of its group's scales
-  uint16_t near;     // number of its halves with near limbs
+  uint16_t near;     // number of half steps of the block that have near limbs
   // For tops: s of a block with near limbs; in the Block of near limbs: 1 if any q is not 0.
   uint16_t shift;
 };

@@ -82,8 +82,8 @@ class Pooler {
   // row: numbers per row; skipped: number of tokens at the start that are not pooled.
   Pooler(const PoolingPlan& plan, size_t row, size_t skipped);
   void add(std::span<const float> row);  // row: the next token's
-  // Returns the vector or score. If the plan uses only the last row, only that one was needed.
-  // Throws Error for values that are not finite.
+  // Returns the vector or score of the text. Throws Error for values that are not finite. (A plan
+  // that uses only the last row needs no add() of other rows.)
   std::vector<float> finish();
 
  private:
