@@ -84,7 +84,7 @@ void launch(void (*kernel)(Parameters...), dim3 blocks, size_t threads, size_t b
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, size_t threads, size_t bytes,
                   cudaStream_t stream, const char* what, const Arguments&... arguments) {
-  launch(kernel, blocks, threads, bytes, true, stream, what, arguments...);
+  launch(kernel, blocks, threads, bytes, /*early=*/true, stream, what, arguments...);
 }
 
 inline unsigned blocks_of(size_t count, size_t each = 1) {

@@ -13,7 +13,7 @@ namespace {
 
 __global__ void __launch_bounds__(1024) route_kernel(const __grid_constant__ RoutingArgs a) {
   extern __shared__ int32_t shared[];
-  route_block(a, shared, false);
+  route_block(a, shared, /*whole=*/false);
 }
 __global__ void __launch_bounds__(128) scatter_kernel(const __grid_constant__ RoutingArgs a) {
   const int t = static_cast<int>(blockIdx.x * 128 + threadIdx.x);
@@ -226,7 +226,7 @@ void Moe::add_items(const CudaRows& x, const CudaRouting& routing, const CudaDiv
   if (gate_.weights.empty()) a.rows.shared_gate = nullptr;
   const dim3 grid(static_cast<unsigned>(x.rows),
                   static_cast<unsigned>((spec_.hidden + kItemColumns - 1) / kItemColumns));
-  launch(add_items_kernel, grid, kItemThreads, 0, false, stream, "sum of experts", a);
+  launch(add_items_kernel, grid, kItemThreads, 0, /*early=*/false, stream, "sum of experts", a);
 }
 
 void Moe::map(const int32_t* expert_map) {
@@ -356,7 +356,7 @@ void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaR
                              device_limits().multiprocessors);
     run_tiles(*shared_tiles_, r, *tiles, x, y, arena, stream);
   } else {
-    run_experts(shared_, all, nullptr, 0, x, y, arena, stream);
+    run_experts(shared_, all, /*tiles=*/nullptr, /*max_tiles=*/0, x, y, arena, stream);
   }
   c.shared = y;
   if (gate_.weights.empty()) return;
@@ -418,7 +418,7 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
     PrepareArgs a{};
     a.x = x, a.T = static_cast<int>(r.T), a.H = e.up.K, a.scaling = e.up.rows.scaling;
     a.rows = x_operands, a.scales = x_scales;
-    prepare_x(e.up.rows.form, a, false, stream);
+    prepare_x(e.up.rows.form, a, /*early=*/false, stream);
   }
   auto [g, tile] = gemm(e.up, at.direct ? x.data : static_cast<const void*>(x_operands), x_scales);
   if (routing != nullptr && !e.up.rows.by_expert) g.source = routing->source;
@@ -429,11 +429,11 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   g.h_f32 = !at.h_direct;
   if (e.fused) {
     g.out = h;
-    hopper_gemm(e.up.scheme, true, tile, g, r.early, stream);
+    hopper_gemm(e.up.scheme, /*gate_up=*/true, tile, g, r.early, stream);
   } else {
     g.out = arena.at<void>(at.outputs), g.out_stride = static_cast<size_t>(e.up.padded);
     g.outputs = e.up.padded;
-    hopper_gemm(e.up.scheme, false, tile, g, false, stream);
+    hopper_gemm(e.up.scheme, /*gate_up=*/false, tile, g, /*early=*/false, stream);
     ActivateArgs a{};
     a.activation = e.activation, a.y = arena.at<float>(at.outputs), a.bias = e.up.bias.as<float>();
     if (routing != nullptr) a.expert = routing->expert, a.total = routing->total;
@@ -451,11 +451,11 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
                    static_cast<int>(e.I), e.down.rows.scaling, h_operands, h_scales, r.early,
                    stream);
     else
-      operands(e.down, CudaRows{h, XType::kF32, r.n, e.I}, true, h_operands, h_scales);
+      operands(e.down, CudaRows{h, XType::kF32, r.n, e.I}, /*sorted=*/true, h_operands, h_scales);
   }
   auto [d, d_tile] = gemm(e.down, h_operands, h_scales);
   d.out = y, d.out_stride = spec_.hidden, d.bias = e.down.bias.as<float>();
-  hopper_gemm(e.down.scheme, false, d_tile, d, r.early_down, stream);
+  hopper_gemm(e.down.scheme, /*gate_up=*/false, d_tile, d, r.early_down, stream);
 }
 
 void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const Output& to,
@@ -586,8 +586,8 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output&
   const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile, to);
   const size_t bytes = 3 * sizeof(int32_t) * spec_.experts;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
-  launch(route_kernel, 1, 1024, bytes, false, stream, "sorting rows", r);
-  launch(scatter_kernel, blocks_of(T, 128), 128, 0, false, stream, "sorting rows", r);
+  launch(route_kernel, 1, 1024, bytes, /*early=*/false, stream, "sorting rows", r);
+  launch(scatter_kernel, blocks_of(T, 128), 128, 0, /*early=*/false, stream, "sorting rows", r);
   RowSet sorted;
   sorted.source = r.source, sorted.expert = r.expert, sorted.total = r.total, sorted.rows = rows.n;
   if (spec_.weight_on_input) sorted.weight = r.input_weight;
@@ -595,7 +595,7 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output&
   CombineArgs c = combine_args(r, out, x, to.y, routing, H);
   run_shared(shared.rows(arena, to), shared.gates(arena, to),
              shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
-  if (to.divided == nullptr) combine_rows(c, false, stream);
+  if (to.divided == nullptr) combine_rows(c, /*early=*/false, stream);
 }
 
 }  // namespace moebius::cuda

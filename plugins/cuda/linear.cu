@@ -313,7 +313,7 @@ Linear::Linear(const CudaMatrix* parts, size_t count, CudaPath path) {
       p.hopper = std::make_unique<HopperWeights>();
       WeightMemory own;
       p.hopper->plan(m, nullptr, 1, path == CudaPath::kHopperFp8, 128, own);
-      p.hopper->fill(0, m, nullptr);
+      p.hopper->fill(/*expert=*/0, m, /*second=*/nullptr);
     }
     parts_.push_back(std::move(p));
   }
@@ -373,7 +373,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
     PrepareArgs a{};
     a.x = x, a.T = static_cast<int>(x.rows), a.H = static_cast<int>(K_), a.scaling = w.rows.scaling;
     a.rows = arena.at<uint8_t>(operands), a.scales = arena.at<float>(scales);
-    prepare_x(w.rows.form, a, true, stream);
+    prepare_x(w.rows.form, a, /*early=*/true, stream);
   } else if (!direct && !inside) {
     OperandArgs a{};
     a.rows.rows = static_cast<int>(x.rows);
@@ -409,7 +409,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.slabs =
       built_slabs(w.scheme, tile,
                   hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded), multiprocessors));
-  hopper_gemm(w.scheme, false, tile, g, early, stream);
+  hopper_gemm(w.scheme, /*gate_up=*/false, tile, g, early, stream);
 }
 
 }  // namespace moebius::cuda

@@ -359,8 +359,8 @@ CudaStatus roofs(CudaRoofs* roofs) {
     const auto read = [](void* c, size_t, void* stream) {
       const auto& t = *static_cast<RoofTask*>(c);
       return guarded([&] {
-        launch(read_kernel, t.blocks, 512, 0, false, stream_of(stream), "read", t.from.as<uint4>(),
-               t.from.bytes() / 16, t.out.as<uint32_t>());
+        launch(read_kernel, t.blocks, 512, /*bytes=*/0, /*early=*/false, stream_of(stream), "read",
+               t.from.as<uint4>(), t.from.bytes() / 16, t.out.as<uint32_t>());
       });
     };
     const auto empty = [](void* c, size_t, void* stream) {

@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(256) activate_kernel(const __grid_constant__ A
 
 void make_operands(const OperandArgs& a, cudaStream_t stream) {
   if (a.rows.rows == 0) return;
-  launch(operand_kernel, static_cast<unsigned>(a.rows.rows), kOperandThreads, 0, false, stream,
-         "operands", a);
+  launch(operand_kernel, static_cast<unsigned>(a.rows.rows), kOperandThreads, /*bytes=*/0,
+         /*early=*/false, stream, "operands", a);
 }
 
 void activate_outputs(const ActivateArgs& a, cudaStream_t stream) {

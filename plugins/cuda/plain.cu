@@ -387,8 +387,8 @@ uint64_t PlainWeights::bytes() const {
 void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
                   const Prepared& to, cudaStream_t stream) {
   if (rows.rows == 0) return;
-  launch(prepare_kernel, grid(rows.rows), kPrepareThreads, 0, false, stream, "preparing rows",
-         matrices, rows, x, to);
+  launch(prepare_kernel, grid(rows.rows), kPrepareThreads, /*bytes=*/0, /*early=*/false, stream,
+         "preparing rows", matrices, rows, x, to);
 }
 
 void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream) {
@@ -398,7 +398,7 @@ void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream) {
   launch(mode == PlainMode::kFloat     ? gemm_kernel<PlainMode::kFloat>
          : mode == PlainMode::kInteger ? gemm_kernel<PlainMode::kInteger>
                                        : gemm_kernel<PlainMode::kVllm>,
-         blocks, kGemmThreads, 0, false, stream, "product", g);
+         blocks, kGemmThreads, /*bytes=*/0, /*early=*/false, stream, "product", g);
 }
 
 void activate_rows(const CudaActivation& a, const float* gate, const float* up, float* y,
@@ -407,8 +407,8 @@ void activate_rows(const CudaActivation& a, const float* gate, const float* up, 
   if (rows.rows == 0) return;
   if (static_cast<unsigned>(rows.rows) > kMostRows)
     refuse("more than 65535 rows of experts in one call of a plain layer");
-  launch(activate_kernel, grid((n + 255) / 256, rows.rows), 256, 0, false, stream, "activation", a,
-         gate, up, y, rows, n);
+  launch(activate_kernel, grid((n + 255) / 256, rows.rows), 256, /*bytes=*/0, /*early=*/false,
+         stream, "activation", a, gate, up, y, rows, n);
 }
 
 void combine_rows(const CombineArgs& a, bool early, cudaStream_t stream) {
@@ -418,7 +418,7 @@ void combine_rows(const CombineArgs& a, bool early, cudaStream_t stream) {
 
 void zero_columns(const CudaRows& y, size_t begin, size_t end, cudaStream_t stream) {
   if (y.rows == 0 || begin == end) return;
-  launch(zero_kernel, grid(y.rows), 128, 0, false, stream, "padding", y, begin, end);
+  launch(zero_kernel, grid(y.rows), 128, 0, /*early=*/false, stream, "padding", y, begin, end);
 }
 
 }  // namespace moebius::cuda

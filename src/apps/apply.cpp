@@ -226,7 +226,7 @@ int run_apply(const ApplyOptions& options) {
   const DType type = out_type(options, x.dtype);
   if (const MoeBlock* block = checkpoint.find_moe(options.module)) {
     const bool experts = block->name != options.module;
-    Progress progress("loading", file_bytes(*block), true);
+    Progress progress("loading", file_bytes(*block), /*bytes=*/true);
     layer_options.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     const MoeBlockLayer layer =
         load_moe(checkpoint, *block, layer_options, experts ? MoePart::kExperts : MoePart::kBlock);

@@ -34,7 +34,7 @@ struct EvalCommand {
 };
 
 std::vector<int32_t> tokens_of(const EvalCommand& c) {
-  if (c.chat.empty()) return read_tokens(c.tokens, c.model.folder, false);
+  if (c.chat.empty()) return read_tokens(c.tokens, c.model.folder, /*add_special=*/false);
   std::vector<int32_t> all;
   for (const std::vector<int32_t>& document : read_token_documents(c.chat, c.model.folder))
     all.insert(all.end(), document.begin(), document.end());
@@ -101,7 +101,7 @@ LayerErrors errors_of(const EvalCommand& c, const Windows& windows) {
   ModelRunOptions options = c.model;
   options.tap = nullptr;
   const auto layers = static_cast<uint64_t>(folder.config().layers);
-  Progress progress("layers", layers, false);
+  Progress progress("layers", layers, /*bytes=*/false);
   LayerErrors errors =
       layer_errors(base, folder, some, model_options_of(options, folder, runtime->pool()),
                    [&](size_t layer, size_t) { progress.advance(layer > 0 ? 1 : 0); });
@@ -152,7 +152,7 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
   if (!c.cache.empty()) {
     if (!cached) {
       const auto base = opened(usable_folder(c.base), theirs);
-      Progress progress("base", windows.inputs(), false);
+      Progress progress("base", windows.inputs(), /*bytes=*/false);
       settings.advance = [&](size_t n) { progress.advance(n); };
       write_eval_cache(c.cache, windows, {base->model.get(), &theirs}, settings);
       progress.finish();
@@ -160,7 +160,7 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
       note("{}: read instead of the base", c.cache);
     }
     const auto model = opened(c.model.folder, ours);
-    Progress progress("eval", windows.inputs(), false);
+    Progress progress("eval", windows.inputs(), /*bytes=*/false);
     settings.advance = [&](size_t n) { progress.advance(n); };
     figures = evaluate_cached(c.cache, windows, {model->model.get(), &ours}, settings);
     progress.finish();
@@ -168,7 +168,7 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
     const auto model = opened(c.model.folder, ours);
     const auto base = opened(usable_folder(c.base), theirs);
     settings.pool = &model->pool;
-    Progress progress("eval", windows.inputs(), false);
+    Progress progress("eval", windows.inputs(), /*bytes=*/false);
     settings.advance = [&](size_t n) { progress.advance(n); };
     figures =
         evaluate(windows, {model->model.get(), &ours}, {base->model.get(), &theirs}, settings);

@@ -217,7 +217,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
     for (const Module& m : predictor.modules()) bytes += m.bytes;
   }
   if (has_tower(checkpoint)) note("{}", kTextOnly);
-  Progress progress("loading", bytes, true);
+  Progress progress("loading", bytes, /*bytes=*/true);
   std::atomic<uint64_t> done{0};
   model_options.progress = [&](uint64_t n) {
     progress.advance(n);
@@ -251,7 +251,7 @@ int run_logits(const LogitsOptions& options) {
   OpenModel open(options.model, tokens.size(), {}, known_tokens(tokens));
   DecoderModel& model = *open.model;
   std::vector<float> all;
-  Progress progress("logits", tokens.size(), false);
+  Progress progress("logits", tokens.size(), /*bytes=*/false);
   each_logits(model, tokens, [&](std::span<const float> rows) {
     all.insert(all.end(), rows.begin(), rows.end());
     progress.advance(rows.size() / model.vocab());

@@ -82,7 +82,7 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
       fail("{} has {} tokens and {} has {}: --kl needs two models with the same tokenizer",
            options.model.folder, open.model->vocab(), options.base, base->model->vocab());
   }
-  Progress progress("perplexity", windows.inputs(), false);
+  Progress progress("perplexity", windows.inputs(), /*bytes=*/false);
   const Scores scores = score(windows, *open.model, base ? base->model.get() : nullptr, open.pool,
                               [&](size_t n) { progress.advance(n); });
   progress.finish();

@@ -133,7 +133,7 @@ int run_quantize(QuantizeCommand& c) {
                               printable(job.options().target));
     interrupt_ends(interrupted.c_str());
     const auto start = std::chrono::steady_clock::now();
-    Progress progress("quantize", job.plan().source_bytes, true);
+    Progress progress("quantize", job.plan().source_bytes, /*bytes=*/true);
     std::atomic<uint64_t> before{0};
     const auto layers = job.source().config().layers;
     job.run(runtime->pool(), [&](const QuantizeProgress& p) {

@@ -240,7 +240,7 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   }
   std::vector<Finding> findings(modules.all.size());
   {
-    Progress progress("verify", modules.all.size(), false);
+    Progress progress("verify", modules.all.size(), /*bytes=*/false);
     pool.parallel_for(modules.all.size(), [&](size_t i) {
       findings[i] = look_at(plan, *modules.all[i], modules.runs[i]);
       progress.advance(1, modules.all[i]->name);

@@ -118,7 +118,7 @@ int run_bench_attention(const BenchOptions& options, std::ostream& out) {
     const size_t copies = copies_for((longest + kKeyBlock - 1) / kKeyBlock * plan.kv.block_bytes());
     std::vector<BenchSequence> sequences;
     BenchRandom random(depth);
-    Progress progress("making keys and values", copies, false);
+    Progress progress("making keys and values", copies, /*bytes=*/false);
     while (sequences.size() < copies && !interrupt_seen())
       sequences.emplace_back(plan, longest, random), progress.advance(1);
     progress.finish();

@@ -112,7 +112,7 @@ CudaSubject cuda_experts(const BenchOptions& o, const SyntheticScheme& scheme,
   moe.activation = cuda_activation(spec.activation);
   moe.path = path_of(*s.choice.chosen);
   const size_t copies = layers_for(static_cast<uint64_t>(s.expert_bytes) * o.experts);
-  Progress progress("making " + scheme.name + " experts", copies * o.experts, false);
+  Progress progress("making " + scheme.name + " experts", copies * o.experts, /*bytes=*/false);
   BenchRandom random(1);
   maker.refill(random);
   for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {

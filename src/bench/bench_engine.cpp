@@ -463,7 +463,7 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
     runs.push_back(bench.run());
     if (runs.back().interrupted) return kExitInterrupted;
     if (!options.constrained) continue;
-    formed.push_back(bench.run(false, true));
+    formed.push_back(bench.run(/*drafts=*/false, /*rained=*/true));
     if (formed.back().interrupted) return kExitInterrupted;
   }
   std::optional<FormGaps> form;

@@ -55,7 +55,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
   s.problem = make_problem(matrix.view(), scheme.act, lo.x_type);
   const Kernel& kernel = kernel_for(s.problem, lo, "linear");
   const size_t copies = copies_for(kernel.packed_bytes(s.problem));
-  Progress progress("making " + scheme.name + " matrices", copies, false);
+  Progress progress("making " + scheme.name + " matrices", copies, /*bytes=*/false);
   for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {
     BenchRandom random(c + 1);
     matrix.refill(random);
@@ -89,7 +89,7 @@ Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
   note_request(checkpoint, lo.act);
   s.layers.push_back(load_linear(checkpoint, {module}, lo));
   const size_t copies = copies_for(s.layers[0]->packed_bytes());
-  Progress progress("loading", copies - 1, false);
+  Progress progress("loading", copies - 1, /*bytes=*/false);
   while (s.layers.size() < copies && !interrupt_seen())
     s.layers.push_back(load_linear(checkpoint, {module}, lo)), progress.advance(1);
   return s;

@@ -55,7 +55,7 @@ class ModelBench {
     note_kernel(checkpoint, mo.policy, mo.act, mo.type);
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.bytes;
-    Progress progress("loading", total, true);
+    Progress progress("loading", total, /*bytes=*/true);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     const double start = now_seconds();
     model_ = load_model(checkpoint, mo, split, followers_);

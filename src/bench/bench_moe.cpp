@@ -106,7 +106,7 @@ MoeSubject folder_moe(const BenchOptions& options, ThreadPool& pool) {
     fail("{}: has no MoE block named '{}'; `moebius inspect` lists the modules", options.folder,
          printable(options.module));
   LayerOptions lo = layer_options_of(options, pool);
-  Progress progress("loading", file_bytes(*block), true);
+  Progress progress("loading", file_bytes(*block), /*bytes=*/true);
   lo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
   MoeSubject s;
   s.spec = block->spec;

@@ -150,7 +150,7 @@ class Expander {
     const uint64_t N = weight.info->shape[0];
     RowPart part{projection};
     if (f.gate_up) part = {projection, projection == Projection::kUp ? N : 0, N, 1};
-    ref = reference(t, role, e, part, 2 * N, experts, false);
+    ref = reference(t, role, e, part, 2 * N, experts, /*transposed=*/false);
   }
 
   // MLX packs codes along the inputs, with outputs first.

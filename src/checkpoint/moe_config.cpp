@@ -452,7 +452,7 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
                                           "num_selected_experts"};
   if (const auto per_layer = c.text.find("moe_topk");
       per_layer != nullptr && per_layer->is_array()) {
-    c.top_k = *same_in_all_layers(c, f, "moe_topk", c.experts, true);
+    c.top_k = *same_in_all_layers(c, f, "moe_topk", c.experts, /*strict=*/true);
   } else {
     const int fixed = family != nullptr ? family->top_k : 0;
     const auto given = !lenient(family) ? f.require(topk_names, 1, c.experts)

@@ -31,13 +31,13 @@ class HeaderHandler final : public JsonHandler {
   std::vector<TensorInfo> tensors;
 
   bool on_null() override {
-    return state_ == State::kMetadataValue ? to(State::kTop) : scalar("null", 0, nullptr);
+    return state_ == State::kMetadataValue ? to(State::kTop) : scalar("null", 0, /*text=*/nullptr);
   }
-  bool on_bool(bool) override { return scalar("a boolean", 0, nullptr); }
-  bool on_int(int64_t v) override { return scalar(fmt::format("{}", v), 0, nullptr); }
+  bool on_bool(bool) override { return scalar("a boolean", /*number=*/0, /*text=*/nullptr); }
+  bool on_int(int64_t v) override { return scalar(fmt::format("{}", v), 0, /*text=*/nullptr); }
   bool on_uint(uint64_t v) override { return scalar({}, v, nullptr); }
   bool on_double(double v) override {
-    return scalar(fmt::format("{} (no 64-bit integer)", v), 0, nullptr);
+    return scalar(fmt::format("{} (no 64-bit integer)", v), /*number=*/0, /*text=*/nullptr);
   }
   bool on_string(std::string& v) override { return scalar("a string", 0, &v); }
 

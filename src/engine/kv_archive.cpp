@@ -117,7 +117,7 @@ void KvArchive::write(PrefixNode& node, size_t kind, uint64_t order, bool wait) 
 
 void KvArchive::keep(PrefixNode& node, size_t kind) noexcept {
   try {
-    if (worth(node, kind)) write(node, kind, disk_.next_orders(1), false);
+    if (worth(node, kind)) write(node, kind, disk_.next_orders(1), /*wait=*/false);
   } catch (const std::exception&) {
     // The block is computed again.
   }
@@ -132,7 +132,7 @@ void KvArchive::keep_all(const PrefixTree& tree) {
       --order;
       if (node.blocks[k] == kNoBlock || !worth(node, k)) continue;
       try {
-        write(node, k, order, true);
+        write(node, k, order, /*wait=*/true);
       } catch (const Error&) {
         // This block cannot be read; others can.
       }
@@ -253,7 +253,7 @@ bool KvArchive::read(const KvRestore& r, size_t depth, size_t kind, std::span<co
     expected.length = (depth - 1) * kBlockTokens;  // tokens before the block
     const auto ids = block_tokens(tokens, depth);
     expected.tokens.assign(ids.begin(), ids.end());
-    return load(name_of(r.keys[depth], kind), expected, false, id, nullptr);
+    return load(name_of(r.keys[depth], kind), expected, /*prefix=*/false, id, /*found=*/nullptr);
   } catch (const std::exception&) {
     return false;
   }
@@ -268,7 +268,7 @@ bool KvArchive::read_tail(const KvRestore& r, size_t kind, std::span<const int32
     expected.kind = static_cast<uint32_t>(kind);
     expected.length = r.blocks * kBlockTokens;
     expected.tokens.assign(rest.begin(), rest.begin() + kTailTokens);
-    return load(tail_name(r.keys[r.blocks], rest, kind), expected, true, id, &found);
+    return load(tail_name(r.keys[r.blocks], rest, kind), expected, /*prefix=*/true, id, &found);
   } catch (const std::exception&) {
     return false;
   }

@@ -206,7 +206,7 @@ PrefixNode* PrefixTree::add_node(PrefixNode* parent, std::span<const int32_t> to
 PrefixNode* PrefixTree::insert(PrefixNode* parent, std::span<const int32_t> tokens,
                                std::span<BlockId> own) {
   PrefixNode* node = child_with(parent, tokens);
-  if (node == nullptr) node = add_node(parent, tokens, true);
+  if (node == nullptr) node = add_node(parent, tokens, /*hashed=*/true);
   for (size_t k = 0; k < own.size(); ++k) {
     if (node->blocks[k] == kNoBlock && own[k] != kNoBlock) {
       blocks_.cache(k, own[k]);
@@ -244,7 +244,7 @@ void PrefixTree::insert_tail(PrefixNode* parent, std::span<const int32_t> tokens
     if (oldest == nullptr) return;
     remove_node(oldest);
   }
-  PrefixNode* node = add_node(parent, tokens, false);
+  PrefixNode* node = add_node(parent, tokens, /*hashed=*/false);
   ++tails_;
   for (size_t k = 0; k < own.size(); ++k) {
     if (own[k] == kNoBlock) continue;

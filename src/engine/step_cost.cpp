@@ -64,13 +64,13 @@ void StepCost::learn(const StepShape& s, uint64_t nanoseconds, const Profile& ph
 }
 
 void StepCost::measure(const StepShape& s, uint64_t nanoseconds, const Profile& phases) {
-  learn(s, nanoseconds, phases, true);
+  learn(s, nanoseconds, phases, /*replace=*/true);
 }
 
 void StepCost::observe(const StepShape& s, uint64_t nanoseconds, const Profile& phases) {
   const bool foreseen = rows_.has_near(s.rows);
   const double expected = predict(s) / (s.mixed() ? mixed_ : correction_);
-  learn(s, nanoseconds, phases, false);
+  learn(s, nanoseconds, phases, /*replace=*/false);
   if (!foreseen || expected <= 0) return;
   const double ratio =
       std::clamp(static_cast<double>(nanoseconds) / expected, kLeastRatio, kMostRatio);

@@ -201,7 +201,7 @@ void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, cons
 void KvLayout::cut(uint8_t* block, size_t tokens) const {
   const std::vector<float> zeros(std::max(keys_.problem.K, values_.problem.N));
   for (size_t h = 0; h < kv_heads_; ++h) {
-    put(block, h, tokens, block_keys_ - tokens, zeros.data(), 0, zeros.data(), 0);
+    put(block, h, tokens, block_keys_ - tokens, zeros.data(), /*ldk=*/0, zeros.data(), /*ldv=*/0);
     if (!has_scales(storage_.type)) continue;
     auto* scales = reinterpret_cast<float*>(block + h * head_bytes_ + scales_at_);
     for (float* s : {scales, scales + block_keys_}) std::fill(s + tokens, s + block_keys_, 1.0f);

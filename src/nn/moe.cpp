@@ -83,8 +83,8 @@ void check_split(const MoePlan& plan) {
   if (!t.any()) return;
   if (t.cut_place >= t.cut || t.spread_place >= t.spread)
     fail("{}: rank {} of {}, {} of {}", plan.name, t.cut_place, t.cut, t.spread_place, t.spread);
-  check_ranges(t.outputs, t.cut, {0, plan.spec.hidden}, plan.name, false);
-  check_ranges(t.columns, t.spread, t.outputs[t.cut_place], plan.name, true);
+  check_ranges(t.outputs, t.cut, {0, plan.spec.hidden}, plan.name, /*may_be_empty=*/false);
+  check_ranges(t.columns, t.spread, t.outputs[t.cut_place], plan.name, /*may_be_empty=*/true);
   if (t.spread == 1) return;
   if (t.rank_of.size() != plan.expert_map.size())
     fail("{}: ranks of {} experts; expected {}", plan.name, t.rank_of.size(),

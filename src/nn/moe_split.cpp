@@ -161,8 +161,8 @@ void MoeLayer::Forward::pass_rows() {
   const size_t threads = schedule_->threads;
   run_region(pool_, threads, [&](ThreadPool::Member& m) {
     Thread s = thread_areas(m.index());
-    give_columns({0, std::min(own.begin, N)}, below, s, false);
-    give_columns({own.end, N}, above, s, false);
+    give_columns({0, std::min(own.begin, N)}, below, s, /*polls=*/false);
+    give_columns({own.end, N}, above, s, /*polls=*/false);
   });
   exchange_->start_exchange(arena_[areas_.out], {arena_[areas_.out_bytes], t.spread},
                             arena_[areas_.in], {arena_[areas_.in_bytes], t.spread});

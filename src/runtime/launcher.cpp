@@ -30,17 +30,17 @@ bool has(const Environment& environment, const char* name) {
 
 Launcher known_launcher(const Environment& e) {
   if (has(e, "OMPI_COMM_WORLD_SIZE"))
-    return {"mpirun", "openmpi", number_of(e, "OMPI_COMM_WORLD_RANK", 0, 0),
+    return {"mpirun", "openmpi", number_of(e, "OMPI_COMM_WORLD_RANK", /*otherwise=*/0, /*low=*/0),
             number_of(e, "OMPI_COMM_WORLD_SIZE", 1, 1)};
   const bool slurm = has(e, "SLURM_STEP_ID") || has(e, "SLURM_PROCID");
   if (has(e, "PMI_SIZE"))
-    return {slurm ? "srun" : "mpiexec", "mpich", number_of(e, "PMI_RANK", 0, 0),
-            number_of(e, "PMI_SIZE", 1, 1)};
+    return {slurm ? "srun" : "mpiexec", "mpich",
+            number_of(e, "PMI_RANK", /*otherwise=*/0, /*low=*/0), number_of(e, "PMI_SIZE", 1, 1)};
   const int tasks = number_of(e, "SLURM_STEP_NUM_TASKS", number_of(e, "SLURM_NTASKS", 1, 1), 1);
   if (has(e, "PMIX_RANK")) return {"srun", "openmpi", number_of(e, "PMIX_RANK", 0, 0), tasks};
   // Inside a batch script, which is not a job step, this process is alone whatever the job may use.
   if (has(e, "SLURM_STEP_ID") && tasks > 1)
-    return {"srun", "", number_of(e, "SLURM_PROCID", 0, 0), tasks};
+    return {"srun", "", number_of(e, "SLURM_PROCID", /*otherwise=*/0, /*low=*/0), tasks};
   return {};
 }
 

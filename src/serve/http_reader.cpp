@@ -64,7 +64,7 @@ std::string http_head(const HttpReply& reply, std::optional<size_t> length, bool
 }
 
 std::string http_text(const HttpReply& reply, bool head_only) {
-  std::string text = http_head(reply, reply.body.size(), false);
+  std::string text = http_head(reply, reply.body.size(), /*chunked=*/false);
   if (!head_only) text += reply.body;
   return text;
 }

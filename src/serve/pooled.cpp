@@ -102,7 +102,7 @@ class PairEncoder {
 
  private:
   std::optional<std::vector<int32_t>> encode(const std::string& text) const {
-    return model_.tokenizer->encode_within(text, false, model_.context);
+    return model_.tokenizer->encode_within(text, /*add_special=*/false, model_.context);
   }
   std::optional<std::vector<int32_t>> rendered(const std::string& document) {
     const Json messages = pair_messages(request_.prompt, request_.query, document);

@@ -32,11 +32,11 @@ std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& 
     AddedToken t;
     t.content = string_field(entry, "content", here);
     t.id = static_cast<int32_t>(int_field(entry, "id", 0, INT32_MAX, here));
-    t.special = bool_field(entry, "special", false, here);
+    t.special = bool_field(entry, "special", /*absent=*/false, here);
     t.normalized = bool_field(entry, "normalized", !t.special, here);
-    t.single_word = bool_field(entry, "single_word", false, here);
-    t.lstrip = bool_field(entry, "lstrip", false, here);
-    t.rstrip = bool_field(entry, "rstrip", false, here);
+    t.single_word = bool_field(entry, "single_word", /*absent=*/false, here);
+    t.lstrip = bool_field(entry, "lstrip", /*absent=*/false, here);
+    t.rstrip = bool_field(entry, "rstrip", /*absent=*/false, here);
     if (t.content.size() > kMaxContent)
       fail("{}.content has {} bytes (limit {})", here, t.content.size(), kMaxContent);
     if (t.content.empty()) continue;

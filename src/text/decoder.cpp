@@ -325,7 +325,7 @@ void parse_stage(const Json& json, const std::string& where, int depth,
                stop = static_cast<size_t>(int_field(json, "stop", 0, 1 << 20, where));
     out.push_back(make_stage<StripRun>(one_character(json, "content", where), start, stop));
   } else if (type == "Metaspace") {
-    const bool prefix = bool_field(json, "add_prefix_space", true, where);
+    const bool prefix = bool_field(json, "add_prefix_space", /*absent=*/true, where);
     const bool prepended = has_value(json, "prepend_scheme")
                                ? string_field(json, "prepend_scheme", where) != "never"
                                : prefix;

@@ -125,7 +125,7 @@ class Scanner : public Pattern {
 
 class ByteLevelScanner final : public Scanner {
   size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    if (const size_t e = contraction(s, i, false); e > i) return e;
+    if (const size_t e = contraction(s, i, /*ignore_case=*/false); e > i) return e;
     const size_t body = s.is(i, ' ') ? i + 1 : i;
     const uint32_t m = s.mask(body);
     if (m & kL) return s.run(body, kL);
@@ -145,7 +145,7 @@ class WordScanner final : public Scanner {
 
  private:
   size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    if (const size_t e = contraction(s, i, true); e > i) return e;
+    if (const size_t e = contraction(s, i, /*ignore_case=*/true); e > i) return e;
     size_t next = i;
     const uint32_t m = s.mask(i, next);
     if ((m & (kL | kN)) == 0 && !s.newline(i) && s.any(next, letters_))
@@ -190,7 +190,7 @@ class CasedScanner final : public Scanner {
     for (const auto word : {lower_word, upper_word}) {
       if (prefix)
         if (const size_t e = word(s, next); e > next) return contraction(s, e, true);
-      if (const size_t e = word(s, i); e > i) return contraction(s, e, true);
+      if (const size_t e = word(s, i); e > i) return contraction(s, e, /*ignore_case=*/true);
     }
     if (m & kN) return s.digits(next, 2);
     const uint32_t other = kSpace | kL | kN;

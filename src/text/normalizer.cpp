@@ -124,8 +124,8 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
     return std::make_unique<Replace>(std::move(pattern), string_field(json, "content", where));
   }
   if (type == "Strip") {
-    const bool left = bool_field(json, "strip_left", true, where);
-    return std::make_unique<Strip>(left, bool_field(json, "strip_right", true, where));
+    const bool left = bool_field(json, "strip_left", /*absent=*/true, where);
+    return std::make_unique<Strip>(left, bool_field(json, "strip_right", /*absent=*/true, where));
   }
   if (type == "Sequence") {
     std::vector<std::unique_ptr<Normalizer>> parts;

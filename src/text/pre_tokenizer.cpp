@@ -291,17 +291,17 @@ void parse_pre_stage(const Json& json, const std::string& where, int depth,
     // first wrong field.
     auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
     const Behavior behavior = parse_behavior(json, where);
-    const bool invert = bool_field(json, "invert", false, where);
+    const bool invert = bool_field(json, "invert", /*absent=*/false, where);
     out.push_back(std::make_unique<Split>(std::move(pattern), behavior, invert));
   } else if (type == "ByteLevel") {
-    if (bool_field(json, "add_prefix_space", true, where))
+    if (bool_field(json, "add_prefix_space", /*absent=*/true, where))
       out.push_back(std::make_unique<PrefixSpace>());
-    if (bool_field(json, "use_regex", true, where))
+    if (bool_field(json, "use_regex", /*absent=*/true, where))
       out.push_back(std::make_unique<Split>(make_regex_pattern(kByteLevelRegex, where),
                                             Behavior::kIsolated, false));
     out.push_back(std::make_unique<BytesToChars>());
   } else if (type == "Digits") {
-    const bool each = bool_field(json, "individual_digits", false, where);
+    const bool each = bool_field(json, "individual_digits", /*absent=*/false, where);
     out.push_back(std::make_unique<CharSplit>(
         [](char32_t c) { return (unicode::Table::get().mask(c) & unicode::kN) != 0; },
         each ? Behavior::kIsolated : Behavior::kContiguous));

@@ -69,7 +69,7 @@ void add_reserved(const Json& config, int32_t first, std::vector<AddedToken>& ou
     if (entry != nullptr) {
       const std::string where = fmt::format("tokenizer_config.json: added_tokens_decoder.{}", t.id);
       t.content = string_field(*entry, "content", where);
-      t.special = bool_field(*entry, "special", true, where);
+      t.special = bool_field(*entry, "special", /*absent=*/true, where);
     }
     if (!t.content.empty()) out.push_back(std::move(t));
   }

@@ -199,9 +199,9 @@ std::string optional_string(const Json& object, std::string_view key, const std:
 BpeOptions parse_options(const Json& model, bool bytes, const std::string& where) {
   BpeOptions o;
   o.bytes = bytes;
-  o.byte_fallback = bool_field(model, "byte_fallback", false, where);
-  o.fuse_unk = bool_field(model, "fuse_unk", false, where);
-  o.ignore_merges = bool_field(model, "ignore_merges", false, where);
+  o.byte_fallback = bool_field(model, "byte_fallback", /*absent=*/false, where);
+  o.fuse_unk = bool_field(model, "fuse_unk", /*absent=*/false, where);
+  o.ignore_merges = bool_field(model, "ignore_merges", /*absent=*/false, where);
   if (has_value(model, "unk_token")) o.unk_token = string_field(model, "unk_token", where);
   o.continuing_subword_prefix = optional_string(model, "continuing_subword_prefix", where);
   o.end_of_word_suffix = optional_string(model, "end_of_word_suffix", where);
@@ -227,7 +227,7 @@ std::unique_ptr<PieceModel> make_unigram(Reader& reader, const Json& model, bool
   if (!reader.has_scores) fail("{}.vocab is missing or not a list of tokens and scores", where);
   Unigram::Options o;
   o.bytes = bytes;
-  o.byte_fallback = bool_field(model, "byte_fallback", false, where);
+  o.byte_fallback = bool_field(model, "byte_fallback", /*absent=*/false, where);
   if (has_value(model, "unk_id"))
     o.unk_id = static_cast<int32_t>(
         int_field(model, "unk_id", 0, static_cast<int64_t>(reader.listed) - 1, where));

@@ -139,7 +139,7 @@ class TextSession::Run {
   void read_prompt() {
     const Engine& engine = session_.engine_.engine();
     size_t left = engine.prompt_left();
-    Progress progress("prompt", left, false, Progress::Last::kErase);
+    Progress progress("prompt", left, /*bytes=*/false, Progress::Last::kErase);
     while (!done_ && left > 0) {
       const std::vector<StepResult> events = step();
       progress.advance(left - std::min(left, engine.prompt_left()));

@@ -93,7 +93,7 @@ std::vector<std::string> wrapped(std::string_view text, size_t width) {
 
 std::string labelled(std::string_view label, std::string_view text, size_t indent, size_t width,
                      Ink ink, bool colour) {
-  std::string out = paint(padded(label, indent, false), ink, colour);
+  std::string out = paint(padded(label, indent, /*right=*/false), ink, colour);
   const std::vector<std::string> lines = wrapped(text, width - std::min(indent, width / 2));
   for (size_t i = 0; i < lines.size(); ++i)
     out += (i == 0 ? "" : std::string(indent, ' ')) + lines[i] + '\n';

@@ -90,7 +90,7 @@ void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
     for (size_t g = 0; g < w.groups; ++g) {
       const size_t row = is_gemv(l.plan) ? r : g, column = is_gemv(l.plan) ? g : first + r;
       const size_t nibble = is_gemv(l.plan) ? column : column / 8 * 8 + kAwqNibble[column % 8];
-      int z = unpack_one(words.data + row * words.stride, 4, nibble, 4, false);
+      int z = unpack_one(words.data + row * words.stride, 4, nibble, 4, /*padded=*/false);
       if (is_signed(l.plan)) z = z < 0 ? z + 8 : z - 8;
       const int zero = is_signed(l.plan) ? 0 : 8;  // as stored
       if (z != 0 && !l.plan.zero_points)

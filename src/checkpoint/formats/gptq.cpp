@@ -31,7 +31,7 @@ void unpack_stream(const Scheme& s, const uint8_t* words, size_t n, int8_t* out)
   if (is_planar(s))
     unpack_planes(words, n, bits, out);
   else
-    unpack_row(words, n, bits, false, out);
+    unpack_row(words, n, bits, /*padded=*/false, out);
 }
 
 // Returns the zero point that the writer meant by a stored one; both are in the signed domain.

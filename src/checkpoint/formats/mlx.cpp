@@ -67,7 +67,7 @@ void prove_mlx(const Planner& p) {
 
 void fill_mlx(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeight]);
-  load_packed_codes(l, piece, false, w);
+  load_packed_codes(l, piece, /*padded=*/false, w);
   if (l.plan.offsets) {
     const auto table = [&](Role role) {
       return table_piece(l.store, l.plan, l.plan.tensors[role]);

@@ -83,7 +83,7 @@ class CpuCompressor final : public CompressorOp {
     const size_t each = compressor_.spec().block_keys(), width = compressor_.spec().width;
     uint8_t* block = key_blocks_.of(w.sequence)[w.number / each];
     if (packed_)
-      layout_.put(block, 0, w.number % each, 1, key, width, nullptr, 0);
+      layout_.put(block, /*head=*/0, w.number % each, 1, key, width, /*v=*/nullptr, /*ldv=*/0);
     else
       rows_.put(block, w.number % each, key);
   }

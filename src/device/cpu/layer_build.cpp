@@ -216,7 +216,7 @@ std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
     m.name = labels[i];
     check_sizes(p.outputs, p.inputs, m.name);
     m.plan.tensors = tensors_of(store, labels[i] + ".", m.name, p.scheme);
-    plan_matrix(m, p.scheme, store, p.outputs, p.inputs, false);
+    plan_matrix(m, p.scheme, store, p.outputs, p.inputs, /*expert=*/false);
     LayerOptions own = options;
     if (p.tp != 0) {
       own.rank.tp = p.tp;
@@ -319,7 +319,7 @@ void ExpertsBuilder::set_expert(size_t id, std::span<const TensorData> tensors) 
     }
     const uint64_t N = i < 2 ? spec.intermediate : spec.hidden;
     const uint64_t K = i < 2 ? spec.hidden : spec.intermediate;
-    plan_matrix(m, d_.schemes[i], store, N, K, true);
+    plan_matrix(m, d_.schemes[i], store, N, K, /*expert=*/true);
     known[i] = &m;
   }
   const auto groups = [&](const Module& m) { return read_g_idx(store, m.plan); };

@@ -250,7 +250,7 @@ class DeviceRow {
           [&](size_t, float(&to)[8]) {
             for (int j = 0; j < 8; ++j) to[j] = f(v[j]);
           },
-          true);
+          /*by_eight=*/true);
     });
     if (at >= n) return;
     for (uint32_t j = 0; j < 8; ++j) v[j] = normalized(op, s, v[j], w[j], at + j);

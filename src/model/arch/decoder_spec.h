@@ -73,7 +73,7 @@ struct StreamSpec {
   // gates. If `head` names a mixer, it also replaces the final norm. 0: there are no mixers.
   size_t rank = 0;
 
-  size_t gates() const { return StreamGates::outputs(count, true, rounds); }
+  size_t gates() const { return StreamGates::outputs(count, /*joins=*/true, rounds); }
 };
 
 // Describes what stands before and after the layers.

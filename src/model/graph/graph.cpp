@@ -33,7 +33,7 @@ RowSet Graph::before(Step& step) const { return rows(step, l_.devices.ends(), kB
 void Graph::keep_keys(Step& step) const {
   const GraphLayer& layer = *l_.layers[l_.own.begin];
   const RowSet a = rows(step, *layer.device, kInput, l_.hidden);
-  enter(step, layer, true, hidden(step, *layer.device), a);
+  enter(step, layer, /*attention=*/true, hidden(step, *layer.device), a);
   attend(step, layer, a, {});
 }
 
@@ -99,7 +99,7 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
                  weights = gates(step, *layer.device);
     if (layer.ngrams != nullptr) join_ngrams(step, layer, h);
     if (layer.mixer.index() != 0) {
-      enter(step, layer, true, h, a);
+      enter(step, layer, /*attention=*/true, h, a);
       attend(step, layer, a, branch);
       step.phase = Phase::kNorm;
       layer.attention_join->run(

@@ -110,7 +110,7 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
     if (op.kind == RowOpKind::kStreamGates) {
       const std::string stem = stem_of(op.parameter, parts);
       gates = load_stream_gates(
-          spec, made.x.width / spec.streams.count, true,
+          spec, made.x.width / spec.streams.count, /*joins=*/true,
           [&](const char* member, size_t count) { return parts.values(stem + member, count); });
     }
     if (op.kind == RowOpKind::kStreamsOut) {  // gates of an earlier list: only the counts are used

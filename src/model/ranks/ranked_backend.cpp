@@ -309,13 +309,13 @@ void RankedBackend::cut_block(size_t kind, BlockId id, size_t tokens) {
 void RankedBackend::commit_blocks(size_t kind, size_t count) {
   runner_->commit_blocks(kind, count);
   const std::lock_guard lock(runner_->mutex());
-  if (leads()) tell_blocks(StepPlan::Kind::kCommit, kind, 0, 0, count);
+  if (leads()) tell_blocks(StepPlan::Kind::kCommit, kind, /*from=*/0, /*to=*/0, count);
 }
 
 void RankedBackend::trim_blocks(size_t kind, size_t count) {
   runner_->trim_blocks(kind, count);
   const std::lock_guard lock(runner_->mutex());
-  if (leads()) tell_blocks(StepPlan::Kind::kTrim, kind, 0, 0, count);
+  if (leads()) tell_blocks(StepPlan::Kind::kTrim, kind, /*from=*/0, /*to=*/0, count);
 }
 
 }  // namespace moebius

@@ -64,7 +64,7 @@ void read_modes(const Json& config, const std::string& where, size_t hidden, Poo
       if (flag(config, row.field, false))
         plan.modes.push_back(static_cast<PoolingMode>(&row - kModes));
   if (plan.modes.empty()) plan.modes = {PoolingMode::kMean};
-  plan.include_prompt = flag(config, "include_prompt", true);
+  plan.include_prompt = flag(config, "include_prompt", /*otherwise=*/true);
   for (const char* name : {"embedding_dimension", "word_embedding_dimension"})
     if (const Json* n = config.find(name);
         n != nullptr && n->as_int() != static_cast<int64_t>(hidden))
@@ -94,7 +94,7 @@ void read_truncation(const Json& config, size_t hidden, PoolingPlan& plan) {
       if (const auto size = n.is_integer() ? n.as_int() : std::nullopt;
           size && *size > 0 && static_cast<size_t>(*size) <= hidden)
         plan.dimensions.push_back(static_cast<size_t>(*size));
-  plan.truncates = !plan.dimensions.empty() || flag(config, "is_matryoshka", false);
+  plan.truncates = !plan.dimensions.empty() || flag(config, "is_matryoshka", /*otherwise=*/false);
 }
 
 // Reads the activation of a score. named: path of a torch class.
@@ -170,13 +170,13 @@ PooledLayer read_dense(const std::string& where, size_t width) {
   }
   const TensorStore store = TensorStore::open_file(join_path(where, "model.safetensors"));
   layer.weight = read_turned(store, "linear.weight", layer.in, layer.out);
-  if (flag(config, "bias", true)) {
+  if (flag(config, "bias", /*otherwise=*/true)) {
     const TensorInfo& bias = store.require("linear.bias");
     if (bias.shape != std::vector<uint64_t>{layer.out})
       fail("{} is {}; expected [{}]", store.where(bias), describe(bias), layer.out);
     layer.bias = read_floats(store, bias);
   }
-  layer.residual = flag(config, "use_residual", false);
+  layer.residual = flag(config, "use_residual", /*otherwise=*/false);
   if (layer.residual && layer.in != layer.out)
     layer.projected = read_turned(store, "residual.weight", layer.in, layer.out);
   return layer;
@@ -227,11 +227,11 @@ std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
   const Json transformer = settings(folder, "sentence_bert_config.json");
   if (const Json* most = transformer.find("max_seq_length"); most != nullptr && most->is_integer())
     plan.most_tokens = static_cast<size_t>(std::max<int64_t>(1, most->as_int().value_or(1)));
-  if (flag(transformer, "do_lower_case", false))
+  if (flag(transformer, "do_lower_case", /*otherwise=*/false))
     fail("{}: do_lower_case of sentence_bert_config.json is not offered", folder);
   if (const Json* how = transformer.find("processing_kwargs"); how != nullptr)
     if (const Json* chat = how->find("chat_template"); chat != nullptr)
-      plan.template_generates = flag(*chat, "add_generation_prompt", false);
+      plan.template_generates = flag(*chat, "add_generation_prompt", /*otherwise=*/false);
   std::string activation = text(about, "activation_fn");
   if (const Json* own = config.find("sentence_transformers"); own != nullptr && activation.empty())
     activation = text(*own, "activation_fn");
@@ -343,12 +343,12 @@ std::vector<float> Pooler::result() const {
     if (mode == PoolingMode::kLast) append(last_, 1);
   }
   for (const PooledLayer& layer : plan_.layers) out = layer(std::move(out));
-  if (plan_.normalize) cut_vector(out, out.size(), true);
+  if (plan_.normalize) cut_vector(out, out.size(), /*normalize=*/true);
   return out;
 }
 
 std::vector<float> PooledLayer::operator()(std::vector<float> x) const {
-  if (unit) cut_vector(x, x.size(), true);
+  if (unit) cut_vector(x, x.size(), /*normalize=*/true);
   // Computes y column by column, so that the compiler can vectorize over outputs; sums are in the
   // order of inputs.
   const auto times = [&](const std::vector<float>& w, std::vector<float>& y) {

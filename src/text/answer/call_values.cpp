@@ -24,7 +24,7 @@ JsonKinds kinds_of_json(std::string_view json) {
 std::string nested_value(std::string_view text, std::string_view mark, const Json& schema,
                          size_t depth) {
   const JsonKinds kinds = kinds_of_schema(schema);
-  const auto plain = [&] { return typed_value(text, kinds, true); };
+  const auto plain = [&] { return typed_value(text, kinds, /*containers=*/true); };
   const std::string tag = std::string(mark) + "<";
   std::string_view rest = without_spaces(text);
   if (!rest.starts_with(tag) || depth == 0) return plain();

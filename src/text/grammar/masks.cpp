@@ -367,8 +367,8 @@ void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
     return closes(from.leaves[k].count) && (e->kept.empty() || e->kept[k] != 0);
   };
   if (!from.own.nodes.empty())
-    return walk.follow(m, from.own, 0, static_cast<uint32_t>(from.own.nodes.size()), 0,
-                       [&](uint32_t i) { return leaves_at(from.own_leaf[i]); });
+    return walk.follow(m, from.own, /*begin=*/0, static_cast<uint32_t>(from.own.nodes.size()),
+                       /*depth=*/0, [&](uint32_t i) { return leaves_at(from.own_leaf[i]); });
   for (uint32_t k = 0; k < from.leaves.size(); ++k) {
     const Entry::Leave& l = from.leaves[k];
     if (leaves_at(k))
@@ -385,9 +385,9 @@ void TokenMasks::add_first(GrammarMatcher& m, Walk& walk) const {
   const auto end = static_cast<uint32_t>(trie.nodes.size());
   const uint32_t space = trie_.child_of_root(' ');
   walk.level(0) = m.places();
-  if (space == kNoNode) return walk.follow(m, trie, 0, end, 0, all);
+  if (space == kNoNode) return walk.follow(m, trie, /*begin=*/0, end, /*depth=*/0, all);
   const TrieNodes::Node& n = trie.nodes[space];
-  walk.follow(m, trie, 0, space, 0, all);
+  walk.follow(m, trie, /*begin=*/0, space, /*depth=*/0, all);
   walk.follow(m, trie, n.next, end, 0, all);
   walk.follow(m, trie, space + 1, n.next, 1, all);
 }

@@ -273,7 +273,7 @@ class SubsetBuilder {
   }
   uint32_t number_of(const std::vector<uint32_t>& from, bool begin) {
     std::vector<uint32_t> set;
-    close(from, begin, false, set);
+    close(from, begin, /*end=*/false, set);
     std::sort(set.begin(), set.end());
     const auto [it, fresh] =
         numbers_.try_emplace(std::move(set), static_cast<uint32_t>(states_.size()));
@@ -320,7 +320,7 @@ class SubsetBuilder {
     }
     if (!ends) return false;
     std::vector<uint32_t> out;
-    close(set, false, true, out);
+    close(set, /*begin=*/false, /*end=*/true, out);
     return std::any_of(out.begin(), out.end(),
                        [&](uint32_t n) { return nodes_[n].kind == NfaNode::Kind::kMatch; });
   }

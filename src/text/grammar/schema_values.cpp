@@ -137,10 +137,10 @@ NumberRules SchemaCompiler::number_rules(const std::vector<const Json*>& plain, 
       now = NumberBound{d, exclusive};
   };
   for (const Json* s : plain) {
-    bound(*s, "minimum", true, false);
-    bound(*s, "exclusiveMinimum", true, true);
-    bound(*s, "maximum", false, false);
-    bound(*s, "exclusiveMaximum", false, true);
+    bound(*s, "minimum", /*low=*/true, /*exclusive=*/false);
+    bound(*s, "exclusiveMinimum", /*low=*/true, /*exclusive=*/true);
+    bound(*s, "maximum", /*low=*/false, /*exclusive=*/false);
+    bound(*s, "exclusiveMaximum", /*low=*/false, /*exclusive=*/true);
     const Json* multiple = s->find("multipleOf");
     if (multiple == nullptr) continue;
     builder_.budget().work(32);

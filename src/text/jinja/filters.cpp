@@ -378,11 +378,11 @@ Value filter_reverse(Runtime& r, const Value& in, const std::string&, const Argu
 }
 
 Value filter_first(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return end_of(r, in, false);
+  return end_of(r, in, /*last=*/false);
 }
 
 Value filter_last(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return end_of(r, in, true);
+  return end_of(r, in, /*last=*/true);
 }
 
 Value filter_list(Runtime& r, const Value& in, const std::string&, const Arguments&) {

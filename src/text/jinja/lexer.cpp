@@ -147,10 +147,10 @@ bool Lexer::raw_block(size_t tag, size_t text_begin) {
   if (!starts(at, "raw")) return false;
   at = skip_spaces(at + 3);
   if (!starts(at, "%}") && !starts(at, "-%}")) return false;
-  const size_t before = text_end(text_begin, tag, sign, false);
+  const size_t before = text_end(text_begin, tag, sign, /*variable=*/false);
   if (before > text_begin)
     add(Token::Kind::kText, source_.substr(text_begin, before - text_begin), text_begin);
-  const size_t body = after_close(at, "%}", false);
+  const size_t body = after_close(at, "%}", /*trims=*/false);
   line_starting_ = source_[body - 1] == '\n';
   for (size_t end_tag = source_.find("{%", body); end_tag != std::string::npos;
        end_tag = source_.find("{%", end_tag + 2)) {
@@ -158,9 +158,9 @@ bool Lexer::raw_block(size_t tag, size_t text_begin) {
     size_t close = skip_spaces(end_tag + 2 + (end_sign ? 1 : 0));
     if (!starts(close, "endraw")) continue;
     close = skip_spaces(close + 6);
-    const size_t after = after_close(close, "%}", true);
+    const size_t after = after_close(close, "%}", /*trims=*/true);
     if (after == std::string::npos) continue;
-    const size_t text = text_end(body, end_tag, end_sign, false);
+    const size_t text = text_end(body, end_tag, end_sign, /*variable=*/false);
     if (text > body) add(Token::Kind::kText, source_.substr(body, text - body), body);
     go_on_after(after);
     return true;
@@ -171,7 +171,7 @@ bool Lexer::raw_block(size_t tag, size_t text_begin) {
 void Lexer::comment(size_t tag) {
   for (size_t i = tag + 2; i < source_.size(); ++i) {
     if (source_[i] != '#' && source_[i] != '-' && source_[i] != '+') continue;
-    const size_t after = after_close(i, "#}", true);
+    const size_t after = after_close(i, "#}", /*trims=*/true);
     if (after == std::string::npos) continue;
     return go_on_after(after);
   }

@@ -32,8 +32,8 @@ Value list_insert(Runtime& r, const Value& self, const std::string& name, const 
   const auto a = append ? bind(name, args, {"value"}) : bind(name, args, {"index", "value"});
   r.heap().charge(sizeof(Value));
   spend(items.size() / 64);
-  const int64_t at =
-      append ? static_cast<int64_t>(items.size()) : list_position(items, a[0], 0, name, false);
+  const int64_t at = append ? static_cast<int64_t>(items.size())
+                            : list_position(items, a[0], /*absent=*/0, name, /*must=*/false);
   items.insert(items.begin() + at, a.back());
   return Value::none();
 }
@@ -48,7 +48,7 @@ Value list_extend(Runtime& r, const Value& self, const std::string& name, const 
 Value list_pop(Runtime&, const Value& self, const std::string& name, const Arguments& args) {
   std::vector<Value>& items = self.list().items;
   if (items.empty()) fail("pop from empty list");
-  const int64_t at = list_position(items, bind(name, args, {"index"})[0], -1, name, true);
+  const int64_t at = list_position(items, bind(name, args, {"index"})[0], -1, name, /*must=*/true);
   const Value v = items[static_cast<size_t>(at)];
   spend(items.size() / 64);
   items.erase(items.begin() + at);
