@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of one scheme: compiled once for each, with -DMOEBIUS_CUDA_SCHEME=kInt4Group and the like.
+// Compiles the kernels of one scheme; built once for each scheme, with
+// -DMOEBIUS_CUDA_SCHEME=kInt4Group and the like.
 #include "hopper.cuh"
 
 namespace moebius::cuda {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names in files and configs come from strangers: every message prints them through printable().
+// Formats messages of errors. Names in files and configs come from strangers: every message prints
+// them through printable().
 #include "base/error.h"
 
 #include "base/utf8.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// POSIX files behind base/file.h. O_NONBLOCK at open keeps a pipe from blocking us before fstat
-// says what it is; it has no effect on regular files.
+// Reads and writes files through POSIX (file.h). O_NONBLOCK at open keeps a pipe from blocking
+// before fstat says what it is; it has no effect on regular files.
 #include "base/file.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapts nlohmann's event parser to ours, and builds the value tree and the writer on it.
+// Adapts nlohmann's event parser to JsonHandler, and builds the value tree and the writer on it.
 #include "base/json.h"
 
 #include <fmt/format.h>

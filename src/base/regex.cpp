@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This is the only unit that knows PCRE2. It uses the interpreter, not the JIT: only the
+// Matches by PCRE2, which only this unit includes. It uses the interpreter, not the JIT: only the
 // interpreter enforces all three limits.
 #include "base/regex.h"
 

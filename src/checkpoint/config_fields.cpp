@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See config_fields.h.
+// Implements the readers of members, and words their errors (config_fields.h).
 #include "checkpoint/config_fields.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See eplb.h.
+// Implements the balancing of copies of experts over ranks (eplb.h).
 #include "checkpoint/eplb.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See folder_write.h.
+// Writes files and makes them durable through POSIX calls (folder_write.h).
 #include "checkpoint/folder_write.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See moe_blocks.h.
+// Collects the modules of MoE blocks and checks that they are complete (moe_blocks.h).
 #include "checkpoint/moe_blocks.h"
 
 #include <algorithm>

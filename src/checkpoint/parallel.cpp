@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See parallel.h.
+// Computes slices of tensors and places of experts for ranks (parallel.h).
 #include "checkpoint/parallel.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a safetensors file. It is parsed by events into TensorInfo and nothing else, so its
-// size in memory stays in proportion to its size in the file; then every offset and size is proven
-// before a byte of payload can be asked for.
+// Parses the header of a safetensors file. The header is parsed by events into TensorInfo and
+// nothing else, so its size in memory stays in proportion to its size in the file; then every
+// offset and size is proven before a byte of payload can be asked for.
 //
 //   0        8                8+n                                       file size
 //   | n: u64 | n bytes JSON   | data: tensors without holes or overlaps |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See summary.h.
+// Counts parameters and bytes of a folder, and groups its modules (summary.h).
 #include "checkpoint/summary.h"
 
 #include <algorithm>

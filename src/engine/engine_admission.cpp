@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides who runs, with how many tokens, and who gives way: admission by memory, the rows of a
+// Decides who runs, with how many tokens, and who is preempted: admission by memory, the rows of a
 // step by its predicted time, preemption by recomputation. None of it changes what is computed.
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A planned step: forward, sample, commit. Everything that can fail for all sequences comes before
-// the first sampler draws; afterwards only single sequences fail, and commit() cannot.
+// Runs a planned step: forward, sample, commit. Everything that can fail for all sequences comes
+// before the first sampler draws; afterwards only single sequences fail, and commit() cannot.
 #include <algorithm>
 #include <utility>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that can throw (allocating a node, or its place in the hash table) happens before
-// anything changes.
+// Implements the prefix cache (prefix_tree.h). Everything that can throw (allocating a node, or its
+// place in the hash table) happens before anything changes.
 #include "engine/prefix_tree.h"
 
 #include <algorithm>

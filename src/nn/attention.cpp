@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per
-// kv head rows (row = token-major); of several kv heads one after the other in each block.
+// Runs the tasks of attention. A task is the queries of some tokens for the heads that share a kv
+// head, M = tokens * heads per kv head rows (row = token-major); of several kv heads one after the
+// other in each block.
 // Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
 //   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the activation type.   A block that a row does not see changes nothing of it, bit for bit.
 // Segments are merged with m' = max(m, m_s):   l = l * exp(m - m') + l_s * exp(m_s - m'), o likewise.

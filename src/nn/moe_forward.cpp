@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a forward call (moe_forward.h): the functions that run() calls are executed by many
-// threads and neither allocate nor throw.
+// Implements the phases of a forward call (moe_forward.h): the functions that run() calls are
+// executed by many threads and neither allocate nor throw.
 #include "nn/moe_forward.h"
 
 #include <algorithm>

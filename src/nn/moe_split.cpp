@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward call that ranks make together (moe_forward.h). Every element is computed by one rank in
-// the order of a single one; between the phases numbers are copied:
+// Runs a forward call that ranks make together (moe_forward.h). Every element is computed by one
+// rank in the order of a single one; between the phases numbers are copied:
 //
 // clang-format off
 //   cut      gate and up for own intermediate columns | all gather rows | down for own outputs

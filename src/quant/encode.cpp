@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements encode.h.
+// Implements the scales and codes of weights in scalar code (encode.h).
 #include "quant/encode.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See calibration.h.
+// Collects rows and second moments of the inputs of modules (calibration.h).
 #include "quantize/calibration.h"
 
 #include <algorithm>

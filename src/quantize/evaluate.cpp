@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See evaluate.h.
+// Computes the figures that compare a folder with its base (evaluate.h).
 #include "quantize/evaluate.h"
 
 #include <algorithm>

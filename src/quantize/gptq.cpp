@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See gptq.h. What takes time are products of rows added to blocks of a matrix (a row function), so it
-// runs at the width of the machine and gives equal bytes on every instruction set.
+// Implements GPTQ (gptq.h). Its time goes to products of rows added to blocks of a matrix (a row
+// function), so it runs at the width of the machine and gives equal bytes on every instruction set.
 #include "quantize/gptq.h"
 
 #include <algorithm>

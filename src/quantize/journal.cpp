@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See journal.h.
+// Reads and writes the journal as JSON, and compares it with the present run (journal.h).
 #include "quantize/journal.h"
 
 #include <sys/stat.h>

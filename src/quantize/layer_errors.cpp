@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See layer_errors.h.
+// Runs both models layer by layer and measures their distance (layer_errors.h).
 #include "quantize/layer_errors.h"
 
 #include <algorithm>

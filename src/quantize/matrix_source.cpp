@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See matrix_source.h.
+// Reads rows of source matrices, and decodes native FP8 (matrix_source.h).
 #include "quantize/matrix_source.h"
 
 #include <cmath>

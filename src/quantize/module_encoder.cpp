@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See module_encoder.h.
+// Lists and packs the tensors of quantized modules (module_encoder.h).
 #include "quantize/module_encoder.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See output_plan.h.
+// Divides the output into units of work and files, and counts their memory (output_plan.h).
 #include "quantize/output_plan.h"
 
 #include <algorithm>

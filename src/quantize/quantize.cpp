@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See quantize.h.
+// Runs the units of a quantization on threads and writes the folder (quantize.h).
 #include "quantize/quantize.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See quantize_json.h.
+// Parses options given as JSON, and prints results (quantize_json.h).
 #include "quantize/quantize_json.h"
 
 #include <sys/resource.h>

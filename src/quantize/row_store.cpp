@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See row_store.h.
+// Keeps rows in memory or in a file without a name (row_store.h).
 #include "quantize/row_store.h"
 
 #include <fcntl.h>

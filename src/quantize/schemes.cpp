@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See schemes.h.
+// Holds the list of schemes that can be made, and writes the quantization_config (schemes.h).
 #include "quantize/schemes.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See search.h.
+// Tries candidates of scales and keeps those with the least loss (search.h).
 #include "quantize/search.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See shard_file.h.
+// Writes units into a file at their places, with checksums (shard_file.h).
 #include "quantize/shard_file.h"
 
 #include <fmt/core.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See stage_run.h.
+// Carries rows of windows through the layers of a model (stage_run.h).
 #include "quantize/stage_run.h"
 
 #include <algorithm>

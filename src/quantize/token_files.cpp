@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See token_files.h.
+// Reads documents as token ids and cuts windows out of them (token_files.h).
 #include "quantize/token_files.h"
 
 #include <algorithm>

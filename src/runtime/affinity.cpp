@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls the system call and not the C library's function, because only the call returns how long
-// the kernel's mask is.
+// Reads and sets affinity masks by the system call and not the C library's function, because only
+// the call returns how long the kernel's mask is.
 #include "runtime/affinity.h"
 
 #if defined(__linux__)

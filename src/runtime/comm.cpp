@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchanges of several ranks, made of messages between two, so that every transport has all of them
-// and a wait that fails knows which rank is silent. Every message goes straight to its receiver:
-// with the few ranks that share a model a tree saves nothing.
+// Implements exchanges of several ranks by messages between two, so that every transport has all of
+// them and a wait that fails knows which rank is silent. Every message goes straight to its
+// receiver: with the few ranks that share a model a tree saves nothing.
 //
 // A tag of the transport holds the communicator (6 bits), whether the message belongs to an
 // exchange of all ranks, then the user's tag, or the kind of the exchange and its number: ranks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plugin stays open until the process ends: MPI cannot be initialized again after it was
-// closed.
+// Opens plugins of MPIs. A plugin stays open until the process ends: MPI cannot be initialized
+// again after it was closed.
 #include "runtime/comm_plugin.h"
 
 #include <dlfcn.h>

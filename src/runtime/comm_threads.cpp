@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each message is copied once, from the sender's buffer to the receiver's, by whichever side comes
-// second. A queue for each sender, receiver and tag holds the messages whose other side has not
-// come, in order. A side that drops its message takes it out of the queue, or waits until the copy
-// that has begun is done.
+// Passes messages between ranks that are threads. Each message is copied once, from the sender's
+// buffer to the receiver's, by whichever side comes second. A queue for each sender, receiver and
+// tag holds the messages whose other side has not come, in order. A side that drops its message
+// takes it out of the queue, or waits until the copy that has begun is done.
 #include "runtime/comm_threads.h"
 
 #include <atomic>

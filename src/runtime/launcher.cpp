@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open MPI 4 and 5 set OMPI_COMM_WORLD_*, also under srun --mpi=pmix once started by mpirun; MPICH's
-// mpiexec and srun --mpi=pmi2 set PMI_*; srun --mpi=pmix sets PMIX_RANK and its own variables.
+// Recognizes launchers by their variables. Open MPI 4 and 5 set OMPI_COMM_WORLD_*, also under srun
+// --mpi=pmix once started by mpirun; MPICH's mpiexec and srun --mpi=pmi2 set PMI_*; srun --mpi=pmix
+// sets PMIX_RANK and its own variables.
 #include "runtime/launcher.h"
 
 #include <charconv>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protocol of one region: the caller publishes the function and raises `epoch`; every worker of the
-// team sees the new epoch, runs the function and lowers `pending`; the caller, having run its own
-// share, waits for pending == 0. Barriers count arrivals in `arrived`; the last one resets the count
-// and raises `phase`. Every wait spins for kSpinNanoseconds, yields once, then sleeps in the kernel
-// (std::atomic::wait, whose notify is a load when nobody sleeps). With more threads than CPUs nobody
-// spins: the thread that is waited for may need the CPU of the one that waits.
+// Runs regions on the threads of a pool. Protocol of one region: the caller publishes the function
+// and raises `epoch`; every worker of the team sees the new epoch, runs the function and lowers
+// `pending`; the caller, having run its own share, waits for pending == 0. Barriers count arrivals
+// in `arrived`; the last one resets the count and raises `phase`. Every wait spins for
+// kSpinNanoseconds, yields once, then sleeps in the kernel (std::atomic::wait, whose notify is a
+// load when nobody sleeps). With more threads than CPUs nobody spins: the thread that is waited for
+// may need the CPU of the one that waits.
 //
 // Who is in the team is decided by the caller between two regions (roster.h). A worker that sits
 // out finds role 0, says that it is parked, and sleeps on its role; it is called back only when it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads sysfs first, because it knows every CPU and not only the one that this thread runs on;
-// CPUID, the name of an Arm core or assumptions fill the gaps. A container without sysfs still gets
-// caches and cores right on x86, and one core per CPU elsewhere.
+// Describes the machine. It reads sysfs first, because it knows every CPU and not only the one that
+// this thread runs on; CPUID, the name of an Arm core or assumptions fill the gaps. A container
+// without sysfs still gets caches and cores right on x86, and one core per CPU elsewhere.
 #include "runtime/topology.h"
 
 #include <algorithm>

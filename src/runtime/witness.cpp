@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The witness holds the read end of a pipe whose write end only the rank has: the kernel closes it
-// when the rank is gone, however that came. It is in a session of its own, because launchers kill
-// the groups of their ranks when one is lost, and holds none of their descriptors but stderr.
+// Implements the witness process, which holds the read end of a pipe whose write end only the rank
+// has: the kernel closes it when the rank is gone, however that came. It is in a session of its
+// own, because launchers kill the groups of their ranks when one is lost, and holds none of their
+// descriptors but stderr.
 //
 // MPICH's launcher kills the other ranks within a millisecond or two, and witnesses wake in any order:
 // each has the kernel note in which order the ranks of its launcher end, and lets the first one's speak.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stage receives fragments of tokens, each marked where a token begins and ends, and passes
-// fragments on. Fuse turns all into one token: it only removes marks. A rule that needs the whole
-// token waits for its end; every stage keeps what later input can still change (half a character, a
-// run of byte tokens) and nothing else.
+// Runs the stages of a decoder. A stage receives fragments of tokens, each marked where a token
+// begins and ends, and passes fragments on. Fuse turns all into one token: it only removes marks. A
+// rule that needs the whole token waits for its end; every stage keeps what later input can still
+// change (half a character, a run of byte tokens) and nothing else.
 #include "text/decoder.h"
 
 #include <charconv>

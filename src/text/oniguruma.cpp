@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This is the only unit that knows Oniguruma. Syntax and options are the library's defaults, as in
-// the published tokenizers.
+// Matches by Oniguruma, which only this unit includes. Syntax and options are the library's
+// defaults, as in the published tokenizers.
 #include "text/oniguruma.h"
 
 #include <oniguruma.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The normalizer Precompiled: a map from character sequences to texts, as SentencePiece compiles its
-// normalization rules. A length, a trie in a double array of 32-bit units, then the texts, each with
-// a zero byte behind it:
+// Implements the normalizer Precompiled: a map from character sequences to texts, as SentencePiece
+// compiles its normalization rules. A length, a trie in a double array of 32-bit units, then the
+// texts, each with a zero byte behind it:
 //
 //   unit: bits 0-7 label, 8 "has a leaf", 9 "offset is shifted by 8", 10-30 offset; a leaf holds the
 //   position of its text in bits 0-30

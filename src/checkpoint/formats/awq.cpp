@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AWQ: 4-bit codes in two layouts.
+// Reads AWQ: 4-bit codes in two layouts.
 //
 //   gemm   qweight I32 [K, N/8]   output 8j+t is nibble {0,4,1,5,2,6,3,7}[t] of word j
 //          qzeros  I32 [G, N/8]   in the same order;    scales F16 [G, N]

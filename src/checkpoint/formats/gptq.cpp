@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTQ: codes of b bits in 32-bit words along the inputs, outputs side by side.
+// Reads GPTQ: codes of b bits in 32-bit words along the inputs, outputs side by side.
 //
 //   qweight  I32 [K*b/32, N]    column n is the bit stream of output n: as pack-quantized, but turned
 //   qzeros   I32 [G, N*b/32]    zero points of 0 .. 2^b-1 along the outputs

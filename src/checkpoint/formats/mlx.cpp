@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLX (Apple): codes as a dense little-endian stream of bits along the inputs, `weight` U32 [N, K bits / 32]. The scheme
-// says which numbers they are.
+// Reads MLX (Apple): codes as a dense little-endian stream of bits along the inputs, `weight` U32
+// [N, K bits / 32]. The scheme says which numbers they are.
 //
 //   affine        integers from 0 on, `scales` and `biases` of one float type [N, K/g]:  w = code * scale + bias
 //   mxfp4, mxfp8  E2M1 or E4M3, `scales` U8 [N, K/32]:  2^(e - 127)

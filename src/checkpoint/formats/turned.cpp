@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See turned.h.
+// Implements what GPTQ and AWQ share: granularity and scales of matrices with outputs as columns
+// (turned.h).
 #include "checkpoint/formats/turned.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AutoRound (quant_method auto-round): the layouts of GPTQ and AWQ, or the names of
+// Parses AutoRound (quant_method auto-round): the layouts of GPTQ and AWQ, or the names of
 // compressed-tensors for MXFP4, MXFP8 and NVFP4. `extra_config` gives modules numbers of their own;
 // a module is looked up by exact name, by the end of its name, and by regular expression.
 #include "base/regex.h"

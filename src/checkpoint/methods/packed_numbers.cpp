@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See packed_numbers.h.
+// Reads width, group and zero points, and makes schemes of them (packed_numbers.h).
 #include "checkpoint/methods/packed_numbers.h"
 
 #include "checkpoint/methods/schemes.h"

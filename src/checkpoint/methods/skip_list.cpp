@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See skip_list.h.
+// Matches the names of modules with the lists of methods (skip_list.h).
 #include "checkpoint/methods/skip_list.h"
 
 namespace moebius {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer whose experts lie on the device and on the CPU: the device chooses experts; while it computes
-// rows of its own, the CPU computes those of the others, which cross uncombined; the device adds all of them
-// in the order of a single one. So where an expert lies changes no byte if both sides have its exact numbers.
-// Then the CPU's experts may be streamed, too: with enough rows their weights cross, not the rows. Where all are
-// the CPU's, it adds its rows before they cross.
+// Runs a layer whose experts are divided between the GPU and the CPU: the GPU ("device") chooses
+// experts; while it computes rows of its own, the CPU computes those of the others, which cross
+// uncombined; the device adds all of them in the order of a single one. So where an expert lies
+// changes no byte if both sides have its exact numbers. Then the CPU's experts may be streamed,
+// too: with enough rows their weights cross, not the rows. Where all are the CPU's, it adds its
+// rows before they cross.
 #include <algorithm>
 #include <optional>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plugin stays open until the process ends: the CUDA driver cannot be loaded again after it was
-// closed.
+// Opens the CUDA plugin, which stays open until the process ends: the CUDA driver cannot be loaded
+// again after it was closed.
 #include "device/cuda/cuda_module.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts that ranks spread over their devices: every rank chooses experts for all rows, which are the same everywhere, and computes rows of
-// the experts that it has; these cross uncombined by the hosts, and are added in ascending expert, as where one device has them all. So
-// bytes do not depend on the number of ranks.
+// Runs experts that ranks spread over their GPUs: every rank chooses experts for all rows, which
+// are the same everywhere, and computes rows of the experts that it has; these cross uncombined by
+// the hosts, and are added in ascending expert, as where one device has them all. So bytes do not
+// depend on the number of ranks.
 //
 // clang-format off
 //   few rows    own experts | rows go to all others        | sums of all rows

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The definition (quant/reference.h) as a kernel: the last entry of the list, exact because it is
-// what exact means, and able to run every problem on every machine. Weights are kept as stored,
-// rows as the canonical prepared row, a panel as QuantRows:
+// Wraps the definition (quant/reference.h) as a kernel: the last entry of the list, exact because
+// it is what exact means, and able to run every problem on every machine. Weights are kept as
+// stored, rows as the canonical prepared row, a panel as QuantRows:
 //
 // clang-format off
 //   panel   codes [M,K] | scales float[M,S] | zero points int32[M,S]       each region at a multiple of 64 bytes

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements layer_stages.h.
+// Loads and runs the layers of a model stage by stage (layer_stages.h).
 #include "model/run/layer_stages.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that stand in answers as text without types: the schema has them; where it says nothing, a
-// value is JSON if it reads as such, else a string. Elements (MiniMax-M3) nest: objects have an
-// element for each member, lists one called "item" for each value.
+// Converts values that stand in answers as text without types: the schema has them; where it says
+// nothing, a value is JSON if it reads as such, else a string. Elements (MiniMax-M3) nest: objects
+// have an element for each member, lists one called "item" for each value.
 #include <fmt/core.h>
 
 #include "text/answer/call_parser.h"
