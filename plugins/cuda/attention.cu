@@ -11,7 +11,8 @@
 namespace moebius::cuda {
 namespace {
 
-// single: every sequence has one row; the block that needs its key and value writes them itself.
+// Computes one tile and segment per block of threads, in the split form. single: every sequence has
+// one row; the block that needs its key and value writes them itself.
 template <bool kF16, int D, int kPasses>
 __global__ void __launch_bounds__(32 * kSplitWarps)
     split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
@@ -34,8 +35,8 @@ __global__ void __launch_bounds__(32 * kSplitWarps)
   attend_split<kF16, D, kPasses>(args, queries, blockIdx.z, partials, shared);
 }
 
-// group: 0 for all tiles; else only tiles in a group of that many which belong to several
-// sequences.
+// Computes one tile per warp, in the whole form. group: 0 for all tiles; else only tiles in a group
+// of that many which belong to several sequences.
 template <bool kF16, int D>
 __global__ void __launch_bounds__(32 * kWholeWarps, 2)
     whole_kernel(const __grid_constant__ CudaAttend args, unsigned group) {
@@ -53,8 +54,8 @@ __global__ void __launch_bounds__(32 * kWholeWarps, 2)
                         shared + warp * kTensorQueries * D);
 }
 
-// The grid's blocks are groups of tiles of one sequence (those with the most keys first), times kv
-// heads and parts of their heads.
+// Computes groups of tiles in the staged form. The grid's blocks are groups of tiles of one
+// sequence (those with the most keys first), times kv heads and parts of their heads.
 template <bool kF16, int D, int kWarps, int kStages>
 __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     staged_kernel(const __grid_constant__ CudaAttend args, unsigned parts) {

@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(kAppendThreads)
     attention.append(args.sequences[tile.sequence], tile.first + i);
 }
 
-// The grid's blocks are tile, kv head and part of its heads, and segment (null partials: one block
-// does all).
+// Computes attention with plain instructions. The grid's blocks are tile, kv head and part of its
+// heads, and segment (null partials: one block does all).
 template <KvType kStored>
 __global__ void __launch_bounds__(kAttentionThreads)
     attend_kernel(const __grid_constant__ CudaAttend args, float* partials) {

@@ -42,7 +42,8 @@ __device__ uint32_t block_largest(uint32_t most) {
   return __reduce_max_sync(~0u, warps[threadIdx.x % (kOperandThreads / 32)]);
 }
 
-// Each block has a row; each warp a granule, or all threads one granule of the whole row.
+// Makes operands of rows: each block has a row; each warp a granule, or all threads one granule of
+// the whole row.
 __global__ void __launch_bounds__(kOperandThreads)
     operand_kernel(const __grid_constant__ OperandArgs a) {
   const int row = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);

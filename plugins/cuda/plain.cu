@@ -51,7 +51,7 @@ std::vector<Stretch> stretches_of(const QuantMatrix& w, const ActSpec& act,
 
 // ---- rows ----
 
-// Each block has a row, each warp a granule.
+// Quantizes rows: each block has a row, each warp a granule.
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const PlainMatrix* matrices, RowSet rows, CudaRows x, Prepared to) {
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;

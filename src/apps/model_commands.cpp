@@ -56,7 +56,7 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
   const Gpu here = *this_machine(options.gpu).gpu;
   const std::vector<GpuWay> all = gpu_rank_ways(checkpoint, options, here.target, rates, ranks);
   if (all.empty()) fail("{} ranks with GPUs: the model has fewer layers and experts", ranks);
-  // threads share one GPU
+  // Ranks that are threads share one GPU.
   const size_t shared = RankProcess::current() == nullptr ? ranks : 1;
   const uint64_t most = here.usable / shared,
                  allowed = options.gpu.memory != 0 ? std::min(options.gpu.memory, most) : most;

@@ -52,7 +52,7 @@ void report(const PackOptions& o, const std::string& path, const PackFacts& fact
 
 int run_pack(const PackOptions& o, std::ostream& out) {
   const auto start = std::chrono::steady_clock::now();
-  // A single file: checks that it is complete, whatever model it is of.
+  // Without --pack-dir: checks that a single file is complete, whatever model it is of.
   if (o.model.pack_dir.empty()) {
     const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
     report(o, o.model.folder, check_pack_file(o.model.folder, &runtime->pool()), false, start, out);

@@ -132,7 +132,7 @@ void multiply_on_cuda(const RunPlan& plan, const Module& m, const QuantMatrix& w
   const Choice choice = choose_cuda(problem, cuda_target(plan.cuda->facts), plan.cuda_policy);
   const CudaMatrix matrix = cuda_matrix(w, problem.act, m.plan.input, problem.x_type);
   const CudaLinear layer(*plan.cuda, matrix, *choice.chosen);
-  // false: the numbers need the plain form.
+  // false: the matrix' numbers need the plain kernel
   const bool kept = layer.path() == path_of(*choice.chosen);
   f.kernel = kept ? title_of(*choice.chosen) : "cuda_plain/stored";
   f.numerics = kept ? choice.numerics : Numerics::kExact;

@@ -114,7 +114,7 @@ double at_share(std::vector<double> sorted, double share) {
 
 // Holds the measurements of one run of the trace.
 struct TraceRun {
-  // seconds: in total; in steps; of the replay; in the model.
+  // Seconds in total; in steps; of the replay; in the model.
   double seconds = 0, busy = 0, bare = 0, pass = 0;
   std::vector<double> first_token, gaps;  // seconds
   size_t prompt_tokens = 0, new_tokens = 0, steps = 0, rows = 0;
@@ -252,7 +252,7 @@ class TraceBench {
   bool constrained_ = false;
   GrammarPtr grammar_;
   std::shared_ptr<TokenMasks> masks_;
-  // Entry, and time of the last token.
+  // Requests under way by id: entry of the trace, and time of the last token.
   std::map<uint64_t, std::pair<size_t, double>> open_requests_;
   bool drafts_ = false;
   std::vector<std::vector<int32_t>> answers_;  // answers without drafts

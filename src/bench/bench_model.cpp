@@ -235,7 +235,8 @@ struct ModelRow {
 // name.
 class ModelTable {
  public:
-  // longest_test: length of the longest test name; a long one takes room from the rates.
+  // Prepares a table. longest_test: length of the longest test name; a long one takes room from the
+  // rates.
   ModelTable(const Checkpoint& checkpoint, bool speedup, size_t longest_test, std::ostream& out)
       : speedup_(speedup), test_(std::max(kTest, longest_test)), out_(out) {
     const Summary summary = summarize(checkpoint);
@@ -356,7 +357,8 @@ std::string operations_text(const std::vector<ModelRow>& rows) {
 // Runs all tests with one number of threads.
 class ModelRun {
  public:
-  // load_peak: peak memory of the first load in this process; 0: this is the first load.
+  // Prepares the tests of a model. load_peak: peak memory of the first load in this process; 0:
+  // this is the first load.
   ModelRun(const BenchOptions& options, const Checkpoint& checkpoint, BenchMachine& machine,
            size_t threads, double load_peak)
       : options_(options),

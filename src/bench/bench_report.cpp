@@ -142,7 +142,7 @@ BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
 
 void BenchReport::add(const BenchResult& r) {
   if (r.time.repetitions == 0) return;
-  // Speed over that with the first number of threads for this case.
+  // Speed, divided by that with the first number of threads for this case.
   double speedup = 0;
   for (const BenchResult& earlier : results_)
     if (speedup == 0 && earlier.threads != r.threads && same_but_threads(earlier, r))

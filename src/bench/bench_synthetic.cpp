@@ -21,7 +21,8 @@ namespace moebius {
 namespace {
 
 enum class Groups : uint8_t {
-  // --group is used; used, but by default one group per channel; the scheme fixes it.
+  // kAny: --group is used; kChannel: used, but by default one group per channel; kFixed: the scheme
+  // fixes the group.
   kAny,
   kChannel,
   kFixed

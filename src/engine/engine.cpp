@@ -135,7 +135,7 @@ uint64_t Engine::add(Request request) {
   }
   const std::lock_guard lock(inbox_mutex_);
   inbox_.reserve(inbox_.size() + answers);
-  // Reserved here so that cancel() cannot fail.
+  // Memory is reserved here so that cancel() cannot fail.
   cancels_.reserve(cancels_.size() + live_ + answers);
   for (auto& s : made) {
     s->id = next_id_;
@@ -184,7 +184,7 @@ void Engine::take_inbox(StepReport& report) {
   const std::lock_guard lock(inbox_mutex_);
   sequences_.reserve(sequences_.size() + inbox_.size());
   report.results.reserve(sequences_.size() + inbox_.size());
-  // New requests: admission looks again.
+  // New or cancelled requests let admission look again.
   if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;
   size_t taken = 0;
   const auto drop_taken = [&] {

@@ -234,7 +234,8 @@ void Engine::sample(PendingStep& step, StepReport& report) {
   report.figures.sampling_nanoseconds = now() - start;
 }
 
-// lost: all batches under way are lost, too; otherwise they stay as they are.
+// Undoes a step that failed. lost: all batches under way are lost, too; otherwise they stay as they
+// are.
 void Engine::roll_back(bool lost) noexcept {
   collected_ = nullptr;
   if (lost) pending_steps_.clear();

@@ -168,7 +168,7 @@ void LinearLayer::lay_out(Call& c) const {
   }
 }
 
-// Row-parallel ranks: computes each row's maximum over all ranks, from which its scale follows.
+// Computes each row's maximum over all ranks (row-parallel layers), from which its scale follows.
 void LinearLayer::share_maxima(const Call& c, const AmaxReduce& amax_reduce) const {
   float *row = c.arena.of_thread(0, c.rows), *amax = c.arena[c.amax];
   for (size_t t = 0; t < c.x.rows; ++t) amax[t] = abs_max(row_as_f32(c.x, t, row), K_);

@@ -298,7 +298,7 @@ void MoeLayer::Forward::down_panel(size_t batch, const float* intermediate, Thre
                                 arena_[areas_.down_panels] + arena_[areas_.panel_at][batch]});
 }
 
-// Row-parallel ranks: turns the maxima over all ranks in row_scale into scales.
+// Turns the maxima over all ranks in row_scale into scales (row-parallel layers).
 void MoeLayer::Forward::scale_batch(size_t batch, Thread& s) noexcept {
   const Batch& b = schedule_->batches[batch];
   const PackedSlot& slot = layer_.experts_[b.group].down;

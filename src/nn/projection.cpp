@@ -141,7 +141,8 @@ void PackedSlot::check(std::span<const float> bias, std::string_view what) const
     fail("{}: bias has {} values; expected {}", what, bias.size(), plan_->problem.N);
 }
 
-// While it exists, pages that this thread writes first are allocated on the node that reads them.
+// While a Placed exists, pages that this thread writes first are allocated on the node that reads
+// them.
 class PackedSlot::Placed {
  public:
   Placed(const PackedSlot& slot, size_t n0, size_t n1) : nodes_(slot.place_.nodes) {

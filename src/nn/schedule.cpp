@@ -27,7 +27,7 @@ constexpr size_t kStreamWeights = size_t{1} << 22;
 constexpr size_t kDownStreamTokens = 256;
 
 constexpr size_t kLinearTasksPerThread = 4;
-// So that the last task to finish is a small part of the whole.
+// Number of tasks per thread: so many that the last one to finish is a small part of the whole.
 constexpr size_t kMoeTasksPerThread = 8;
 constexpr size_t kLeastColumns = 32;  // columns of a task of a mixture
 constexpr size_t kSortByInsertion = 64;

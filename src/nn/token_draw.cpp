@@ -176,7 +176,8 @@ int32_t draw_from_all(const LogitRow& row, const RowWeights& how, double uniform
   return static_cast<int32_t>(b * kLogitBlock) + pick({weights.data(), logits.size()}, rest);
 }
 
-// takes_every: top_k keeps all tokens; takes_all: top_p and min_p keep them, too.
+// Return whether limits keep everything: takes_every(): top_k keeps all tokens; takes_all(): top_p
+// and min_p keep them, too.
 bool takes_every(const SamplingParams& p, size_t vocab) {
   return p.top_k == 0 || static_cast<size_t>(p.top_k) >= vocab;
 }

@@ -24,7 +24,7 @@ ModuleReport encode_searched(const MatrixSource& source, const Module& module, c
                              float input_scale, std::vector<std::vector<uint8_t>>& out) {
   const float* h = moments.known() ? moments.diagonal.data() : nullptr;
   EncodeRules searched = rules;
-  // GPTQ rounds in one step
+  // GPTQ rounds quotients once, in f32.
   searched.one_rounding = searched.one_rounding || factor != nullptr;
   ScaleTable table = searched_scales(source, *scheme.weights, searched, h);
   table.input_scale = input_scale;

@@ -341,8 +341,8 @@ size_t RoofMemory::part_bytes() const {
   return memory_.size() / pool_.size() / (2 * kCacheLine) * (2 * kCacheLine);
 }
 
-// Run i reads piece i of every thread's part, cyclically: a piece has left the caches when its turn
-// comes again.
+// Calls body for one piece of every thread's part, the next one at each call, cyclically: a piece
+// has left the caches when its turn comes again.
 double RoofMemory::pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body) {
   const size_t part = part_bytes(), piece = std::min(part / used, kPiece),
                pieces = part / used / piece;

@@ -39,8 +39,8 @@
 namespace moebius {
 namespace {
 
-// Longer than the gap between two layers of a decoding model, and short beside the slice for which
-// a descheduled thread waits.
+// Time for which a member spins before it sleeps: longer than the gap between two layers of a
+// decoding model, and short beside the slice for which a descheduled thread waits.
 constexpr int64_t kSpinNanoseconds = 50'000;
 constexpr int64_t kAwakeNanoseconds = 500'000;  // while another device works (stay_awake.h)
 constexpr size_t kMaxThreads = 4096;
@@ -344,8 +344,8 @@ void ThreadPool::State::sit_out(Seat& seat) noexcept {
   seat.meter.restart(now_ns());
 }
 
-// Called by the caller between two regions: collects the members' lost time and decides who takes
-// part in the next one.
+// Collects the members' lost time and decides who takes part in the next region. Runs on the
+// caller's thread between two regions.
 void ThreadPool::State::meet(int64_t now) noexcept {
   bool news = waits || team < seats.size();
   for (size_t i = 0; i < seats.size(); ++i) {

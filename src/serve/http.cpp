@@ -82,7 +82,8 @@ class AsioServer final : public HttpServer {
   std::atomic<bool> stopped_{false};
   bool draining_ = false;
   size_t body_bytes_ = 0;  // bytes of all requests' bodies
-  // May exceed the limit, so that some request always gets read completely.
+  // Connection whose body may exceed the limit of all bodies, so that some request always gets read
+  // completely.
   HttpConnection* exempt_ = nullptr;
   std::deque<std::weak_ptr<HttpConnection>> paused_;
 };
@@ -97,7 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         reader_(server.limits_),
         deadline_(server.io_),
         stall_(server.io_) {}
-  // Used before start().
+  // Takes over an accepted socket; call it before start().
   void adopt(const Tcp& protocol, int socket) { socket_.assign(protocol, socket); }
   void start();
   void refuse() { fail_with(503, "too many connections"); }
@@ -115,7 +116,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void forget() noexcept;
   bool active() const { return exchange_ != nullptr; }
 
-  // Called by its exchange.
+  // Writes bytes of an answer; called by the connection's exchange.
   void put(std::string_view bytes);
   void finish(bool keep);
   bool overfull() const { return outbox_.size() + writing_.size() > server_.limits_.unsent; }

@@ -108,7 +108,7 @@ bool is_coded(const HttpRequest& head) {
   return coding != nullptr && !coding->empty() && *coding != "identity";
 }
 
-// get: the target allows GET.
+// Returns the error for a method that the target does not allow. get: the target allows GET.
 ApiError wrong_method(const HttpRequest& head, bool get) {
   ApiError e(
       405, "method_not_allowed",
@@ -568,7 +568,7 @@ bool ApiServer::on_thread(TextWorker& worker, const HttpExchangePtr& exchange,
 void ApiServer::drop_body(const HttpExchangePtr& exchange) {
   const size_t bytes = exchange->request().body.size();
   exchange->drop_body();
-  // If this cannot be queued, a later request does it.
+  // If the job cannot be queued, a later request does it.
   if (bytes > kTrimmedBody) threw(*this, [&] { large_text_->put([] { malloc_trim(0); }, 0); });
 }
 

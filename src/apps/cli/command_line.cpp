@@ -225,7 +225,7 @@ Manners& manners() {
 
 namespace {
 
-// The command that the words name, its targets filled with what they say.
+// Returns the command that the words name, with its targets filled with what they say.
 Command& parse_words(Command& tool, Words args) {
   Command& command = Parser(tool, args).parse();
   if (asks_for_a_page()) return command;

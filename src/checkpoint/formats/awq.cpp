@@ -77,7 +77,8 @@ void plan_awq_zero_points(const Planner& p) {
 void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
   const TensorRef& ref = l.plan.tensors[Role::kWeightZeroPoint];
   if (!ref) return;
-  // gemm: one row of words per group, for all outputs; gemv: the wanted rows.
+  // In the layout gemm zero points are one row of words per group, for all outputs; in gemv they
+  // are those of the wanted rows.
   TensorRef rows = ref;
   uint64_t first = 0;
   if (!is_gemv(l.plan)) {

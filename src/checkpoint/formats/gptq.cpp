@@ -177,7 +177,7 @@ void prove_gptq(const Planner& p) {
 
 void fill_gptq(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, turned(l.plan.tensors[Role::kWeightPacked]));
-  // transposed: one bit stream per output.
+  // Rows that are read transposed are one bit stream per output.
   const StoredRows words = read_rows(l.store, piece, l.buffer);
   w.codes = words.data;
   w.row_bytes = words.stride;

@@ -234,7 +234,7 @@ void check_zero_scales(const Loader& l, const QuantMatrix& w) {
 void attach_zero_points(const Loader& l, const int8_t* values, QuantMatrix& w) {
   w.zero_points = values;
   if (w.scale_stride == w.groups) return;
-  // Interleaved rows: copies the scales to the row distance of the zero points.
+  // Copies the scales of interleaved rows to the row distance of the zero points.
   const size_t rows = (w.N + w.n_phase - 1) / w.block_n + 1;
   const size_t bytes = scale_bytes(w.scale_type);
   uint8_t* packed = l.buffer.allocate(rows * w.groups * bytes);

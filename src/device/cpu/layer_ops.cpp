@@ -241,7 +241,7 @@ class CpuEmbedding final : public EmbeddingOp {
   const LinearLayer* output_;
   float multiplier_;
   size_t hidden_;
-  // The table, or how rows of the packed output projection are read back.
+  // Reads rows of the packed output projection back; unset: the layer has the table itself.
   std::optional<PackedRows> packed_;
   LoadBuffer memory_;
   WeightMemory kept_;  // or in the file of packed weights

@@ -35,8 +35,8 @@ size_t total(std::span<const size_t> bytes) {
 // Knows which rank holds which experts.
 class SpreadPlaces {
  public:
-  // expert_of: expert of each place, the same number of places per rank; empty: every expert has
-  // one place.
+  // Lists places. expert_of: expert of each place, the same number of places per rank; empty: every
+  // expert has one place.
   SpreadPlaces(size_t experts, size_t ranks, Placement placement, std::vector<uint32_t> expert_of)
       : ranks_(ranks), experts_(experts), expert_of_(std::move(expert_of)) {
     if (expert_of_.empty()) {

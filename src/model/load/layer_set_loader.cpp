@@ -200,8 +200,8 @@ Linear LayerSetLoader::load_projection() {
   return device.linear(c_.checkpoint, {{&output, rows}}, c_.options);
 }
 
-// output: the whole projection to logits, whose weights the table may share; null: not in this
-// process.
+// Loads the token table. output: the whole projection to logits, whose weights the table may share;
+// null: not in this process.
 void LayerSetLoader::load_embedding(const LinearOp* output) {
   Device& device = c_.to->devices.ends();
   const Module& embedding = embedding_of(c_.checkpoint);

@@ -202,7 +202,7 @@ std::shared_ptr<RankedBackend::Staged> RankedBackend::begin_stages(std::span<con
   return step;
 }
 
-// First stage: computes logits of the rows that came back.
+// Computes, in the first stage, logits of the rows that came back from the last.
 void RankedBackend::end_stages(Staged& step, std::vector<float>& logits, StepStats& stats) {
   logits.clear();
   std::vector<float> some;

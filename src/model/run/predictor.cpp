@@ -88,7 +88,8 @@ uint64_t Predictor::draft(std::span<Sequence> sequences, size_t queue,
   return bytes;
 }
 
-// made: results for the tokens before the step's; becomes the results for the step's.
+// Runs the predictor's layer once. made: results for the tokens before the step's; becomes the
+// results for the step's.
 uint64_t Predictor::pass(Step& step, std::vector<float>& logits, std::vector<float>& made,
                          bool first) const {
   Device& ends = layers_.devices.ends();

@@ -105,7 +105,7 @@ class NamedParser final : public CallParser {
     return Take::kMore;
   }
 
-  // A call begins, or the section ends.
+  // Consumes a byte between calls: a call begins, or the section ends.
   Take between(char c) {
     const Take take = word(c, {f_.call_begin, f_.section_end});
     if (take != Take::kDone) return take;

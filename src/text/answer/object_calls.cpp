@@ -162,7 +162,7 @@ class ObjectParser final : public CallParser {
     return Take::kMore;
   }
 
-  // After an object, the section ends or another object follows.
+  // Consumes a byte after an object: the section ends, or another object follows.
   Take end_byte(char c) {
     if (f_.is_list() && !list_ended_) {
       if (is_json_space(c)) return Take::kMore;

@@ -74,7 +74,7 @@ bool prints_calls(const ChatTemplates& templates) {
 }
 
 Json with_family_calls(const Json& messages, CallIds ids) {
-  // Original id: new id, name.
+  // New id and name of each call, by its original id.
   std::map<std::string, std::pair<std::string, std::string>> known;
   size_t count = 0;
   const auto own_call = [&](const Json& call) {

@@ -119,7 +119,8 @@ class MarkedReader final : public AnswerReader {
     return {};
   }
 
-  // raw: white space and marker, which become content again if there is no call after all.
+  // Begins a section of calls. raw: its white space and marker, which become content again if there
+  // is no call after all.
   void begin_section(std::string raw, bool marked) {
     pending_.clear();
     from_ = state_;
