@@ -26,10 +26,10 @@ template <class Bytes>
   }
 }
 
-// Bytes: vectors of 16 bytes of an architecture (V), with load and store, store_all of 16
-// consecutive vectors, zip1 and zip2 (interleave the lower and the upper halves of two vectors),
-// low and high (the lower or upper 4-bit codes of two vectors of pairs, as pairs). kByteRows: rows
-// per block of bytes, 16 or 32.
+// Reads rows with their columns in another order (head of this file). Bytes: vectors of 16 bytes of
+// an architecture (V), with load and store, store_all of 16 consecutive vectors, zip1 and zip2
+// (interleave the lower and the upper halves of two vectors), low and high (the lower or upper
+// 4-bit codes of two vectors of pairs, as pairs). kByteRows: rows per block of bytes, 16 or 32.
 template <class Bytes, size_t kByteRows>
 class PermutedRows {
  public:

@@ -66,7 +66,7 @@ struct MoePlan {
   MoeSpec spec;
   std::vector<ExpertPlan> plans;     // the distinct plans of experts; usually one
   std::vector<uint32_t> plan_of;     // [local experts] index into plans; empty: all 0
-  std::optional<ExpertPlan> shared;  // Plan of the shared expert; unset: this rank has none.
+  std::optional<ExpertPlan> shared;  // plan of the shared expert; unset: this rank has none
   // [physical] local index of the expert in that place, -1: the place is on another rank; empty:
   // all are local, in order. Physical numbers count the experts, then the shared slots
   // (RouterSpec); with copies of busy experts, the entries of expert_of.
@@ -74,9 +74,9 @@ struct MoePlan {
   // [physical] global id of the expert in that place; empty: there are no copies
   std::vector<uint32_t> expert_of;
   MoeSplit split;
-  // True on the one of the ranks that cut experts which adds the bias of down.
+  // True on one of the ranks that cut experts, which adds the bias of down.
   bool first_tp_rank = true;
-  bool first_rank = true;  // true on the one of all ranks that adds the identity experts
+  bool first_rank = true;  // true on one of all ranks, which adds the identity experts
   std::string name;        // name in messages
 };
 

@@ -39,9 +39,9 @@ enum class Format : uint8_t {
   // and formats/awq.cpp.
   kGptq,        // stores zero points less 1
   kGptqV2,      // stores zero points as they are
-  kGptqPlanar,  // as kGptqV2, codes in bit planes
+  kGptqPlanar,  // stores zero points as they are, and codes in bit planes
   kAwq,
-  kQuarkInt4,  // AWQ's order, codes in two's complement
+  kQuarkInt4,  // stores codes in AWQ's order, in two's complement
   kAwqGemv,
   kMlx,  // rows of words: integers with a float offset per group, or MX and NVFP4 codes
 };

@@ -165,7 +165,8 @@ class GrammarBuilder {
   void make_json_values();
 };
 
-// Compile whole grammars. The arguments are untrusted; errors name a path within them.
+// Most bytes of the text of a grammar. The functions below compile whole grammars; their arguments
+// are untrusted, and errors name a path within them.
 inline constexpr size_t kMostGrammarBytes = 64 << 10;
 GrammarPtr grammar_from_schema(const Json& schema, const std::string& path = {});
 GrammarPtr grammar_from_json_object();
