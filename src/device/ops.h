@@ -44,7 +44,7 @@ class DividedExperts {
  public:
   virtual ~DividedExperts() = default;
   virtual std::span<const uint32_t> expert_of() const = 0;  // [places] the expert in each place
-  // number of places on the layer's own device: the first ones
+  // Number of places on the layer's own device: the first ones.
   virtual size_t places_here() const = 0;
   // True if an expert computes the same bytes on both devices, so that moving it changes no answer.
   virtual bool may_move() const = 0;

@@ -42,7 +42,7 @@ struct EngineOptions {
   // Memory for keys and values, in bytes. 0: what `parallel` sequences of `context` tokens need, at
   // most half of the free memory.
   uint64_t kv_bytes = 0;
-  // most drafted tokens (speculative decoding, draft.h) of a sequence per step; 0: none
+  // Most drafted tokens (speculative decoding, draft.h) of a sequence per step; 0: none.
   size_t drafts = 0;
   // true: every draft that is found runs; false: as many as the predicted times say pay
   bool every_draft = false;
@@ -57,7 +57,7 @@ struct EngineOptions {
   ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
   uint64_t hash_seed = 0;  // seed of the prefix tree's hash, which a server draws at random
-  // called for each KV block that no sequence and no cache holds any more; must not throw
+  // Called for each KV block that no sequence and no cache holds any more; must not throw.
   KvBlocks::Freed freed;
   KvDisk* disk = nullptr;   // prompt cache on disk; null: none. Must outlive the engine
   std::string fingerprint;  // with `disk`: identifies the model and its options (kv_archive.h)

@@ -18,7 +18,7 @@ template <class Isa, size_t kWidth>
 struct ScanLoops {
   using ScanV = typename Vectors<kWidth>::Floats;
   static constexpr size_t kDelta = 8, kManyTokens = 4, kTokens = 4;
-  // number of columns that are processed together when tokens go one by one
+  // Number of columns that are processed together when tokens go one by one.
   static constexpr size_t kChunk = 512;
 
   MOEBIUS_ALWAYS_INLINE static ScanV fused(ScanV a, ScanV b, ScanV c) {

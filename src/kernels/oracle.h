@@ -72,7 +72,7 @@ std::vector<std::string> kernel_names();
 // (MOEBIUS_KERNELS).
 std::vector<std::string> left_out_kernels(const Cpu& cpu);
 
-// accepts declared, exact, approximate; throws Error
+// Accepts declared, exact, approximate; throws Error.
 Accept accept_from_name(std::string_view name);
 std::string_view name_of(Accept accept);
 std::string_view name_of(Verdict verdict);    // returns a word such as "chosen"

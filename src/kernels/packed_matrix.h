@@ -67,7 +67,7 @@ class PackedRows {
   // Returns true if the kernel stores such weights so that they can be read back.
   static bool possible(const Kernel& kernel, const Problem& problem);
   PackedRows(const Kernel& kernel, const Problem& problem);
-  // writes row n, [K], without rounding
+  // Writes row n, [K], without rounding.
   void read(const uint8_t* packed, size_t n, float* to) const;
 
  private:

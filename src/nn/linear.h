@@ -46,8 +46,8 @@ class LinearLayer {
   size_t out_features() const { return N_; }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  std::vector<SlotFacts> facts()
-      const;  // returns what, together with packed(), a PackedBlock holds
+  // Returns what, together with packed(), a PackedBlock holds.
+  std::vector<SlotFacts> facts() const;
   // Makes the layer read equal packed bytes from other memory, such as a mapped file. Call it
   // between forward calls.
   void move_to(WeightMemory memory);

@@ -106,7 +106,7 @@ struct RouterWeights {
 
 // Options of one forward call.
 struct MoeOptions {
-  // exchanges rows with the other ranks; required if MoeSplit::any()
+  // Exchanges rows with the other ranks; required if MoeSplit::any().
   MoeExchange* exchange = nullptr;
   // Replaces row maxima by those over all ranks; required if the down projection has shared_amax.
   const AmaxReduce* amax_reduce = nullptr;
@@ -145,7 +145,7 @@ class MoeLayer {
   }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
-  // bytes of the shared expert's gate, which packed_bytes() does not count
+  // Bytes of the shared expert's gate, which packed_bytes() does not count.
   size_t gate_bytes() const;
   const Router& router() const { return router_; }
 
@@ -160,8 +160,8 @@ class MoeLayer {
   void adopt_expert(size_t local, PackedBlock& kept);
   // Returns the number of local experts, plus one for the shared expert if this rank has it.
   size_t all_experts() const { return experts_.size(); }
-  std::vector<SlotFacts> facts()
-      const;  // returns what, together with packed(), a PackedBlock holds
+  // Returns what, together with packed(), a PackedBlock holds.
+  std::vector<SlotFacts> facts() const;
   // Makes the layer read equal packed bytes from other memory, such as a mapped file, and frees its
   // own. Call it between forward calls. With several NUMA nodes nothing changes.
   void move_to(PackedBlock kept);
@@ -179,7 +179,7 @@ class MoeLayer {
   // Holds an expert that is packed while the layer runs, until place_experts() takes it. Must be
   // destroyed before the layer.
   class StagedExpert;
-  // returns the packed bytes of an expert that has plans[plan]
+  // Returns the packed bytes of an expert that has plans[plan].
   size_t expert_bytes(size_t plan) const;
   // Makes an empty expert for plans[plan] in the given memory; allocates memory if `memory` is
   // empty. Throws Error if it is too small.

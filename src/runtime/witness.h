@@ -40,7 +40,7 @@ class Witness {
   ~Witness();  // tells the witness that the rank ends properly
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
-  // returns the memory in which the rank must write its state; null if there is no witness
+  // Returns the memory in which the rank must write its state; null if there is no witness.
   Whereabouts* rank() { return seen_; }
 
  private:

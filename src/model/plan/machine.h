@@ -28,7 +28,7 @@ inline constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
 
 // Describes the host, memory and GPU of one rank.
 struct Machine {
-  // name of the computer; memory limits of equal name are shared by the ranks of one host
+  // Name of the computer; memory limits of equal name are shared by the ranks of one host.
   std::string host;
   // Limits on the memory of the rank's process; empty: unknown, and then no model is too large.
   std::vector<MemoryLimit> memory;
