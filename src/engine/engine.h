@@ -56,7 +56,7 @@ struct EngineOptions {
   size_t prompt_rows = 512;         // most prompt tokens of a step
   ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
-  uint64_t hash_seed = 0;  // seed of the prefix tree's hash, which a server draws at random
+  uint64_t hash_seed = 0;           // seed of the prefix tree's hash; any number
   // Called for each KV block that no sequence and no cache holds any more; must not throw.
   KvBlocks::Freed freed;
   KvDisk* disk = nullptr;   // prompt cache on disk; null: none. Must outlive the engine
