@@ -21,7 +21,7 @@ struct RoutingArgs {
   float* input_weight;  // [rows] factor of x (weight_on_input)
   float* weight;        // [rows] weight of the row in the sum
   int32_t* order;       // [T, slots] sorted rows of a token in order of addition; -1 after the last
-  int32_t* rows_of;     // [T, slots] scratch
+  int32_t* rows_of;     // [T, slots] scratch memory
   TokenTile* tiles;     // [max_tiles], a tile without rows after the last
   int max_tiles;
   int32_t* total;   // number of sorted rows

@@ -123,7 +123,8 @@ __device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (
   for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
 }
 
-__device__ __forceinline__ int32_t float_key(float x) {  // integer with the order of the numbers
+// Returns an integer with the order of the numbers.
+__device__ __forceinline__ int32_t float_key(float x) {
   const uint32_t u = f32_bits(x);
   return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
 }

@@ -55,7 +55,8 @@ struct Handled {
   using Object = T;
   static constexpr HandleKind kKind = k;
 };
-// The table of handle types. The functions are only declared: their result types are what is read.
+// The table of handle types: declarations whose result types say which object and kind belong to a
+// C type.
 Handled<Runtime, HandleKind::kRuntime> handled(const moebius_runtime*);
 Handled<CFolder, HandleKind::kFolder> handled(const moebius_folder*);
 Handled<Linear, HandleKind::kLinear> handled(const moebius_linear*);

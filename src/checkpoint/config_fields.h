@@ -29,7 +29,8 @@ class ConfigFields {
   std::optional<int64_t> integer(Names names, int64_t low, int64_t high) const;
   int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
   int64_t require(Names names, int64_t low, int64_t high) const;
-  std::optional<double> number(Names names) const;  // throws Error also if the number is not finite
+  // Reads a number; throws Error also if it is not finite.
+  std::optional<double> number(Names names) const;
   // Reads a truth value; null counts as false, as in Python.
   std::optional<bool> boolean(Names names) const;
   std::optional<std::string> string(Names names) const;

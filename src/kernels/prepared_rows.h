@@ -18,7 +18,7 @@
 namespace moebius {
 
 struct PreparedLayout {
-  size_t groups;       // number of scales: S above
+  size_t groups;       // number of scales S
   size_t zero_points;  // number of zero points: S or 0
   size_t codes;        // offset of the codes in bytes
   size_t row_bytes;

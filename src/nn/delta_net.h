@@ -28,7 +28,7 @@ struct DeltaSpec {
   size_t width = 4;  // taps of the convolution
   // true: a, dt and the decay are [key_dim] per head, one for each row of S
   bool decay_per_key = false;
-  // negative: the bound in the second form of the decay above; 0: the first form.
+  // bound in the second form of the decay, if negative; 0: the first form
   float decay_bound = 0;
   RowFunction gate = RowFunction::kSilu;
   // true: projections give [q k v z] per key head, then [b a] per key head; false: rows as

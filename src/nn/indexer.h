@@ -34,11 +34,13 @@ namespace moebius {
 struct IndexerSpec {
   size_t heads = 0, head_dim = 0, top_k = 0;  // top_k: number of keys; 0: attention is not sparse
   bool by_head = false;
-  // block: positions per block, with by_head (top_k is a multiple of it); local: see above.
+  // block: positions per block, with by_head (top_k is a multiple of it); local: blocks before the
+  // row's own that are always selected.
   size_t block = 1, local = 0;
-  size_t ratio = 0;      // tokens per compressed key; 0: every token has its own key
-  size_t first = 0;      // without by_head: keys before this position are never selected
-  bool pooled = false;   // see "Pooled" above; needs a ratio
+  size_t ratio = 0;  // tokens per compressed key; 0: every token has its own key
+  size_t first = 0;  // without by_head: keys before this position are never selected
+  // true: rows attend to the tokens of selected keys ("Pooled"); needs a ratio.
+  bool pooled = false;
   bool weighted = true;  // false: w_h / sqrt(heads) is replaced by 1
 
   size_t tokens() const { return ratio != 0 ? ratio : 1; }  // tokens per key

@@ -85,7 +85,7 @@ class LogprobLists {
   void add_chat(const TokenChoice& token);
   const TokenTexts* texts_;
   bool chat_;
-  // The lists as JSON text; in the form of chat completions all is in the first.
+  // The lists as JSON text. Chat completions have one list of objects, in tokens_.
   std::string tokens_, logprobs_, tops_, offsets_;
   size_t count_ = 0, characters_ = 0;
 };

@@ -52,8 +52,8 @@ class Bpe final : public PieceModel {
   std::string where_;
   uint32_t next_rank_ = 0;
   int32_t unk_id_ = -1;
-  int32_t byte_ids_[256];      // ids of the stand-in characters of bytes
-  int32_t fallback_ids_[256];  // ids of the tokens "<0xHH>"
+  int32_t byte_ids_[256];      // ids of the characters that stand for bytes
+  int32_t fallback_ids_[256];  // ids of the tokens "<0xHH>", which stand for bytes
   bool full_fallback_ = false;
   size_t longest_token_ = 0;  // length in bytes; 0: a token may cover any number of bytes
   // Pairs of adjacent characters inside merged tokens: text can be cut between all other pairs. Not

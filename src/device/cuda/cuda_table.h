@@ -171,7 +171,7 @@ struct CudaRowProgram {
   CudaRows operands[kCudaOperands];
   uint32_t cols[kCudaOperands];
   XType type;           // results are rounded to this type
-  const float* tables;  // [rows, table_cols] of the step
+  const float* tables;  // [rows, table_cols] numbers of the step that depend on positions
   size_t table_cols;
   // Number of heads of each operand that is changed head by head (cuda_parts.h); all 0: the row is
   // processed as a whole.

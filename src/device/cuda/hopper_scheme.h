@@ -22,7 +22,7 @@ enum class HopperScheme : uint8_t {
   kInt4Bf16G128,  // int4 in groups with 16-bit scales and zero points, bf16 rows
   kInt4Bf16G64,
   kInt4Bf16G32,
-  kInt4F16G128,  // int4 as above, f16 rows
+  kInt4F16G128,  // int4 in groups with 16-bit scales and zero points, f16 rows
   kInt4F16G64,
   kInt4F16G32,
   kFp8Block,  // e4m3 with a scale per block of 128 inputs, e4m3 rows with one per 128: products of f16

@@ -18,8 +18,8 @@ using Linear = std::unique_ptr<LinearOp>;
 // Holds the operations that choose the keys of sparse attention.
 struct AttentionIndex {
   Linear key_weights, query;  // inputs: x; and x, its norm or the latent of q
-  Program query_input;        // {x, norm}; null: there is no norm
-  Program rows;               // {key and weights, q}: applies norm and rotation
+  Program query_input;        // normalizes x, {x, norm}; null: there is no norm
+  Program rows;               // applies norm and rotation, {key and weights, q}
   std::unique_ptr<IndexerOp> indexer;
   // Used if a key stands for several tokens: `key_weights` then gives [weights | key | gates].
   struct Pools {
@@ -39,9 +39,9 @@ struct HeadAttention {
   bool keys = true;  // false: keys and values are another layer's
   Linear qkv;
   std::unique_ptr<RecurrentOp> convolution;  // convolves [k | v] of qkv; null: none
-  Program input;  // {qkv, q, k, v, gate, relative, convolved}: splits, normalizes and rotates
+  Program input;  // splits, normalizes and rotates, {qkv, q, k, v, gate, relative, convolved}
   std::unique_ptr<AttentionOp> attention;
-  Program gate;  // {gate, attended}; null: no gate
+  Program gate;  // gates attention's result, {gate, attended}; null: no gate
   Linear output;
   std::unique_ptr<AttentionIndex> index;  // chooses keys; null: the layer does not choose keys
 };
@@ -56,16 +56,17 @@ struct LatentAttention {
   // Projects x to [latent of q | latent of kv, rotated part | gate], those that exist; null: none
   // exists.
   Linear down;
-  Program latents;      // {down, latent of q, k, v, gate}
-  Linear query;         // input: the latent of q, or x
-  Program query_parts;  // {result of `query`, q, gate}; null: `query` gives q itself
-  Program rotate;       // rotates operands {q, k}
+  Program latents;  // splits and normalizes latents, {down, latent of q, k, v, gate}
+  Linear query;     // input: the latent of q, or x
+  // Splits queries and gates, {result of `query`, q, gate}; null: `query` gives q itself.
+  Program query_parts;
+  Program rotate;  // rotates operands {q, k}
   Linear query_up, value_up;
-  // {q, absorbed}: copies the rotated part of a query, which is not absorbed; null: there is none.
+  // Copies the rotated part of a query, which is not absorbed, {q, absorbed}; null: there is none.
   Program rotated_part;
   std::unique_ptr<AttentionOp> attention;
   size_t gate_width = 0;
-  Program gate;  // {gate, attended}; null: no gate
+  Program gate;  // gates attention's result, {gate, attended}; null: no gate
   Linear output;
   std::unique_ptr<AttentionIndex> index;
 };
@@ -78,7 +79,7 @@ struct SharedKeyAttention {
   // Projects x to [latent of q | key | sources of compressed keys | sources of the indexer's |
   // weights].
   Linear down;
-  Program latents;  // {down, latent of q, key}
+  Program latents;  // splits and normalizes, {down, latent of q, key}
   Linear query;     // input: the latent of q
   Program queries;  // normalizes and rotates queries, {q}
   struct Compressed {
@@ -109,15 +110,15 @@ struct RecurrentMixer {
     Linear second;
   };
   std::vector<Part> second;  // parts that have a second projection
-  // {in, rows}: moves all other parts; null: the layer reads the rows of `in`.
+  // Moves all other parts, {in, rows}; null: the layer reads the rows of `in`.
   Program plain;
   size_t width = 0;  // columns of the rows that the layer reads
   // Used if the layer reads a convolution of `in` and projections of it (Mamba-1).
   struct Inner {
     std::unique_ptr<RecurrentOp> convolution;
     Linear parameters, steps;  // inputs: the convolved rows; some columns of `parameters`
-    Program parts;             // {in, convolved, parameters, input of `steps`, rows}
-    size_t steps_at = 0;       // first column of the result of `steps` in a row
+    Program parts;  // copies parts to rows, {in, convolved, parameters, input of `steps`, rows}
+    size_t steps_at = 0;  // first column of the result of `steps` in a row
   };
   std::unique_ptr<Inner> inner;
   std::unique_ptr<RecurrentOp> recurrent;
@@ -135,8 +136,10 @@ struct ExpertBlock {
   // the router reads rows of its own.
   struct Beside {
     std::unique_ptr<ExpertsOp> mlp;
-    Program inputs;  // {h, router rows, experts' rows}; null: both read a
-    // {experts' result, MLP's result}; null: the experts' result is for the next layer.
+    // Makes inputs of router and experts, {h, router rows, experts' rows}; null: both read a.
+    Program inputs;
+    // Adds both results, {experts' result, MLP's result}; null: the experts' result is for the next
+    // layer.
     Program join;
   };
   std::unique_ptr<Beside> beside;
@@ -145,8 +148,8 @@ struct ExpertBlock {
 // Gates rows by themselves: x * sigmoid(up(silu(down(x)))).
 struct RowGate {
   Linear down, up;
-  Program between;  // {result of `down`}
-  Program gate;     // {result of `up`, x}
+  Program between;  // applies silu, {result of `down`}
+  Program gate;     // multiplies x with the gate, {result of `up`, x}
 };
 
 // Mixes normalized streams to one row: mean of stream_i * sigmoid(up(silu(down(all)))_i). Also
@@ -154,8 +157,8 @@ struct RowGate {
 struct StreamMixer {
   Program norms;    // normalizes the streams, {h, normalized}
   Linear down, up;  // inputs: the normalized streams; some columns of `down`
-  Program between;  // {result of `down`, gates of streams}
-  Program mix;      // {result of `up`, normalized, a}
+  Program between;  // applies silu and makes gates, {result of `down`, gates of streams}
+  Program mix;      // mixes the streams, {result of `up`, normalized, a}
 };
 
 // Adds rows of a table, looked up by n-grams of tokens, to the streams: each stream has its own key
@@ -164,9 +167,10 @@ struct NGramInput {
   std::unique_ptr<NGramOp> table;
   size_t features = 0;
   Linear keys_value;
-  Program gated;  // {h, keys and value, queries, gated values, normalized gated values}
+  // Gates the value, {h, keys and value, queries, gated values, normalized gated values}
+  Program gated;
   std::unique_ptr<RecurrentOp> convolution;
-  Program join;  // {h, gated values, convolved}
+  Program join;  // adds to the streams, {h, gated values, convolved}
 };
 
 struct GraphLayer {
@@ -200,7 +204,7 @@ struct GraphLayer {
 // it, each normalized, then joined by a projection.
 struct PredictorInput {
   std::unique_ptr<RowStoreOp> made;  // keeps the model's results for tokens
-  Program norms;                     // {token's row, result for the token before, both}
+  Program norms;  // normalizes and joins rows, {token's row, result for the token before, both}
   Linear join;
 };
 
@@ -218,9 +222,9 @@ struct LayerSet {
   bool logits_here = true;  // false: another rank computes logits
   // Embedding and output; null on a rank that has no end of the model.
   std::shared_ptr<EmbeddingOp> embedding;
-  // {h}: normalizes the token's row and copies it to all streams; null: does neither.
+  // Normalizes the token's row and copies it to all streams, {h}; null: does neither.
   Program embedded;
-  Program final_norm;                        // {h, a, gates}
+  Program final_norm;                        // final norm of the rows, {h, a, gates}
   std::unique_ptr<StreamMixer> final_mixer;  // replaces final_norm if not null
   std::shared_ptr<LinearOp> output;
   Program logit_tail;       // changes logits; null: nothing to change

@@ -20,7 +20,8 @@ inline constexpr size_t kTokensPerStep = 512;  // most tokens of one sequence in
 void check_tokens(std::span<const int32_t> tokens, size_t vocab);
 void check_finite(std::span<const float> logits, size_t vocab, size_t first_position);
 
-// Calls `use` with rows of logits of all tokens, in order. Throws Error like the checks above.
+// Calls `use` with rows of logits of all tokens, in order. Throws Error for tokens out of range and
+// logits that are not finite.
 void each_logits(DecoderModel& model, std::span<const int32_t> tokens,
                  FunctionRef<void(std::span<const float> rows)> use);
 
