@@ -175,7 +175,7 @@ inline void pack_e4m3_extras(const PackArgs& a, const PanelSizes& s, size_t n, s
   }
 }
 
-// Scales and flags of e4m3.
+// Writes scales and flags behind the codes of an e4m3 group, and packs a group with NaN again.
 struct E4m3Extras {
   static constexpr bool kWholeGroups = true;
   struct Watch {

@@ -19,8 +19,8 @@ using arm_layout::Order;
 // --- codes --- A codec defines the bytes of a code, their arrangement, the conversion of 16
 // bytes, and of one byte if codes are bytes. kNothing: byte for positions past N or K.
 
-// The largest of 2 * code, which is 254 for NaN; two accumulators, because one would wait for
-// itself.
+// Records the largest of 2 * code, which is 254 for NaN; two accumulators, because one would wait
+// for itself.
 struct Seen {
   uint8x16_t most[2] = {};
   bool nan() const { return vmaxvq_u8(vmaxq_u8(most[0], most[1])) == 254; }
@@ -35,14 +35,14 @@ struct AsStored {
   static uint8_t one(uint8_t c) { return c; }
   static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return c; }
 };
-template <uint8_t kFlip>  // stores code + 128
+template <uint8_t kFlip>  // codes are stored as code + 128
 struct OffsetBytes : AsStored<CodeType::kInt8> {
   static constexpr int kNothing = 0x80;
   static uint8_t one(uint8_t c) { return c ^ kFlip; }
   static uint8x16_t all(uint8x16_t c, uint8x16_t&) { return veorq_u8(c, vdupq_n_u8(kFlip)); }
 };
 template <bool kSwapped>
-struct E4m3 : AsStored<CodeType::kFp8> {  // the scale is NaN instead
+struct E4m3 : AsStored<CodeType::kFp8> {  // NaN codes are kept: the group's scale is NaN
   static uint8_t one(uint8_t c) {
     if ((c & 0x7f) == 0x7f) return 0;
     return kSwapped ? static_cast<uint8_t>(c << 4 | c >> 4) : c;
@@ -164,8 +164,8 @@ class PanelRows {
 
   const uint8_t *rows_, *next_;
   size_t stride_, blocks_;
-  size_t read_ = 0;          // blocks of a row that were read
-  size_t at_ = 0, end_ = 0;  // of the blocks in lines_: the next one, and their end
+  size_t read_ = 0;          // number of blocks of a row that were read
+  size_t at_ = 0, end_ = 0;  // blocks in lines_: the next one, and their end
   uint8_t* lines_;
 };
 

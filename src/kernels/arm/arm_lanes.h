@@ -49,17 +49,18 @@ enum class Form : uint8_t { kInt4, kInt8, kFp4 };
 
 struct Shape {
   size_t groups, group_k, K_padded;
-  size_t code_bytes, scale_bytes;  // of one group of a panel
+  size_t code_bytes, scale_bytes;  // bytes of one group of a panel
   Form form;
-  bool bf16;  // scales are stored as bf16
+  bool bf16;  // true: scales are stored as bf16
   bool bytes() const { return form == Form::kInt8; }
-  size_t step_bytes() const { return bytes() ? 128 : 64; }  // for 16 inputs
+  size_t step_bytes() const { return bytes() ? 128 : 64; }  // bytes of codes for 16 inputs
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
     return {groups, group_k, group_k, scale_bytes, 0, 0, group_bytes(), stride(), bf16, !bytes()};
   }
-  bool by_start() const { return !bytes() && group_k <= 128; }  // sums start at the bits of a float
+  // true: sums start at the bits of a float.
+  bool by_start() const { return !bytes() && group_k <= 128; }
 };
 inline Shape shape_of(const Problem& p) {
   Shape s{};
@@ -100,7 +101,7 @@ inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape
 inline size_t padded_rows(size_t rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
 inline size_t panel_rows(size_t M) { return M / kTile * kTile + padded_rows(M % kTile); }
 struct PanelLayout {
-  size_t groups, scales, bytes;  // offsets after the codes, which start at 0
+  size_t groups, scales, bytes;  // where each array begins, after the codes, which start at 0
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};

@@ -10,12 +10,14 @@ namespace moebius {
 namespace {
 namespace arm_layout {
 
-// Arrangement of the codes of a step. Every bit of an address within the step is a bit of the
-// input's number, a bit of the output's number, or selects a byte of a code. Written from the
-// lowest bit of the address on: "k1 k2 o0" puts inputs 0 2 4 6 of output 0 before those of output 1.
-// Orders of 4-bit codes count in half bytes: their first bit selects the lower or the upper half.
+// Says in what order the codes of a step (8 outputs x 16 inputs) stand in memory. Every bit of an
+// address within the step is a bit of the input's number, a bit of the output's number, or selects
+// a byte of a code. Written from the lowest bit of the address on: "k1 k2 o0" puts inputs 0 2 4 6
+// of output 0 before those of output 1. Orders of 4-bit codes count in half bytes: their first bit
+// selects the lower or the upper half.
 struct Order {
-  static constexpr uint8_t kInput = 0, kOutput = 16, kByte = 32;  // each plus the number of the bit
+  // A bit is stored as its kind plus its number.
+  static constexpr uint8_t kInput = 0, kOutput = 16, kByte = 32;
   static constexpr size_t kMost = 12;
   uint8_t bits[kMost] = {};
   size_t count = 0;
@@ -57,28 +59,29 @@ struct Order {
   }
 };
 
-// Outputs whose 4-bit integers are two's complement in the panel; those of the others, and of
-// files, are value + 8.
+// Says for which outputs of a panel 4-bit integers are two's complement; those of the other
+// outputs, and of files, are value + 8.
 enum class Signed : uint8_t { kNone, kUpper, kAll };  // kUpper: outputs 4 to 7
 
-// A packed panel of 8 outputs: the arrangement of a step of 16 inputs for each width of codes, and
-// of the values that every group has beside its codes.
+// Describes a packed panel of 8 outputs: the order of a step's codes for 4, 8 and 16 bits each, and
+// how the values that every group has beside its codes are arranged.
 struct Layout {
   Order nibbles, bytes, halves;
-  Signed integers;       // of 4 bits
+  Signed integers;       // which integers of 4 bits are two's complement
   bool scales_first;     // scales and zero points stand before the codes of their group
   bool scales_in_pairs;  // bf16 scales are those of outputs 0 4 1 5 2 6 3 7
-  // For outputs past N values repeat those of the last output; else they are 0. f32: scales as f32.
+  // Scales and zero points of outputs past N repeat those of the last output if true, and are 0 if
+  // not; repeats_f32_end is for scales stored as f32.
   bool repeats_end, repeats_f32_end;
 };
 
-// Sizes of the groups of a panel; in bytes, where nothing else is said.
+// Holds the sizes of a panel and of its groups; in bytes, where nothing else is said.
 struct PanelSizes {
-  size_t groups, inputs;  // number of groups; inputs of one
+  size_t groups, inputs;  // number of groups; inputs of a group
   size_t scale_inputs;    // inputs per stored scale
-  size_t scales, zeros;   // scales of a group; its zero points, padded
-  size_t head;            // all that stands before the codes of a group
-  size_t group, stride;   // a group with all its parts; a panel
+  size_t scales, zeros;   // bytes of a group's scales; of its zero points, padded
+  size_t head;            // bytes before the codes of a group
+  size_t group, stride;   // bytes of a group with all its parts; of a panel
   bool bf16;              // scales are bf16, else f32
   bool nibbles;           // codes have 4 bits
 };

@@ -29,15 +29,15 @@ constexpr size_t kOutputs = 8;  // outputs of a panel
 constexpr size_t kAsked =
     16384;  // least distance in bytes from a code to the one that is prefetched with it
 
-// 8 rows at one input, and the address to prefetch: codes that are read later, in the order of
-// memory.
+// Addresses of 8 rows at one input, and the address to prefetch: codes that are read later, in the
+// order of memory.
 struct Rows {
   const uint8_t *first, *next;
   size_t stride;
   [[gnu::always_inline]] const uint8_t* row(int i) const {
     return first + static_cast<size_t>(i) * stride;
   }
-  template <size_t kBytes>  // kBytes: of each row
+  template <size_t kBytes>  // kBytes: number of bytes of each row
   [[gnu::always_inline]] void advance() {
     first += kBytes;
     MOEBIUS_UNROLL for (size_t i = 0; i < kOutputs * kBytes; i += 64)
@@ -170,12 +170,14 @@ struct Steps {
   }
 };
 
-// How vectors in the order kFrom become vectors in the order kTo. Orders of 4-bit codes begin with
-// the half of a byte: an output's bit gets there by exchanging halves of two vectors first.
+// Rearranges vectors whose bytes are in the order kFrom into the order kTo by instructions on pairs
+// of vectors. Orders of 4-bit codes begin with the half of a byte: an output's bit gets there by
+// exchanging halves of bytes between two vectors first.
 template <arm_layout::Order kFrom, arm_layout::Order kTo, bool kNibbles>
 struct Network {
   static constexpr bool kSwaps = kNibbles && kFrom.bits[0] != kTo.bits[0];
-  static constexpr size_t kSwapped = kSwaps ? kFrom.find(kTo.bits[0]) - 5 : 0;  // bit of vectors
+  // Bit of a vector's number.
+  static constexpr size_t kSwapped = kSwaps ? kFrom.find(kTo.bits[0]) - 5 : 0;
   static constexpr Arrangement to() { return {kTo, kNibbles ? 1 : 0}; }
   static constexpr Steps steps() {
     for (const bool any : {false, true}) {
@@ -257,7 +259,7 @@ inline size_t scale_row(const QuantMatrix& w, size_t r) {
   const size_t row = r + w.n_phase;
   return (w.block_n == 1 ? row : row / w.block_n) * w.scale_stride;
 }
-// Indices of the first scales of a panel's 8 outputs; those past N repeat the last one.
+// Holds the indices of the first scales of a panel's 8 outputs; those past N repeat the last one.
 struct ScaleRows {
   size_t at[kOutputs] = {};
   ScaleRows(const QuantMatrix& w, size_t n) {
@@ -266,9 +268,9 @@ struct ScaleRows {
   }
 };
 
-// Prefetches scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
-// prefetched codes, given the beginnings of those of these 8 outputs: there are few, in many
-// places, and packing waits for them.
+// Prefetches scales or zero points (`size` bytes each) of the 8 outputs whose codes are being
+// prefetched; `at` has the beginnings of those of the 8 outputs that are being packed. There are
+// few, in many places, and packing waits for them.
 inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], size_t size,
                            size_t row_bytes) {
   const size_t seven = at[kOutputs - 1] - at[0], eight = (seven + seven / (kOutputs - 1)) * size;
@@ -301,7 +303,7 @@ inline size_t scales_there(const QuantMatrix& w, const ScaleRows& rows) {
   return scale_row(w, w.N - 1) + w.groups - rows.at[kOutputs - 1];
 }
 
-// bf16 numbers of all one-byte scales.
+// Table of the bf16 numbers of all one-byte scales.
 struct ScaleTable {
   uint16_t from[256];
 };
@@ -334,7 +336,7 @@ constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32
   return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
 }
 
-// Scales of 8 outputs in one group: 8 x bf16, or 8 x f32.
+// Holds the scales of 8 outputs in one group: 8 x bf16 in v[0], or 8 x f32 in both.
 struct Scales {
   uint8x16_t v[2];
 };
@@ -373,16 +375,17 @@ inline Scales from_f16(uint16x8_t halves) {
   return true;
 }
 
-// Scales and zero points of the outputs from n on. They are made for kChunk groups (from a multiple
-// of it on) before the codes of these groups are packed. Outputs past N repeat the last one.
+// Transposes scales and zero points of the 8 outputs from n on. The packer has this done for kChunk
+// groups (from a multiple of kChunk on) before it packs the codes of these groups. Outputs past N
+// repeat the last output.
 class PanelScales {
  public:
   static constexpr size_t kChunk = 128;
-  // inputs: of a group; scale_inputs: per stored scale.
+  // inputs: number of inputs of a group; scale_inputs: inputs that one stored scale covers.
   PanelScales(const QuantMatrix& w, size_t n, size_t inputs, size_t scale_inputs)
       : w_(w), rows_(w, n), n_(n), inputs_(inputs), scale_inputs_(scale_inputs) {}
 
-  // Prefetches what the panels after this one need.
+  // Prefetches scales and zero points for the panels after this one.
   void ask() const {
     if (w_.scale_type == ScaleType::kNone) return;
     ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
@@ -401,7 +404,7 @@ class PanelScales {
     const uint8_t* from[kOutputs];
     for (size_t i = 0; i < kOutputs; ++i) from[i] = w_.scales + rows_.at[i] * size;
     const size_t there = scales_there(w_, rows_);
-    for (; g < g1; g += 8, out += 8)  // there is room for whole eights
+    for (; g < g1; g += 8, out += 8)  // out has room for whole eights
       if (!eight_scales(from, g, there, out))
         for (size_t i = 0; i < 8 && g + i < g1; ++i) out[i] = scales_at(column(g + i));
   }
@@ -423,8 +426,8 @@ class PanelScales {
   }
 
  private:
-  // Converts 8 groups from g on, if a row has so many (`there` in all) and they are plain; returns
-  // whether it did.
+  // Converts the scales of 8 groups from g on to `out`, if a row has so many (`there` is how many
+  // it has) and none of them is special; returns whether it did.
   bool eight_scales(const uint8_t* const (&from)[kOutputs], size_t g, size_t there,
                     Scales* out) const {
     using arm_layout::Order;
@@ -471,7 +474,7 @@ class PanelScales {
   }
 
   const QuantMatrix& w_;
-  const ScaleRows rows_;  // indices of the first scales
+  const ScaleRows rows_;  // indices of the first scales of the 8 outputs
   const size_t n_, inputs_, scale_inputs_;
 };
 

@@ -29,7 +29,8 @@ struct ReadNibbles {
   static constexpr Order kOrder{"k0 k1 k2 k3 k4 o0 o1 o2"};
   [[gnu::always_inline]] static uint8x16_t vector(const uint8_t* p) { return vld1q_u8(p); }
 };
-struct ReadSmall : ReadNibbles {  // integers of at most 4 bits, one byte each
+// For integers of at most 4 bits that the file stores in a byte each.
+struct ReadSmall : ReadNibbles {
   static constexpr size_t kStored = 16;
   [[gnu::always_inline]] static uint8x16_t vector(const uint8_t* p) {
     const uint8x16_t lo = vld1q_u8(p), hi = vld1q_u8(p + 16), eight = vdupq_n_u8(8);
@@ -51,7 +52,8 @@ struct ReadHalves {
   [[gnu::always_inline]] static uint8x16_t vector(const uint8_t* p) { return vld1q_u8(p); }
 };
 
-// Orders that vectors of codes get; of nibbles for two steps.
+// Returns the order that vectors of kBits-bit codes get in the panel; for nibbles that of two
+// steps.
 template <Layout kLayout, size_t kBits>
 constexpr Order packed_order() {
   return kBits == 4   ? kLayout.nibbles.with(Order::kInput + 4)
@@ -59,17 +61,18 @@ constexpr Order packed_order() {
                       : kLayout.halves;
 }
 
-// The place where a packer is: the address of the next codes, the group, its steps that are left,
-// and whether its codes are read from the file.
+// Tells where a packer is: the address of the next codes, the number of the group, how many of its
+// steps are left, and whether its codes are read from the file.
 struct Cursor {
   uint8_t* out;
   size_t group, left;
   bool file;
 };
 
-// What a panel has behind scales and zero points: nothing. Others define a Watch, to which all codes
-// of a group are shown; put(), which writes what stands behind the codes of a group and begins the
-// watch anew; and kWholeGroups: true if the codes of a group must not be read partly from the file.
+// Packs nothing but scales and zero points beside the codes. Other classes in its place define a
+// Watch, to which all codes of a group are shown; put(), which writes what stands behind the codes
+// of a group and begins the watch anew; and kWholeGroups: true if the codes of a group must not be
+// read partly from the file.
 struct NothingElse {
   static constexpr bool kWholeGroups = false;
   struct Watch {
@@ -89,7 +92,8 @@ class PanelPacker {
  public:
   using Watch = typename Else::Watch;
 
-  // next: what is prefetched meanwhile; null: the rows after those of the panel.
+  // next: address of the codes that are prefetched meanwhile; null means the rows after those of
+  // the panel.
   PanelPacker(const PackArgs& a, const PanelSizes& s, size_t n, uint8_t* out,
               const uint8_t* next = nullptr)
       : a_(a),
@@ -114,14 +118,14 @@ class PanelPacker {
     from_buffer(done, s_.groups * steps_, c, watch);
     __builtin_memset(c.out, 0, s_.stride - s_.groups * s_.group);
   }
-  // Packs the codes of a group again, without NaN, and what stands behind them.
+  // Packs the codes of group g again, with 0 for NaN, and writes what stands behind these codes.
   void repack(size_t g) {
     Cursor c{out_ + g * s_.group + s_.head, g, steps_, false};
     Watch watch;
     from_buffer(g * steps_, (g + 1) * steps_, c, watch);
   }
 
-  // Writes scales and zero points of a group to their place; asks for groups in ascending order.
+  // Writes scales and zero points of group g to `out`; callers ask for groups in ascending order.
   [[gnu::always_inline]] void put_extras(size_t g, uint8_t* out) {
     if (s_.scales == 0) return;
     const Scales& v = scales(g);
@@ -164,7 +168,8 @@ class PanelPacker {
       __builtin_memset(out + s_.scales + count, 0, kOutputs - count);
   }
 
-  // Begins and ends groups.
+  // begin() writes what stands before the codes of a group and moves the cursor to them; end()
+  // writes what stands behind them and begins the next group.
   [[gnu::always_inline]] void begin(Cursor& c) {
     if (kLayout.scales_first) {
       put_extras(c.group, c.out);
@@ -180,13 +185,13 @@ class PanelPacker {
     if (c.group < s_.groups) begin(c);
   }
 
-  // The loop: packs `count` steps of rows that are read side by side.
+  // Packs `count` steps of rows that are read side by side. This is the loop of the packer.
   template <class Reader, Signed kSigned>
   [[gnu::noinline]] void steps(Rows r, size_t count, Cursor& cursor, Watch& watch) {
     constexpr size_t kSteps = Reader::kSteps, kCount = kOutputs * Reader::kVectors,
                      kOne = kCount / kSteps;  // vectors of a step
     using Net = Network<Reader::kOrder, packed_order<kLayout, Reader::kBits>(), Reader::kBits == 4>;
-    const bool whole = steps_ % kSteps == 0;  // a group has whole reads
+    const bool whole = steps_ % kSteps == 0;  // no read crosses the end of a group
     Cursor c = cursor;
     Watch all = watch;
     while (count != 0) {
@@ -245,7 +250,7 @@ class PanelPacker {
     if (file && w_.code == CodeType::kInt8Offset) return f.template operator()<ReadBytes<0x80>>();
     f.template operator()<ReadBytes<0>>();
   }
-  // Packs at most `count` steps; returns their number.
+  // Packs at most `count` steps from the file's bytes; returns how many it packed.
   size_t from_file(size_t count, Cursor& c, Watch& watch) {
     const size_t panel = kOutputs * w_.row_bytes;
     const uint8_t* codes = w_.codes + n_ * w_.row_bytes;
@@ -271,7 +276,8 @@ class PanelPacker {
       }
     });
   }
-  // Writes codes of an output as they are read; NaN becomes 0, because the scale carries it.
+  // Writes the codes of output r in inputs [k, end) as the readers expect them; NaN becomes 0,
+  // because the scale carries the NaN.
   void unpack(size_t r, size_t k, size_t end, uint8_t* out) const {
     if (s_.nibbles) return unpack_nibbles(w_, r, k, end, a_.columns, out);
     if (w_.code == CodeType::kBf16)
@@ -288,7 +294,7 @@ class PanelPacker {
   const PackArgs& a_;
   const PanelSizes& s_;
   const QuantMatrix& w_;
-  const size_t n_, steps_;  // steps_: of a group
+  const size_t n_, steps_;  // steps_: steps of 16 inputs in a group
   uint8_t* const out_;
   const uint8_t* const next_;
   const PanelScales extras_;
@@ -296,7 +302,8 @@ class PanelPacker {
   uint8x8_t zeros_[kChunk];
 };
 
-// Packs a matrix by its layout.
+// Packs the matrix of `a` in panels arranged as kLayout says; Else writes what the panels have
+// besides.
 template <Layout kLayout, class Else = NothingElse>
 inline void pack_by_layout(const PackArgs& a, const PanelSizes& s) {
   pack_panels<PanelPacker<kLayout, Else>>(a, s, s.stride);
