@@ -232,7 +232,7 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
           const uint32_t z = zeros != nullptr && j >= 2 ? zeros[i % 2] : scales[i % 2];
           a[j][i] = kF16 ? f16x2_sub(t, z) : bf16x2_sub(t, z);
         } else {
-          a[j][i] = bf16x2_sub(t, 0x43084308u);  // 136
+          a[j][i] = bf16x2_sub(t, 0x43084308u);  // 0x4308 is 136 in bf16
         }
       }
   } else if constexpr (kCodes == TileCodes::kFp8Half) {

@@ -120,7 +120,8 @@ class Ranks {
   Comm& world_;
   RankSplit split_;
   size_t rank_;
-  std::unique_ptr<Comm> stage_, line_;  // ranks of this stage; the same member of all stages
+  // stage_: all ranks of this stage; line_: the rank of each stage with this rank's member().
+  std::unique_ptr<Comm> stage_, line_;
   // Members of the stage with the same experts, and members with the same outputs.
   std::unique_ptr<Comm> cut_, spread_;
   std::unique_ptr<MoeExchange> for_dense_, for_experts_;

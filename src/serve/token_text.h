@@ -17,7 +17,8 @@ class TokenTexts {
 
  private:
   const Tokenizer& tokenizer_;
-  // Token after which others have the form that they have within a text; -1: none.
+  // Token that bytes() decodes before another one, which then has the form that it has within a
+  // text; -1: none.
   int32_t anchor_ = -1;
   std::string anchor_text_;
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/answer/call_grammar.h"
 
-
 #include "base/error.h"
 
 namespace moebius {

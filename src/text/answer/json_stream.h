@@ -74,7 +74,7 @@ class JsonStream {
 inline constexpr size_t kNoMarker = SIZE_MAX;
 struct MarkerAt {
   size_t marker = kNoMarker;  // marker that the text ends with
-  // Length of that marker; without one, length of the end that may begin a marker.
+  // Length in bytes of the marker; if there is none, of the text's end that may begin a marker.
   size_t bytes = 0;
 };
 // Finds a marker at the end of a text that has no complete marker before its last byte.
