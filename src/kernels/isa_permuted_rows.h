@@ -142,8 +142,8 @@ class PermutedRows {
       }
     }
   }
-  // Transposes back: writes 16 bytes of 16 rows; of nibbles, the rows of the lower or of the upper
-  // half of the block.
+  // Transposes a block back: writes 16 bytes of each of 16 rows to `to`; of nibbles, those of the
+  // rows in the lower or in the upper half of the block.
   template <bool kNibbles, bool kUpper>
   [[gnu::always_inline]] void gather(const uint32_t* places, uint8_t* to) const {
     // a local variable, because the member would be loaded again after every store

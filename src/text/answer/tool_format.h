@@ -79,8 +79,9 @@ struct ToolFormat {
   std::string_view mark = {};
   // First byte of an answer that is a call without the section's marker; '\0': none.
   char unmarked = '\0';
-  // Marker after which a name follows in masks of free text, if it is neither call_begin nor,
-  // without one, section_begin; and what else may follow a special token at that marker's begin.
+  // trigger: marker after which masks of free text demand a tool's name; empty: call_begin if
+  // sections hold several calls, else section_begin. other_markers: texts that may follow the
+  // trigger's special token without being a call.
   std::string_view trigger = {};
   std::array<std::string_view, 4> other_markers = {};
   CallIds ids = CallIds::kOwn;
