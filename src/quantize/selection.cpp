@@ -23,7 +23,7 @@ std::string_view class_of(const Module& m) {
   return m.kind == ModuleKind::kEmbedding ? "Embedding" : "Linear";
 }
 
-// Returns why a module stays unquantized unless it is named; "" if it does not.
+// Returns why a module stays unquantized unless it is named; "" for a module that is quantized.
 std::string usual_reason(const Module& m) {
   switch (m.kind) {
     case ModuleKind::kRouter:
