@@ -15,7 +15,7 @@
 namespace moebius {
 
 struct RouterInput {
-  const float* logits = nullptr;  // [T, experts + zero_experts]
+  const float* logits = nullptr;  // [T, experts + zero_experts] logits
   size_t T = 0;
   const float* bias = nullptr;          // [experts + zero_experts], required if the spec has_bias
   const float* expert_scale = nullptr;  // [experts], required if per_expert_scale
@@ -25,8 +25,8 @@ struct RouterInput {
 };
 
 struct RouterOutput {
-  int32_t* ids = nullptr;    // [T, slots]
-  float* weights = nullptr;  // [T, slots]
+  int32_t* ids = nullptr;    // [T, slots] receives expert ids
+  float* weights = nullptr;  // [T, slots] receives their weights
   // [T] receives the sum of the weights of each token's identity experts; null: not wanted
   float* zero_weights = nullptr;
   // Id that is written for a slot with an identity expert, whose weight becomes 0.

@@ -34,7 +34,8 @@ class MlxRules : public MethodRules {
  public:
   MlxNumbers numbers;
   using Modules = std::map<std::string, std::optional<MlxNumbers>, std::less<>>;
-  Modules modules;  // nothing: the module is dense
+  // Numbers of single modules; without a value: the module is dense.
+  Modules modules;
 
   SchemeDecision decide(const StoredModule& m) const override {
     const auto own = find(m);

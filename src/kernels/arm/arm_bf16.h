@@ -44,7 +44,7 @@ using namespace arm_shapes;
 constexpr size_t kNr = 8;       // outputs per panel
 constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
 constexpr size_t kKr = 16;      // inputs per packed step
-constexpr int kRaise = 117;     // e4m3 weights: rows are multiplied by 2^kRaise
+constexpr int kRaise = 117;     // for e4m3 weights: rows are multiplied by 2^kRaise
 
 constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 o0 k3 o1 o2"),
                                      .bytes = arm_layout::Order("k1 k2 o0 k3 k0 o1 o2"),
@@ -57,8 +57,9 @@ constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 o0 k
 
 enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
 
-// Flags of a group of e4m3: whether it is plain, and its subnormal weights. An entry is the input
-// within the group, then output, sign and last three bits of the weight. Written when packing.
+// Flags of a group of e4m3 codes, written when packing: whether it is plain, and its subnormal
+// weights. An entry is the input within the group, then output, sign and last three bits of the
+// weight.
 struct Flags {
   static constexpr size_t kMost = 7, kLongest = 256;
   uint8_t plain, count, entries[2 * kMost];
@@ -84,7 +85,7 @@ static_assert(sizeof(Flags) == 16);
 struct Shape : FloatGroups {
   size_t K_padded;
   size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
-      flag_bytes;  // bytes: codes of 16 inputs; then the parts of one group of a panel
+      flag_bytes;  // bytes of the codes of 16 inputs; then of the parts of one group of a panel
   Form form;
   bool bf16;   // true: scales are stored as bf16
   bool dense;  // true: weights have no scales
@@ -158,9 +159,9 @@ inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: the header of the canonical row (scales; a factor for e4m3 weights and rows that
-// are not quantized), then bf16 [K_padded] in the order of x. row_codes() returns the header's
-// size.
+// Returns the size of a prepared row's header: the header of the canonical row (scales; a factor
+// for e4m3 weights and rows that are not quantized). After it follows bf16 [K_padded] in the order
+// of x.
 inline size_t row_codes(const Problem& p) {
   return p.act.code == ActCode::kAsIs ? (form_of(p) == Form::kFp8 ? 64 : 0)
                                       : prepared_layout(p).codes;
@@ -179,7 +180,8 @@ inline int headroom(uint32_t top) {
 }
 
 struct PanelLayout {
-  // Pairs of rows; offsets after the operands, which start at 0.
+  // Number of pairs of rows; where factors begin after the operands, which start at 0; bytes of
+  // all.
   size_t pairs, factors, group_factors, bytes;
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
@@ -199,11 +201,12 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
 constexpr size_t kMostPairs = 6;
 inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : kMostPairs; }
 
-// Layout of scratch: operands of several panels and a chunk of K are decoded once and stay in the
+// Lays out scratch: operands of several panels and a chunk of K are decoded once and stay in the
 // first-level cache.
 struct Blocking {
   size_t chunk_groups, chunks, chunk_k, panels;
-  // Sizes per panel; offset of sums that wait for the next chunk; total bytes.
+  // Bytes of codes and of extras per panel; where sums that wait for the next chunk begin; total
+  // bytes.
   size_t codes, extras, state, bytes;
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
@@ -211,8 +214,9 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;
-  const bool whole = s.K_padded <= kChunkK * 5 / 4 ||
-                     (s.form == Form::kBf16 && M <= 2 * most_pairs(s));  // each weight is used once
+  // true: each weight is used once, so nothing is decoded to scratch.
+  const bool whole =
+      s.K_padded <= kChunkK * 5 / 4 || (s.form == Form::kBf16 && M <= 2 * most_pairs(s));
   const size_t most = whole ? units : (kChunkK / unit > 0 ? kChunkK / unit : 1);
   b.chunks = (units + most - 1) / most;
   b.chunk_groups = (units + b.chunks - 1) / b.chunks;

@@ -46,11 +46,13 @@ constexpr size_t kChunk = 256;  // inputs decoded to scratch at once: 32 KiB
 // Describes how e4m3 weights are stored and decoded. kSmall: decoded numbers are 2^kSmall too
 // small; kCodesRaised: rows of codes are multiplied by 2^kCodesRaised.
 struct Fp8InF32 {
-  static constexpr bool kHalves = false;  // numbers are f32, nibbles are swapped
+  // false: numbers are f32, and nibbles of codes are swapped.
+  static constexpr bool kHalves = false;
   static constexpr int kSmall = 120, kCodesRaised = 119;
 };
 struct Fp8InF16 {
-  static constexpr bool kHalves = true;  // numbers are f16, codes are stored as in the file
+  // true: numbers are f16, and codes are stored as in the file.
+  static constexpr bool kHalves = true;
   static constexpr int kSmall = 8, kCodesRaised = 0;
 };
 
@@ -77,11 +79,12 @@ constexpr const arm_layout::Order& order_of(CodeType code) {
 struct Shape : FloatGroups {
   size_t K_padded;
   size_t size;                     // bytes per code
-  size_t code_bytes, scale_bytes;  // of one group of a panel
+  size_t code_bytes, scale_bytes;  // bytes of one group of a panel
   bool fp8, bf16;                  // bf16: scales are stored as bf16
   bool as_is;
   size_t group_bytes() const { return code_bytes + scale_bytes; }
-  size_t stride() const { return groups * group_bytes(); }  // a multiple of 64
+  // Bytes from panel to panel, a multiple of 64.
+  size_t stride() const { return groups * group_bytes(); }
 };
 
 inline Shape shape_of(const Problem& p) {
@@ -142,8 +145,8 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(shape_of(p), M).bytes;
 }
 
-// Scratch: decoded weights [panel / 8][chunk][8], then for each tile of rows and 8 outputs dot
-// [8][8] and f [8][8].
+// Returns the bytes of sums in scratch, which has decoded weights [panel / 8][chunk][8], then for
+// each tile of rows and 8 outputs dot [8][8] and f [8][8].
 inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
 inline size_t scratch_bytes(const Problem&, size_t M) { return kChunk * kNr * 4 + sums_bytes(M); }
 

@@ -77,7 +77,7 @@ inline bool forbids_others(const Json& schema) {  // properties that the schema 
   const Json* others = schema.find("additionalProperties");
   return others != nullptr && others->is_bool() && !others->as_bool();
 }
-uint32_t types_of(const Json& schema);  // all types if the schema names none
+uint32_t types_of(const Json& schema);  // returns the allowed types; all if the schema names none
 std::optional<size_t> count_of(const Json& schema, std::string_view keyword);
 
 class SchemaCompiler {
