@@ -24,7 +24,8 @@ struct QuantFieldsContext {
   void warn(std::string text) { warnings->push_back(file + ": " + std::move(text)); }
 };
 
-inline constexpr std::string_view kAnyFields = "*";  // no member is unknown
+// Passed as the list of known fields: no member is unknown then.
+inline constexpr std::string_view kAnyFields = "*";
 
 class QuantFields {
  public:

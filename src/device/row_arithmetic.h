@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of row operations (device/rows.h) on single numbers, which the CPU, the GPU's
-// interpreter of lists (device/cuda/device_rows.h) and its kernels for usual lists
-// (plugins/cuda/usual_rows.cuh) share, so that results have the same bytes everywhere. What is not
-// here is a function of base/math_functions.h.
+// Defines the arithmetic of row operations (device/rows.h) on single numbers, which the CPU, the
+// GPU's interpreter of lists (device/cuda/device_rows.h) and its kernels for usual lists
+// (plugins/cuda/usual_rows.cuh) share, so that results have the same bytes everywhere. Functions
+// that are not here are in base/math_functions.h.
 #pragma once
 #include <algorithm>
 #include <cmath>

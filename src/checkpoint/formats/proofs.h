@@ -19,7 +19,7 @@ struct Planner {
   const TensorRef& ref(Role role) const { return plan.tensors[role]; }
 };
 
-// A set of roles.
+// Holds a set of roles, one bit each.
 struct RoleSet {
   constexpr RoleSet(std::initializer_list<Role> roles) {
     for (const Role r : roles) bits |= 1u << static_cast<unsigned>(r);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts of problems that the shapes of several Arm families are made of. Internal linkage; included
-// by units compiled for any instruction set.
+// Holds facts of problems that several Arm families need for their shapes. Internal linkage;
+// included by units compiled for any instruction set.
 #pragma once
 #include "kernels/kernel.h"
 
@@ -20,10 +20,10 @@ inline bool bf16_scales(const Problem& p) {
          p.scale_type == ScaleType::kE8m0;
 }
 
-// Groups of a float problem: stretches of K on which the scales of weights and of rows are
-// constant.
+// Holds the groups of a float problem: stretches of K on which the scales of weights and of rows
+// are constant.
 struct FloatGroups {
-  size_t groups, group_k;  // their number, and inputs of one; one group has whole steps
+  size_t groups, group_k;  // number of groups; inputs of a group (one group has whole steps)
   size_t weight_k, row_k;  // inputs per scale of weights and of rows
   bool row_groups;         // true: rows have a scale per group
 };

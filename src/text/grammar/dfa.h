@@ -45,8 +45,9 @@ class Dfa {
   uint8_t class_of(uint8_t byte) const { return class_of_[byte]; }
   uint8_t first_byte(size_t byte_class) const { return first_byte_[byte_class]; }
 
-  // The automaton from which another is made by dfa_without, with the state of it that each state
-  // of the other corresponds to, and whether both accept the same from there on.
+  // Holds what dfa_without keeps of the automaton from which it makes another: that automaton
+  // (`dfa`), and for each state of the new one the corresponding state of `dfa` (`state`) and
+  // whether both accept the same texts from there on (`same`).
   struct Base {
     DfaPtr dfa;
     std::vector<uint32_t> state;

@@ -73,7 +73,8 @@ class SchemaDocument {
 };
 
 // Read keywords of checked schemas.
-inline bool forbids_others(const Json& schema) {  // properties that the schema does not list
+// Returns true if the schema forbids properties that it does not list.
+inline bool forbids_others(const Json& schema) {
   const Json* others = schema.find("additionalProperties");
   return others != nullptr && others->is_bool() && !others->as_bool();
 }
