@@ -41,8 +41,8 @@ class TextEngine {
   // otherwise only the tokenizer's tokens are produced.
   TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options);
 
-  // Thread-safe, as in Engine. TextEngine sets the request's functions itself, and takes
-  // text.min_new from the sampling parameters.
+  // Queue and end requests, as in Engine; thread-safe. TextEngine sets the request's `watch` and
+  // `admitted` itself, and takes rules.min_new from the sampling parameters.
   uint64_t add(Request request);
   void cancel(uint64_t id) noexcept;
   bool waiting(uint64_t id) const;  // returns true if the request has not run yet; thread-safe

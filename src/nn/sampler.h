@@ -48,7 +48,8 @@ void check(const SamplingParams& params, size_t vocab);
 struct TokenChoice {
   int32_t token = 0;
   float logprob = 0.0f;  // log-probability in the distribution before sampling parameters
-  std::vector<std::pair<int32_t, float>> alternatives;  // best first
+  // Most likely tokens with log-probabilities, best first.
+  std::vector<std::pair<int32_t, float>> alternatives;
   size_t rank = 0;  // rank of the token, from 1 (the most likely) on; set by token_logprobs only
 };
 

@@ -21,7 +21,7 @@ inline constexpr std::string_view kNotLoaded = "the model could not be loaded";
 // GeneratorState::stage while weights are being loaded again.
 inline constexpr std::string_view kLoadingStage = "loading";
 
-// Figures of a generator, for metrics and the page.
+// Holds the figures of a generator, for /metrics and the server's page.
 struct GeneratorState {
   EngineSnapshot engine;   // its counters include those of generators that were released before
   bool generates = false;  // true: drafts and the times of phases are measured
@@ -31,13 +31,13 @@ struct GeneratorState {
   // step hangs.
   double heartbeat_seconds = 0;
   double step_seconds = 0;          // running mean of the time of a step
-  double idle_seconds = 0;          // between steps, since the start
-  std::string_view stage = "idle";  // of the running step, or kLoadingStage
+  double idle_seconds = 0;          // time between steps, since the start
+  std::string_view stage = "idle";  // stage of the running step, or kLoadingStage
   size_t slots = 0;
   bool disk = false;               // true: there is a prompt cache on disk
   double read_roof = 0;            // measured bytes per second; 0: not measured
   std::vector<RankFigures> ranks;  // empty: there is one rank
-  size_t experts = 0;              // per layer of engine.expert_rows; 0: not known
+  size_t experts = 0;              // experts per layer of engine.expert_rows; 0: not known
 
   size_t expert_layers() const { return experts == 0 ? 0 : engine.expert_rows.size() / experts; }
 };

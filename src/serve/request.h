@@ -66,7 +66,7 @@ enum class Interface : uint8_t { kCompletions, kChat, kMessages, kResponses, kPo
 
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
-struct PooledRequest;  // defined in pooled.h
+struct PooledRequest;  // a request for vectors or scores; defined in pooled.h
 
 struct ApiRequest {
   Interface face = Interface::kCompletions;
@@ -95,8 +95,8 @@ struct ApiRequest {
   GrammarLimits grammar_limits;  // limits for compiling the format, or the grammar of calls
   std::optional<size_t> max_tokens;
   size_t min_tokens = 0;
-  std::optional<int> prompt_logprobs;     // set if requested by that name
-  std::shared_ptr<PooledRequest> pooled;  // for kPooled
+  std::optional<int> prompt_logprobs;  // alternatives per prompt token, if requested by that name
+  std::shared_ptr<PooledRequest> pooled;  // the request, for kPooled
   Request generation;  // all but prompt, bad words, prediction, lengths and client
 };
 
@@ -110,8 +110,8 @@ void read_anthropic_length(const RequestBody& body, ApiRequest& request);
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);
 
-// Renders templates and encodes: returns one generation per prompt, and frees texts of the request
-// that are not needed any more. May take long. Throws ApiError.
+// Renders templates and encodes texts: returns one generation per prompt, and frees texts of the
+// request that are not needed any more. May take long. Throws ApiError.
 std::vector<Request> prepare(ApiRequest& request, const ServedModel& model);
 
 // Reads the fields that all forms share: sampling, stops, length, stream. Throws ApiError.
