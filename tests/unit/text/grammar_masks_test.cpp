@@ -102,8 +102,8 @@ TEST(GrammarMasks, EqualEveryTokenTried) {
     expect_masks(g, piece_tokenizer(), seed++, 14);
   }
   expect_masks(grammar_from_json_object(), tiny_tokenizer(), 3, 20);
-  expect_masks(compile(format_of_texts("", "[a-z]+( [A-Z]?[a-z]+){2,}\\.", {})), tiny_tokenizer(), 4,
-               12);
+  expect_masks(compile(format_of_texts("", "[a-z]+( [A-Z]?[a-z]+){2,}\\.", {})), tiny_tokenizer(),
+               4, 12);
   expect_masks(compile(format_of_texts("", "", {"yes", "yesterday", "no", "\u00e4h"})),
                tiny_tokenizer(), 5, 6);
 }
