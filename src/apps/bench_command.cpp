@@ -234,7 +234,7 @@ Command engine_subject(int (*run)(const BenchEngineOptions&, std::ostream&)) {
   c.option("--parallel", "N", &o->parallel, "sequences that run at the same time",
            {.limits = {{1, 4096}}});
   c.option("--stretch", "X", &o->stretch,
-           "most that prefill may lengthen a decode step, as a factor",
+           "longest step with prefill, as a multiple of a decode step alone",
            {.limits = {{1, 1000}}, .rare = true});
   o->engine.speculate = "off";
   add_engine_options(c, o->engine);

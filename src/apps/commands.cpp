@@ -21,7 +21,7 @@ void add_common_options(Command& command) {
     for (const Option& o : *list) folder = folder || o.kind == ValueKind::kFolder;
   if (folder)
     command.flag("--no-follow", m.no_follow,
-                 "refuse symbolic links that lead out of the folder, but for those of the Hugging "
+                 "refuse symbolic links that lead out of the folder, except those of the Hugging "
                  "Face cache",
                  {.rare = true});
   command.flag("--quiet,-q", m.quiet, "no progress and no statistics, only warnings and errors");

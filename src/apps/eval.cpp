@@ -213,7 +213,7 @@ Command eval_command() {
   c.option("--top", "N", &o->top, "how many of the best tokens are compared",
            {.limits = {{1, 256}}});
   c.option("--kl-cache", "FILE", &o->cache,
-           "what the base says, written once: it then runs first and alone, or not at all",
+           "save the base's results: it runs first and alone; if the file exists, not at all",
            {.default_text = "none", .kind = ValueKind::kFile});
   c.option("--max-kl", "X", &o->max_kl, "exit with 1 where the mean KL divergence is above",
            {.default_text = "none"});

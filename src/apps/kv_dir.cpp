@@ -53,11 +53,10 @@ void add_files(Facts& facts, const Checkpoint& checkpoint) {
 }  // namespace
 
 void add_kv_dir_options(Command& c, KvDirOptions& o) {
-  c.option("--kv-dir", "DIR", &o.folder,
-           "keep prompts that leave memory, and all at the end, in this folder, in clear",
+  c.option("--kv-dir", "DIR", &o.folder, "save the prompt cache in this folder (plain text)",
            {.default_text = "none"});
   c.option("--kv-dir-gib", "X", &o.gib,
-           "most that the folder may hold, in GiB, what earlier runs left included",
+           "most that the folder may hold, in GiB, files of earlier runs included",
            {.limits = {{0.001, 1 << 20}}, .rare = true});
 }
 

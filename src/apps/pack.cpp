@@ -84,7 +84,7 @@ Command pack_command() {
              {.kind = ValueKind::kFile, .required = true});
   c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it",
              {.default_text = "none: with --check, DIR is a file"});
-  c.flag("--check", o->check, "read the file that is there from end to end; write nothing");
+  c.flag("--check", o->check, "verify the existing file by reading all of it; write nothing");
   add_json_flag(c, o->json);
   add_run_options(c, o->model.run);
   add_dtype_option(c, o->model.dtype);

@@ -194,8 +194,10 @@ Command quantize_command() {
            "modules to quantize: names, re: and a regular expression, or Linear",
            {.default_text = "Linear"});
   c.option("--ignore", "LIST", &q.ignore,
-           "modules to leave besides routers, lm_head and embeddings", {.default_text = "none"});
-  c.flag("--ignore-only", q.ignore_only, "leave only what --ignore names", {.rare = true});
+           "modules not to quantize, besides routers, lm_head and embeddings",
+           {.default_text = "none"});
+  c.flag("--ignore-only", q.ignore_only, "quantize every module that --ignore does not name",
+         {.rare = true});
   c.option("--format", "NAME", &q.format, "how codes are stored: pack-quantized, int-quantized",
            {.default_text = "the scheme's", .rare = true});
   std::vector<std::string> names;
@@ -218,11 +220,12 @@ Command quantize_command() {
   c.option("--calib-ctx", "N", &q.calibration.context, "tokens per window",
            {.limits = {{1, 1 << 24}}, .rare = true});
   c.option("--calib-experts", "NAME", &o->experts,
-           "an expert sees the rows that are routed to it, or all of them",
+           "calibrate each expert with the rows routed to it, or with all rows",
            {.choices = {"routed", "all"}, .rare = true});
   c.option("--seed", "N", &o->seed, "of the choice of windows",
            {.limits = {{0, 1e15}}, .rare = true});
-  c.option("--damp", "X", &o->damp, "GPTQ: share of the mean of H's diagonal that is added to it",
+  c.option("--damp", "X", &o->damp,
+           "GPTQ: damping: this share of the Hessian's mean diagonal is added to its diagonal",
            {.default_text = "0.01", .rare = true});
   c.option("--order", "NAME", &o->order, "GPTQ: columns of large inputs first, or as they stand",
            {.choices = {"static", "none"}, .rare = true});

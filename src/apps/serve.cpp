@@ -238,7 +238,7 @@ Command serve_command() {
   c.flag("--any-model", m.any_model, "accept every model name in requests: the first answers",
          {.rare = true});
   c.option("--sleep-after", "S", &m.sleep_after,
-           "seconds after which a model that nobody asks gives its memory back; 0: never",
+           "seconds without a request after which a model frees its memory; 0: never",
            {.limits = {{0, 1 << 30}}, .rare = true});
   c.option("--ctx,-c", "N", &m.context,
            "context length in tokens, prompt included; 0: the model's own",
@@ -265,16 +265,16 @@ Command serve_command() {
   c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait in the queue, in seconds",
            {.limits = {{0.1, 86400}}, .rare = true});
   c.option("--stretch", "X", &m.stretch,
-           "most that prefill may lengthen a decode step, as a factor",
+           "longest step with prefill, as a multiple of a decode step alone",
            {.limits = {{1, 1000}}, .rare = true});
   add_engine_options(c, m.engine);
   add_kv_dir_options(c, o->kv_dir);
   c.flag("--priorities", m.priorities, "let requests set a priority", {.rare = true});
   c.flag("--share-prefixes", o->share_prefixes,
-         "share cached prompts between API keys (timing then shows what others asked)",
+         "share cached prompts between API keys (response times then reveal other keys' prompts)",
          {.rare = true});
   c.section("Running");
-  c.option("--drain", "S", &o->drain, "seconds that answers have to finish after SIGTERM",
+  c.option("--drain", "S", &o->drain, "seconds that running answers get to finish after SIGTERM",
            {.limits = {{0, 86400}}, .rare = true});
   c.option("--sse-ping", "S", &o->sse_ping,
            "seconds of silence after which a stream sends a ping; 0: never",

@@ -85,11 +85,12 @@ void write_engine(MetricsText& out, const GeneratorState& state) {
   out.simple("prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
   if (state.disk)
     out.simple("kv_disk_hits_total", "counter", "tokens of prompts read from disk", s.disk_tokens);
-  out.simple("num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
+  out.simple("num_preemptions_total", "counter", "sequences preempted for others", s.preemptions);
   out.simple("spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
              s.drafts);
   out.simple("spec_decode_num_draft_tokens_total", "counter", "tokens of drafts", s.drafted_tokens);
-  out.head("spec_decode_num_accepted_tokens_total", "counter", "of these, right, by their place");
+  out.head("spec_decode_num_accepted_tokens_total", "counter",
+           "accepted draft tokens, by position in the draft");
   for (size_t i = 0; state.generates && i < s.drafts_right.size(); ++i)
     out.line(fmt::format("position=\"{}\"", i), s.drafts_right[i]);
   out.head("step_phase_seconds_total", "counter", "where the time of steps went");

@@ -32,19 +32,18 @@ void add_device_option(Command& c, std::string& device) {
 }
 
 void add_gpu_memory_option(Command& c, RunOptions& run) {
-  c.option(
-      "--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used",
-      {.limits = {{0, 1 << 20}}, .default_text = "all that is free, less 1 GiB", .rare = true});
+  c.option("--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used",
+           {.limits = {{0, 1 << 20}}, .default_text = "free memory less 1 GiB", .rare = true});
 }
 
 void add_place_options(Command& c, RunOptions& run) {
   c.option("--experts", "WHERE", &run.experts,
-           "with --device cuda: experts on the CPU, or as many on the GPU as fit (auto)",
+           "with --device cuda: keep experts on the CPU (cpu), or as many on the GPU as fit (auto)",
            {.choices = {"cpu", "auto"}, .default_text = "on --device", .rare = true});
   add_gpu_memory_option(c, run);
   c.option("--stream-experts", "WHEN", &run.stream,
-           "experts on the CPU cross to the GPU for steps of so many rows; auto: when that is "
-           "faster; off",
+           "copy experts on the CPU to the GPU for steps of at least this many rows; auto: when "
+           "that is faster; off: never",
            {.default_text = "auto", .rare = true});
   c.option("--place", "PARTS", &run.place,
            "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]",
@@ -159,15 +158,14 @@ void add_rank_options(Command& c, RankOptions& ranks) {
   c.option("--attention", "HOW", &ranks.attention,
            "with --ep: split the attention heads too, or repeat them on every rank",
            {.choices = {"cut", "repeat"}});
-  c.option("--spare", "N", &ranks.spare, "with --ep: copies of busy experts per layer",
-           {.limits = {{0, 65536}}});
-  c.option(
-      "--expert-loads", "FILE", &ranks.loads,
-      "with --spare or --experts auto: file that keeps the load of the experts for the next start",
-      {.default_text = "none", .kind = ValueKind::kFile});
+  c.option("--spare", "N", &ranks.spare,
+           "with --ep: extra copies of the most used experts, per layer", {.limits = {{0, 65536}}});
+  c.option("--expert-loads", "FILE", &ranks.loads,
+           "with --spare or --experts auto: file that saves how often each expert ran, for the "
+           "next start",
+           {.default_text = "none", .kind = ValueKind::kFile});
   c.option("--rank-timeout", "S", &ranks.timeout,
-           "seconds without a sign of life after which a rank is given up",
-           {.limits = {{1, 86400}}});
+           "seconds without a message after which a rank counts as lost", {.limits = {{1, 86400}}});
   c.option("--check", "WHAT", &ranks.check, "how much of the folders is compared between ranks",
            {.choices = {"headers", "sample", "deep"}});
   c.option("--folder-map", "HOST=DIR", &ranks.folder_map, "path of the folder on another host",
