@@ -400,7 +400,7 @@ TEST(ChatTemplate, BytesAreSteps) {
                 error.ends_with("the template needs more than 256 MB"))
         << printable(source, 200) << ": " << error;
     if (test::plain_build()) {
-      EXPECT_LT(test::thread_cpu_seconds() - before, 1) << printable(source, 200);
+      EXPECT_LT(test::thread_cpu_seconds() - before, 5) << printable(source, 200);
     }
   }
 }

@@ -367,7 +367,7 @@ TEST(GrammarSchema, AttacksEndEarly) {
     }
     EXPECT_LE(b.budget().spent(), 2 * GrammarLimits().work) << shown;
     if (test::plain_build()) {
-      EXPECT_LE(cpu_seconds() - begin, 0.5) << shown;
+      EXPECT_LE(cpu_seconds() - begin, 3) << shown;
     }
   }
   EXPECT_THROW(parse_json_strictly(std::string(5000, '['), "schema"), Error);
