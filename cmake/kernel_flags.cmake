@@ -34,6 +34,7 @@ set(MOEBIUS_LEVELS
   "-O3 ^quantize/(gptq|search)"
   "-O2 ^(base|device/cuda|model/graph|model/run)/"
   "-O2 ^text/([a-z0-9_]+|grammar/(dfa|grammar|json_text|masks|matcher|token_trie))[.]"
+  "-O1 ^(engine|text)/"  # a request spends little time there, but some
   "-O2 ^(runtime/(thread_pool|parallel|comm_threads)|serve/http(_parser)?)[.]"
 )
 
