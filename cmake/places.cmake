@@ -8,6 +8,6 @@ set(places_source "${PROJECT_BINARY_DIR}/places_of_build.cpp")
 file(CONFIGURE OUTPUT "${places_source}" CONTENT "// Written by cmake/places.cmake.
 #include \"apps/cli/places.h\"
 namespace moebius {
-const BuildPlaces kBuildPlaces{\"@data_from_tool@/moebius\", \"@libraries_from_tool@/moebius\", \"@source_from_build@\"};
+const BuildPaths kBuildPaths{\"@data_from_tool@/moebius\", \"@libraries_from_tool@/moebius\", \"@source_from_build@\"};
 }  // namespace moebius
 " @ONLY)

@@ -463,11 +463,11 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   const DeviceKv kv{a, static_cast<KvType>(a.storage)};
   // Place to which a row's key and value are written: a head of a block, and the index of the token
   // in it.
-  struct Place {
+  struct KvSlot {
     uint8_t* head;
     size_t at;
   };
-  const auto place = [&](size_t row) -> Place {
+  const auto place = [&](size_t row) -> KvSlot {
     size_t i = args.sequence_count - 1;
     while (i > 0 && args.sequences[i].first_row > row) --i;
     const CudaSequence& s = args.sequences[i];
@@ -485,12 +485,12 @@ __device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first
   for (unsigned i = threadIdx.x; i < kAppendRows * kPieces; i += 32 * kAppendWarps) {
     const size_t r = first_row + i / kPieces;
     if (r >= rows) break;
-    const Place to = place(r);
+    const KvSlot to = place(r);
     *reinterpret_cast<uint4*>(to.head + (to.at * D + i % kPieces * 8) * 2) =
         piece(args.k, r, i % kPieces);
   }
   if (row >= rows) return;
-  const Place to = place(row);
+  const KvSlot to = place(row);
   auto* values = reinterpret_cast<uint16_t*>(to.head + kv.key_bytes());
   // Neighbouring lanes have neighbouring tokens.
   for (unsigned i = warp; i < kPieces; i += kAppendWarps) {

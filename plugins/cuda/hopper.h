@@ -69,7 +69,7 @@ void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, 
 // groups, stored scales, another order of columns, numbers that bf16 holds including their scales,
 // zeros after the last input. Slower than prepare_x.
 struct OperandArgs {
-  RowSet rows;
+  RowSelection rows;
   CudaRows x;
   ActSpec act;
   // Static scales in GPU memory; [expert] if the operands of a row depend on its expert.

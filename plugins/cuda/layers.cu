@@ -347,7 +347,7 @@ void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
 void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaRows& x,
                      CombineArgs& c, Arena arena, cudaStream_t stream) {
   if (shared_.count == 0) return;
-  RowSet all;
+  RowSelection all;
   all.rows = static_cast<int>(x.rows);
   if (tiles != nullptr) {
     TileRows r{};
@@ -518,7 +518,7 @@ void Moe::run_shared_alone(const CudaRows& x, const CudaRouting& routing, const 
 
 // Runs gate, up, activation and down of some experts; the rows are sorted by expert, or are those
 // of x.
-void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
+void Moe::run_experts(Experts& e, const RowSelection& rows, const TokenTile* tiles, int max_tiles,
                       const CudaRows& x, float* y, Arena arena, cudaStream_t stream) {
   const size_t n = static_cast<size_t>(rows.rows), H = spec_.hidden, I = e.I;
   const PlainMatrix *gate = spec_.gated ? e.gate.table() : nullptr, *up = e.up.table(),
@@ -547,7 +547,7 @@ void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, in
     multiply(e.gate, gate, gates, I);
   }
   activate_rows(e.activation, spec_.gated ? gates : nullptr, ups, ups, rows, I, stream);
-  RowSet own = rows;
+  RowSelection own = rows;
   own.source = nullptr, own.weight = nullptr;
   prepared.K = static_cast<int>(I);
   prepare_rows(down, own, CudaRows{ups, XType::kF32, n, I}, prepared, stream);
@@ -588,7 +588,7 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const Output&
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
   launch(route_kernel, 1, 1024, bytes, /*early=*/false, stream, "sorting rows", r);
   launch(scatter_kernel, blocks_of(T, 128), 128, 0, /*early=*/false, stream, "sorting rows", r);
-  RowSet sorted;
+  RowSelection sorted;
   sorted.source = r.source, sorted.expert = r.expert, sorted.total = r.total, sorted.rows = rows.n;
   if (spec_.weight_on_input) sorted.weight = r.input_weight;
   run_experts(routed_, sorted, r.tiles, r.max_tiles, x, out, arena, stream);

@@ -162,7 +162,7 @@ class Moe : public Layer {
   void reserve_experts(Arena arena, size_t rows, cudaStream_t stream);
   void run_shared(float* y, float* gate, const TileArrays* tiles, const CudaRows& x, CombineArgs& c,
                   Arena arena, cudaStream_t stream);
-  void run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
+  void run_experts(Experts& e, const RowSelection& rows, const TokenTile* tiles, int max_tiles,
                    const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
   void check_call(const CudaRows& x, const CudaRouting& routing) const;
   void run_hopper(const CudaRows& x, const CudaRouting& routing, const Output& to,

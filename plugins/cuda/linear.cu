@@ -346,7 +346,7 @@ void Linear::run_plain(const Part& p, const CudaRows& x, const CudaRows& y,
   const size_t values = arena.add<float>(x.rows * K_), scales = arena.add<float>(x.rows * groups),
                zeros = arena.add<int32_t>(x.rows * groups);
   arena.reserve(stream);
-  RowSet rows;
+  RowSelection rows;
   rows.rows = static_cast<int>(x.rows);
   PlainGemm g{};
   g.matrices = p.view.as<PlainMatrix>();

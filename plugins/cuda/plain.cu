@@ -53,7 +53,7 @@ std::vector<Stretch> stretches_of(const QuantMatrix& w, const ActSpec& act,
 
 // Quantizes rows: each block has a row, each warp a granule.
 __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(const PlainMatrix* matrices, RowSet rows, CudaRows x, Prepared to) {
+    prepare_kernel(const PlainMatrix* matrices, RowSelection rows, CudaRows x, Prepared to) {
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   if (rows.total != nullptr && row >= *rows.total) return;
   const PlainMatrix& w = matrices[rows.expert != nullptr ? rows.expert[row] : 0];
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
 }
 
 __global__ void activate_kernel(CudaActivation a, const float* gate, const float* up, float* y,
-                                RowSet rows, size_t n) {
+                                RowSelection rows, size_t n) {
   const int row = static_cast<int>(blockIdx.y);
   if (rows.total != nullptr && row >= *rows.total) return;
   const size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
@@ -384,7 +384,7 @@ uint64_t PlainWeights::bytes() const {
   return sum;
 }
 
-void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
+void prepare_rows(const PlainMatrix* matrices, const RowSelection& rows, const CudaRows& x,
                   const Prepared& to, cudaStream_t stream) {
   if (rows.rows == 0) return;
   launch(prepare_kernel, grid(rows.rows), kPrepareThreads, /*bytes=*/0, /*early=*/false, stream,
@@ -402,7 +402,7 @@ void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream) {
 }
 
 void activate_rows(const CudaActivation& a, const float* gate, const float* up, float* y,
-                   const RowSet& rows, size_t n, cudaStream_t stream) {
+                   const RowSelection& rows, size_t n, cudaStream_t stream) {
   constexpr unsigned kMostRows = 65535;
   if (rows.rows == 0) return;
   if (static_cast<unsigned>(rows.rows) > kMostRows)

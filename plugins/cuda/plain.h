@@ -50,7 +50,7 @@ struct PlainWeights {
 };
 
 // Selects rows of x and their matrices: rows sorted by expert, or rows of x as they are.
-struct RowSet {
+struct RowSelection {
   const int32_t* source = nullptr;  // [rows] which row of x; null: row i is row i of x
   const int32_t* expert = nullptr;  // [rows] which matrix; null: the first
   const float* weight = nullptr;    // [rows] factor of x; null: 1
@@ -67,7 +67,7 @@ struct Prepared {
 };
 int act_groups_of(const ActSpec& act, size_t K);  // returns the scales per row, at least 1
 
-void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
+void prepare_rows(const PlainMatrix* matrices, const RowSelection& rows, const CudaRows& x,
                   const Prepared& to, cudaStream_t stream);
 
 struct PlainGemm {
@@ -87,7 +87,7 @@ void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream);
 
 // Computes y[row] = act(gate[row], up[row]), n numbers each; gate null: act(up[row]).
 void activate_rows(const CudaActivation& a, const float* gate, const float* up, float* y,
-                   const RowSet& rows, size_t n, cudaStream_t stream);
+                   const RowSelection& rows, size_t n, cudaStream_t stream);
 
 struct CombineArgs {
   const float* y;  // [sorted rows, H] results of experts

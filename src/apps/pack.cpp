@@ -61,8 +61,8 @@ int run_pack(const PackOptions& o, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(o.model.folder);
   const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
   const std::string path =
-      pack_place(checkpoint,
-                 pack_request(checkpoint, model_options_of(o.model, checkpoint, runtime->pool())))
+      pack_target(checkpoint,
+                  pack_request(checkpoint, model_options_of(o.model, checkpoint, runtime->pool())))
           .path;
   const ino_t before = inode_of(path);
   if (!o.check) (void)OpenModel(o.model, 0);

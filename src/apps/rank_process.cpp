@@ -230,7 +230,7 @@ int run_as_rank(const Command& command) {
   if (launcher.size == 1) return command.action(command);
   end_with_parent();
   Witness witness(launcher, host_name(), value_of<double>(command, "--rank-timeout"));
-  RankProcess process(open_comm(launcher, plugin_places(program_folder(), kBuildPlaces)), command,
+  RankProcess process(open_comm(launcher, plugin_places(program_folder(), kBuildPaths)), command,
                       witness);
   Comm& comm = *process.comm_;
   const bool leads = comm.rank() == 0;

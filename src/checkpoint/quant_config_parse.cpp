@@ -8,13 +8,13 @@
 namespace moebius {
 namespace {
 
-struct Place {
+struct ConfigSection {
   const Json* section = nullptr;
   std::string path;
 };
 
 // Returns the first section that exists; null counts as absent.
-Place find_section(const Json& config) {
+ConfigSection find_section(const Json& config) {
   const auto at = [](const Json* object, std::string_view key) -> const Json* {
     const Json* value = object != nullptr ? object->find(key) : nullptr;
     return value != nullptr && !value->is_null() ? value : nullptr;
@@ -50,7 +50,7 @@ std::string_view unnamed_method(const QuantFields& f) {
   f.reject("quant_method", fmt::format("expected one of {}", run));
 }
 
-QuantSection parse_place(const Place& place, const Json& config, const std::string& file,
+QuantSection parse_place(const ConfigSection& place, const Json& config, const std::string& file,
                          std::string_view method_of_file, std::vector<std::string>& warnings) {
   QuantSection section;
   if (place.section == nullptr) return section;

@@ -51,7 +51,7 @@ struct HeadMatrices {
 struct AttentionRequest {
   AttentionSpec spec;
   KvStorage storage;
-  KvPlace place;
+  KvOffset place;
   // true: a row attends only to the keys that an indexer selected; if the layer has compressed
   // keys, it selects among these
   bool sparse = false;
@@ -67,7 +67,7 @@ struct AttentionRequest {
   };
   std::unique_ptr<Latents> latents = nullptr;
   // Place of compressed keys and values; unused if spec.ratio is 0 (the layer compresses nothing).
-  KvPlace entries = {};
+  KvOffset entries = {};
 };
 
 // Describes the operation that compresses keys of several tokens into one (nn/compressor.h).
@@ -82,7 +82,7 @@ struct CompressorRequest {
   KvType storage = KvType::kF32;
   // true: stored as packed keys, which an indexer multiplies; false: as rows, which attention reads
   bool packed = false;
-  KvPlace keys, sources;
+  KvOffset keys, sources;
 };
 
 // Describes a lookup of table rows by a hash of a sequence's last tokens. `place` keeps the tokens
@@ -91,7 +91,7 @@ struct NGramRequest {
   NGramHash hash;
   int64_t eos = 0;
   std::unique_ptr<const RowTable> table;
-  KvPlace place;
+  KvOffset place;
 };
 
 // Describes one mixture of experts, or a dense MLP, for Device::moe.
@@ -145,17 +145,18 @@ class Device {
   // --- making layers: each call throws Error that names the module ---
   virtual std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
                                            const std::vector<ModuleOutputs>& modules,
-                                           const LoadOptions& options) = 0;
+                                           const LayerLoadOptions& options) = 0;
   virtual std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) = 0;
   virtual MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
-                     const LoadOptions& options) = 0;
+                     const LayerLoadOptions& options) = 0;
   virtual std::unique_ptr<AttentionOp> attention(AttentionRequest request) = 0;
   virtual std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
-                                             KvPlace place) = 0;
+                                             KvOffset place) = 0;
   virtual std::unique_ptr<CompressorOp> compressor(CompressorRequest request) = 0;
-  virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) = 0;
+  virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvOffset place) = 0;
   virtual std::unique_ptr<NGramOp> ngrams(NGramRequest request) = 0;
-  virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
+  virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net,
+                                                 KvOffset place) = 0;
   // Makes the lookup of token embeddings, times `multiplier`. `output`: the projection to logits,
   // if it has the same weights as the table and holds all of them: embeddings are then read back
   // from its packed form. Null: the table is loaded.

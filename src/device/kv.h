@@ -48,7 +48,7 @@ using BlockTables = std::vector<std::vector<BlockId>>;
 
 // Says where a layer's data lies within the blocks of a kind: `offset` bytes after their begin, on
 // the layer's device.
-struct KvPlace {
+struct KvOffset {
   size_t kind = SIZE_MAX;  // SIZE_MAX: the layer keeps nothing
   size_t offset = 0;
 };

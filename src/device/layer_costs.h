@@ -37,7 +37,7 @@ struct RankCosts {
 
 // Loads a few layers and times them; costs that cannot be measured stay unknown, because loading
 // the model will report the reason.
-RankCosts measure_layer_costs(const Checkpoint& checkpoint, const LoadOptions& options,
+RankCosts measure_layer_costs(const Checkpoint& checkpoint, const LayerLoadOptions& options,
                               ThreadPool& pool);
 
 }  // namespace moebius

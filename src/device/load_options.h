@@ -40,7 +40,7 @@ struct Rank {
 // declares.
 XType activation_type(const std::string& option, const std::string& config_dtype);
 
-struct LoadOptions {
+struct LayerLoadOptions {
   Policy policy;
   ActRequest act;
   XType x_type = XType::kBf16;

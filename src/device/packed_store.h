@@ -34,10 +34,10 @@ struct PackRequest {
 };
 
 // The path of a file, and the fingerprint that it must have to be used.
-struct PackPlace {
+struct PackTarget {
   std::string model, path, fingerprint;
 };
-PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request);
+PackTarget pack_target(const Checkpoint& checkpoint, const PackRequest& request);
 
 class PackedStore {
  public:

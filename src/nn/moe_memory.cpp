@@ -44,12 +44,12 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
   const auto at = [&](size_t i) { return own == nullptr ? nullptr : own + offsets_[i]; };
   if (nodes != nullptr) nodes->mixed(own + mixed, memory_.size() - mixed);
   expert_memory_.resize(local_experts());
-  const SlotPlace down{nodes, 0, shape_.nodes, shape_.down.n_step};
+  const NodeShare down{nodes, 0, shape_.nodes, shape_.down.n_step};
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
-    const SlotPlace up = e < local_experts()
-                             ? SlotPlace{nodes, shape_.node_of(e, 0), 1, shape_.up.n_step}
-                             : SlotPlace{nodes, 0, shape_.nodes, shape_.up.n_step};
+    const NodeShare up = e < local_experts()
+                             ? NodeShare{nodes, shape_.node_of(e, 0), 1, shape_.up.n_step}
+                             : NodeShare{nodes, 0, shape_.nodes, shape_.up.n_step};
     if (shape_.gated) experts_[e].gate.bind(&p.gate, at(3 * e), up);
     experts_[e].up.bind(&p.up, at(3 * e + 1), up);
     experts_[e].down.bind(&p.down, at(3 * e + 2), down);

@@ -124,7 +124,7 @@ size_t PackedSlot::bytes(const ProjectionPlan& plan) {
   return plan.kernel->packed_bytes(plan.problem);
 }
 
-void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place) {
+void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory, const NodeShare& place) {
   plan_ = plan;
   memory_ = memory;
   place_ = place;

@@ -71,7 +71,7 @@ struct PackedBlock {
 
 // Says which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of
 // its outputs, divided at multiples of `step` (schedule.h: node_begin).
-struct SlotPlace {
+struct NodeShare {
   NodeMemory* nodes = nullptr;  // places memory on nodes; null: there is one node
   size_t node = 0, shares = 1, step = 1;
 };
@@ -80,7 +80,7 @@ class PackedSlot {
  public:
   static size_t bytes(const ProjectionPlan& plan);  // returns the packed bytes of the matrix
   // Sets where the matrix is packed. plan, memory and nodes must outlive the slot.
-  void bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place = {});
+  void bind(const ProjectionPlan* plan, uint8_t* memory, const NodeShare& place = {});
 
   // Packs w on the pool's threads and stores the other arguments. Throws Error that names `what` if
   // w or the bias does not fit the plan.
@@ -129,7 +129,7 @@ class PackedSlot {
 
   const ProjectionPlan* plan_ = nullptr;
   uint8_t* memory_ = nullptr;
-  SlotPlace place_;
+  NodeShare place_;
   PackedMatrix view_;
   ColumnOrder order_;
   std::vector<float> bias_;

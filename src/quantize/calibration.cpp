@@ -288,11 +288,11 @@ void Calibration::block(const MoeBlock& block, const TappedRows& x, std::span<co
   widen(kept->largest, x.x, x.rows, x.cols, x.stride);
 }
 
-bool Calibration::routed(const Place& place) const {
+bool Calibration::routed(const Consumer& place) const {
   return place.expert >= 0 && !settings_.all_experts;
 }
 
-std::vector<uint32_t> Calibration::rows_of(const Place& place, size_t most, size_t* seen) const {
+std::vector<uint32_t> Calibration::rows_of(const Consumer& place, size_t most, size_t* seen) const {
   const Block& b = *place.block;
   const std::vector<uint32_t>* list =
       routed(place) ? &b.routed[static_cast<size_t>(place.expert)] : nullptr;
@@ -312,7 +312,7 @@ void Calibration::each(const RowStore& rows, const std::vector<uint32_t>& which,
   }
 }
 
-void Calibration::each(const Place& place, const std::vector<uint32_t>& which,
+void Calibration::each(const Consumer& place, const std::vector<uint32_t>& which,
                        const UseRows& use) const {
   if (!place.inner) return each(*place.block->rows, which, use);
   if (which.empty()) return;
@@ -343,7 +343,7 @@ void Calibration::finish_block(const std::shared_ptr<Block>& b) const {
   for (size_t first = 0; first < experts; first += at_once) {
     std::vector<std::vector<float>> parts(std::min(at_once, experts - first));
     pool_.parallel_for(parts.size(), [&](size_t i) {
-      const Place p{b, static_cast<int>(first + i), b->block.experts[first + i], true};
+      const Consumer p{b, static_cast<int>(first + i), b->block.experts[first + i], true};
       each(p, rows_of(p, share, nullptr), [&](const float* rows, size_t n) {
         parts[i].insert(parts[i].end(), rows, rows + n * spread_stride(width));
       });
@@ -367,7 +367,7 @@ Moments Calibration::moments(const Module& module, bool whole) const {
   }
   const auto it = places_.find(module.name);
   if (it == places_.end() || !settings_.moments) return {};
-  const Place& place = it->second;
+  const Consumer& place = it->second;
   const Block& b = *place.block;
   // All experts have these inputs.
   if (place.expert >= 0 && settings_.all_experts && !place.inner) {
@@ -406,7 +406,7 @@ float Calibration::largest(const Module& module) const {
   if (const auto it = linear_.find(module.name); it != linear_.end()) return it->second->largest;
   const auto it = places_.find(module.name);
   if (it == places_.end()) return -1;
-  const Place& place = it->second;
+  const Consumer& place = it->second;
   const Block& b = *place.block;
   if (!place.inner) return b.largest;  // engines use one scale for all experts of a layer
   size_t seen = 0;

@@ -69,7 +69,7 @@ class Calibration final : private ModuleTap {
  private:
   struct Block;
   struct Linear;
-  struct Place {
+  struct Consumer {
     std::shared_ptr<Block> block;
     int expert = -1;  // number of the expert whose rows it reads; -1: all rows
     std::array<const Module*, 3> parts{};
@@ -86,10 +86,10 @@ class Calibration final : private ModuleTap {
   void finish_block(const std::shared_ptr<Block>& block) const;
   // Returns the rows of the block that a module reads; if none is routed to it, rows of the layer.
   // *seen: number of rows routed to it.
-  std::vector<uint32_t> rows_of(const Place& place, size_t most, size_t* seen) const;
-  void each(const Place& place, const std::vector<uint32_t>& which, const UseRows& use) const;
+  std::vector<uint32_t> rows_of(const Consumer& place, size_t most, size_t* seen) const;
+  void each(const Consumer& place, const std::vector<uint32_t>& which, const UseRows& use) const;
   static void each(const RowStore& rows, const std::vector<uint32_t>& which, const UseRows& use);
-  bool routed(const Place& place) const;
+  bool routed(const Consumer& place) const;
 
   const Checkpoint& source_;
   TokenWindows windows_;
@@ -101,7 +101,8 @@ class Calibration final : private ModuleTap {
   bool keep_ = false;
   std::map<std::string, std::shared_ptr<Linear>, std::less<>> linear_;
   std::map<std::string, std::shared_ptr<Block>, std::less<>> blocks_;
-  std::map<std::string, Place, std::less<>> places_;  // places by name, for modules inside blocks
+  std::map<std::string, Consumer, std::less<>>
+      places_;  // places by name, for modules inside blocks
 };
 
 // Memory and disk space that calibration takes, in addition to that of quantizing modules.

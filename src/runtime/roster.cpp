@@ -38,7 +38,7 @@ size_t Roster::stand_in(const std::vector<double>& lost) {
 }
 
 void Roster::send_out(size_t member, double now) {
-  Place& m = members_[member];
+  RosterEntry& m = members_[member];
   // Lost time soon after its return: the core is still taken, so the next pause is longer.
   const bool again = m.pause > 0 && now - m.since < m.pause + 4 * kWindow;
   m.pause = again ? std::min(2 * m.pause, kLongest) : kShortest;
@@ -51,7 +51,7 @@ bool Roster::update(double now, const std::vector<double>& lost) {
   bool changed = false;
   hindered_.clear();
   for (size_t i = 0; i < members_.size(); ++i) {
-    Place& m = members_[i];
+    RosterEntry& m = members_[i];
     if (m.out && now >= m.until) {
       m.out = false;
       m.since = now;

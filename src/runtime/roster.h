@@ -38,7 +38,7 @@ class Roster {
   static constexpr double kShortest = 0.020, kLongest = 1.6;
 
  private:
-  struct Place {
+  struct RosterEntry {
     int cpu = -1;
     bool out = false;
     double until = 0;             // when a member that sits out returns, in seconds
@@ -47,7 +47,7 @@ class Roster {
   double tolerated() const;
   size_t stand_in(const std::vector<double>& lost);
   void send_out(size_t member, double now);
-  std::vector<Place> members_;
+  std::vector<RosterEntry> members_;
   std::vector<size_t> hindered_;  // scratch memory, kept so that update() allocates nothing
   size_t active_;
   uint32_t random_;

@@ -100,7 +100,7 @@ uint32_t process_number() { return 1; }
 
 // Binds the calling thread to a CPU and puts it back. Holds nest; the outermost one restores the
 // thread's mask.
-class CallerPlace {
+class CallerBinding {
  public:
   void hold(int cpu) noexcept {
     ++depth_;
@@ -121,7 +121,7 @@ class CallerPlace {
   AffinityMask before_;
 };
 
-thread_local CallerPlace caller_place;
+thread_local CallerBinding caller_place;
 
 struct HoldScope {
   explicit HoldScope(int cpu) { caller_place.hold(cpu); }

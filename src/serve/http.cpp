@@ -21,8 +21,8 @@
 
 #include "base/error.h"
 #include "base/out_of_memory.h"
+#include "serve/connection_slots.h"
 #include "serve/http_exchange.h"
-#include "serve/http_places.h"
 
 namespace moebius {
 namespace {
@@ -40,7 +40,7 @@ constexpr size_t kBacklog = 1024;
 
 class HttpConnection;
 
-using Places = HttpPlaces<HttpConnection>;
+using Places = ConnectionSlots<HttpConnection>;
 using Exchange = HttpExchangeOf<HttpConnection>;
 
 class AsioServer final : public HttpServer {
@@ -150,7 +150,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   AsioServer& server_;
-  Places::Place place_;
+  Places::ConnectionSlot place_;
   const bool late_;  // connected while the server drained
   Tcp::socket socket_;
   HttpReader reader_;

@@ -164,7 +164,7 @@ void refuse_links_out(const std::string& folder) {
 }  // namespace
 
 std::string bundled_folder() {
-  const std::string models = model_place(program_folder(), kBuildPlaces);
+  const std::string models = model_place(program_folder(), kBuildPaths);
   const std::string folder = join_path(models, "moebius-tiny-w4a8");
   if (path_exists(join_path(folder, "config.json"))) return folder;
   fail("no folder given, and the bundled model is not in {}", printable(models));

@@ -94,7 +94,7 @@ bool on_gpu(const std::string& device) {
 }
 
 const GpuModule& gpu_of_tool(int device) {
-  return open_gpu(plugin_places(program_folder(), kBuildPlaces), device);
+  return open_gpu(plugin_places(program_folder(), kBuildPaths), device);
 }
 
 Policy gpu_policy_of(const RunOptions& options) {
@@ -106,7 +106,7 @@ Policy gpu_policy_of(const RunOptions& options) {
 }
 
 GpuTarget gpu_target_of_tool() {
-  return usual_gpu_target(plugin_places(program_folder(), kBuildPlaces));
+  return usual_gpu_target(plugin_places(program_folder(), kBuildPaths));
 }
 
 void add_arithmetic_options(Command& c, RunOptions& run) {

@@ -17,12 +17,12 @@ std::string place_from(const std::string& program, const char* path) {
 
 }  // namespace
 
-std::string model_place(const std::string& program, const BuildPlaces& places) {
+std::string model_place(const std::string& program, const BuildPaths& places) {
   const bool is_build = path_exists(join_path(program, "CMakeCache.txt"));
   return join_path(place_from(program, is_build ? places.source : places.data), "models");
 }
 
-std::vector<std::string> plugin_places(const std::string& program, const BuildPlaces& places) {
+std::vector<std::string> plugin_places(const std::string& program, const BuildPaths& places) {
   return {program, place_from(program, places.plugins)};
 }
 

@@ -88,7 +88,7 @@ class CpuAttention : public AttentionOp {
 
   CpuDevice& device_;
   AttentionPlan plan_;
-  KvPlace place_, entries_at_;
+  KvOffset place_, entries_at_;
   bool sparse_;
   size_t first_kv_head_;
   mutable BlockAddresses blocks_, entries_;  // blocks of the current call
@@ -195,7 +195,7 @@ void CpuLatentAttention::attend_sequence(Step& step, size_t i, const float* q, f
 
 class CpuIndexer final : public IndexerOp {
  public:
-  CpuIndexer(CpuDevice& device, const IndexerSpec& spec, KvType storage, KvPlace place)
+  CpuIndexer(CpuDevice& device, const IndexerSpec& spec, KvType storage, KvOffset place)
       : device_(device),
         indexer_(spec, device.options().type, storage, device.cpu(), device.options().policy),
         place_(place) {}
@@ -263,7 +263,7 @@ class CpuIndexer final : public IndexerOp {
 
   CpuDevice& device_;
   Indexer indexer_;
-  KvPlace place_;
+  KvOffset place_;
   mutable BlockAddresses blocks_;  // blocks of the current call
 };
 
@@ -275,7 +275,7 @@ std::unique_ptr<AttentionOp> CpuDevice::attention(AttentionRequest r) {
 }
 
 std::unique_ptr<IndexerOp> CpuDevice::indexer(const IndexerSpec& spec, KvType storage,
-                                              KvPlace place) {
+                                              KvOffset place) {
   return std::make_unique<CpuIndexer>(*this, spec, storage, place);
 }
 

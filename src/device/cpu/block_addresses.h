@@ -15,7 +15,7 @@ struct BlockAddresses {
   std::vector<size_t> first;  // [sequences] index of each sequence's first block
   uint8_t* const* of(size_t sequence) const { return blocks.data() + first[sequence]; }
 
-  void gather(const Step& step, const Device& device, const KvPlace& place) {
+  void gather(const Step& step, const Device& device, const KvOffset& place) {
     blocks.clear(), first.clear();
     for (const StepSequence& s : step.sequences) {
       first.push_back(blocks.size());
@@ -41,7 +41,7 @@ void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
   }
 }
 
-inline uint8_t* block_of(const KvPool& pool, const Device& device, const KvPlace& place,
+inline uint8_t* block_of(const KvPool& pool, const Device& device, const KvOffset& place,
                          BlockId id) {
   return static_cast<const CpuBlocks&>(pool.on(device)).block(place.kind, id) + place.offset;
 }

@@ -94,7 +94,7 @@ class CpuCompressor final : public CompressorOp {
   KvLayout layout_;
   bool packed_;
   size_t rope_, rotated_at_, rotated_;
-  KvPlace keys_at_, sources_at_;
+  KvOffset keys_at_, sources_at_;
   mutable BlockAddresses source_blocks_, key_blocks_;  // blocks of the current call
   mutable std::vector<Window> windows_;
   mutable std::vector<float> made_;

@@ -32,17 +32,17 @@ class CpuDevice final : public Device {
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
   std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
                                    const std::vector<ModuleOutputs>& modules,
-                                   const LoadOptions& options) override;
+                                   const LayerLoadOptions& options) override;
   std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) override;
   MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
-             const LoadOptions& options) override;
+             const LayerLoadOptions& options) override;
   std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
   std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
-                                     KvPlace place) override;
+                                     KvOffset place) override;
   std::unique_ptr<CompressorOp> compressor(CompressorRequest request) override;
-  std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) override;
+  std::unique_ptr<RowStoreOp> row_store(size_t width, KvOffset place) override;
   std::unique_ptr<NGramOp> ngrams(NGramRequest request) override;
-  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) override;
+  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvOffset place) override;
   std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                          float multiplier, const LinearOp* output) override;
   std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) override;

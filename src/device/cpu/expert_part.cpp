@@ -13,7 +13,7 @@ namespace {
 // that owns all columns of the sum: it sends its rows there, and nothing comes back.
 class RowsAway final : public MoeExchange {
  public:
-  explicit RowsAway(CpuExpertPart::RowPlace place) : place_(place) {}
+  explicit RowsAway(CpuExpertPart::RowColumns place) : place_(place) {}
   size_t cut() const override { return 1; }
   size_t cut_place() const override { return 0; }
   size_t spread() const override { return 2; }
@@ -32,12 +32,12 @@ class RowsAway final : public MoeExchange {
   void poll() noexcept override {}
 
  private:
-  CpuExpertPart::RowPlace place_;
+  CpuExpertPart::RowColumns place_;
 };
 
-LoadOptions second_of_two(const LoadOptions& options, const std::vector<uint32_t>& expert_of,
-                          size_t elsewhere) {
-  LoadOptions o = options;
+LayerLoadOptions second_of_two(const LayerLoadOptions& options,
+                               const std::vector<uint32_t>& expert_of, size_t elsewhere) {
+  LayerLoadOptions o = options;
   if (elsewhere == 0) return o;  // rank 0 has no experts
   o.rank.ep = 2, o.rank.ep_rank = 1, o.rank.second = Cut::kOutputs;
   o.rank.expert_of = expert_of;
@@ -59,9 +59,9 @@ bool all_exact(const Checkpoint& checkpoint, const MoeBlock& block, const LayerO
 
 }  // namespace
 
-LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
+LayerOptions on_cpu(const CpuDevice& device, const LayerLoadOptions& options) {
   LayerOptions o;
-  static_cast<LoadOptions&>(o) = options;
+  static_cast<LayerLoadOptions&>(o) = options;
   o.pool = &device.pool();
   o.cpu = device.cpu();
   o.packed = device.options().packed.get();
@@ -69,7 +69,7 @@ LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
 }
 
 CpuExpertPart::CpuExpertPart(CpuDevice& device, const Checkpoint& checkpoint, const MoeBlock& block,
-                             const LoadOptions& options, std::vector<uint32_t> expert_of,
+                             const LayerLoadOptions& options, std::vector<uint32_t> expert_of,
                              size_t elsewhere)
     : device_(device),
       elsewhere_(elsewhere),
@@ -106,7 +106,7 @@ size_t CpuExpertPart::place_items(std::span<const int32_t> ids, std::span<int32_
 }
 
 void CpuExpertPart::run(std::span<const float> x, std::span<const int32_t> ids,
-                        std::span<const float> weights, RowPlace place) const {
+                        std::span<const float> weights, RowColumns place) const {
   const size_t tokens = x.size() / hidden(), own = adds() ? hidden() : 0;
   RowsAway away(place);
   MoeOptions options;

@@ -13,14 +13,14 @@
 
 namespace moebius {
 
-LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options);
+LayerOptions on_cpu(const CpuDevice& device, const LayerLoadOptions& options);
 
 class CpuExpertPart {
  public:
   // expert_of: [places] the expert in each place; the first `elsewhere` places are on the other
   // device. Throws Error if a layer cannot be loaded.
   CpuExpertPart(CpuDevice& device, const Checkpoint& checkpoint, const MoeBlock& block,
-                const LoadOptions& options, std::vector<uint32_t> expert_of, size_t elsewhere);
+                const LayerLoadOptions& options, std::vector<uint32_t> expert_of, size_t elsewhere);
   size_t hidden() const { return layer_.experts->spec().hidden; }
   uint64_t packed_bytes() const { return layer_.experts->packed_bytes(); }
   bool exact() const { return exact_; }  // true: results have the bytes of the reference
@@ -33,9 +33,9 @@ class CpuExpertPart {
   // Computes rows of experts. x: [tokens, hidden], at most kPieceRows tokens; ids and weights:
   // [tokens, slots]. place(numbers) is called once and returns memory for the result, [rows,
   // hidden] floats. Takes turns with other operations of the device.
-  using RowPlace = FunctionRef<float*(size_t numbers)>;
+  using RowColumns = FunctionRef<float*(size_t numbers)>;
   void run(std::span<const float> x, std::span<const int32_t> ids, std::span<const float> weights,
-           RowPlace place) const;
+           RowColumns place) const;
 
   // Move experts between places (DividedExperts). pack() packs experts for new places, from any
   // thread, while steps run; place() makes them current, between steps. Packed: [local] null: the

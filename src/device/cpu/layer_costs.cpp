@@ -222,10 +222,10 @@ double CostCurve::seconds(double weights, double rows) const {
   return weights * (a.seconds + (b.seconds - a.seconds) * (rows - a.rows) / (b.rows - a.rows));
 }
 
-RankCosts measure_layer_costs(const Checkpoint& checkpoint, const LoadOptions& how,
+RankCosts measure_layer_costs(const Checkpoint& checkpoint, const LayerLoadOptions& how,
                               ThreadPool& pool) {
   LayerOptions options;
-  static_cast<LoadOptions&>(options) = how;
+  static_cast<LayerLoadOptions&>(options) = how;
   options.pool = &pool;
   RankCosts costs;
   try_to([&] {

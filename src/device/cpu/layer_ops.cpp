@@ -148,7 +148,7 @@ class CpuExperts final : public ExpertsOp {
 
 class CpuRecurrent final : public RecurrentOp {
  public:
-  CpuRecurrent(CpuDevice& device, std::unique_ptr<Recurrent> net, KvPlace place)
+  CpuRecurrent(CpuDevice& device, std::unique_ptr<Recurrent> net, KvOffset place)
       : device_(device), net_(std::move(net)), place_(place) {}
   size_t out_features() const override { return net_->shape().out; }
   void forward(Step& step, const RowSet& in, const RowSet& out) const override {
@@ -177,7 +177,7 @@ class CpuRecurrent final : public RecurrentOp {
 
   CpuDevice& device_;
   std::unique_ptr<Recurrent> net_;
-  KvPlace place_;
+  KvOffset place_;
   mutable std::vector<float> arranged_, mixed_, unkept_;  // buffers of the current call
 };
 
@@ -259,7 +259,7 @@ void CpuLinear::forward(Step& step, const RowSet& x, const RowSet& y) const {
 
 std::unique_ptr<LinearOp> CpuDevice::linear(const Checkpoint& checkpoint,
                                             const std::vector<ModuleOutputs>& modules,
-                                            const LoadOptions& options) {
+                                            const LayerLoadOptions& options) {
   std::vector<const Module*> tapped;
   for (const ModuleOutputs& m : modules) tapped.push_back(m.module);
   return std::make_unique<CpuLinear>(*this,
@@ -272,7 +272,7 @@ std::unique_ptr<LinearOp> CpuDevice::head_linear(const HeadMatrices& matrices) {
 }
 
 MoeOps CpuDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
-                      const LoadOptions& options) {
+                      const LayerLoadOptions& options) {
   MoeBlockLayer layer = load_moe(checkpoint, *request.block, on_cpu(*this, options), request.part);
   std::unique_ptr<LinearOp> router;
   if (layer.router != nullptr) router = std::make_unique<CpuLinear>(*this, std::move(layer.router));
@@ -280,7 +280,7 @@ MoeOps CpuDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
           std::move(router)};
 }
 
-std::unique_ptr<RecurrentOp> CpuDevice::recurrent(std::unique_ptr<Recurrent> net, KvPlace place) {
+std::unique_ptr<RecurrentOp> CpuDevice::recurrent(std::unique_ptr<Recurrent> net, KvOffset place) {
   return std::make_unique<CpuRecurrent>(*this, std::move(net), place);
 }
 

@@ -20,7 +20,7 @@ namespace moebius {
 class PackedStore;
 
 // Options of loading on the CPU.
-struct LayerOptions : LoadOptions {
+struct LayerOptions : LayerLoadOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
   PackedStore* packed = nullptr;  // cache of packed weights (packed_store.h); null: none

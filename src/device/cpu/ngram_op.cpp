@@ -64,7 +64,7 @@ class CpuNGrams final : public NGramOp {
   NGramHash hash_;
   TokenContext context_;
   std::unique_ptr<const RowTable> table_;
-  KvPlace place_;
+  KvOffset place_;
   mutable std::vector<float> tokens_, contexts_, unkept_;  // buffers of the current call
   mutable std::vector<int64_t> ids_;
 };

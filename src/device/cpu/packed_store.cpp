@@ -251,11 +251,11 @@ PackedStore::~PackedStore() {
   }
 }
 
-PackPlace pack_place(const Checkpoint& checkpoint, const PackRequest& request) {
+PackTarget pack_target(const Checkpoint& checkpoint, const PackRequest& request) {
   namespace fs = std::filesystem;
   std::error_code error;
   const auto canonical = fs::canonical(checkpoint.folder(), error);
-  PackPlace place;
+  PackTarget place;
   place.model = error ? std::string(base_name(checkpoint.folder())) : canonical.filename().string();
   const TensorStore& store = checkpoint.store();
   const std::string kind =
@@ -271,7 +271,7 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
   std::filesystem::create_directories(request.folder, error);
   if (std::error_code unseen; !std::filesystem::is_directory(request.folder, unseen))
     fail("--pack-dir {}: {}", printable(request.folder), error ? error.message() : "is no folder");
-  const auto [model, path, fingerprint] = pack_place(checkpoint, request);
+  const auto [model, path, fingerprint] = pack_target(checkpoint, request);
   std::shared_ptr<PackedStore> packed(new PackedStore(path, std::move(request)));
   const PackRequest& r = packed->request_;
   const auto unpacked = [&](const std::string& reason) -> std::shared_ptr<PackedStore> {

@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-inline float* state_of(const CpuBlocks& blocks, const KvPlace& place, BlockId id, size_t version) {
+inline float* state_of(const CpuBlocks& blocks, const KvOffset& place, BlockId id, size_t version) {
   return reinterpret_cast<float*>(blocks.block(place.kind, id) +
                                   version * (blocks.block_bytes(place.kind) / 2) + place.offset);
 }
@@ -17,7 +17,8 @@ inline float* state_of(const CpuBlocks& blocks, const KvPlace& place, BlockId id
 // Returns one entry per sequence. rows: the rows of the whole step. unkept: [sequences, state]
 // memory for states that are not stored.
 inline std::vector<RecurrentStep> recurrent_steps(Step& step, const Device& device,
-                                                  const KvPlace& place, const RecurrentShape& shape,
+                                                  const KvOffset& place,
+                                                  const RecurrentShape& shape,
                                                   const RecurrentRows& rows, float* unkept) {
   std::vector<RecurrentStep> steps(step.sequences.size());
   for (size_t i = 0; i < steps.size(); ++i) {

@@ -9,7 +9,7 @@ namespace {
 
 class CpuRowStore final : public RowStoreOp {
  public:
-  CpuRowStore(CpuDevice& device, size_t width, KvPlace place)
+  CpuRowStore(CpuDevice& device, size_t width, KvOffset place)
       : device_(device), layout_{width, kv_type_of(device.options().type)}, place_(place) {}
   void write(Step& step, const RowSet& x) const override {
     device_.run(step, [this, &step, x] {
@@ -44,13 +44,13 @@ class CpuRowStore final : public RowStoreOp {
  private:
   CpuDevice& device_;
   KvRowLayout layout_;
-  KvPlace place_;
+  KvOffset place_;
   mutable BlockAddresses blocks_;  // blocks of the current call
 };
 
 }  // namespace
 
-std::unique_ptr<RowStoreOp> CpuDevice::row_store(size_t width, KvPlace place) {
+std::unique_ptr<RowStoreOp> CpuDevice::row_store(size_t width, KvOffset place) {
   return std::make_unique<CpuRowStore>(*this, width, place);
 }
 

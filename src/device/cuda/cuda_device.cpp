@@ -107,7 +107,7 @@ CudaLoad CudaDevice::load_of() const {
   return load;
 }
 
-CudaLoad CudaDevice::load_of(const LoadOptions& options) const {
+CudaLoad CudaDevice::load_of(const LayerLoadOptions& options) const {
   CudaLoad load = load_of();
   load.act = options.act;
   load.x_type = options.x_type;
@@ -481,19 +481,19 @@ void CudaDevice::refuse(Need need) const {
 }
 
 size_t CudaDevice::index_bytes(const IndexerSpec&, KvType) const { refuse(Need::kIndexer); }
-std::unique_ptr<IndexerOp> CudaDevice::indexer(const IndexerSpec&, KvType, KvPlace) {
+std::unique_ptr<IndexerOp> CudaDevice::indexer(const IndexerSpec&, KvType, KvOffset) {
   refuse(Need::kIndexer);
 }
 std::unique_ptr<CompressorOp> CudaDevice::compressor(CompressorRequest) {
   refuse(Need::kCompressedKeys);
 }
-std::unique_ptr<RowStoreOp> CudaDevice::row_store(size_t, KvPlace) {
+std::unique_ptr<RowStoreOp> CudaDevice::row_store(size_t, KvOffset) {
   fail("device {}: keeps no rows for multi-token prediction", name_);
 }
 std::unique_ptr<NGramOp> CudaDevice::ngrams(NGramRequest) {
   fail("device {}: has no n-gram embeddings", name_);
 }
-std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvPlace) {
+std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvOffset) {
   refuse(Need::kRecurrent);
 }
 

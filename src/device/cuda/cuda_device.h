@@ -78,21 +78,22 @@ class CudaDevice final : public Device {
   size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
   std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
                                    const std::vector<ModuleOutputs>& modules,
-                                   const LoadOptions& options) override;
+                                   const LayerLoadOptions& options) override;
   std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) override;
   MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
-             const LoadOptions& options) override;
+             const LayerLoadOptions& options) override;
   std::unique_ptr<ExpertsOp> divided_experts(const Checkpoint& checkpoint,
-                                             const MoeRequest& request, const LoadOptions& options);
+                                             const MoeRequest& request,
+                                             const LayerLoadOptions& options);
   std::unique_ptr<ExpertsOp> spread_experts(const Checkpoint& checkpoint, const MoeRequest& request,
-                                            const LoadOptions& options);
+                                            const LayerLoadOptions& options);
   std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
   std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
-                                     KvPlace place) override;
+                                     KvOffset place) override;
   std::unique_ptr<CompressorOp> compressor(CompressorRequest request) override;
-  std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) override;
+  std::unique_ptr<RowStoreOp> row_store(size_t width, KvOffset place) override;
   std::unique_ptr<NGramOp> ngrams(NGramRequest request) override;
-  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) override;
+  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvOffset place) override;
   std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                          float multiplier, const LinearOp* output) override;
   std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) override;
@@ -117,7 +118,7 @@ class CudaDevice final : public Device {
   const CudaApi& api() const { return *module_->api; }
   ThreadPool& pool() const { return *pool_; }
   XType type() const { return type_; }
-  CudaLoad load_of(const LoadOptions& options) const;
+  CudaLoad load_of(const LayerLoadOptions& options) const;
   CudaLoad load_of() const;
   // Throws Error with the plugin's message if status is a failure.
   void check(CudaStatus status, std::string_view what) const;

@@ -19,7 +19,7 @@ namespace {
 class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
  public:
   CudaDividedExperts(const CudaDevice& device, CpuDevice& cpu, const Checkpoint& checkpoint,
-                     const MoeRequest& request, const LoadOptions& options)
+                     const MoeRequest& request, const LayerLoadOptions& options)
       : device_(device),
         load_(device.load_of(options)),
         store_(checkpoint.shared_store()),
@@ -204,7 +204,7 @@ size_t CudaDevice::stream_rows(const StreamedExperts& layer, const CpuExpertPart
 
 std::unique_ptr<ExpertsOp> CudaDevice::divided_experts(const Checkpoint& checkpoint,
                                                        const MoeRequest& request,
-                                                       const LoadOptions& options) {
+                                                       const LayerLoadOptions& options) {
   auto* cpu = dynamic_cast<CpuDevice*>(request.other);
   if (cpu == nullptr || !cpu->immediate())
     fail("device {}: experts of {} can be on the CPU, not on {}", name_, request.block->name,

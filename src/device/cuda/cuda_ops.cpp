@@ -232,7 +232,7 @@ class CudaAttentionOp final : public AttentionOp {
     return bytes;
   }
   const CudaDevice& device_;
-  KvPlace place_;
+  KvOffset place_;
   CudaAttention a_{};
   std::optional<CudaMemory> sinks_;
 };
@@ -392,7 +392,7 @@ class CudaProgram final : public RowProgram {
 
 std::unique_ptr<LinearOp> CudaDevice::linear(const Checkpoint& checkpoint,
                                              const std::vector<ModuleOutputs>& modules,
-                                             const LoadOptions& options) {
+                                             const LayerLoadOptions& options) {
   std::vector<const Module*> whole;
   for (const ModuleOutputs& m : modules) {
     if (m.outputs.size() > 0) fail("device {}: {} is cut for ranks", name_, m.module->name);
@@ -410,7 +410,7 @@ std::unique_ptr<LinearOp> CudaDevice::head_linear(const HeadMatrices& matrices) 
 }
 
 MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
-                       const LoadOptions& options) {
+                       const LayerLoadOptions& options) {
   const CudaLoad load = load_of(options);
   MoeOps ops;
   if (request.part == MoePart::kBlock) {

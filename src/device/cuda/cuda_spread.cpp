@@ -100,7 +100,7 @@ class SpreadPlaces {
 class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
  public:
   CudaSpreadExperts(const CudaDevice& device, const Checkpoint& checkpoint,
-                    const MoeRequest& request, const LoadOptions& options)
+                    const MoeRequest& request, const LayerLoadOptions& options)
       : device_(device),
         load_(device.load_of(options)),
         store_(checkpoint.shared_store()),
@@ -340,7 +340,7 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
 
 std::unique_ptr<ExpertsOp> CudaDevice::spread_experts(const Checkpoint& checkpoint,
                                                       const MoeRequest& request,
-                                                      const LoadOptions& options) {
+                                                      const LayerLoadOptions& options) {
   const RouterSpec& router = request.block->spec.router;
   if (request.exchange->cut() > 1 || request.part != MoePart::kBlock || request.other != nullptr)
     fail("device {}: ranks spread whole experts of {}, and cut none", name_, request.block->name);

@@ -46,7 +46,7 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t tile_code_bytes(TileCodes f) {
 }
 
 // The output and the input to which a code of a tile belongs.
-struct TilePlace {
+struct TileElement {
   uint32_t output, input;
 };
 
@@ -61,7 +61,7 @@ MOEBIUS_ALWAYS_INLINE constexpr TileWord tile_word_at(uint32_t word) {
 
 // Returns the output, and the first of the two inputs, of pair i (0 to 3) of step j (16 inputs) for
 // thread t.
-MOEBIUS_ALWAYS_INLINE constexpr TilePlace half_pair(uint32_t t, uint32_t j, uint32_t i) {
+MOEBIUS_ALWAYS_INLINE constexpr TileElement half_pair(uint32_t t, uint32_t j, uint32_t i) {
   const uint32_t r = t / 32u * 16u + t % 32u / 4u;
   return {r + i % 2u * 8u, j * 16u + t % 4u * 2u + i / 2u * 8u};
 }
@@ -99,7 +99,7 @@ MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code&
   }
   if (f == TileCodes::kFp8Half) {
     for (uint32_t i = 0; i < 2u; ++i) {
-      const TilePlace p = half_pair(t, at.word / 2u, at.word % 2u * 2u + i);
+      const TileElement p = half_pair(t, at.word / 2u, at.word % 2u * 2u + i);
       for (uint32_t h = 0; h < 2u; ++h) {
         const uint32_t c = code(p.output, p.input + h);
         bits |= ((c >> 7 & 1u) << (15u - i) | (c & 127u) << (7u - 7u * i)) << (16u * h);
@@ -108,7 +108,7 @@ MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code&
     return bits;
   }
   for (uint32_t i = 0; i < 4u; ++i) {
-    const TilePlace p = half_pair(t, at.word, i);
+    const TileElement p = half_pair(t, at.word, i);
     for (uint32_t h = 0; h < 2u; ++h) {
       const uint32_t c = code(p.output, p.input + h);
       bits |= (f == TileCodes::kInt4Half ? ((c + 8u) & 15u) << (4u * i) : fp4_pair_bits(c, i))

@@ -191,7 +191,7 @@ struct GraphLayer {
   bool block_reads_attention_input = false;  // true: attention and the block read the same rows
   bool joins_later = false;  // true: adds the result of the experts of the layer before
   uint64_t dense_bytes = 0;  // bytes of packed weights that every step reads, without the experts'
-  KvPlace place;             // place of the mixer's keys, values or states
+  KvOffset place;            // place of the mixer's keys, values or states
 
   size_t experts() const { return block ? block->experts->facts().experts : 0; }
   // Return the bytes of all packed weights, and of those that a step reads which uses `used` of the

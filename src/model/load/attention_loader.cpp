@@ -94,8 +94,8 @@ std::vector<RowOp> AttentionLoader::head_input(bool all_heads, size_t qkv_width)
     LayerOps first;
     std::copy_if(list.begin(), list.end(), std::back_inserter(first), norms_all_heads);
     std::erase_if(list, norms_all_heads);
-    const std::array places = {RowPlace{kQuery, {kQkvRows, 0, all_q}},
-                               RowPlace{kKey, {kQkvRows, all_q, all_k}}};
+    const std::array places = {RowColumns{kQuery, {kQkvRows, 0, all_q}},
+                               RowColumns{kKey, {kQkvRows, all_q, all_k}}};
     ops = row_ops(first, places, parts, c.spec);
   }
   if (gate_in_query()) {  // [q | gate] per head
@@ -131,7 +131,7 @@ std::vector<RowOp> AttentionLoader::head_input(bool all_heads, size_t qkv_width)
 
 // Makes the program {gate, attended}.
 Program AttentionLoader::gate_program(size_t gates, size_t attended) const {
-  RowPlace gate = heads_at(LayerRows::kGate, 0, n_.heads, gates / n_.heads);
+  RowColumns gate = heads_at(LayerRows::kGate, 0, n_.heads, gates / n_.heads);
   gate.first_head = c.part.heads_of(index, 1).begin;
   gate.all_heads = all_.heads;
   const std::array places = {gate,
@@ -316,7 +316,7 @@ LatentAttention AttentionLoader::load_latents() {
   if (m.keys) {
     ops.push_back(
         norm_op({kV, 0, s.keys}, {kDown, s.query, s.keys}, norm_of("kv_a_layernorm", s.keys)));
-    const std::array latent = {RowPlace{LayerRows::kLatent, {kV, 0, s.keys}}};
+    const std::array latent = {RowColumns{LayerRows::kLatent, {kV, 0, s.keys}}};
     for (RowOp& op : row_ops(s.rows, latent, parts, c.spec)) ops.push_back(std::move(op));
     ops.push_back(copy_op({kK, 0, s.keys}, {kV, 0, s.keys}));
     if (rope > 0) ops.push_back(copy_op({kK, s.keys, rope}, {kDown, s.query + s.keys, rope}));
@@ -328,12 +328,12 @@ LatentAttention AttentionLoader::load_latents() {
   m.value_width = s.keys;
 
   const std::array places = {
-      RowPlace{LayerRows::kQuery,
-               {0, 0, m.query_width},
-               {0, nope, rope, n_.heads, dk},
-               c.part.heads_of(index, 1).begin,
-               all_.heads},
-      RowPlace{LayerRows::kKey, {1, 0, m.key_width}, {1, s.keys, rope, 1, rope}}};
+      RowColumns{LayerRows::kQuery,
+                 {0, 0, m.query_width},
+                 {0, nope, rope, n_.heads, dk},
+                 c.part.heads_of(index, 1).begin,
+                 all_.heads},
+      RowColumns{LayerRows::kKey, {1, 0, m.key_width}, {1, s.keys, rope, 1, rope}}};
   m.rotate = program(m_.rows, places);
 
   const Module& kv_b = require(kKvUp);

@@ -23,8 +23,8 @@ class AttentionLoader : LayerScope {
   std::unique_ptr<AttentionIndex> load_index() const;
   std::unique_ptr<AttentionIndex> load_pooled_index() const;
   std::unique_ptr<CompressorOp> load_compressor(const char* stems, const CompressorSpec& c,
-                                                bool packed, const KvPlace& keys,
-                                                const KvPlace& sources) const;
+                                                bool packed, const KvOffset& keys,
+                                                const KvOffset& sources) const;
   AttentionRequest request(bool absorbed) const;
   Linear output() const;
   const Module& require(std::string_view member) const { return parts.require(m_.name(member)); }

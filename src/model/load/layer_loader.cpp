@@ -122,8 +122,8 @@ std::unique_ptr<RowGate> LayerLoader::load_row_gate(const char* stem) const {
   return gate;
 }
 
-LoadOptions LayerLoader::expert_options(MoePart part) const {
-  LoadOptions o = c.options;
+LayerLoadOptions LayerLoader::expert_options(MoePart part) const {
+  LayerLoadOptions o = c.options;
   if (c.part.columns.empty() && !(c.part.repeats && part == MoePart::kBlock)) return o;
   const Ranks& ranks = *c.part.ranks;
   o.rank.second = Cut::kOutputs;

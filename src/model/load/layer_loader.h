@@ -21,7 +21,7 @@ struct LoadContext {
   const DecoderSpec& spec;
   const KvPlan& kv;
   KvChoice kv_options;
-  LoadOptions options;
+  LayerLoadOptions options;
   ExpertsOf experts_of;
   LayerSet* to = nullptr;
 };
@@ -37,14 +37,14 @@ struct LayerScope {
 
   // Loads modules as one projection, whose bytes count as the layer's.
   Linear linear(const std::vector<ModuleOutputs>& modules) const;
-  Program program(const LayerOps& list, std::span<const RowPlace> places) const {
+  Program program(const LayerOps& list, std::span<const RowColumns> places) const {
     return layer.device->rows(row_ops(list, places, parts, c.spec));
   }
   // Returns a norm of the model's kind.
   Norm norm(const std::string& name, size_t width) const {
     return parts.norm(name, c.spec.norm, c.spec.norm_epsilon, width);
   }
-  const LayerPlaces& places() const { return c.kv.layers[index]; }
+  const LayerKvOffsets& places() const { return c.kv.layers[index]; }
   KvType stored() const { return storage_of(c.checkpoint, c.spec, index, c.kv_options).type; }
 
   const LoadContext& c;
@@ -68,7 +68,7 @@ class LayerLoader : LayerScope {
   std::unique_ptr<RowGate> load_row_gate(const char* stem) const;
   std::unique_ptr<StreamMixer> load_stream_mixer(const char* stem) const;
   std::unique_ptr<NGramInput> load_ngrams() const;
-  LoadOptions expert_options(MoePart part) const;
+  LayerLoadOptions expert_options(MoePart part) const;
   Program branch_program(const LayerOps& list, LayerRows other) const;
 };
 

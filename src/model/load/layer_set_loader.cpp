@@ -46,8 +46,8 @@ void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden, bool 
 }  // namespace
 
 LayerSetLoader::LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part,
-                               const KvPlan& kv, const KvChoice& kv_options, LoadOptions options,
-                               ExpertsOf experts_of)
+                               const KvPlan& kv, const KvChoice& kv_options,
+                               LayerLoadOptions options, ExpertsOf experts_of)
     : c_{checkpoint, part, part.spec, kv, kv_options, std::move(options), std::move(experts_of)} {
   c_.options.progress = [this, tell = std::move(c_.options.progress)](uint64_t bytes) {
     read_ += bytes;

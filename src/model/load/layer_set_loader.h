@@ -11,12 +11,12 @@ namespace moebius {
 class LayerSetLoader {
  public:
   LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part, const KvPlan& kv,
-                 const KvChoice& kv_options, LoadOptions options, ExpertsOf experts_of);
+                 const KvChoice& kv_options, LayerLoadOptions options, ExpertsOf experts_of);
   // Loads all layers. Throws Error that names what is missing or does not fit.
   void load(LayerSet& to);
   // Loads a predictor of one layer, whose rows are kept at `rows`. Its embedding is the model's,
   // and so is its output if it has none of its own.
-  void load_predictor(LayerSet& to, const LayerSet& model, KvPlace rows);
+  void load_predictor(LayerSet& to, const LayerSet& model, KvOffset rows);
 
  private:
   void begin(LayerSet& to);

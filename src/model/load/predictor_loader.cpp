@@ -5,7 +5,7 @@
 
 namespace moebius {
 
-void LayerSetLoader::load_predictor(LayerSet& to, const LayerSet& model, KvPlace rows) {
+void LayerSetLoader::load_predictor(LayerSet& to, const LayerSet& model, KvOffset rows) {
   begin(to);
   const size_t n = to.hidden;
   to.layers.push_back(std::make_unique<GraphLayer>());

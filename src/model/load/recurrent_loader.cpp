@@ -173,7 +173,7 @@ std::unique_ptr<RecurrentMixer::Inner> load_inner(const LayerScope& scope, Inner
        norm_op({kSteps, 0, rank}, {kParameters, 0, rank}, std::move(from.dt_norm)),
        norm_op({kWhole, 3 * I, N}, {kParameters, rank, N}, std::move(from.b_norm)),
        norm_op({kWhole, 3 * I + N, N}, {kParameters, rank + N, N}, std::move(from.c_norm))});
-  KvPlace place = scope.places().mixer;
+  KvOffset place = scope.places().mixer;
   place.offset += from.state_at * sizeof(float);
   m->convolution = scope.layer.device->recurrent(std::move(from.convolution), place);
   return m;

@@ -66,17 +66,17 @@ RowOp norm_op(RowView y, RowView x, Norm norm) {
   return op;
 }
 
-RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
+RowColumns heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
   return {rows, {operand, 0, heads * d}, {operand, 0, d, heads, d}};
 }
 
-std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> places,
+std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowColumns> places,
                            const LayerParts& parts, const DecoderSpec& spec) {
   const KeyMixer* mixer = spec.layers[parts.index()].keys();
   const bool keys = mixer == nullptr || mixer->kv_from == 0;
   const auto place = [&](LayerRows rows) {
     const auto p = std::find_if(places.begin(), places.end(),
-                                [&](const RowPlace& at) { return at.rows == rows; });
+                                [&](const RowColumns& at) { return at.rows == rows; });
     if (p == places.end())
       fail("layer {}: an operation on rows that this layer does not have", parts.index());
     return *p;
@@ -85,7 +85,7 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
   std::shared_ptr<const StreamGates> gates;  // gates of the current list
   for (const LayerOp& op : list) {
     if (!keys && (op.y == LayerRows::kKey || op.y == LayerRows::kValue)) continue;
-    const RowPlace y = place(op.y), x = place(op.x);
+    const RowColumns y = place(op.y), x = place(op.x);
     RowOp made{op.kind, op.per_head ? y.each : y.whole, op.per_head ? x.each : x.whole, op.factor};
     if (op.kind == RowOpKind::kNorm) made.norm = norm_of(op, made.y.width, parts, spec);
     if (op.kind == RowOpKind::kHeadBias) {

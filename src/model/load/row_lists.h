@@ -12,7 +12,7 @@
 
 namespace moebius {
 
-struct RowPlace {
+struct RowColumns {
   LayerRows rows;
   RowView whole;      // all columns of the rows
   RowView each = {};  // columns that operations read head by head
@@ -29,7 +29,7 @@ inline RowOp copy_op(RowView y, RowView x) { return {RowOpKind::kCopy, y, x}; }
 RowOp norm_op(RowView y, RowView x, Norm norm);
 
 // Places rows of `heads` times `d` columns, side by side.
-RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d);
+RowColumns heads_at(LayerRows rows, size_t operand, size_t heads, size_t d);
 
 // Reads s and b of every head, each list after the other (row_op::scale_by_position).
 std::vector<float> load_position_scales(const LayerParts& parts, const std::string& stem,
@@ -43,7 +43,7 @@ std::shared_ptr<const StreamGates> load_stream_gates(
 // Turns a list into operations of a device. Operations on keys and values are left out in layers
 // that use those of another layer. Throws Error for other rows without a place, and for a parameter
 // that is missing or has another size.
-std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> places,
+std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowColumns> places,
                            const LayerParts& parts, const DecoderSpec& spec);
 
 }  // namespace moebius

@@ -36,8 +36,8 @@ RowView last_features(size_t operand, size_t heads, size_t d, size_t n) {
 
 std::unique_ptr<CompressorOp> AttentionLoader::load_compressor(const char* stems,
                                                                const CompressorSpec& spec_of_keys,
-                                                               bool packed, const KvPlace& keys,
-                                                               const KvPlace& sources) const {
+                                                               bool packed, const KvOffset& keys,
+                                                               const KvOffset& sources) const {
   const size_t width = spec_of_keys.width;
   CompressorRequest r;
   r.spec = spec_of_keys;
@@ -58,7 +58,7 @@ SharedKeyAttention AttentionLoader::load_shared_keys() {
   using enum LayerRows;
   const SharedKeySpec& shared = *m_.shared_key;
   const size_t heads = n_.heads, d = n_.head_dim, rotated = shared.rotated;
-  const CompressedPlaces& at_places = places().compressed;
+  const CompressedKv& at_places = places().compressed;
   SharedKeyAttention m;
   m.query_latent = shared.query;
   m.query_width = heads * d;
@@ -75,7 +75,7 @@ SharedKeyAttention AttentionLoader::load_shared_keys() {
   add("attn.wq_a self_attn.q_a_proj", shared.query, "q_lora_rank");
   const size_t key_at = add("attn.wkv self_attn.kv_proj", d, "head_dim");
   const auto compressor = [&](const char* stems, const CompressorSpec& s, bool packed,
-                              const KvPlace& keys, const KvPlace& sources) {
+                              const KvOffset& keys, const KvOffset& sources) {
     SharedKeyAttention::Compressed made;
     made.at = add(joined(stems, "wkv kv_proj"), s.parts() * s.width, "head_dim");
     add(joined(stems, "wgate gate_proj"), s.parts() * s.width, "head_dim");
@@ -110,11 +110,11 @@ SharedKeyAttention AttentionLoader::load_shared_keys() {
   const auto norm_of = [&](RowView y, RowView x, const char* words) {
     return norm_op(y, x, norm(parts.first_of(words), y.width));
   };
-  const std::array key_rows = {RowPlace{kKey, {2, 0, d}, last_features(2, 1, d, rotated)}};
-  const std::array query_rows = {RowPlace{kQuery, {0, 0, heads * d}, {0, 0, d, heads, d}}};
+  const std::array key_rows = {RowColumns{kKey, {2, 0, d}, last_features(2, 1, d, rotated)}};
+  const std::array query_rows = {RowColumns{kQuery, {0, 0, heads * d}, {0, 0, d, heads, d}}};
   const std::array turned = {
-      RowPlace{kQuery, {0, 0, heads * d}, last_features(0, heads, d, rotated)},
-      RowPlace{kAttended, {0, 0, heads * d}, last_features(0, heads, d, rotated)}};
+      RowColumns{kQuery, {0, 0, heads * d}, last_features(0, heads, d, rotated)},
+      RowColumns{kAttended, {0, 0, heads * d}, last_features(0, heads, d, rotated)}};
   LayerOps on_key, norms, turns;
   for (const LayerOp& op : m_.rows)
     (op.y == kKey ? on_key : op.kind == RowOpKind::kNorm ? norms : turns).push_back(op);

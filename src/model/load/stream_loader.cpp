@@ -133,7 +133,7 @@ std::unique_ptr<NGramInput> LayerLoader::load_ngrams() const {
   for (size_t i = 0; i < all; ++i)
     for (size_t j = 0; j < s.convolution; ++j)
       taps[i * s.taps() + j * s.dilation()] = stored[i * s.convolution + j];
-  KvPlace place = places().convolutions;
+  KvOffset place = places().convolutions;
   m->convolution = layer.device->recurrent(
       std::make_unique<SiluConvolution>(all, all, s.taps(), taps, std::vector<float>(), c.to->type),
       place);

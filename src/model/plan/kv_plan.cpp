@@ -60,17 +60,17 @@ class KvPlanner {
     here_ = layer >= own_.begin && layer < own_.end;
   }
   // Adds bytes to the blocks of a kind, where this process has the layer.
-  KvPlace add(size_t kind, uint64_t bytes) {
+  KvOffset add(size_t kind, uint64_t bytes) {
     for (DeviceKinds& d : plan_.devices) {
       d.block_bytes.resize(plan_.kinds.size(), 0);
       if (d.device != device_) continue;
-      const KvPlace at{kind, d.block_bytes[kind]};
+      const KvOffset at{kind, d.block_bytes[kind]};
       if (here_) d.block_bytes[kind] += bytes;
       return at;
     }
     fail("a layer on a device that is not there");
   }
-  KvPlace add(const KvKind& wanted, uint64_t bytes) {
+  KvOffset add(const KvKind& wanted, uint64_t bytes) {
     const auto found =
         std::find_if(plan_.kinds.begin(), plan_.kinds.end(), [&](const KvKind& kind) {
           return kind.reach == wanted.reach && kind.cuttable == wanted.cuttable;
@@ -79,12 +79,12 @@ class KvPlanner {
     if (found == plan_.kinds.end()) plan_.kinds.push_back(wanted);
     return add(kind, bytes);
   }
-  KvPlace add_state(size_t floats) {  // two versions (KvPool)
-    KvPlace at = add({"state", 0, 1, false}, 2 * round_up(floats * sizeof(float), 64));
+  KvOffset add_state(size_t floats) {  // two versions (KvPool)
+    KvOffset at = add({"state", 0, 1, false}, 2 * round_up(floats * sizeof(float), 64));
     at.offset /= 2;
     return at;
   }
-  KvPlace add_sources(const CompressorSpec& c) {
+  KvOffset add_sources(const CompressorSpec& c) {
     return add({window_name(c.reach()), 0, c.reach(), true},
                KvRowLayout{c.source_width(), kv_type_of(options_.type)}.block_bytes());
   }
@@ -126,7 +126,7 @@ class KvPlanner {
   // Compressed keys are kept as long as the sequence, like keys of which 128 tokens fill a block;
   // their sources only as far as the next compressed key reaches.
   void keep_compressed(const KeyMixer& m) {
-    CompressedPlaces& to = at_->compressed;
+    CompressedKv& to = at_->compressed;
     if (m.makes_choice() && m.choice->indexer.pooled) {
       to.index_keys = at_->indexer;
       to.index_sources = add_sources(m.choice->compressor());
@@ -149,7 +149,7 @@ class KvPlanner {
   Range own_;
   KvPlan plan_;
   size_t layer_ = 0;
-  LayerPlaces* at_ = nullptr;
+  LayerKvOffsets* at_ = nullptr;
   Device* device_ = nullptr;
   bool here_ = false;
 };
@@ -182,9 +182,9 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
   return KvPlanner(checkpoint, spec, options, devices, own).plan();
 }
 
-KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
-                          size_t hidden) {
-  KvPlace place = plan.layers[layer].convolutions;
+KvOffset convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
+                           size_t hidden) {
+  KvOffset place = plan.layers[layer].convolutions;
   place.offset += sizeof(float) * ShortConvolution::state_floats(
                                       convolution_channels(spec.keys(layer).sizes, which, hidden),
                                       spec.layers[layer].convolutions->width);

@@ -13,21 +13,21 @@ namespace moebius {
 
 // Holds the places of a layer's compressed keys, of its indexer's, and of the rows from which they
 // are made.
-struct CompressedPlaces {
-  KvPlace keys, sources, index_keys, index_sources;
+struct CompressedKv {
+  KvOffset keys, sources, index_keys, index_sources;
 };
 
 // Holds the places of what a layer keeps of the past, as far as it keeps it.
-struct LayerPlaces {
-  KvPlace mixer;         // keys and values, or a state
-  KvPlace indexer;       // keys of its indexer
-  KvPlace convolutions;  // states of convolutions beside them
-  CompressedPlaces compressed;
+struct LayerKvOffsets {
+  KvOffset mixer;         // keys and values, or a state
+  KvOffset indexer;       // keys of its indexer
+  KvOffset convolutions;  // states of convolutions beside them
+  CompressedKv compressed;
 };
 
 struct KvPlan {
   std::vector<KvKind> kinds;  // sizes are the bytes on all devices together
-  std::vector<LayerPlaces> layers;
+  std::vector<LayerKvOffsets> layers;
   std::vector<DeviceKinds> devices;
 
   // Returns the bytes that one more token of a sequence takes while no block is freed: blocks
@@ -52,8 +52,8 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
 
 // Returns the place of a state of a layer's convolutions: of [k | v] (0), or of the result of
 // attention (1) or block (2).
-KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
-                          size_t hidden);
+KvOffset convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
+                           size_t hidden);
 
 // Returns the device that runs a layer's attention: the device of the layer whose keys or choice of
 // keys it uses.

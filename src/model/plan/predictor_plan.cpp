@@ -25,10 +25,10 @@ size_t kind_like(KvPlan& plan, const KvKind& wanted) {
 }
 
 // Adds bytes to the blocks of a kind on a device; returns where they begin.
-KvPlace add_bytes(KvPlan& plan, const Device& device, size_t kind, size_t bytes) {
+KvOffset add_bytes(KvPlan& plan, const Device& device, size_t kind, size_t bytes) {
   const auto on = std::find_if(plan.devices.begin(), plan.devices.end(),
                                [&](const DeviceKinds& d) { return d.device == &device; });
-  const KvPlace place{kind, on->block_bytes[kind]};
+  const KvOffset place{kind, on->block_bytes[kind]};
   on->block_bytes[kind] += bytes;
   plan.kinds[kind].block_bytes += bytes;
   return place;
@@ -48,9 +48,9 @@ PredictorPlan plan_predictor(const Checkpoint& model, const KvChoice& options,
   // The predictor's only layer is on one device, in one kind of blocks.
   const Device& device = attention_device(devices, p.part.spec, 0);
   const size_t own = p.kv.layers[0].mixer.kind;
-  const KvPlace at =
+  const KvOffset at =
       add_bytes(kv, device, kind_like(kv, p.kv.kinds[own]), p.kv.kinds[own].block_bytes);
-  for (KvPlace* place : {&p.kv.layers[0].mixer, &p.kv.layers[0].indexer})
+  for (KvOffset* place : {&p.kv.layers[0].mixer, &p.kv.layers[0].indexer})
     if (place->kind == own) *place = {at.kind, at.offset + place->offset};
   const KvRowLayout rows{static_cast<size_t>(model.config().hidden), kv_type_of(options.type)};
   p.rows = add_bytes(kv, devices.ends(), kind_like(kv, {"rows", 0, 2, true}), rows.block_bytes());

@@ -13,8 +13,8 @@ namespace moebius {
 struct PredictorPlan {
   Checkpoint checkpoint;
   ModelPart part;
-  KvPlan kv;     // places in the model's blocks
-  KvPlace rows;  // place of the model's results for tokens, kept for the next token
+  KvPlan kv;      // places in the model's blocks
+  KvOffset rows;  // place of the model's results for tokens, kept for the next token
 };
 
 // Plans from headers alone. `kv` is the model's plan, to which the predictor's places are added.

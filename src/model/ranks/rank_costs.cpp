@@ -78,7 +78,7 @@ RankFacts measure_ranks(Comm& comm, const Checkpoint* checkpoint, const ModelOpt
   comm.barrier("timing rows");
   RankCosts mine;
   if (checkpoint != nullptr) {
-    LoadOptions how;
+    LayerLoadOptions how;
     how.policy = options.policy;
     how.act = options.act;
     how.x_type = options.type;

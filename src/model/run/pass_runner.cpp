@@ -30,7 +30,7 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
         plan_predictor(checkpoint, options.kv(), layers_.devices, kv_plan_));
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
     if (!kv_plan_.kinds[k].cuttable) state_kind_ = k;
-  LoadOptions load;
+  LayerLoadOptions load;
   load.policy = options.policy;
   load.act = options.act;
   load.x_type = options.type;

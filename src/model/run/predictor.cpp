@@ -32,7 +32,7 @@ void keep_drafted(std::vector<Predictor::Sequence*>& drafted, size_t drafts, siz
 }  // namespace
 
 Predictor::Predictor(PredictorPlan plan, const LayerSet& model, const KvChoice& kv,
-                     LoadOptions options)
+                     LayerLoadOptions options)
     : plan_(std::move(plan)), layers_(model.devices), graph_(layers_) {
   LayerSetLoader(plan_.checkpoint, plan_.part, plan_.kv, kv, std::move(options), nullptr)
       .load_predictor(layers_, model, plan_.rows);

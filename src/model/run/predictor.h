@@ -14,7 +14,8 @@ namespace moebius {
 class Predictor {
  public:
   // Loads the predictor's layer; `model` is loaded already and outlives it.
-  Predictor(PredictorPlan plan, const LayerSet& model, const KvChoice& kv, LoadOptions options);
+  Predictor(PredictorPlan plan, const LayerSet& model, const KvChoice& kv,
+            LayerLoadOptions options);
 
   struct Sequence {
     const BlockTables* tables;

@@ -74,7 +74,7 @@ struct TokenMasks::Walk {
   std::vector<int32_t> ids;
   std::vector<uint64_t> bits;
   bool wide = false;
-  std::vector<GrammarPlaces> levels;
+  std::vector<GrammarStates> levels;
 
   static Walk& of_thread() {
     thread_local Walk walk;
@@ -82,7 +82,7 @@ struct TokenMasks::Walk {
     walk.wide = false;
     return walk;
   }
-  GrammarPlaces& level(size_t i) {
+  GrammarStates& level(size_t i) {
     while (levels.size() <= i) levels.emplace_back();
     return levels[i];
   }
@@ -106,7 +106,7 @@ struct TokenMasks::Walk {
       const TrieNodes::Node& n = t.nodes[i];
       const size_t d = n.depth - depth;
       level(d);  // this call may move the levels
-      const GrammarPlaces& from = levels[d - 1];
+      const GrammarStates& from = levels[d - 1];
       const bool alive = std::any_of(from.list.begin(), from.list.end(), [&](const auto& p) {
         uint32_t count = p.count;
         return GrammarMatcher::step(m.terminal_at(p), p.state, n.byte, count) != Dfa::kDead;
@@ -302,7 +302,7 @@ void TokenMasks::join_leaves(Entry& e) const {
 }
 
 // Walks down the single path that is the text, then everything after it.
-void TokenMasks::add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_view rest,
+void TokenMasks::add_text(GrammarMatcher& m, const GrammarState& p, std::string_view rest,
                           Walk& walk) const {
   const TrieNodes& trie = trie_.trie();
   uint32_t at = kNoNode;
@@ -326,7 +326,7 @@ void TokenMasks::add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_
               [](uint32_t) { return true; });
 }
 
-void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
+void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarState& p, Walk& walk) {
   const GrammarTerminal& t = m.terminal_at(p);
   const EntryPtr e = entry(t, p.state);
   const uint32_t room = t.counted ? t.most - p.count : UINT32_MAX;
@@ -397,8 +397,8 @@ void TokenMasks::find(GrammarMatcher& m, std::span<const int32_t> end_tokens, bo
   Walk& walk = Walk::of_thread();
   const bool strip = first && trie_.strips_first_space();
   if (strip) add_first(m, walk);
-  const GrammarPlaces& places = m.places();
-  for (const GrammarPlace& p : places.list) {
+  const GrammarStates& places = m.places();
+  for (const GrammarState& p : places.list) {
     const GrammarTerminal& t = m.terminal_at(p);
     if (t.kind == GrammarTerminal::Kind::kToken) {
       if (static_cast<size_t>(t.token) < trie_.vocab()) walk.ids.push_back(t.token);
@@ -417,7 +417,7 @@ void TokenMasks::find(GrammarMatcher& m, std::span<const int32_t> end_tokens, bo
   finish(places, end_tokens, walk, out);
 }
 
-void TokenMasks::finish(const GrammarPlaces& places, std::span<const int32_t> end_tokens,
+void TokenMasks::finish(const GrammarStates& places, std::span<const int32_t> end_tokens,
                         Walk& walk, TokenMask& out) const {
   const auto ends = [&](int32_t id) {
     return std::find(end_tokens.begin(), end_tokens.end(), id) != end_tokens.end();
@@ -467,7 +467,7 @@ std::vector<int32_t> TokenMasks::forced(GrammarMatcher& matcher, bool first, siz
     bytes.clear();
     return more;
   };
-  GrammarPlaces at = matcher.places(), next;
+  GrammarStates at = matcher.places(), next;
   while (more && bytes.size() < kMostForced) {
     const GrammarMatcher::Forced f = matcher.forced(at);
     if (f.byte >= 0) {
@@ -477,8 +477,8 @@ std::vector<int32_t> TokenMasks::forced(GrammarMatcher& matcher, bool first, siz
     } else if (f.token >= 0 && write_bytes()) {
       out.push_back(f.token);
       more = out.size() < most;
-      GrammarPlaces all;
-      for (const GrammarPlace& p : at.list) {
+      GrammarStates all;
+      for (const GrammarState& p : at.list) {
         matcher.behind(p, next);
         all.list.insert(all.list.end(), next.list.begin(), next.list.end());
         all.may_end = all.may_end || next.may_end;

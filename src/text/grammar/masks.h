@@ -48,10 +48,10 @@ class TokenMasks {
   void join_leaves(Entry& entry) const;
   void find_leaves(const Dfa& dfa, uint32_t state, Entry& entry) const;
   void evict();
-  void add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_view rest, Walk& walk) const;
-  void add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk);
+  void add_text(GrammarMatcher& m, const GrammarState& p, std::string_view rest, Walk& walk) const;
+  void add_dfa(GrammarMatcher& m, const GrammarState& p, Walk& walk);
   void add_first(GrammarMatcher& m, Walk& walk) const;
-  void finish(const GrammarPlaces& places, std::span<const int32_t> end_tokens, Walk& walk,
+  void finish(const GrammarStates& places, std::span<const int32_t> end_tokens, Walk& walk,
               TokenMask& out) const;
 
   TokenTrie trie_;

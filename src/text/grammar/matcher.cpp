@@ -105,19 +105,19 @@ GrammarMatcher::Closure GrammarMatcher::close(uint32_t at_frame, uint32_t at_nod
   return out;
 }
 
-void GrammarMatcher::add(const Closure& closure, GrammarPlaces& to) const {
+void GrammarMatcher::add(const Closure& closure, GrammarStates& to) const {
   to.list.insert(to.list.end(), closed_.begin() + closure.first,
                  closed_.begin() + closure.first + closure.count);
   to.may_end = to.may_end || closure.may_end;
 }
 
-void GrammarMatcher::tidy(GrammarPlaces& places) {
+void GrammarMatcher::tidy(GrammarStates& places) {
   auto& list = places.list;
   if (list.size() <= 1) return;
   if (list.size() <= kFewPlaces) {
     size_t n = 1;
     for (size_t i = 1; i < list.size(); ++i) {
-      const GrammarPlace p = list[i];
+      const GrammarState p = list[i];
       if (std::find(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(n), p) ==
           list.begin() + static_cast<std::ptrdiff_t>(n))
         list[n++] = p;
@@ -130,13 +130,13 @@ void GrammarMatcher::tidy(GrammarPlaces& places) {
   if (list.size() > kMostPlaces) list.resize(kMostPlaces);
 }
 
-void GrammarMatcher::step(std::span<const GrammarPlace> from, uint8_t byte, GrammarPlaces& to) {
+void GrammarMatcher::step(std::span<const GrammarState> from, uint8_t byte, GrammarStates& to) {
   to.list.clear();
   to.may_end = false;
-  for (const GrammarPlace& p : from) {
+  for (const GrammarState& p : from) {
     const Grammar::Node& node = grammar_->node(p.node);
     const GrammarTerminal& t = grammar_->terminal(node.what);
-    GrammarPlace next = p;
+    GrammarState next = p;
     next.state = step(t, p.state, byte, next.count);
     if (next.state == Dfa::kDead) continue;
     if (!ends(t, next.state)) to.list.push_back(next);
@@ -145,7 +145,7 @@ void GrammarMatcher::step(std::span<const GrammarPlace> from, uint8_t byte, Gram
   tidy(to);
 }
 
-void GrammarMatcher::behind(const GrammarPlace& p, GrammarPlaces& to) {
+void GrammarMatcher::behind(const GrammarState& p, GrammarStates& to) {
   to.list.clear();
   to.may_end = false;
   add(close(p.frame, grammar_->node(p.node).next), to);
@@ -153,7 +153,7 @@ void GrammarMatcher::behind(const GrammarPlace& p, GrammarPlaces& to) {
 }
 
 bool GrammarMatcher::accept(std::string_view bytes) {
-  GrammarPlaces now = places_, next;
+  GrammarStates now = places_, next;
   for (const char c : bytes) {
     step(now.list, static_cast<uint8_t>(c), next);
     if (next.list.empty() && !next.may_end) return false;
@@ -165,13 +165,13 @@ bool GrammarMatcher::accept(std::string_view bytes) {
 }
 
 bool GrammarMatcher::accept_special(int32_t token) {
-  GrammarPlaces next;
-  for (const GrammarPlace& p : places_.list) {
+  GrammarStates next;
+  for (const GrammarState& p : places_.list) {
     const GrammarTerminal& t = terminal_at(p);
     if (t.kind == GrammarTerminal::Kind::kToken) {
       if (t.token == token) add(close(p.frame, grammar_->node(p.node).next), next);
     } else if (t.special && std::find(t.except.begin(), t.except.end(), token) == t.except.end()) {
-      GrammarPlaces again;  // places after the text before it turned out to begin no marker
+      GrammarStates again;  // places after the text before it turned out to begin no marker
       again.list.push_back({p.frame, p.node, 0, 0});
       if (t.nullable()) add(close(p.frame, grammar_->node(p.node).next), again);
       next.list.insert(next.list.end(), again.list.begin(), again.list.end());
@@ -184,10 +184,10 @@ bool GrammarMatcher::accept_special(int32_t token) {
   return true;
 }
 
-GrammarMatcher::Forced GrammarMatcher::forced(const GrammarPlaces& at) const {
+GrammarMatcher::Forced GrammarMatcher::forced(const GrammarStates& at) const {
   Forced out;
   if (at.may_end) return out;
-  for (const GrammarPlace& p : at.list) {
+  for (const GrammarState& p : at.list) {
     const GrammarTerminal& t = terminal_at(p);
     if (t.special) return {};
     if (t.kind == GrammarTerminal::Kind::kToken) {
@@ -210,7 +210,7 @@ void GrammarMatcher::forget_frames() {
   std::vector<uint32_t> renamed(frames_.size(), UINT32_MAX);
   renamed[0] = 0;
   std::vector<uint8_t> used(frames_.size(), 0);
-  for (const GrammarPlace& p : places_.list)
+  for (const GrammarState& p : places_.list)
     for (uint32_t f = p.frame; f != 0 && used[f] == 0; f = frames_[f].parent) used[f] = 1;
   std::vector<Frame> kept = {{0, 0}};
   frame_of_.clear();
@@ -223,7 +223,7 @@ void GrammarMatcher::forget_frames() {
   frames_ = std::move(kept);
   closures_.clear();
   closed_.clear();
-  for (GrammarPlace& p : places_.list) p.frame = renamed[p.frame];
+  for (GrammarState& p : places_.list) p.frame = renamed[p.frame];
   forget_at_ = std::max(kFramesToForget, 2 * frames_.size());
 }
 

@@ -16,16 +16,16 @@
 
 namespace moebius {
 
-struct GrammarPlace {
+struct GrammarState {
   uint32_t frame = 0;  // innermost open rule
   uint32_t node = 0;   // node of a terminal
   uint32_t state = 0;  // state of the terminal's automaton; for a fixed text: bytes written
   uint32_t count = 0;  // number of characters of a counted string so far
-  auto operator<=>(const GrammarPlace&) const = default;  // NOLINT: its 0 is no pointer
+  auto operator<=>(const GrammarState&) const = default;  // NOLINT: its 0 is no pointer
 };
 
-struct GrammarPlaces {
-  std::vector<GrammarPlace> list;
+struct GrammarStates {
+  std::vector<GrammarState> list;
   bool may_end = false;  // true: the text so far is complete
 };
 
@@ -44,21 +44,21 @@ class GrammarMatcher {
   bool must_end() const { return places_.list.empty(); }  // true: nothing can follow
 
   const Grammar& grammar() const { return *grammar_; }
-  const GrammarTerminal& terminal_at(const GrammarPlace& p) const {
+  const GrammarTerminal& terminal_at(const GrammarState& p) const {
     return grammar_->terminal(grammar_->node(p.node).what);
   }
-  const GrammarPlaces& places() const { return places_; }
+  const GrammarStates& places() const { return places_; }
   // Writes to `to` the places after one more byte. May add frames.
-  void step(std::span<const GrammarPlace> from, uint8_t byte, GrammarPlaces& to);
+  void step(std::span<const GrammarState> from, uint8_t byte, GrammarStates& to);
   // The only possible continuation at some places: a byte, or a token without text; both -1: there
   // are several.
   struct Forced {
     int byte = -1;
     int32_t token = -1;
   };
-  Forced forced(const GrammarPlaces& at) const;
+  Forced forced(const GrammarStates& at) const;
   // Writes to `to` the places after the terminal of `p`.
-  void behind(const GrammarPlace& p, GrammarPlaces& to);
+  void behind(const GrammarState& p, GrammarStates& to);
   // Advances a terminal by one byte and returns its new state; kDead if the byte does not fit.
   // Counts characters.
   static uint32_t step(const GrammarTerminal& t, uint32_t state, uint8_t byte, uint32_t& count);
@@ -75,17 +75,17 @@ class GrammarMatcher {
   };
   uint32_t frame(uint32_t parent, uint32_t next);
   Closure close(uint32_t frame, uint32_t node);
-  void add(const Closure& closure, GrammarPlaces& to) const;
-  static void tidy(GrammarPlaces& places);
+  void add(const Closure& closure, GrammarStates& to) const;
+  static void tidy(GrammarStates& places);
   void forget_frames();
 
   GrammarPtr grammar_;
-  GrammarPlaces places_;
+  GrammarStates places_;
   std::vector<Frame> frames_;  // frame 0 is the root
   std::unordered_map<uint64_t, uint32_t> frame_of_;
   // Places that can be entered first at each node, computed once per node.
   std::unordered_map<uint64_t, Closure> closures_;
-  std::vector<GrammarPlace> closed_;
+  std::vector<GrammarState> closed_;
   static constexpr size_t kFramesToForget = 1 << 14;
   size_t forget_at_ = kFramesToForget;
 };

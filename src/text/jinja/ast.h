@@ -45,7 +45,7 @@ struct Expr {
     kCondition,  // args[1] if args[0] else args[2] (may be null)
   };
   Kind kind = Kind::kNone;
-  Place place;
+  SourcePosition place;
   uint32_t depth = 1;
   std::string text;
   Str literal;  // text of a kString
@@ -81,7 +81,7 @@ struct Stmt {
     kContinue
   };
   Kind kind = Kind::kText;
-  Place place;
+  SourcePosition place;
   std::string text;   // kText; name of a kMacro
   ExprPtr value;      // expression that is printed, assigned, iterated or called
   ExprPtr condition;  // kFor: the condition after "if", or null

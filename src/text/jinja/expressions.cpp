@@ -63,7 +63,7 @@ ExprPtr Parser::compare() {
   ExprPtr chain;
   for (;;) {
     std::string op;
-    const Place place = current().place;
+    const SourcePosition place = current().place;
     for (const std::string_view o : {"==", "!=", "<=", ">=", "<", ">"})
       if (op.empty() && current().is(o)) op = take().text;
     if (op.empty() && skip_name("in")) op = "in";
@@ -131,7 +131,7 @@ ExprPtr Parser::primary() {
     if (r.ec != std::errc()) fail_here("this number is out of range");
     take();
   } else if (t.is("(")) {
-    const Place place = take().place;
+    const SourcePosition place = take().place;
     auto tuple = make(Expr::Kind::kTuple, place);
     bool comma = false;
     while (!current().is(")")) {
@@ -263,7 +263,7 @@ ExprPtr Parser::filter(ExprPtr input) {
 }
 
 ExprPtr Parser::test(ExprPtr input) {
-  const Place place = take().place;  // takes the word "is"
+  const SourcePosition place = take().place;  // takes the word "is"
   const bool negated = skip_name("not");
   auto e = make(Expr::Kind::kTest, place);
   adopt(*e, std::move(input));

@@ -41,7 +41,7 @@ class Lexer {
   std::vector<Token> run();
 
  private:
-  Place place(size_t at);
+  SourcePosition place(size_t at);
   void add(Token::Kind kind, std::string text, size_t at);
   size_t text_end(size_t begin, size_t tag, char sign, bool variable) const;
   size_t after_close(size_t at, std::string_view close, bool trims) const;
@@ -72,10 +72,10 @@ class Lexer {
   size_t pos_ = 0;
   bool line_starting_ = true;
   size_t place_pos_ = 0;  // places are requested in ascending order
-  Place place_;
+  SourcePosition place_;
 };
 
-Place Lexer::place(size_t at) {
+SourcePosition Lexer::place(size_t at) {
   if (at < place_pos_) {
     place_pos_ = 0;
     place_ = {};
@@ -353,7 +353,7 @@ std::vector<Token> Lexer::run() {
 
 }  // namespace
 
-void fail_at(const std::string& name, Place place, const std::string& message) {
+void fail_at(const std::string& name, SourcePosition place, const std::string& message) {
   fail("{}, line {}, column {}: {}", name, place.line, place.column, message);
 }
 

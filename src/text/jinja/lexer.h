@@ -10,7 +10,7 @@
 
 namespace moebius::jinja {
 
-struct Place {
+struct SourcePosition {
   uint32_t line = 1, column = 1;
 };
 
@@ -30,13 +30,14 @@ struct Token {
   };
   Kind kind = Kind::kEnd;
   std::string text;  // a string's value
-  Place place;
+  SourcePosition place;
   bool is(std::string_view op) const { return kind == Kind::kOperator && text == op; }
   bool is_name(std::string_view name) const { return kind == Kind::kName && text == name; }
 };
 
 // Returns the tokens of a template. Throws Error("<name>, line L, column C: ...").
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
-[[noreturn]] void fail_at(const std::string& name, Place place, const std::string& message);
+[[noreturn]] void fail_at(const std::string& name, SourcePosition place,
+                          const std::string& message);
 
 }  // namespace moebius::jinja

@@ -19,7 +19,7 @@ Block Parser::block(std::initializer_list<std::string_view> ends) {
       out.push_back(make_statement(Stmt::Kind::kText, t.place));
       out.back()->text = take().text;
     } else if (t.kind == Kind::kVariableBegin) {
-      const Place place = take().place;
+      const SourcePosition place = take().place;
       out.push_back(make_statement(Stmt::Kind::kPrint, place));
       out.back()->value = tuple_or_expression();
       if (current().kind != Kind::kVariableEnd)

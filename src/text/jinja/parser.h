@@ -107,7 +107,7 @@ class Parser {
     if (current().kind != Kind::kBlockEnd) fail_here("expected '%}', found " + shown(current()));
     take();
   }
-  ExprPtr make(Expr::Kind kind, Place place) const {
+  ExprPtr make(Expr::Kind kind, SourcePosition place) const {
     auto e = std::make_unique<Expr>();
     e->kind = kind;
     e->place = place;
@@ -121,7 +121,7 @@ class Parser {
     }
     parent.args.push_back(std::move(child));
   }
-  std::unique_ptr<Stmt> make_statement(Stmt::Kind kind, Place place) const {
+  std::unique_ptr<Stmt> make_statement(Stmt::Kind kind, SourcePosition place) const {
     auto s = std::make_unique<Stmt>();
     s->kind = kind;
     s->place = place;

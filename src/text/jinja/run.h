@@ -81,7 +81,7 @@ class Runtime {
   Heap heap_;
   Scope* globals_;
   std::optional<int64_t> now_;  // seconds since 1970 UTC; absent: the clock
-  Place place_;                 // position of the running expression, for messages
+  SourcePosition place_;        // position of the running expression, for messages
   int depth_ = 0;
 };
 

@@ -13,18 +13,18 @@ namespace moebius::places_test {
 namespace {
 
 TEST(Places, AreRelativeToTheTool) {
-  const BuildPlaces places{"../share/moebius", "../lib/x/moebius", "../.."};
+  const BuildPaths places{"../share/moebius", "../lib/x/moebius", "../.."};
   EXPECT_EQ(model_place("/opt/a b/bin", places), "/opt/a b/share/moebius/models");
   EXPECT_EQ(plugin_places("/opt/a b/bin", places),
             (std::vector<std::string>{"/opt/a b/bin", "/opt/a b/lib/x/moebius"}));
-  const BuildPlaces flat{"..", "../lib", ""};
+  const BuildPaths flat{"..", "../lib", ""};
   EXPECT_EQ(model_place("/bin", flat), "/models");
 }
 
 TEST(Places, ABuildFolderHasTheModelsOfItsSources) {
   const test::TempDir clone;
   const std::string build = (clone / "build/release").string();
-  const BuildPlaces places{"../share/moebius", "../lib/moebius", "../.."};
+  const BuildPaths places{"../share/moebius", "../lib/moebius", "../.."};
   std::filesystem::create_directories(build);
   EXPECT_EQ(model_place(build, places), (clone / "build/share/moebius/models").string());
   test::write_file(clone / "build/release/CMakeCache.txt", "");

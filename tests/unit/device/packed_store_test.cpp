@@ -166,13 +166,13 @@ TEST_F(PackedFile, OneForEveryChoice) {
   const Checkpoint checkpoint = Checkpoint::open(model_.string());
   ModelOptions o = options_for(pool, packed_, said);
   PackRequest same = pack_request(checkpoint, o), cpu = same;
-  EXPECT_EQ(pack_place(checkpoint, same).path, path_.string());
+  EXPECT_EQ(pack_target(checkpoint, same).path, path_.string());
   cpu.cpu = parse_cpu("reference");
-  EXPECT_NE(pack_place(checkpoint, cpu).path, path_.string());
+  EXPECT_NE(pack_target(checkpoint, cpu).path, path_.string());
   o.type = XType::kBf16;
-  EXPECT_NE(pack_place(checkpoint, pack_request(checkpoint, o)).path, path_.string());
+  EXPECT_NE(pack_target(checkpoint, pack_request(checkpoint, o)).path, path_.string());
   o.type = XType::kF32, o.policy.accept = Accept::kExact;
-  EXPECT_NE(pack_place(checkpoint, pack_request(checkpoint, o)).path, path_.string());
+  EXPECT_NE(pack_target(checkpoint, pack_request(checkpoint, o)).path, path_.string());
 }
 
 TEST_F(PackedFile, DamagedAnywhere) {

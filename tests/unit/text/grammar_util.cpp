@@ -117,7 +117,7 @@ bool validates(const Json& value, const Json& schema, const Json& root) {
 
 std::string forced_text(GrammarMatcher& m, size_t most) {
   std::string out;
-  GrammarPlaces at = m.places(), next;
+  GrammarStates at = m.places(), next;
   for (int b = m.forced(at).byte; b >= 0 && out.size() < most; b = m.forced(at).byte) {
     out += static_cast<char>(b);
     m.step(at.list, static_cast<uint8_t>(b), next);

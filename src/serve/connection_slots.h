@@ -9,14 +9,14 @@
 namespace moebius {
 
 template <class Connection>
-class HttpPlaces {
+class ConnectionSlots {
   using List = std::list<Connection*>;
 
  public:
   // Progress of a connection's next request: nothing received, a part of its head, or more.
   enum class Stage : uint8_t { kIdle, kHead, kRequest };
 
-  explicit HttpPlaces(size_t most) : most_(most) {}
+  explicit ConnectionSlots(size_t most) : most_(most) {}
   bool full() const { return used_ >= most_; }
   // Returns the connection to close for a new one: the one idle longest, else the one whose head
   // takes longest, if nothing was received meanwhile; null: none.
@@ -28,15 +28,15 @@ class HttpPlaces {
   }
 
   // The place that one connection occupies.
-  class Place {
+  class ConnectionSlot {
    public:
-    Place(HttpPlaces& places, Connection& owner) : places_(places), owner_(owner) {
+    ConnectionSlot(ConnectionSlots& places, Connection& owner) : places_(places), owner_(owner) {
       ++places_.used_;
     }
-    ~Place() { leave(); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    bool of(const HttpPlaces& places) const { return &places == &places_; }
+    ~ConnectionSlot() { leave(); }
+    ConnectionSlot(const ConnectionSlot&) = delete;
+    ConnectionSlot& operator=(const ConnectionSlot&) = delete;
+    bool of(const ConnectionSlots& places) const { return &places == &places_; }
     void set(Stage stage) {
       if (stage == stage_) return;
       if (stage == Stage::kRequest)
@@ -55,7 +55,7 @@ class HttpPlaces {
 
    private:
     List& list(Stage stage) { return places_.waiting_[static_cast<size_t>(stage)]; }
-    HttpPlaces& places_;
+    ConnectionSlots& places_;
     Connection& owner_;
     Stage stage_ = Stage::kRequest;
     typename List::iterator at_;  // position of the connection in the list of its stage
