@@ -54,6 +54,7 @@ SafetensorsFile SafetensorsFile::of_memory(std::string name, std::span<const Ten
   for (const TensorData& t : tensors) {
     TensorInfo info{t.name, t.dtype, t.shape, reinterpret_cast<uintptr_t>(t.data.data()), 0, 0};
     info.bytes = bytes_of_shape(info, result.path_);
+    info.gguf = t.gguf;
     if (info.bytes != t.data.size())
       fail_at({"argument", result.path_, t.name, "", ""},
               "{}: {} is {} and has {} bytes; expected {}", result.path_, printable(t.name),

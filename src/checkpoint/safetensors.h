@@ -23,6 +23,8 @@ inline auto at_file(std::string_view kind, const std::string& path, std::string_
   return [=, &path] { return ErrorPlace{std::string(kind), path, std::string(tensor), "", ""}; };
 }
 
+struct GgufType;
+
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
@@ -30,6 +32,8 @@ struct TensorInfo {
   uint64_t offset = 0;  // offset of the tensor's first byte within the file
   uint64_t bytes = 0;
   uint32_t file = 0;  // index into TensorStore::files()
+  // Not null: the rows are blocks of this type (gguf/gguf.h), dtype is U8 and columns are bytes.
+  const GgufType* gguf = nullptr;
 };
 std::string describe_shape(std::span<const uint64_t> shape);  // "[4096,512]"
 std::string describe(const TensorInfo& tensor);  // returns text such as "I32[4096,512]"
@@ -42,6 +46,7 @@ struct TensorData {
   DType dtype;
   std::vector<uint64_t> shape;
   std::span<const uint8_t> data;
+  const GgufType* gguf = nullptr;  // as in TensorInfo
 };
 
 class SafetensorsFile {

@@ -32,6 +32,7 @@ constexpr FormatName kFormats[] = {
     {Format::kQuarkInt4, "quark-int4", false},
     {Format::kAwqGemv, "awq-gemv", false},
     {Format::kMlx, "mlx", false},
+    {Format::kGguf, "gguf", false},
 };
 
 bool is_float(const QuantArgs& a, int bits) {

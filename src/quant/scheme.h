@@ -43,7 +43,8 @@ enum class Format : uint8_t {
   kAwq,
   kQuarkInt4,  // stores codes in AWQ's order, in two's complement
   kAwqGemv,
-  kMlx,  // rows of words: integers with a float offset per group, or MX and NVFP4 codes
+  kMlx,   // rows of words: integers with a float offset per group, or MX and NVFP4 codes
+  kGguf,  // blocks of codes with their scales; the type of the tensor says which (formats/gguf.cpp)
 };
 
 // Describes one quantized operand: a QuantizationArgs of the config, validated, with defaults

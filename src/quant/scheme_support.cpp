@@ -78,6 +78,8 @@ Reason format_reason(const QuantArgs& w, Format format) {
       return !(w.offsets || is_mxfp4(w) || is_mxfp8(w) || is_nvfp4(w))
                  ? Reason(differs("integers with an offset per group, MXFP4, MXFP8 or NVFP4"))
                  : std::nullopt;
+    case Format::kGguf:  // the scheme was made from the tensor's type
+      return std::nullopt;
     case Format::kMxfp8:
       return !is_mxfp8(w) ? Reason(differs("MXFP8: float, 8 bit, group 32, scale_dtype uint8"))
                           : std::nullopt;

@@ -18,8 +18,9 @@ ALLOWED = {
     "base": set(),
     "runtime": set(),
     "quant": set(),
-    "text": set(),
-    "checkpoint": {"quant", "runtime"},
+    "gguf": set(),
+    "text": {"gguf"},
+    "checkpoint": {"gguf", "quant", "runtime"},
     "kernels": {"quant", "runtime"},
     "nn": {"kernels", "quant", "runtime"},
     # device/ joins files to layers (layer_loader), so it also asks the oracle and handles weight views; no ISA file.

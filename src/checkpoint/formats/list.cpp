@@ -34,6 +34,7 @@ constexpr FormatReader kReaders[] = {
     {Format::kQuarkInt4, prove_awq, fill_awq},
     {Format::kAwqGemv, prove_awq, fill_awq},
     {Format::kMlx, prove_mlx, fill_mlx},
+    {Format::kGguf, prove_gguf, fill_gguf},
 };
 
 constexpr std::string_view kSuffixes[] = {

@@ -25,6 +25,8 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
   out.push_back({is_packed(scheme.format) ? Role::kWeightPacked : Role::kWeight, true});
   if (scheme.weights && scheme.format != Format::kDense) {
     const QuantArgs& w = *scheme.weights;
+    if (scheme.format == Format::kGguf)  // blocks hold their scales
+      return {{Role::kWeight, true}, {Role::kWeightGlobalScale, false}, {Role::kBias, false}};
     out.push_back({Role::kWeightScale, true});
     if (scheme.format == Format::kNvfp4Pack || scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kWeightGlobalScale, true});

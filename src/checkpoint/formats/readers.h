@@ -18,6 +18,9 @@ void fill_gptq(const Loader& l, QuantMatrix& w);
 void prove_mlx(const Planner& p);
 void fill_mlx(const Loader& l, QuantMatrix& w);
 
+void prove_gguf(const Planner& p);
+void fill_gguf(const Loader& l, QuantMatrix& w);
+
 void prove_awq(const Planner& p);
 void fill_awq(const Loader& l, QuantMatrix& w);
 
