@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes python/moebius/_abi.py, the ctypes declarations of include/moebius/moebius.h.
+"""Writes python/moebius/_abi.py, the ctypes declarations of include/moebius/moebius.h, with the ranges of sampling parameters.
 
     generate_abi.py [--check]      --check: exit status 1 when the file is not what would be written
 """
@@ -10,6 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER, OUTPUT = ROOT / "include/moebius/moebius.h", ROOT / "python/moebius/_abi.py"
+# The table of sampling numbers; and where the library checks others: name, file, what stands before "least, greatest".
+NUMBERS = ROOT / "src/base/sampling_numbers.inc"
+CHECKED = {"logprobs": ("src/nn/sampler.cpp", r'in_range\("logprobs", p.logprobs, '),
+           "min_tokens": ("src/nn/sampler.cpp", r'in_range\("min_tokens", p.min_tokens, ')}
+MOST_ANSWERS = ("src/api/models.cpp", r"constexpr size_t kMaxAnswers = (\d+);")
 
 SCALARS = {"size_t": "c_size_t", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64",
            "uint64_t": "c_uint64", "float": "c_float", "double": "c_double", "int": "c_int"}
@@ -26,6 +31,24 @@ from ctypes import (CDLL, CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_f
 def without_comments(text):
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     return re.sub(r"^\s*#.*$", "", text, flags=re.M)
+
+
+def sampling_ranges():
+    """Lines of two dictionaries: which numbers a sampling parameter may be, real or whole."""
+    def number(words):
+        return str(eval(words, {"__builtins__": {}}))  # 100, 0.01, 1 << 30
+
+    ranges = {"float": [], "int": []}
+    for kind, name, least, greatest in re.findall(
+            r"^MOEBIUS_SAMPLING_NUMBER\((\w+), (\w+), [^,]+, ([^,]+), ([^)]+)\)", NUMBERS.read_text(encoding="utf-8"), flags=re.M):
+        ranges[kind].append(f'"{name}": ({number(least)}, {number(greatest)})')
+    for name, (file, before) in CHECKED.items():
+        least, greatest = re.search(before + r"([^,]+), ([^)]+)\)", (ROOT / file).read_text(encoding="utf-8")).groups()
+        ranges["int"].append(f'"{name}": ({number(least)}, {number(greatest)})')
+    most = re.search(MOST_ANSWERS[1], (ROOT / MOST_ANSWERS[0]).read_text(encoding="utf-8")).group(1)
+    ranges["int"].append(f'"n": (1, {most})')
+    return [f"{title} = {{\n    " + ",\n    ".join(ranges[kind]) + ",\n}"
+            for title, kind in (("SAMPLING_REAL", "float"), ("SAMPLING_WHOLE", "int"))]
 
 
 class Types:
@@ -64,7 +87,8 @@ def generate(text):
     text = text[text.index('extern "C" {') + 12:text.rindex("}")]
     types = Types()
     types.handles = re.findall(r"typedef struct (\w+) \1;", text)
-    out = [HEAD, f"ABI = {abi}\n"]
+    out = [HEAD, f"ABI = {abi}\n", "# Ranges of sampling parameters: src/base/sampling_numbers.inc, and the library's checks of the rest.",
+           *sampling_ranges(), ""]
     for body, name in re.findall(r"typedef enum \{(.*?)\} (\w+);", text, flags=re.S):
         types.enums.append(name)
         out += [f"{k} = {v}" for k, v in re.findall(r"(\w+) = (\d+)", body)]

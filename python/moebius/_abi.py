@@ -7,6 +7,23 @@ from ctypes import (CDLL, CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_f
 
 ABI = 1
 
+# Ranges of sampling parameters: src/base/sampling_numbers.inc, and the library's checks of the rest.
+SAMPLING_REAL = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "top_n_sigma": (-100, 100),
+    "repetition_penalty": (0.01, 100),
+    "presence_penalty": (-100, 100),
+    "frequency_penalty": (-100, 100),
+}
+SAMPLING_WHOLE = {
+    "top_k": (0, 1073741824),
+    "logprobs": (-1, 1000),
+    "min_tokens": (0, 1073741824),
+    "n": (1, 1024),
+}
+
 MOEBIUS_F32 = 0
 MOEBIUS_BF16 = 1
 MOEBIUS_F16 = 2

@@ -24,10 +24,11 @@ FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length"
           _abi.MOEBIUS_FINISH_CANCELLED: "cancelled", _abi.MOEBIUS_FINISH_ERROR: "error"}
 
 
-# What may be said of sampling, from and to; the library holds the same limits.
-REAL = {"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "top_n_sigma": (-100, 100), "repetition_penalty": (0.01, 100),
-        "presence_penalty": (-100, 100), "frequency_penalty": (-100, 100)}
-WHOLE = {"max_tokens": (0, 2**63 - 1), "seed": U64, "logprobs": (0, 1000), "top_k": (-1, 1 << 30), "min_tokens": (0, 1 << 30), "n": (1, 1024)}
+# What may be said of sampling, from and to: the library's own limits. A top_k of -1 is none, as others write it; None asks for no
+# log-probabilities.
+REAL = _abi.SAMPLING_REAL
+WHOLE = {"max_tokens": (0, 2**63 - 1), "seed": U64, **_abi.SAMPLING_WHOLE, "top_k": (-1, _abi.SAMPLING_WHOLE["top_k"][1]),
+         "logprobs": (0, _abi.SAMPLING_WHOLE["logprobs"][1])}
 
 
 @dataclass(frozen=True)
