@@ -179,16 +179,10 @@ struct Model::Impl {
       fail_at({"argument", "", "", "", "speculate"},
               "speculate is '{}'; expected lookup, mtp or off", printable(speculate));
     mo.predictor = speculate == "mtp";
-    uint64_t total = 0;
-    for (const Module& m : checkpoint.modules()) total += m.loaded() ? m.bytes : 0;
-    if (mo.predictor) {
-      const Checkpoint predictor = checkpoint.open_predictor();
-      for (const Module& m : predictor.modules()) total += m.bytes;
-    }
     take_device(o, mo);
     const ModelPlan plan = plan_model(checkpoint, mo, this_process(mo.gpu, 1));
     require_fit(plan, checkpoint.folder());
-    LoadProgress progress(o.progress, total);
+    LoadProgress progress(o.progress, bytes_to_load(checkpoint, mo.predictor));
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     model = DecoderModel::load(checkpoint, plan, mo);
     progress.finish();

@@ -44,6 +44,17 @@ std::vector<int32_t> tokens_of(const EvalCommand& c) {
 // Tokens of the windows that pass through the layers one by one.
 constexpr size_t kLayerTokens = 8192;
 
+// Owns one of the compared models with its checkpoint.
+struct EvalModel {
+  EvalModel(const ModelRunOptions& options, size_t longest,
+            const std::function<void(const ModelConfig&)>& check)
+      : checkpoint(open_to_run(options.folder, check)),
+        open(checkpoint, model_options_of(options, checkpoint, longest), options.ranks,
+             thread_count(options.run)) {}
+  const Checkpoint checkpoint;
+  OpenModel open;
+};
+
 // Returns the errors of both kinds, one bar per layer.
 std::vector<Bar> bars_of(const LayerErrors& errors) {
   std::vector<Bar> bars;
@@ -98,13 +109,13 @@ LayerErrors errors_of(const EvalCommand& c, const Windows& windows) {
                    folder = Checkpoint::open(c.model.folder);
   const std::shared_ptr<Runtime> runtime =
       Runtime::shared(static_cast<size_t>(c.model.run.threads));
-  ModelRunOptions options = c.model;
-  options.tap = nullptr;
+  ModelOptions how = model_options_of(c.model, folder);
+  how.pool = &runtime->pool();
+  how.tap = nullptr;
   const auto layers = static_cast<uint64_t>(folder.config().layers);
   Progress progress("layers", layers, /*bytes=*/false);
-  LayerErrors errors =
-      layer_errors(base, folder, some, model_options_of(options, folder, runtime->pool()),
-                   [&](size_t layer, size_t) { progress.advance(layer > 0 ? 1 : 0); });
+  LayerErrors errors = layer_errors(
+      base, folder, some, how, [&](size_t layer, size_t) { progress.advance(layer > 0 ? 1 : 0); });
   progress.finish();
   return errors;
 }
@@ -141,37 +152,36 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
     ModelRunOptions options = c.model;
     options.folder = folder;
     options.tap = &tap;
-    auto model =
-        std::make_unique<OpenModel>(options, longest, std::function<void(double)>(),
-                                    known_tokens(std::span(tokens).first(windows.inputs() + 1)));
-    settings.pool = &model->pool;
-    return model;
+    return std::make_unique<EvalModel>(options, longest,
+                                       known_tokens(std::span(tokens).first(windows.inputs() + 1)));
   };
   RoutingTap ours, theirs;
   EvalFigures figures;
   if (!c.cache.empty()) {
     if (!cached) {
       const auto base = opened(usable_folder(c.base), theirs);
+      settings.pool = &base->open.pool;
       Progress progress("base", windows.inputs(), /*bytes=*/false);
       settings.advance = [&](size_t n) { progress.advance(n); };
-      write_eval_cache(c.cache, windows, {base->model.get(), &theirs}, settings);
+      write_eval_cache(c.cache, windows, {base->open.model.get(), &theirs}, settings);
       progress.finish();
     } else {
       note("{}: read instead of the base", c.cache);
     }
     const auto model = opened(c.model.folder, ours);
+    settings.pool = &model->open.pool;
     Progress progress("eval", windows.inputs(), /*bytes=*/false);
     settings.advance = [&](size_t n) { progress.advance(n); };
-    figures = evaluate_cached(c.cache, windows, {model->model.get(), &ours}, settings);
+    figures = evaluate_cached(c.cache, windows, {model->open.model.get(), &ours}, settings);
     progress.finish();
   } else {
     const auto model = opened(c.model.folder, ours);
     const auto base = opened(usable_folder(c.base), theirs);
-    settings.pool = &model->pool;
+    settings.pool = &model->open.pool;
     Progress progress("eval", windows.inputs(), /*bytes=*/false);
     settings.advance = [&](size_t n) { progress.advance(n); };
-    figures =
-        evaluate(windows, {model->model.get(), &ours}, {base->model.get(), &theirs}, settings);
+    figures = evaluate(windows, {model->open.model.get(), &ours}, {base->open.model.get(), &theirs},
+                       settings);
     progress.finish();
   }
   LayerErrors errors;

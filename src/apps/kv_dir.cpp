@@ -85,7 +85,7 @@ std::string kv_fingerprint(const ModelRunOptions& model, const OpenModel& open) 
   add_files(facts, open.checkpoint);
   const Cpu cpu = host_cpu();
   facts.add("{} {} {} {}", describe(cpu), cpu.caches.l1d, cpu.caches.l2, cpu.caches.l3);
-  const ModelOptions o = model_options_of(model, open.checkpoint, open.pool);
+  const ModelOptions o = model_options_of(model, open.checkpoint);
   facts.add("{} {} {} {} {}", o.placement.describe(), model.run.place,
             static_cast<int>(o.policy.accept), o.policy.kernel, o.policy.where_it_can);
   facts.add("{} {} {} {}", static_cast<int>(o.act.mode), o.act.int8_rows, static_cast<int>(o.type),

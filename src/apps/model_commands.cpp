@@ -66,20 +66,18 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
   return fits != all.end() ? fits->split : all[0].split;
 }
 
-// Opens a checkpoint; reports an architecture that cannot run, and input that `check` refuses,
-// before anything else.
-Checkpoint opened_and_checked(const std::string& folder,
-                              const std::function<void(const ModelConfig&)>& check) {
+}  // namespace
+
+Checkpoint open_to_run(const std::string& folder,
+                       const std::function<void(const ModelConfig&)>& check) {
   Checkpoint checkpoint = open_checkpoint(folder);
   (void)decoder_spec(checkpoint.config());
   if (check) check(checkpoint.config());
   return checkpoint;
 }
 
-}  // namespace
-
 RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
-                               const OptionsOfPool& options) {
+                               ModelOptions options) {
   RankProcess* process = RankProcess::current();
   RankQuestion q;
   q.ranks = ranks;
@@ -90,14 +88,17 @@ RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& c
   q.node.memory = available_memory_bytes() / here;
   RankFacts facts;
   if (process != nullptr) {
-    facts = process->measure(checkpoint, options(Runtime::shared(threads)->pool()));
+    options.pool = &Runtime::shared(threads)->pool();
+    facts = process->measure(checkpoint, options);
   } else {
     ThreadRanks world;
     world.ranks = static_cast<int>(ranks);
     run_thread_ranks(world, [&](Comm& comm) {
       const auto rank = static_cast<size_t>(comm.rank());
       const std::shared_ptr<Runtime> runtime = rank_runtime(rank, ranks, own);
-      const RankFacts f = measure_ranks(comm, &checkpoint, options(runtime->pool()));
+      ModelOptions own_options = options;
+      own_options.pool = &runtime->pool();
+      const RankFacts f = measure_ranks(comm, &checkpoint, own_options);
       if (rank == 0) facts = f;
     });
   }
@@ -107,7 +108,7 @@ RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& c
 }
 
 RankSplit split_of(const RankOptions& o, size_t threads, const Checkpoint& checkpoint,
-                   const OptionsOfPool& options) {
+                   const ModelOptions& options) {
   const auto size = [](int n) { return static_cast<size_t>(n); };
   const RankSplit split{size(o.pp), size(o.tp), size(o.ep), o.attention == "repeat", size(o.spare)};
   check_split(split);
@@ -119,9 +120,8 @@ RankSplit split_of(const RankOptions& o, size_t threads, const Checkpoint& check
   if (split.ranks() != 1)
     fail("{} {}, but {} are {} ranks", process != nullptr ? "ranks that were started:" : "--ranks",
          ranks, describe(split), split.ranks());
-  if (const ModelOptions own = options(Runtime::shared(threads)->pool());
-      !own.placement.gpu().empty()) {
-    const RankSplit chosen = split_of_gpus(ranks, checkpoint, own);
+  if (!options.placement.gpu().empty()) {
+    const RankSplit chosen = split_of_gpus(ranks, checkpoint, options);
     note("{} ranks: {}", ranks, describe(chosen));
     return chosen;
   }
@@ -182,9 +182,9 @@ void take_rank_options(ModelOptions& o, const RankOptions& ranks) {
 }
 
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
-                              ThreadPool& pool) {
+                              size_t context) {
   ModelOptions o;
-  o.pool = &pool;
+  o.context = context;
   take_devices(o, options.run);
   o.act = act_request_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -197,34 +197,26 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   return o;
 }
 
-OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
-                     const std::function<void(double share)>& loaded,
-                     const std::function<void(const ModelConfig&)>& check)
-    : checkpoint(opened_and_checked(options.folder, check)),
-      split(split_of(options.ranks, thread_count(options.run), checkpoint,
-                     [&](ThreadPool& p) { return model_options_of(options, checkpoint, p); })),
-      runtime(runtime_of(split, thread_count(options.run))) {
+OpenModel::OpenModel(const Checkpoint& opened, ModelOptions options, const RankOptions& ranks,
+                     size_t threads, const std::function<void(double share)>& loaded)
+    : checkpoint(opened),
+      split{split_of(ranks, threads, checkpoint, options)},
+      runtime(runtime_of(split, threads)) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings()) warning("{}", w);
-  ModelOptions model_options = model_options_of(options, checkpoint, pool);
-  note_request(checkpoint, model_options.act);
-  note_kernel(checkpoint, model_options.policy, model_options.act, model_options.type);
-  model_options.context = context;
-  uint64_t bytes = 0;
-  for (const Module& m : checkpoint.modules()) bytes += m.loaded() ? m.bytes : 0;
-  if (options.predictor) {
-    const Checkpoint predictor = checkpoint.open_predictor();
-    for (const Module& m : predictor.modules()) bytes += m.bytes;
-  }
+  note_request(checkpoint, options.act);
+  note_kernel(checkpoint, options.policy, options.act, options.type);
+  const uint64_t bytes = bytes_to_load(checkpoint, options.predictor);
   if (has_tower(checkpoint)) note("{}", kTextOnly);
   Progress progress("loading", bytes, /*bytes=*/true);
   std::atomic<uint64_t> done{0};
-  model_options.progress = [&](uint64_t n) {
+  options.pool = &pool;
+  options.progress = [&](uint64_t n) {
     progress.advance(n);
     const auto sum = static_cast<double>(done += n);
     if (loaded) loaded(std::min(1.0, sum / static_cast<double>(std::max<uint64_t>(1, bytes))));
   };
-  model = load_model(checkpoint, model_options, split, followers);
+  model = load_model(checkpoint, options, split, followers);
   load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -248,7 +240,9 @@ int run_logits(const LogitsOptions& options) {
   (void)output_target(options.out);
   const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, true);
   if (tokens.empty()) fail("no tokens were given; expected at least one");
-  OpenModel open(options.model, tokens.size(), {}, known_tokens(tokens));
+  const Checkpoint checkpoint = open_to_run(options.model.folder, known_tokens(tokens));
+  OpenModel open(checkpoint, model_options_of(options.model, checkpoint, tokens.size()),
+                 options.model.ranks, thread_count(options.model.run));
   DecoderModel& model = *open.model;
   std::vector<float> all;
   Progress progress("logits", tokens.size(), /*bytes=*/false);

@@ -26,37 +26,39 @@ struct ModelRunOptions {
 
 void add_model_options(Command& command, ModelRunOptions& options);
 void add_pack_option(Command& command, std::string& pack_dir);
-// Returns a model's options for a given pool of threads.
-using OptionsOfPool = std::function<ModelOptions(ThreadPool& pool)>;
+// Opens a checkpoint that will run. Throws Error for an architecture that cannot run, and what
+// `check` throws for input that does not fit the config, before anything else is read.
+Checkpoint open_to_run(const std::string& folder,
+                       const std::function<void(const ModelConfig&)>& check = {});
 // Returns the question for the planner of ranks, with costs measured on so many of them. threads:
 // number of threads of this process.
 RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
-                               const OptionsOfPool& options);
+                               ModelOptions options);
 // Returns the split that the options state; if they only give a number of ranks, the planner's
 // choice. Throws Error.
 RankSplit split_of(const RankOptions& ranks, size_t threads, const Checkpoint& checkpoint,
-                   const OptionsOfPool& options);
+                   const ModelOptions& options);
 // Returns the threads of rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
 // Copies all options of ranks except the split to a model's options.
 void take_rank_options(ModelOptions& options, const RankOptions& ranks);
+// Converts what the command line says to the options of a model, without threads and split.
+// context: longest sequence in tokens that will run; 0: what the config allows. Throws Error.
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
-                              ThreadPool& pool);
+                              size_t context = 0);
 // Loads a model on the requested ranks, which are threads or processes; `followers` outlive it.
 // Throws Error.
 std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
                                          const RankSplit& split,
                                          std::unique_ptr<RankThreads>& followers);
 
-// Owns a checkpoint with its model and threads. context: longest sequence that will run (0: what
-// the config allows).
+// Owns a loaded model with its threads.
 struct OpenModel {
-  // Opens and loads. loaded: called from any thread with the share of bytes that were read. check:
-  // called with the config before any weight is read; throws Error for input that does not fit.
-  OpenModel(const ModelRunOptions& options, size_t context,
-            const std::function<void(double share)>& loaded = {},
-            const std::function<void(const ModelConfig&)>& check = {});
-  Checkpoint checkpoint;
+  // Loads the checkpoint, which must outlive this, on ranks with so many threads together. loaded:
+  // called from any thread with the share of bytes that were read.
+  OpenModel(const Checkpoint& opened, ModelOptions options, const RankOptions& ranks,
+            size_t threads, const std::function<void(double share)>& loaded = {});
+  const Checkpoint& checkpoint;
   RankSplit split;
   std::shared_ptr<Runtime> runtime;
   ThreadPool& pool = runtime->pool();
@@ -65,7 +67,7 @@ struct OpenModel {
   double load_seconds = 0;
 };
 
-// Returns a check for OpenModel that every token is in the vocabulary. The tokens must outlive it.
+// Returns a check for open_to_run() that every token is in the vocabulary. The tokens must outlive it.
 std::function<void(const ModelConfig&)> known_tokens(std::span<const int32_t> tokens);
 
 struct TokenSource {

@@ -58,14 +58,13 @@ int run_pack(const PackOptions& o, std::ostream& out) {
     report(o, o.model.folder, check_pack_file(o.model.folder, &runtime->pool()), false, start, out);
     return kExitDone;
   }
-  const Checkpoint checkpoint = open_checkpoint(o.model.folder);
-  const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
-  const std::string path =
-      pack_target(checkpoint,
-                  pack_request(checkpoint, model_options_of(o.model, checkpoint, runtime->pool())))
-          .path;
+  const Checkpoint checkpoint = open_to_run(o.model.folder);
+  const size_t threads = thread_count(o.model.run);
+  const std::shared_ptr<Runtime> runtime = Runtime::shared(threads);
+  const ModelOptions options = model_options_of(o.model, checkpoint);
+  const std::string path = pack_target(checkpoint, pack_request(checkpoint, options)).path;
   const ino_t before = inode_of(path);
-  if (!o.check) (void)OpenModel(o.model, 0);
+  if (!o.check) (void)OpenModel(checkpoint, options, o.model.ranks, threads);
   const ino_t after = inode_of(path);
   if (after == 0) {
     if (o.check) fail("{}: there is no such file; without --check it is made", printable(path));

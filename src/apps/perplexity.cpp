@@ -72,18 +72,23 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
   if (!options.base.empty()) check_same_tokens(options.model.folder, options.base);
   const size_t longest = windows.length(0);
   const auto known = known_tokens(std::span(tokens).first(windows.inputs() + 1));
-  OpenModel open(options.model, longest, {}, known);
-  std::optional<OpenModel> base;
+  const auto load = [&](const Checkpoint& c) {
+    return std::make_unique<OpenModel>(c, model_options_of(options.model, c, longest),
+                                       options.model.ranks, thread_count(options.model.run));
+  };
+  const Checkpoint checkpoint = open_to_run(options.model.folder, known);
+  const auto open = load(checkpoint);
+  std::optional<Checkpoint> base_checkpoint;
+  std::unique_ptr<OpenModel> base;
   if (!options.base.empty()) {
-    ModelRunOptions other = options.model;
-    other.folder = options.base;
-    base.emplace(other, longest, std::function<void(double)>(), known);
-    if (base->model->vocab() != open.model->vocab())
+    base_checkpoint = open_to_run(options.base, known);
+    base = load(*base_checkpoint);
+    if (base->model->vocab() != open->model->vocab())
       fail("{} has {} tokens and {} has {}: --kl needs two models with the same tokenizer",
-           options.model.folder, open.model->vocab(), options.base, base->model->vocab());
+           options.model.folder, open->model->vocab(), options.base, base->model->vocab());
   }
   Progress progress("perplexity", windows.inputs(), /*bytes=*/false);
-  const Scores scores = score(windows, *open.model, base ? base->model.get() : nullptr, open.pool,
+  const Scores scores = score(windows, *open->model, base ? base->model.get() : nullptr, open->pool,
                               [&](size_t n) { progress.advance(n); });
   progress.finish();
   print(options, scores, out);

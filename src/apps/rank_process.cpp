@@ -193,7 +193,8 @@ RankProcess::Opened RankProcess::open(const ModelRunOptions& options,
     o.checkpoint = std::make_unique<Checkpoint>(open_checkpoint(
         mapped_folder(options.folder, options.ranks.folder_map, comm_->host(comm_->rank()))));
     o.runtime = runtime_of(split, thread_count(options.run));
-    o.options = model_options_of(options, *o.checkpoint, o.runtime->pool());
+    o.options = model_options_of(options, *o.checkpoint);
+    o.options.pool = &o.runtime->pool();
   } catch (const Error& e) {
     o.trouble = e.what();
   }

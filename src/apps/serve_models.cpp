@@ -118,28 +118,32 @@ std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t
 
 // Holds a model that returns rows instead of logits.
 struct RowsModel {
-  explicit RowsModel(const ModelRunOptions& run)
-      : checkpoint(open_checkpoint(run.folder)), runtime(Runtime::shared(thread_count(run.run))) {
-    const ModelOptions options = model_options_of(run, checkpoint, runtime->pool());
+  RowsModel(const Checkpoint& checkpoint, const ModelRunOptions& run)
+      : runtime(Runtime::shared(thread_count(run.run))) {
+    ModelOptions options = model_options_of(run, checkpoint);
+    options.pool = &runtime->pool();
     model = load_rows_model(checkpoint, options);
   }
-  Checkpoint checkpoint;
   std::shared_ptr<Runtime> runtime;
   std::unique_ptr<DecoderModel> model;
 };
 
 // Holds everything that is freed when a model sleeps.
 struct HostedModel::Weights {
-  Weights(const ModelRunOptions& run, size_t context, const std::function<void(double)>& loaded) {
-    open.emplace(run, context, loaded);
+  Weights(const ModelRunOptions& run, size_t context, const std::function<void(double)>& loaded)
+      : checkpoint(open_to_run(run.folder)) {
+    open.emplace(checkpoint, model_options_of(run, checkpoint, context), run.ranks,
+                 thread_count(run.run), loaded);
   }
-  explicit Weights(const ModelRunOptions& run) { rows.emplace(run); }
-  const Checkpoint& checkpoint() const { return open ? open->checkpoint : rows->checkpoint; }
+  explicit Weights(const ModelRunOptions& run) : checkpoint(open_checkpoint(run.folder)) {
+    rows.emplace(checkpoint, run);
+  }
   DecoderModel& model() const { return open ? *open->model : *rows->model; }
   size_t context(size_t asked) const {  // 0: the length for which the model was trained
-    const int64_t trained = checkpoint().config().max_positions;
+    const int64_t trained = checkpoint.config().max_positions;
     return asked != 0 ? asked : trained > 0 ? static_cast<size_t>(trained) : 4096;
   }
+  const Checkpoint checkpoint;
   std::optional<OpenModel> open;  // set for a model of rows; else the next one is
   std::optional<RowsModel> rows;
   std::optional<TextEngine> engine;  // set for a model that returns text
@@ -217,7 +221,7 @@ std::unique_ptr<Generator> HostedModel::pooling_generator(const std::shared_ptr<
   PoolingGeneratorOptions p;
   p.slots = serving_.parallel;
   p.kv_bytes = kv_bytes_;
-  const int64_t hidden = w->checkpoint().config().hidden;
+  const int64_t hidden = w->checkpoint.config().hidden;
   p.row = gives_rows() ? static_cast<size_t>(hidden) : w->model().vocab();
   p.turns = turns_;
   p.weights = w;
@@ -229,7 +233,7 @@ std::unique_ptr<Generator> HostedModel::generator_of(const std::shared_ptr<Weigh
   if (served_.pooling != nullptr) return pooling_generator(w);
   EngineGeneratorOptions g;
   g.slots = serving_.parallel;
-  g.experts = static_cast<size_t>(std::max<int64_t>(0, w->checkpoint().config().experts));
+  g.experts = static_cast<size_t>(std::max<int64_t>(0, w->checkpoint.config().experts));
   g.read_roof = read_roof_;
   g.disk = w->engine->engine().kv().archive() != nullptr;
   g.turns = turns_;
@@ -244,7 +248,7 @@ void HostedModel::start(uint64_t kv_bytes) {
   kv_bytes_ = kv_bytes;
   start_engine(*w);
   if (w->engine) {
-    say_budget(w->engine->engine(), w->checkpoint(), serving_.context);
+    say_budget(w->engine->engine(), w->checkpoint, serving_.context);
     read_roof_ = 1e9 * brief_read_roof(w->open->pool);
     kv_bytes_ = w->engine->engine().kv_bytes();
   } else if (kv_bytes_ == 0) {
@@ -283,7 +287,7 @@ void HostedModel::describe() {
                               : field == "both"    ? ReasoningField::kBoth
                                                    : ReasoningField::kReasoningContent;
   if (const PoolingPlan* plan = served_.pooling.get(); plan != nullptr) {
-    served_.vector_size = plan->width(static_cast<size_t>(w->checkpoint().config().hidden));
+    served_.vector_size = plan->width(static_cast<size_t>(w->checkpoint.config().hidden));
     served_.context = std::min(plan->most_tokens, w->context(serving_.context));
   } else {
     served_.context = w->engine->engine().longest();

@@ -134,7 +134,9 @@ class TraceBench {
   TraceBench(const BenchEngineOptions& options, std::span<const TraceEntry> trace)
       : options_(options),
         trace_(trace),
-        open_(options.model, longest(trace)),
+        checkpoint_(open_to_run(options.model.folder)),
+        open_(checkpoint_, model_options_of(options.model, checkpoint_, longest(trace)),
+              options.model.ranks, thread_count(options.model.run)),
         recorder_(*open_.model),
         engine_(recorder_, options_of(options, longest(trace), open_)) {
     if (options.constrained) {
@@ -246,6 +248,7 @@ class TraceBench {
 
   const BenchEngineOptions& options_;
   std::span<const TraceEntry> trace_;
+  const Checkpoint checkpoint_;
   OpenModel open_;
   Recorder recorder_;
   Engine engine_;

@@ -37,25 +37,20 @@ class ModelBench {
  public:
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
-    const auto options_of = [&](ThreadPool& p) {
-      return model_options_of({options.folder, options.dtype, options.kv_dtype, options.run,
-                               options.ranks, options.pack_dir},
-                              checkpoint, p);
-    };
-    const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);
+    ModelOptions mo = model_options_of({options.folder, options.dtype, options.kv_dtype,
+                                        options.run, options.ranks, options.pack_dir},
+                                       checkpoint);
+    const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, mo);
     const bool on_gpus = !placement_of(options.run).gpu().empty();
     if (split.ranks() > 1) {
-      if (!on_gpus)
-        question_ = measured_question(split.ranks(), pool.size(), checkpoint, options_of);
+      if (!on_gpus) question_ = measured_question(split.ranks(), pool.size(), checkpoint, mo);
       runtime_ = runtime_of(split, pool.size());
     }
-    ModelOptions mo = options_of(runtime_ != nullptr ? runtime_->pool() : pool);
+    mo.pool = runtime_ != nullptr ? &runtime_->pool() : &pool;
     traces_ = on_gpus && split.ranks() == 1;  // marks of several ranks would mix
     note_request(checkpoint, mo.act);
     note_kernel(checkpoint, mo.policy, mo.act, mo.type);
-    uint64_t total = 0;
-    for (const Module& m : checkpoint.modules()) total += m.bytes;
-    Progress progress("loading", total, /*bytes=*/true);
+    Progress progress("loading", bytes_to_load(checkpoint, mo.predictor), /*bytes=*/true);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     const double start = now_seconds();
     model_ = load_model(checkpoint, mo, split, followers_);

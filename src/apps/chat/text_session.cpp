@@ -69,11 +69,14 @@ TextSession::TextSession(const RunCommandOptions& options, std::optional<Tokeniz
       tools_(tools_of(options, tokenizer())),
       disk_(open_kv_dir(options.kv_dir, options.model,
                         [](const std::string& words) { warning("{}", words); })),
-      open_(options.model, options.context, {},
-            [&](const ModelConfig& config) {
-              if (tokenizer_) tokenizer_->check_fits(static_cast<size_t>(config.vocab));
-              check(config);
-            }),
+      checkpoint_(open_to_run(options.model.folder,
+                              [&](const ModelConfig& config) {
+                                if (tokenizer_)
+                                  tokenizer_->check_fits(static_cast<size_t>(config.vocab));
+                                check(config);
+                              })),
+      open_(checkpoint_, model_options_of(options.model, checkpoint_, options.context),
+            options.model.ranks, thread_count(options.model.run)),
       defaults_(read_generation_defaults(
           options.model.folder,
           [&](std::string_view t) -> std::optional<int32_t> {
@@ -81,7 +84,7 @@ TextSession::TextSession(const RunCommandOptions& options, std::optional<Tokeniz
           },
           open_.model->vocab())),
       engine_(*open_.model, tokenizer(), session_engine_options(options, open_, disk_.get())) {
-  say_budget(engine_.engine(), open_.checkpoint, options.context);
+  say_budget(engine_.engine(), checkpoint_, options.context);
 }
 
 TextSession::~TextSession() {

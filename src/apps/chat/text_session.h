@@ -84,6 +84,7 @@ class TextSession {
                                        const Tokenizer* tokenizer);
   std::optional<Tools> tools_;
   std::unique_ptr<KvDisk> disk_;  // the prompt cache on disk, null: none; outlives the engine
+  const Checkpoint checkpoint_;
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;

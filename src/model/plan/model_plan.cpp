@@ -177,6 +177,12 @@ std::string judge_own_gpu(const ModelPlan& plan, const std::string& device, cons
 
 }  // namespace
 
+uint64_t bytes_to_load(const Checkpoint& checkpoint, bool predictor) {
+  uint64_t bytes = predictor ? bytes_to_load(checkpoint.open_predictor(), false) : 0;
+  for (const Module& m : checkpoint.modules()) bytes += m.loaded() ? m.bytes : 0;
+  return bytes;
+}
+
 uint64_t sum_of(std::span<const PlannedModule> modules) {
   uint64_t sum = 0;
   for (const PlannedModule& m : modules) sum += m.bytes;

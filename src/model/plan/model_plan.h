@@ -99,6 +99,8 @@ void require_fit(const ModelPlan& plan, const std::string& folder);
 std::vector<PlannedModule> plan_modules(const Checkpoint& checkpoint, const ActRequest& act,
                                         XType type, const Device& device);
 std::vector<PlannedModule> plan_modules_on_cpu(const Checkpoint& checkpoint, const Wish& wish);
+// Returns the bytes of files that loading reads, with or without the predictor's.
+uint64_t bytes_to_load(const Checkpoint& checkpoint, bool predictor);
 // Returns the sum of the modules' bytes.
 uint64_t sum_of(std::span<const PlannedModule> modules);
 // Returns options for devices that plan what is wished; gpu: the GPU for which they do.
