@@ -28,7 +28,7 @@ set(MOEBIUS_KERNEL_FLAGS
 # which compiles in half the time of -O2 and costs no speed where a step, a token or a request spends none (g++ 12 takes moved
 # optionals for uninitialized there; units at other levels and preset clang look for such values).
 set(MOEBIUS_LEVELS
-  "-O3 ^kernels/([a-z_]+[.]|generic/|arm/arm_neon_f32|[a-z0-9_/]*_rows)"
+  "-O3 ^kernels/([a-z_]+[.]|generic/|[a-z0-9_/]*_rows)"
   "-O2 ^kernels/"  # intrinsics and assembly, where -O3 only takes longer
   "-O3 ^(nn|quant|checkpoint/formats|device/cpu/(attention|compressor|expert|layer_ops|ngram|row))"
   "-O3 ^quantize/(gptq|search)"

@@ -7,6 +7,7 @@
 #include "kernels/arm/arm_bf16_pack.h"
 #include "kernels/arm/arm_bf16_rows.h"
 #include "kernels/arm/arm_bf16_tiles.h"
+#include "kernels/isa_family.h"
 
 namespace moebius {
 namespace {
@@ -393,9 +394,6 @@ void gemm(const GemmArgs& args) {
 void make_panel_bf16(const RowPanelArgs& args) {
   make_row_panel(args, most_pairs(shape_of(*args.problem)));
 }
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
 const char* supports_form(const Problem& p, Form form) {
@@ -410,24 +408,10 @@ const char* supports_only(const Problem& p) {
 }
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), size_t m_tile = 8) {
-  return {"arm_bf16",
-          codec,
-          Arch::kAarch64,
-          kNeon | kArmBf16,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          row_panel_bytes,
-          MOEBIUS_BODY(make_panel_bf16),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm),
-          kWidths,
-          m_tile,
-          code_at};
+  const FamilyFacts facts{kNr,           numerics, packed_bytes, row_bytes, row_panel_bytes,
+                          scratch_bytes, kWidths,  m_tile,       code_at};
+  return kernel_of(Arch::kAarch64, "arm_bf16", codec, kNeon | kArmBf16, fits, facts,
+                   MOEBIUS_BODIES(pack, prepare_rows, make_panel_bf16, gemm));
 }
 constexpr Kernel kKernels[] = {
     kernel("int4", supports_only<Form::kInt4>),

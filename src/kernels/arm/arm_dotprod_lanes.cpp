@@ -342,23 +342,10 @@ void make_row_panel(const RowPanelArgs& a) {
 }
 #endif  // MOEBIUS_KERNEL_BODIES
 
+constexpr FamilyFacts kFacts{
+    kNr, numerics, packed_bytes, prepared_row_bytes, row_panel_bytes, scratch_bytes, 48};
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), const Bodies& b) {
-  return {"arm_dotprod",
-          codec,
-          Arch::kAarch64,
-          kNeon | kDotprod,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          b.pack,
-          prepared_row_bytes,
-          b.prepare_rows,
-          row_panel_bytes,
-          b.make_row_panel,
-          scratch_bytes,
-          b.gemm,
-          48};
+  return kernel_of(Arch::kAarch64, "arm_dotprod", codec, kNeon | kDotprod, fits, kFacts, b);
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_lanes", supports_int4,

@@ -26,9 +26,9 @@
 // the rows of a tile. Then a factor per row, with activation groups factors [group][row], and
 // whether all rows are f16.
 #pragma once
-#include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_layout.h"
 #include "kernels/arm/arm_shapes.h"
+#include "kernels/isa_family.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -150,26 +150,12 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
 inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
 inline size_t scratch_bytes(const Problem&, size_t M) { return kChunk * kNr * 4 + sums_bytes(M); }
 
+constexpr FamilyFacts kFacts{
+    kNr, numerics, packed_bytes, prepared_row_bytes, row_panel_bytes, scratch_bytes,
+    0,   kTile,    code_at};
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
-  return {name,
-          codec,
-          Arch::kAarch64,
-          needs,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          b.pack,
-          prepared_row_bytes,
-          b.prepare_rows,
-          row_panel_bytes,
-          b.make_row_panel,
-          scratch_bytes,
-          b.gemm,
-          0,
-          kTile,
-          code_at};
+  return kernel_of(Arch::kAarch64, name, codec, needs, fits, kFacts, b);
 }
 
 }  // namespace float_family

@@ -24,10 +24,10 @@
 // products 4 times too large, and SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a
 // scale per group, kept behind the row scales as [s0,s0,s1,s1].
 #pragma once
-#include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
 #include "kernels/arm/arm_layout.h"
 #include "kernels/arm/arm_shapes.h"
+#include "kernels/isa_family.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -204,12 +204,11 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
 struct Kernels {
   Kernel list[3];
 };
+constexpr FamilyFacts kFacts{kNr,           numerics, packed_bytes, row_bytes, row_panel_bytes,
+                             scratch_bytes, kWidths};
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
-  return {name,           codec,           Arch::kAarch64,   needs,         kNr,
-          fits,           numerics,        packed_bytes,     b.pack,        row_bytes,
-          b.prepare_rows, row_panel_bytes, b.make_row_panel, scratch_bytes, b.gemm,
-          kWidths};
+  return kernel_of(Arch::kAarch64, name, codec, needs, fits, kFacts, b);
 }
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {
   return {{kernel(name, "int4", needs, supports_int4, b),

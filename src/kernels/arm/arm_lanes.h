@@ -20,10 +20,10 @@
 // codes of all rows of the tile (fp4: twice the values). Then for every group and row of a tile -8
 // times the sum of its codes (int4) or its scale (fp4), and the scales of the rows.
 #pragma once
-#include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_fp4.h"
 #include "kernels/arm/arm_layout.h"
 #include "kernels/arm/arm_shapes.h"
+#include "kernels/isa_family.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"

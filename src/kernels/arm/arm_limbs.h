@@ -39,9 +39,9 @@
 // knows their order. A panel of few rows: such rows. Of many: digits by tiles of rows, then the
 // extras of every row.
 #pragma once
-#include "kernels/arm/arm_bodies.h"
 #include "kernels/arm/arm_layout.h"
 #include "kernels/arm/arm_shapes.h"
+#include "kernels/isa_family.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -249,23 +249,15 @@ struct Kernels {
 template <bool kTops>
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b, size_t rows) {
-  return {name,
-          codec,
-          Arch::kAarch64,
-          needs,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          b.pack,
-          row_bytes<kTops>,
-          b.prepare_rows,
-          row_panel_bytes<kTops>,
-          b.make_row_panel,
-          scratch_bytes<kTops>,
-          b.gemm,
-          kNr * kTilePanels,
-          rows};
+  const FamilyFacts facts{kNr,
+                          numerics,
+                          packed_bytes,
+                          row_bytes<kTops>,
+                          row_panel_bytes<kTops>,
+                          scratch_bytes<kTops>,
+                          kNr * kTilePanels,
+                          rows};
+  return kernel_of(Arch::kAarch64, name, codec, needs, fits, facts, b);
 }
 template <bool kTops>
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b, size_t rows) {

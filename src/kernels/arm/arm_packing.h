@@ -16,6 +16,7 @@
 #include "base/numeric.h"
 #include "kernels/arm/arm_layout.h"
 #include "kernels/isa_permuted_rows.h"
+#include "kernels/isa_scale_tables.h"
 #include "kernels/kernel.h"
 #include "kernels/unpack.h"
 
@@ -303,31 +304,18 @@ inline size_t scales_there(const QuantMatrix& w, const ScaleRows& rows) {
   return scale_row(w, w.N - 1) + w.groups - rows.at[kOutputs - 1];
 }
 
-// Table of the bf16 numbers of all one-byte scales.
-struct ScaleTable {
-  uint16_t from[256];
-};
-template <class F>
-constexpr ScaleTable scale_table(F value) {
-  ScaleTable t{};
-  for (unsigned i = 0; i < 256; ++i)
-    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
-  return t;
-}
-constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
-                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
-
 // Returns the scales of 8 outputs in one group, two bytes each: bf16 and f16 as stored, one-byte
 // scales as bf16. Assembled in registers.
 [[gnu::always_inline]] inline uint16x8_t scales_of(const QuantMatrix& w,
                                                    const size_t (&rows)[kOutputs], size_t column) {
   const bool byte = w.scale_type == ScaleType::kFp8 || w.scale_type == ScaleType::kE8m0;
-  const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
+  const scale_tables::Table& table =
+      w.scale_type == ScaleType::kFp8 ? scale_tables::kE4m3 : scale_tables::kE8m0;
   uint64_t half[2] = {};
   MOEBIUS_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
     uint16_t v;
     if (byte) {
-      v = table.from[w.scales[rows[i] + column]];
+      v = table.bf16[w.scales[rows[i] + column]];
     } else {
       __builtin_memcpy(&v, w.scales + 2 * (rows[i] + column), 2);
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // States the facts of the float family on x86-64 (x86_float_facts.h); compiled for the baseline.
+#include "kernels/isa_float_fma.h"
 #include "kernels/x86/x86_amx_float.h"
 #include "kernels/x86/x86_float_facts.h"
-#include "kernels/x86/x86_float_fma.h"
 
 namespace moebius::x86_float_facts {
 
 template <int kForm>
 const char* amx_supports(const Problem& p) {
-  return amx_float::supports<static_cast<x86_float::Form>(kForm)>(p);
+  return amx_float::supports<static_cast<float_panels::Form>(kForm)>(p);
 }
 template <int kForm>
 const char* fma_supports(const Problem& p) {
-  return fma_float::supports<static_cast<x86_float::Form>(kForm)>(p);
+  return fma_float::supports<static_cast<float_panels::Form>(kForm)>(p);
 }
 template const char* amx_supports<0>(const Problem&);
 template const char* amx_supports<1>(const Problem&);
@@ -31,7 +31,7 @@ Numerics reordered(const Problem&) { return Numerics::kReordered; }
 Numerics exact(const Problem&) { return Numerics::kExact; }
 size_t amx_packed_bytes(const Problem& p) { return amx_float::amx_packed_bytes(p); }
 size_t amx_code_at(const Problem& p, size_t n, size_t k) {
-  return x86_float::place_of(amx_float::amx_shape(p), n, k);
+  return float_panels::place_of(amx_float::amx_shape(p), n, k);
 }
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
 size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::row_panel_bytes(p, M); }
@@ -48,7 +48,7 @@ bool amx_attends(const Problem& keys, const Problem& values) {
 }
 size_t fma_packed_bytes(const Problem& p) { return fma_float::fma_packed_bytes(p); }
 size_t fma_code_at(const Problem& p, size_t n, size_t k) {
-  return x86_float::place_of(fma_float::fma_shape(p), n, k);
+  return float_panels::place_of(fma_float::fma_shape(p), n, k);
 }
 size_t fma_panel_bytes(const Problem& p, size_t M) { return fma_float::row_panel_bytes(p, M); }
 size_t fma_scratch_bytes(const Problem& p, size_t M) { return fma_float::scratch_bytes(p, M); }

@@ -5,12 +5,14 @@
 // without tiles, in the order that TDPBF16PS is documented to have.
 #include <type_traits>
 
+#include "kernels/isa_family.h"
+#include "kernels/isa_float_pack.h"
 #include "kernels/x86/x86_amx_float.h"
 #include "kernels/x86/x86_amx_float_codecs.h"
 #include "kernels/x86/x86_amx_float_rows.h"
 #include "kernels/x86/x86_amx_tiles.h"
 #include "kernels/x86/x86_float_facts.h"
-#include "kernels/x86/x86_float_pack.h"
+#include "kernels/x86/x86_float_words.h"
 
 namespace moebius {
 namespace {
@@ -154,7 +156,7 @@ struct Gemm {
   }
   PanelsAhead ahead_of(const Chunk& c) const {
     const auto n = static_cast<size_t>(c.codes - a.w->data) / s.stride() * kNr;
-    return x86_float::ahead_of(a, s, n, c.panels, kAhead);
+    return float_panels::ahead_of(a, s, n, c.panels, kAhead);
   }
   // Prefetches the values besides codes of the next panels.
   void ask_for_extras(const Chunk& c) const {
@@ -552,33 +554,24 @@ void gemm(const GemmArgs& args) {
       return run<Stored>(args);
   }
 }
-void pack(const PackArgs& a) { x86_float::pack(a, amx_shape(*a.problem)); }
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
+void pack(const PackArgs& a) { float_panels::pack<X86Words>(a, amx_shape(*a.problem)); }
 #endif  // MOEBIUS_KERNEL_BODIES
 
+constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni |
+                            kAvx512bf16 | kAvx512vbmi | kAmxBf16;
+constexpr FamilyFacts kFacts{kNr,
+                             x86_float_facts::reordered,
+                             x86_float_facts::amx_packed_bytes,
+                             x86_float_facts::amx_row_bytes,
+                             x86_float_facts::amx_panel_bytes,
+                             x86_float_facts::amx_scratch_bytes,
+                             kNr,
+                             2 * kTile,
+                             x86_float_facts::amx_code_at,
+                             kRagged};
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"x86_amx",
-          codec,
-          Arch::kX86_64,
-          kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi |
-              kAmxBf16,
-          kNr,
-          fits,
-          x86_float_facts::reordered,
-          x86_float_facts::amx_packed_bytes,
-          MOEBIUS_BODY(pack),
-          x86_float_facts::amx_row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          x86_float_facts::amx_panel_bytes,
-          MOEBIUS_BODY(make_row_panel),
-          x86_float_facts::amx_scratch_bytes,
-          MOEBIUS_BODY(gemm),
-          kNr,
-          2 * kTile,
-          x86_float_facts::amx_code_at,
-          kRagged};
+  return kernel_of(Arch::kX86_64, "x86_amx", codec, kNeeds, fits, kFacts,
+                   MOEBIUS_BODIES(pack, prepare_rows, make_row_panel, gemm));
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_float", x86_float_facts::amx_supports<0>),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on AMX: facts and layouts (packed weights: x86_float.h). Internal linkage.
+// The float family on AMX: facts and layouts (packed weights: isa_float.h). Internal linkage.
 //
 // Both operands are exact in bf16: integers of at most 9 bits with sign, e4m3, e2m1, bf16; rows of
 // f16 are the sum of two bf16 numbers and rows of f32 of three, which follow each other (limbs). So
@@ -11,13 +11,13 @@
 // and limb [row][inputs]; the inputs of a unit of codes stand in the order in which decoding makes
 // them. Then a factor per row, and with activation groups factors [group][row].
 #pragma once
-#include "kernels/x86/x86_float.h"
+#include "kernels/isa_float.h"
 
 namespace moebius {
 namespace {
 namespace amx_float {
 
-using namespace x86_float;
+using namespace float_panels;
 
 constexpr size_t kTile = 16;  // number of rows, and of outputs, of a tile
 

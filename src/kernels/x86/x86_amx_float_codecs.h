@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on AMX: decodes codes to bf16 (packed weights: x86_float.h). A codec converts 64
+// The float family on AMX: decodes codes to bf16 (packed weights: isa_float.h). A codec converts 64
 // bytes (a unit of 16 outputs) to kUnit / 2 rows of a tile of weights: pairs of inputs, 16 outputs
 // side by side. order_of in x86_amx_float_rows.h says which inputs form a pair. Internal linkage.
 #pragma once

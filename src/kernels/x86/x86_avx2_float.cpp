@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements the float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8.
+// Implements the float family on CPUs with AVX2, FMA and F16C (isa_float_fma_gemm.h): vectors of 8.
 // Codes of 4 bits become bf16 by two tables; bytes are placed in the mantissa of a power of two,
 // which is then subtracted.
-#include "kernels/x86/x86_float_fma_gemm.h"
+#include "kernels/x86/x86_float_fma.h"
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 #endif
@@ -11,26 +11,7 @@ namespace moebius {
 namespace {
 
 #ifdef MOEBIUS_KERNEL_BODIES
-using x86_float::Form;
-
-// Holds the upper and lower bytes of 16 bf16 numbers.
-struct Bf16Table {
-  uint8_t high[16], low[16];
-};
-template <class F>
-constexpr Bf16Table bf16_table(F value) {
-  Bf16Table t{};
-  for (unsigned i = 0; i < 16; ++i) {
-    const uint32_t bits = f32_bits(value(i)) >> 16;
-    t.high[i] = static_cast<uint8_t>(bits >> 8);
-    t.low[i] = static_cast<uint8_t>(bits);
-  }
-  return t;
-}
-alignas(16) constexpr Bf16Table kInt4Bytes = bf16_table([](unsigned c) {
-  return static_cast<float>(c) - 8.0f;
-});
-alignas(16) constexpr Bf16Table kFp4Bytes = bf16_table([](unsigned c) { return e2m1_to_f32(c); });
+using float_panels::Form;
 
 struct Avx2 {
   using Vec = __m256;
@@ -44,13 +25,14 @@ struct Avx2 {
     __builtin_memcpy(p, some, 4 * count);
   }
   static Vec broadcast(float v) { return _mm256_set1_ps(v); }
+  template <size_t>
+  using Inputs = fma_float::FromMemory;
+  static Vec fma(const Inputs<1>& x, size_t i, Vec y, Vec z) {
+    return fma(broadcast(x.from[i]), y, z);
+  }
   static Vec fma(Vec x, Vec y, Vec z) { return _mm256_fmadd_ps(x, y, z); }
   static Vec mul(Vec x, Vec y) { return _mm256_mul_ps(x, y); }
   static Vec div(Vec x, Vec y) { return _mm256_div_ps(x, y); }
-  static void prefetch(const uint8_t* p) {
-    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
-  }
   static Vec halves(const uint8_t* p, bool f16) {
     const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return f16 ? _mm256_cvtph_ps(h)
@@ -104,7 +86,7 @@ struct Avx2 {
       out[half + 6] = _mm256_castsi256_ps(_mm256_and_si256(second, upper));
     }
   }
-  template <const Bf16Table& kTable>
+  template <const fma_float::Bf16Table& kTable>
   [[gnu::always_inline]] static void nibbles_by_table(__m256i v, Vec* out) {
     const __m256i table[2] = {
         _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.high))),
@@ -140,9 +122,9 @@ struct Avx2 {
     if constexpr (kForm == Form::kInt4 && kZero) {
       nibbles(v, _mm256_add_ps(zero, broadcast(8.0f)), out);
     } else if constexpr (kForm == Form::kInt4) {
-      nibbles_by_table<kInt4Bytes>(v, out);
+      nibbles_by_table<fma_float::kInt4Bytes>(v, out);
     } else if constexpr (kForm == Form::kFp4) {
-      nibbles_by_table<kFp4Bytes>(v, out);
+      nibbles_by_table<fma_float::kFp4Bytes>(v, out);
     } else if constexpr (kForm == Form::kInt8) {
       bytes(v, _mm256_add_ps(zero, broadcast(128.0f)), out);
     } else if constexpr (kForm == Form::kFp8) {
@@ -159,12 +141,10 @@ struct Avx2 {
     }
   }
 };
-
-void gemm(const GemmArgs& args) { fma_float::Gemm<Avx2>(args).run(); }
 #endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr Kernel kKernels[] =
-    MOEBIUS_FMA_KERNELS("x86_avx2", kAvx2 | kFma | kF16c, MOEBIUS_BODY(gemm));
+    MOEBIUS_FMA_KERNELS("x86_avx2", kAvx2 | kFma | kF16c, MOEBIUS_FMA_BODIES(Avx2));
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements the float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16, decoded
+// Implements the float family on CPUs with AVX-512 (isa_float_fma_gemm.h): vectors of 16, decoded
 // by table.
-#include "kernels/x86/x86_float_fma_gemm.h"
+#include "kernels/x86/x86_float_fma.h"
 #ifdef MOEBIUS_KERNEL_BODIES
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
 #if !defined(__clang__)
@@ -15,7 +15,7 @@ namespace moebius {
 namespace {
 
 #ifdef MOEBIUS_KERNEL_BODIES
-using x86_float::Form;
+using float_panels::Form;
 
 struct Sixteen {
   float of[16];
@@ -51,13 +51,14 @@ struct Avx512 {
     _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1u), v);
   }
   static Vec broadcast(float v) { return _mm512_set1_ps(v); }
+  template <size_t>
+  using Inputs = fma_float::FromMemory;
+  static Vec fma(const Inputs<1>& x, size_t i, Vec y, Vec z) {
+    return fma(broadcast(x.from[i]), y, z);
+  }
   static Vec fma(Vec x, Vec y, Vec z) { return _mm512_fmadd_ps(x, y, z); }
   static Vec mul(Vec x, Vec y) { return _mm512_mul_ps(x, y); }
   static Vec div(Vec x, Vec y) { return _mm512_div_ps(x, y); }
-  static void prefetch(const uint8_t* p) {
-    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
-  }
   static Vec halves(const uint8_t* p, bool f16) {
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return f16 ? _mm512_cvtph_ps(h)
@@ -125,12 +126,10 @@ struct Avx512 {
     }
   }
 };
-
-void gemm(const GemmArgs& args) { fma_float::Gemm<Avx512>(args).run(); }
 #endif  // MOEBIUS_KERNEL_BODIES
 
 constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni;
-constexpr Kernel kKernels[] = MOEBIUS_FMA_KERNELS("x86_avx512", kNeeds, MOEBIUS_BODY(gemm));
+constexpr Kernel kKernels[] = MOEBIUS_FMA_KERNELS("x86_avx512", kNeeds, MOEBIUS_FMA_BODIES(Avx512));
 
 }  // namespace
 

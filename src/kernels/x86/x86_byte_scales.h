@@ -5,26 +5,14 @@
 #ifdef MOEBIUS_KERNEL_BODIES
 #include <immintrin.h>
 
-#include "base/numeric.h"
+#include "kernels/isa_scale_tables.h"
 #include "kernels/x86/x86_packing.h"
 
 namespace moebius {
 namespace {
 namespace byte_scales {
 
-// Converts by table, one scale at a time.
-struct Table {
-  uint16_t bf16[256];
-};
-template <class F>
-constexpr Table table_of(F value) {
-  Table t{};
-  for (unsigned i = 0; i < 256; ++i)
-    t.bf16[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
-  return t;
-}
-constexpr Table kE4m3 = table_of([](uint8_t c) { return e4m3_to_f32(c); }),
-                kE8m0 = table_of([](uint8_t c) { return e8m0_to_f32(c); });
+using namespace scale_tables;
 
 constexpr size_t kRows = 16, kGroups = 16;  // rows and groups that are converted at a time
 

@@ -6,7 +6,7 @@
 
 namespace moebius::x86_float_facts {
 
-// Return the facts of kernels; kForm: a value of x86_float::Form.
+// Return the facts of kernels; kForm: a value of float_panels::Form.
 template <int kForm>
 const char* amx_supports(const Problem& p);
 template <int kForm>

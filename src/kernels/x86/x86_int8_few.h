@@ -11,8 +11,8 @@
 #include <cfloat>
 #include <cstddef>
 
+#include "kernels/isa_panels_ahead.h"
 #include "kernels/x86/x86_int8.h"
-#include "kernels/x86/x86_panels_ahead.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
 

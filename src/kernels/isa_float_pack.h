@@ -1,63 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on x86-64: packs weights (layouts: x86_float.h). Internal linkage. AVX2
-// suffices, because memory is the limit.
+// The float family with panels of 32 outputs: packs weights (layouts: isa_float.h). Internal linkage.
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
-#include <immintrin.h>
-
 #include "base/numeric.h"
-#include "kernels/x86/x86_byte_scales.h"
-#include "kernels/x86/x86_float.h"
-#include "kernels/x86/x86_packing.h"
+#include "kernels/isa_float.h"
+#include "kernels/isa_packing.h"
+#include "kernels/isa_scale_tables.h"
 
 namespace moebius {
 namespace {
-namespace x86_float {
+namespace float_panels {
 
-// Transposes 8 x 8 words of 32 bits.
-[[gnu::always_inline]] inline void transpose(__m256i (&v)[8]) {
-  __m256i a[8], b[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; i += 2) {
-    a[i] = _mm256_unpacklo_epi32(v[i], v[i + 1]);
-    a[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
-  }
-  MOEBIUS_UNROLL for (int i = 0; i < 8; i += 4) {
-    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-    v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-    v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
-  }
-}
-
-// Reads 8 units (32 bits) of a row as they are stored. kBytes: bytes in the file.
+// Reads 8 units (32 bits) of a row as they are stored, with some bits flipped. kBytes: bytes in the
+// file.
+template <class Words>
 struct AsStored {
   static constexpr size_t kBytes = 32;
-  __m256i flip = _mm256_setzero_si256();
-  [[gnu::always_inline]] __m256i operator()(const uint8_t* row) const {
-    return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)), flip);
+  typename Words::V flip;
+  [[gnu::always_inline]] typename Words::V operator()(const uint8_t* row) const {
+    return Words::flip(Words::load(row), flip);
   }
 };
+template <class Words>
 struct BytesToNibbles {  // signed bytes of at most 4 bits become nibbles
   static constexpr size_t kBytes = 64;
-  static __m256i pairs(const uint8_t* row) {
-    const __m256i v = _mm256_add_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
-                                      _mm256_set1_epi8(8));
-    return _mm256_maddubs_epi16(_mm256_and_si256(v, _mm256_set1_epi8(15)),
-                                _mm256_set1_epi16(0x1001));
-  }
-  [[gnu::always_inline]] __m256i operator()(const uint8_t* row) const {
-    return _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs(row), pairs(row + 32)), 0xD8);
+  [[gnu::always_inline]] typename Words::V operator()(const uint8_t* row) const {
+    return Words::nibbles(row);
   }
 };
 
+// Packs one panel. Words: 8 words of 32 bits of an architecture (V), with load, store, store_some,
+// transpose (8 x 8 words), same (a byte in all places), flip, nibbles (of 64 signed bytes), nans and
+// any (the e4m3 bytes that are NaN); Bytes of PermutedRows; put_scales, which converts scales of
+// kScaleRows outputs.
+template <class Words>
 class PanelPacker {
  public:
   PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out,
-              const x86_packing::Ahead& ahead)
+              const isa_packing::Ahead& ahead)
       : a_(a),
         s_(s),
         w_(*a.w),
@@ -103,10 +83,10 @@ class PanelPacker {
     if (a_.columns == nullptr && rows_ == kNr) {
       any(up(g.begin, s_.unit));
       const size_t blocks = g.end > k ? (g.end - k) / (8 * s_.unit) : 0;
-      const AsStored stored{_mm256_set1_epi8(
-          w_.code == CodeType::kInt8 && s_.form == Form::kInt8 ? static_cast<char>(0x80) : 0)};
+      const AsStored<Words> stored{
+          Words::same(w_.code == CodeType::kInt8 && s_.form == Form::kInt8 ? 0x80 : 0)};
       if (w_.code == CodeType::kInt8 && s_.form == Form::kInt4) {
-        straight(BytesToNibbles{}, g, k, blocks);
+        straight(BytesToNibbles<Words>{}, g, k, blocks);
       } else if (s_.form == Form::kFp8) {
         nan |= straight<true>(stored, g, k, blocks);
       } else {
@@ -123,26 +103,22 @@ class PanelPacker {
   bool straight(const Load& load, const Group& g, size_t k, size_t blocks) {
     const uint8_t* from = row(0) + k * bits_ / 8;
     uint8_t* to = unit_at(g, k);
-    __m256i found = _mm256_setzero_si256();
+    typename Words::V found = Words::same(0);
     for (size_t b = 0; b < blocks; ++b, from += Load::kBytes, to += 8 * kNr * 4) {
       ahead_.ask();
       for (size_t i = 0; i < kNr; i += 8) {
         const uint8_t* first = from + i * w_.row_bytes;
-        __m256i v[8];
+        typename Words::V v[8];
         MOEBIUS_UNROLL for (size_t r = 0; r < 8; ++r) {
           v[r] = load(first + r * w_.row_bytes);
           ahead_.ask_in(first + r * w_.row_bytes);
-          if constexpr (kNan) {
-            const __m256i m = _mm256_set1_epi8(0x7f);
-            found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_and_si256(v[r], m), m));
-          }
+          if constexpr (kNan) found = Words::nans(found, v[r]);
         }
-        transpose(v);
-        MOEBIUS_UNROLL for (size_t u = 0; u < 8; ++u)
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + u * kNr * 4 + 4 * i), v[u]);
+        Words::transpose(v);
+        MOEBIUS_UNROLL for (size_t u = 0; u < 8; ++u) Words::store(to + u * kNr * 4 + 4 * i, v[u]);
       }
     }
-    return kNan && _mm256_movemask_epi8(found) != 0;
+    return kNan && Words::any(found);
   }
 
   // Packs the unit at input k of every row, whatever its alignment; returns true if a code of it is
@@ -242,7 +218,7 @@ class PanelPacker {
     const uint8_t* from = w_.scales;
     const size_t done = put_byte_scales(scales);
     for (size_t i = 0; i < rows_; ++i) {
-      const auto put_bytes = [&](const byte_scales::Table& table) {
+      const auto put_bytes = [&](const scale_tables::Table& table) {
         for (size_t g = done; g < s_.groups; ++g) {
           const uint16_t v = table.bf16[from[scale_row(i) + g / groups_of_scale()]];
           __builtin_memcpy(scales + g * s_.scale_bytes + 2 * i, &v, 2);
@@ -255,9 +231,9 @@ class PanelPacker {
         });
       };
       if (w_.scale_type == ScaleType::kFp8) {
-        put_bytes(byte_scales::kE4m3);
+        put_bytes(scale_tables::kE4m3);
       } else if (w_.scale_type == ScaleType::kE8m0) {
-        put_bytes(byte_scales::kE8m0);
+        put_bytes(scale_tables::kE8m0);
       } else if (s_.scales != Scales::kF32) {
         put([=](size_t at) {
           uint16_t v;
@@ -281,10 +257,10 @@ class PanelPacker {
     if ((!e4m3 && w_.scale_type != ScaleType::kE8m0) || rows_ < kNr || groups_of_scale() != 1)
       return 0;
     size_t done = 0;
-    for (size_t i = 0; i < kNr; i += byte_scales::kRows) {
-      const uint8_t* rows[byte_scales::kRows];
-      for (size_t o = 0; o < byte_scales::kRows; ++o) rows[o] = w_.scales + scale_row(i + o);
-      done = byte_scales::put(rows, s_.groups, e4m3, to + 2 * i, s_.scale_bytes);
+    for (size_t i = 0; i < kNr; i += Words::kScaleRows) {
+      const uint8_t* rows[Words::kScaleRows];
+      for (size_t o = 0; o < Words::kScaleRows; ++o) rows[o] = w_.scales + scale_row(i + o);
+      done = Words::put_scales(rows, s_.groups, e4m3, to + 2 * i, s_.scale_bytes);
     }
     return done;
   }
@@ -297,10 +273,10 @@ class PanelPacker {
         __builtin_memcpy(&half, w_.scales + 2 * at, 2);
         break;
       case ScaleType::kFp8:
-        half = byte_scales::kE4m3.bf16[w_.scales[at]];
+        half = scale_tables::kE4m3.bf16[w_.scales[at]];
         break;
       case ScaleType::kE8m0:
-        half = byte_scales::kE8m0.bf16[w_.scales[at]];
+        half = scale_tables::kE8m0.bf16[w_.scales[at]];
         break;
       case ScaleType::kF32:
         __builtin_memcpy(&whole, w_.scales + 4 * at, 4);
@@ -323,14 +299,16 @@ class PanelPacker {
   const size_t n_, rows_;
   uint8_t* const out_;
   const size_t bits_;  // width of a code in the file, in bits
-  x86_packing::Ahead ahead_;
+  isa_packing::Ahead ahead_;
 };
 
-inline void pack(const PackArgs& a, const Shape& s) {
-  x86_packing::pack_panels<PanelPacker>(a, s, kNr, 8 * s.unit, s.stride());
+template <class Words>
+void pack(const PackArgs& a, const Shape& s) {
+  isa_packing::pack_panels<PanelPacker<Words>, typename Words::Bytes>(a, s, kNr, 8 * s.unit,
+                                                                      s.stride());
 }
 
-}  // namespace x86_float
+}  // namespace float_panels
 }  // namespace
 }  // namespace moebius
 #endif  // MOEBIUS_KERNEL_BODIES

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on x86-64 by f32 fused multiply-adds: any float problem. Weights of a chunk of K
+// The float family by f32 fused multiply-adds: any float problem. Weights of a chunk of K
 // are decoded to f32 in a scratch that stays in the first-level cache; each output is one chain of
 // fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
 // of the definition in their order, so the class is exact. Internal linkage; the unit that includes
 // it defines vectors and decoding (Isa).
 #pragma once
-#include "kernels/x86/x86_float_facts.h"
-#include "kernels/x86/x86_float_fma.h"
 #ifdef MOEBIUS_KERNEL_BODIES
 #include "base/numeric.h"
-#include "kernels/x86/x86_float_pack.h"
-#endif
+#include "kernels/isa_float_fma.h"
+#include "kernels/isa_float_pack.h"
 
 namespace moebius {
 namespace {
 namespace fma_float {
-
-#ifdef MOEBIUS_KERNEL_BODIES
 
 // ---- panels ----
 
@@ -51,30 +47,22 @@ inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* co
 }
 // Transposes up to 8 rows of f32, 8 inputs at a time, into rows of `apart` numbers; returns the
 // number of inputs written.
-inline size_t put_eight(const uint8_t* const (&rows)[8], size_t count, size_t K, float* to,
-                        size_t apart) {
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+template <class Words>
+size_t put_eight(const uint8_t* const (&rows)[8], size_t count, size_t K, float* to, size_t apart) {
   size_t k = 0;
   for (; k + 8 <= K; k += 8) {
-    __m256i v[8];
-    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) v[i] =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + 4 * k));
-    transpose(v);
+    typename Words::V v[8];
+    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) v[i] = Words::load(rows[i] + 4 * k);
+    Words::transpose(v);
     MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) {
-      auto* at = reinterpret_cast<int*>(to + (k + i) * apart);
-      if (count == 8) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), v[i]);
-      } else if (count == 4) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(v[i]));
-      } else {
-        _mm256_maskstore_epi32(at, mask, v[i]);
-      }
+      float* at = to + (k + i) * apart;
+      count == 8 ? Words::store(at, v[i]) : Words::store_some(at, v[i], count);
     }
   }
   return k;
 }
-inline void make_row_panel(const RowPanelArgs& a) {
+template <class Words>
+void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = fma_shape(p);
   const PanelLayout l = panel_layout(p, s, a.M);
@@ -95,7 +83,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
       __builtin_memcpy(to, codes[0], 4 * p.K);
       done = p.K;
     } else if (floats) {
-      done = put_eight(codes, count, p.K, to, tile_rows);
+      done = put_eight<Words>(codes, count, p.K, to, tile_rows);
     } else {
       constexpr size_t kSome = 64;  // inputs that are decoded before they are transposed
       float some[8][kSome];
@@ -105,7 +93,7 @@ inline void make_row_panel(const RowPanelArgs& a) {
       for (; done + kSome <= p.K; done += kSome) {
         for (size_t i = 0; i < count; ++i)
           put_values(p, codes[i], a.w->columns, done, done + kSome, some[i], 1);
-        put_eight(numbers, count, kSome, to + done * tile_rows, tile_rows);
+        put_eight<Words>(numbers, count, kSome, to + done * tile_rows, tile_rows);
       }
     }
     for (size_t i = 0; i < count; ++i, ++m) {
@@ -128,9 +116,40 @@ constexpr size_t unit_of(Form form) {
                                                      : 2;
 }
 
+// Holds the upper and lower bytes of 16 bf16 numbers.
+struct Bf16Table {
+  uint8_t high[16], low[16];
+};
+template <class F>
+constexpr Bf16Table bf16_table(F value) {
+  Bf16Table t{};
+  for (unsigned i = 0; i < 16; ++i) {
+    const uint32_t bits = f32_bits(value(i)) >> 16;
+    t.high[i] = static_cast<uint8_t>(bits >> 8);
+    t.low[i] = static_cast<uint8_t>(bits);
+  }
+  return t;
+}
+alignas(16) constexpr Bf16Table kInt4Bytes = bf16_table([](unsigned c) {
+  return static_cast<float>(c) - 8.0f;
+});
+alignas(16) constexpr Bf16Table kFp4Bytes = bf16_table([](unsigned c) { return e2m1_to_f32(c); });
+
+// Numbers that are broadcast from memory.
+struct FromMemory {
+  const float* from;
+  explicit FromMemory(const float* p) : from(p) {}
+};
+
+// Prefetches the line at p and the next one.
+inline void prefetch(const uint8_t* p) {
+  __builtin_prefetch(p);
+  __builtin_prefetch(p + 64);
+}
+
 // Computes the product. Isa has Vec, kWidth; load, store, store_some, broadcast, fma, mul, div;
-// scales of 2 bytes; decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs,
-// input by input.
+// Inputs<count>, numbers side by side that fma takes as its first factor; scales of 2 bytes;
+// decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs, input by input.
 template <class Isa>
 struct Gemm {
   using Vec = typename Isa::Vec;
@@ -206,7 +225,7 @@ struct Gemm {
         alignas(64) float some[8 * kNr];  // for a unit that belongs to this group only in part
         const bool whole = first <= k && k + s.unit <= end;
         float* to = whole ? out + (k - k0) * kNr : some;
-        Isa::prefetch(codes + 2048);
+        prefetch(codes + 2048);
         MOEBIUS_UNROLL for (size_t v = 0; v < kVecs; ++v) {
           Vec row[kUnit];
           Isa::template decode<kForm, kZero>(codes + 4 * kWidth * v, zeros + kWidth * v, row);
@@ -229,6 +248,13 @@ struct Gemm {
                       : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
     return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
   }
+  // Adds the products of one input of R rows with N vectors of weights.
+  template <size_t R, size_t N>
+  [[gnu::always_inline]] static void multiply(const float* x, const Vec (&b)[N], Vec (&dot)[R][N]) {
+    const typename Isa::template Inputs<R> by(x);
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+        dot[r][i] = Isa::fma(by, r, b[i], dot[r][i]);
+  }
   // Returns true if all inputs are decoded at once and form one group: sums go from registers to y.
   bool whole() const { return s.groups == 1 && !p.ragged && p.K <= chunk; }
   template <int R, int N>
@@ -243,10 +269,7 @@ struct Gemm {
     for (size_t at = 0; at < p.K * kNr; at += kNr, x += apart) {
       Vec b[N];
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
-      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-        const Vec by = Isa::broadcast(x[r]);
-        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) dot[r][i] = Isa::fma(by, b[i], dot[r][i]);
-      }
+      multiply<R, N>(x, b, dot);
     }
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
       const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), 0, (v + i) % kVecs);
@@ -274,10 +297,7 @@ struct Gemm {
       for (; k < end; ++k, x += t.rows, at += kNr) {
         Vec b[N];
         MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
-        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-          const Vec by = Isa::broadcast(x[r]);
-          MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) dot[r][i] = Isa::fma(by, b[i], dot[r][i]);
-        }
+        multiply<R, N>(x, b, dot);
       }
       if (g.end > k1) break;
       if (g.begin == g.end) continue;
@@ -386,21 +406,22 @@ struct Gemm {
           Vec w[kTogether][kUnit];
           MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) {
             const size_t at = (i + j) / kVecs * apart, next = (i + j) % kVecs * kWidth;
-            if (next == 0) Isa::prefetch(codes + at + then);
+            if (next == 0) prefetch(codes + at + then);
             Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w[j]);
           }
-          MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u)
-              MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-            const Vec by = Isa::broadcast(x[u * M + r]);
-            MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) dot[r][i + j] =
-                Isa::fma(by, w[j][u], dot[r][i + j]);
+          // The inputs of a single row are side by side.
+          MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u) {
+            const typename Isa::template Inputs<R == 1 ? kUnit : R> by(R == 1 ? x : x + u * M);
+            MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r)
+                MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) dot[r][i + j] =
+                    Isa::fma(by, R == 1 ? u : r, w[j][u], dot[r][i + j]);
           }
         }
         x += kUnit * M;
       }
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
         const uint8_t* const here = panel + i / kVecs * apart;
-        if (i % kVecs == 0) Isa::prefetch(here + ahead.next + s.code_bytes + g * s.scale_bytes);
+        if (i % kVecs == 0) prefetch(here + ahead.next + s.code_bytes + g * s.scale_bytes);
         const Vec c = scale_of(here, g, in + i % kVecs);
         if (s.groups > 1) {
           add_group<R, N>(ends, g, c, i, dot);
@@ -516,46 +537,16 @@ struct Gemm {
   }
 };
 
-inline void pack(const PackArgs& a) { x86_float::pack(a, fma_shape(*a.problem)); }
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
-#endif  // MOEBIUS_KERNEL_BODIES
-
-constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
-                        const char* (*fits)(const Problem&), void (*gemm)(const GemmArgs&)) {
-  return {name,
-          codec,
-          Arch::kX86_64,
-          needs,
-          kNr,
-          fits,
-          x86_float_facts::exact,
-          x86_float_facts::fma_packed_bytes,
-          MOEBIUS_BODY(pack),
-          prepared_row_bytes,
-          MOEBIUS_BODY(prepare_rows_canonical),
-          x86_float_facts::fma_panel_bytes,
-          MOEBIUS_BODY(make_row_panel),
-          x86_float_facts::fma_scratch_bytes,
-          gemm,
-          4 * kNr,
-          kTile,
-          x86_float_facts::fma_code_at,
-          kRagged};
+template <class Words>
+void pack(const PackArgs& a) {
+  float_panels::pack<Words>(a, fma_shape(*a.problem));
+}
+template <class Isa>
+void gemm(const GemmArgs& a) {
+  Gemm<Isa>(a).run();
 }
 
 }  // namespace fma_float
 }  // namespace
 }  // namespace moebius
-
-#define MOEBIUS_FMA_KERNELS(name, needs, gemm)                                                \
-  {                                                                                           \
-    fma_float::kernel(name, "int4_float", needs, x86_float_facts::fma_supports<0>, gemm),     \
-        fma_float::kernel(name, "fp4_float", needs, x86_float_facts::fma_supports<1>, gemm),  \
-        fma_float::kernel(name, "int8_float", needs, x86_float_facts::fma_supports<2>, gemm), \
-        fma_float::kernel(name, "fp8", needs, x86_float_facts::fma_supports<3>, gemm),        \
-        fma_float::kernel(name, "bf16", needs, x86_float_facts::fma_supports<4>, gemm),       \
-        fma_float::kernel(name, "f16", needs, x86_float_facts::fma_supports<5>, gemm),        \
-        fma_float::kernel(name, "f32", needs, x86_float_facts::fma_supports<6>, gemm)         \
-  }
+#endif  // MOEBIUS_KERNEL_BODIES

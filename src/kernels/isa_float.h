@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on x86-64: layouts and facts that x86_amx, x86_avx512 and x86_avx2 share.
-// Internal linkage, as all headers of kernel units.
+// The float family with panels of 32 outputs: layouts and facts that x86_amx, x86_avx512, x86_avx2
+// and arm_neon/f32 share. Internal linkage, as all headers of kernel units.
 //
 // A packed panel has 32 outputs. Codes stay as the file has them, 32 bits of a row at a time (8
 // codes of 4 bits, 4 of 8, 2 of 16, 1 of 32: a unit), and the units of the 32 outputs lie side by
@@ -13,16 +13,16 @@
 // Inputs go by steps of Shape::step. A group has all the steps that it touches, with zero weights
 // for the inputs of its neighbours, so that rows need not know where groups begin.
 #pragma once
+#include "kernels/isa_panels_ahead.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
-#include "kernels/x86/x86_panels_ahead.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
 namespace moebius {
 namespace {
-namespace x86_float {
+namespace float_panels {
 
 constexpr size_t kNr = 32;  // outputs per panel
 
@@ -187,6 +187,6 @@ inline float row_factor(const Problem& p, const uint8_t* header) {
   return p.act.granule == ActGranule::kRow || v != v ? v : 1.0f;
 }
 
-}  // namespace x86_float
+}  // namespace float_panels
 }  // namespace
 }  // namespace moebius
