@@ -20,7 +20,9 @@ set(MOEBIUS_KERNEL_FLAGS
   "x86_64|^x86_avx512_rows.*|avx512bw|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -fno-math-errno"
   "x86_64|^x86_avx2_rows.*|avx2 !avx512bw|-mavx2 -mfma -mf16c -fno-math-errno"
   "x86_64|^x86_avx2_int8_pack.*|avx2|-mavx2 -mfma -mf16c"
-  "x86_64|^x86_avx2.*|avx2 !avx512_vnni|-mavx2 -mfma -mf16c"
+  "x86_64|^x86_avx2.*|avx2 !avx512bw|-mavx2 -mfma -mf16c"
+  "x86_64|^x86_avx512bw.*|avx512bw !avx512_vnni|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl"
+  "x86_64|^x86_avx512_float.*|avx512bw|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl"
   "x86_64|^x86_avx512.*|avx512_vnni|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
   "x86_64|^x86_amx.*|amx_tile|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
 )

@@ -27,6 +27,7 @@
   X(kX86AmxFloatKernels)         \
   X(kX86Avx512FloatKernels)      \
   X(kX86AvxVnniInt8Kernels)      \
+  X(kX86Avx512bwInt8Kernels)     \
   X(kX86Avx2Int8Kernels)         \
   X(kX86Avx2FloatKernels)        \
   X(kGenericIntKernels)          \

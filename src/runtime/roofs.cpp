@@ -87,6 +87,7 @@ MOEBIUS_ROOF_LOOP(run_fmla, "0x4e20cc00")    // FMLA v.4s, v.4s, v.4s
   }
 MOEBIUS_ROOF_LOOP(run_vnni512, "vpdpbusd", "z")
 MOEBIUS_ROOF_LOOP(run_vnni256, "%{vex%} vpdpbusd", "y")
+MOEBIUS_ROOF_LOOP(run_maddubs512, "vpmaddubsw", "z")
 MOEBIUS_ROOF_LOOP(run_maddubs256, "vpmaddubsw", "y")
 // vdpbf16ps reaches half the rate of FMA on an Emerald Rapids core: with 8, 12 or 24 chains and
 // operands in registers or memory it issues once in two cycles (the 256-bit form too), where FMA
@@ -154,6 +155,8 @@ constexpr ComputeLoop kLoops[] = {
      MOEBIUS_ROOF_X86(run_vnni512)},
     {"vpdpbusd_256", RoofKind::kInt8, Arch::kX86_64, kAvxVnni, 24 * 64,
      MOEBIUS_ROOF_X86(run_vnni256)},
+    {"vpmaddubsw_512", RoofKind::kInt8, Arch::kX86_64, kAvx512bw, 24 * 128,
+     MOEBIUS_ROOF_X86(run_maddubs512)},
     {"vpmaddubsw_256", RoofKind::kInt8, Arch::kX86_64, kAvx2, 24 * 64,
      MOEBIUS_ROOF_X86(run_maddubs256)},
     {"vdpbf16ps_512", RoofKind::kBf16, Arch::kX86_64, kAvx512bf16, 24 * 64,

@@ -26,7 +26,7 @@ endforeach()
 """
 BODIES = "-DMOEBIUS_KERNEL_BODIES"
 AMX = "x86_amx_attend x86_amx_float x86_amx_int8"
-AVX512 = "x86_avx512_float x86_avx512_int8 x86_avx512_rows"
+AVX512 = "x86_avx512_float x86_avx512_int8 x86_avx512_rows x86_avx512bw_int8"
 AVX2 = "x86_avx2_float x86_avx2_int8 x86_avx2_rows"
 AVX512_WORDS = "avx2 avx512f avx512bw avx512_vnni"
 I8MM, BF16, FHM = "arm_i8mm arm_limbs_i8mm", "arm_bf16 arm_bf16_attend", "arm_fhm"
@@ -35,9 +35,9 @@ CPUS = [
     ("x86_64", "sse2", f"{AMX} {AVX512} {AVX2} x86_avx2_int8_pack x86_avxvnni_int8"),
     ("x86_64", "sse2 avx2", f"{AMX} {AVX512} x86_avxvnni_int8"),
     ("x86_64", "avx2 avx_vnni", f"{AMX} {AVX512}"),
-    ("x86_64", "avx2 avx512f avx512bw", f"{AMX} x86_avx512_float x86_avx512_int8 x86_avx2_rows x86_avxvnni_int8"),
-    ("x86_64", AVX512_WORDS, f"{AMX} {AVX2} x86_avxvnni_int8"),
-    ("x86_64", AVX512_WORDS + " avx_vnni amx_tile", f"{AVX2} x86_avxvnni_int8"),
+    ("x86_64", "avx2 avx512f avx512bw", f"{AMX} {AVX2} x86_avx512_int8 x86_avxvnni_int8"),
+    ("x86_64", AVX512_WORDS, f"{AMX} {AVX2} x86_avx512bw_int8 x86_avxvnni_int8"),
+    ("x86_64", AVX512_WORDS + " avx_vnni amx_tile", f"{AVX2} x86_avx512bw_int8 x86_avxvnni_int8"),
     ("aarch64", "asimd", f"{I8MM} {BF16} {FHM} arm_dotprod arm_dotprod_lanes arm_limbs_dotprod"),
     ("aarch64", "asimd asimddp", f"{I8MM} {BF16} {FHM}"),
     ("aarch64", "asimd asimddp asimdfhm i8mm bf16", ""),

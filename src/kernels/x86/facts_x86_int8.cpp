@@ -46,18 +46,8 @@ const char* supports_integers(const Problem& p, bool bytes) {
 
 // Inputs of a chunk: whole groups, or a part of one.
 constexpr size_t kChunk = 256;
-size_t chunk_of(const Shape& s) {
-  return s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
-}
-
-size_t row_panel_bytes(Engine engine, const Problem& p, size_t M) {
-  const Shape s = shape_of(p);
-  return panel_layout(s, row_tiles(s, engine, M)).bytes;
-}
-size_t expanded_scratch(Engine engine, const Problem& p, size_t M) {
-  const Shape s = shape_of(p);
-  const RowTiles t = row_tiles(s, engine, M);
-  return t.expanded ? expanded_blocking(s, t).bytes : 0;
+size_t chunk_of(const Shape& s, size_t most = kChunk) {
+  return s.padded <= most ? least(most / s.padded, s.groups) * s.padded : most;
 }
 
 }  // namespace
@@ -111,15 +101,17 @@ size_t packed_bytes(const Problem& p) { return up(p.N, kOutputs) / kOutputs * sh
 
 RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
   // Rows whose sums and results fit the registers; below kMany rows tiles are too empty.
-  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5, kExpandedRows = 6;
+  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5;
+  const bool madd = engine == Engine::kMadd256 || engine == Engine::kMadd512;
+  const bool narrow = engine == Engine::kMadd256 || engine == Engine::kVnni256;
   RowTiles t{};
   t.many = engine == Engine::kAmx && M >= kMany;
-  const bool narrow = engine == Engine::kMadd || engine == Engine::kYmm;
   const size_t few = narrow ? kYmmRows : kZmmRows;
   // Up to this many rows, expanding codes does not pay.
   const size_t direct = s.codes == Codes::kBytes ? 8 : few;
-  t.expanded = (engine == Engine::kYmm || engine == Engine::kZmm) && M > direct;
-  const size_t most = t.many ? kTileRows : t.expanded ? kExpandedRows : few;
+  t.expanded = engine != Engine::kAmx && M > direct;
+  t.code_bytes = madd && t.expanded && s.codes == Codes::kBytes ? 2 : 1;
+  const size_t most = t.many ? kTileRows : t.expanded ? expanded_rows(engine) : few;
   t.tiles = (M + most - 1) / most;
   t.rows = t.tiles == 0 ? 0 : (M + t.tiles - 1) / t.tiles;
   return t;
@@ -128,17 +120,18 @@ RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
 PanelLayout panel_layout(const Shape& s, const RowTiles& t) {
   const size_t rows = t.padded();
   PanelLayout l{};
-  l.sums = up(rows * s.K_padded, 64);
+  l.sums = up(rows * s.K_padded * t.code_bytes, 64);
   l.group_scales = l.sums + s.groups * rows * 4;
   l.scales = l.group_scales + (s.group_scales ? s.groups * rows * 4 : 0);
   l.zeros = l.scales + rows * 4;
   l.bytes = up(l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4, 64);
   return l;
 }
-size_t panel_bytes_madd(const Problem& p, size_t M) { return row_panel_bytes(Engine::kMadd, p, M); }
-size_t panel_bytes_ymm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kYmm, p, M); }
-size_t panel_bytes_zmm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kZmm, p, M); }
-size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engine::kAmx, p, M); }
+template <Engine kEngine>
+size_t panel_bytes(const Problem& p, size_t M) {
+  const Shape s = shape_of(p);
+  return panel_layout(s, row_tiles(s, kEngine, M)).bytes;
+}
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
   Blocking b{};
@@ -152,24 +145,27 @@ Blocking blocking_of(const Shape& s, const RowTiles& t) {
 }
 Blocking expanded_blocking(const Shape& s, const RowTiles& t) {
   Blocking b{};
-  b.chunk = chunk_of(s);  // 4 panels of a chunk are 16 KiB
-  b.sums = kExpanded * kOutputs * b.chunk;
+  b.chunk = chunk_of(s, kChunk / t.code_bytes);  // 4 panels of a chunk are 16 KiB
+  b.sums = kExpanded * kOutputs * b.chunk * t.code_bytes;
   const size_t results = t.padded() * kExpanded * kOutputs * 4;
   b.acc = b.sums + (s.padded > b.chunk ? results : 0);
   b.bytes = b.acc + results;
   return b;
 }
-size_t scratch_bytes_madd(const Problem&, size_t) { return 0; }
-size_t scratch_bytes_ymm(const Problem& p, size_t M) {
-  return expanded_scratch(Engine::kYmm, p, M);
-}
-size_t scratch_bytes_zmm(const Problem& p, size_t M) {
-  return expanded_scratch(Engine::kZmm, p, M);
-}
-size_t scratch_bytes_amx(const Problem& p, size_t M) {
+template <Engine kEngine>
+size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);
-  const RowTiles t = row_tiles(s, Engine::kAmx, M);
-  return t.many ? blocking_of(s, t).bytes : 0;
+  const RowTiles t = row_tiles(s, kEngine, M);
+  return t.many ? blocking_of(s, t).bytes : t.expanded ? expanded_blocking(s, t).bytes : 0;
 }
+#define MOEBIUS_ENGINE_BYTES(engine)                                   \
+  template size_t panel_bytes<Engine::engine>(const Problem&, size_t); \
+  template size_t scratch_bytes<Engine::engine>(const Problem&, size_t);
+MOEBIUS_ENGINE_BYTES(kMadd256)
+MOEBIUS_ENGINE_BYTES(kMadd512)
+MOEBIUS_ENGINE_BYTES(kVnni256)
+MOEBIUS_ENGINE_BYTES(kVnni512)
+MOEBIUS_ENGINE_BYTES(kAmx)
+#undef MOEBIUS_ENGINE_BYTES
 
 }  // namespace moebius::x86_int8

@@ -3,8 +3,8 @@
 // over 64 inputs. Few rows leave tiles empty and go by vectors, from the same packed weights.
 // Layouts: x86_int8.h.
 #include "kernels/x86/x86_amx_tiles.h"
-#include "kernels/x86/x86_avx512_vectors.h"
 #include "kernels/x86/x86_int8.h"
+#include "kernels/x86/x86_int8_few.h"
 #include "kernels/x86/x86_int8_rows.h"
 
 namespace moebius {
@@ -399,14 +399,12 @@ class ManyRows {
   Ahead ahead_;
 };
 
-void make_row_panel(const RowPanelArgs& args) {
-  x86_rows::PanelMaker(args, Engine::kAmx, x86_few::bias_of<Zmm>(*args.problem)).make();
-}
+using E = Vnni<Zmm, Engine::kAmx>;
 void gemm(const GemmArgs& args) {
   const Shape s = shape_of(*args.w->problem);
   const RowTiles t = row_tiles(s, Engine::kAmx, args.M);
   if (t.many) return ManyRows(args).run();
-  x86_few::gemm<Zmm>(args, s, t);
+  x86_few::gemm<E>(args, s, t);
 }
 #define MOEBIUS_BODY(f) f
 #else
@@ -416,20 +414,20 @@ void gemm(const GemmArgs& args) {
 constexpr x86_int8::Unit kUnit = {
     "x86_amx",
     kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8,
-    x86_int8::panel_bytes_amx,
-    x86_int8::scratch_bytes_amx,
-    MOEBIUS_BODY(make_row_panel),
+    MOEBIUS_BODY(x86_rows::make_row_panel<E>),
     MOEBIUS_BODY(gemm),
     2 * x86_int8::kOutputs,
     32};
 
-constexpr Kernel kKernels[] = {x86_int8_kernel(kUnit, "int4", x86_int8::supports_int4),
-                               x86_int8_kernel(kUnit, "int8", x86_int8::supports_int8),
-                               x86_int8_kernel(kUnit, "fp4", x86_int8::supports_fp4_tiles)};
+constexpr auto kEngine = x86_int8::Engine::kAmx;
+constexpr Kernel kKernels[] = {
+    x86_int8_kernel<kEngine>(kUnit, "int4", x86_int8::supports_int4),
+    x86_int8_kernel<kEngine>(kUnit, "int8", x86_int8::supports_int8),
+    x86_int8_kernel<kEngine>(kUnit, "fp4", x86_int8::supports_fp4_tiles)};
 // Sums leave the tiles after every group, which costs more than tiles save with 16 inputs: kernels
 // with vectors come first.
 constexpr Kernel kShortGroups[] = {
-    x86_int8_kernel(kUnit, "fp4_16", x86_int8::supports_fp4_short_groups)};
+    x86_int8_kernel<kEngine>(kUnit, "fp4_16", x86_int8::supports_fp4_short_groups)};
 
 }  // namespace
 

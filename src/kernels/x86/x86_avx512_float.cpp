@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements the float family on CPUs with AVX-512 (isa_float_fma_gemm.h): vectors of 16, decoded
+// Implements the float family on CPUs with AVX-512 BW (isa_float_fma_gemm.h): vectors of 16, decoded
 // by table.
 #include "kernels/x86/x86_float_fma.h"
 #ifdef MOEBIUS_KERNEL_BODIES
@@ -128,7 +128,7 @@ struct Avx512 {
 };
 #endif  // MOEBIUS_KERNEL_BODIES
 
-constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni;
+constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw;
 constexpr Kernel kKernels[] = MOEBIUS_FMA_KERNELS("x86_avx512", kNeeds, MOEBIUS_FMA_BODIES(Avx512));
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on x86-64: layouts and facts shared by x86_amx, x86_avx512, x86_avxvnni and
-// x86_avx2. Class exact: a group is summed in int32, then f = fma(float(sum), c_g, f) in the order
+// The int8 family on x86-64: layouts and facts shared by x86_amx, x86_avx512, x86_avx512bw,
+// x86_avxvnni and x86_avx2. Class exact: a group is summed in int32, then f = fma(float(sum), c_g, f) in the order
 // of groups, then f times the scale of the row (quant/reference_gemm.cpp). Facts are needed on any
 // CPU, so they are functions of a unit compiled for the baseline (facts_x86_int8.cpp).
 //
@@ -22,6 +22,7 @@
 //
 // A panel of rows: tiles of at most `rows` rows
 //   few rows    for every 4 inputs 4 bytes of each row: VPBROADCASTD of one row at a fixed distance from those of the others
+//   wide rows   the same with numbers of 16 bits: for every 4 inputs 0, 1, 2, 3 first 0 and 2 of each row, then 1 and 3
 //   many rows   for every `step` inputs `step` bytes of each row: an operand of TILELOADD
 // then int32 [groups][rows] sums of the codes (with weight zero points; else times what was added
 // to the weights to make them unsigned, and negated), float [groups][rows] scales where they are
@@ -79,20 +80,24 @@ struct RowTiles {
   size_t tiles, rows;
   bool many;      // true: tiles for TILELOADD
   bool expanded;  // true: products by vectors, with decoded weights in scratch
+  size_t
+      code_bytes;  // of a code of these rows, and of a decoded weight: 2 if products are of 16 bits
   size_t padded() const { return tiles * rows; }
 };
-enum class Engine : uint8_t { kMadd, kYmm, kZmm, kAmx };  // kMadd: AVX2 without VPDPBUSD
+// How products are computed, and the bits of a vector; kMadd: without VPDPBUSD.
+enum class Engine : uint8_t { kMadd256, kMadd512, kVnni256, kVnni512, kAmx };
 RowTiles row_tiles(const Shape& s, Engine engine, size_t M);
+// Returns the most rows of a tile by vectors with decoded weights; a product takes a register more
+// where VPDPBUSD does not add it.
+constexpr size_t expanded_rows(Engine engine) { return engine == Engine::kMadd256 ? 4 : 6; }
 
 struct PanelLayout {
   // Offsets of the arrays, in bytes; codes are at 0.
   size_t sums, group_scales, scales, zeros, bytes;
 };
 PanelLayout panel_layout(const Shape& s, const RowTiles& t);
-size_t panel_bytes_madd(const Problem& p, size_t M);
-size_t panel_bytes_ymm(const Problem& p, size_t M);
-size_t panel_bytes_zmm(const Problem& p, size_t M);
-size_t panel_bytes_amx(const Problem& p, size_t M);
+template <Engine kEngine>
+size_t panel_bytes(const Problem& p, size_t M);
 
 // Lays out scratch for many rows: two panels of weights are decoded to int8 operands there, a chunk
 // of K at a time, so that they stay in the first-level cache for all tiles of rows.
@@ -103,17 +108,13 @@ struct Blocking {
 Blocking blocking_of(const Shape& s, const RowTiles& t);
 constexpr size_t kExpanded = 4;  // number of panels decoded at a time, by vectors
 Blocking expanded_blocking(const Shape& s, const RowTiles& t);
-size_t scratch_bytes_madd(const Problem& p, size_t M);
-size_t scratch_bytes_ymm(const Problem& p, size_t M);
-size_t scratch_bytes_zmm(const Problem& p, size_t M);
-size_t scratch_bytes_amx(const Problem& p, size_t M);
+template <Engine kEngine>
+size_t scratch_bytes(const Problem& p, size_t M);
 
 // Holds the parts of a kernel that differ between units; functions are null on other architectures.
 struct Unit {
   const char* name;
   uint32_t needs;
-  size_t (*row_panel_bytes)(const Problem&, size_t M);
-  size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*make_row_panel)(const RowPanelArgs&);
   void (*gemm)(const GemmArgs&);
   size_t n_tile = 0, m_tile = 8;  // preferred sizes, as in Kernel
@@ -127,6 +128,7 @@ namespace {
 struct X86Int8Kernels {
   Kernel of[3];
 };
+template <x86_int8::Engine kEngine>
 constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
                                  const char* (*fits)(const Problem&)) {
   const bool here = u.gemm != nullptr;
@@ -141,18 +143,38 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           here ? pack_x86_int8 : nullptr,
           prepared_row_bytes,
           here ? prepare_rows_canonical : nullptr,
-          u.row_panel_bytes,
+          x86_int8::panel_bytes<kEngine>,
           u.make_row_panel,
-          u.scratch_bytes,
+          x86_int8::scratch_bytes<kEngine>,
           u.gemm,
           u.n_tile,
           u.m_tile};
 }
+template <x86_int8::Engine kEngine>
 constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {
-  return {{x86_int8_kernel(u, "int4", x86_int8::supports_int4),
-           x86_int8_kernel(u, "int8", x86_int8::supports_int8),
-           x86_int8_kernel(u, "fp4", x86_int8::supports_fp4)}};
+  return {{x86_int8_kernel<kEngine>(u, "int4", x86_int8::supports_int4),
+           x86_int8_kernel<kEngine>(u, "int8", x86_int8::supports_int8),
+           x86_int8_kernel<kEngine>(u, "fp4", x86_int8::supports_fp4)}};
 }
 
 }  // namespace
 }  // namespace moebius
+
+// The bodies of a unit's kernels for an engine, or null pointers.
+#ifdef MOEBIUS_KERNEL_BODIES
+#define MOEBIUS_X86_INT8_BODIES(...) \
+  x86_rows::make_row_panel<__VA_ARGS__>, x86_many::gemm<__VA_ARGS__>
+#else
+#define MOEBIUS_X86_INT8_BODIES(...) nullptr, nullptr
+#endif
+
+// Defines the table of a unit's kernels; the last argument: its engine.
+#define MOEBIUS_X86_INT8_TABLE(table, kind, name, needs, ...)                          \
+  namespace moebius {                                                                  \
+  namespace {                                                                          \
+  constexpr X86Int8Kernels kKernels = x86_int8_kernels<x86_int8::Engine::kind>(        \
+      {name, needs, MOEBIUS_X86_INT8_BODIES(__VA_ARGS__)});                            \
+  }                                                                                    \
+  extern const KernelTable table;                                                      \
+  const KernelTable table = {kKernels.of, sizeof kKernels.of / sizeof kKernels.of[0]}; \
+  }

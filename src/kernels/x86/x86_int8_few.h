@@ -12,9 +12,7 @@
 #include <cstddef>
 
 #include "kernels/isa_panels_ahead.h"
-#include "kernels/x86/x86_int8.h"
-
-#define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
+#include "kernels/x86/x86_int8_products.h"
 
 namespace moebius {
 namespace {
@@ -128,7 +126,7 @@ template <class E, Codes kCodes>
 struct Product {
   // Number of vectors per panel.
   static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);
-  static constexpr int32_t kBias = E::template bias<kCodes>();
+  static constexpr int32_t kBias = E::bias(kCodes);
   // Number of 64-byte words for 16 inputs.
   static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;
   using V = typename E::V;
@@ -170,7 +168,7 @@ struct Product {
           MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i)
               _mm_prefetch(reinterpret_cast<const char*>(w[c] + soon + 64 * i), _MM_HINT_T0);
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
-            V b[4];
+            V b[E::template kOperands<kCodes>];
             E::template operands<kCodes>(w[c] + 64 / kParts * part, b);
             MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
                 E::template dot<kCodes, 4 * R>(sum[r][c * kParts + part], b, x + 4 * r);
@@ -266,18 +264,6 @@ inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
     case Codes::kFp4:
       return gemm<E, Codes::kFp4>(a, s, t);
   }
-}
-template <class E>
-inline int32_t bias_of(const Problem& p) {
-  switch (shape_of(p).codes) {
-    case Codes::kNibbles:
-      return E::template bias<Codes::kNibbles>();
-    case Codes::kBytes:
-      return E::template bias<Codes::kBytes>();
-    case Codes::kFp4:
-      return E::template bias<Codes::kFp4>();
-  }
-  return 0;
 }
 
 }  // namespace x86_few

@@ -19,16 +19,21 @@ using x86_few::Kind;
 // Prefetches lines of the panels that are decoded next, while rows are computed.
 struct Ahead {
   const uint8_t* next = nullptr;  // address in the first of the panels
-  size_t apart = 0, panels = 0;
-  size_t lines = 0, part = 0;  // lines left in each panel; lines to prefetch at a time
+  size_t apart = 0, panels = 0;   // bytes from panel to panel; panels left
+  size_t lines = 0, left = 0;     // lines of a panel; those left of this one
+  size_t part = 0;                // lines to prefetch at a time
   [[gnu::always_inline]] void fetch() {
-    if (lines == 0) return;
-    const size_t count = part < lines ? part : lines;
-    for (size_t p = 0; p < panels; ++p)
-      for (size_t i = 0; i < count; ++i)
-        _mm_prefetch(reinterpret_cast<const char*>(next + p * apart + 64 * i), _MM_HINT_T1);
-    lines -= count;
-    next += 64 * count;
+    if (panels == 0) return;
+    for (size_t i = 0; i < part; ++i)
+      _mm_prefetch(reinterpret_cast<const char*>(next + 64 * i), _MM_HINT_T1);
+    next += 64 * part;
+    if (left > part) {
+      left -= part;
+    } else {
+      next += apart - 64 * (lines - left + part);
+      left = lines;
+      --panels;
+    }
   }
 };
 
@@ -41,7 +46,8 @@ class ManyRows {
         t_(t),
         b_(expanded_blocking(s, t)),
         finish_(args, s, t),
-        quarters_(kCodes == Codes::kFp4 && finish_.kind() == Kind::kScaled && s.padded <= 16384),
+        quarters_(kCodes == Codes::kFp4 && finish_.kind() == Kind::kScaled && s.group_scales &&
+                  s.scale_type == Scales::kBf16 && s.padded <= 16384),
         codes_(args.scratch),
         sums_(reinterpret_cast<int32_t*>(args.scratch + b_.sums)),
         f_(reinterpret_cast<float*>(args.scratch + b_.acc)) {}
@@ -62,7 +68,10 @@ class ManyRows {
   static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);
   static constexpr size_t kWidth = kExpanded * kOutputs;  // number of outputs computed together
   static constexpr size_t kInputBytes = kCodes == Codes::kBytes ? kOutputs : kOutputs / 2;
-  static constexpr int32_t kBias = E::template bias<kCodes>();
+  static constexpr size_t kOperands = E::template kOperands<kCodes>;  // for 16 inputs
+  // Bytes of 16 inputs of a panel's operands; of one row.
+  static constexpr size_t kPanelBytes = 64 * kOperands, kRowBytes = 4 * kOperands;
+  static constexpr int32_t kBias = E::bias(kCodes);
   // Sums of doubled codes start at the bits of a number whose last place is 1/4. The final bits are
   // that number plus a quarter of the sum: exact below 2^22.
   static constexpr int32_t kQuarters = 0x4A400000;
@@ -99,15 +108,17 @@ class ManyRows {
     return c.k1;
   }
 
+  // Returns the bytes of a chunk of a panel's operands.
+  size_t panel_bytes() const { return b_.chunk / 16 * kPanelBytes; }
   void expand(const Chunk& c) const {
     for (size_t p = 0; p < panels_; ++p) {
       const uint8_t* from = first_ + p * s_.stride + c.k0 * kInputBytes;
-      uint8_t* to = codes_ + p * kOutputs * b_.chunk;
-      for (size_t k = c.k0; k < c.k1; k += 16, from += 16 * kInputBytes, to += 16 * kOutputs)
+      uint8_t* to = codes_ + p * panel_bytes();
+      for (size_t k = c.k0; k < c.k1; k += 16, from += 16 * kInputBytes, to += kPanelBytes)
         MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
-          V b[4];
+          V b[kOperands];
           E::template operands<kCodes>(from + 64 / kParts * part, b);
-          MOEBIUS_UNROLL for (int i = 0; i < 4; ++i)
+          MOEBIUS_UNROLL for (size_t i = 0; i < kOperands; ++i)
               E::store(to + 64 * i + 64 / kParts * part, b[i]);
         }
     }
@@ -133,11 +144,16 @@ class ManyRows {
           _mm_prefetch(reinterpret_cast<const char*>(next + p * s_.stride + i), _MM_HINT_T1);
     }
     const size_t end = k + b_.chunk < s_.K_padded ? k + b_.chunk : s_.K_padded;
-    ahead_ = {next + k * kInputBytes, s_.stride, panels,
-              panels == 0 ? 0 : (end - k) * kInputBytes / 64, 0};
+    const size_t lines = (end - k) * kInputBytes / 64;
     // Spread over half of the steps, because memory is slow.
-    const size_t steps = (c.k1 - c.k0) / 16 * ((t_.tiles + 1) / 2);
-    ahead_.part = (ahead_.lines + steps - 1) / steps;
+    const size_t steps = (c.k1 - c.k0 + E::kInputs - 1) / E::kInputs * ((t_.tiles + 1) / 2) *
+                         ((panels_ + E::kManyPanels - 1) / E::kManyPanels);
+    ahead_ = {next + k * kInputBytes,
+              s_.stride,
+              panels,
+              lines,
+              lines,
+              (panels * lines + steps - 1) / steps};
   }
 
   void any_rows(size_t m, size_t left, const Chunk& c) {
@@ -151,9 +167,10 @@ class ManyRows {
       case 4:
         return rows<4>(m, c);
       case 5:
-        return rows<5>(m, c);
+        if constexpr (expanded_rows(E::kEngine) >= 5) return rows<5>(m, c);
+        break;
       default:
-        return rows<6>(m, c);
+        if constexpr (expanded_rows(E::kEngine) >= 6) return rows<6>(m, c);
     }
   }
   template <int R>
@@ -175,25 +192,30 @@ class ManyRows {
   template <int R, size_t C, bool kKeep>
   [[gnu::noinline]] void tile(size_t m, size_t p, const Chunk& c) {
     constexpr size_t kVectors = C * kParts;
-    const uint8_t* x = a_.panel + m * s_.K_padded + c.k0 * R;
-    const uint8_t* w = codes_ + p * kOutputs * b_.chunk;
-    const size_t apart = kOutputs * b_.chunk;
+    const size_t apart = panel_bytes();
+    const uint8_t* x = a_.panel + (m * s_.K_padded + c.k0 * R) / 16 * kRowBytes;
+    const uint8_t* w = codes_ + p * apart;
     const size_t inputs = c.groups == 1 ? c.k1 - c.k0 : s_.padded;
     uint8_t* const waiting = reinterpret_cast<uint8_t*>(sums_ + m * kWidth + p * kOutputs);
     uint8_t* const results = reinterpret_cast<uint8_t*>(f_ + m * kWidth + p * kOutputs);
+    const V quarters = E::set1(quarters_ ? kQuarters : 0);
     V sum[R][kVectors];
     F f[R][kVectors];
     if constexpr (kKeep) load_results(f, results);
     for (size_t g = c.group; g < c.group + c.groups; ++g) {
       const int32_t* start = finish_.sums + g * finish_.rows + m;
       MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
-        const V from = E::set1(finish_.zeros ? 0 : start[r] + (quarters_ ? kQuarters : 0));
+        const V begin = E::set1(finish_.zeros ? 0 : start[r]);
+        const V from = kCodes == Codes::kFp4 ? E::add(begin, quarters) : begin;
         MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[r][v] =
             c.begins ? from : E::load(waiting + place(r, v));
       }
-      for (size_t k = 0; k < inputs; k += 16, w += 16 * kOutputs, x += 16 * R) {
-        ahead_.fetch();
-        E::template dots<kCodes, R, kVectors>(sum, w, apart, x);
+      if (E::kInputs > 16 && inputs == 16) {  // apart, so that sums of one product need no loop
+        multiply<16>(sum, w, apart, x);
+      } else {
+        size_t k = E::kInputs;
+        for (; k <= inputs; k += E::kInputs) multiply<E::kInputs>(sum, w, apart, x);
+        if (E::kInputs > 16 && k < inputs + E::kInputs) multiply<16>(sum, w, apart, x);
       }
       if (!c.ends) {
         MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
@@ -221,6 +243,15 @@ class ManyRows {
     }
     if constexpr (kKeep) store_results(f, results);
   }
+  // Multiplies the next kSome inputs.
+  template <size_t kSome, int R, size_t N>
+  [[gnu::always_inline]] void multiply(V (&sum)[R][N], const uint8_t*& w, size_t apart,
+                                       const uint8_t*& x) {
+    ahead_.fetch();
+    E::template dots<kCodes, kSome, R, N>(sum, w, apart, x);
+    w += kSome / 16 * kPanelBytes;
+    x += kSome / 16 * kRowBytes * R;
+  }
   // Returns the byte offset of the v-th vector of row r among sums and results.
   static constexpr size_t place(int r, size_t v) {
     return 4 * (static_cast<size_t>(r) * kWidth + v * E::kLanes);
@@ -241,14 +272,15 @@ class ManyRows {
                                    F (&f)[R][N]) const {
     MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v) {
       const uint8_t* from = first_ + (p + v / kParts) * s_.stride;
-      const F scale = x86_few::scales_at<E>(
-          s_.scale_type, from + s_.scales + g * s_.group_scale_bytes, v % kParts);
+      const F scale =
+          x86_few::scales_at<E>(kFold == Fold::kQuarters ? Scales::kBf16 : s_.scale_type,
+                                from + s_.scales + g * s_.group_scale_bytes, v % kParts);
       MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
         const size_t row = m + static_cast<size_t>(r);
         if constexpr (kFold == Fold::kQuarters) {
           const F dot = E::sub(E::bits(sum[r][v]), E::set1(kQuartersNumber));
           const F by = E::set1(finish_.group_scales[g * finish_.rows + row]);
-          f[r][v] = E::fma(dot, s_.group_scales ? E::mul(scale, by) : scale, f[r][v]);
+          f[r][v] = E::fma(dot, E::mul(scale, by), f[r][v]);
         } else {
           constexpr Kind kKind = kFold == Fold::kPlain    ? Kind::kPlain
                                  : kFold == Fold::kScaled ? Kind::kScaled
@@ -287,9 +319,9 @@ class ManyRows {
 };
 
 template <class E>
-inline void gemm(const GemmArgs& a, Engine engine) {
+inline void gemm(const GemmArgs& a) {
   const Shape s = shape_of(*a.w->problem);
-  const RowTiles t = row_tiles(s, engine, a.M);
+  const RowTiles t = row_tiles(s, E::kEngine, a.M);
   if (!t.expanded) return x86_few::gemm<E>(a, s, t);
   switch (s.codes) {
     case Codes::kNibbles:

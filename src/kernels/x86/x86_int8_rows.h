@@ -58,6 +58,14 @@ class PanelMaker {
   }
   // Writes 16 codes of the row's inputs from k of a group on; out: begin of the group.
   void put(__m128i v, uint8_t* out, size_t k, size_t rows) const {
+    if (t_.code_bytes == 1) return put_bytes(v, out, k, rows);
+    const __m128i pairs =
+        _mm_shuffle_epi8(v, _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    put_bytes(_mm_cvtepi8_epi16(pairs), out, 2 * k, rows);
+    put_bytes(_mm_cvtepi8_epi16(_mm_srli_si128(pairs, 8)), out, 2 * k + kBlock, rows);
+  }
+  // Writes 16 bytes of the row's codes from byte k on.
+  void put_bytes(__m128i v, uint8_t* out, size_t k, size_t rows) const {
     if (t_.many || rows == 1) {
       uint8_t* to = t_.many ? out + (k & ~(s_.step - 1)) * rows + (k & (s_.step - 1)) : out + k;
       return _mm_storeu_si128(reinterpret_cast<__m128i*>(to), v);
@@ -78,12 +86,12 @@ class PanelMaker {
     const __m256i order2 = _mm256_broadcastsi128_si256(order),
                   twice2 = _mm256_broadcastsi128_si256(twice), sign = _mm256_set1_epi8(-128);
     const size_t tile = m / t_.rows, rows = t_.many ? t_.rows : rows_of(tile);
-    uint8_t* out = a_.panel + tile * t_.rows * s_.K_padded +
+    uint8_t* out = a_.panel + tile * t_.rows * s_.K_padded * t_.code_bytes +
                    m % t_.rows * (t_.many ? s_.step : sizeof(uint32_t));
     auto* sums = reinterpret_cast<int32_t*>(a_.panel + l_.sums) + m;
     const int32_t* columns = a_.w->columns;
     const bool fp4 = s_.codes == Codes::kFp4, wide = t_.many && s_.step >= 2 * kBlock;
-    for (size_t g = 0; g < s_.groups; ++g, out += s_.padded * rows) {
+    for (size_t g = 0; g < s_.groups; ++g, out += s_.padded * rows * t_.code_bytes) {
       const size_t begin = g * s_.length, end = begin + s_.length < p_.K ? begin + s_.length : p_.K;
       __m256i total = _mm256_setzero_si256();
       for (size_t k = 0; k < s_.padded; k += 2 * kBlock) {
@@ -161,6 +169,11 @@ class PanelMaker {
   const PreparedLayout from_;
   const int32_t factor_;
 };
+
+template <class E>
+void make_row_panel(const RowPanelArgs& args) {
+  PanelMaker(args, E::kEngine, E::bias(shape_of(*args.problem).codes)).make();
+}
 
 }  // namespace x86_rows
 }  // namespace

@@ -17,8 +17,9 @@ struct CpuClass {
 inline constexpr CpuClass kCpuClasses[] = {
     {"i8mm", "i8mm,bf16,fhm"}, {"dotprod", "dotprod,fp16"},
     {"neon", "neon"},          {"amx", "amx_int8,amx_bf16"},
-    {"avx512", "avx512_vnni"}, {"avx_vnni", "avx_vnni"},
-    {"avx2", "avx2"},          {"none", "x86_64"},
+    {"avx512", "avx512_vnni"}, {"avx512bw", "avx512bw"},
+    {"avx_vnni", "avx_vnni"},  {"avx2", "avx2"},
+    {"none", "x86_64"},
 };
 
 // Returns the smaller classes that `cpu` can act as, without its own.

@@ -26,9 +26,10 @@ TEST(CpuClasses, OfACpuAreThoseItCanPlay) {
   EXPECT_EQ(names_below("i8mm,bf16"), "neon");  // class dotprod has fp16 too
   EXPECT_EQ(names_below("dotprod,fp16"), "neon");
   EXPECT_EQ(names_below("neon"), "");
-  EXPECT_EQ(names_below("amx_int8,amx_bf16"), "avx512 avx_vnni avx2 none");
-  EXPECT_EQ(names_below("avx512_vnni,avx512_vbmi"), "avx512 avx2 none");
-  EXPECT_EQ(names_below("avx512_vnni"), "avx2 none");
+  EXPECT_EQ(names_below("amx_int8,amx_bf16"), "avx512 avx512bw avx_vnni avx2 none");
+  EXPECT_EQ(names_below("avx512_vnni,avx512_vbmi"), "avx512 avx512bw avx2 none");
+  EXPECT_EQ(names_below("avx512_vnni"), "avx512bw avx2 none");
+  EXPECT_EQ(names_below("avx512bw"), "avx2 none");
   EXPECT_EQ(names_below("avx2"), "none");
   EXPECT_EQ(names_below("x86_64"), "");
   EXPECT_EQ(names_below("reference"), "");

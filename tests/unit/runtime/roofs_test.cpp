@@ -28,6 +28,7 @@ TEST(Roofs, KernelsGetTheLoopTheirFeaturesName) {
     EXPECT_EQ(loop_of(kServer, kAvx512 | kAvx512vnni | kAmxInt8, RoofKind::kInt8), "amx_int8");
     EXPECT_EQ(loop_of(kServer, kAvx512 | kAvx512bf16 | kAmxBf16, RoofKind::kBf16), "amx_bf16");
     EXPECT_EQ(loop_of(kServer, kAvx512 | kAvx512vnni, RoofKind::kInt8), "vpdpbusd_512");
+    EXPECT_EQ(loop_of(kServer, kAvx512, RoofKind::kInt8), "vpmaddubsw_512");
     EXPECT_EQ(loop_of(kServer, kAvx2 | kAvxVnni, RoofKind::kInt8), "vpdpbusd_256");
     EXPECT_EQ(loop_of(kServer, kAvx2, RoofKind::kInt8), "vpmaddubsw_256");
     EXPECT_EQ(loop_of(kServer, kAvx512 | kAvx512bf16, RoofKind::kBf16), "vdpbf16ps_512");
