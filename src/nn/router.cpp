@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/math_functions.h"
 #include "kernels/row_functions.h"
+#include "nn/router_steps.h"
 
 namespace moebius {
 namespace {
@@ -20,9 +21,6 @@ constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 constexpr size_t kSumLanes = 8;
 
 bool is_finite(float v) { return (f32_bits(v) & 0x7F800000u) != 0x7F800000u; }
-float finite_or_zero(float v) {
-  return select_f32((f32_bits(v) & 0x7F800000u) != 0x7F800000u, v, 0.0f);
-}
 
 void clean_row(const float* x, float* y, size_t n) {
   MOEBIUS_INDEPENDENT_LOOP
@@ -35,7 +33,7 @@ float sum_row(const float* x, size_t n) {
   for (; i + kSumLanes <= n; i += kSumLanes)
     for (size_t j = 0; j < kSumLanes; ++j) lane[j] += x[i + j];
   for (; i < n; ++i) lane[i % kSumLanes] += x[i];
-  return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+  return joined_eight(lane);
 }
 
 float max_row(const float* x, size_t n) {
@@ -89,82 +87,13 @@ void top_k(const float* x, size_t n, size_t k, int32_t base, int32_t* ids, float
   }
 }
 
-// Excludes all but the best topk_group groups from the choice. scratch: 2 * groups floats.
-void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch) {
+// Excludes all but the best topk_group groups from the choice. score: spec.groups floats.
+void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* score) {
   const size_t per_group = n / spec.groups;
-  float* score = scratch;
-  for (size_t g = 0; g < spec.groups; ++g) {
-    float first = kNoScore, second = kNoScore;
-    for (size_t i = g * per_group; i < (g + 1) * per_group; ++i) {
-      if (choice[i] > first) {
-        second = first;
-        first = choice[i];
-      } else if (choice[i] > second) {
-        second = choice[i];
-      }
-    }
-    score[g] = spec.group_score_top2 && per_group > 1 ? first + second : first;
-  }
-  for (size_t g = 0; g < spec.groups; ++g) {
-    size_t better = 0;  // number of better groups
-    for (size_t h = 0; h < spec.groups; ++h)
-      if (score[h] > score[g] || (score[h] == score[g] && h < g)) ++better;
-    if (better >= spec.topk_group) std::fill_n(choice + g * per_group, per_group, kNoScore);
-  }
-}
-
-// Returns one pick of the sparse mixer: the largest logit that is not `excluded`; `weight` gets its
-// softmax value among the logits near it.
-int32_t sparse_pick(const float* logits, size_t n, int32_t excluded, float epsilon, float* weight) {
-  int32_t best = -1;
-  for (size_t i = 0; i < n; ++i) {
-    const auto id = static_cast<int32_t>(i);
-    if (id != excluded && (best < 0 || logits[i] > logits[best])) best = id;
-  }
-  const float top = logits[best];
-  float sum = 0.0f;
-  for (size_t i = 0; i < n; ++i) {
-    if (static_cast<int32_t>(i) == excluded) continue;
-    const float size = std::max(std::fabs(logits[i]), top);
-    if ((top - logits[i]) / size > 2.0f * epsilon) continue;
-    sum += exp_f32(logits[i] - top);
-  }
-  *weight = 1.0f / sum;  // e^0 over the sum
-  return best;
-}
-
-uint64_t next_random(uint64_t& state) {  // splitmix64
-  uint64_t z = (state += 0x9E3779B97F4A7C15u);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-// Draws k distinct uniform ids (Floyd's sampling), which depend on the seed and the row number
-// alone.
-void simulate_row(const RouterSpec& spec, size_t t, size_t n, int32_t* ids, float* weights) {
-  uint64_t state = spec.seed ^ (0xD1B54A32D192ED03u * (static_cast<uint64_t>(t) + 1));
-  for (size_t j = 0; j < spec.top_k; ++j) {
-    const size_t last = n - spec.top_k + j;
-    auto id = static_cast<int32_t>(next_random(state) % (last + 1));
-    if (std::find(ids, ids + j, id) != ids + j) id = static_cast<int32_t>(last);
-    ids[j] = id;
-    weights[j] = 1.0f / static_cast<float>(spec.top_k);
-  }
-}
-
-void sort_slots(int32_t* ids, float* weights, size_t k) {
-  for (size_t i = 1; i < k; ++i) {
-    const float w = weights[i];
-    const int32_t id = ids[i];
-    size_t at = i;
-    for (; at > 0 && (weights[at - 1] < w || (weights[at - 1] == w && ids[at - 1] > id)); --at) {
-      weights[at] = weights[at - 1];
-      ids[at] = ids[at - 1];
-    }
-    weights[at] = w;
-    ids[at] = id;
-  }
+  for (size_t g = 0; g < spec.groups; ++g)
+    score[g] = group_score(spec, choice + g * per_group, per_group);
+  for (size_t g = 0; g < spec.groups; ++g)
+    if (!is_best_group(spec, score, g)) std::fill_n(choice + g * per_group, per_group, kNoScore);
 }
 
 }  // namespace
@@ -304,33 +233,10 @@ void Router::route_row(const RouterInput& in, size_t t, const RouterOutput& out,
 }
 
 void Router::finish(const RouterInput& in, size_t t, const RouterOutput& out) const noexcept {
-  const size_t k = spec_.top_k;
   int32_t* ids = out.ids + t * slots();
   float* weights = out.weights + t * slots();
-  if (spec_.renormalize && !spec_.softmax_after_topk) {
-    float sum = 0.0f;
-    for (size_t j = 0; j < k; ++j) sum += weights[j];
-    sum += spec_.renormalize_epsilon;
-    if (!(sum > 0.0f)) sum = 1.0f;
-    for (size_t j = 0; j < k; ++j) weights[j] = weights[j] / sum;
-  }
-  if (spec_.scaling != 1.0f)
-    for (size_t j = 0; j < k; ++j) weights[j] = weights[j] * spec_.scaling;
-  float zero_weight = 0.0f;
-  for (size_t j = 0; j < k; ++j) {
-    if (static_cast<size_t>(ids[j]) < spec_.experts) {
-      if (spec_.per_expert_scale) weights[j] = weights[j] * in.expert_scale[ids[j]];
-      continue;
-    }
-    zero_weight += weights[j];
-    ids[j] = out.zero_id;
-    weights[j] = 0.0f;
-  }
-  if (out.zero_weights != nullptr) out.zero_weights[t] = zero_weight;
-  for (size_t j = 0; j < spec_.shared_slots; ++j) {
-    ids[k + j] = static_cast<int32_t>(spec_.experts + j);
-    weights[k + j] = 1.0f;
-  }
+  const float zero = finish_slots(spec_, in.expert_scale, out.zero_id, ids, weights, ids, weights);
+  if (out.zero_weights != nullptr) out.zero_weights[t] = zero;
 }
 
 }  // namespace moebius

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/math_functions.h"
-#include "quant/moe_spec.h"
+#include "nn/router_steps.h"
 
 namespace moebius {
 
@@ -72,7 +72,7 @@ class RowRouter {
     if (spec.method == RouterMethod::kSparseMixer) {
       if (lanes_.lane() == 0) mix();
     } else if (spec.method == RouterMethod::kSimulated) {
-      if (lanes_.lane() == 0) simulate(row);
+      if (lanes_.lane() == 0) simulate_row(r_.spec, row, static_cast<size_t>(n_), ids_, weights_);
     } else {
       select();
     }
@@ -83,9 +83,6 @@ class RowRouter {
 
  private:
   MOEBIUS_ALWAYS_INLINE static float no_score() { return f32_from_bits(0xFF800000u); }
-  MOEBIUS_ALWAYS_INLINE static float finite_or_zero(float v) {
-    return (f32_bits(v) & 0x7F800000u) != 0x7F800000u ? v : 0.0f;
-  }
 
   // Returns the sum of x, always as eight partial sums, so that it does not depend on the number of
   // lanes.
@@ -96,11 +93,7 @@ class RowRouter {
       sums_[j] = s;
     }
     lanes_.sync();
-    return joined_sums();
-  }
-  MOEBIUS_ALWAYS_INLINE float joined_sums() const {
-    return ((sums_[0] + sums_[4]) + (sums_[1] + sums_[5])) +
-           ((sums_[2] + sums_[6]) + (sums_[3] + sums_[7]));
+    return joined_eight(sums_);
   }
   // Replaces x by its softmax. Called by one lane.
   MOEBIUS_ALWAYS_INLINE void softmax_few(float* x, int n) {
@@ -111,7 +104,7 @@ class RowRouter {
       sums_[j] = 0.0f;
       for (int i = j; i < n; i += 8) sums_[j] += x[i];
     }
-    const float total = joined_sums();
+    const float total = joined_eight(sums_);
     for (int i = 0; i < n; ++i) x[i] = finite_or_zero(x[i] / total);
   }
 
@@ -141,27 +134,11 @@ class RowRouter {
 
   MOEBIUS_ALWAYS_INLINE void mask_groups() {
     const int groups = static_cast<int>(r_.spec.groups), each = n_ / groups;
-    for (int g = lanes_.lane(); g < groups; g += Lanes::kCount) {
-      float first = no_score(), second = no_score();
-      for (int i = g * each; i < (g + 1) * each; ++i) {
-        const float v = choice_[i];
-        if (v > first) {
-          second = first;
-          first = v;
-        } else if (v > second) {
-          second = v;
-        }
-      }
-      groups_[g] = r_.spec.group_score_top2 && each > 1 ? first + second : first;
-    }
+    for (int g = lanes_.lane(); g < groups; g += Lanes::kCount)
+      groups_[g] = group_score(r_.spec, choice_ + g * each, static_cast<size_t>(each));
     lanes_.sync();
-    for (int i = lanes_.lane(); i < n_; i += Lanes::kCount) {
-      const int g = i / each;
-      size_t better = 0;
-      for (int h = 0; h < groups; ++h)
-        if (groups_[h] > groups_[g] || (groups_[h] == groups_[g] && h < g)) ++better;
-      if (better >= r_.spec.topk_group) choice_[i] = no_score();
-    }
+    for (int i = lanes_.lane(); i < n_; i += Lanes::kCount)
+      if (!is_best_group(r_.spec, groups_, static_cast<size_t>(i / each))) choice_[i] = no_score();
     lanes_.sync();
   }
 
@@ -205,82 +182,16 @@ class RowRouter {
   }
 
   MOEBIUS_ALWAYS_INLINE void mix() {
-    for (int i = 0; i < n_; ++i) scores_[i] = finite_or_zero(logits_[i]);
-    for (int j = 0; j < 2; ++j) {
-      const int excluded = j == 0 ? -1 : ids_[0];
-      int best = -1;
-      for (int i = 0; i < n_; ++i)
-        if (i != excluded && (best < 0 || scores_[i] > scores_[best])) best = i;
-      const float top = scores_[best];
-      float total = 0.0f;
-      for (int i = 0; i < n_; ++i) {
-        if (i == excluded) continue;
-        const float magnitude = abs_f32(scores_[i]), size = magnitude < top ? top : magnitude;
-        if ((top - scores_[i]) / size > 2.0f * r_.spec.jitter_epsilon) continue;
-        total += exp_f32(scores_[i] - top);
-      }
-      ids_[j] = best;
-      weights_[j] = 1.0f / total;
-    }
-  }
-
-  MOEBIUS_ALWAYS_INLINE void simulate(uint64_t row) {
-    uint64_t state = r_.spec.seed ^ (0xD1B54A32D192ED03u * (row + 1));
-    for (int j = 0; j < k_; ++j) {
-      const auto last = static_cast<uint64_t>(n_ - k_ + j);
-      uint64_t z = (state += 0x9E3779B97F4A7C15u);
-      z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-      z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-      auto id = static_cast<int32_t>((z ^ (z >> 31)) % (last + 1));
-      for (int i = 0; i < j; ++i)
-        if (ids_[i] == id) {
-          id = static_cast<int32_t>(last);
-          break;
-        }
-      ids_[j] = id;
-      weights_[j] = 1.0f / static_cast<float>(k_);
-    }
+    const auto n = static_cast<size_t>(n_);
+    for (size_t i = 0; i < n; ++i) scores_[i] = finite_or_zero(logits_[i]);
+    ids_[0] = sparse_pick(scores_, n, -1, r_.spec.jitter_epsilon, &weights_[0]);
+    ids_[1] = sparse_pick(scores_, n, ids_[0], r_.spec.jitter_epsilon, &weights_[1]);
   }
 
   MOEBIUS_ALWAYS_INLINE void finish(int32_t* ids, float* weights, float* zero_weight) {
-    const RouterSpec& spec = r_.spec;
-    for (int i = 1; i < k_; ++i) {
-      const RouterPick p{weights_[i], ids_[i]};
-      int at = i;
-      for (; at > 0 && is_before(p, {weights_[at - 1], ids_[at - 1]}); --at)
-        weights_[at] = weights_[at - 1], ids_[at] = ids_[at - 1];
-      weights_[at] = p.score;
-      ids_[at] = p.id;
-    }
-    float total = 1.0f;
-    const bool renormalize = spec.renormalize && !spec.softmax_after_topk;
-    if (renormalize) {
-      total = 0.0f;
-      for (int j = 0; j < k_; ++j) total += weights_[j];
-      total += spec.renormalize_epsilon;
-      if (!(total > 0.0f)) total = 1.0f;
-    }
-    float zero = 0.0f;
-    for (int j = 0; j < k_; ++j) {
-      float w = weights_[j];
-      int32_t id = ids_[j];
-      if (renormalize) w = w / total;
-      if (spec.scaling != 1.0f) w = w * spec.scaling;
-      if (static_cast<size_t>(id) < spec.experts) {
-        if (spec.per_expert_scale) w = w * r_.expert_scale[id];
-      } else {
-        zero += w;
-        id = -1;
-        w = 0.0f;
-      }
-      ids[j] = id;
-      weights[j] = w;
-    }
+    sort_slots(ids_, weights_, r_.spec.top_k);
+    const float zero = finish_slots(r_.spec, r_.expert_scale, -1, ids_, weights_, ids, weights);
     if (zero_weight != nullptr) *zero_weight = zero;
-    for (size_t j = 0; j < spec.shared_slots; ++j) {
-      ids[static_cast<size_t>(k_) + j] = static_cast<int32_t>(spec.experts + j);
-      weights[static_cast<size_t>(k_) + j] = 1.0f;
-    }
   }
 
   const DeviceRouter& r_;
