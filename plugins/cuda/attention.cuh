@@ -273,7 +273,7 @@ class TensorTile {
   }
 
   __device__ void store(unsigned query, unsigned feature, float v) const {
-    store_number(args_.out.data, args_.out.type, place_of(query, feature), to_numbers(kType, v));
+    put_number(args_.out.data, args_.out.type, place_of(query, feature), to_numbers(kType, v));
   }
   // Stores a feature of even number and the next one.
   __device__ void store_two(unsigned query, unsigned feature, float v, float next) const {
@@ -444,7 +444,7 @@ __device__ __forceinline__ void append_one(const CudaAttend& args, const CudaTok
   for (unsigned d = threadIdx.x; d < 2 * D; d += blockDim.x) {
     const bool key = d < D;
     const CudaRows& from = key ? args.k : args.v;
-    const float x = load_number(from.data, from.type, row * from.stride + kv_head * D + d % D);
+    const float x = number_at(from.data, from.type, row * from.stride + kv_head * D + d % D);
     if (key)
       put_kv(kv.type(), head, kv.key_at(at, d), x, 1.0f);
     else

@@ -201,9 +201,9 @@ __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
       [&](float v) {
         const int o = static_cast<int>(blockIdx.x) * kFewOutputs + output;
         if (row >= g.rows || o >= g.outputs) return;
-        store_number(g.out, g.out_type,
-                     static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
-                     g.bias != nullptr ? v + g.bias[o] : v);
+        put_number(g.out, g.out_type,
+                   static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
+                   g.bias != nullptr ? v + g.bias[o] : v);
       });
 }
 
@@ -279,9 +279,9 @@ __device__ __forceinline__ void stretches(const FewGemm& g, float* shared) {
     const int at = static_cast<int>(threadIdx.x) + i * kFewThreads, t = first + at / kFewOutputs,
               o = static_cast<int>(blockIdx.x) * kFewOutputs + at % kFewOutputs;
     if (at >= kRows * kFewOutputs || t >= g.rows || o >= g.outputs) continue;
-    store_number(g.out, g.out_type,
-                 static_cast<size_t>(t) * g.out_stride + g.column + static_cast<size_t>(o),
-                 g.bias != nullptr ? sum[i] + g.bias[o] : sum[i]);
+    put_number(g.out, g.out_type,
+               static_cast<size_t>(t) * g.out_stride + g.column + static_cast<size_t>(o),
+               g.bias != nullptr ? sum[i] + g.bias[o] : sum[i]);
   }
 }
 

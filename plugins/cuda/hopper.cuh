@@ -729,11 +729,11 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
               y[0] = v0, y[8] = v1;
             } else {
               if (o < A.outputs)
-                store_number(A.out, A.out_type, row * A.out_stride + A.column + o,
-                             bias != nullptr ? v0 + bias[o] : v0);
+                put_number(A.out, A.out_type, row * A.out_stride + A.column + o,
+                           bias != nullptr ? v0 + bias[o] : v0);
               if (o + 8 < A.outputs)
-                store_number(A.out, A.out_type, row * A.out_stride + A.column + o + 8,
-                             bias != nullptr ? v1 + bias[o + 8] : v1);
+                put_number(A.out, A.out_type, row * A.out_stride + A.column + o + 8,
+                           bias != nullptr ? v1 + bias[o + 8] : v1);
             }
           }
         }

@@ -64,8 +64,8 @@ __device__ __forceinline__ void add_items_of(const ItemSum& a, ItemOrder& order)
     float sum = 0.0f;
     for (unsigned j = 0; j < order.count; ++j) sum = fmaf(order.weight[j], order.row[j][h], sum);
     if (a.rows.shared != nullptr) sum = sum + gate * a.rows.shared[t * a.hidden + h];
-    if (zero != 0.0f) sum = sum + zero * load_number(a.x.data, a.x.type, t * a.x.stride + h);
-    store_number(a.y.data, a.y.type, t * a.y.stride + h, sum);
+    if (zero != 0.0f) sum = sum + zero * number_at(a.x.data, a.x.type, t * a.x.stride + h);
+    put_number(a.y.data, a.y.type, t * a.y.stride + h, sum);
   }
 }
 

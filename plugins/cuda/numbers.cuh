@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and rounds numbers of rows and weights in device code, with the functions of base/.
+// Reads scales of weights in device code, and starts kernels early. Numbers of rows are read and
+// rounded by device/cuda/device_lanes.h.
 #pragma once
 #include "base/math_functions.h"
 #include "base/numeric.h"
 #include "device/cuda/cuda_table.h"
 #include "device/cuda/device_activation.h"
+#include "device/cuda/device_lanes.h"
 #include "quant/moe_spec.h"
 
 namespace moebius::cuda {
-
-__device__ __forceinline__ float round_number(XType type, float v) {
-  return type == XType::kBf16  ? bf16_to_f32(f32_to_bf16(v))
-         : type == XType::kF16 ? f16_to_f32(f32_to_f16(v))
-                               : v;
-}
-__device__ __forceinline__ float load_number(const void* p, XType type, size_t i) {
-  if (type == XType::kF32) return static_cast<const float*>(p)[i];
-  const uint16_t h = static_cast<const uint16_t*>(p)[i];
-  return type == XType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
-}
-__device__ __forceinline__ void store_number(void* p, XType type, size_t i, float v) {
-  if (type == XType::kF32)
-    static_cast<float*>(p)[i] = v;
-  else
-    static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
-}
 
 // Returns entry i of a table of scales as f32.
 __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType type, size_t i) {

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kOperandThreads)
   const bool weighted = a.rows.weight != nullptr;
   const float weight = weighted ? a.rows.weight[row] : 1.0f;
   const auto number = [&](int i) {
-    const float v = load_number(a.x.data, a.x.type, from + (columns != nullptr ? columns[i] : i));
+    const float v = number_at(a.x.data, a.x.type, from + (columns != nullptr ? columns[i] : i));
     return weighted ? v * weight : v;
   };
   const int bytes = a.form == RowForm::kInt8 || a.form == RowForm::kE4m3 ? 1 : 2;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(256) activate_kernel(const __grid_constant__ A
     const int o = a.joined ? i / 8 * 16 + i % 8 : i;
     const float h = a.joined ? activated(a.activation, output(o), output(o + 8))
                              : activated(a.activation, 0.0f, output(o));
-    store_number(a.h, a.type, static_cast<size_t>(row) * a.I + i, h);
+    put_number(a.h, a.type, static_cast<size_t>(row) * a.I + i, h);
   }
 }
 

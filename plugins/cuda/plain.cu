@@ -63,12 +63,12 @@ __global__ void __launch_bounds__(kPrepareThreads)
   const bool weighted = rows.weight != nullptr;
   const float weight = weighted ? rows.weight[row] : 1.0f;
   const auto number = [&](int i) {
-    const float v = load_number(x.data, x.type, from + i);
+    const float v = number_at(x.data, x.type, from + i);
     return weighted ? v * weight : v;
   };
   if (w.act.code == ActCode::kAsIs) {
     for (int i = static_cast<int>(threadIdx.x); i < w.K; i += kPrepareThreads)
-      values[i] = round_number(w.x_type, number(i));
+      values[i] = to_numbers(w.x_type, number(i));
     return;
   }
   const int width = w.act.granule == ActGranule::kGroup ? static_cast<int>(w.act.group) : w.K;
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
     if (w.bias != nullptr) y = y + w.bias[n];
     if (w.output_scale != 0.0f)
       y = clamp_f32(rne(y / w.output_scale), -128.0f, 127.0f) * w.output_scale;
-    store_number(g.y, g.y_type, row * g.stride + g.column + n, y);
+    put_number(g.y, g.y_type, row * g.stride + g.column + n, y);
   }
 }
 
@@ -309,16 +309,15 @@ __global__ void __launch_bounds__(256) combine_kernel(CombineArgs a) {
   }
   if (a.zero_weights != nullptr && a.zero_weights[t] != 0.0f)
     for (int i = 0; i < count; ++i)
-      sum[i] =
-          sum[i] + a.zero_weights[t] * load_number(a.x.data, a.x.type,
-                                                   static_cast<size_t>(t) * a.x.stride + h0 + i);
+      sum[i] = sum[i] + a.zero_weights[t] * number_at(a.x.data, a.x.type,
+                                                      static_cast<size_t>(t) * a.x.stride + h0 + i);
   for (int i = 0; i < count; ++i)
-    store_number(a.out.data, a.out.type, static_cast<size_t>(t) * a.out.stride + h0 + i, sum[i]);
+    put_number(a.out.data, a.out.type, static_cast<size_t>(t) * a.out.stride + h0 + i, sum[i]);
 }
 
 __global__ void zero_kernel(CudaRows y, size_t begin, size_t end) {
   for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x)
-    store_number(y.data, y.type, static_cast<size_t>(blockIdx.x) * y.stride + i, 0.0f);
+    put_number(y.data, y.type, static_cast<size_t>(blockIdx.x) * y.stride + i, 0.0f);
 }
 
 dim3 grid(size_t x, size_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32)
   const int n = static_cast<int>(r.spec.experts + r.spec.zero_experts);
   const size_t slots = r.spec.top_k + r.spec.shared_slots;
   for (int i = lanes.lane(); i < n; i += WarpLanes::kCount)
-    shared[i] = load_number(logits.data, logits.type, t * logits.stride + i);
+    shared[i] = number_at(logits.data, logits.type, t * logits.stride + i);
   RowRouter<WarpLanes> row(r, lanes, shared, shared + n);
   row.run(t, ids + t * slots, weights + t * slots,
           zero_weights != nullptr ? zero_weights + t : nullptr);

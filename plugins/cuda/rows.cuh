@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (
   if ((reinterpret_cast<uintptr_t>(x.data) + at * bytes) % 16 == 0)
     return eight_at(x.data, x.type, at, v);
 #pragma unroll
-  for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
+  for (int j = 0; j < 8; ++j) v[j] = number_at(x.data, x.type, at + j);
 }
 
 // Returns an integer with the order of the numbers.

@@ -36,10 +36,6 @@ inline UsualRouter usual_router(const RouterSpec& s) {
   return u;
 }
 
-__device__ __forceinline__ float usual_finite(float v) {
-  return (f32_bits(v) & kInfinity) != kInfinity ? v : 0.0f;
-}
-
 // Chooses the experts of row t; lane l of the warp has experts l, l + 32, ...: kHeld of them.
 // shared: [experts] floats of the warp.
 template <int kHeld>
@@ -49,8 +45,8 @@ __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, floa
   float v[kHeld];
 #pragma unroll
   for (int k = 0; k < kHeld; ++k)
-    v[k] = expert(k) < u.experts ? load_number(u.logits.data, u.logits.type,
-                                               t * u.logits.stride + static_cast<size_t>(expert(k)))
+    v[k] = expert(k) < u.experts ? number_at(u.logits.data, u.logits.type,
+                                             t * u.logits.stride + static_cast<size_t>(expert(k)))
                                  : f32_from_bits(0xFF800000u);
   if (u.softmax) {
     float top = f32_from_bits(0xFF800000u);
@@ -74,10 +70,10 @@ __device__ __forceinline__ void usual_route(const UsualRouter& u, size_t t, floa
     sum = sum + __shfl_xor_sync(~0u, sum, 1);
     sum = sum + __shfl_xor_sync(~0u, sum, 2);
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) v[k] = usual_finite(v[k] / sum);
+    for (int k = 0; k < kHeld; ++k) v[k] = finite_or_zero(v[k] / sum);
   } else {
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k) v[k] = usual_finite(sigmoid_f32(v[k]));
+    for (int k = 0; k < kHeld; ++k) v[k] = finite_or_zero(sigmoid_f32(v[k]));
   }
   int32_t key[kHeld];  // scores are neither NaN nor negative
 #pragma unroll
