@@ -111,14 +111,9 @@ class CpuLatentAttention final : public CpuAttention {
  private:
   void append(const Step& step, const RowSet& k, const RowSet&) const override {
     const float* keys = device_.at(step, k);
-    const auto put = [&](size_t i) {
-      each_block(step.sequences[i], blocks_.of(i),
-                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
-                   for (size_t j = 0; j < count; ++j)
-                     layout_.put(block, first + j, keys + (row + j) * k.stride);
-                 });
-    };
-    device_.pool().parallel_for(step.sequences.size(), put);
+    device_.pool().parallel_for(step.sequences.size(), [&](size_t i) {
+      put_rows(layout_, step.sequences[i], blocks_.of(i), keys, k.stride);
+    });
   }
   void attend(Step& step, const float* q, float* out) const override {
     for (size_t i = 0; i < step.sequences.size(); ++i) attend_sequence(step, i, q, out);

@@ -41,6 +41,14 @@ void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
   }
 }
 
+// Writes a sequence's new rows to its blocks; `rows`: row 0 of the step.
+inline void put_rows(const KvRowLayout& layout, const StepSequence& s, uint8_t* const* blocks,
+                     const float* rows, size_t stride) {
+  each_block(s, blocks, [&](uint8_t* block, size_t first, size_t count, size_t row) {
+    for (size_t j = 0; j < count; ++j) layout.put(block, first + j, rows + (row + j) * stride);
+  });
+}
+
 inline uint8_t* block_of(const KvPool& pool, const Device& device, const KvOffset& place,
                          BlockId id) {
   return static_cast<const CpuBlocks&>(pool.on(device)).block(place.kind, id) + place.offset;

@@ -44,11 +44,7 @@ class CpuCompressor final : public CompressorOp {
     windows_.clear();
     for (size_t i = 0; i < step.sequences.size(); ++i) {
       const StepSequence& s = step.sequences[i];
-      each_block(s, source_blocks_.of(i),
-                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
-                   for (size_t j = 0; j < count; ++j)
-                     sources_.put(block, first + j, rows + (row + j) * sources.stride);
-                 });
+      put_rows(sources_, s, source_blocks_.of(i), rows, sources.stride);
       for (size_t w = s.position / m; w < (s.position + s.tokens) / m; ++w)
         windows_.push_back({i, w});
     }

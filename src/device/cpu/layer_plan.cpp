@@ -20,11 +20,15 @@ void check_cut(const ModulePlan& p) {
         p.module->name);
 }
 
+void check_supported(const Module& module) {
+  if (!module.supported)
+    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
+}
+
 void check_block(const MoeBlock& block, bool with_router) {
   for (const auto& p : block.experts)
     for (const Module* m : p)
-      if (m != nullptr && !m->supported)
-        fail_at({"unsupported", "", "", m->name, ""}, "{}: {}", m->name, m->reason);
+      if (m != nullptr) check_supported(*m);
   if (!block.experts_reason.empty())
     fail_at({"unsupported", "", "", block.name, ""}, "{}: {}", block.name, block.experts_reason);
   if (with_router && !block.routing_reason.empty())
@@ -40,11 +44,6 @@ std::vector<int32_t> column_groups(const Module& module, ColumnGroups groups) {
   if (g_idx.size() != module.plan.K)
     fail("{}: {} column groups; expected {}", module.name, g_idx.size(), module.plan.K);
   return g_idx;
-}
-
-void check_supported(const Module& module) {
-  if (!module.supported)
-    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
 }
 
 // Returns the global ids of the experts of rank `ep_rank`, in local order.

@@ -19,6 +19,7 @@
 #include "base/human.h"
 #include "base/sha256.h"
 #include "checkpoint/folder_write.h"
+#include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
@@ -165,11 +166,7 @@ void check_blocks(const OpenedPack& pack, ThreadPool* pool) {
     if (bad.load(std::memory_order_relaxed) != SIZE_MAX) return;
     if (checksum({pack.file->data() + p.offset, p.bytes}) != p.checksum) bad = i;
   };
-  if (pool != nullptr) {
-    pool->parallel_for(pieces.size(), check);
-  } else {
-    for (size_t i = 0; i < pieces.size(); ++i) check(i);
-  }
+  parallel_for(pool, pieces.size(), check);
   const std::string& path = pack.file->path();
   if (pack.file->faults() > 0) fail("{}: cannot be read to its end", printable(path));
   if (bad != SIZE_MAX)
@@ -402,11 +399,7 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
       e.checksums[i] = checksum(piece);
       write_all(file_->descriptor(), e.offset + i * kPackPiece, piece, path_);
     };
-    if (request_.pool != nullptr) {
-      request_.pool->parallel_for(e.checksums.size(), write_piece);
-    } else {
-      for (size_t i = 0; i < e.checksums.size(); ++i) write_piece(i);
-    }
+    parallel_for(request_.pool, e.checksums.size(), write_piece);
   } catch (const Error& error) {
     give_up(error.what());
     return std::nullopt;

@@ -16,11 +16,7 @@ class CpuRowStore final : public RowStoreOp {
       const float* rows = device_.at(step, x);
       blocks_.gather(step, device_, place_);
       for (size_t i = 0; i < step.sequences.size(); ++i)
-        each_block(step.sequences[i], blocks_.of(i),
-                   [&](uint8_t* block, size_t first, size_t count, size_t row) {
-                     for (size_t j = 0; j < count; ++j)
-                       layout_.put(block, first + j, rows + (row + j) * x.stride);
-                   });
+        put_rows(layout_, step.sequences[i], blocks_.of(i), rows, x.stride);
     });
   }
   void read_before(Step& step, const RowSet& y) const override {

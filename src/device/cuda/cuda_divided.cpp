@@ -27,18 +27,9 @@ class CudaDividedExperts final : public ExpertsOp, public DividedExperts {
                                  std::span(request.expert_of).first(request.here))),
         part_(cpu, checkpoint, *request.block, options, request.expert_of, request.here),
         here_(request.here) {
-    if (!layer_.routes())
-      fail("device {}: the experts of {} are chosen on the CPU", device.name(),
-           request.block->name);
     load_.progress = nullptr;
-    const MoeBlock& block = *request.block;
-    const size_t shared = block.shared[2] != nullptr ? 1 : 0;
-    facts_.experts = layer_.spec().experts;
-    facts_.top_k = block.spec.router.top_k;
-    facts_.outputs = block.spec.hidden;
-    facts_.packed_bytes = layer_.layer().bytes() + part_.packed_bytes();
-    facts_.expert_bytes = facts_.packed_bytes / (facts_.experts + shared);
-    facts_.every_token_bytes = shared * facts_.expert_bytes;
+    facts_ = facts_of(device, *request.block, layer_, layer_.layer().bytes() + part_.packed_bytes(),
+                      layer_.spec().experts);
     most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs, device.item_bytes());
   }
   void stream(const CudaDevice& device, CudaStreams& streams, const Checkpoint& checkpoint,

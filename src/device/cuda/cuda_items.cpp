@@ -4,6 +4,7 @@
 #include <bit>
 #include <numeric>
 
+#include "base/error.h"
 #include "nn/schedule.h"
 
 namespace moebius {
@@ -16,6 +17,21 @@ constexpr size_t kSumNumbers = 4;     // integers per row of sums: id, weight, t
 enum Call : uint64_t { kChoose = 101, kItems, kSum, kOthers, kSums };
 
 }  // namespace
+
+ExpertsFacts facts_of(const CudaDevice& device, const MoeBlock& block, const CudaExperts& layer,
+                      uint64_t packed_bytes, size_t experts) {
+  if (!layer.routes())
+    fail("device {}: the experts of {} are chosen on the CPU", device.name(), block.name);
+  const size_t shared = block.shared[2] != nullptr ? 1 : 0;
+  ExpertsFacts facts;
+  facts.experts = layer.spec().experts;
+  facts.top_k = block.spec.router.top_k;
+  facts.outputs = block.spec.hidden;
+  facts.packed_bytes = packed_bytes;
+  facts.expert_bytes = packed_bytes / (experts + shared);
+  facts.every_token_bytes = shared * facts.expert_bytes;
+  return facts;
+}
 
 size_t CudaItemsCall::most_rows(size_t slots, size_t hidden, size_t item_bytes) {
   const size_t row = std::max<size_t>(1, slots * hidden * sizeof(float));

@@ -58,6 +58,11 @@ class CudaItemsCall {
   CudaDivided divided_{};
 };
 
+// Returns the facts of a layer whose packed weights are those of `experts` experts and the shared
+// one. Throws Error if the layer's experts are chosen on the CPU.
+ExpertsFacts facts_of(const CudaDevice& device, const MoeBlock& block, const CudaExperts& layer,
+                      uint64_t packed_bytes, size_t experts);
+
 // Calls f(rows of x, of logits, of y) for all rows, at most `most` at a time.
 template <class F>
 void each_piece(size_t most, const RowSet& x, const RowSet& logits, const RowSet& y, F f) {

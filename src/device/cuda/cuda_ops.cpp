@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_items.h"
 #include "device/cuda/cuda_parts.h"
 #include "device/cuda/device_rows.h"
 #include "kernels/packed_matrix.h"
@@ -123,17 +123,13 @@ class CudaExpertsOp final : public ExpertsOp {
   CudaExpertsOp(const CudaDevice& device, CudaExperts layer, const MoeRequest& request)
       : device_(device), layer_(std::move(layer)) {
     const MoeBlock& block = *request.block;
-    const bool routed = request.part == MoePart::kBlock;
-    const size_t shared = routed && block.shared[2] != nullptr ? 1 : 0,
-                 all = block.experts.size() + shared;
+    const uint64_t bytes = layer_.layer().bytes();
+    if (request.part == MoePart::kBlock) {
+      facts_ = facts_of(device, block, layer_, bytes, block.experts.size());
+      return;
+    }
     facts_.outputs = block.spec.hidden;
-    facts_.packed_bytes = layer_.layer().bytes();
-    facts_.every_token_bytes = facts_.packed_bytes;
-    if (!routed) return;
-    facts_.experts = layer_.spec().experts;
-    facts_.top_k = block.spec.router.top_k;
-    facts_.expert_bytes = facts_.packed_bytes / all;
-    facts_.every_token_bytes = shared * facts_.expert_bytes;
+    facts_.packed_bytes = facts_.every_token_bytes = bytes;
   }
   const ExpertsFacts& facts() const override { return facts_; }
   void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
@@ -425,10 +421,8 @@ MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
     ops.experts = divided_experts(checkpoint, request, options);
   } else {
     CudaExperts experts = load_cuda_experts(checkpoint, *request.block, load, request.part);
-    if (request.part == MoePart::kBlock && !experts.routes())
-      fail("device {}: the experts of {} are chosen on the CPU", name_, request.block->name);
-    add_weights(experts.layer().bytes());
     ops.experts = std::make_unique<CudaExpertsOp>(*this, std::move(experts), request);
+    add_weights(ops.experts->facts().packed_bytes);
   }
   add_counted(ops.experts->facts().experts);
   return ops;

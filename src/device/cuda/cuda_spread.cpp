@@ -115,16 +115,8 @@ class CudaSpreadExperts final : public ExpertsOp, public DividedExperts {
            block.experts.size(), ranks_);
     layer_ =
         load_cuda_experts(checkpoint, block, load_, request.part, own_places(places_.expert_of()));
-    if (!layer_.routes())
-      fail("device {}: the experts of {} are chosen on the CPU", device.name(), block.name);
     load_.progress = nullptr;
-    const size_t shared = block.shared[2] != nullptr ? 1 : 0;
-    facts_.experts = layer_.spec().experts;
-    facts_.top_k = block.spec.router.top_k;
-    facts_.outputs = block.spec.hidden;
-    facts_.packed_bytes = layer_.layer().bytes();
-    facts_.expert_bytes = facts_.packed_bytes / (places_here() + shared);
-    facts_.every_token_bytes = shared * facts_.expert_bytes;
+    facts_ = facts_of(device, block, layer_, layer_.layer().bytes(), places_here());
     most_rows_ = CudaItemsCall::most_rows(layer_.slots(), facts_.outputs);
   }
   const ExpertsFacts& facts() const override { return facts_; }
