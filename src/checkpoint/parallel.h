@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes what each rank of a tensor-parallel or expert-parallel run holds: slices of tensors,
-// places of experts, sizes. Pure functions; they throw Error that names the numbers which do not
+// Decides what each rank of a tensor-parallel or expert-parallel run holds: cuts of modules, heads,
+// layers, places of experts. Pure functions; they throw Error that names the numbers which do not
 // divide.
 #pragma once
 #include <cstdint>
@@ -39,33 +39,10 @@ HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t ran
 std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first_bytes,
                                  const std::vector<bool>& may_begin, uint64_t stages);
 
-// A piece of one stored tensor, along dimension `dim`, in stored units (bytes, words, groups). dim
-// < 0: the whole tensor.
-struct TensorSlice {
-  int dim = -1;
-  uint64_t begin = 0, count = 0;
-  bool operator==(const TensorSlice&) const = default;
-};
-
-// Returns the part of tensor `role` that rank `rank` of `tp` needs. Scales cover all groups or
-// blocks that the slice touches, so a slice may begin inside one (QuantMatrix has phases for that).
-// The bias of a module cut by inputs is whole, because one rank adds it.
-TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, uint64_t rank);
-
 enum class Placement : uint8_t { kLinear, kRoundRobin };
 // Returns the number of experts on rank `rank` of `ep`: the first E mod ep ranks have one more.
 uint64_t expert_count(uint64_t E, uint64_t ep, uint64_t rank);
 // Returns the index on this rank of each expert, [E]; -1: the expert is on another rank.
 std::vector<int32_t> expert_map(uint64_t E, uint64_t ep, uint64_t rank, Placement placement);
-
-struct RankSize {
-  uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts: number of experts per MoE layer
-  uint64_t bytes = 0, params = 0, kv_per_1k_tokens = 0;
-};
-// Returns one entry per (ep_rank, tp_rank). Attention, dense and shared MLPs, embedding and lm_head
-// are divided by tp and repeated on every ep rank; experts are placed over ep, and each is divided
-// by tp; routers, norms and small parameters are on every rank.
-std::vector<RankSize> rank_sizes(const Checkpoint& checkpoint, uint64_t tp, uint64_t ep,
-                                 Placement placement = Placement::kLinear);
 
 }  // namespace moebius

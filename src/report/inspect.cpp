@@ -78,6 +78,35 @@ std::vector<std::string> deep_problems(const Checkpoint& c, std::optional<int> l
   return problems;
 }
 
+// Returns the bytes of 1000 tokens of KV cache on each rank, which has some key-value heads.
+uint64_t kv_on_rank(const ModelConfig& config, uint64_t ranks, uint64_t rank) {
+  const uint64_t whole = kv_bytes(config, 1000);
+  if (config.kv_lora_rank > 0 || config.kv_heads <= 0) return whole;  // all heads share the latent
+  const auto heads = static_cast<uint64_t>(config.kv_heads);
+  const HeadCut cut = head_cut(static_cast<uint64_t>(config.heads), heads, ranks, rank);
+  return whole / heads * cut.kv_heads.size();
+}
+
+// Returns one entry per rank, in the order of ranks.
+std::vector<RankSize> sizes_of_ranks(const Checkpoint& c, uint64_t tp, uint64_t ep) {
+  std::vector<RankSize> out;
+  for (const RankPart& p : rank_parts(c, {1, tp, ep})) {
+    RankSize& r = out.emplace_back();
+    r.tp_rank = p.member % tp;
+    r.ep_rank = p.member / tp;
+    r.experts = expert_count(static_cast<uint64_t>(c.config().experts), ep, r.ep_rank);
+    r.bytes = p.bytes;
+    r.kv_per_1k_tokens = kv_on_rank(c.config(), tp * ep, p.member);
+    for (const RankPart::Held& held : p.modules) {
+      const double share = held.module->bytes == 0 ? 1
+                                                   : static_cast<double>(held.bytes) /
+                                                         static_cast<double>(held.module->bytes);
+      r.params += static_cast<uint64_t>(static_cast<double>(module_params(*held.module)) * share);
+    }
+  }
+  return out;
+}
+
 // Returns the bytes of packed weights of the modules that can run, on a GPU; activations are bf16.
 uint64_t bytes_on(const GpuTarget& target, const Checkpoint& c) {
   const Wish wish;
@@ -117,7 +146,7 @@ InspectFacts gather_facts(const Checkpoint& c, const InspectQuestion& o) {
   if (o.pp != 1)
     f.parts = rank_parts(c, {o.pp, o.tp, o.ep});
   else if (o.tp != 1 || o.ep != 1)
-    f.ranks = rank_sizes(c, o.tp, o.ep);
+    f.ranks = sizes_of_ranks(c, o.tp, o.ep);
   if (o.gpu) f.device_bytes = bytes_on(*o.gpu, c);
   if (o.deep) f.problems = deep_problems(c, o.layer);
   if (!c.moe_blocks().empty()) {

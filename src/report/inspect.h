@@ -58,13 +58,19 @@ struct PredictorFacts {
   uint64_t packed_bytes = 0, kv_bytes_per_token = 0;  // bytes in addition to the model's
 };
 
+// Holds what a rank of one pipeline stage holds.
+struct RankSize {
+  uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts: number of experts per MoE layer
+  uint64_t bytes = 0, params = 0, kv_per_1k_tokens = 0;
+};
+
 struct InspectFacts {
   const Checkpoint& checkpoint;
   const InspectQuestion& question;
   Summary summary;
   std::vector<ModuleGroup> modules;   // modules in groups, or with --layer one by one
   std::vector<TensorUse> tensors;     // every tensor and its use, with --tensors
-  std::vector<RankSize> ranks;        // sizes of ranks, with --tp or --ep
+  std::vector<RankSize> ranks;        // sizes of ranks, with --tp or --ep and without --pp
   std::vector<RankPart> parts;        // set with --pp: the parts as `run` would cut them
   std::vector<std::string> problems;  // what is wrong with payloads, with --deep
   std::string routing;                // describes the routing in one line

@@ -157,8 +157,28 @@ TEST(Inspect, DeepFindsWhatHeadersHide) {
 
 TEST(Inspect, RanksAndUnsupportedModules) {
   InspectOptions o;
-  o.ep = 4;
-  EXPECT_EQ(run_json(o).find("ranks")->items().size(), 4u);
+  const int64_t all = number(run_json(o), "bytes_total");
+  const auto ranks = [&](unsigned tp, unsigned ep) {
+    o.tp = tp;
+    o.ep = ep;
+    const Json j = run_json(o);
+    return std::vector<Json>(j.find("ranks")->items().begin(), j.find("ranks")->items().end());
+  };
+  int64_t experts = 0, bytes = 0;
+  for (const Json& r : ranks(1, 3)) experts += number(r, "experts");
+  EXPECT_EQ(experts, 8u);
+  EXPECT_EQ(ranks(1, 4).size(), 4u);
+  for (const Json& r : ranks(2, 1)) {
+    EXPECT_LT(number(r, "bytes"), all);
+    EXPECT_EQ(number(r, "kv_per_1k_tokens"), 1000 * 6 * 2 * 64 * 2) << "one key-value head of two";
+    bytes += number(r, "bytes");
+  }
+  EXPECT_GE(bytes, all) << "what is not cut is on both";
+  o.tp = 1;
+  o.ep = 9;
+  EXPECT_TRUE(contains(error_of([&] { run(o); }), "8 experts on 9 ranks"));
+  o.ep = 0;
+  EXPECT_TRUE(contains(error_of([&] { run(o); }), "--ep 0"));
   InspectOptions u;
   u.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
   EXPECT_TRUE(contains(run(u).text, "UNSUPPORTED"));

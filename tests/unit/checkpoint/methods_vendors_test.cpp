@@ -10,7 +10,6 @@
 #include <random>
 
 #include "checkpoint/methods/method.h"
-#include "checkpoint/parallel.h"
 #include "device/cpu/layer_build.h"
 #include "kernels/list.h"
 #include "kernels/oracle.h"
@@ -298,17 +297,6 @@ TEST(Offsets, KernelsThatTakeThemAgreeAndOthersSaySo) {
     EXPECT_EQ(took, 2u);    // generic and the reference
     EXPECT_GE(others, 4u);  // the fast ones, which say why not
   }
-}
-
-// What a rank reads of an MLX matrix.
-TEST(Offsets, RanksCutWordsScalesAndOffsets) {
-  Affine a(4, 16, 128, 32);
-  const auto loaded = run_reader(*a.store, a.tensors, a.scheme);
-  const auto cut = [&](Role role, Cut how) { return tp_slice(loaded->plan, role, how, 2, 1); };
-  EXPECT_EQ(cut(Role::kWeight, Cut::kInputs), (TensorSlice{1, 8, 8}));
-  EXPECT_EQ(cut(Role::kWeightScale, Cut::kInputs), (TensorSlice{1, 2, 2}));
-  EXPECT_EQ(cut(Role::kWeightOffset, Cut::kInputs), (TensorSlice{1, 2, 2}));
-  EXPECT_EQ(cut(Role::kWeightOffset, Cut::kOutputs), (TensorSlice{0, 8, 8}));
 }
 
 // The numbers of a repacked folder meet the same kernel in the same bytes: nothing is left that could
