@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry of model families: names of modules, layout of fused expert tensors, routing, and
-// which layers have experts. To add a family, add one entry to the table in families.cpp; all other
-// code reads the table.
+// which layers have experts. To add a family, add one row to families.inc; all other code reads the
+// table.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -48,21 +48,19 @@ enum class SharedRule : uint8_t { kNone, kGatedWidth, kCount, kSameWidth };
 // Selects the order of gate and up rows in a fused tensor.
 enum class FusedOrder : uint8_t { kHalves, kInterleaved };
 
-// One model family. Lists are words separated by spaces. In `layer` a word that ends in '!' names a
-// module which every layer must have.
-struct Family {
-  std::string_view key{};  // name in messages
-  std::string_view architectures{};
-  std::string_view model_types{};
-  RoutingRule routing = RoutingRule::kNone;
-  LayerRule layers = LayerRule::kAll;
-  SharedRule shared = SharedRule::kNone;
+// Names of a family's modules, as words separated by spaces. In `layer` a word that ends in '!'
+// names a module which every layer must have.
+struct FamilyNames {
   std::string_view layer{};       // modules and parameters of a layer outside its MLP / MoE block
   std::string_view router{};      // names of the router inside the block
   std::string_view parameters{};  // further parameters of the block (correction bias and the like)
-  std::string_view shared_names{};  // names of the shared expert inside the block
+  std::string_view shared{};      // names of the shared expert inside the block
   // Modules and parameters outside the layers, besides embedding, norm and lm_head.
   std::string_view top{};
+};
+
+// Tells how a family stores its modules. The defaults are those of most families.
+struct FamilyLayout {
   bool router_transposed = false;  // true: stored as [in, experts]
   // true: the block has as many image experts, which text does not use (ERNIE-4.5-VL)
   bool image_experts = false;
@@ -76,15 +74,27 @@ struct Family {
   bool stacked_experts = false;
   FusedOrder fused_order = FusedOrder::kHalves;
   bool expert_bias = false;
+  bool gated = true;                  // true: experts have a gate
+  bool router_bias_corrects = false;  // true: the router's stored bias is the correction bias
+  bool whole_qk_norm = false;         // true: q_norm and k_norm span all heads, not one
+  bool strict_shapes = true;  // true: attention shapes follow heads and head_dim of the config
+};
+
+// One model family: a row of families.inc. Lists are words separated by spaces.
+struct Family {
+  std::string_view key{};  // name in messages
+  std::string_view architectures{};
+  std::string_view model_types{};
+  RoutingRule routing = RoutingRule::kNone;
+  LayerRule layers = LayerRule::kAll;
+  SharedRule shared = SharedRule::kNone;
   ActivationRule activation = ActivationRule::kConfig;
-  bool gated = true;               // true: experts have a gate
+  FamilyNames names{};
+  FamilyLayout layout{};
   bool correction_counts = false;  // true: transformers counts the correction bias as a parameter
   int top_k = 0;                   // number of experts per token if no field of the config gives it
-  bool router_bias_corrects = false;  // true: the router's stored bias is the correction bias
   // Added to the sum that weights are divided by, for kSigmoidBias.
   float renormalize_epsilon = 1e-20f;
-  bool whole_qk_norm = false;  // true: q_norm and k_norm span all heads, not one
-  bool strict_shapes = true;   // true: attention shapes follow heads and head_dim of the config
   // true: only the MoE blocks of the family are known. Other modules are listed and none is
   // required; the tensors tell which layers have experts and how many are shared.
   bool open = false;
@@ -95,10 +105,13 @@ struct Family {
 
 // Returns true if the names of `family` are only hints: for unknown and open families.
 inline bool lenient(const Family* family) { return family == nullptr || family->open; }
+// Returns how a family stores its modules; null: as most families do.
+inline const FamilyLayout& layout_of(const Family* family) {
+  static constexpr FamilyLayout kUsual;
+  return family != nullptr ? family->layout : kUsual;
+}
 
 std::span<const Family> families();
-// Defined in families_open.cpp; families() contains them, too.
-std::span<const Family> open_families();
 // Finds a family by architecture, then by model_type; null if unknown.
 const Family* find_family(std::string_view architecture, std::string_view model_type);
 const Family* family_by_key(std::string_view key);

@@ -179,14 +179,14 @@ class Expander {
       fail("{} is {}; expected [{},{},{}] or, transposed, [{},{},{}]", map_.where(w), describe(w),
            E_, rows, cols, E_, cols, rows);
     if (own == Orientation::kUnclear) own = other;
-    if (family_ != nullptr && family_->stacked_experts) return f.projection == Projection::kDown;
+    if (layout_of(family_).stacked_experts) return f.projection == Projection::kDown;
     if (!layout_.empty()) return layout_.ends_with("transposed");
     if (own == Orientation::kUnclear) {
       if (family_ == nullptr)
         map_.warnings.push_back(
             fmt::format("{} is {}: outputs are taken to come first; its shape does not tell",
                         map_.where(w), describe(w)));
-      return family_ != nullptr && family_->fused_transposed;
+      return layout_of(family_).fused_transposed;
     }
     return own == Orientation::kTransposed;
   }
@@ -209,9 +209,8 @@ class Expander {
 
   std::vector<RowPart> parts(const FusedTensors& f, const TensorInfo&, uint64_t rows) const {
     if (!f.gate_up) return {{f.projection}};
-    const bool interleaved =
-        layout_.starts_with("interleaved") ||
-        (family_ != nullptr && family_->fused_order == FusedOrder::kInterleaved);
+    const bool interleaved = layout_.starts_with("interleaved") ||
+                             layout_of(family_).fused_order == FusedOrder::kInterleaved;
     if (interleaved)
       return {{Projection::kGate, 0, rows / 2, 2}, {Projection::kUp, 1, rows / 2, 2}};
     return {{Projection::kGate, 0, rows / 2, 1}, {Projection::kUp, rows / 2, rows / 2, 1}};
@@ -367,7 +366,7 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
       m->module.name = stem + m->path;
       m->module.plan.tensors[Role::kWeightShape] = {};
       take_half(m->module.plan.tensors, rows, m->module.projection,
-                family != nullptr && family->fused_order == FusedOrder::kInterleaved ? 2 : 1);
+                layout_of(family).fused_order == FusedOrder::kInterleaved ? 2 : 1);
     }
     map.modules.push_back(std::move(up));
   }

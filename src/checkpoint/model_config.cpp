@@ -54,7 +54,7 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
   const auto size = [&](ConfigFields::Names names, int64_t high) {
     return known ? f.require(names, 1, high) : f.integer_or(names, 0, 1, high);
   };
-  if (family != nullptr && family->double_layers) {
+  if (layout_of(family).double_layers) {
     c.layers = 2 * f.require({"num_layers"}, 1, kMaxLayers / 2);
     if (const int64_t halves = f.integer_or({"num_hidden_layers"}, c.layers, 1, kMaxLayers);
         halves != c.layers)
@@ -169,7 +169,7 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
                     path, printable(c.architecture, 80), printable(c.model_type, 80)));
   read_sizes(c, fields, family);
   check_types(c, fields, top);
-  if (known && in_list(family->layer, "self_attn.kv_b_proj")) require_mla(c, fields);
+  if (known && in_list(family->names.layer, "self_attn.kv_b_proj")) require_mla(c, fields);
   const Json* ffn = c.text.find("ffn_config");  // DBRX
   const bool apart = ffn != nullptr && ffn->is_object();
   parse_moe(c, apart ? ConfigFields(*ffn, path, where + "ffn_config.") : fields, family, warnings);

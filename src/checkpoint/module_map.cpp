@@ -109,8 +109,7 @@ class Mapper {
     const bool matrix = n.role == Role::kWeight || n.role == Role::kWeightScale;
     if (n.part == Part::kDenseMlp && matrix && t.shape.size() == 3) n.part = Part::kFusedExperts;
     if (n.part == Part::kSharedExpert && t.shape.size() == 3) n.part = Part::kLayer;
-    const int64_t shared =
-        family_ != nullptr && family_->routed_shared ? config_.shared_experts : 0;
+    const int64_t shared = layout_of(family_).routed_shared ? config_.shared_experts : 0;
     if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
         n.expert >= config_.experts + shared) {
       n.part = Part::kLayer;
@@ -192,7 +191,7 @@ class Mapper {
     if (slot != nullptr)
       fail("{} and {} are both the {} of the experts of {}", map_.where(*slot), map_.where(t),
            suffix_of(n.role), printable(n.block));
-    slot = family_ != nullptr && family_->stacked_experts && t.shape.size() == 2 ? &stacked(t) : &t;
+    slot = layout_of(family_).stacked_experts && t.shape.size() == 2 ? &stacked(t) : &t;
   }
 
   // Views a tensor [E * width, hidden] as [E, width, hidden].
@@ -217,7 +216,7 @@ class Mapper {
         expected_shape(config_, family_, m.part, m.path, m.module.projection, m.module.layer);
     m.N = e.N;
     m.K = e.K;
-    if (m.part == Part::kRouter && family_ != nullptr && family_->router_transposed)
+    if (m.part == Part::kRouter && layout_of(family_).router_transposed)
       tensors[Role::kWeight].transposed = true;
     if (has_matrix(m.module)) return;
     const TensorRef& ref = tensors[Role::kWeight] ? tensors[Role::kWeight] : tensors[Role::kBias];
@@ -266,7 +265,7 @@ class Mapper {
     if (!embedding && !predictor) missing(prefix + "embed_tokens", "");
     if (!norm) missing(prefix + "norm", "");
     require_biases();
-    if (family_->strict_shapes) require_alike(prefix, found);
+    if (family_->layout.strict_shapes) require_alike(prefix, found);
     for (size_t i = 0; i < layers; ++i)
       require_layer(prefix + fmt::format("layers.{}.", i), i, found[i]);
   }
@@ -291,10 +290,10 @@ class Mapper {
 
   void require_layer(const std::string& stem, size_t layer,
                      const std::set<std::string_view>& found) {
-    for_each_word(family_->layer, [&](std::string_view word, bool required) {
+    for_each_word(family_->names.layer, [&](std::string_view word, bool required) {
       if (required && !found.contains(word)) missing(stem + std::string(word), " in every layer");
     });
-    if (config_.kv_lora_rank > 0 && in_list(family_->layer, "self_attn.q_b_proj")) {
+    if (config_.kv_lora_rank > 0 && in_list(family_->names.layer, "self_attn.q_b_proj")) {
       const bool low_rank = config_.q_lora_rank > 0;
       for (const std::string_view word :
            low_rank ? std::vector<std::string_view>{"self_attn.q_a_proj", "self_attn.q_a_layernorm",
@@ -304,7 +303,7 @@ class Mapper {
           missing(stem + std::string(word),
                   fmt::format(" (q_lora_rank = {})", config_.q_lora_rank));
     }
-    if (!config_.moe_layer[layer] && !in_list(family_->layer, "shared_mlp.output_linear"))
+    if (!config_.moe_layer[layer] && !in_list(family_->names.layer, "shared_mlp.output_linear"))
       for (const std::string_view word : {"gate_proj", "up_proj", "down_proj"})
         if (!found.contains("mlp " + std::string(word)))
           missing(stem + "mlp." + std::string(word),

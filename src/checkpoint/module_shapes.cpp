@@ -28,8 +28,8 @@ ExpectedShape attention_shape(const ModelConfig& c, const Family& family, std::s
   if (name == "kv_a_proj_with_mqa") return {u(c.kv_lora_rank + c.qk_rope_head_dim), H};
   if (name == "kv_a_layernorm") return {u(c.kv_lora_rank), 0};
   if (name == "kv_b_proj") return {heads * u(c.qk_nope_head_dim + c.v_head_dim), u(c.kv_lora_rank)};
-  if (name == "q_norm") return {family.whole_qk_norm ? heads * d : d, 0};
-  if (name == "k_norm") return {family.whole_qk_norm ? u(c.kv_heads) * d : d, 0};
+  if (name == "q_norm") return {family.layout.whole_qk_norm ? heads * d : d, 0};
+  if (name == "k_norm") return {family.layout.whole_qk_norm ? u(c.kv_heads) * d : d, 0};
   if (name == "sinks") return {heads, 0};
   return {};
 }
@@ -63,7 +63,7 @@ ExpectedShape expected_shape(const ModelConfig& c, const Family* family, Part pa
       return path.ends_with("router.scale") ? ExpectedShape{H, 0} : ExpectedShape{u(c.experts), 0};
     case Part::kLayer:
       if (path == "input_layernorm" || path == "post_attention_layernorm") return {H, 0};
-      if (family->strict_shapes && path.starts_with("self_attn."))
+      if (family->layout.strict_shapes && path.starts_with("self_attn."))
         return attention_shape(c, *family, path.substr(10));
       return {};
     default:

@@ -92,7 +92,8 @@ class Builder {
   // Adopts a shared expert or a correction bias that an open family stores on the layer, beside the
   // block.
   void adopt_strays() {
-    const bool beside = family_ != nullptr && in_list(family_->layer, "shared_mlp.output_linear");
+    const bool beside =
+        family_ != nullptr && in_list(family_->names.layer, "shared_mlp.output_linear");
     if (!lenient(family_) && !beside) return;
     for (auto& [key, stray] : blocks_) {
       if (!stray.experts.empty()) continue;
@@ -210,12 +211,12 @@ class Builder {
         std::any_of(b.experts[0].begin(), b.experts[0].end(), [](const Module* m) {
           return m != nullptr && static_cast<bool>(m->plan.tensors[Role::kBias]);
         });
-    if (family_ != nullptr && family_->expert_bias && !b.spec.has_expert_bias)
+    if (layout_of(family_).expert_bias && !b.spec.has_expert_bias)
       fail("{}: the experts of {} have no biases; {} needs them", in_.folder, b.name, family_->key);
     if (b.router == nullptr) {
       if (!lenient(family_))
         fail_at(of_module(b.name), "{}: {} has no router; expected {}.{}.weight", in_.folder,
-                b.name, b.name, first_word(family_->router));
+                b.name, b.name, first_word(family_->names.router));
       if (b.routing_reason.empty()) b.routing_reason = "no router was found";
     } else {
       b.router_bias = load_bias(b.router->plan, in_.store);
@@ -225,9 +226,7 @@ class Builder {
 
   // Returns the number of shared experts that are stored last among a block's experts.
   size_t shared_behind() const {
-    return family_ != nullptr && family_->routed_shared
-               ? static_cast<size_t>(in_.config.shared_experts)
-               : 0;
+    return layout_of(family_).routed_shared ? static_cast<size_t>(in_.config.shared_experts) : 0;
   }
   // Routes every token to the shared experts: their bias exceeds any score. The weights are
   // computed from the scores of all experts.
@@ -342,8 +341,7 @@ class Builder {
         b.spec.router.experts = own.experts;
         b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
       }
-      if (family_ != nullptr && family_->image_experts &&
-          b.correction_bias.size() == 2 * b.experts.size())
+      if (layout_of(family_).image_experts && b.correction_bias.size() == 2 * b.experts.size())
         b.correction_bias.resize(b.experts.size());
       if (!b.correction_bias.empty() && lenient(family_) &&
           b.correction_bias.size() != b.experts.size() + r.zero_experts) {

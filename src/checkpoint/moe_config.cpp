@@ -383,7 +383,7 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
   std::string name = named;
   if (const Json* own = f.find("ffn_act_fn"); own != nullptr && own->is_object())  // DBRX
     name = ConfigFields(*own, f.path(), "ffn_config.ffn_act_fn.").string({"name"}).value_or("silu");
-  if (family != nullptr && !family->gated) name += "_no_mul";
+  if (!layout_of(family).gated) name += "_no_mul";
   try {
     a.kind = activation_from_name(name);
   } catch (const Error& e) {
@@ -468,7 +468,7 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
   c.moe.experts = static_cast<size_t>(c.experts);
   c.moe.router.experts = static_cast<size_t>(c.experts);
   c.moe.router.top_k = static_cast<size_t>(c.top_k);
-  c.moe.has_expert_bias = family != nullptr && family->expert_bias;
+  c.moe.has_expert_bias = layout_of(family).expert_bias;
   read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kGuess, family);
   if (family != nullptr && !family->experts_reason.empty())
     c.experts_reason = family->experts_reason;

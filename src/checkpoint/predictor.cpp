@@ -29,7 +29,7 @@ PredictorNames names_by(std::string_view tensor, int64_t layers) {
 
 PredictorNames Checkpoint::predictor_names() const {
   const Family* family = family_by_key(config_.family);
-  if (family != nullptr && family->double_layers) return {};
+  if (layout_of(family).double_layers) return {};
   for (const UnusedTensor& t : unused_)
     if (t.prediction)
       if (PredictorNames names = names_by(t.name, config_.layers); !names.stem.empty())

@@ -69,10 +69,11 @@ Projection projection_of(std::string_view word) {
 }
 
 // Returns whether a list of the family, or of any family when it is unknown, contains the word.
-bool family_lists(const Family* family, std::string_view Family::*list, std::string_view word) {
-  if (family != nullptr) return in_list(family->*list, word);
+bool family_lists(const Family* family, std::string_view FamilyNames::*list,
+                  std::string_view word) {
+  if (family != nullptr) return in_list(family->names.*list, word);
   for (const Family& f : families())
-    if (in_list(f.*list, word)) return true;
+    if (in_list(f.names.*list, word)) return true;
   return false;
 }
 
@@ -229,7 +230,7 @@ class Parser {
     return true;
   }
 
-  bool double_layers() const { return family_ != nullptr && family_->double_layers; }
+  bool double_layers() const { return layout_of(family_).double_layers; }
   // Returns 1 for names such as "self_attn.1.q_a_proj", which belong to the second of two layers
   // that the file stores as one.
   static int second_half(std::string_view rest) {
@@ -313,7 +314,7 @@ class Parser {
     }
     const std::string_view path = take_role(rest);
     out_.path = path;
-    if (family_lists(family_, &Family::layer, path)) {
+    if (family_lists(family_, &FamilyNames::layer, path)) {
       out_.part = Part::kLayer;
     } else {
       unlisted(rest, path, Part::kLayer, "no layer of ");
@@ -324,23 +325,23 @@ class Parser {
   // without a block.
   bool belongs_to_block(std::string_view rest) const {
     const HeadTail first = cut_first(rest);
-    if (family_ != nullptr && family_->block_is_layer && in_list(family_->router, first.head))
+    if (layout_of(family_).block_is_layer && in_list(family_->names.router, first.head))
       return true;
     if (lenient_ && in_list(kOpenShared, first.head) &&
         in_list("gate_proj up_proj down_proj w1 w2 w3", cut_first(first.tail).head))
       return true;
     if (family_ != nullptr && first.head == "shared_mlp" &&
-        in_list(family_->layer, "shared_mlp.output_linear"))
+        in_list(family_->names.layer, "shared_mlp.output_linear"))
       return true;
-    const bool direct = family_ == nullptr || family_->block_is_layer;
+    const bool direct = family_ == nullptr || family_->layout.block_is_layer;
     return direct && (first.head == "experts" || first.head == "router");
   }
 
   bool is_parameter(std::string_view path) const {
-    if (family_ != nullptr && family_->router_bias_corrects && path == "gate.bias") return true;
+    if (layout_of(family_).router_bias_corrects && path == "gate.bias") return true;
     if (lenient_ && (in_list(kOpenCorrections, path) || in_list(kOpenParameters, path)))
       return true;
-    return family_lists(family_, &Family::parameters, path);
+    return family_lists(family_, &FamilyNames::parameters, path);
   }
 
   void in_block(std::string_view rest) {
@@ -350,7 +351,7 @@ class Parser {
     }
     if (first.head == "experts" && !first.tail.empty()) {
       std::string_view members = first.tail;
-      if (family_ != nullptr && family_->stacked_experts && cut_first(members).head == "mlp")
+      if (layout_of(family_).stacked_experts && cut_first(members).head == "mlp")
         members = cut_first(members).tail;  // "experts.mlp.w1", or "experts.mlp.3.w1.weight"
       const std::string_view word = cut_first(members).head;
       if (const auto id = lenient_ ? expert_index(word) : parse_index(word)) {
@@ -359,7 +360,7 @@ class Parser {
       }
       return all_experts(members);
     }
-    if (family_ != nullptr && family_->routed_shared && first.head == "shared_experts") {
+    if (layout_of(family_).routed_shared && first.head == "shared_experts") {
       std::string_view members = first.tail;
       if (members.starts_with("shared_")) members.remove_prefix(7);  // "shared_w13_weight"
       out_.shared_stack = true;
@@ -370,7 +371,7 @@ class Parser {
     const std::string_view path = take_role(rest);
     out_.path = path;
     const HeadTail head = cut_first(path);
-    if (!out_.parameter && family_lists(family_, &Family::router, path)) {
+    if (!out_.parameter && family_lists(family_, &FamilyNames::router, path)) {
       out_.part = Part::kRouter;
     } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
       out_.part = Part::kDenseMlp;
@@ -383,7 +384,7 @@ class Parser {
       out_.gate_up = true;
     } else if (!out_.parameter && path == "shared_expert_gate") {
       out_.part = Part::kSharedGate;
-    } else if (!out_.parameter && family_lists(family_, &Family::shared_names, head.head) &&
+    } else if (!out_.parameter && family_lists(family_, &FamilyNames::shared, head.head) &&
                (projection_of(head.tail) != Projection::kNone ||
                 in_list(kGateUpNames, head.tail))) {
       out_.part = Part::kSharedExpert;
@@ -474,7 +475,7 @@ class Parser {
       out_.part = Part::kLmHead;
     } else if (path == "norm") {
       out_.part = Part::kFinalNorm;
-    } else if (family_lists(family_, &Family::top, path)) {
+    } else if (family_lists(family_, &FamilyNames::top, path)) {
       out_.part = Part::kTop;
     } else {
       unlisted(rest, path, Part::kTop, "");

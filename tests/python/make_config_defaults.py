@@ -30,14 +30,14 @@ OWN_ROTATION = {"deepseek_v4", "mimo_v2_flash", "step3p5"}
 def words():
     found = set()
     for folder in ("checkpoint", "model/arch"):
-        for f in (ROOT / folder).rglob("*.cpp"):
+        for f in [*(ROOT / folder).rglob("*.cpp"), ROOT / "checkpoint/families.inc"]:
             found |= set(re.findall(r'"([a-z][a-zA-Z0-9_]+)"', f.read_text()))
     return found
 
 
 def model_types():
     """Of the registry: those that transformers knows."""
-    text = "".join((ROOT / "checkpoint" / f).read_text() for f in ("families.cpp", "families_open.cpp"))
+    text = "".join((ROOT / "checkpoint" / f).read_text() for f in ("families.cpp", "families.inc"))
     named = {w for s in re.findall(r'"([^"]*)"', text) for w in s.split()}
     return sorted(named & set(CONFIG_MAPPING_NAMES))
 

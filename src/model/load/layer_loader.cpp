@@ -22,7 +22,7 @@ MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
       mlp[static_cast<size_t>(m.projection) - 1] = &m;
   const ModelConfig& config = checkpoint.config();
   const Family* family = family_by_key(config.family);
-  const bool gated = family == nullptr || family->gated;
+  const bool gated = layout_of(family).gated;
   if (mlp[1] == nullptr || mlp[2] == nullptr || (gated && mlp[0] == nullptr))
     fail(
         "layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and "

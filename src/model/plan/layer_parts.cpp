@@ -31,7 +31,7 @@ LayerParts::LayerParts(const Checkpoint& checkpoint, size_t index)
     prefix_ = predictor.layer;
     return;
   }
-  const bool halves = family != nullptr && family->double_layers;
+  const bool halves = layout_of(family).double_layers;
   prefix_ = layer_stem(checkpoint, halves ? index / 2 : index);
   if (halves) half_ = std::to_string(index % 2);
 }

@@ -97,7 +97,7 @@ TEST(GoldenFolders, SchemesAndShapesAreTheLibrarys) {
       EXPECT_EQ(c.moe_blocks().size(), moe);
       // Shared experts that the router weighs are among a block's own (Inkling).
       const int64_t shared =
-          family_by_key(c.config().family)->routed_shared ? c.config().shared_experts : 0;
+          family_by_key(c.config().family)->layout.routed_shared ? c.config().shared_experts : 0;
       for (const MoeBlock& b : c.moe_blocks())
         EXPECT_EQ(b.experts.size(), static_cast<size_t>(c.config().experts + shared));
       if (const fs::path facts = entry.path() / "expected.json"; fs::exists(facts))
