@@ -30,6 +30,9 @@ double together(double memory, double compute) {
   return std::pow(std::pow(memory, kNorm) + std::pow(compute, kNorm), 1 / kNorm);
 }
 
+// Returns a rate of the plan, or, if the plan does not know it, the usual one.
+double known(double rate, double usual) { return rate > 0 ? rate : usual; }
+
 // Holds experts of a layer on one device.
 struct ExpertBytes {
   double bytes = 0;
@@ -140,15 +143,17 @@ ModelBytes read_bytes(const ModelPlan& plan) {
 }
 
 // Forecasts a step of one process, whose parts may be on GPU and CPU.
-Forecast::Step placed_step(const ModelBytes& model, const DevicePlacement& placement,
-                           const Rates& rates, size_t sequences) {
+Forecast::Step placed_step(const ModelBytes& model, const RankPlan& rank, const Rates& rates,
+                           size_t sequences) {
+  const DevicePlacement& placement = rank.placement;
   Forecast::Step d;
   d.sequences = sequences;
   const auto rows = static_cast<double>(sequences);
-  const double cpu_read = rates.cpu_read * cpu_share(rows);
+  const double gpu_read = known(rank.rate(placement.gpu()), rates.gpu_read),
+               cpu_read = known(rank.rate(kHostMemory), rates.cpu_read) * cpu_share(rows);
   const auto on = [&](const std::string& device, double bytes) {
     if (is_gpu_name(device))
-      d.gpu += bytes / rates.gpu_read;
+      d.gpu += bytes / gpu_read;
     else
       d.cpu += bytes / cpu_read;
   };
@@ -181,7 +186,7 @@ Forecast::Step placed_step(const ModelBytes& model, const DevicePlacement& place
     };
     double elsewhere = l.each;
     for (const uint32_t e : some) elsewhere -= std::min(1.0, l.each * l.shares[e]);
-    const double here = l.here.of(l.met(rows, is_here)) / rates.gpu_read,
+    const double here = l.here.of(l.met(rows, is_here)) / gpu_read,
                  there =
                      l.there.of(l.met(rows, [&](uint32_t e) { return !is_here(e); })) / cpu_read;
     d.cpu += there;
@@ -195,13 +200,15 @@ Forecast::Step placed_step(const ModelBytes& model, const DevicePlacement& place
 
 // Forecasts a step of ranks with stages of layers and spread experts, all on GPUs. The busiest
 // rank sets the pace.
-Forecast::Step ranked_step(const ModelBytes& model, const Rates& rates, const RankSplit& split,
+Forecast::Step ranked_step(const ModelBytes& model, const ModelPlan& plan, const Rates& rates,
                            size_t sequences) {
+  const RankSplit& split = plan.wish.split;
+  const double gpu_read = known(plan.ranks[0].rate(plan.wish.placement.gpu()), rates.gpu_read);
   const LinkFacts& between = rates.between;
   Forecast::Step d;
   d.sequences = sequences;
   const auto rows = static_cast<double>(sequences), pp = static_cast<double>(split.pp);
-  d.gpu = model.output / rates.gpu_read + kGpuStep + rows * model.logits / kLogitRate;
+  d.gpu = model.output / gpu_read + kGpuStep + rows * model.logits / kLogitRate;
   if (split.pp > 1)
     d.crossing += pp * (kHandOver / 2 + between.latency + rows * model.row / between.rate);
   for (const LayerBytes& l : model.layers) {
@@ -217,7 +224,7 @@ Forecast::Step ranked_step(const ModelBytes& model, const Rates& rates, const Ra
           std::max(busiest, l.here.of(l.met(rows, [&](uint32_t e) { return local[e] >= 0; })));
       fewest = std::min(fewest, own);
     }
-    d.gpu += kGpuLayer + (l.dense + l.every + busiest) / rates.gpu_read;
+    d.gpu += kGpuLayer + (l.dense + l.every + busiest) / gpu_read;
     if (split.ep == 1 || l.shares.empty()) continue;
     // Upper bound, in f32.
     const double comes = rows * (l.each - fewest) * 4 * model.hidden;
@@ -258,7 +265,8 @@ class CpuRanks {
   // Returns the seconds of matrices of so many bytes and weights with `rows` rows.
   double cost(const CostCurve& curve, double bytes, double macs, double rows) const {
     if (curve.known()) return curve.seconds(macs, rows);
-    return together(bytes / rates_.node.read_rate(), rows * macs / rates_.node.multiply_rate());
+    const double read = known(plan_.ranks[0].rate(kHostMemory), rates_.node.read_rate());
+    return together(bytes / read, rows * macs / rates_.node.multiply_rate());
   }
 
   using RowsOfExperts = std::vector<std::vector<uint32_t>>;
@@ -379,10 +387,9 @@ Forecast forecast(const ModelPlan& plan, const Rates& rates) {
   const RankSplit& split = plan.wish.split;
   const CpuRanks cpus(plan, model, rates);
   for (const size_t n : rates.sequences)
-    out.decode.push_back(!gpu ? cpus.cpu_step(n, n)
-                         : split.ranks() > 1
-                             ? ranked_step(model, rates, split, n)
-                             : placed_step(model, plan.ranks[0].placement, rates, n));
+    out.decode.push_back(!gpu                ? cpus.cpu_step(n, n)
+                         : split.ranks() > 1 ? ranked_step(model, plan, rates, n)
+                                             : placed_step(model, plan.ranks[0], rates, n));
   if (rates.prompt > 0 && !gpu) out.prompt = cpus.cpu_step(rates.prompt, 1);
   forecast_disk(plan, rates, out);
   return out;
@@ -394,7 +401,7 @@ std::vector<GpuWay> gpu_rank_ways(const Checkpoint& checkpoint, const Wish& wish
   Wish whole = wish;
   whole.placement = parse_placement("cuda");
   Cluster cluster{std::vector<Machine>(ranks)};
-  for (Machine& m : cluster.ranks) m.gpu = Gpu{target, UINT64_MAX};
+  for (Machine& m : cluster.ranks) m.gpu = Gpu{target, UINT64_MAX, rates.gpu_read};
   for (size_t ep = 1; ep <= ranks; ++ep) {
     if (ranks % ep != 0) continue;
     GpuWay way;
@@ -423,7 +430,8 @@ std::vector<GpuWay> gpu_ways(const Checkpoint& checkpoint, const Wish& wish,
   try {
     const ExpertLoads loads = read_loads(wish.loads_file);
     Cluster cluster{std::vector<Machine>(1)};
-    cluster.ranks[0].gpu = Gpu{target, allowed};
+    cluster.ranks[0].gpu = Gpu{target, allowed, rates.gpu_read};
+    cluster.ranks[0].read_rate = rates.cpu_read;
     const auto add = [&](const std::string& words, const char* placement, bool fit) {
       Wish w = wish;
       w.placement = parse_placement(placement);

@@ -32,9 +32,10 @@ struct NodeFacts {
   double multiply_rate() const;  // multiply-adds per second, measured or usual
 };
 
-// Holds what a forecast asks, and the rates of the machines that would answer.
+// Holds what a forecast asks, and those rates of the machines that no entry of a plan has.
 struct Rates {
-  // Bytes per second; measured on an H200, for machines without a measurement.
+  // Bytes per second; measured on an H200, for machines without a measurement. gpu_ways() and
+  // gpu_rank_ways() plan for machines that read at gpu_read and cpu_read.
   double gpu_read = 4.3e12, cpu_read = 0, link = 55e9;
   NodeFacts node = {};                  // of ranks on CPUs
   LinkFacts between = {};               // between ranks
@@ -59,6 +60,7 @@ struct Forecast {
   uint64_t disk_bytes = 0;
   double disk_tokens_per_second = 0;
 };
+// Memory is read at the rates of the plan's entries.
 Forecast forecast(const ModelPlan& plan, const Rates& rates);
 
 // A way to run a model on GPUs, with its forecast.

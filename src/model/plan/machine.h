@@ -22,6 +22,7 @@ struct GpuSettings;
 struct Gpu {
   GpuTarget target;
   uint64_t usable = 0;
+  double read_rate = 0;  // bytes of its memory per second, measured or assumed; 0: not known
 };
 // Bytes of a GPU that no model may use: they are left to the driver and to other programs.
 inline constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
@@ -34,6 +35,7 @@ struct Machine {
   std::vector<MemoryLimit> memory;
   std::optional<Gpu> gpu;  // unset: the rank has no GPU, or it is unknown
   Cpu cpu = host_cpu();
+  double read_rate = 0;  // bytes of host memory per second, measured or assumed; 0: not known
 };
 
 struct LinkFacts {

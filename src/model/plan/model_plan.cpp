@@ -108,6 +108,15 @@ void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const GpuTarge
   add(rank.bytes, kStreamedBytes, kHostMemory, rank.streamed.host_bytes);
 }
 
+// Sets the rates of the entries, as far as the machines' are known.
+void add_rates(const Cluster& cluster, ModelPlan& plan) {
+  for (size_t r = 0; r < std::min(cluster.ranks.size(), plan.ranks.size()); ++r) {
+    const Machine& m = cluster.ranks[r];
+    for (Bytes& b : plan.ranks[r].bytes)
+      b.rate = b.where == kHostMemory ? m.read_rate : m.gpu ? m.gpu->read_rate : 0;
+  }
+}
+
 KvPlan kv_of(const Checkpoint& checkpoint, const ModelPlan& plan) {
   const DeviceSet devices(plan.wish.placement, nullptr, host_cpu(), planning_options(plan.wish));
   KvPlan kv = plan_kv(checkpoint, plan.spec, plan.wish.kv(), devices);
@@ -201,6 +210,13 @@ uint64_t RankPlan::sum(std::string_view where) const {
   return sum;
 }
 
+double RankPlan::rate(std::string_view where) const {
+  double rate = 0;
+  for (const Bytes& b : bytes)
+    if (b.where == where) rate = b.rate;
+  return rate;
+}
+
 uint64_t RankPlan::sum(std::string_view where, std::string_view what) const {
   uint64_t sum = 0;
   for (const Bytes& b : bytes) sum += b.where == where && b.what == what ? b.bytes : 0;
@@ -265,6 +281,7 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
     add(plan.ranks[0].bytes, kDraftBytes, kHostMemory,
         sum_of(plan_modules_on_cpu(predictor, wish)));
   }
+  add_rates(cluster, plan);
   plan.kv = kv_of(checkpoint, plan);
   judge(plan, cluster);
   return plan;

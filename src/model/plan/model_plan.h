@@ -22,9 +22,10 @@ namespace moebius {
 
 // States how many bytes a rank needs for one purpose in one memory. Made by plan_model().
 struct Bytes {
-  std::string_view what;  // purpose: one of the five names below
+  std::string_view what;  // purpose: one of the names below
   std::string where;      // memory: kHostMemory, or the name of a device ("cuda:1")
   uint64_t bytes = 0;
+  double rate = 0;  // bytes per second at which the rank's machine reads them; 0: not known
 };
 inline constexpr std::string_view kHostMemory = "memory";
 // Packed weights without routed experts.
@@ -66,6 +67,8 @@ struct RankPlan {
   // Returns the bytes in one memory, for all purposes or for one.
   uint64_t sum(std::string_view where) const;
   uint64_t sum(std::string_view where, std::string_view what) const;
+  // Returns the rate of a memory's entries; 0: not known.
+  double rate(std::string_view where) const;
 };
 
 // Says what all ranks run, and whether that fits. The checkpoint must outlive it.

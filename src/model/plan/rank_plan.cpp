@@ -168,6 +168,8 @@ std::vector<RankForecast> plan_ranks(const Checkpoint& checkpoint, const RankQue
     f.split = split;
     Wish wish;
     wish.split = split;
+    Cluster cluster{std::vector<Machine>(split.ranks())};
+    for (Machine& m : cluster.ranks) m.read_rate = question.node.read_rate();
     Rates rates;
     rates.node = question.node;
     rates.between = question.link;
@@ -176,7 +178,7 @@ std::vector<RankForecast> plan_ranks(const Checkpoint& checkpoint, const RankQue
     Forecast times;
     try {
       for (const RankPart& p : rank_parts(checkpoint, split)) f.bytes = std::max(f.bytes, p.bytes);
-      times = forecast(plan_model(checkpoint, wish, {}), rates);
+      times = forecast(plan_model(checkpoint, wish, cluster), rates);
     } catch (const Error& e) {
       f.bytes = 0;
       f.refusal = f.reason = e.what();

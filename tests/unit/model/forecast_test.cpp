@@ -48,6 +48,23 @@ TEST_F(GpuForecasts, FollowTheRates) {
   EXPECT_EQ(ask({4e12, 0, 50e9}, UINT64_MAX).size(), 1u);
 }
 
+// The entries of a plan have the rates of its machines, and a forecast takes them.
+TEST_F(GpuForecasts, EntriesHaveRates) {
+  Wish wish;
+  wish.placement = parse_placement("cuda,experts=cpu");
+  Cluster cluster{std::vector<Machine>(1)};
+  cluster.ranks[0].gpu = Gpu{named_gpu_target("H200"), UINT64_MAX, 4e12};
+  cluster.ranks[0].read_rate = 100e9;
+  const ModelPlan known = plan_model(checkpoint_, wish, cluster);
+  for (const Bytes& b : known.ranks[0].bytes)
+    EXPECT_EQ(b.rate, b.where == kHostMemory ? 100e9 : 4e12) << b.what << " in " << b.where;
+  const ModelPlan unknown = plan_model(checkpoint_, wish, {});
+  EXPECT_EQ(unknown.ranks[0].rate(kHostMemory), 0.0);
+  const Forecast f = forecast(known, {1e12, 1e9, 50e9}), g = forecast(known, {4e12, 100e9, 50e9});
+  EXPECT_EQ(f.decode[0].gpu, g.decode[0].gpu);
+  EXPECT_EQ(f.decode[0].cpu, g.decode[0].cpu);
+}
+
 TEST_F(GpuForecasts, PlaceWhatFits) {
   const Rates rates{4e12, 100e9, 50e9};
   const auto whole = ask(rates, UINT64_MAX);
