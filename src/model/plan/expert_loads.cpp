@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/plan/expert_loads.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <filesystem>
 #include <span>
@@ -70,6 +72,19 @@ void save_loads(const std::string& file, const ExpertLoads& loads) {
   const std::string text = write_loads(loads);
   const std::span<const uint8_t> bytes{reinterpret_cast<const uint8_t*>(text.data()), text.size()};
   write_output(file, {&bytes, 1});
+}
+
+void keep_loads(const std::string& file, const ExpertLoads& loads,
+                const std::function<void(const std::string& line)>& warn) noexcept {
+  if (file.empty()) return;
+  try {
+    save_loads(file, loads);
+  } catch (const std::exception& e) {
+    try {
+      if (warn) warn(fmt::format("loads of experts were not saved: {}", e.what()));
+    } catch (const std::exception&) {  // no memory for the message
+    }
+  }
 }
 
 }  // namespace moebius

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -19,5 +20,8 @@ ExpertLoads parse_loads(std::string_view text, std::string_view what);
 // Reads a file; returns an empty table if it does not exist or has no name. Throws Error.
 ExpertLoads read_loads(const std::string& file);
 void save_loads(const std::string& file, const ExpertLoads& loads);
+// Does the same unless the file has no name; tells `warn`, which may be null, about a failure.
+void keep_loads(const std::string& file, const ExpertLoads& loads,
+                const std::function<void(const std::string& line)>& warn) noexcept;
 
 }  // namespace moebius

@@ -256,10 +256,7 @@ void ExpertMoves::end_step(StepStats& stats) {
 
 void ExpertMoves::drop() {
   if (state_ != State::kMoving) return;
-  StepPlan plan;
-  plan.kind = StepPlan::Kind::kDrop;
-  plan.block_kind = move_.layer;
-  tell_(std::move(plan));
+  tell_({.kind = StepPlan::Kind::kDrop, .block_kind = move_.layer});
   end_move(false);
 }
 
@@ -288,9 +285,7 @@ void ExpertMoves::ask_loads() {
   reports_.expect(who, counts);
   state_ = State::kAsking;
   if (who.empty()) return take_loads();
-  StepPlan plan;
-  plan.kind = StepPlan::Kind::kLoads;
-  tell_(std::move(plan));
+  tell_({.kind = StepPlan::Kind::kLoads});
 }
 
 void ExpertMoves::take_loads() {
@@ -306,11 +301,7 @@ void ExpertMoves::take_loads() {
   state_ = State::kIdle;
   std::optional<ExpertBalance::Move> move = balance_.next_move();
   if (!move) return;
-  StepPlan plan;
-  plan.kind = StepPlan::Kind::kMove;
-  plan.block_kind = move->layer;
-  plan.experts = move->expert_of;
-  tell_(std::move(plan));
+  tell_({.kind = StepPlan::Kind::kMove, .experts = move->expert_of, .block_kind = move->layer});
   std::vector<size_t> who;
   for (size_t s = 0; s < ranks_.split().pp; ++s)
     for (size_t m = 0; m < ranks_.members(); ++m)
@@ -325,10 +316,7 @@ void ExpertMoves::take_loads() {
 void ExpertMoves::lead_move() {
   const size_t layer = move_.layer;
   const auto finish = [&](bool change) {
-    StepPlan plan;
-    plan.kind = change ? StepPlan::Kind::kSwitch : StepPlan::Kind::kDrop;
-    plan.block_kind = layer;
-    tell_(std::move(plan));
+    tell_({.kind = change ? StepPlan::Kind::kSwitch : StepPlan::Kind::kDrop, .block_kind = layer});
     end_move(change);
   };
   const auto give_up = [&](const std::string& why) {
@@ -360,16 +348,7 @@ void ExpertMoves::lead_move() {
 }
 
 void ExpertMoves::save_loads() noexcept {
-  if (!leads() || loads_file_.empty()) return;
-  if (balance_.steps() == 0) return;
-  try {
-    moebius::save_loads(loads_file_, balance_.loads());
-  } catch (const std::exception& e) {
-    try {
-      warn(fmt::format("loads of experts were not saved: {}", e.what()));
-    } catch (const std::exception&) {  // no memory for the message
-    }
-  }
+  if (leads() && balance_.steps() > 0) keep_loads(loads_file_, balance_.loads(), say_);
 }
 
 void ExpertMoves::warn(const std::string& text) noexcept {

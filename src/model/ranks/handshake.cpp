@@ -27,6 +27,7 @@ constexpr uint64_t kLongestHandshake = uint64_t{256} << 20;
 constexpr uint64_t kLargestJson = uint64_t{256} << 20;
 constexpr uint64_t kSampleStep = uint64_t{64} << 20, kSampleBytes = uint64_t{64} << 10;
 
+// Writes the parts of a handshake; visit_handshake() passes them in turn.
 class HandshakeWriter {
  public:
   void number(uint64_t v, size_t bytes = 8) {
@@ -36,38 +37,48 @@ class HandshakeWriter {
     number(s.size(), 4);
     out.insert(out.end(), s.begin(), s.end());
   }
+  void flag(bool v) { number(v ? 1 : 0, 1); }
+  template <class T, class F>
+  void list(const std::vector<T>& items, size_t /*least*/, F part) {
+    number(items.size(), 4);
+    for (const T& item : items) part(item);
+  }
   std::vector<uint8_t> out;
 };
 
+// Reads the parts of a handshake in the same order. Throws Error for bytes that are no handshake.
 class HandshakeReader {
  public:
   explicit HandshakeReader(std::span<const uint8_t> bytes) : left_(bytes) {}
-  uint64_t number(size_t bytes = 8) {
+  template <class T>
+  void number(T& v, size_t bytes = sizeof(T)) {
     need(bytes);
-    uint64_t v = 0;
-    for (size_t i = 0; i < bytes; ++i) v |= uint64_t{left_[i]} << (8 * i);
+    v = 0;
+    for (size_t i = 0; i < bytes; ++i) v |= static_cast<T>(T{left_[i]} << (8 * i));
     left_ = left_.subspan(bytes);
-    return v;
   }
-  std::string text() {
-    const uint64_t n = number(4);
+  void text(std::string& s) {
+    uint64_t n = 0;
+    number(n, 4);
     need(n);
-    std::string s(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n));
+    s.assign(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n));
     left_ = left_.subspan(n);
-    return s;
   }
-  // Reads the number of items that take at least `least` bytes each. Throws Error if the rest is
-  // too short for them.
-  uint64_t count(size_t least) {
-    const uint64_t n = number(4);
+  void flag(bool& v) {
+    uint8_t n = 0;
+    number(n);
+    if (n > 1) fail("a handshake has {} where yes or no is expected", n);
+    v = n == 1;
+  }
+  // Reads items that take at least `least` bytes each. Throws Error if the rest is too short for
+  // them.
+  template <class T, class F>
+  void list(std::vector<T>& items, size_t least, F part) {
+    uint64_t n = 0;
+    number(n, 4);
     if (n > left_.size() / least)
       fail("a handshake announces {} items in {} bytes", n, left_.size());
-    return n;
-  }
-  bool flag() {
-    const uint64_t v = number(1);
-    if (v > 1) fail("a handshake has {} where yes or no is expected", v);
-    return v == 1;
+    for (; n > 0; --n) part(items.emplace_back());
   }
   void end() const {
     if (!left_.empty()) fail("a handshake has {} bytes too many", left_.size());
@@ -79,6 +90,31 @@ class HandshakeReader {
   }
   std::span<const uint8_t> left_;
 };
+
+// Passes everything behind the protocol's number to a writer or reader.
+template <class Way, class H>
+void visit_handshake(Way& way, H& h) {
+  for (auto* s : {&h.version, &h.commit, &h.build, &h.architecture, &h.cpu, &h.trouble})
+    way.text(*s);
+  way.list(h.options, 8, [&](auto& option) {
+    way.text(option.first);
+    way.text(option.second);
+  });
+  way.list(h.files, 16, [&](auto& file) {
+    way.text(file.name);
+    way.number(file.size);
+    way.text(file.hash);
+  });
+  way.list(h.kernels, 9, [&](auto& kernel) {
+    way.text(kernel.modules);
+    way.text(kernel.kernel);
+    way.flag(kernel.exact);
+  });
+  way.list(h.memory, 12, [&](auto& limit) {
+    way.text(limit.of);
+    way.number(limit.free);
+  });
+}
 
 std::string shown(const std::string& text) { return text.empty() ? "none" : printable(text); }
 
@@ -216,52 +252,16 @@ FileMark mark_file(const std::string& name, const std::string& path, bool header
 std::vector<uint8_t> encode(const Handshake& h) {
   HandshakeWriter w;
   w.number(h.protocol, 4);
-  for (const std::string* s :
-       {&h.version, &h.commit, &h.build, &h.architecture, &h.cpu, &h.trouble})
-    w.text(*s);
-  w.number(h.options.size(), 4);
-  for (const auto& [name, value] : h.options) w.text(name), w.text(value);
-  w.number(h.files.size(), 4);
-  for (const FileMark& f : h.files) w.text(f.name), w.number(f.size), w.text(f.hash);
-  w.number(h.kernels.size(), 4);
-  for (const KernelMark& k : h.kernels)
-    w.text(k.modules), w.text(k.kernel), w.number(k.exact ? 1 : 0, 1);
-  w.number(h.memory.size(), 4);
-  for (const MemoryLimit& limit : h.memory) w.text(limit.of), w.number(limit.free);
+  visit_handshake(w, h);
   return std::move(w.out);
 }
 
 Handshake decode_handshake(std::span<const uint8_t> bytes) {
   HandshakeReader r(bytes);
   Handshake h;
-  h.protocol = static_cast<uint32_t>(r.number(4));
+  r.number(h.protocol);
   if (h.protocol != kRankProtocol) return h;
-  for (std::string* s : {&h.version, &h.commit, &h.build, &h.architecture, &h.cpu, &h.trouble})
-    *s = r.text();
-  for (uint64_t n = r.count(8); n > 0; --n) {
-    std::string name = r.text();
-    h.options.emplace_back(std::move(name), r.text());
-  }
-  for (uint64_t n = r.count(16); n > 0; --n) {
-    FileMark f;
-    f.name = r.text();
-    f.size = r.number();
-    f.hash = r.text();
-    h.files.push_back(std::move(f));
-  }
-  for (uint64_t n = r.count(9); n > 0; --n) {
-    KernelMark k;
-    k.modules = r.text();
-    k.kernel = r.text();
-    k.exact = r.flag();
-    h.kernels.push_back(std::move(k));
-  }
-  for (uint64_t n = r.count(12); n > 0; --n) {
-    MemoryLimit limit;
-    limit.of = r.text();
-    limit.free = r.number();
-    h.memory.push_back(std::move(limit));
-  }
+  visit_handshake(r, h);
   r.end();
   return h;
 }

@@ -45,9 +45,7 @@ RankedBackend::~RankedBackend() {
     for (Batch& batch : batches_)
       if (batch.step != nullptr) land(*batch.step, nobodys, batch.stats);
     if (moves_ != nullptr) moves_->drop();
-    StepPlan stop;
-    stop.kind = StepPlan::Kind::kStop;
-    tell(std::move(stop));
+    tell({.kind = StepPlan::Kind::kStop});
     if (moves_ != nullptr) moves_->finish();
     ranks_.settle(0);
   } catch (const std::exception&) {  // the other ranks have ended already

@@ -49,9 +49,7 @@ void RankedBackend::tell(StepPlan plan) {
 }
 
 void RankedBackend::tell_step(std::span<const Work> work) {
-  StepPlan plan;
-  plan.kind = StepPlan::Kind::kStep;
-  plan.ended = ended_->take();
+  StepPlan plan{.kind = StepPlan::Kind::kStep, .ended = ended_->take()};
   for (const auto& [item, pool, sequence] : work)
     plan.items.push_back({sequence,
                           item.position,
@@ -64,13 +62,7 @@ void RankedBackend::tell_step(std::span<const Work> work) {
 
 void RankedBackend::tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
                                 uint64_t count) {
-  StepPlan plan;
-  plan.kind = kind;
-  plan.block_kind = block_kind;
-  plan.from = from;
-  plan.to = to;
-  plan.count = count;
-  tell(std::move(plan));
+  tell({.kind = kind, .block_kind = block_kind, .from = from, .to = to, .count = count});
 }
 
 void RankedBackend::run_plan(StepPlan plan) {

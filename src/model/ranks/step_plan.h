@@ -39,11 +39,11 @@ struct StepPlan {
   };
   uint64_t serial = 0;  // number of the plan, counted up by one
   Kind kind = Kind::kBeat;
-  std::vector<Item> items;      // for kStep: items of the step
-  std::vector<uint64_t> ended;  // for kStep: sequences whose memory can be freed
+  std::vector<Item> items{};      // for kStep: items of the step
+  std::vector<uint64_t> ended{};  // for kStep: sequences whose memory can be freed
   // For kMove, kSwitch and kDrop (expert_balance.h), where block_kind is a layer; kMove: the future
   // expert of each place.
-  std::vector<uint32_t> experts;
+  std::vector<uint32_t> experts{};
   // Arguments of the Backend function that has the kind's name.
   uint64_t block_kind = 0, from = 0, to = 0, count = 0;
   bool operator==(const StepPlan&) const = default;

@@ -144,15 +144,7 @@ void ExpertPlaces::change() {
 }
 
 void ExpertPlaces::save() noexcept {
-  if (loads_file_.empty() || balance_.steps() == 0) return;
-  try {
-    save_loads(loads_file_, balance_.loads());
-  } catch (const std::exception& e) {
-    try {
-      if (warn_) warn_(fmt::format("loads of experts were not saved: {}", e.what()));
-    } catch (const std::exception&) {  // no memory for the message
-    }
-  }
+  if (balance_.steps() > 0) keep_loads(loads_file_, balance_.loads(), warn_);
 }
 
 }  // namespace moebius
