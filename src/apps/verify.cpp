@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/numeric.h"
 #include "base/random.h"
+#include "checkpoint/methods/skip_list.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_loader.h"
 #include "device/cuda/cuda_layers.h"
@@ -199,7 +200,7 @@ ModuleChoice choose_modules(const Checkpoint& checkpoint, const VerifyOptions& o
   for (const ModuleGroup& group : group_modules(checkpoint)) {
     std::vector<const Module*> matching;
     for (const Module* m : group.members)
-      if (glob_match(options.module, m->name)) matching.push_back(m);
+      if (wildcard_matches(options.module, m->name)) matching.push_back(m);
     if (matching.empty()) continue;
     const bool product = has_product(checkpoint, *group.sample);
     const std::set<const Module*> few = first_and_last(matching);

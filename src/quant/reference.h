@@ -54,8 +54,6 @@ QuantRowsBuffer quantize_rows(const float* x, size_t ldx, size_t M, size_t K, co
 
 // Returns the number that code (m, k) represents before its scale: q - zp, e4m3, e2m1 or x itself.
 float row_code_value(const QuantRows& x, size_t m, size_t k);
-// Writes the numbers that quantized rows represent: code value * scale (/ G_x), out [M,K].
-void dequantize_rows(const QuantRows& x, float* out);
 
 // Rounds v to int8 and back (WNA8O8 outputs): q * s with q = clamp(RNE(v / s), -128, 127). For a
 // 16-bit type, scale, quotient and result are each rounded to it, as other implementations do; in

@@ -316,21 +316,6 @@ float row_code_value(const QuantRows& x, size_t m, size_t k) {
   return static_cast<float>(static_cast<int8_t>(code) - zp);
 }
 
-void dequantize_rows(const QuantRows& x, float* out) {
-  for (size_t m = 0; m < x.M; ++m)
-    for (size_t k = 0; k < x.K; ++k) {
-      const float value = row_code_value(x, m, k);
-      if (x.spec.code == ActCode::kAsIs) {
-        out[m * x.K + k] = value;
-        continue;
-      }
-      const size_t g = x.spec.granule == ActGranule::kGroup ? k / x.spec.group : 0;
-      const float s = x.scales[m * x.groups + g];
-      const bool two_level = x.spec.scale == ActScale::kFp8;
-      out[m * x.K + k] = value * (two_level ? with_scale(s, x.params.global_scale) : s);
-    }
-}
-
 float fake_quantize(float v, float s, XType type) {
   const float step = round_to(s, type);
   const float q = clamp_f32(rne(round_to(v / step, type)), -128.0f, 127.0f);

@@ -8,9 +8,6 @@
 
 namespace moebius {
 
-// Returns true if `text` matches a shell pattern: '*' stands for any text, '?' for one character.
-bool glob_match(std::string_view pattern, std::string_view text);
-
 // Loads a module's payload and checks scales, zero points, code ranges and biases. Returns what is
 // wrong, or ""; then `matrix`, if given, views the buffer.
 std::string payload_problem(const Checkpoint& checkpoint, const Module& module, LoadBuffer& buffer,

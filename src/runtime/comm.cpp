@@ -10,9 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <thread>
 #include <utility>
 
@@ -34,11 +32,6 @@ constexpr int64_t kSpinTime = 50'000, kYieldTime = 100'000'000, kIdleYieldTime =
 constexpr int64_t kShortestSleep = 50'000, kLongestSleep = 1'000'000;  // ns
 constexpr int64_t kSleepShare = 64;  // a sleep lasts at most this fraction of the wait so far
 
-float larger(float a, float b) {
-  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::infinity();
-  return std::max(a, b);
-}
-
 char* at(void* p, size_t offset) { return static_cast<char*>(p) + offset; }
 const char* at(const void* p, size_t offset) { return static_cast<const char*>(p) + offset; }
 
@@ -54,7 +47,7 @@ std::vector<size_t> offsets_of(std::span<const size_t> bytes) {
 
 }  // namespace
 
-enum class Comm::Kind : int { kMessage, kBroadcast, kGather, kAllToAll, kMax };
+enum class Comm::Kind : int { kMessage, kBroadcast, kGather, kAllToAll };
 
 // Holds the state that all communicators split from one share.
 struct Comm::World {
@@ -90,10 +83,6 @@ struct CommRequest::State {
     std::unique_ptr<Transfer> transfer;
   };
   int tag = 0;
-  // A maximum exchange: values of this rank, values of the others, and where the result goes.
-  // Declared before `parts`, whose transfers refer to them.
-  std::vector<float> mine, others;
-  float* values = nullptr;
   std::vector<Part> parts;  // messages that have not finished
 };
 
@@ -233,23 +222,6 @@ CommRequest Comm::start_all_to_all(const void* send, std::span<const size_t> sen
   return r;
 }
 
-CommRequest Comm::start_max(float* values, size_t count) {
-  for (size_t i = 0; i < count; ++i) values[i] = larger(values[i], values[i]);
-  if (size() == 1) return {};
-  CommRequest r = begin(Kind::kMax);
-  CommRequest::State& s = *r.state_;
-  s.mine.assign(values, values + count);
-  s.others.resize(count * (members_.size() - 1));
-  s.values = values;
-  const size_t bytes = count * sizeof(float);
-  for (int step = 1; step < size(); ++step)
-    add_receive(r, (rank_ + size() - step) % size(),
-                s.others.data() + static_cast<size_t>(step - 1) * count, bytes);
-  for (int step = 1; step < size(); ++step)
-    add_send(r, (rank_ + step) % size(), s.mine.data(), bytes);
-  return r;
-}
-
 CommRequest Comm::start_send(int to, int tag, const void* p, size_t bytes) {
   check_message(to, tag);
   CommRequest r = begin(Kind::kMessage, tag);
@@ -281,9 +253,6 @@ bool Comm::test(CommRequest& request) {
   CommRequest::State& s = *request.state_;
   std::erase_if(s.parts, [](const auto& part) { return part.transfer->test(); });
   if (!s.parts.empty()) return false;
-  const size_t count = s.mine.size();
-  for (size_t i = 0; i < s.others.size(); ++i)
-    s.values[i % count] = larger(s.values[i % count], s.others[i]);
   request.state_.reset();
   return true;
 }

@@ -98,9 +98,6 @@ class Comm {
                                              std::span<const size_t> bytes_of_rank);
   [[nodiscard]] CommRequest start_all_to_all(const void* send, std::span<const size_t> send_bytes,
                                              void* receive, std::span<const size_t> receive_bytes);
-  // Starts replacing each value by its maximum over all ranks. Values must not be negative; the
-  // result is infinity if any rank has NaN.
-  [[nodiscard]] CommRequest start_max(float* values, size_t count);
   // Start to send to, and to receive from, one other rank; tags are 0 to kUserTags - 1. Both sides
   // must pass the same length.
   [[nodiscard]] CommRequest start_send(int to, int tag, const void* p, size_t bytes);

@@ -19,6 +19,7 @@
 #include "quant/slice.h"
 #include "unit/checkpoint/checkpoint_util.h"
 #include "unit/checkpoint/formats_util.h"
+#include "unit/quant/rows_util.h"
 
 namespace moebius::test::methods_vendors_test {
 namespace {

@@ -56,7 +56,7 @@ TEST(RankCosts, AllRanksHearTheSame) {
 TEST(RankCosts, EveryKindOfMatrixIsTimed) {
   ThreadPool pool(2);
   for (const char* folder : {"qwen3moe-w4a8-g32-pack", "deepseekv3-w4a8-g32"}) {
-    const RankCosts costs = measure_layer_costs(golden(folder), LoadOptions(), pool);
+    const RankCosts costs = measure_layer_costs(golden(folder), LayerLoadOptions(), pool);
     for (const CostCurve* c : {&costs.experts, &costs.dense, &costs.output, &costs.layer}) {
       ASSERT_TRUE(c->known()) << folder;
       EXPECT_GT(c->seconds(1, 1), 0);

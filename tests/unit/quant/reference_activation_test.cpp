@@ -12,6 +12,7 @@
 #include "kernels/kernel_cases.h"
 #include "kernels/prepared_rows.h"
 #include "quant/reference.h"
+#include "unit/quant/rows_util.h"
 
 namespace moebius::reference_activation_test {
 namespace {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -67,17 +66,6 @@ inline void expect_all_to_all(Comm& comm) {
   EXPECT_EQ(got, expected);
 }
 
-inline void expect_max(Comm& comm) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  const auto r = static_cast<float>(comm.rank());
-  float values[4] = {r, 10 - r, comm.rank() == comm.size() - 1 ? std::nanf("") : 1, 0};
-  comm.wait(comm.start_max(values, 4), "maximum");
-  EXPECT_EQ(values[0], static_cast<float>(comm.size() - 1));
-  EXPECT_EQ(values[1], 10);
-  EXPECT_EQ(values[2], infinity);
-  EXPECT_EQ(values[3], 0);
-}
-
 // Round the ring, two tags that are received in the other order.
 inline void expect_messages(Comm& comm) {
   if (comm.size() == 1) return;
@@ -100,7 +88,6 @@ inline void expect_everything(Comm& comm) {
   expect_gather(comm, false);
   expect_gather(comm, true);
   expect_all_to_all(comm);
-  expect_max(comm);
   expect_messages(comm);
   comm.barrier("barrier");
 }
