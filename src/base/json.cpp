@@ -31,8 +31,12 @@ void append_json_string(std::string& out, std::string_view text) {
       out += fmt::format("\\u{:04x}", n == 0 ? 0xfffdu : unsigned{c});
       ++i;
     } else {
-      out += text.substr(i, n);
+      const size_t begin = i;  // characters that stand for themselves are copied together
       i += n;
+      while (i < text.size() && static_cast<signed char>(text[i]) >= ' ' && text[i] != '"' &&
+             text[i] != '\\')
+        ++i;
+      out += text.substr(begin, i - begin);
     }
   }
   out += '"';

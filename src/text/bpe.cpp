@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "base/error.h"
 #include "text/unicode.h"
@@ -27,6 +28,7 @@ uint64_t joint(char32_t left, char32_t right) {
 
 Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
     : PieceModel(std::move(vocab)), options_(std::move(options)), where_(std::move(where)) {
+  earlier_ids_ = std::move(options_.earlier_ids);
   if (options_.unk_token) {
     unk_id_ = vocab_.find(*options_.unk_token);
     if (unk_id_ < 0)
@@ -104,6 +106,34 @@ void Bpe::add_merge(std::string_view left, std::string_view right) {
 void Bpe::add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged) {
   can_cut_ = false;
   merges_.set(left, right, {rank, merged});
+}
+
+void Bpe::add_cuts(std::span<const double> scores, size_t longest) {
+  std::vector<size_t> order(vocab_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : vocab_.id(a) < vocab_.id(b);
+  });
+  const auto merges = [&](std::string_view token, int32_t id) {
+    return id >= 0 && id != unk_id_ && !(options_.byte_fallback && is_fallback_name(token));
+  };
+  std::vector<std::pair<int32_t, int32_t>> cuts;
+  for (const size_t i : order) {
+    const std::string_view whole = vocab_.token(i);
+    if (whole.size() > longest || !merges(whole, vocab_.id(i))) continue;
+    cuts.clear();
+    for (size_t at = 0; at < whole.size();) {
+      const std::string_view left = whole.substr(0, at), right = whole.substr(at);
+      const int32_t a = at == 0 ? -1 : vocab_.find(left);
+      if (const int32_t b = merges(left, a) ? vocab_.find(right) : -1; merges(right, b))
+        cuts.emplace_back(a, b);
+      at += unicode::decode(right.data()).length;
+    }
+    if (cuts.empty()) continue;
+    if (can_cut_) learn_joints(whole);
+    std::sort(cuts.begin(), cuts.end());
+    for (const auto& [a, b] : cuts) merges_.set(a, b, {next_rank_++, vocab_.id(i)});
+  }
 }
 
 bool Bpe::may_join(char32_t left, char32_t right, bool known) const {

@@ -5,9 +5,11 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "text/piece_model.h"
@@ -19,6 +21,8 @@ struct BpeOptions {
   bool byte_fallback = false, fuse_unk = false, ignore_merges = false;
   std::optional<std::string> unk_token;
   std::string continuing_subword_prefix, end_of_word_suffix;
+  // Result of PieceModel::earlier_ids().
+  std::vector<std::pair<int32_t, size_t>> earlier_ids = {};
 };
 
 class Bpe final : public PieceModel {
@@ -31,6 +35,10 @@ class Bpe final : public PieceModel {
   // vocabulary. Throws Error.
   void add_merge(std::string_view left, std::string_view right);
   void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
+  // Adds every division of a token of at most `longest` bytes into two tokens, after the merges so
+  // far. scores[i]: score of token i of the table; the highest merges first, then the lowest id.
+  // Unknown and byte-fallback tokens take no part.
+  void add_cuts(std::span<const double> scores, size_t longest);
 
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
   size_t least_tokens(size_t bytes) const override;

@@ -6,7 +6,6 @@
 #include "text/decoder.h"
 
 #include <charconv>
-#include <optional>
 
 #include "base/utf8.h"
 #include "text/json_fields.h"
@@ -126,23 +125,26 @@ class ByteLevelRun final : public WholeTokens {
   bool first_ = true;
 };
 
-// Joins runs of tokens <0xHH>: a run is one string if it is valid UTF-8 as a whole, else one
-// replacement character per token.
+// Joins runs of tokens <0xHH>, or several such names in one token: a run is one string if it is
+// valid UTF-8 as a whole, else one replacement character per byte.
 class ByteFallbackRun final : public WholeTokens {
  public:
   static constexpr TokenBytes kBytes = TokenBytes::kHexTokens;
-  static std::optional<char> byte_of(std::string_view text) {
-    unsigned byte = 0;
-    if (text.size() == 6 && text.starts_with("<0x") && text.ends_with('>') &&
-        hex(text.substr(3, 2), byte))
-      return static_cast<char>(byte);
-    return std::nullopt;
+  // Returns the bytes that a token names; nothing: it is text.
+  static std::string bytes_of(std::string_view text) {
+    std::string out;
+    for (; text.size() >= 6; text.remove_prefix(6)) {
+      unsigned byte = 0;
+      if (!text.starts_with("<0x") || text[5] != '>' || !hex(text.substr(3, 2), byte)) return {};
+      out += static_cast<char>(byte);
+    }
+    return text.empty() ? out : std::string();
   }
 
  private:
   void token(std::string_view text) override {
-    if (const auto byte = byte_of(text)) {
-      bytes_ += *byte;
+    if (const std::string bytes = bytes_of(text); !bytes.empty()) {
+      bytes_ += bytes;
       return;
     }
     flush();
@@ -351,7 +353,7 @@ std::string Decoder::token_bytes(std::string_view token) const {
   for (const auto& stage : stages_) {
     if (stage->bytes() == TokenBytes::kAlphabet) return alphabet_bytes(token);
     if (stage->bytes() == TokenBytes::kHexTokens)
-      if (const auto byte = ByteFallbackRun::byte_of(token)) return {*byte};
+      if (std::string bytes = ByteFallbackRun::bytes_of(token); !bytes.empty()) return bytes;
   }
   // Decodes the token after a letter, because the first token of a text may be decoded differently.
   std::string letter, both;

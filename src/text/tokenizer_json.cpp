@@ -15,6 +15,9 @@
 namespace moebius {
 namespace {
 
+// Tokens that are cut: at each place two parts are hashed.
+constexpr size_t kMaxCutToken = 256;
+
 class Reader final : public JsonHandler {
  public:
   JsonTree tree;
@@ -144,6 +147,8 @@ class Reader final : public JsonHandler {
     if (listed > static_cast<size_t>(kMaxTokenId))
       return stop(fmt::format("model.vocab: more than {} tokens", kMaxTokenId));
     const auto id = static_cast<int32_t>(listed++);
+    parts_ = -1;
+    if (token_.empty()) return true;  // an id without a token
     lowest = std::min(lowest, score_);
     if (const int32_t before = vocab.find(token_); before >= 0) {
       const size_t index = vocab.reassign(token_, id);  // the later entry applies
@@ -153,7 +158,6 @@ class Reader final : public JsonHandler {
       vocab.insert(token_, id);
       scores.push_back(score_);
     }
-    parts_ = -1;
     return true;
   }
   bool merge_string(std::string& v) {
@@ -214,9 +218,16 @@ BpeOptions parse_options(const Json& model, bool bytes, const std::string& where
 
 std::unique_ptr<PieceModel> make_bpe(Reader& reader, const Json& model, bool bytes,
                                      const std::string& where) {
-  if (!reader.has_vocab || !reader.has_merges) fail("{} needs both vocab and merges", where);
-  auto bpe =
-      std::make_unique<Bpe>(std::move(reader.vocab), parse_options(model, bytes, where), where);
+  // The vocabulary may be a list, and the merges "cuts": GGUF files store no others.
+  const Json* merges = model.find("merges");
+  const bool cuts = reader.has_scores && merges != nullptr && merges->is_string() &&
+                    merges->as_string() == "cuts";
+  if (!(reader.has_vocab || reader.has_scores) || !(reader.has_merges || cuts))
+    fail("{} needs both vocab and merges", where);
+  BpeOptions options = parse_options(model, bytes, where);
+  options.earlier_ids = std::move(reader.earlier_ids);
+  auto bpe = std::make_unique<Bpe>(std::move(reader.vocab), std::move(options), where);
+  if (cuts) bpe->add_cuts(reader.scores, kMaxCutToken);
   bpe->reserve(reader.merges.size());
   for (const Reader::Merge& m : reader.merges) bpe->add_merge(m.left, m.right);
   return bpe;
