@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes requests and returns reports: the queue between threads, the order of a step, and
-// statistics. engine_admission.cpp decides who runs, and engine_step.cpp executes a step.
+// Makes sequences of requests, and runs steps: forward, sample, commit. Everything that can fail for
+// all sequences comes before the first sampler draws; afterwards only single sequences fail, and
+// Scheduler::commit() cannot.
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/out_of_memory.h"
-#include "base/random.h"
-#include "engine/engine_sequence.h"
 #include "engine/kv_archive.h"
+#include "engine/scheduler.h"
 #include "runtime/memory.h"
+#include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
@@ -31,6 +33,11 @@ EngineOptions with_defaults(Backend& backend, EngineOptions o) {
                    have = left > 0 && here > 0 ? std::min(left, here) : std::max(left, here);
     if (have > 0) o.kv_bytes = std::min(o.kv_bytes, have / 2);
   }
+  o.drafts = std::min(o.drafts, kMostDrafts);
+  if (o.backend_drafts && !backend.drafts())
+    fail("drafts of the model's own need its layer for multi-token prediction, on one device");
+  if (backend.keys_depend_on_length() && backend.keys_change_beyond() == SIZE_MAX)
+    o.drafts = 0;  // with dynamic scaling, keys follow the length of each step
   if (o.kv_bytes < row)
     fail("{} bytes for keys and values hold not even the {} bytes of {} tokens", o.kv_bytes, row,
          kBlockTokens);
@@ -38,15 +45,28 @@ EngineOptions with_defaults(Backend& backend, EngineOptions o) {
 }
 
 size_t longest_within(Backend& backend, size_t context, uint64_t bytes) {
-  size_t low = 1, high = context;
-  while (low < high) {
-    const size_t middle = low + (high - low + 1) / 2;
-    if (kv_bytes_of(backend.kv_kinds(), middle) <= bytes)
-      low = middle;
-    else
-      high = middle - 1;
+  const auto longer = std::views::iota(size_t{2}, context + 1);
+  const auto fits = [&](size_t n) { return kv_bytes_of(backend.kv_kinds(), n) <= bytes; };
+  return 1 + static_cast<size_t>(std::ranges::partition_point(longer, fits) - longer.begin());
+}
+
+// Adds the figures of a step to totals.
+void count(EngineSnapshot& t, const StepFigures& f) noexcept {
+  ++t.steps;
+  t.step_nanoseconds += f.nanoseconds;
+  t.sampling_nanoseconds += f.sampling_nanoseconds;
+  t.other_nanoseconds += f.other_nanoseconds;
+  for (size_t i = 0; i < t.phases.size(); ++i) t.phases[i] += f.backend.phases[i];
+  t.weight_bytes += f.backend.weight_bytes;
+  t.kv_bytes_read += f.backend.kv_bytes;
+  try {
+    t.expert_rows.resize(std::max(t.expert_rows.size(), f.backend.expert_rows.size()));
+    for (size_t i = 0; i < f.backend.expert_rows.size(); ++i)
+      t.expert_rows[i] += f.backend.expert_rows[i];
+    t.last = f;
+  } catch (const std::exception&) {
+    // No memory for counts: they lack this step.
   }
-  return low;
 }
 
 }  // namespace
@@ -58,8 +78,13 @@ uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context
   return parallel * (kv_bytes_of(kinds, context) + kv_bytes_of(kinds, 1));
 }
 
-uint64_t seed_of_choice(uint64_t seed, size_t index) {
-  return index == 0 ? seed : SplitMix64(SplitMix64(seed).next() + index).next();
+StepResult failed_result(uint64_t id, size_t index, std::string why) {
+  StepResult r;
+  r.id = id;
+  r.index = index;
+  r.finish = Finish::kError;
+  r.error = std::move(why);
+  return r;
 }
 
 Engine::Engine(Backend& backend, const EngineOptions& options)
@@ -68,26 +93,24 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
       context_(options_.context),
       longest_(longest_within(backend, context_, options_.kv_bytes)),
       vocab_(options_.vocab == 0 ? backend.vocab() : std::min(options_.vocab, backend.vocab())),
-      kv_(backend, {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX,
-                    options_.freed, backend.keys_depend_on_length() ? nullptr : options_.disk,
-                    options_.fingerprint, options_.pool}) {
-  cost_ = options_.cost;
-  options_.drafts = std::min(options_.drafts, kMostDrafts);
-  if (options_.backend_drafts && !backend.drafts())
-    fail("drafts of the model's own need its layer for multi-token prediction, on one device");
-  if (backend.keys_depend_on_length() && backend.keys_change_beyond() == SIZE_MAX)
-    options_.drafts = 0;  // with dynamic scaling, keys follow the length of each step
-  for (const KvKind& kind : backend.kv_kinds()) cuttable_ = cuttable_ && kind.cuttable;
+      kv_(backend, {options_.kv_bytes, options_.parallel, UINT64_MAX, options_.freed,
+                    backend.keys_depend_on_length() ? nullptr : options_.disk, options_.fingerprint,
+                    options_.pool}),
+      cost_(options_.cost),
+      queue_(std::make_unique<RequestQueue>()),
+      drafter_(std::make_unique<Drafter>(parts())),
+      scheduler_(std::make_unique<Scheduler>(parts(), *queue_, *drafter_)) {
   publish();
 }
 
+EngineParts Engine::parts() { return {options_, backend_, kv_, cost_, totals_}; }
+
 Engine::~Engine() {
   try {
-    for (const auto& f : pending_steps_) backend_.collect(f->ticket, output_);
+    for (const auto& step : pending_steps_) backend_.collect(step->ticket, output_);
   } catch (const std::exception&) {
     // The failure was reported already.
   }
-  for (const auto& s : sequences_) kv_.clear(s->kv);
 }
 
 size_t Engine::sequences() const {
@@ -133,143 +156,92 @@ uint64_t Engine::add(Request request) {
     made[i]->limit = limit;
     if (i > 0) made[0]->followers.push_back(made[i].get());
   }
-  const std::lock_guard lock(inbox_mutex_);
-  inbox_.reserve(inbox_.size() + answers);
-  // Memory is reserved here so that cancel() cannot fail.
-  cancels_.reserve(cancels_.size() + live_ + answers);
-  for (auto& s : made) {
-    s->id = next_id_;
-    inbox_.push_back(std::move(s));
-  }
-  live_ += answers;
-  inbox_filled_.notify_one();
-  return next_id_++;
+  return queue_->add(std::move(made));
 }
 
-void Engine::cancel(uint64_t id) noexcept {
-  const std::lock_guard lock(inbox_mutex_);
-  const bool known = std::find(cancels_.begin(), cancels_.end(), id) != cancels_.end();
-  if (!known && cancels_.size() < cancels_.capacity()) cancels_.push_back(id);
-}
-
-bool Engine::wait(std::chrono::nanoseconds most) {
-  std::unique_lock lock(inbox_mutex_);
-  inbox_filled_.wait_for(lock, most, [&] { return woken_ || !idle(); });
-  woken_ = false;
-  return !idle();
-}
-
-void Engine::wake() {
-  const std::lock_guard lock(inbox_mutex_);
-  woken_ = true;
-  inbox_filled_.notify_one();
-}
+void Engine::cancel(uint64_t id) noexcept { queue_->cancel(id); }
+bool Engine::idle() const { return queue_->idle(); }
+bool Engine::wait(std::chrono::nanoseconds most) { return queue_->wait(most); }
+void Engine::wake() { queue_->wake(); }
 
 size_t Engine::prompt_left() const {
-  size_t left = 0;
-  const auto count = [&](const Sequences& list) {
-    for (const auto& s : list)
-      if (s->index == 0 && s->produced == 0 && s->state != Sequence::State::kEnded)
-        left += s->prompt() - std::min(s->prompt(), s->kv.length);
-  };
-  count(sequences_);
-  const std::lock_guard lock(inbox_mutex_);
-  count(inbox_);
-  return left;
+  return moebius::prompt_left(scheduler_->sequences()) + queue_->prompt_left();
 }
 
-// Every sequence has one result in a step, and one more for each draft: room for them is reserved
-// before anything is committed.
-void Engine::take_inbox(StepReport& report) {
-  const std::lock_guard lock(inbox_mutex_);
-  sequences_.reserve(sequences_.size() + inbox_.size());
-  report.results.reserve(sequences_.size() + inbox_.size());
-  // New or cancelled requests let admission look again.
-  if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;
-  size_t taken = 0;
-  const auto drop_taken = [&] {
-    inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(taken));
-  };
+// Submits the next step. Returns false if there is nothing to do, or no memory for it before a
+// batch is back.
+bool Engine::submit_next() {
+  scheduler_->plan(!pending_steps_.empty());
+  auto step = std::make_unique<StepBatch>();
+  for (const auto& s : scheduler_->sequences())
+    if (s->running() && s->piece > 0) step->add(*s, vocab_);
+  if (step->items.empty()) return false;
+  step->figures.batch = step->items.size();
+  if (cost_.known())
+    step->figures.predicted_nanoseconds = cost_.predict(step->shape) + drafter_->predict(*step);
+  step->start = options_.clock();
+  pending_steps_.push_back(std::move(step));
+  StepBatch& last = *pending_steps_.back();
   try {
-    for (; taken < inbox_.size(); ++taken) {
-      Sequence& s = *inbox_[taken];
-      // A new client starts at the least counter, so that it does not catch up on time before it
-      // came.
-      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;
-      for (const auto& [name, c] : clients_) least = std::min(least, c.tokens);
-      s.client = &clients_.try_emplace(s.request->client, Client{least, 0}).first->second;
-      ++s.client->sequences;
-      s.waiting_since = now();
-      sequences_.push_back(std::move(inbox_[taken]));
-    }
+    last.ticket = backend_.submit(last.items);
+  } catch (const ItemError& e) {
+    Sequence& s = *last.parts.at(e.item()).sequence;
+    s.error = words_of(e);
+    s.blamed = true;  // it ends with the next step
+    pending_steps_.pop_back();
+    throw;
   } catch (...) {
-    drop_taken();
+    pending_steps_.pop_back();
     throw;
   }
-  drop_taken();
-  for (const uint64_t id : cancels_)
-    for (const auto& s : sequences_) s->cancelled = s->cancelled || s->id == id;
-  cancels_.clear();
-}
-
-void Engine::report_end(Sequence& s, Finish finish, std::string error,
-                        StepReport& report) noexcept {
-  StepResult r;
-  r.id = s.id;
-  r.index = s.index;
-  r.finish = finish;
-  r.error = std::move(error);
-  r.cached_tokens = s.cached;
-  r.drafts_right = s.drafts_right;
-  r.drafts_wrong = s.drafts_wrong;
-  report.results.push_back(std::move(r));
-  s.finish = finish;
-  end(s, report);
-}
-
-// Ends sequences that were cancelled, cannot run, or have nothing to do.
-void Engine::end_stopped(StepReport& report) {
-  // Answers that wait for another's prompt are part of its batch.
-  const auto under_way = [&](const Sequence& s) {
-    if (s.steps_under_way > 0 || s.state != Sequence::State::kFollows) return s.steps_under_way > 0;
-    return std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& other) {
-      return other->id == s.id && other->steps_under_way > 0;
-    });
-  };
-  for (const auto& s : sequences_) {
-    const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
-    if (s->state == Sequence::State::kEnded || !(s->cancelled || s->blamed || nothing_to_do))
-      continue;
-    if (under_way(*s)) continue;  // it ends when its batch is back
-    if (s->blamed) {
-      report_end(*s, Finish::kError, s->error, report);
-      continue;
-    }
-    s->followers.clear();  // they end for the same reason
-    report_end(*s, s->cancelled ? Finish::kCancelled : s->limit, {}, report);
+  for (const StepBatch::Part& part : last.parts) {
+    ++part.sequence->steps_under_way;
+    part.sequence->ahead += part.piece;
+    part.sequence->piece = 0;
   }
-  forget_ended();
+  return true;
 }
 
-void Engine::forget_ended() {
-  std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& s) {
-    if (s->state != Sequence::State::kEnded) return false;
-    if (--s->client->sequences == 0) clients_.erase(s->request->client);
-    return true;
+void Engine::collect(StepReport& report) {
+  backend_.collect(pending_steps_.front()->ticket, output_);
+  collected_ = std::move(pending_steps_.front());
+  pending_steps_.pop_front();
+  StepFigures& f = collected_->figures;
+  const uint64_t time = options_.clock();
+  f.nanoseconds = time - std::max(collected_->start, last_landing_);
+  last_landing_ = time;
+  const uint64_t drafting = std::min(output_.stats.draft_nanoseconds, f.nanoseconds);
+  cost_.observe(collected_->shape, f.nanoseconds - drafting, output_.stats.phases);
+  drafter_->observe(*collected_, drafting);
+  Drafter::take(*collected_, output_.drafts);
+  std::swap(f.backend, output_.stats);
+  report.figures = std::move(f);
+  collected_->give_logits(output_, backend_.vocab());
+  size_t places = report.results.size();
+  for (const SampleTask& t : collected_->tasks) places += 2 + t.sequence->drafts();
+  report.results.reserve(places);
+}
+
+void Engine::sample(StepBatch& step, StepReport& report) {
+  if (step.tasks.empty()) return;
+  const uint64_t start = options_.clock();
+  parallel_for(options_.pool, step.tasks.size(), [&](size_t i) {
+    step.tasks[i].sequence->sample(step.tasks[i], backend_.vocab(), vocab_);
   });
+  report.figures.sampling_nanoseconds = options_.clock() - start;
 }
 
 StepReport Engine::step() {
   StepReport report;
-  const uint64_t start = now();
+  const uint64_t start = options_.clock();
   stage_ = "planning";
   bool landing = false, blamed = false;
   collected_ = nullptr;
   try {
-    take_inbox(report);
-    end_stopped(report);
+    scheduler_->take_new(report);
+    scheduler_->end_stopped(report);
     kv_.tidy();
-    admit();
+    scheduler_->admit();
     while (pending_steps_.size() < backend_.batches_in_flight() && submit_next()) {
     }
     landing = true;
@@ -282,62 +254,35 @@ StepReport Engine::step() {
     report.out_of_memory = is_out_of_memory(e);
   }
   if (blamed || !report.failure.empty()) {
-    roll_back(landing);
+    // A batch that could not be collected took those behind it along.
+    collected_ = nullptr;
+    if (landing) pending_steps_.clear();
+    scheduler_->roll_back(landing);
     report.lost = backend_.lost();
     ++totals_.failed_steps;
   } else if (collected_ != nullptr) {
     stage_ = "sampling";
     sample(*collected_, report);
     stage_ = "commit";
-    commit(*collected_, report);
+    scheduler_->commit(*collected_, report);
   } else {
-    forget_ended();
+    scheduler_->forget_ended();
   }
   const StepFigures& f = report.figures;
-  const uint64_t whole = now() - start, known = f.nanoseconds + f.sampling_nanoseconds;
+  const uint64_t whole = options_.clock() - start, known = f.nanoseconds + f.sampling_nanoseconds;
   report.figures.other_nanoseconds = whole > known ? whole - known : 0;
-  account(report);
+  count(totals_, f);
   publish();
   stage_ = "idle";
   return report;
 }
 
-void Engine::account(StepReport& report) noexcept {
-  EngineSnapshot& t = totals_;
-  const StepFigures& f = report.figures;
-  ++t.steps;
-  t.step_nanoseconds += f.nanoseconds;
-  t.sampling_nanoseconds += f.sampling_nanoseconds;
-  t.other_nanoseconds += f.other_nanoseconds;
-  for (size_t i = 0; i < t.phases.size(); ++i) t.phases[i] += f.backend.phases[i];
-  t.weight_bytes += f.backend.weight_bytes;
-  t.kv_bytes_read += f.backend.kv_bytes;
-  try {
-    t.expert_rows.resize(std::max(t.expert_rows.size(), f.backend.expert_rows.size()));
-    for (size_t i = 0; i < f.backend.expert_rows.size(); ++i)
-      t.expert_rows[i] += f.backend.expert_rows[i];
-    t.last = f;
-  } catch (const std::exception&) {
-    // No memory for counts: they lack this step.
-  }
-}
-
 void Engine::publish() noexcept {
   EngineSnapshot& t = totals_;
-  const KvBlocks& b = kv_.blocks();
-  t.running = running();
-  t.waiting = sequences_.size() - t.running;
+  t.running = scheduler_->running();
+  t.waiting = scheduler_->sequences().size() - t.running;
   t.evictions = kv_.tree().evictions();
-  t.kv = {};
-  t.kv.budget = b.budget();
-  t.kv.cached = b.evictable_bytes();
-  t.kv.used = b.used_bytes() - b.evictable_bytes();
-  for (size_t k = 0; k < b.kinds(); ++k) {
-    t.kv.blocks_cached += b.evictable_blocks(k);
-    t.kv.blocks_used += b.used(k) - b.evictable_blocks(k);
-  }
-  t.kv.blocks_free = static_cast<size_t>(b.free_bytes() / kv_.row_bytes()) * b.kinds();
-  t.kv.tails = kv_.tree().tails();
+  t.kv = kv_.figures();
   if (kv_.archive() != nullptr) t.disk = kv_.archive()->disk().figures();
   const std::lock_guard lock(snapshot_mutex_);
   try {
@@ -351,5 +296,38 @@ EngineSnapshot Engine::snapshot() const {
   const std::lock_guard lock(snapshot_mutex_);
   return published_;
 }
+
+void Engine::calibrate() {
+  BlockTables tables = kv_.scratch();
+  if (tables.empty()) return;
+  std::vector<int32_t> tokens(kBlockTokens);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(i * 7919 % backend_.vocab());
+  try {
+    for (const size_t rows : {size_t{1}, size_t{8}, size_t{32}, size_t{128}})
+      for (const bool warm : {false, true}) {
+        const bool all = rows <= 32;
+        const BatchItem item{&tables, 0, std::span(tokens).first(rows),
+                             all ? LogitsOf::kAll : LogitsOf::kLast};
+        const uint64_t start = options_.clock();
+        backend_.collect(backend_.submit({&item, 1}), output_);
+        StepShape shape;
+        shape.add(0, rows, all ? rows : 1);
+        if (warm) cost_.measure(shape, options_.clock() - start, output_.stats.phases);
+      }
+    if (options_.backend_drafts) {
+      StepBatch step;
+      step.items.push_back({&tables, 0, std::span(tokens).first(1), LogitsOf::kAll, 0, 1});
+      backend_.collect(backend_.submit(step.items), output_);
+      drafter_->observe(step, output_.stats.draft_nanoseconds);
+    }
+  } catch (...) {
+    kv_.give_back(tables);
+    throw;
+  }
+  kv_.give_back(tables);
+}
+
+void Engine::commit_memory() { kv_.commit(context_); }
 
 }  // namespace moebius

@@ -12,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -21,7 +20,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/token_mask.h"
@@ -33,7 +31,12 @@
 
 namespace moebius {
 
+class Drafter;
+class RequestQueue;
+class Scheduler;
 class ThreadPool;
+struct EngineParts;
+struct StepBatch;
 
 struct EngineOptions {
   size_t context = 4096;  // most tokens of one sequence, prompt included
@@ -56,7 +59,6 @@ struct EngineOptions {
   size_t prompt_rows = 512;         // most prompt tokens of a step
   ThreadPool* pool = nullptr;       // threads for sampling; null: the calling thread samples
   std::function<uint64_t()> clock;  // returns nanoseconds; empty: the system's clock
-  uint64_t hash_seed = 0;           // seed of the prefix tree's hash; any number
   // Called for each KV block that no sequence and no cache holds any more; must not throw.
   KvBlocks::Freed freed;
   KvDisk* disk = nullptr;   // prompt cache on disk; null: none. Must outlive the engine
@@ -151,6 +153,9 @@ struct StepResult {
   std::vector<float> vector;    // of models that return vectors or scores instead of text
 };
 
+// Returns the result of an answer that failed for this reason.
+StepResult failed_result(uint64_t id, size_t index, std::string why);
+
 struct StepReport {
   std::vector<StepResult> results;
   StepFigures figures;
@@ -165,20 +170,20 @@ struct StepReport {
 void check_prompt(std::span<const int32_t> prompt, size_t context, size_t vocab,
                   const char* context_name = "--ctx");
 
+// Runs steps on a backend: it submits batches that its Scheduler plans, collects them, and has
+// tokens drawn and committed.
 class Engine {
  public:
   // Throws Error if the memory for keys and values does not hold one block.
   Engine(Backend& backend, const EngineOptions& options);
   ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
 
   // Queue and end requests; thread-safe. add() returns the request's id; throws Error if the prompt
   // is empty, holds an unknown token, or does not fit the context or the memory. cancel() takes
   // effect before the sequence's next step; unknown ids are ignored.
   uint64_t add(Request request);
   void cancel(uint64_t id) noexcept;
-  bool idle() const { return live_.load() == 0; }
+  bool idle() const;
   // Returns one word for what the running step does: planning, pass (the forward pass), sampling,
   // commit or idle. Thread-safe.
   std::string_view stage() const { return stage_.load(); }
@@ -216,88 +221,29 @@ class Engine {
   const StepCost& cost() const { return cost_; }
 
  private:
-  struct Client {
-    uint64_t tokens = 0;  // prompt tokens of this client that were admitted
-    size_t sequences = 0;
-  };
-  struct Sequence;
-  struct Task;
-  struct PendingStep;
-  using Sequences = std::vector<std::unique_ptr<Sequence>>;
-
-  void take_inbox(StepReport& report);
-  void end_stopped(StepReport& report);
-  void forget_ended();
-  void admit();
-  bool admit(Sequence& s);
-  bool restored(Sequence& s, size_t limit);
-  bool reading_pays(const Sequence& s) const;
-  Sequence* next_waiting() const;
-  bool available(const Sequence& s) const;
-  void find_draft(Sequence& s) const;
-  static void take_drafts(const PendingStep& step, std::span<const int32_t> drafts);
-  void observe_drafts(const PendingStep& step, uint64_t nanoseconds) noexcept;
-  void plan_drafts_of(const StepShape& decode);
-  void provide_drafts();
+  EngineParts parts();
   bool submit_next();
-  void plan();
-  void provide_blocks();
-  bool provide(Sequence& s);
-  bool preempt_for(const Sequence* s);
-  void preempt(Sequence& s) noexcept;
-  void renew_keys() noexcept;
   void collect(StepReport& report);
-  void add_item(PendingStep& step, Sequence& s) const;
-  void give_logits(PendingStep& step) const;
-  void sample(PendingStep& step, StepReport& report);
-  void sample_one(const Task& task) const noexcept;
-  bool sample_row(Sequence& s, std::span<const float> logits) const;
-  bool take_choice(Sequence& s, TokenChoice choice) const;
-  void roll_back(bool lost) noexcept;
-  void commit(PendingStep& step, StepReport& report) noexcept;
-  void commit_piece(Sequence& s, size_t piece) noexcept;
-  void commit_drafts(Sequence& s) noexcept;
-  void spawn(Sequence& leader) noexcept;
-  void end(Sequence& s, StepReport& report) noexcept;
-  void report_end(Sequence& s, Finish finish, std::string error, StepReport& report) noexcept;
-  void account(StepReport& report) noexcept;
+  void sample(StepBatch& step, StepReport& report);
   void publish() noexcept;
-  uint64_t reserved() const noexcept;
-  size_t running() const noexcept;
-  uint64_t now() const { return options_.clock(); }
 
   EngineOptions options_;
   Backend& backend_;
   size_t context_, longest_ = 0, vocab_;
-  bool cuttable_ = true;  // true: sequences can be cut at any token in every kind of block
   KvStore kv_;
   StepCost cost_;
-  // Mean nanoseconds that the backend needs to draft one token for each sequence that asks.
-  double draft_pass_ = 0;
-  size_t draft_passes_seen_ = 0;
-  Sequences sequences_;  // all sequences that have not ended, in order of arrival
-  std::unordered_map<std::string, Client> clients_;
-  // Free memory and running sequences when admission last stopped: no request is tried again before
-  // memory or a place became free.
-  uint64_t stopped_at_available_ = 0;
-  size_t stopped_at_running_ = SIZE_MAX;
+  EngineSnapshot totals_;
+  std::unique_ptr<RequestQueue> queue_;
+  std::unique_ptr<Drafter> drafter_;
+  std::unique_ptr<Scheduler> scheduler_;
   // Batches that the backend works on, oldest first; and the batch whose results are being read.
-  std::deque<std::unique_ptr<PendingStep>> pending_steps_;
-  std::unique_ptr<PendingStep> collected_;
+  std::deque<std::unique_ptr<StepBatch>> pending_steps_;
+  std::unique_ptr<StepBatch> collected_;
   StepOutput output_;
   uint64_t last_landing_ = 0;
-
-  mutable std::mutex inbox_mutex_;
-  std::condition_variable inbox_filled_;
-  Sequences inbox_;
-  std::vector<uint64_t> cancels_;
-  bool woken_ = false;
-  uint64_t next_id_ = 1;
-  std::atomic<size_t> live_{0};
   std::atomic<const char*> stage_{"idle"};
-
   mutable std::mutex snapshot_mutex_;
-  EngineSnapshot totals_, published_;
+  EngineSnapshot published_;
 };
 
 }  // namespace moebius

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kv_disk_figures.h"
 #include "model/backend.h"
 
 namespace moebius {
@@ -33,6 +32,16 @@ struct KvFigures {
   // blocks_free: blocks of every kind that the rest of the budget holds.
   size_t blocks_used = 0, blocks_cached = 0, blocks_free = 0;
   size_t tails = 0;
+};
+
+// Counters of a prompt cache on disk (KvDisk), since the start unless noted.
+struct KvDiskFigures {
+  // Number and bytes of files in the folder now, as far as this process knows.
+  uint64_t files = 0, bytes = 0;
+  uint64_t read_files = 0, read_bytes = 0, written_files = 0, written_bytes = 0;
+  uint64_t dropped = 0;  // files not written because the disk was behind, full, or failed
+  uint64_t evicted = 0;  // files removed to make room for others
+  uint64_t damaged = 0;  // files found damaged, and removed
 };
 
 struct EngineSnapshot {

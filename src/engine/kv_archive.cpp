@@ -82,6 +82,12 @@ std::string KvArchive::tail_name(const std::string& parent, std::span<const int3
 
 // --- writing ---
 
+KvFile KvArchive::file_of(const std::string& parent, size_t kind, uint64_t length,
+                          std::span<const int32_t> tokens) const {
+  return {
+      fingerprint_, parent, static_cast<uint32_t>(kind), length, {tokens.begin(), tokens.end()}};
+}
+
 bool KvArchive::worth(const PrefixNode& node, size_t kind) const {
   if (node.tail()) return node.tokens.size() >= kTailTokens;
   if (blocks_.kind(kind).cuttable) return true;
@@ -100,12 +106,8 @@ void KvArchive::write(PrefixNode& node, size_t kind, uint64_t order, bool wait) 
   std::optional<std::vector<uint8_t>> bytes = disk_.take(at + backend_.stored_bytes(kind), wait);
   if (!bytes) return;
   try {
-    KvFile file;
-    file.fingerprint = fingerprint_;
-    file.parent = parent;
-    file.kind = static_cast<uint32_t>(kind);
-    file.length = (node.depth - 1) * kBlockTokens + node.tokens.size();
-    file.tokens = node.tokens;
+    const KvFile file =
+        file_of(parent, kind, (node.depth - 1) * kBlockTokens + node.tokens.size(), node.tokens);
     backend_.read_block(kind, node.blocks[kind], file.length, std::span(*bytes).subspan(at));
     write_kv_file_head(file, *bytes);
   } catch (...) {
@@ -246,13 +248,8 @@ bool KvArchive::load(const std::string& name, const KvFile& expected, bool prefi
 bool KvArchive::read(const KvRestore& r, size_t depth, size_t kind, std::span<const int32_t> tokens,
                      BlockId id) const noexcept {
   try {
-    KvFile expected;
-    expected.fingerprint = fingerprint_;
-    expected.parent = r.keys[depth - 1];
-    expected.kind = static_cast<uint32_t>(kind);
-    expected.length = (depth - 1) * kBlockTokens;  // tokens before the block
-    const auto ids = block_tokens(tokens, depth);
-    expected.tokens.assign(ids.begin(), ids.end());
+    const KvFile expected =
+        file_of(r.keys[depth - 1], kind, (depth - 1) * kBlockTokens, block_tokens(tokens, depth));
     return load(name_of(r.keys[depth], kind), expected, /*prefix=*/false, id, /*found=*/nullptr);
   } catch (const std::exception&) {
     return false;
@@ -262,12 +259,8 @@ bool KvArchive::read(const KvRestore& r, size_t depth, size_t kind, std::span<co
 bool KvArchive::read_tail(const KvRestore& r, size_t kind, std::span<const int32_t> rest,
                           BlockId id, std::vector<int32_t>& found) const noexcept {
   try {
-    KvFile expected;
-    expected.fingerprint = fingerprint_;
-    expected.parent = r.keys[r.blocks];
-    expected.kind = static_cast<uint32_t>(kind);
-    expected.length = r.blocks * kBlockTokens;
-    expected.tokens.assign(rest.begin(), rest.begin() + kTailTokens);
+    const KvFile expected =
+        file_of(r.keys[r.blocks], kind, r.blocks * kBlockTokens, rest.first(kTailTokens));
     return load(tail_name(r.keys[r.blocks], rest, kind), expected, /*prefix=*/true, id, &found);
   } catch (const std::exception&) {
     return false;

@@ -60,6 +60,10 @@ class KvArchive {
   static std::string name_of(const std::string& key, size_t kind);
   std::string tail_name(const std::string& parent, std::span<const int32_t> tokens,
                         size_t kind) const;
+  // Returns what the head of a block's file says; `length`: tokens up to the block's end, or, for a
+  // file to be read, tokens before the block.
+  KvFile file_of(const std::string& parent, size_t kind, uint64_t length,
+                 std::span<const int32_t> tokens) const;
   bool worth(const PrefixNode& node, size_t kind) const;
   bool near_blocks_are_there(const KvRestore& restore, std::span<PrefixNode* const> path,
                              size_t depth) const;

@@ -70,4 +70,14 @@ class KvBlocks {
   Freed freed_;
 };
 
+// Owns blocks for a scope; block i is of kind i % kinds, or kNoBlock.
+struct ScopedBlocks {
+  ~ScopedBlocks() {
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] != kNoBlock) blocks.drop(i % blocks.kinds(), ids[i]);
+  }
+  KvBlocks& blocks;
+  std::vector<BlockId> ids;
+};
+
 }  // namespace moebius

@@ -24,7 +24,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "engine/kv_disk_figures.h"
+#include "engine/engine_stats.h"
 #include "engine/kv_folder.h"
 
 namespace moebius {

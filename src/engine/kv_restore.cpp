@@ -92,14 +92,10 @@ PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
           (known == nullptr || known->blocks[k] == kNoBlock))
         loads.push_back({row, k, kNoBlock, false});
   }
-  std::vector<BlockId> own(rows * kinds, kNoBlock);
-  const auto let_go = [&] {
-    for (size_t i = 0; i < own.size(); ++i)
-      if (own[i] != kNoBlock) blocks_.drop(i % kinds, own[i]);
-  };
+  ScopedBlocks own{blocks_, std::vector(rows * kinds, kNoBlock)};
   try {
     for (Load& l : loads) {
-      l.id = own[l.row * kinds + l.kind] = take(l.kind, keep);
+      l.id = own.ids[l.row * kinds + l.kind] = take(l.kind, keep);
       if (l.id == kNoBlock) r.failed = true;
       if (r.failed) break;
       backend_.commit_blocks(l.kind, size_t{l.id} + 1);
@@ -118,7 +114,7 @@ PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
         r.failed = r.failed || !loads[at].good;
       if (r.failed) break;
       PrefixNode* node =
-          tree_.insert(parent, ids_of(row), std::span(own).subspan(row * kinds, kinds));
+          tree_.insert(parent, ids_of(row), std::span(own.ids).subspan(row * kinds, kinds));
       tree_.pin(node);
       tree_.unpin(parent);
       parent = node;
@@ -127,31 +123,20 @@ PrefixNode* KvStore::restore_blocks(KvRestore& r, PrefixNode* parent,
   } catch (const std::exception&) {
     r.failed = true;
   }
-  let_go();
   return parent;
 }
 
 void KvStore::restore_tail(KvRestore& r, PrefixNode* parent, std::span<const int32_t> rest,
                            uint64_t keep) {
-  std::vector<BlockId> own(blocks_.kinds(), kNoBlock);
+  ScopedBlocks own{blocks_, std::vector(blocks_.kinds(), kNoBlock)};
   std::vector<int32_t> found;
-  bool read = true;
-  const auto let_go = [&] {
-    for (size_t k = 0; k < own.size(); ++k)
-      if (own[k] != kNoBlock) blocks_.drop(k, own[k]);
-  };
-  try {
-    for (size_t k = 0; k < own.size() && read; ++k) {
-      own[k] = take(k, keep);
-      if (own[k] != kNoBlock) backend_.commit_blocks(k, size_t{own[k]} + 1);
-      read = own[k] != kNoBlock && archive_->read_tail(r, k, rest, own[k], found);
-    }
-    if (read) tree_.insert_tail(parent, found, own);
-  } catch (...) {
-    let_go();
-    throw;
+  for (size_t k = 0; k < own.ids.size(); ++k) {
+    const BlockId id = own.ids[k] = take(k, keep);
+    if (id == kNoBlock) return;
+    backend_.commit_blocks(k, size_t{id} + 1);
+    if (!archive_->read_tail(r, k, rest, id, found)) return;
   }
-  let_go();
+  tree_.insert_tail(parent, found, own.ids);
 }
 
 void KvStore::keep_all() {

@@ -29,7 +29,7 @@ uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept {
 KvStore::KvStore(Backend& backend, const KvOptions& options)
     : backend_(backend),
       blocks_(backend.kv_kinds(), options.budget, options.freed),
-      tree_(blocks_, options.tails, options.hash_seed, options.hash_mask),
+      tree_(blocks_, options.tails, options.hash_mask),
       pool_(options.pool),
       row_(blocks_.kinds(), kNoBlock) {
   for (size_t k = 0; k < blocks_.kinds(); ++k) row_bytes_ += blocks_.kind(k).block_bytes;
@@ -124,38 +124,27 @@ void KvStore::hold_path(SequenceKv& kv, PrefixNode* node, size_t length) {
 // Makes a new last block with the first tokens of the blocks `from`, which stay meanwhile.
 bool KvStore::copy_last(SequenceKv& kv, std::span<const BlockId> from, size_t tokens,
                         uint64_t keep) {
+  const ScopedBlocks held{blocks_, {from.begin(), from.end()}};
   for (size_t k = 0; k < from.size(); ++k) blocks_.hold(k, from[k]);
-  const auto let_go = [&] {
-    for (size_t k = 0; k < from.size(); ++k) blocks_.drop(k, from[k]);
-  };
-  try {
-    const bool added = add_row(kv, keep);
-    if (added)
-      for (size_t k = 0; k < from.size(); ++k)
-        backend_.copy_block(k, from[k], kv.tables[k].back(), tokens);
-    let_go();
-    if (added) kv.length += tokens;
-    return added;
-  } catch (...) {
-    let_go();
-    throw;
-  }
+  if (!add_row(kv, keep)) return false;
+  for (size_t k = 0; k < from.size(); ++k)
+    backend_.copy_block(k, from[k], kv.tables[k].back(), tokens);
+  kv.length += tokens;
+  return true;
 }
 
 void KvStore::attach(SequenceKv& kv, std::string_view salt, std::span<const int32_t> tokens,
                      size_t limit) {
-  kv.tables.resize(blocks_.kinds());
-  kv.first.assign(blocks_.kinds(), 0);
   PrefixNode* root = tree_.root(salt);
   tree_.pin(root);
   try {
     while (true) {
+      kv.tables.resize(blocks_.kinds());
+      kv.first.assign(blocks_.kinds(), 0);
       const PrefixTree::Hit hit = tree_.find(root, tokens, limit);
       hold_path(kv, hit.node, hit.length);
       if (hit.cut == nullptr || copy_last(kv, hit.cut->blocks, hit.cut_tokens, 0)) break;
       clear(kv);  // no memory for the copy: only whole blocks remain
-      kv.tables.resize(blocks_.kinds());
-      kv.first.assign(blocks_.kinds(), 0);
       limit = hit.node->depth * kBlockTokens;
     }
   } catch (...) {
@@ -237,6 +226,20 @@ void KvStore::clear(SequenceKv& kv) noexcept {
     for (size_t b = kv.tables[k].size(); b-- > 0;) drop_entry(kv, k, b);
   if (kv.node != nullptr) tree_.unpin(kv.node);
   kv = {};
+}
+
+KvFigures KvStore::figures() const noexcept {
+  KvFigures out;
+  out.budget = blocks_.budget();
+  out.cached = blocks_.evictable_bytes();
+  out.used = blocks_.used_bytes() - out.cached;
+  for (size_t k = 0; k < blocks_.kinds(); ++k) {
+    out.blocks_cached += blocks_.evictable_blocks(k);
+    out.blocks_used += blocks_.used(k) - blocks_.evictable_blocks(k);
+  }
+  out.blocks_free = static_cast<size_t>(blocks_.free_bytes() / row_bytes_) * blocks_.kinds();
+  out.tails = tree_.tails();
+  return out;
 }
 
 BlockTables KvStore::scratch() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "engine/engine_stats.h"
 #include "engine/kv_blocks.h"
 #include "engine/kv_restore.h"
 #include "engine/prefix_tree.h"
@@ -37,9 +38,9 @@ size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept;
 uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept;
 
 struct KvOptions {
-  uint64_t budget = 0;  // most bytes of all blocks together
-  size_t tails = 1;     // most unfinished blocks of ended sequences that stay cached
-  uint64_t hash_seed = 0, hash_mask = UINT64_MAX;
+  uint64_t budget = 0;              // most bytes of all blocks together
+  size_t tails = 1;                 // most unfinished blocks of ended sequences that stay cached
+  uint64_t hash_mask = UINT64_MAX;  // bits of the tree's hash that are used
   KvBlocks::Freed freed;   // called for each block that no sequence and no cache holds any more
   KvDisk* disk = nullptr;  // receives blocks that leave memory; null: they are lost
   std::string fingerprint = {};  // identifies the model (kv_archive.h)
@@ -102,6 +103,7 @@ class KvStore {
   // Throws Error.
   void commit(size_t length);
 
+  KvFigures figures() const noexcept;
   const KvBlocks& blocks() const noexcept { return blocks_; }
   PrefixTree& tree() noexcept { return tree_; }
   const PrefixTree& tree() const noexcept { return tree_; }

@@ -4,6 +4,7 @@
 #include "engine/prefix_tree.h"
 
 #include <algorithm>
+#include <random>
 
 namespace moebius {
 namespace {
@@ -39,8 +40,8 @@ void PrefixTree::List::remove(PrefixNode* n) noexcept {
   o = {};
 }
 
-PrefixTree::PrefixTree(KvBlocks& blocks, size_t tails, uint64_t seed, uint64_t hash_mask)
-    : blocks_(blocks), most_tails_(tails), seed_(seed), mask_(hash_mask) {
+PrefixTree::PrefixTree(KvBlocks& blocks, size_t tails, uint64_t hash_mask)
+    : blocks_(blocks), most_tails_(tails), seed_(std::random_device()()), mask_(hash_mask) {
   for (size_t k = 0; k < blocks.kinds(); ++k) {
     finite_ = finite_ || blocks.kind(k).reach != SIZE_MAX;
     cuttable_ = cuttable_ && blocks.kind(k).cuttable;

@@ -46,8 +46,9 @@ struct PrefixNode {
 class PrefixTree {
  public:
   // Keeps at most `tails` unfinished blocks. `hash_mask`: bits of the hash that are used; tests
-  // force collisions with it.
-  PrefixTree(KvBlocks& blocks, size_t tails, uint64_t seed, uint64_t hash_mask = UINT64_MAX);
+  // force collisions with it. The hash has a random seed, so that nobody can prepare prompts whose
+  // blocks collide.
+  PrefixTree(KvBlocks& blocks, size_t tails, uint64_t hash_mask = UINT64_MAX);
   ~PrefixTree();
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;

@@ -2,6 +2,7 @@
 #include "engine/step_cost.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace moebius {
 namespace {
@@ -101,7 +102,7 @@ std::vector<size_t> plan_prompts(const StepCost& cost, const StepShape& decode,
                                  std::span<const PromptInLine> prompts, const PlanLimits& limits) {
   size_t left = 0;
   for (const PromptInLine& p : prompts) left += std::min(p.left, p.most);
-  size_t most = std::min(left, limits.most);
+  const size_t most = std::min(left, limits.most);
   if (!cost.known()) return share_out(prompts, std::min(most, kFirstPiece));
   double bound = limits.max_step;
   if (decode.rows > 0) bound = std::min(bound, limits.stretch * cost.predict(decode));
@@ -113,15 +114,10 @@ std::vector<size_t> plan_prompts(const StepCost& cost, const StepShape& decode,
         shape.add(prompts[i].position, pieces[i], pieces[i] == prompts[i].left ? 1 : 0);
     return cost.predict(shape) <= bound;
   };
-  size_t low = std::min(limits.least, most);  // always taken, whatever it costs
-  while (low < most) {
-    const size_t middle = low + (most - low + 1) / 2;
-    if (fits(middle))
-      low = middle;
-    else
-      most = middle - 1;
-  }
-  return share_out(prompts, low);
+  const size_t least = std::min(limits.least, most);  // always taken, whatever it costs
+  const auto more = std::views::iota(least + 1, most + 1);
+  const auto best = std::ranges::partition_point(more, fits) - more.begin();
+  return share_out(prompts, least + static_cast<size_t>(best));
 }
 
 }  // namespace moebius

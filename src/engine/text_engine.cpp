@@ -240,10 +240,7 @@ void TextEngine::take(StepReport& report, TextStep& out) {
       add_text(*it->second, r);
       out.events.push_back(std::move(r));
     } catch (const std::exception& e) {  // sends what can still be sent
-      out.events.emplace_back().id = it->first;
-      out.events.back().index = r.index;
-      out.events.back().finish = Finish::kError;
-      out.events.back().error = words_of(e);
+      out.events.push_back(failed_result(it->first, r.index, words_of(e)));
       if (r.finish == Finish::kNone) engine_.cancel(it->first);
     }
     it->second->choices[r.index].ended = out.events.back().finish != Finish::kNone;
@@ -289,11 +286,7 @@ void TextEngine::end_youngest(TextStep& out, const std::string& why) {
   engine_.cancel(victim->first);
   for (size_t i = 0; i < victim->second->choices.size(); ++i) {
     if (victim->second->choices[i].ended) continue;
-    StepResult& e = out.events.emplace_back();
-    e.id = victim->first;
-    e.index = i;
-    e.finish = Finish::kError;
-    patiently([&] { e.error = why; });
+    patiently([&] { out.events.push_back(failed_result(victim->first, i, why)); });
   }
   jobs_.erase(victim);
 }
@@ -305,11 +298,7 @@ void TextEngine::give_up(TextStep& out, const std::string& why) {
   for (const auto& [id, job] : jobs_)
     for (size_t i = 0; i < job->choices.size(); ++i) {
       if (job->choices[i].ended) continue;
-      StepResult end;
-      end.id = id;
-      end.index = i;
-      end.finish = Finish::kError;
-      end.error = why;
+      StepResult end = failed_result(id, i, why);
       add_text(*job, end);
       out.events.push_back(std::move(end));
     }

@@ -136,12 +136,7 @@ void PoolingGenerator::give_up(const char* why) {
   for (;;) {
     try {
       TextStep step;
-      for (const uint64_t id : untold_) {
-        StepResult& e = step.events.emplace_back();
-        e.id = id;
-        e.finish = Finish::kError;
-        e.error = why;
-      }
+      for (const uint64_t id : untold_) step.events.push_back(failed_result(id, 0, why));
       return tell(std::move(step));
     } catch (const std::exception&) {  // no memory for the message either
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -220,13 +220,7 @@ void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words
   const size_t before = events.size();
   patiently([&] {
     events.resize(before);
-    for (size_t i = 0; i < job.open; ++i) {
-      StepResult& e = events.emplace_back();
-      e.id = id;
-      e.index = i;
-      e.finish = Finish::kError;
-      e.error = words;
-    }
+    for (size_t i = 0; i < job.open; ++i) events.push_back(failed_result(id, i, words));
   });
 }
 

@@ -23,8 +23,8 @@ struct Store {
   explicit Store(std::vector<KvKind> kinds, uint64_t budget, size_t tails = 4,
                  uint64_t mask = UINT64_MAX)
       : backend(std::move(kinds)),
-        kv(backend,
-           {budget, tails, 1, mask, [this](size_t k, BlockId id) { backend.freed(k, id); }}) {}
+        kv(backend, {budget, tails, mask, [this](size_t k, BlockId id) { backend.freed(k, id); }}) {
+  }
   // Runs tokens [kv.length, length) and returns the logits of the last one.
   std::vector<float> run(SequenceKv& s, const std::vector<int32_t>& tokens, size_t length) {
     EXPECT_EQ(kv.grow(s, length), length);

@@ -1,18 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of one answer that is being generated; private to the engine's files.
+// One answer that is being generated, and one batch of a step; private to the engine's files.
 #pragma once
 #include <algorithm>
-#include <memory>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "engine/draft.h"
 #include "engine/engine.h"
 
 namespace moebius {
 
-struct Engine::Sequence {
+// What the parts of an engine share; all of it outlives them.
+struct EngineParts {
+  const EngineOptions& options;
+  Backend& backend;
+  KvStore& kv;
+  StepCost& cost;
+  EngineSnapshot& totals;
+};
+
+// The sender of requests, by its name.
+struct Client {
+  uint64_t tokens = 0;  // prompt tokens of this client that were admitted
+  size_t sequences = 0;
+};
+
+struct Sequence;
+using Sequences = std::vector<std::unique_ptr<Sequence>>;
+
+// Rows of logits of one sequence, from which its next token is drawn and log-probabilities of its
+// prompt are read.
+struct SampleTask {
+  Sequence* sequence = nullptr;
+  std::span<const float> logits;  // [rows, vocab] logits
+  size_t position = 0;            // position of the first row's token
+  bool completes = false;         // true: a token is drawn from the last row
+  // Read instead of logits, for one row; null: logits are read.
+  const Candidates* candidates = nullptr;
+};
+
+struct Sequence {
   enum class State : uint8_t {
     kFollows,  // waits for choice 0 of its request, which runs the prompt for it
     kWaiting,
@@ -92,8 +118,18 @@ struct Engine::Sequence {
   // Returns the sequence's place in the order: smaller ones come first if there is not enough
   // memory or room for all.
   auto rank() const { return std::tuple(request->priority, id, index); }
+  // Returns a result of this answer without a token.
+  StepResult result() const;
+  // Draws tokens of rows of `width` logits, of which the first `vocab` may be drawn. Called on any
+  // thread of the pool; touches nothing but this sequence.
+  void sample(const SampleTask& task, size_t width, size_t vocab) noexcept;
+  // Takes back what a step wrote behind kv.length. If that cannot be told from the rest of the last
+  // block, all keys are computed again.
+  void cut_back(KvStore& store) noexcept;
 
  private:
+  bool draw(std::span<const float> logits, size_t vocab);
+  bool take(TokenChoice choice);
   SamplingParams params_of(const Request& r) const {
     SamplingParams p = r.sampling;
     p.seed = seed_of_choice(p.seed, index);
@@ -101,19 +137,11 @@ struct Engine::Sequence {
   }
 };
 
-// Rows of logits of one sequence, from which its next token is drawn and log-probabilities of its
-// prompt are read.
-struct Engine::Task {
-  Sequence* sequence = nullptr;
-  std::span<const float> logits;  // [rows, vocab] logits
-  size_t position = 0;            // position of the first row's token
-  bool completes = false;         // true: a token is drawn from the last row
-  // Read instead of logits, for one row; null: logits are read.
-  const Candidates* candidates = nullptr;
-};
+// Returns the prompt tokens that no step has run yet.
+size_t prompt_left(const Sequences& sequences);
 
 // A batch that was submitted to the backend, with the sequences it runs.
-struct Engine::PendingStep {
+struct StepBatch {
   struct Part {
     Sequence* sequence;
     size_t piece;
@@ -121,16 +149,16 @@ struct Engine::PendingStep {
   Backend::Ticket ticket = 0;
   std::vector<Part> parts;
   std::vector<BatchItem> items;
-  std::vector<Task> tasks;
+  std::vector<SampleTask> tasks;
   StepShape shape;
   StepFigures figures;
   uint64_t start = 0;
 
-  size_t passes() const {  // returns the number of passes in which the backend drafts
-    size_t most = 0;
-    for (const BatchItem& item : items) most = std::max(most, item.drafts);
-    return most;
-  }
+  // Adds the rows that are planned for a sequence; tokens below `vocab` may be drawn.
+  void add(Sequence& s, size_t vocab);
+  // Gives every task its rows of the output.
+  void give_logits(const StepOutput& output, size_t vocab);
+  size_t passes() const;  // returns the number of passes in which the backend drafts
 };
 
 }  // namespace moebius
