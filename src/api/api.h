@@ -37,6 +37,13 @@ decltype(auto) placed(const ErrorPlace& place, F&& fn) {
   return placing_errors([&] { return place; }, fn);
 }
 
+// Throws Error about one argument of a call.
+template <class... Args>
+[[noreturn]] void fail_argument(const std::string& field, fmt::format_string<Args...> words,
+                                Args&&... args) {
+  fail_at({"argument", "", "", "", field}, words, std::forward<Args>(args)...);
+}
+
 // Counts loaded bytes and reports them to the caller from time to time, one call at a time.
 // Thread-safe.
 class LoadProgress {
@@ -52,13 +59,13 @@ class LoadProgress {
   uint64_t done_ = 0, total_ = 0;
   std::chrono::steady_clock::time_point next_{};
 };
-// Runs `load` with these options, reporting progress of `total` bytes to `tell` (which may be
-// empty).
-template <class F>
-auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& load) {
+// Runs `load` with these options (LayerOptions or CudaLoad), reporting progress of `total` bytes to
+// `tell` (which may be empty).
+template <class How, class F>
+auto load_told(How how, const Progress& tell, uint64_t total, F&& load) {
   LoadProgress progress(tell, total);
-  if (tell) options.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-  auto made = load(options);
+  if (tell) how.progress = [&](uint64_t bytes) { progress.advance(bytes); };
+  auto made = load(how);
   progress.finish();
   return made;
 }
@@ -66,12 +73,8 @@ auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& l
 // Runs `load` for a layer on a CUDA device and reports its progress; errors name `module`.
 template <class F>
 auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t total, F&& load) {
-  LoadProgress progress(options.progress, total);
-  CudaLoad how = cuda_load(options);
-  if (options.progress) how.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-  auto made = placed({"file", "", "", module, ""}, [&] { return load(how); });
-  progress.finish();
-  return made;
+  return placed({"file", "", "", module, ""},
+                [&] { return load_told(cuda_load(options), options.progress, total, load); });
 }
 
 // Make the public objects of layers. The runtime outlives its layers.

@@ -98,8 +98,7 @@ Cut cut_of(Split split) {
 Scoring scoring_of(const std::string& name) {
   if (name.empty() || name == "softmax") return Scoring::kSoftmax;
   if (name == "sigmoid") return Scoring::kSigmoid;
-  fail_at({"argument", "", "", "", "scoring"}, "scoring is '{}'; expected softmax or sigmoid",
-          printable(name));
+  fail_argument("scoring", "scoring is '{}'; expected softmax or sigmoid", printable(name));
 }
 
 ExpertsBuilder::Description description_of(const MoeSpec& s) {
@@ -116,7 +115,7 @@ ExpertsBuilder::Description description_of(const MoeSpec& s) {
                                      {"beta", s.beta},
                                      {"scaling", s.scaling}})
     if (!std::isfinite(value))
-      fail_at({"argument", "", "", "", field}, "{} is {}; expected a finite number", field, value);
+      fail_argument(field, "{} is {}; expected a finite number", field, value);
   if (s.limit != 0) spec.activation.limit = s.limit;
   spec.activation.alpha = s.alpha;
   spec.activation.beta = s.beta;
@@ -182,9 +181,9 @@ struct MoeBuilder::Impl {
 MoeBuilder::MoeBuilder(const MoeSpec& spec, const Scheme& gate, const Scheme& up,
                        const Scheme& down, const Options& options) {
   if (options.progress)
-    fail_at({"argument", "", "", "", "progress"},
-            "experts are given one by one, so the caller knows how far they are; expected no "
-            "progress function");
+    fail_argument("progress",
+                  "experts are given one by one, so the caller knows how far they are; expected no "
+                  "progress function");
   only_on_cpu(options);
   ExpertsBuilder::Description d = description_of(spec);
   d.schemes = {SchemeAccess::of(gate), SchemeAccess::of(up), SchemeAccess::of(down)};

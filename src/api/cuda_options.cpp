@@ -27,8 +27,7 @@ std::string library_folder() {
 bool on_cuda(const Options& options) {
   if (options.device == "cuda") return true;
   if (options.device.empty() || options.device == "cpu") return false;
-  fail_at({"argument", "", "", "", "device"}, "device is '{}'; expected cpu or cuda",
-          printable(options.device));
+  fail_argument("device", "device is '{}'; expected cpu or cuda", printable(options.device));
 }
 
 const CudaModule& library_cuda_module(int device) {
@@ -41,8 +40,7 @@ const CudaModule& library_cuda_module(int device) {
 
 CudaLoad cuda_load(const Options& o) {
   if (o.tp != 1 || o.ep != 1)
-    fail_at({"argument", "", "", "", "device"},
-            "layers on a CUDA device are whole: tp and ep are 1 there");
+    fail_argument("device", "layers on a CUDA device are whole: tp and ep are 1 there");
   CudaLoad load;
   load.module = &library_cuda_module(0);
   load.policy.accept = accept_of(o.arithmetic);

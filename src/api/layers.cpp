@@ -45,8 +45,8 @@ Made viewed(const Matrix& m, const char* what) {
   const size_t stride = m.stride == 0 ? m.cols : m.stride;
   const std::optional<uint64_t> elements = checked_mul(m.rows, std::max(stride, size_t{1}));
   if (!elements || *elements > kMost)
-    fail_at({"argument", "", "", "", what}, "{} is [{},{}] with a row stride of {}; too large",
-            what, m.rows, m.cols, stride);
+    fail_argument(what, "{} is [{},{}] with a row stride of {}; too large", what, m.rows, m.cols,
+                  stride);
   return {m.data, dtype_of(m.type), m.rows, m.cols, stride};
 }
 ConstRows rows_of(const InputMatrix& m, const char* what = "x") {
@@ -56,8 +56,7 @@ Rows rows_of(const OutputMatrix& m) { return viewed<Rows>(m, "y"); }
 
 size_t checked_threads(int threads) {
   if (threads < 0 || threads > 1024)
-    fail_at({"argument", "", "", "", "threads"}, "Options::threads is {}; expected 0 to 1024",
-            threads);
+    fail_argument("threads", "Options::threads is {}; expected 0 to 1024", threads);
   return static_cast<size_t>(threads);
 }
 
@@ -75,7 +74,7 @@ void give(const CudaExperts::Routed& routed, int32_t* ids, float* weights) {
 // Runs fn and reports its errors as errors of the call's arguments.
 template <class F>
 auto argument_errors(F&& fn) {
-  return placing_errors([] { return ErrorPlace{"argument", "", "", "", ""}; }, fn);
+  return placed({"argument", "", "", "", ""}, fn);
 }
 
 }  // namespace
@@ -106,8 +105,7 @@ LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   for (const auto& [size, rank, name] :
        {std::tuple{o.tp, o.tp_rank, "tp_rank"}, std::tuple{o.ep, o.ep_rank, "ep_rank"}})
     if (size == 0 || size > 65536 || rank >= size)
-      fail_at({"argument", "", "", "", name}, "{} is {} of {}; expected a rank below the size",
-              name, rank, size);
+      fail_argument(name, "{} is {} of {}; expected a rank below the size", name, rank, size);
   out.rank.tp = o.tp;
   out.rank.tp_rank = o.tp_rank;
   out.rank.ep = o.ep;
@@ -121,8 +119,8 @@ std::shared_ptr<Runtime> runtime_of(int asked, const std::shared_ptr<Runtime>& g
   const size_t threads = checked_threads(asked);
   if (given == nullptr) return Runtime::shared(threads);
   if (threads != 0 && threads != given->threads())
-    fail_at({"argument", "", "", "", "threads"},
-            "Options::threads is {}, but Options::runtime has {}", threads, given->threads());
+    fail_argument("threads", "Options::threads is {}, but Options::runtime has {}", threads,
+                  given->threads());
   return given;
 }
 
@@ -132,18 +130,16 @@ std::shared_ptr<Runtime> make_runtime(int threads) {
 std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& o) {
   const size_t threads = checked_threads(o.threads);
   if (o.openmp && !o.cpus.empty())
-    fail_at({"argument", "", "", "", "cpus"},
-            "RuntimeOptions::cpus cannot place the threads of an OpenMP team");
+    fail_argument("cpus", "RuntimeOptions::cpus cannot place the threads of an OpenMP team");
   if (o.openmp) return std::make_shared<Runtime>(openmp_places(threads));
   if (o.cpus.empty()) return make_runtime(o.threads);
   if (threads != 0 && threads != o.cpus.size())
-    fail_at({"argument", "", "", "", "threads"}, "{} threads and {} CPUs; expected one for each",
-            threads, o.cpus.size());
+    fail_argument("threads", "{} threads and {} CPUs; expected one for each", threads,
+                  o.cpus.size());
   const long known = ::sysconf(_SC_NPROCESSORS_CONF);
   for (const int cpu : o.cpus)
     if (cpu < 0 || cpu > 65535 || (known > 0 && cpu >= known))
-      fail_at({"argument", "", "", "", "cpus"}, "CPU {}; expected 0 to {}, the system's own", cpu,
-              known - 1);
+      fail_argument("cpus", "CPU {}; expected 0 to {}, the system's own", cpu, known - 1);
   return argument_errors([&] { return std::make_shared<Runtime>(CpuList{o.cpus}); });
 }
 size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
@@ -233,8 +229,7 @@ void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* 
     return argument_errors([&] { give(cuda->forward(rows_of(x), rows_of(y)), ids, weights); });
   const auto& router = held().layer.router;
   if (router == nullptr)
-    fail_at({"argument", "", "", "", ""},
-            "the experts were loaded without their router; give logits or ids");
+    fail_argument("", "the experts were loaded without their router; give logits or ids");
   const ConstRows rows = rows_of(x);
   std::vector<float> logits(x.rows * router->out_features());
   argument_errors([&] {
@@ -266,9 +261,9 @@ void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights
     const ConstRows rows = rows_of(x);
     const std::optional<uint64_t> count = checked_mul(x.rows, k);
     if (!count || k > (size_t{1} << 20))
-      fail_at({"argument", "", "", "", "k"}, "{} expert slots for each token; too many", k);
+      fail_argument("k", "{} expert slots for each token; too many", k);
     if (*count != 0 && (ids == nullptr || weights == nullptr))
-      fail_at({"argument", "", "", "", "ids"}, "ids and weights of {} rows are NULL", x.rows);
+      fail_argument("ids", "ids and weights of {} rows are NULL", x.rows);
     if (held().cuda)
       held().cuda->forward_ids(rows, {ids, *count}, {weights, *count}, rows_of(y));
     else

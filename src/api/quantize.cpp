@@ -74,8 +74,7 @@ std::string evaluate(const std::string& options, const Progress& progress) {
   const EvalRequest r = eval_request(options);
   const std::vector<int32_t> tokens = tokens_of_request(r);
   if (tokens.size() < 2)
-    fail_at({"argument", "", "", "", "tokens"}, "evaluate: {} tokens; expected at least 2",
-            tokens.size());
+    fail_argument("tokens", "evaluate: {} tokens; expected at least 2", tokens.size());
   const Windows windows(tokens, r.context, r.windows);
   const std::shared_ptr<Runtime> runtime = Runtime::shared(r.threads);
   ToldProgress told(progress, "evaluate");
