@@ -147,36 +147,28 @@ void LogprobLists::clear() {
 
 ApiAnswer::ApiAnswer(const AnswerInput& in)
     : model_(in.model),
-      chat_(in.request.chat),
-      stream_(in.request.stream),
-      echo_(in.request.echo),
-      include_usage_(in.request.include_usage),
-      continuous_(in.request.continuous_usage),
-      ids_(in.request.return_token_ids),
-      logprobs_(in.request.generation.sampling.logprobs >= 0),
-      show_reasoning_(in.request.show_reasoning),
+      shape_(in.request),
+      logprobs_(in.request.generation.sampling.logprobs),
       details_(in.request.chat && model_.markup.reasoning != nullptr),
       predicted_(in.request.prediction.has_value()),
-      alternatives_(static_cast<size_t>(std::max(in.request.generation.sampling.logprobs, 0))),
-      prompt_alternatives_(in.request.prompt_logprobs),
       texts_(in.texts),
       id_((in.request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
       prompt_logprobs_(in.prompts.size()),
       choices_(in.prompts.size() * in.request.generation.n,
                Choice(LogprobLists(in.texts, in.request.chat))),
       per_prompt_(in.request.generation.n) {
-  const std::string object = chat_ ? "chat.completion" : "text_completion";
+  const std::string object = shape_.chat ? "chat.completion" : "text_completion";
   const std::string rest =
       fmt::format("\"created\":{},\"model\":{}", in.seconds, json_quoted(model_.name));
   chunk_head_ = fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"choices\":[", id_,
-                            object + (chat_ ? ".chunk" : ""), rest);
+                            object + (shape_.chat ? ".chunk" : ""), rest);
   whole_head_ =
       fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"system_fingerprint\":{},\"choices\":[",
                   id_, object, rest, json_quoted(model_.fingerprint()));
   for (size_t i = 0; i < in.prompts.size(); ++i) {
     usage_.prompt += in.prompts[i].prompt.size();
-    if (echo_ || ids_) prompts_.push_back(in.prompts[i].prompt);
-    if (!echo_) continue;
+    if (shape_.echo || shape_.return_token_ids) prompts_.push_back(in.prompts[i].prompt);
+    if (!shape_.echo) continue;
     const auto* text = std::get_if<std::string>(&in.request.prompts[i]);
     prompt_texts_.push_back(
         text != nullptr ? *text : model_.tokenizer->decode(in.prompts[i].prompt, false));
@@ -186,12 +178,12 @@ ApiAnswer::ApiAnswer(const AnswerInput& in)
 // Begins a choice before its first token; with echo its text begins with the prompt.
 void ApiAnswer::begin_choice(Choice& choice, size_t prompt) {
   choice.begun = true;
-  if (!echo_) return;
+  if (!shape_.echo) return;
   choice.text = prompt_texts_[prompt];
-  if (!logprobs_) return;
+  if (logprobs_ < 0) return;
   choice.logprobs.add({prompts_[prompt].front(), 0, {}}, false);
   for (TokenChoice t : prompt_logprobs_[prompt]) {
-    t.alternatives.resize(std::min(t.alternatives.size(), alternatives_));
+    t.alternatives.resize(std::min(t.alternatives.size(), static_cast<size_t>(logprobs_)));
     choice.logprobs.add(t);
   }
 }
@@ -205,8 +197,8 @@ std::string ApiAnswer::take(size_t prompt, const StepResult& e) {
   const bool first = !choice.begun;
   if (first) begin_choice(choice, prompt);
   count(prompt, e);
-  if (e.choice && logprobs_) choice.logprobs.add(*e.choice);
-  if (e.choice && ids_) choice.ids.push_back(e.choice->token);
+  if (e.choice && logprobs_ >= 0) choice.logprobs.add(*e.choice);
+  if (e.choice && shape_.return_token_ids) choice.ids.push_back(e.choice->token);
   for (AnswerEvent& part : parts_of(e)) keep(choice, std::move(part));
   if (e.finish != Finish::kNone) {
     choice.ended = true;
@@ -218,7 +210,7 @@ std::string ApiAnswer::take(size_t prompt, const StepResult& e) {
     if (e.stop_token && e.choice && std::find(eos.begin(), eos.end(), e.choice->token) == eos.end())
       choice.stop_reason = std::to_string(e.choice->token);
   }
-  if (!stream_) return {};
+  if (!shape_.stream) return {};
   const std::string text = std::exchange(choice.text, {});
   std::string out = chunk(index, choice, text, prompt, first);
   choice.logprobs.clear();
@@ -234,7 +226,7 @@ void ApiAnswer::keep(Choice& choice, AnswerEvent part) {
       choice.text += part.text;
       break;
     case Kind::kReasoning:
-      if (!show_reasoning_) return;
+      if (!shape_.show_reasoning) return;
       choice.reasoning += part.text;
       break;
     case Kind::kCallBegin:
@@ -247,17 +239,17 @@ void ApiAnswer::keep(Choice& choice, AnswerEvent part) {
     default:
       return;
   }
-  if (stream_ && chat_) choice.parts.push_back(std::move(part));
+  if (shape_.stream && shape_.chat) choice.parts.push_back(std::move(part));
 }
 
 std::string ApiAnswer::logprobs_of(const Choice& choice) const {
-  return logprobs_ && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
+  return logprobs_ >= 0 && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
 }
 
 // Returns the log-probabilities of a prompt: for each position its token first, then the best ones;
 // nothing is known of the first token.
 std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
-  if (!prompt_alternatives_) return {};
+  if (!shape_.prompt_logprobs) return {};
   std::string out = ",\"prompt_logprobs\":[null";
   for (const TokenChoice& t : prompt_logprobs_[prompt]) {
     const auto add = [&](int32_t id, float logprob, size_t rank) {
@@ -268,7 +260,7 @@ std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
     add(t.token, t.logprob, t.rank);
     size_t rank = 0;
     for (const auto& [id, logprob] : t.alternatives) {
-      if (rank++ == static_cast<size_t>(*prompt_alternatives_)) break;
+      if (rank++ == static_cast<size_t>(*shape_.prompt_logprobs)) break;
       if (id == t.token) continue;
       out += ',';
       add(id, logprob, rank);
@@ -348,12 +340,12 @@ std::string ApiAnswer::message(const Choice& c) const {
 // alone.
 std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
                              bool first) const {
-  const std::string usage = continuous_ ? ",\"usage\":" + usage_json() : "";
+  const std::string usage = shape_.continuous_usage ? ",\"usage\":" + usage_json() : "";
   const std::string ids =
-      ids_ && !choice.ids.empty() ? ",\"token_ids\":" + id_list(choice.ids) : "";
+      shape_.return_token_ids && !choice.ids.empty() ? ",\"token_ids\":" + id_list(choice.ids) : "";
   const std::string asked =
-      ids_ && first ? ",\"prompt_token_ids\":" + id_list(prompts_[prompt]) : "";
-  if (!chat_) {
+      shape_.return_token_ids && first ? ",\"prompt_token_ids\":" + id_list(prompts_[prompt]) : "";
+  if (!shape_.chat) {
     if (text.empty() && choice.logprobs.empty() && ids.empty() && !choice.ended) return {};
     return event(fmt::format(
         "{}{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}{}{}}}]{}}}", chunk_head_,
@@ -380,7 +372,7 @@ std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& te
 
 std::string ApiAnswer::stream_end() {
   std::string out;
-  if (include_usage_) out = event(chunk_head_ + "],\"usage\":" + usage_json() + "}");
+  if (shape_.include_usage) out = event(chunk_head_ + "],\"usage\":" + usage_json() + "}");
   return out + "data: [DONE]\n\n";
 }
 
@@ -390,20 +382,22 @@ std::string ApiAnswer::whole() {
     const Choice& c = choices_[i];
     if (i > 0) out += ',';
     const std::string logprobs = logprobs_of(c);
-    if (chat_)
+    if (shape_.chat)
       out += fmt::format("{{\"index\":{},\"message\":{},\"logprobs\":{},\"finish_reason\":{}", i,
                          message(c), logprobs, ends_of(c));
     else
       out += fmt::format("{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}", i,
                          json_quoted(c.text), logprobs, ends_of(c));
-    if (ids_) out += ",\"token_ids\":" + id_list(c.ids);
-    if (ids_ && !chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[i / per_prompt_]);
-    if (!chat_) out += prompt_logprobs_of(i / per_prompt_);
+    if (shape_.return_token_ids) out += ",\"token_ids\":" + id_list(c.ids);
+    if (shape_.return_token_ids && !shape_.chat)
+      out += ",\"prompt_token_ids\":" + id_list(prompts_[i / per_prompt_]);
+    if (!shape_.chat) out += prompt_logprobs_of(i / per_prompt_);
     out += '}';
   }
   out += "],\"usage\":" + usage_json();
-  if (ids_ && chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[0]);
-  if (chat_) out += prompt_logprobs_of(0);
+  if (shape_.return_token_ids && shape_.chat)
+    out += ",\"prompt_token_ids\":" + id_list(prompts_[0]);
+  if (shape_.chat) out += prompt_logprobs_of(0);
   return out + "}";
 }
 

@@ -130,11 +130,10 @@ class ApiAnswer final : public InterfaceAnswer {
   std::string ends_of(const Choice& choice) const;
 
   const ServedModel& model_;
-  const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_, show_reasoning_;
-  const bool details_;         // true: details of generated tokens are included in the usage
-  const bool predicted_;       // true: drafts from a prediction are counted, too
-  const size_t alternatives_;  // number of alternatives per token
-  const std::optional<int> prompt_alternatives_;
+  const AnswerShape shape_;
+  const int logprobs_;    // number of alternatives per token; below 0: no probabilities
+  const bool details_;    // true: details of generated tokens are included in the usage
+  const bool predicted_;  // true: drafts from a prediction are counted, too
   const TokenTexts& texts_;
   std::string id_, chunk_head_, whole_head_;
   std::vector<std::string> prompt_texts_;  // texts of the prompts, used with echo

@@ -16,8 +16,7 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
 [[noreturn]] void unsupported(const std::string& path, std::string_view type,
                               std::string_view offered) {
-  throw ApiError(400, "unsupported",
-                 fmt::format("{} is '{}'; only {}", path, printable(type, 40), offered), path);
+  refuse("unsupported", path, "{} is '{}'; only {}", path, printable(type, 40), offered);
 }
 
 std::string system_text(const Json& system) {
@@ -26,9 +25,7 @@ std::string system_text(const Json& system) {
   std::string out;
   for (size_t i = 0; i < system.items().size(); ++i) {
     const std::string at = fmt::format("system[{}]", i);
-    const Json& block = system.items()[i];
-    if (!block.is_object()) wrong_type(block, at, "an object");
-    const Fields f(block, at);
+    const Fields f = fields_of(system.items()[i], at);
     if (const std::string type = f.required_string("type"); type != "text")
       unsupported(at + ".type", type, "text is offered");
     const std::string text = f.required_string("text");
@@ -45,17 +42,10 @@ class MessageReader {
   explicit MessageReader(Json& out) : out_(out) {}
 
   void read(const Json& message, const std::string& path) {
-    if (!message.is_object()) wrong_type(message, path, "an object");
-    const Fields f(message, path);
-    role_ = f.required_string("role");
-    if (role_ != "user" && role_ != "assistant")
-      invalid(path + ".role", fmt::format("{}.role is '{}'; expected user or assistant", path,
-                                          printable(role_, 40)));
+    const Fields f = fields_of(message, path);
+    role_ = f.word("role", {"user", "assistant"});
     const Json& content = f.required("content");
-    text_.clear();
-    reasoning_.clear();
-    calls_ = Json::array();
-    said_ = false;
+    message_ = {};
     if (content.is_string())
       say(content.as_string());
     else
@@ -67,18 +57,17 @@ class MessageReader {
 
  private:
   void say(const std::string& text) {
-    text_ += text;
-    said_ = true;
+    message_.text += text;
+    message_.said = true;
   }
 
   void block(const Json& b, const std::string& at) {
-    if (!b.is_object()) wrong_type(b, at, "an object");
-    const Fields f(b, at);
+    const Fields f = fields_of(b, at);
     const std::string type = f.required_string("type");
     const bool assistant = role_ == "assistant";
     if (type == "text") return say(f.required_string("text"));
     if (type == "thinking" && assistant) {
-      reasoning_ += f.required_string("thinking");
+      message_.reasoning += f.required_string("thinking");
       return;
     }
     if (type == "redacted_thinking" && assistant) return;
@@ -92,11 +81,8 @@ class MessageReader {
   void call(const Fields& f, const std::string& at) {
     const Json* input = f.find("input");
     if (input == nullptr || !input->is_object())
-      throw ApiError(400, "missing", at + ".input is no object", at + ".input");
-    calls_.push(Json::object({{"id", f.required_string("id")},
-                              {"type", "function"},
-                              {"function", Json::object({{"name", f.required_string("name")},
-                                                         {"arguments", *input}})}}));
+      refuse("missing", at + ".input", "{}.input is no object", at);
+    message_.add_call(f, "id", *input);
   }
 
   void result(const Fields& f, const std::string& at) {
@@ -110,29 +96,19 @@ class MessageReader {
   }
 
   void flush(bool always) {
-    if (!always && !said_ && reasoning_.empty() && calls_.items().empty()) return;
-    Json m = Json::object({{"role", role_}});
-    m.set("content", !said_ && !calls_.items().empty() ? Json() : Json(text_));
-    if (!reasoning_.empty()) m.set("reasoning_content", reasoning_);
-    if (!calls_.items().empty()) m.set("tool_calls", calls_);
-    out_.push(std::move(m));
-    text_.clear();
-    reasoning_.clear();
-    calls_ = Json::array();
-    said_ = false;
+    if (always || !message_.empty()) message_.push_to(out_, role_);
   }
 
   Json& out_;
-  std::string role_, text_, reasoning_;
-  Json calls_;
-  bool said_ = false;
+  std::string role_;
+  PastMessage message_;
 };
 
 void read_conversation(const Fields& f, ApiRequest& r) {
   f.required("messages");
   const Json* messages = f.array("messages");
   if (messages->items().empty())
-    throw ApiError(400, "out_of_range", "messages has 0 entries; expected at least 1", "messages");
+    refuse("out_of_range", "messages", "messages has 0 entries; expected at least 1");
   r.messages = Json::array();
   if (const Json* system = f.find("system"))
     if (const std::string text = system_text(*system); !text.empty())
@@ -188,11 +164,7 @@ void read_anthropic_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
 
 ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& model) {
   const BodyFields f(body);
-  refuse_fields(f, Endpoint::kMessages);
   ApiRequest r = read_common(body, model);
-  r.chat = true;
-  r.face = Interface::kMessages;
-  r.add_special = false;
   read_conversation(f, r);
   for (std::string& stop : f.strings("stop_sequences", 1024))
     r.generation.text.stops.push_back(std::move(stop));
@@ -205,8 +177,8 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
   }
   if (const Json* format = f.find("output_format")) {  // older name of output_config
     if (r.format.given())
-      throw ApiError(400, "conflict", "output_config.format and output_format cannot both be given",
-                     "output_format");
+      refuse("conflict", "output_format",
+             "output_config.format and output_format cannot both be given");
     r.format = format_of_type(*format, "output_format");
   }
   read_anthropic_tools(f, r, model);

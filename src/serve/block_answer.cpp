@@ -105,9 +105,9 @@ std::string BlockAnswer::close() {
 }
 
 std::unique_ptr<InterfaceAnswer> make_answer(const AnswerInput& in) {
-  if (in.request.face == Interface::kPooled) return make_pooled_answer(in);
-  if (in.request.face == Interface::kMessages) return make_messages_answer(in);
-  if (in.request.face == Interface::kResponses) return make_responses_answer(in);
+  if (in.request.pooled != nullptr) return make_pooled_answer(in);
+  if (in.request.endpoint == Endpoint::kMessages) return make_messages_answer(in);
+  if (in.request.endpoint == Endpoint::kResponses) return make_responses_answer(in);
   return std::make_unique<ApiAnswer>(in);
 }
 

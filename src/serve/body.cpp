@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/json_tree.h"
-#include "serve/api_error.h"
 #include "serve/body_fields.h"
 #include "serve/fields.h"
 #include "serve/request.h"
@@ -22,18 +21,47 @@ constexpr size_t kBodyDepth = 64, kMostFields = 1024;
 constexpr size_t kOutlineEntries = 16;
 constexpr size_t kMostDetokenized = 1 << 17;  // the context counts if it is longer
 
-// Receives the events of one field's value. Throws ApiError or Error.
-class FieldReader {
+// Receives the values of a text, or of one field of it. Throws ApiError or Error.
+class ValueReader {
  public:
-  virtual ~FieldReader() = default;
+  virtual ~ValueReader() = default;
+  virtual bool wanted() const { return true; }  // false: no value is built
   virtual void key(const std::string& /*name*/) {}
   virtual void begin(bool array) = 0;
   virtual void end() {}
   virtual void value(Json v) = 0;
-  virtual void done(RequestBody& body) = 0;
+  virtual void done(RequestBody& /*body*/) {}   // the field is complete
+  virtual bool stops() const { return false; }  // true: the rest of the text is not read
 };
 
-class TreeReader final : public FieldReader {
+// Turns the parser's events into values and their ends. A text is copied at its own length, because
+// the parser's buffer is longer and is used again.
+class ValueEvents final : public JsonHandler {
+ public:
+  explicit ValueEvents(ValueReader& reader) : reader_(reader) {}
+  bool on_null() override { return put(); }
+  bool on_bool(bool v) override { return put(v); }
+  bool on_int(int64_t v) override { return put(v); }
+  bool on_uint(uint64_t v) override { return put(v); }
+  bool on_double(double v) override { return put(v); }
+  bool on_long_integer(double v, const std::string& digits) override { return put(v, digits); }
+  bool on_string(std::string& v) override { return put(std::string_view(v)); }
+  bool on_key(std::string& v) override { return reader_.key(v), true; }
+  bool on_object_begin() override { return reader_.begin(false), true; }
+  bool on_array_begin() override { return reader_.begin(true), true; }
+  bool on_object_end() override { return reader_.end(), true; }
+  bool on_array_end() override { return reader_.end(), true; }
+
+ private:
+  template <class... Value>
+  bool put(const Value&... v) {
+    if (reader_.wanted()) reader_.value(Json(v...));
+    return !reader_.stops();
+  }
+  ValueReader& reader_;
+};
+
+class TreeReader final : public ValueReader {
  public:
   // what: holder of the value, for messages.
   TreeReader(std::string what, std::string name, size_t most, size_t& left)
@@ -62,8 +90,7 @@ class TreeReader final : public FieldReader {
     if (tree_.depth() == 1 && !tree_.object_at(0)) entry();
   }
   void entry() {
-    if (++entries_ > most_)
-      invalid(name_, fmt::format("{} has more than {} entries", name_, most_));
+    if (++entries_ > most_) invalid(name_, "{} has more than {} entries", name_, most_);
   }
   JsonTree tree_;
   std::string what_, name_;
@@ -72,7 +99,7 @@ class TreeReader final : public FieldReader {
 };
 
 // Keeps the first entries of the field's own list or object, and leaves their content empty.
-class OutlineReader final : public FieldReader {
+class OutlineReader final : public ValueReader {
  public:
   explicit OutlineReader(std::string name) : name_(std::move(name)) {}
   void key(const std::string& name) override {
@@ -103,7 +130,7 @@ class OutlineReader final : public FieldReader {
 };
 
 // Reads token ids as counted in a prompt: a list of them, a text, or several of either.
-class IdsReader final : public FieldReader {
+class IdsReader final : public ValueReader {
  public:
   struct Limits {
     size_t vocab, ids, prompts;  // prompts 0: accepts only one list of ids
@@ -152,7 +179,7 @@ class IdsReader final : public FieldReader {
     if (kind_ == Kind::kAlone || (!list_.empty() && list_[0].index() != prompt.index())) wrong(v);
     kind_ = Kind::kSeveral;
     if (list_.size() == limits_.prompts)
-      invalid(name_, fmt::format("{} has more than {} entries", name_, limits_.prompts));
+      invalid(name_, "{} has more than {} entries", name_, limits_.prompts);
     list_.push_back(std::move(prompt));
   }
   std::string at_prompt() const {
@@ -166,7 +193,7 @@ class IdsReader final : public FieldReader {
     auto& ids = std::get<std::vector<int32_t>>(list_.back());
     if (ids.size() == limits_.ids) {
       if (limits_.prompts > 0) throw context_exceeded(std::nullopt, limits_.ids, at_prompt());
-      invalid(name_, fmt::format("{} has more than {} entries", name_, limits_.ids));
+      invalid(name_, "{} has more than {} entries", name_, limits_.ids);
     }
     const auto highest = static_cast<int64_t>(limits_.vocab) - 1;
     const std::optional<int64_t> known = v.as_int();
@@ -182,59 +209,46 @@ class IdsReader final : public FieldReader {
   size_t depth_ = 0;
 };
 
-// Turns the parser's events into values and their ends. A text is copied at its own length, because
-// the parser's buffer is longer and is used again.
-class ValueHandler : public JsonHandler {
- public:
-  bool on_null() override { return !wanted() || put(Json()); }
-  bool on_bool(bool v) final { return !wanted() || put(v); }
-  bool on_int(int64_t v) final { return !wanted() || put(v); }
-  bool on_uint(uint64_t v) final { return !wanted() || put(v); }
-  bool on_double(double v) final { return !wanted() || put(v); }
-  bool on_long_integer(double v, const std::string& digits) final {
-    return !wanted() || put(Json(v, digits));
-  }
-  bool on_string(std::string& v) final { return !wanted() || put(std::string_view(v)); }
-  bool on_object_begin() final { return begin(false); }
-  bool on_array_begin() final { return begin(true); }
-  bool on_object_end() final { return end(); }
-  bool on_array_end() final { return end(); }
-
- private:
-  virtual bool wanted() const { return true; }  // false: no value is built
-  virtual bool put(Json v) = 0;
-  virtual bool begin(bool array) = 0;
-  virtual bool end() = 0;
-};
-
 // Reads the body's object, and gives each field's value to its reader.
-class BodyReader final : public ValueHandler {
+class BodyReader final : public ValueReader {
  public:
   BodyReader(Endpoint endpoint, const ServedModel& model) : model_(model) {
     body.endpoint = endpoint;
   }
-  bool on_null() override {
-    // Null counts as absent in every field.
-    if (depth_ == 1) reader_ = nullptr;
-    return ValueHandler::on_null();
-  }
-  bool on_key(std::string& v) override {
+  void key(const std::string& v) override {
     if (depth_ > 1) {
       if (reader_) reader_->key(v);
-      return true;
+      return;
     }
-    if (names_.size() == kMostFields)
-      throw ApiError(400, "invalid_value",
-                     fmt::format("the body has more than {} fields", kMostFields));
+    if (names_.size() == kMostFields) invalid("", "the body has more than {} fields", kMostFields);
     if (!names_.insert(v).second) fail("{}: duplicate key '{}'", kBody, printable(v));
     reader_ = reader_of(v);
-    return true;
+  }
+  bool wanted() const override { return depth_ == 0 || reader_ != nullptr; }
+  void begin(bool array) override {
+    if (depth_ == 0 && array) not_an_object(Json::Kind::kArray);
+    if (depth_++ > 0 && reader_) reader_->begin(array);
+  }
+  void end() override {
+    --depth_;
+    if (depth_ == 0 || !reader_) return;
+    reader_->end();
+    end_of_value();
+  }
+  void value(Json v) override {
+    if (depth_ == 0) not_an_object(v.kind());
+    if (depth_ == 1 && v.is_null()) {  // counts as absent in every field
+      reader_ = nullptr;
+      return;
+    }
+    reader_->value(std::move(v));
+    end_of_value();
   }
 
   RequestBody body;
 
  private:
-  std::unique_ptr<FieldReader> reader_of(const std::string& name) {
+  std::unique_ptr<ValueReader> reader_of(const std::string& name) {
     const BodyField* f = find_field(name, body.endpoint);
     if (f == nullptr) return nullptr;
     if (f->kind == FieldKind::kOutline) return std::make_unique<OutlineReader>(name);
@@ -248,86 +262,38 @@ class BodyReader final : public ValueHandler {
     if (name == "tokens") limits.ids = std::max(model_.context, kMostDetokenized);
     return std::make_unique<IdsReader>(name, limits);
   }
-  bool wanted() const override { return depth_ == 0 || reader_ != nullptr; }
-  bool put(Json v) override {
-    if (depth_ == 0) not_an_object(v.kind());
-    reader_->value(std::move(v));
-    return end_of_value();
-  }
-  bool begin(bool array) override {
-    if (depth_ == 0 && array) not_an_object(Json::Kind::kArray);
-    if (depth_++ > 0 && reader_) reader_->begin(array);
-    return true;
-  }
-  bool end() override {
-    --depth_;
-    if (depth_ == 0 || !reader_) return true;
-    reader_->end();
-    return end_of_value();
-  }
-  bool end_of_value() {
-    if (depth_ > 1) return true;
+  void end_of_value() {
+    if (depth_ > 1) return;
     reader_->done(body);
     reader_ = nullptr;
-    return true;
   }
   [[noreturn]] static void not_an_object(Json::Kind kind) {
-    throw ApiError(400, "invalid_type",
-                   fmt::format("the body is {}; expected an object", kind_name(kind)));
+    refuse("invalid_type", "", "the body is {}; expected an object", kind_name(kind));
   }
 
   const ServedModel& model_;
   std::set<std::string, std::less<>> names_;
-  std::unique_ptr<FieldReader> reader_;  // reader of the current field; null: the field is skipped
+  std::unique_ptr<ValueReader> reader_;  // reader of the current field; null: the field is skipped
   size_t depth_ = 0, left_ = kMostBodyValues;
 };
 
 // Reads only the field `model`, if it is a string: it builds nothing else and stops there.
-class NameReader final : public ValueHandler {
+class NameReader final : public ValueReader {
  public:
-  bool on_key(std::string& v) override {
-    if (depth_ == 1) here_ = v == "model";
-    return true;
+  bool wanted() const override { return depth_ == 1 && here_; }
+  void key(const std::string& v) override { here_ = depth_ == 1 ? v == "model" : here_; }
+  void begin(bool) override { ++depth_; }
+  void end() override { --depth_; }
+  void value(Json v) override {
+    if (v.is_string()) name = v.as_string();
   }
+  bool stops() const override { return name.has_value(); }
 
   std::optional<std::string> name;
 
  private:
-  bool wanted() const override { return depth_ == 1 && here_; }
-  bool put(Json v) override {
-    if (v.is_string()) name = v.as_string();
-    return !name;
-  }
-  bool begin(bool) override { return ++depth_, true; }
-  bool end() override { return --depth_, true; }
   size_t depth_ = 0;
   bool here_ = false;
-};
-
-// Reads a whole document as one value.
-class InnerReader final : public ValueHandler {
- public:
-  InnerReader(const std::string& what, size_t& left) : tree_(what, "", SIZE_MAX, left) {}
-  bool on_key(std::string& v) override {
-    tree_.key(v);
-    return true;
-  }
-  Json take() { return tree_.take(); }
-
- private:
-  bool put(Json v) override {
-    tree_.value(std::move(v));
-    return true;
-  }
-  bool begin(bool array) override {
-    tree_.begin(array);
-    return true;
-  }
-  bool end() override {
-    tree_.end();
-    return true;
-  }
-  TreeReader tree_;
 };
 
 }  // namespace
@@ -342,9 +308,10 @@ const std::vector<int32_t>* RequestBody::ids(std::string_view name) const {
 RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedModel& model) {
   BodyReader reader(endpoint, model);
   try {
-    parse_json_events(text, reader, kBody, kBodyDepth);
+    ValueEvents events(reader);
+    parse_json_events(text, events, kBody, kBodyDepth);
   } catch (const Error& e) {
-    throw ApiError(400, "invalid_json", e.what());
+    refuse("invalid_json", "", "{}", e.what());
   }
   return std::move(reader.body);
 }
@@ -352,7 +319,8 @@ RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedMod
 std::optional<std::string> model_of_body(std::string_view text) {
   NameReader reader;
   try {
-    parse_json_events(text, reader, kBody, kBodyDepth);
+    ValueEvents events(reader);
+    parse_json_events(text, events, kBody, kBodyDepth);
   } catch (const Error&) {
     // The parser was stopped at the name, or the text is no valid body, which reading all of it
     // will report.
@@ -361,8 +329,9 @@ std::optional<std::string> model_of_body(std::string_view text) {
 }
 
 Json parse_inner_json(std::string_view text, const std::string& what, size_t& left) {
-  InnerReader reader(what, left);
-  parse_json_events(text, reader, what, kBodyDepth);
+  TreeReader reader(what, "", SIZE_MAX, left);
+  ValueEvents events(reader);
+  parse_json_events(text, events, what, kBodyDepth);
   return reader.take();
 }
 

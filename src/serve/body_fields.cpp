@@ -437,9 +437,8 @@ void refuse_fields(const Fields& f, Endpoint endpoint) {
     if (v == nullptr || is_off(field, *v)) continue;
     const Json* of = field.of.empty() ? nullptr : f.find(field.of);
     if (of != nullptr && is_off(*find_field(field.of, endpoint), *of)) continue;
-    throw ApiError(400, "unsupported",
-                   fmt::format("{}{}{}", field.name, field.words[0] == ':' ? "" : " ", field.words),
-                   std::string(field.name));
+    refuse("unsupported", std::string(field.name), "{}{}{}", field.name,
+           field.words[0] == ':' ? "" : " ", field.words);
   }
 }
 

@@ -3,26 +3,23 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "serve/api_error.h"
 
 namespace moebius {
 
-void missing(const std::string& path) {
-  throw ApiError(400, "missing", path + " is missing", path);
-}
+void missing(const std::string& path) { refuse("missing", path, "{} is missing", path); }
 
 void wrong_type(const Json& value, const std::string& path, std::string_view expected) {
-  throw ApiError(
-      400, "invalid_type",
-      fmt::format("{} is {}; expected {}", printable(path), kind_name(value.kind()), expected),
-      path);
+  refuse("invalid_type", path, "{} is {}; expected {}", printable(path), kind_name(value.kind()),
+         expected);
 }
 
-void invalid(const std::string& path, std::string_view message) {
-  throw ApiError(400, "invalid_value", message, path);
+Fields fields_of(const Json& value, std::string path) {
+  if (!value.is_object()) wrong_type(value, path, "an object");
+  return {value, std::move(path)};
 }
 
 int64_t integer_at(const Json& value, const std::string& path, int64_t low, int64_t high) {
@@ -33,9 +30,8 @@ int64_t integer_at(const Json& value, const std::string& path, int64_t low, int6
   std::optional<int64_t> v = value.as_int();
   if (!v && value.kind() == Json::Kind::kDouble && std::abs(d) < 9e18) v = static_cast<int64_t>(d);
   if (!v || *v < low || *v > high)
-    throw ApiError(
-        400, "out_of_range",
-        fmt::format("{} is {}; expected {} to {}", printable(path), value.dump(), low, high), path);
+    refuse("out_of_range", path, "{} is {}; expected {} to {}", printable(path), value.dump(), low,
+           high);
   return *v;
 }
 
@@ -67,9 +63,8 @@ std::optional<double> Fields::number(std::string_view name, double low, double h
   if (!value->is_number()) wrong_type(*value, path(name), "a number");
   const double v = value->as_double();
   if (!(v >= low && v <= high))
-    throw ApiError(400, "out_of_range",
-                   fmt::format("{} is {}; expected {} to {}", path(name), value->dump(), low, high),
-                   path(name));
+    refuse("out_of_range", path(name), "{} is {}; expected {} to {}", path(name), value->dump(),
+           low, high);
   return v;
 }
 
@@ -92,6 +87,15 @@ std::string Fields::required_string(std::string_view name) const {
   return *text;
 }
 
+std::string Fields::word(std::string_view name,
+                         std::initializer_list<std::string_view> words) const {
+  std::string out = required_string(name), all;
+  if (std::find(words.begin(), words.end(), out) != words.end()) return out;
+  for (const std::string_view& w : words)
+    all += fmt::format("{}{}", all.empty() ? "" : &w == words.end() - 1 ? " or " : ", ", w);
+  invalid(path(name), "{} is '{}'; expected {}", path(name), printable(out, 40), all);
+}
+
 const Json* Fields::object(std::string_view name) const {
   const Json* value = find(name);
   if (value != nullptr && !value->is_object()) wrong_type(*value, path(name), "an object");
@@ -110,8 +114,7 @@ std::vector<std::string> Fields::strings(std::string_view name, size_t most, boo
     if (!value.is_string()) wrong_type(value, at, "a string");
     const size_t bytes = value.as_string().size();
     if (bytes == 0 || bytes > most)
-      throw ApiError(400, "out_of_range",
-                     fmt::format("{} has {} bytes; expected 1 to {}", at, bytes, most), at);
+      refuse("out_of_range", at, "{} has {} bytes; expected 1 to {}", at, bytes, most);
     out.push_back(value.as_string());
   };
   const Json* value = find(name);

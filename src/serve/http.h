@@ -129,7 +129,7 @@ class HttpReader {
   void check_lengths(size_t lengths, size_t codings);
   void give_parser(std::string_view bytes);
   void find_origin();
-  bool bad(int status, std::string reason);
+  void bad(int status, std::string reason);
 
   const HttpLimits& limits_;
   State state_ = State::kHead;
@@ -199,6 +199,12 @@ bool threw(HttpHandler& handler, Work&& work) noexcept {
     handler.failed("not a std::exception");
   }
   return true;
+}
+
+// Runs `work` for an exchange; if it throws, only that exchange fails.
+template <class Work>
+void guard(HttpHandler& handler, const HttpExchangePtr& exchange, Work&& work) {
+  if (threw(handler, work)) exchange->fail();
 }
 
 struct HttpCounts {

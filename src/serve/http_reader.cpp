@@ -120,13 +120,12 @@ void HttpReader::find_origin() {
   }
 }
 
-bool HttpReader::bad(int status, std::string reason) {
-  if (state_ == State::kBad) return false;
+void HttpReader::bad(int status, std::string reason) {
+  if (state_ == State::kBad) return;
   if (state_ == State::kHead) find_origin();
   state_ = State::kBad;
   status_ = status;
   reason_ = std::move(reason);
-  return false;
 }
 
 size_t HttpReader::push(std::string_view bytes) {
@@ -189,14 +188,8 @@ void HttpReader::head_complete() {
     bad(version ? 505 : 400, "the head is malformed: " + taken.error);
     return;
   }
-  if (used != head_.size() || !parser_->head_done()) {
-    bad(400, "the head is malformed");
-    return;
-  }
-  if (request_.version / 10 != 1) {
-    bad(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
-    return;
-  }
+  if (used != head_.size() || !parser_->head_done()) return bad(400, "the head is malformed");
+  if (request_.version / 10 != 1) return bad(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
   request_.version = std::min(request_.version, 11);
   request_.keep_alive = parser_->keep_alive();
   check_fields();
@@ -230,10 +223,8 @@ void HttpReader::check_fields() {
 }
 
 void HttpReader::check_lengths(size_t lengths, size_t codings) {
-  if (lengths > 1 || codings > 1 || (lengths > 0 && codings > 0)) {
-    bad(400, "the length of the body is given twice");
-    return;
-  }
+  if (lengths > 1 || codings > 1 || (lengths > 0 && codings > 0))
+    return bad(400, "the length of the body is given twice");
   if (codings == 1) {
     if (request_.version == 10)
       bad(400, "HTTP/1.0 has no Transfer-Encoding");
@@ -245,10 +236,7 @@ void HttpReader::check_lengths(size_t lengths, size_t codings) {
   length_ = 0;
   if (lengths == 1) {
     const std::string& text = *request_.find("Content-Length");
-    if (!all_digits(text)) {
-      bad(400, "Content-Length is not a number");
-      return;
-    }
+    if (!all_digits(text)) return bad(400, "Content-Length is not a number");
     length_ = text.size() > 18 ? UINT64_MAX : std::stoull(text);
     if (*length_ > limits_.body)
       bad(413, fmt::format("the body is longer than {} bytes", limits_.body));
@@ -260,10 +248,8 @@ void HttpReader::check_lengths(size_t lengths, size_t codings) {
 void HttpReader::give_parser(std::string_view bytes) {
   while (!bytes.empty() && state_ == State::kBody) {
     const HttpParser::Taken taken = parser_->put(bytes);
-    if (!taken.error.empty() || taken.bytes == 0) {
-      bad(400, "the body is malformed: " + (taken.error.empty() ? "no chunk" : taken.error));
-      return;
-    }
+    if (!taken.error.empty() || taken.bytes == 0)
+      return bad(400, "the body is malformed: " + (taken.error.empty() ? "no chunk" : taken.error));
     bytes.remove_prefix(taken.bytes);
   }
 }

@@ -3,9 +3,27 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <ctime>
+
 #include "base/json.h"
 
 namespace moebius {
+namespace {
+
+std::string time_of_day() {
+  using std::chrono::system_clock;
+  const auto now = system_clock::now();
+  const std::time_t seconds = system_clock::to_time_t(now);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%FT%T", &utc);
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+  return fmt::format("{}.{:03}Z", text, since.count() % 1000);
+}
+
+}  // namespace
 
 std::string log_text(const LogLine& line, std::string_view time) {
   if (line.event != LogLine::kRequest)
@@ -44,6 +62,26 @@ std::string log_json(const LogLine& line, std::string_view time) {
   }
   text(line.event == LogLine::kRequest ? "end" : "message", line.message);
   return out + "}";
+}
+
+void ServerLog::write(const LogLine& line) noexcept {
+  if (!out_) return;
+  try {
+    out_(json_ ? log_json(line, time_of_day()) : log_text(line, times_ ? time_of_day() : ""));
+  } catch (...) {
+    ++lost_;
+  }
+}
+
+void ServerLog::event(std::string_view event, const std::string& message) noexcept {
+  try {
+    LogLine line;
+    line.event = event;
+    line.message = message;
+    write(line);
+  } catch (...) {
+    ++lost_;
+  }
 }
 
 }  // namespace moebius

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of the server's log, written as words in a fixed order or as a JSON object.
+// The server's log: lines written as words in a fixed order or as JSON objects.
 #pragma once
+#include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,5 +28,22 @@ struct LogLine {
 // model before the figures; for other events "TIME message". An empty time is left out.
 std::string log_text(const LogLine& line, std::string_view time);
 std::string log_json(const LogLine& line, std::string_view time);
+
+// Writes lines to where the caller wants them. Thread-safe.
+class ServerLog {
+ public:
+  // `out` receives the lines; empty: no log. If it throws, the line is lost, and counted in `lost`.
+  ServerLog(std::function<void(const std::string&)> out, bool json, bool times,
+            std::atomic<uint64_t>& lost)
+      : out_(std::move(out)), json_(json), times_(times), lost_(lost) {}
+  bool on() const { return out_ != nullptr; }
+  void write(const LogLine& line) noexcept;
+  void event(std::string_view event, const std::string& message) noexcept;
+
+ private:
+  const std::function<void(const std::string&)> out_;
+  const bool json_, times_;
+  std::atomic<uint64_t>& lost_;
+};
 
 }  // namespace moebius

@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "serve/fields.h"
 #include "serve/request.h"
-#include "serve/template_limits.h"
 #include "serve/tools.h"
 #include "text/answer/past_messages.h"
 
@@ -49,15 +48,12 @@ std::string content_text(const Json& content, const std::string& path,
   if (!content.is_array()) wrong_type(content, path, "a string or an array of parts");
   std::string text;
   for (size_t i = 0; i < content.items().size(); ++i) {
-    const Json& part = content.items()[i];
     const std::string at = fmt::format("{}[{}]", path, i);
-    if (!part.is_object()) wrong_type(part, at, "an object");
-    const Fields f(part, at);
+    const Fields f = fields_of(content.items()[i], at);
     const std::string type = f.required_string("type");
     if (std::find(types.begin(), types.end(), type) == types.end())
-      throw ApiError(400, "unsupported",
-                     fmt::format("{}.type is '{}'; only text is offered", at, printable(type, 40)),
-                     at + ".type");
+      refuse("unsupported", at + ".type", "{}.type is '{}'; only text is offered", at,
+             printable(type, 40));
     text += f.required_string("text");
   }
   return text;
@@ -71,7 +67,7 @@ Json past_arguments(const std::string& text, const std::string& path, size_t& va
     Json arguments = parse_inner_json(text, path, values_left);
     return arguments.is_null() ? Json::object() : arguments;
   } catch (const Error& e) {
-    invalid(path, e.what());
+    invalid(path, "{}", e.what());
   }
 }
 
@@ -101,14 +97,8 @@ Json past_calls(const Json& calls, const std::string& path, size_t& values_left)
 }
 
 Json message_at(const Json& message, const std::string& path, size_t& values_left) {
-  if (!message.is_object()) wrong_type(message, path, "an object");
-  const Fields f(message, path);
-  const std::string role = f.required_string("role");
-  static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
-    invalid(path + ".role",
-            fmt::format("{}.role is '{}'; expected system, developer, user, assistant or tool",
-                        path, printable(role, 40)));
+  const Fields f = fields_of(message, path);
+  const std::string role = f.word("role", {"system", "developer", "user", "assistant", "tool"});
   Json out = Json::object();
   out.set("role", role == "developer" ? "system" : role);
   const Json* content = f.find("content");
@@ -164,8 +154,7 @@ void add_bad_word(const Tokenizer& tokenizer, const std::string& word,
 
 std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedModel& model) {
   if (model.templates == nullptr || model.templates->empty())
-    throw ApiError(400, "no_chat_template", "this model has no chat template; use /v1/completions",
-                   "messages");
+    refuse("no_chat_template", "messages", "this model has no chat template; use /v1/completions");
   ChatInput input;
   input.messages = &request.messages;
   input.tools = request.tools.is_null() ? nullptr : &request.tools;
@@ -182,7 +171,7 @@ struct EncodedChat {
 
 // Returns the field that held the messages.
 std::string messages_field(const ApiRequest& request) {
-  return request.face == Interface::kResponses ? "input" : "messages";
+  return request.endpoint == Endpoint::kResponses ? "input" : "messages";
 }
 
 EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t most) {
@@ -221,10 +210,8 @@ void set_answer(Request& g, const ApiRequest& request, const ServedModel& model,
 void fit(Request& g, const ApiRequest& request, const ServedModel& model,
          const std::string& param) {
   const size_t n = g.prompt.size();
-  if (n == 0)
-    throw ApiError(400, "empty_prompt", "the prompt is empty: there is no token to start from",
-                   param);
-  if (n >= model.context && request.face == Interface::kMessages)
+  if (n == 0) refuse("empty_prompt", param, "the prompt is empty: there is no token to start from");
+  if (n >= model.context && request.endpoint == Endpoint::kMessages)
     throw prompt_too_long(n, model.context);
   if (n >= model.context) throw context_exceeded(n, model.context, param);
   g.max_new =
@@ -283,9 +270,7 @@ void read_messages(const Json& fields, ApiRequest& r) {
   f.required("messages");
   const Json* messages = f.array("messages");
   if (messages->items().empty())
-    throw ApiError(400, "out_of_range",
-                   fmt::format("messages has 0 entries; expected 1 to {}", kMostMessages),
-                   "messages");
+    refuse("out_of_range", "messages", "messages has 0 entries; expected 1 to {}", kMostMessages);
   r.messages = Json::array();
   size_t values_left = kMostBodyValues;
   const size_t count = messages->items().size();
@@ -306,7 +291,7 @@ void read_template_names(const Fields& f, ApiRequest& r) {
     const std::string path = "chat_template_kwargs." + printable(key, 40);
     if (key == "messages" || key == "tools" || key == "documents" ||
         key == "add_generation_prompt" || key.ends_with("_token"))
-      throw ApiError(400, "reserved", fmt::format("{}: this name is the server's", path), path);
+      refuse("reserved", path, "{}: this name is the server's", path);
     if (r.template_extra.find(key) == nullptr) r.template_extra.set(key, value);
   }
 }
@@ -342,7 +327,7 @@ std::vector<Request> prepare(ApiRequest& request, const ServedModel& model) {
   if (request.chat) {
     const std::string param = messages_field(request);
     // Clients of /v1/messages get the prompt's length even if it exceeds the context.
-    const size_t most = request.face == Interface::kMessages ? 8 * model.context : model.context;
+    const size_t most = request.endpoint == Endpoint::kMessages ? 8 * model.context : model.context;
     EncodedChat chat = encode_chat(request, model, most);
     add(std::move(chat.ids), param);
     set_answer(out.back(), request, model, chat.end);
@@ -378,24 +363,23 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
     read_tools(f, request, model);
     ids = *encode_chat(request, model, SIZE_MAX).ids;
   } else {
-    if (f.has("tools"))
-      throw ApiError(400, "unsupported", "tools are counted beside messages only", "tools");
+    if (f.has("tools")) refuse("unsupported", "tools", "tools are counted beside messages only");
     auto text = f.string("prompt");
     if (!text) text = f.string("content");
     if (!text) missing("prompt");
     ids = model.tokenizer->encode(*text, f.boolean("add_special_tokens", f.has("prompt")));
   }
-  std::string out =
-      fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[", ids.size(), model.context);
-  for (size_t i = 0; i < ids.size(); ++i) out += fmt::format("{}{}", i == 0 ? "" : ",", ids[i]);
-  out += "],\"token_strs\":";
-  if (!f.boolean("return_token_strs", false)) return out + "null}";
-  out += '[';
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) out += ',';
-    append_json_string(out, model.tokenizer->id_to_token(ids[i]).value_or(""));
+  Json tokens = Json::array(), texts = Json::array();
+  const bool texts_asked = f.boolean("return_token_strs", false);
+  for (const int32_t id : ids) {
+    tokens.push(id);
+    if (texts_asked) texts.push(model.tokenizer->id_to_token(id).value_or(""));
   }
-  return out + "]}";
+  return Json::object({{"count", uint64_t{ids.size()}},
+                       {"max_model_len", uint64_t{model.context}},
+                       {"tokens", std::move(tokens)},
+                       {"token_strs", texts_asked ? std::move(texts) : Json()}})
+      .dump();
 }
 
 std::string count_tokens_answer(const RequestBody& body, const ServedModel& model) {
@@ -410,11 +394,7 @@ std::string detokenize_answer(const RequestBody& body, const ServedModel& model)
   const std::vector<int32_t>* ids = body.ids("tokens");
   if (ids == nullptr) missing("tokens");
   const std::string text = model.tokenizer->decode(*ids, false);
-  std::string out = "{\"prompt\":";
-  append_json_string(out, text);
-  out += ",\"content\":";
-  append_json_string(out, text);
-  return out + "}";
+  return Json::object({{"prompt", text}, {"content", text}}).dump();
 }
 
 }  // namespace moebius

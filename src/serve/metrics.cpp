@@ -9,6 +9,7 @@
 
 #include "base/folder_names.h"
 #include "base/json.h"
+#include "model/run/decoder.h"
 #include "runtime/memory.h"
 
 namespace moebius {

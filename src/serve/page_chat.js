@@ -223,6 +223,17 @@ function busy(on) {
   $("send").hidden = on;
   $("stop").disabled = $("stop").hidden = !on;
 }
+// The events of a stream: one list for each piece that came.
+async function* streamed(response) {
+  const reader = response.body.getReader(), decoder = new TextDecoder();
+  for (let rest = "";;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+    rest = events.pop();
+    yield events.filter((e) => e.startsWith("data: ") && e !== "data: [DONE]").map((e) => JSON.parse(e.slice(6)));
+  }
+}
 // One more answer, or more of the last one.
 async function answer(goOn) {
   const body = usable(goOn);
@@ -246,17 +257,8 @@ async function answer(goOn) {
     const r = await fetch("v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal: running.signal });
     if (r.status === 401) askKey();
     if (!r.ok) throw new Error((await r.json()).error.message);
-    const reader = r.body.getReader(), decoder = new TextDecoder();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      rest += decoder.decode(value, { stream: true });
-      const events = rest.split("\n\n");
-      rest = events.pop();
-      for (const e of events) {
-        if (!e.startsWith("data: ") || e === "data: [DONE]") continue;
-        const j = JSON.parse(e.slice(6));
+    for await (const events of streamed(r)) {
+      for (const j of events) {
         if (j.error) throw new Error(j.error.message);
         if (j.usage) usage = j.usage;
         const choice = j.choices.length ? j.choices[0] : {}, delta = choice.delta || {};

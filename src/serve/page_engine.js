@@ -107,15 +107,8 @@ async function watch() {
     const r = await fetch("api/events" + asked(), { headers: headers(), signal: source.signal });
     if (r.status === 401) askKey();
     if (!r.ok) throw new Error();
-    const reader = r.body.getReader(), decoder = new TextDecoder();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      rest += decoder.decode(value, { stream: true });
-      const events = rest.split("\n\n");
-      rest = events.pop();
-      for (const e of events) if (e.startsWith("data: ")) received(JSON.parse(e.slice(6)));
+    for await (const events of streamed(r)) {
+      events.forEach(received);
       paintEngine();
     }
   } catch (e) { /* gone: tried again below */ }

@@ -12,7 +12,6 @@
 #include "model/run/pooling.h"
 #include "runtime/loss_meter.h"
 #include "serve/body_fields.h"
-#include "serve/template_limits.h"
 #include "text/base64.h"
 
 namespace moebius {
@@ -22,17 +21,11 @@ static_assert(std::endian::native == std::endian::little, "base64 of floats is l
 
 const PoolingPlan& plan_of(const ServedModel& model, bool scores) {
   if (model.pooling == nullptr)
-    throw ApiError(400, "unsupported",
-                   fmt::format("'{}' gives text: its folder declares no {}", model.name,
-                               scores ? "score of pairs (a head of one label, LogitScore)"
-                                      : "pooling (modules.json)"),
-                   "model");
+    refuse("unsupported", "model", "'{}' gives text: its folder declares no {}", model.name,
+           scores ? "score of pairs (a head of one label, LogitScore)" : "pooling (modules.json)");
   if (model.pooling->scores != scores)
-    throw ApiError(
-        400, "unsupported",
-        fmt::format("'{}' gives {}; ask {}", model.name, scores ? "vectors" : "scores of pairs",
-                    scores ? "/v1/embeddings" : "/v1/rerank"),
-        "model");
+    refuse("unsupported", "model", "'{}' gives {}; ask {}", model.name,
+           scores ? "vectors" : "scores of pairs", scores ? "/v1/embeddings" : "/v1/rerank");
   return *model.pooling;
 }
 
@@ -43,16 +36,14 @@ std::string prompt_of(const Fields& f, const PoolingPlan& plan) {
   const auto it = plan.prompts.find(name);
   if (it != plan.prompts.end()) return it->second;
   if (!named) return "";
-  throw ApiError(400, "invalid_value",
-                 fmt::format("prompt_name: the folder has no prompt '{}'", printable(name, 80)),
-                 "prompt_name");
+  invalid("prompt_name", "prompt_name: the folder has no prompt '{}'", printable(name, 80));
 }
 
-ApiRequest pooled_request(const Fields& f, Endpoint endpoint, const ServedModel& model) {
+ApiRequest pooled_request(const BodyFields& f, const RequestBody& body, const ServedModel& model) {
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
-  refuse_fields(f, endpoint);
-  r.face = Interface::kPooled;
+  refuse_fields(f, body.endpoint);
+  r.endpoint = body.endpoint;
   r.pooled = std::make_shared<PooledRequest>();
   r.generation.max_new = 0;
   return r;
@@ -195,43 +186,41 @@ class PooledAnswer final : public InterfaceAnswer {
 
 void check_generates(const ServedModel& model) {
   if (model.pooling == nullptr) return;
-  throw ApiError(400, "unsupported",
-                 fmt::format("'{}' gives {} and no text; ask {}", model.name,
-                             model.pooling->scores ? "scores" : "vectors",
-                             model.pooling->scores ? "/v1/rerank" : "/v1/embeddings"),
-                 "model");
+  refuse("unsupported", "model", "'{}' gives {} and no text; ask {}", model.name,
+         model.pooling->scores ? "scores" : "vectors",
+         model.pooling->scores ? "/v1/rerank" : "/v1/embeddings");
 }
 
 ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) {
   const BodyFields f(body);
-  ApiRequest r = pooled_request(f, Endpoint::kEmbeddings, model);
+  ApiRequest r = pooled_request(f, body, model);
   const PoolingPlan& plan = plan_of(model, false);
   const auto input = body.lists.find("input");
   if (input == body.lists.end()) missing("input");
-  if (input->second.empty()) throw ApiError(400, "empty_prompt", "input is empty", "input");
+  if (input->second.empty()) refuse("empty_prompt", "input", "input is empty");
   r.prompts = std::move(input->second);
   r.add_special = f.boolean("add_special_tokens", true);
   const std::string format = f.string("encoding_format").value_or("float");
   if (format != "float" && format != "base64")
-    invalid("encoding_format", fmt::format("encoding_format is '{}'; expected 'float' or 'base64'",
-                                           printable(format, 40)));
+    invalid("encoding_format", "encoding_format is '{}'; expected 'float' or 'base64'",
+            printable(format, 40));
   r.pooled->base64 = format == "base64";
   r.pooled->prompt = prompt_of(f, plan);
   if (const auto n = f.integer("dimensions")) {
     const auto size = static_cast<size_t>(*n);
     if (size != model.vector_size) {
       if (!plan.truncates)
-        invalid("dimensions", fmt::format("dimensions is {}; vectors of this model have {} and its "
-                                          "folder does not say that they may be cut",
-                                          size, model.vector_size));
+        invalid("dimensions",
+                "dimensions is {}; vectors of this model have {} and its folder does not say that "
+                "they may be cut",
+                size, model.vector_size);
       if (size > model.vector_size ||
           (!plan.dimensions.empty() && std::find(plan.dimensions.begin(), plan.dimensions.end(),
                                                  size) == plan.dimensions.end()))
-        invalid("dimensions",
-                fmt::format("dimensions is {}; expected {}", size,
-                            plan.dimensions.empty()
-                                ? fmt::format("1 to {}", model.vector_size)
-                                : fmt::format("one of {}", fmt::join(plan.dimensions, ", "))));
+        invalid("dimensions", "dimensions is {}; expected {}", size,
+                plan.dimensions.empty()
+                    ? fmt::format("1 to {}", model.vector_size)
+                    : fmt::format("one of {}", fmt::join(plan.dimensions, ", ")));
     }
     r.pooled->dimensions = size;
   }
@@ -240,14 +229,13 @@ ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) 
 
 ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model) {
   const BodyFields f(body);
-  ApiRequest r = pooled_request(f, Endpoint::kRerank, model);
+  ApiRequest r = pooled_request(f, body, model);
   const PoolingPlan& plan = plan_of(model, true);
   PooledRequest& p = *r.pooled;
   p.query = f.required_string("query");
   f.required("documents");
   const Json* documents = f.array("documents", "an array of strings");
-  if (documents->items().empty())
-    throw ApiError(400, "empty_prompt", "documents is empty", "documents");
+  if (documents->items().empty()) refuse("empty_prompt", "documents", "documents is empty");
   for (size_t i = 0; i < documents->items().size(); ++i) {
     const Json& d = documents->items()[i];
     const Json* text = d.is_object() ? d.find("text") : &d;
@@ -271,8 +259,7 @@ std::vector<Request> prepare_pooled(ApiRequest& request, const ServedModel& mode
     const std::string param = fmt::format("{}[{}]", field, i);
     if (!ids || ids->size() > model.context)
       throw context_exceeded(ids ? std::optional(ids->size()) : std::nullopt, model.context, param);
-    if (ids->empty())
-      throw ApiError(400, "empty_prompt", fmt::format("{} has no token", param), param);
+    if (ids->empty()) refuse("empty_prompt", param, "{} has no token", param);
     out.push_back(request.generation);
     out.back().prompt = std::move(*ids);
     out.back().prompt_skipped = skipped;

@@ -49,14 +49,11 @@ void read_bias(const Fields& f, size_t vocab, Request& g) {
     const bool digits = !key.empty() && key.size() < 10 && (key[0] != '0' || key.size() == 1) &&
                         key.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || std::stoul(key) >= vocab)
-      throw ApiError(400, "unknown_token",
-                     fmt::format("{}: there is no such token; ids are below {}", path, vocab),
-                     path);
+      refuse("unknown_token", path, "{}: there is no such token; ids are below {}", path, vocab);
     if (!value.is_number()) wrong_type(value, path, "a number");
     const double v = value.as_double();
     if (!(v >= -100 && v <= 100))
-      throw ApiError(400, "out_of_range",
-                     fmt::format("{} is {}; expected -100 to 100", path, value.dump()), path);
+      refuse("out_of_range", path, "{} is {}; expected -100 to 100", path, value.dump());
     g.sampling.logit_bias.push_back({std::stoi(key), static_cast<float>(v)});
   }
 }
@@ -98,7 +95,7 @@ void read_drafts(const Fields& f, ApiRequest& r) {
   if (prediction == nullptr) return;
   const Fields p(*prediction, "prediction");
   if (const auto type = p.string("type"); type && *type != "content")
-    invalid("prediction.type", fmt::format("prediction.type is '{}'; expected 'content'", *type));
+    invalid("prediction.type", "prediction.type is '{}'; expected 'content'", *type);
   const Json* content = p.find("content");
   if (content == nullptr) invalid("prediction.content", "prediction.content is missing");
   r.prediction = content_text(*content, "prediction.content");
@@ -127,7 +124,11 @@ void read_stream(const Fields& f, ApiRequest& r) {
 
 ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   const BodyFields f(body);
+  refuse_fields(f, body.endpoint);
   ApiRequest r;
+  r.endpoint = body.endpoint;
+  r.chat = body.endpoint != Endpoint::kCompletion;
+  r.add_special = !r.chat;
   if (const auto name = f.string("model")) check_model_name(*name, model);
   Request& g = r.generation;
   read_sampling(f, model.defaults, g.sampling);
@@ -140,7 +141,7 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   const int64_t n = f.integer("n", 1, static_cast<int64_t>(model.slots)).value_or(1);
   g.n = static_cast<size_t>(n);
   if (const auto best = f.integer("best_of"); best && *best != n)
-    invalid("best_of", fmt::format("best_of is {}; only that of n ({}) is offered", *best, n));
+    invalid("best_of", "best_of is {}; only that of n ({}) is offered", *best, n);
   r.min_tokens = static_cast<size_t>(f.integer("min_tokens").value_or(0));
   if (const auto priority = f.integer("priority"); priority && *priority != 0) {
     if (!model.priorities) invalid("priority", "priority: this server runs without --priorities");
@@ -165,8 +166,7 @@ void read_length(const BodyFields& f, std::string_view name, ApiRequest& r, int6
   const auto n = f.integer(name, least);
   if (n) r.max_tokens = static_cast<size_t>(*n);
   if (r.max_tokens && r.min_tokens > *r.max_tokens)
-    invalid("min_tokens",
-            fmt::format("min_tokens is {}, more than {} ({})", r.min_tokens, name, *r.max_tokens));
+    invalid("min_tokens", "min_tokens is {}, more than {} ({})", r.min_tokens, name, *r.max_tokens);
 }
 
 std::string ServedModel::fingerprint() const {
@@ -193,18 +193,17 @@ void check_model_name(const std::string& name, const ServedModel& model) {
 
 ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) {
   const BodyFields f(body);
-  refuse_fields(f, Endpoint::kCompletion);
   ApiRequest r = read_common(body, model);
   const auto prompts = body.lists.find("prompt");
   if (prompts == body.lists.end()) missing("prompt");
-  if (prompts->second.empty()) throw ApiError(400, "empty_prompt", "prompt is empty", "prompt");
+  if (prompts->second.empty()) refuse("empty_prompt", "prompt", "prompt is empty");
   r.prompts = std::move(prompts->second);
   r.add_special = f.boolean("add_special_tokens", true);
   r.echo = f.boolean("echo", false);
   if (const Json* tools = f.find("tools"); tools != nullptr && !tools->items().empty())
-    throw ApiError(400, "unsupported", "tools are offered by /v1/chat/completions only", "tools");
+    refuse("unsupported", "tools", "tools are offered by /v1/chat/completions only");
   if (const auto suffix = f.string("suffix"); suffix && !suffix->empty())
-    throw ApiError(400, "unsupported", "suffix is not offered", "suffix");
+    refuse("unsupported", "suffix", "suffix is not offered");
   r.max_tokens = 16;
   if (!f.has("max_tokens") && r.min_tokens > 16) r.max_tokens = r.min_tokens;
   read_length(f, "max_tokens", r, r.echo ? 0 : 1);
@@ -219,21 +218,18 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
 
 ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model) {
   const BodyFields f(body);
-  refuse_fields(f, Endpoint::kChat);
   ApiRequest r = read_common(body, model);
-  r.chat = true;
-  r.face = Interface::kChat;
   read_messages(body.fields, r);
   read_tools(f, r, model);
   r.show_reasoning = f.boolean("include_reasoning", true);
   if (const auto budget = f.integer("thinking_token_budget")) {
     if (model.markup.reasoning == nullptr)
-      throw ApiError(400, "unsupported", "thinking_token_budget: this model marks no reasoning",
-                     "thinking_token_budget");
+      refuse("unsupported", "thinking_token_budget",
+             "thinking_token_budget: this model marks no reasoning");
     r.thinking_budget = static_cast<size_t>(*budget);
   }
   if (f.boolean("echo", false))
-    throw ApiError(400, "unsupported", "echo is offered by /v1/completions only", "echo");
+    refuse("unsupported", "echo", "echo is offered by /v1/completions only");
   r.add_special = f.boolean("add_special_tokens", false);
   read_length(f, "max_tokens", r);
   read_length(f, "max_completion_tokens", r);

@@ -61,25 +61,30 @@ inline constexpr size_t kMostAllowed = 1 << 14;
 inline constexpr size_t kMostTools = 128;
 inline constexpr size_t kMostTexts = 2048;  // most texts of a request for vectors or scores
 
-// The API whose form a request and its answer have.
-enum class Interface : uint8_t { kCompletions, kChat, kMessages, kResponses, kPooled };
-
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
 struct PooledRequest;  // a request for vectors or scores; defined in pooled.h
 
-struct ApiRequest {
-  Interface face = Interface::kCompletions;
+// What a request says about the form of its answer.
+struct AnswerShape {
   bool chat = false;
-  std::vector<PromptInput> prompts;  // prompts of completions
-  Json messages;                     // messages of a chat, with contents joined to text
+  bool show_reasoning = true;
+  bool echo = false;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool return_token_ids = false;
+  std::optional<int> prompt_logprobs;  // alternatives per prompt token, if requested by that name
+};
+
+struct ApiRequest : AnswerShape {
+  Endpoint endpoint = Endpoint::kCompletion;  // whose form the request and its answer have
+  std::vector<PromptInput> prompts;           // prompts of completions
+  Json messages;                              // messages of a chat, with contents joined to text
   Json template_extra = Json::object();
   Json tools;                         // tools as the template gets them; null: none
   std::shared_ptr<ToolSet> tool_set;  // tools that the answer may call; null: none
   ToolChoice tool_choice = ToolChoice::kNone;
   std::string tool_name;  // the tool that must be called, for kNamed
   bool parallel_calls = true;
-  bool show_reasoning = true;
   std::optional<size_t> thinking_budget;  // most tokens of reasoning
   Json echoed = Json::object();           // fields that the answer repeats
   bool add_generation_prompt = true;
@@ -88,14 +93,10 @@ struct ApiRequest {
   std::vector<std::string> bad_words;
   std::optional<std::string> prediction;  // text that the answer may resemble
   bool add_special = true;
-  bool echo = false;
-  bool stream = false, include_usage = false, continuous_usage = false;
-  bool return_token_ids = false;
   AnswerFormat format;           // form that the answers must have
   GrammarLimits grammar_limits;  // limits for compiling the format, or the grammar of calls
   std::optional<size_t> max_tokens;
   size_t min_tokens = 0;
-  std::optional<int> prompt_logprobs;  // alternatives per prompt token, if requested by that name
   std::shared_ptr<PooledRequest> pooled;  // the request, for kPooled
   Request generation;  // all but prompt, bad words, prediction, lengths and client
 };
@@ -109,12 +110,17 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
 void read_anthropic_length(const RequestBody& body, ApiRequest& request);
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);
+// Parses a body of any endpoint that generates. Throws ApiError.
+ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model);
 
 // Renders templates and encodes texts: returns one generation per prompt, and frees texts of the
 // request that are not needed any more. May take long. Throws ApiError.
 std::vector<Request> prepare(ApiRequest& request, const ServedModel& model);
+// Calls prepare() or prepare_pooled(), as the request needs.
+std::vector<Request> prepare_request(ApiRequest& request, const ServedModel& model);
 
-// Reads the fields that all forms share: sampling, stops, length, stream. Throws ApiError.
+// Refuses fields that are not offered, and reads those that all forms share: sampling, stops, length,
+// stream. Throws ApiError.
 ApiRequest read_common(const RequestBody& body, const ServedModel& model);
 void read_length(const BodyFields& fields, std::string_view name, ApiRequest& request,
                  int64_t least = 0);
@@ -131,6 +137,15 @@ std::string content_text(const Json& content, const std::string& path,
 Json past_arguments(const std::string& text, const std::string& path, size_t& values_left);
 // Reads the members of a request that are further variables for the template.
 void read_template_names(const Fields& fields, ApiRequest& request);
+
+// Sets the limits of one request; `time` is what is left for it, because all renderings of a
+// request share it.
+constexpr std::chrono::milliseconds kTemplateTime{200};
+void limit_template(ChatInput& input, std::chrono::nanoseconds time = kTemplateTime);
+
+// Returns a 400 error without the path of the folder, which clients must not learn.
+ApiError template_refusal(const Error& error, const ServedModel& model, const std::string& texts,
+                          const std::string& param);
 
 // Returns the error for a prompt of so many tokens (none: more than the context holds).
 ApiError context_exceeded(std::optional<size_t> tokens, size_t context, const std::string& param);

@@ -14,56 +14,39 @@
 namespace moebius {
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, std::string_view why) {
-  throw ApiError(400, "unsupported", fmt::format("{} {}", path, why), path);
-}
-
 // Reads items; adjacent items of the assistant become one message.
 class ItemReader {
  public:
   explicit ItemReader(Json& out) : out_(out) {}
 
   void read(const Json& item, const std::string& at) {
-    if (!item.is_object()) wrong_type(item, at, "an object");
-    const Fields f(item, at);
+    const Fields f = fields_of(item, at);
     const std::string type = f.string("type").value_or("message");
     if (type == "message") return message(f, at);
     if (type == "function_call") return call(f, at);
     if (type == "function_call_output") return output(f, at);
     if (type == "reasoning") return reasoning(f, at);
-    if (type == "item_reference") refuse(at + ".type", "is item_reference; nothing is stored here");
-    refuse(at + ".type",
-           fmt::format("is '{}'; message, function_call, function_call_output and reasoning are "
-                       "offered",
-                       printable(type, 40)));
+    if (type == "item_reference")
+      refuse("unsupported", at + ".type", "{}.type is item_reference; nothing is stored here", at);
+    refuse(
+        "unsupported", at + ".type",
+        "{}.type is '{}'; message, function_call, function_call_output and reasoning are offered",
+        at, printable(type, 40));
   }
 
   void flush() {
-    if (!open_) return;
-    Json m = Json::object({{"role", "assistant"}});
-    m.set("content", text_.empty() && !calls_.items().empty() ? Json() : Json(text_));
-    if (!reasoning_.empty()) m.set("reasoning_content", reasoning_);
-    if (!calls_.items().empty()) m.set("tool_calls", calls_);
-    out_.push(std::move(m));
-    text_.clear();
-    reasoning_.clear();
-    calls_ = Json::array();
-    open_ = false;
+    if (std::exchange(open_, false)) message_.push_to(out_, "assistant");
   }
 
  private:
   void message(const Fields& f, const std::string& at) {
-    const std::string role = f.required_string("role");
-    static constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
-    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
-      invalid(at + ".role",
-              fmt::format("{}.role is '{}'; expected user, assistant, system or developer", at,
-                          printable(role, 40)));
+    const std::string role = f.word("role", {"user", "assistant", "system", "developer"});
     const std::string text =
         content_text(f.required("content"), at + ".content", {"input_text", "output_text", "text"});
     if (role == "assistant") {
       open_ = true;
-      text_ += text;
+      message_.text += text;
+      message_.said = !message_.text.empty();
       return;
     }
     flush();
@@ -74,10 +57,7 @@ class ItemReader {
     Json arguments =
         past_arguments(f.string("arguments").value_or(""), at + ".arguments", values_left_);
     open_ = true;
-    calls_.push(Json::object({{"id", f.required_string("call_id")},
-                              {"type", "function"},
-                              {"function", Json::object({{"name", f.required_string("name")},
-                                                         {"arguments", std::move(arguments)}})}}));
+    message_.add_call(f, "call_id", std::move(arguments));
   }
 
   void output(const Fields& f, const std::string& at) {
@@ -89,17 +69,16 @@ class ItemReader {
   }
 
   void reasoning(const Fields& f, const std::string& at) {
-    if (!text_.empty() || !calls_.items().empty()) flush();
+    if (message_.said || !message_.calls.items().empty()) flush();
     for (const char* name : {"content", "summary"})
-      if (const Json* parts = f.find(name); parts != nullptr && reasoning_.empty())
-        reasoning_ =
+      if (const Json* parts = f.find(name); parts != nullptr && message_.reasoning.empty())
+        message_.reasoning =
             content_text(*parts, at + "." + name, {"reasoning_text", "summary_text", "text"});
     open_ = true;
   }
 
   Json& out_;
-  Json calls_ = Json::array();
-  std::string text_, reasoning_;
+  PastMessage message_;
   bool open_ = false;
   size_t values_left_ = kMostBodyValues;
 };
@@ -118,25 +97,26 @@ void read_input(const Fields& f, ApiRequest& r) {
   for (size_t i = 0; i < items->items().size(); ++i)
     reader.read(items->items()[i], fmt::format("input[{}]", i));
   reader.flush();
-  if (r.messages.items().empty())
-    throw ApiError(400, "out_of_range", "input has no items", "input");
+  if (r.messages.items().empty()) refuse("out_of_range", "input", "input has no items");
 }
 
 void refuse_stored(const Fields& f) {
   for (const char* name : {"previous_response_id", "conversation", "prompt"})
-    if (f.has(name)) refuse(name, "is not offered: nothing is stored here");
+    if (f.has(name)) refuse("unsupported", name, "{} is not offered: nothing is stored here", name);
   for (const char* name : {"store", "background"})
-    if (f.boolean(name, false)) refuse(name, "is true; nothing is stored here");
+    if (f.boolean(name, false))
+      refuse("unsupported", name, "{} is true; nothing is stored here", name);
   if (const auto truncation = f.string("truncation"); truncation && *truncation != "disabled")
-    refuse("truncation",
-           fmt::format("is '{}'; only disabled is offered", printable(*truncation, 40)));
+    refuse("unsupported", "truncation", "truncation is '{}'; only disabled is offered",
+           printable(*truncation, 40));
 }
 
 void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   r.tool_choice = ToolChoice::kAuto;
   each_tool(f, [&](const Fields& t, const std::string& at) {
     if (const std::string type = t.required_string("type"); type != "function")
-      refuse(at + ".type", fmt::format("is '{}'; only function is offered", printable(type, 40)));
+      refuse("unsupported", at + ".type", "{}.type is '{}'; only function is offered", at,
+             printable(type, 40));
     add_tool(r, t, at, "parameters");
   });
   if (const Json* choice = f.find("tool_choice");
@@ -144,7 +124,7 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
     if (!choice->is_object()) wrong_type(*choice, "tool_choice", "a string or an object");
     const Fields c(*choice, "tool_choice");
     if (c.string("type").value_or("") != "function")
-      refuse("tool_choice.type", "is another than function");
+      refuse("unsupported", "tool_choice.type", "tool_choice.type is another than function");
     r.tool_choice = ToolChoice::kNamed;
     r.tool_name = c.required_string("name");
   }
@@ -189,11 +169,7 @@ Json repeated(const Fields& f, const Request& g) {
 
 ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model) {
   const BodyFields f(body);
-  refuse_fields(f, Endpoint::kResponses);
   ApiRequest r = read_common(body, model);
-  r.chat = true;
-  r.face = Interface::kResponses;
-  r.add_special = false;
   refuse_stored(f);
   read_input(f, r);
   read_length(f, "max_output_tokens", r);

@@ -14,22 +14,25 @@ namespace {
 
 constexpr size_t kListedChoices = 4096;
 
+AnswerFormat format_at(const std::string& path, AnswerFormat::Kind kind) {
+  AnswerFormat f;
+  f.kind = kind;
+  f.path = path;
+  return f;
+}
+
 AnswerFormat format_of_regex(const Json& value, const std::string& path) {
   if (!value.is_string()) wrong_type(value, path, "a string");
-  AnswerFormat f;
-  f.kind = AnswerFormat::Kind::kRegex;
+  AnswerFormat f = format_at(path, AnswerFormat::Kind::kRegex);
   f.regex = value.as_string();
-  f.path = path;
   return f;
 }
 
 AnswerFormat format_of_choice(const Json& value, const std::string& path) {
   if (!value.is_array()) wrong_type(value, path, "an array of strings");
-  AnswerFormat f;
-  f.kind = AnswerFormat::Kind::kChoice;
-  f.path = path;
+  AnswerFormat f = format_at(path, AnswerFormat::Kind::kChoice);
   if (value.items().size() > kListedChoices)
-    invalid(path, fmt::format("{} has more than {} entries", path, kListedChoices));
+    invalid(path, "{} has more than {} entries", path, kListedChoices);
   for (size_t i = 0; i < value.items().size(); ++i) {
     const Json& v = value.items()[i];
     if (!v.is_string()) wrong_type(v, fmt::format("{}[{}]", path, i), "a string");
@@ -40,10 +43,7 @@ AnswerFormat format_of_choice(const Json& value, const std::string& path) {
 
 AnswerFormat format_of_object(const Json& value, const std::string& path) {
   if (!value.is_bool()) wrong_type(value, path, "a boolean");
-  AnswerFormat f;
-  if (value.as_bool()) f.kind = AnswerFormat::Kind::kObject;
-  f.path = path;
-  return f;
+  return format_at(path, value.as_bool() ? AnswerFormat::Kind::kObject : AnswerFormat().kind);
 }
 
 struct FormatField {
@@ -68,35 +68,30 @@ AnswerFormat format_of_outputs(const Json& value, const std::string& path) {
                                      [&n = name](const FormatField& f) { return f.name == n; });
     if (field == std::end(kFields)) {
       if (off) continue;
-      throw ApiError(400, "unsupported", at + " is not offered", at);
+      refuse("unsupported", at, "{} is not offered", at);
     }
     AnswerFormat one = field->read(v, at);
     if (!one.given()) continue;
-    if (out.given())
-      throw ApiError(400, "conflict", fmt::format("{} and {} cannot both be given", out.path, at),
-                     at);
+    if (out.given()) refuse("conflict", at, "{} and {} cannot both be given", out.path, at);
     out = std::move(one);
   }
-  if (!out.given())
-    invalid(path, fmt::format("{} names none of json, regex, choice and json_object", path));
+  if (!out.given()) invalid(path, "{} names none of json, regex, choice and json_object", path);
   return out;
 }
 
 }  // namespace
 
 AnswerFormat format_of_schema(const Json& value, const std::string& path) {
-  AnswerFormat f;
-  f.kind = AnswerFormat::Kind::kSchema;
-  f.path = path;
+  AnswerFormat f = format_at(path, AnswerFormat::Kind::kSchema);
   f.schema = value;
   if (value.is_string()) {  // a schema written as text
     if (value.as_string().size() > kMostGrammarBytes)
-      throw ApiError(400, "schema_too_complex", path + " is longer than 64 KiB", path);
+      refuse("schema_too_complex", path, "{} is longer than 64 KiB", path);
     size_t left = kMostBodyValues;
     try {
       f.schema = parse_inner_json(value.as_string(), path, left);
     } catch (const Error& e) {
-      throw ApiError(400, "invalid_schema", e.what(), path);
+      refuse("invalid_schema", path, "{}", e.what());
     }
   }
   return f;
@@ -105,21 +100,16 @@ AnswerFormat format_of_schema(const Json& value, const std::string& path) {
 AnswerFormat format_of_type(const Json& value, const std::string& path) {
   const Json* type = value.find("type");
   if (!value.is_object() || type == nullptr || !type->is_string())
-    invalid(path, path + " is not an object with a type");
+    invalid(path, "{} is not an object with a type", path);
   const std::string& name = type->as_string();
-  AnswerFormat f;
-  f.path = path;
-  if (name == "text") return f;
+  if (name == "text") return format_at(path, AnswerFormat().kind);
   const Json* schema = value.find("schema");
   std::string at = path + ".schema";
-  if (name == "json_object" && schema == nullptr) {
-    f.kind = AnswerFormat::Kind::kObject;
-    return f;
-  }
+  if (name == "json_object" && schema == nullptr)
+    return format_at(path, AnswerFormat::Kind::kObject);
   if (name != "json_object" && name != "json_schema")
-    throw ApiError(400, "unsupported",
-                   fmt::format("{}.type: only text, json_object and json_schema are offered", path),
-                   path + ".type");
+    refuse("unsupported", path + ".type",
+           "{}.type: only text, json_object and json_schema are offered", path);
   if (const Json* inner = value.find("json_schema"); inner != nullptr && !inner->is_null()) {
     at = path + ".json_schema";
     if (!inner->is_object()) wrong_type(*inner, at, "an object");
@@ -142,9 +132,8 @@ AnswerFormat read_answer_format(const Fields& fields) {
     AnswerFormat one = field.read(*value, std::string(field.name));
     if (!one.given()) continue;
     if (out.given())
-      throw ApiError(400, "conflict",
-                     fmt::format("{} and {} cannot both be given", out.path, field.name),
-                     std::string(field.name));
+      refuse("conflict", std::string(field.name), "{} and {} cannot both be given", out.path,
+             field.name);
     out = std::move(one);
   }
   return out;

@@ -32,8 +32,7 @@ void each_tool(const Fields& f,
   const Json* tools = f.array("tools");
   for (size_t i = 0; tools != nullptr && i < tools->items().size(); ++i) {
     const std::string at = fmt::format("tools[{}]", i);
-    if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
-    work(Fields(tools->items()[i], at), at);
+    work(fields_of(tools->items()[i], at), at);
   }
 }
 
@@ -44,14 +43,14 @@ void add_tool(ApiRequest& r, const Fields& tool, const std::string& at,
   const Json* parameters = tool.find(schema_name);
   const bool strict = tool.boolean("strict", false);
   if (!is_tool_name(name))
-    invalid(path, fmt::format("{} is '{}'; expected 1 to {} of A-Z a-z 0-9 _ . -", path,
-                              printable(name, 80), kMostNameBytes));
+    invalid(path, "{} is '{}'; expected 1 to {} of A-Z a-z 0-9 _ . -", path, printable(name, 80),
+            kMostNameBytes);
   if (!r.tool_set) {
     r.tool_set = std::make_shared<ToolSet>();
     r.tools = Json::array();
   }
   if (r.tool_set->find(name) != nullptr)
-    invalid(path, fmt::format("{} is '{}', the name of another tool", path, name));
+    invalid(path, "{} is '{}', the name of another tool", path, name);
   tool.object(schema_name);
   Json schema = parameters != nullptr ? *parameters : Json::object({{"type", "object"}});
   if (schema.find("properties") == nullptr) schema.set("properties", Json::object());
@@ -64,8 +63,7 @@ void add_tool(ApiRequest& r, const Fields& tool, const std::string& at,
 
 void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& path) {
   if (!r.tool_set) {
-    if (asks_for_call(r))
-      invalid(path, fmt::format("{} asks for a call, but there are no tools", path));
+    if (asks_for_call(r)) invalid(path, "{} asks for a call, but there are no tools", path);
     r.tool_choice = ToolChoice::kNone;
     return;
   }
@@ -75,24 +73,20 @@ void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& pa
     return;
   }
   if (model.markup.tools == nullptr)
-    throw ApiError(400, "no_tool_format",
-                   "tools: the chat template of this model names no known format of calls; "
-                   "--tool-format of the server can name one",
-                   "tools");
+    refuse("no_tool_format", "tools",
+           "tools: the chat template of this model names no known format of calls; --tool-format "
+           "of the server can name one");
   if (r.tool_choice == ToolChoice::kNamed && r.tool_set->find(r.tool_name) == nullptr)
-    throw ApiError(400, "unknown_tool",
-                   fmt::format("{}: there is no tool '{}'", path, printable(r.tool_name, 80)),
-                   path);
+    refuse("unknown_tool", path, "{}: there is no tool '{}'", path, printable(r.tool_name, 80));
   if (!asks_for_call(r)) return;
   if (r.format.given())
-    throw ApiError(
-        400, "conflict",
-        fmt::format("{} and {}, which asks for a call, cannot both be given", r.format.path, path),
-        r.format.path);
+    refuse("conflict", r.format.path, "{} and {}, which asks for a call, cannot both be given",
+           r.format.path, path);
   if (r.generation.stop_tokens.empty() || r.min_tokens > 0)
-    invalid(path, fmt::format("{}: an answer of calls ends where they do; neither ignore_eos nor "
-                              "min_tokens can be asked for",
-                              path));
+    invalid(path,
+            "{}: an answer of calls ends where they do; neither ignore_eos nor "
+            "min_tokens can be asked for",
+            path);
 }
 
 void mask_calls(Request& g, const ApiRequest& r, const ServedModel& model) {
@@ -113,8 +107,8 @@ bool read_choice_word(const Json& value, ApiRequest& r) {
   if (!value.is_string()) return false;
   const std::string& word = value.as_string();
   if (word != "none" && word != "auto" && word != "required")
-    invalid("tool_choice", fmt::format("tool_choice is '{}'; expected none, auto or required",
-                                       printable(word, 40)));
+    invalid("tool_choice", "tool_choice is '{}'; expected none, auto or required",
+            printable(word, 40));
   r.tool_choice = word == "none"   ? ToolChoice::kNone
                   : word == "auto" ? ToolChoice::kAuto
                                    : ToolChoice::kRequired;
@@ -126,10 +120,8 @@ void read_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   each_tool(f, [&](const Fields& tool, const std::string& at) {
     const auto type = tool.string("type");
     if (type && *type != "function")
-      throw ApiError(
-          400, "unsupported",
-          fmt::format("{}.type is '{}'; only function is offered", at, printable(*type, 40)),
-          at + ".type");
+      refuse("unsupported", at + ".type", "{}.type is '{}'; only function is offered", at,
+             printable(*type, 40));
     const std::string path = at + ".function";
     const Json* function = tool.find("function");
     if (function == nullptr || !function->is_object()) missing(path);
@@ -140,8 +132,7 @@ void read_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
     if (!choice->is_object()) wrong_type(*choice, "tool_choice", "a string or an object");
     const Fields c(*choice, "tool_choice");
     if (c.string("type").value_or("") != "function")
-      throw ApiError(400, "unsupported", "tool_choice.type: only function is offered",
-                     "tool_choice.type");
+      refuse("unsupported", "tool_choice.type", "tool_choice.type: only function is offered");
     const Json* function = c.find("function");
     r.tool_choice = ToolChoice::kNamed;
     r.tool_name = function != nullptr ? text_of(*function, "name") : "";
@@ -150,11 +141,27 @@ void read_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   finish_tools(r, model, "tool_choice");
 }
 
+void PastMessage::add_call(const Fields& f, std::string_view id, Json arguments) {
+  calls.push(Json::object({{"id", f.required_string(id)},
+                           {"type", "function"},
+                           {"function", Json::object({{"name", f.required_string("name")},
+                                                      {"arguments", std::move(arguments)}})}}));
+}
+
+void PastMessage::push_to(Json& messages, const std::string& role) {
+  Json m = Json::object({{"role", role}});
+  m.set("content", !said && !calls.items().empty() ? Json() : Json(text));
+  if (!reasoning.empty()) m.set("reasoning_content", reasoning);
+  if (!calls.items().empty()) m.set("tool_calls", calls);
+  messages.push(std::move(m));
+  *this = {};
+}
+
 void repair_past_calls(Json& messages, const ServedModel& model, const std::string& param) {
   if (!has_calls(messages)) return;
   if (model.templates != nullptr && !prints_calls(*model.templates))
-    throw ApiError(400, "template_error",
-                   "the chat template of this model does not print calls of tools", param);
+    refuse("template_error", param,
+           "the chat template of this model does not print calls of tools");
   const ToolFormat* format = model.markup.tools;
   messages = with_family_calls(messages, format != nullptr ? format->ids : CallIds::kOwn);
 }

@@ -29,6 +29,18 @@ bool read_choice_word(const Json& value, ApiRequest& request);
 // and to calls only, in the form of the model's family, if the choice demands one. Throws ApiError.
 void mask_calls(Request& generation, const ApiRequest& request, const ServedModel& model);
 
+// One message of a past conversation, collected from the items of another API.
+struct PastMessage {
+  std::string text, reasoning;
+  Json calls = Json::array();
+  bool said = false;  // true: there is content, even if it is empty
+  bool empty() const { return !said && reasoning.empty() && calls.items().empty(); }
+  // Adds a call whose id is the field `id`.
+  void add_call(const Fields& f, std::string_view id, Json arguments);
+  // Appends the message to a chat, and begins the next.
+  void push_to(Json& messages, const std::string& role);
+};
+
 // Adapts past calls and their results to what the model's template expects: ids in its family's
 // form, results with the name of their call. Throws ApiError if the template cannot print them.
 void repair_past_calls(Json& messages, const ServedModel& model, const std::string& param);

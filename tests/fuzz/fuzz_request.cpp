@@ -16,7 +16,7 @@
 #include "fuzz/target.h"
 #include "model/run/pooling.h"
 #include "serve/answer.h"
-#include "serve/any_request.h"
+#include "serve/request.h"
 #include "serve/api_error.h"
 #include "text/answer/splitter.h"
 

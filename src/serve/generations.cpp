@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles requests that generate: prepares them on the text thread, hands them to the generator,
-// and answers as events come. When a client leaves, its request is cancelled.
+#include "serve/generations.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "base/human.h"
 #include "base/out_of_memory.h"
-#include "serve/any_request.h"
+#include "serve/answer.h"
 #include "serve/pooled.h"
 #include "serve/server.h"
 
@@ -31,7 +30,8 @@ int64_t unix_seconds() {
 
 }  // namespace
 
-struct ApiServer::Generation {
+struct Generation {
+  using Clock = ServerClock;
   HttpExchangePtr exchange;
   Host* host = nullptr;  // set when the model of the request is known
   std::string id, client;
@@ -52,7 +52,7 @@ struct ApiServer::Generation {
 
 // Returns the seconds until a place is free at the latest if no other client takes it: the time of
 // the waiting prompts, and of the running sequence that may write the fewest tokens.
-int ApiServer::Host::retry_after() const {
+int Host::retry_after() const {
   size_t fewest = SIZE_MAX;
   for (const auto& [id, owner] : running)
     for (const size_t left : owner.first->left) fewest = std::min(fewest, left);
@@ -62,21 +62,9 @@ int ApiServer::Host::retry_after() const {
   return static_cast<int>(std::clamp(std::ceil(tokens / std::max(rate, 1.0)), 1.0, 60.0));
 }
 
-template <class Work>
-void ApiServer::guard(const GenerationPtr& g, Work&& work) {
-  if (!threw(*this, work)) return;
-  const auto tell = [&] {
-    fail_generation(g, ApiError(500, "internal", "an unexpected error; the server's log has more"));
-  };
-  for (int i = 0; i < kTellings; ++i) {
-    if (!threw(*this, tell)) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  g->exchange->fail();
-  threw(*this, [&] { end_generation(g, 500, "internal"); });
-}
+namespace {
 
-void ApiServer::check_capacity(const Host& host, size_t sequences) {
+void check_capacity(const Host& host, size_t sequences) {
   if (host.sequences + sequences <= host.most()) return;
   throw try_later(429, "queue_full",
                   fmt::format("{} sequences run or wait here, of {}; try again later",
@@ -84,13 +72,58 @@ void ApiServer::check_capacity(const Host& host, size_t sequences) {
                   host.retry_after());
 }
 
-// Refuses requests that can never run, without a time to retry.
-void ApiServer::check_choices(const Host& host, size_t prompts, size_t choices) {
+// Refuses requests that can never run, without a time to retry. Runs on a text thread.
+void check_choices(const Host& host, size_t prompts, size_t choices) {
   if (prompts * choices <= host.most()) return;
-  throw ApiError(400, "too_many_choices",
-                 fmt::format("{} prompts with n {} are {} sequences; at most {} run and wait here",
-                             prompts, choices, prompts * choices, host.most()),
-                 prompts > 1 ? "prompt" : "n");
+  refuse("too_many_choices", prompts > 1 ? "prompt" : "n",
+         "{} prompts with n {} are {} sequences; at most {} run and wait here", prompts, choices,
+         prompts * choices, host.most());
+}
+
+void count_step(Host& host, const StepFigures& step) {
+  host.metrics.step(step);
+  if (step.batch > 0 && host.metrics.wants_expert_rows())
+    host.metrics.mark_expert_rows(host.generator.state().engine.expert_rows);
+  if (step.seconds() > 0)
+    host.rate = running_mean(
+        host.rate, static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds());
+  host.sample();
+}
+
+void time_token(Generation& g, size_t choice, const StepResult& e) {
+  const auto now = ServerClock::now();
+  ModelMetrics& metrics = g.host->metrics;
+  if (!std::exchange(g.has_first, true)) {
+    g.first = now;
+    metrics.first_token(seconds_between(g.start, now));
+    g.queue_seconds = seconds_between(g.start, g.submitted) + e.queue_seconds;
+    metrics.queue_time.add(g.queue_seconds);
+    metrics.prefill_time.add(std::max(0.0, seconds_between(g.start, now) - g.queue_seconds));
+    g.host->waiting_tokens -= std::exchange(g.waiting_tokens, 0);
+  }
+  ServerClock::time_point& last = g.last_token[choice];
+  if (last != ServerClock::time_point()) metrics.gap(seconds_between(last, now));
+  last = now;
+}
+
+}  // namespace
+
+Generations::~Generations() {
+  while (!running_.empty()) end(*running_.begin(), 0, "");
+}
+
+template <class Work>
+void Generations::guard(const GenerationPtr& g, Work&& work) {
+  if (!threw(s_.handler, work)) return;
+  const auto tell = [&] {
+    fail(g, ApiError(500, "internal", "an unexpected error; the server's log has more"));
+  };
+  for (int i = 0; i < kTellings; ++i) {
+    if (!threw(s_.handler, tell)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  g->exchange->fail();
+  threw(s_.handler, [&] { end(g, 500, "internal"); });
 }
 
 ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model) {
@@ -117,66 +150,69 @@ std::vector<Request> prepare_request(ApiRequest& request, const ServedModel& mod
   return request.pooled != nullptr ? prepare_pooled(request, model) : prepare(request, model);
 }
 
-void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
+void Generations::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   const auto g = std::make_shared<Generation>();
   g->exchange = exchange;
   g->id = request_id(exchange->request());
-  g->client = access_.check_key(exchange->request());
-  exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
+  g->client = s_.replies.access.check_key(exchange->request());
+  exchange->on_gone = [this, g] { end(g, 499, "cancelled"); };
   start_ticking();
-  generations_.insert(g);
+  running_.insert(g);
   try {
     // The model is unknown before the body was read: with several models, any may have room.
     const auto full = [](const auto& h) { return h->sequences >= h->most(); };
-    if (std::all_of(hosts_.begin(), hosts_.end(), full)) check_capacity(*hosts_.front(), 1);
+    if (std::all_of(s_.hosts.all.begin(), s_.hosts.all.end(), full))
+      check_capacity(*s_.hosts.all.front(), 1);
   } catch (const ApiError& e) {
-    return refuse_generation(g, e);
+    return refuse(g, e);
   }
-  const bool taken = on_text_thread(
+  const bool taken = threads_.put(
       exchange, [this, g, endpoint] { read_request(g, endpoint, GrammarLimits::quick()); });
-  if (!taken) refuse_generation(g, text_full());
+  if (!taken) refuse(g, s_.hosts.text_full());
 }
 
-void ApiServer::read_request(const GenerationPtr& g, Endpoint endpoint,
-                             const GrammarLimits& limits) {
+void Generations::read_request(const GenerationPtr& g, Endpoint endpoint,
+                               const GrammarLimits& limits) {
   const bool quick = limits.work < GrammarLimits().work;
   if (g->ended) {  // the client left meanwhile
-    http_->post([this, g] { drop_body(g->exchange); });
+    s_.http.post([this, g] { threads_.drop_body(g->exchange); });
     return;
   }
   try {
     const std::string& body = g->exchange->request().body;
-    Host& host = host_of_body(body);
+    Host& host = s_.hosts.of_body(body);
     auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
     request->grammar_limits = limits;
     // The request owns the body's texts now: a large body is freed, unless it may have to be read
     // again.
     if (!quick || (!request->format.given() && request->tool_set == nullptr))
-      http_->post([this, g] { drop_body(g->exchange); });
+      s_.http.post([this, g] { threads_.drop_body(g->exchange); });
     check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.n);
     auto prompts = std::make_shared<std::vector<Request>>(prepare_request(*request, host.served));
-    http_->post([this, g, &host, request, prompts] {
+    s_.http.post([this, g, &host, request, prompts] {
       guard(g, [&] {
-        drop_body(g->exchange);
+        threads_.drop_body(g->exchange);
         g->host = &host;
         prepared(g, std::move(*request), std::move(*prompts));
       });
     });
   } catch (const ApiError& e) {
     const bool again = quick && e.code == "schema_too_complex";
-    if (again && on_thread(*grammars_, g->exchange,
-                           [this, g, endpoint] { read_request(g, endpoint, GrammarLimits()); }))
+    if (again && threads_.put_grammar(g->exchange, [this, g, endpoint] {
+          read_request(g, endpoint, GrammarLimits());
+        }))
       return;
-    http_->post([this, g, again, e] {
+    s_.http.post([this, g, again, e] {
       guard(g, [&] {
-        drop_body(g->exchange);
-        refuse_generation(g, again ? text_full() : e);
+        threads_.drop_body(g->exchange);
+        refuse(g, again ? s_.hosts.text_full() : e);
       });
     });
   }
 }
 
-void ApiServer::prepared(const GenerationPtr& g, ApiRequest request, std::vector<Request> prompts) {
+void Generations::prepared(const GenerationPtr& g, ApiRequest request,
+                           std::vector<Request> prompts) {
   if (g->ended) return;
   Host& host = *g->host;
   try {
@@ -196,7 +232,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request, std::vector
       p.client = g->client;
       // The lengths come first, so that no two pairs of names give the same salt.
       const std::string owner =
-          options_.share_prefixes ? "" : access_.owner(g->exchange->request());
+          s_.options.share_prefixes ? "" : s_.replies.access.owner(g->exchange->request());
       p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
       const size_t tokens = p.prompt.size();
       const uint64_t id = host.generator.submit(std::move(p));
@@ -206,22 +242,22 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request, std::vector
       host.running[id] = {g, i};
     }
   } catch (const ApiError& e) {
-    refuse_generation(g, e);
+    refuse(g, e);
   } catch (const Error& e) {  // the generator can never run it
     if (is_out_of_memory(e)) throw;
-    refuse_generation(g, ApiError(400, "invalid_request", e.what()));
+    refuse(g, ApiError(400, "invalid_request", e.what()));
   }
 }
 
-void ApiServer::refuse_generation(const GenerationPtr& g, const ApiError& error) {
+void Generations::refuse(const GenerationPtr& g, const ApiError& error) {
   if (g->ended) return;
-  if (error.status == 429 || error.status == 503) metrics_.rejected(error.code);
-  fail_generation(g, error);
+  if (error.status == 429 || error.status == 503) s_.replies.metrics.rejected(error.code);
+  fail(g, error);
 }
 
 // Reports a failure: by a status of its own before the response's head was sent, later as an event
 // of the stream.
-void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
+void Generations::fail(const GenerationPtr& g, const ApiError& error) {
   if (g->ended) return;
   const HttpExchangePtr exchange = g->exchange;
   if (g->begun) {
@@ -229,39 +265,29 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
     exchange->end();
   } else {
     HttpReply reply = error_reply(error, exchange->request().path(), g->id);
-    finish_reply(reply, exchange->request(), g->id);
+    s_.replies.finish(reply, exchange->request(), g->id);
     exchange->reply(std::move(reply));
   }
-  end_generation(g, g->begun ? 200 : error.status, error.code);
+  end(g, g->begun ? 200 : error.status, error.code);
 }
 
-void ApiServer::count_step(Host& host, const StepFigures& step) {
-  host.metrics.step(step);
-  if (step.batch > 0 && host.metrics.wants_expert_rows())
-    host.metrics.mark_expert_rows(host.generator.state().engine.expert_rows);
-  if (step.seconds() > 0)
-    host.rate = running_mean(
-        host.rate, static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds());
-  host.sample();
-}
-
-void ApiServer::fail_all(const ApiError& error, const Host* host) {
-  each_generation([&](const GenerationPtr& g) {
-    if (host == nullptr || g->host == host) guard(g, [&] { fail_generation(g, error); });
+void Generations::fail_all(const ApiError& error, const Host* host) {
+  each([&](const GenerationPtr& g) {
+    if (host == nullptr || g->host == host) guard(g, [&] { fail(g, error); });
   });
 }
 
 // Calls work for all generations; it may end the one that it is given, and no other.
 template <class Work>
-void ApiServer::each_generation(Work&& work) {
-  for (auto it = generations_.begin(); it != generations_.end();) {
+void Generations::each(Work&& work) {
+  for (auto it = running_.begin(); it != running_.end();) {
     const GenerationPtr g = *it++;
     work(g);
   }
 }
 
-void ApiServer::take(Host& host, const TextStep& step) {
-  threw(*this, [&] { count_step(host, step.figures); });
+void Generations::take(Host& host, const TextStep& step) {
+  threw(s_.handler, [&] { count_step(host, step.figures); });
   GenerationPtr touched;
   for (GenerationPtr* last = &touched; const StepResult& e : step.events) {
     const auto it = host.running.find(e.id);
@@ -279,16 +305,16 @@ void ApiServer::take(Host& host, const TextStep& step) {
   const ApiError error =
       patiently([] { return ApiError(500, "engine_dead", "the engine failed"); });
   host.died = true;
-  if (std::all_of(hosts_.begin(), hosts_.end(), [](const auto& h) { return h->died; })) {
-    died_ = true;
+  if (s_.hosts.died()) {
     fail_all(error);
-    return drain();
+    return all_died_();
   }
   fail_all(error, &host);  // other requests continue
-  log_event("error", fmt::format("the engine of {} failed", printable(host.served.name, 80)));
+  s_.replies.log.event("error",
+                       fmt::format("the engine of {} failed", printable(host.served.name, 80)));
 }
 
-void ApiServer::take_one(Generation& g, size_t prompt, const StepResult& e) {
+void Generations::take_one(Generation& g, size_t prompt, const StepResult& e) {
   if (g.ended) return;
   if (e.finish == Finish::kError && g.word.empty()) g.word = "error: " + e.error;
   const size_t choice = prompt * (g.choices / g.ids.size()) + e.index;
@@ -306,30 +332,13 @@ void ApiServer::take_one(Generation& g, size_t prompt, const StepResult& e) {
   g.left[choice] = SIZE_MAX;
 }
 
-void ApiServer::time_token(Generation& g, size_t choice, const StepResult& e) {
-  const auto now = Clock::now();
-  ModelMetrics& metrics = g.host->metrics;
-  if (!std::exchange(g.has_first, true)) {
-    g.first = now;
-    metrics.first_token(seconds_between(g.start, now));
-    g.queue_seconds = seconds_between(g.start, g.submitted) + e.queue_seconds;
-    metrics.queue_time.add(g.queue_seconds);
-    metrics.prefill_time.add(std::max(0.0, seconds_between(g.start, now) - g.queue_seconds));
-    g.host->waiting_tokens -= std::exchange(g.waiting_tokens, 0);
-  }
-  Clock::time_point& last = g.last_token[choice];
-  if (last != Clock::time_point()) metrics.gap(seconds_between(last, now));
-  last = now;
-}
-
-void ApiServer::flush(const GenerationPtr& g) {
+void Generations::flush(const GenerationPtr& g) {
   if (g->ended) return;
   if (!g->word.empty()) {
     const bool stuck = g->word.starts_with("error: grammar_dead_end");
     if (g->word.starts_with(fmt::format("error: {}", kNotLoaded)))
-      return refuse_generation(g, try_later(503, "model_not_loaded", g->word, 10));
-    return fail_generation(
-        g, ApiError(500, stuck ? "grammar_dead_end" : "generation_failed", g->word));
+      return refuse(g, try_later(503, "model_not_loaded", g->word, 10));
+    return fail(g, ApiError(500, stuck ? "grammar_dead_end" : "generation_failed", g->word));
   }
   if (g->stream && !g->outbox.empty()) {
     begin_stream(*g);
@@ -349,22 +358,13 @@ void ApiServer::flush(const GenerationPtr& g) {
   if (!g->ended && g->answer->complete()) complete(g);
 }
 
-HttpReply ApiServer::stream_head() {
-  return {200,
-          {{"Content-Type", "text/event-stream; charset=utf-8"},
-           {"Cache-Control", "no-cache"},
-           {"X-Accel-Buffering", "no"}},
-          "",
-          false};
-}
-
-void ApiServer::complete(const GenerationPtr& g) {
+void Generations::complete(const GenerationPtr& g) {
   if (g->stream) {
     g->exchange->send(g->answer->stream_end());
     g->exchange->end();
   } else {
-    HttpReply reply{200, {{"Content-Type", "application/json"}}, g->answer->whole(), false};
-    finish_reply(reply, g->exchange->request(), g->id);
+    HttpReply reply = json_reply(g->answer->whole());
+    s_.replies.finish(reply, g->exchange->request(), g->id);
     g->exchange->reply(std::move(reply));
   }
   g->host->metrics.total_time.add(seconds_between(g->start, Clock::now()));
@@ -372,14 +372,14 @@ void ApiServer::complete(const GenerationPtr& g) {
   g->host->metrics.prompt_tokens.add(static_cast<double>(usage.prompt));
   g->host->metrics.generation_tokens.add(static_cast<double>(usage.completion));
   if (g->has_first) g->host->metrics.decode_time.add(seconds_between(g->first, Clock::now()));
-  end_generation(g, 200, "done");
+  end(g, 200, "done");
 }
 
 // Runs once per request, however it ends. g is a copy, because the caller's reference may be
 // dropped here.
-void ApiServer::end_generation(const GenerationPtr g, int status, std::string_view word) {
+void Generations::end(const GenerationPtr g, int status, std::string_view word) {
   if (g->ended.exchange(true)) return;
-  generations_.erase(g);
+  running_.erase(g);
   g->exchange->on_gone = nullptr;
   for (const uint64_t id : g->ids) g->host->running.erase(id);
   if (g->ran) g->host->sequences -= g->open_choices;
@@ -392,57 +392,57 @@ void ApiServer::end_generation(const GenerationPtr g, int status, std::string_vi
     const Usage usage = g->answer ? g->answer->usage() : Usage{};
     const auto now = Clock::now();
     const auto seconds = [](double s) { return fmt::format("{:.3f}", s); };
-    note(g->exchange->request(), g->id, g->client, status, std::string(word),
-         {{"prompt", "prompt_tokens", std::to_string(usage.prompt)},
-          {"cached", "cached_tokens", std::to_string(usage.cached)},
-          {"new", "new_tokens", std::to_string(usage.completion)},
-          {"queue", "queue_s", seconds(g->queue_seconds)},
-          {"first", "first_token_s",
-           seconds(g->has_first ? seconds_between(g->start, g->first) : 0.0)},
-          {"total", "total_s", seconds(seconds_between(g->start, now))}},
-         g->host != nullptr ? g->host->served.name : "");
+    s_.replies.note(g->exchange->request(), g->id, g->client, status, std::string(word),
+                    {{"prompt", "prompt_tokens", std::to_string(usage.prompt)},
+                     {"cached", "cached_tokens", std::to_string(usage.cached)},
+                     {"new", "new_tokens", std::to_string(usage.completion)},
+                     {"queue", "queue_s", seconds(g->queue_seconds)},
+                     {"first", "first_token_s",
+                      seconds(g->has_first ? seconds_between(g->start, g->first) : 0.0)},
+                     {"total", "total_s", seconds(seconds_between(g->start, now))}},
+                    g->host != nullptr ? g->host->served.name : "");
   }
 }
 
-void ApiServer::start_ticking() {
+void Generations::start_ticking() {
   if (ticking_) return;
-  const HttpTime pace = std::clamp(options_.ping_time / 15, HttpTime(10), HttpTime(1000));
-  http_->after(pace, [this] { tick(); });
+  const HttpTime pace = std::clamp(s_.options.ping_time / 15, HttpTime(10), HttpTime(1000));
+  s_.http.after(pace, [this] { tick(); });
   ticking_ = true;
 }
 
 // Sends signs of life and ends waits that took too long. Runs only while there is something to
 // watch.
-void ApiServer::tick() {
+void Generations::tick() {
   ticking_ = false;
-  each_generation([&](const GenerationPtr& g) { guard(g, [&] { watch(g); }); });
-  for (const auto& h : hosts_) threw(*this, [&] { watch_step(*h); });
-  if (!generations_.empty()) patiently([&] { start_ticking(); });
+  each([&](const GenerationPtr& g) { guard(g, [&] { watch(g); }); });
+  for (const auto& h : s_.hosts.all) threw(s_.handler, [&] { watch_step(*h); });
+  if (!running_.empty()) patiently([&] { start_ticking(); });
 }
 
-void ApiServer::watch(const GenerationPtr& g) {
+void Generations::watch(const GenerationPtr& g) {
   const auto now = Clock::now();
-  const bool late = now - g->start > options_.queue_time && !g->ids.empty();
+  const bool late = now - g->start > s_.options.queue_time && !g->ids.empty();
   if (late && std::all_of(g->ids.begin(), g->ids.end(),
                           [&](uint64_t id) { return g->host->generator.waiting(id); }))
-    refuse_generation(
-        g, try_later(503, "queue_timeout", "the request waited too long", g->host->retry_after()));
+    refuse(g,
+           try_later(503, "queue_timeout", "the request waited too long", g->host->retry_after()));
   else if (g->stream)
     break_silence(g, now);
 }
 
-void ApiServer::begin_stream(Generation& g) {
+void Generations::begin_stream(Generation& g) {
   if (g.begun) return;
   HttpReply head = stream_head();
-  finish_reply(head, g.exchange->request(), g.id);
+  s_.replies.finish(head, g.exchange->request(), g.id);
   g.exchange->begin(std::move(head));
   g.begun = true;
 }
 
-void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
+void Generations::break_silence(const GenerationPtr& g, Clock::time_point now) {
   const auto silence = now - g->last_sent;
-  if (silence >= options_.head_time) begin_stream(*g);
-  if (!options_.ping || silence < options_.ping_time) return;
+  if (silence >= s_.options.head_time) begin_stream(*g);
+  if (!s_.options.ping || silence < s_.options.ping_time) return;
   begin_stream(*g);
   const bool loading = !g->ids.empty() && g->host->generator.state().stage == kLoadingStage;
   g->exchange->send(loading ? ": loading\n\n" : g->answer ? g->answer->ping() : ": ping\n\n");
@@ -450,42 +450,13 @@ void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
 }
 
 // Writes one line about a step that does not end.
-void ApiServer::watch_step(Host& host) {
-  const GeneratorState s = host.generator.state();
-  const bool late = s.heartbeat_seconds > longest_step(s);
+void Generations::watch_step(Host& host) {
+  const auto late = host.stuck_step();
   if (late && !std::exchange(host.stuck, true))
-    log_event("stuck", fmt::format("stuck: a step has run for {:.0f} s, phase {}, {} sequences",
-                                   s.heartbeat_seconds, s.stage, s.engine.running));
-  host.stuck = late;
-}
-
-void ApiServer::drain() {
-  if (std::exchange(draining_, true)) {  // this is the second signal
-    at_once_ = true;
-    return stop();
-  }
-  threw(*this, [&] {
-    log_event("draining", fmt::format("shutting down: {} to finish, for at most {:.3g} s",
-                                      counted(generations_.size(), "answer"),
-                                      std::chrono::duration<double>(options_.drain_time).count()));
-  });
-  patiently([&] {
-    http_->after(options_.drain_time, [this] {
-      patiently([&] { http_->after(options_.end_time, [this] { stop(); }); });
-      drained_ = true;
-      cut_off_ = cut_off_ || !generations_.empty();
-      fail_all(patiently(draining_error));
-    });
-  });
-  drain_on();
-}
-
-// Drains until the last answer was sent.
-void ApiServer::drain_on() {
-  bool left = false;
-  threw(*this, [&] { left = http_->drain(drained_); });
-  if (left && generations_.empty()) return stop();
-  patiently([&] { http_->after(HttpTime(20), [this] { drain_on(); }); });
+    s_.replies.log.event("stuck",
+                         fmt::format("stuck: a step has run for {:.0f} s, phase {}, {} sequences",
+                                     late->heartbeat_seconds, late->stage, late->engine.running));
+  host.stuck = late.has_value();
 }
 
 }  // namespace moebius
