@@ -6,6 +6,7 @@
 #include "text/decoder.h"
 
 #include <charconv>
+#include <functional>
 
 #include "base/utf8.h"
 #include "text/json_fields.h"
@@ -31,11 +32,9 @@ class DecoderRun {
 // Tells how a stage's tokens represent bytes.
 enum class TokenBytes : uint8_t { kNo, kAlphabet, kHexTokens };
 
-class DecoderStage {
- public:
-  virtual ~DecoderStage() = default;
-  virtual TokenBytes bytes() const = 0;
-  virtual std::unique_ptr<DecoderRun> start() const = 0;
+struct DecoderStage {
+  std::function<std::shared_ptr<DecoderRun>()> start;
+  TokenBytes bytes;
 };
 
 namespace {
@@ -43,26 +42,9 @@ namespace {
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
 template <class Run, class... Args>
-class Stage final : public DecoderStage {
- public:
-  explicit Stage(Args... args) : args_(std::move(args)...) {}
-  std::unique_ptr<DecoderRun> start() const override {
-    return std::apply([](const auto&... a) { return std::make_unique<Run>(a...); }, args_);
-  }
-  TokenBytes bytes() const override {
-    if constexpr (requires { Run::kBytes; })
-      return Run::kBytes;
-    else
-      return TokenBytes::kNo;
-  }
-
- private:
-  std::tuple<Args...> args_;
-};
-
-template <class Run, class... Args>
-std::unique_ptr<const DecoderStage> make_stage(Args... args) {
-  return std::make_unique<Stage<Run, Args...>>(std::move(args)...);
+std::shared_ptr<const DecoderStage> make_stage(TokenBytes bytes, Args... args) {
+  return std::make_shared<DecoderStage>(
+      DecoderStage{[=] { return std::make_shared<Run>(args...); }, bytes});
 }
 
 // Ends the chain of stages of every stream and collects the text.
@@ -106,10 +88,6 @@ std::string alphabet_bytes(std::string_view text) {
 }
 
 class ByteLevelRun final : public WholeTokens {
- public:
-  static constexpr TokenBytes kBytes = TokenBytes::kAlphabet;
-
- private:
   void token(std::string_view text) override {
     bytes_ += alphabet_bytes(text);
     std::string out;
@@ -129,7 +107,6 @@ class ByteLevelRun final : public WholeTokens {
 // valid UTF-8 as a whole, else one replacement character per byte.
 class ByteFallbackRun final : public WholeTokens {
  public:
-  static constexpr TokenBytes kBytes = TokenBytes::kHexTokens;
   // Returns the bytes that a token names; nothing: it is text.
   static std::string bytes_of(std::string_view text) {
     std::string out;
@@ -179,53 +156,32 @@ class FuseRun final : public DecoderRun {
   bool first_ = true;
 };
 
-// Appends the text with each occurrence of `what` replaced.
-void append_replaced(std::string& out, std::string_view text, std::string_view what,
-                     std::string_view with) {
-  size_t done = 0;
-  for (size_t at; (at = text.find(what, done)) != text.npos; done = at + what.size()) {
-    out += text.substr(done, at - done);
-    out += with;
-  }
-  out += text.substr(done);
-}
-
 // Replaces within each token. A single character is replaced in every fragment at once; other
 // patterns need the token's end.
 class ReplaceWholeRun final : public WholeTokens {
  public:
-  ReplaceWholeRun(std::shared_ptr<const Pattern> pattern, std::string content)
+  ReplaceWholeRun(PatternPtr pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
  private:
   void token(std::string_view text) override {
-    std::string out;
-    Matches matches(*pattern_, text);
-    size_t done = 0, begin = 0, end = 0;
-    while (matches.next(begin, end)) {
-      out += text.substr(done, begin - done);
-      out += content_;
-      done = end;
-    }
-    out += text.substr(done);
-    next->push({out});
+    next->push({with_matches_replaced(*pattern_, text, content_)});
   }
-  std::shared_ptr<const Pattern> pattern_;
+  PatternPtr pattern_;
   std::string content_;
 };
 
 class ReplaceCharRun final : public DecoderRun {
  public:
-  ReplaceCharRun(std::string character, std::string content)
+  ReplaceCharRun(PatternPtr character, std::string content)
       : character_(std::move(character)), content_(std::move(content)) {}
 
  private:
   void push(const Fragment& f) override {
-    std::string out;
-    append_replaced(out, f.text, character_, content_);
-    next->push({out, f.begin, f.end});
+    next->push({with_matches_replaced(*character_, f.text, content_), f.begin, f.end});
   }
-  std::string character_, content_;
+  PatternPtr character_;
+  std::string content_;
 };
 
 class StripRun final : public DecoderRun {
@@ -271,17 +227,16 @@ class StripRun final : public DecoderRun {
 // start.
 class MetaspaceRun final : public DecoderRun {
  public:
-  MetaspaceRun(std::string replacement, bool prepended)
+  MetaspaceRun(PatternPtr replacement, bool prepended)
       : replacement_(std::move(replacement)), prepended_(prepended) {}
 
  private:
   void push(const Fragment& f) override {
     if (f.begin) ++token_;
-    std::string out;
-    append_replaced(out, f.text, replacement_, token_ > 1 || !prepended_ ? " " : "");
-    next->push({out, f.begin, f.end});
+    const char* shown = token_ > 1 || !prepended_ ? " " : "";
+    next->push({with_matches_replaced(*replacement_, f.text, shown), f.begin, f.end});
   }
-  std::string replacement_;
+  PatternPtr replacement_;
   bool prepended_;
   size_t token_ = 0;
 };
@@ -294,16 +249,16 @@ class JoinWithSpacesRun final : public DecoderRun {
   bool first_ = true;
 };
 
-std::unique_ptr<const DecoderStage> parse_replace(const Json& json, const std::string& where) {
+std::shared_ptr<const DecoderStage> parse_replace(const Json& json, const std::string& where) {
   const Json& pattern = require_field(json, "pattern", where);
   const std::string& content = string_field(json, "content", where);
+  const PatternPtr parsed = parse_pattern(pattern, where + ".pattern");
   if (has_value(pattern, "String")) {
-    const std::string& literal = string_field(pattern, "String", where + ".pattern");
+    const std::string& literal = pattern.find("String")->as_string();
     if (!literal.empty() && unicode::decode(literal.data()).length == literal.size())
-      return make_stage<ReplaceCharRun>(literal, content);
+      return make_stage<ReplaceCharRun>(TokenBytes::kNo, parsed, content);
   }
-  return make_stage<ReplaceWholeRun>(
-      std::shared_ptr<const Pattern>(parse_pattern(pattern, where + ".pattern")), content);
+  return make_stage<ReplaceWholeRun>(TokenBytes::kNo, parsed, content);
 }
 
 void parse_stage(const Json& json, const std::string& where, int depth,
@@ -315,23 +270,25 @@ void parse_stage(const Json& json, const std::string& where, int depth,
       parse_stage(item, here, depth + 1, out);
     });
   } else if (type == "ByteLevel") {
-    out.push_back(make_stage<ByteLevelRun>());
+    out.push_back(make_stage<ByteLevelRun>(TokenBytes::kAlphabet));
   } else if (type == "ByteFallback") {
-    out.push_back(make_stage<ByteFallbackRun>());
+    out.push_back(make_stage<ByteFallbackRun>(TokenBytes::kHexTokens));
   } else if (type == "Fuse") {
-    out.push_back(make_stage<FuseRun>());
+    out.push_back(make_stage<FuseRun>(TokenBytes::kNo));
   } else if (type == "Replace") {
     out.push_back(parse_replace(json, where));
   } else if (type == "Strip") {
     const auto start = static_cast<size_t>(int_field(json, "start", 0, 1 << 20, where)),
                stop = static_cast<size_t>(int_field(json, "stop", 0, 1 << 20, where));
-    out.push_back(make_stage<StripRun>(one_character(json, "content", where), start, stop));
+    out.push_back(
+        make_stage<StripRun>(TokenBytes::kNo, one_character(json, "content", where), start, stop));
   } else if (type == "Metaspace") {
     const bool prefix = bool_field(json, "add_prefix_space", /*absent=*/true, where);
     const bool prepended = has_value(json, "prepend_scheme")
                                ? string_field(json, "prepend_scheme", where) != "never"
                                : prefix;
-    out.push_back(make_stage<MetaspaceRun>(one_character(json, "replacement", where), prepended));
+    const PatternPtr space = make_literal_pattern(one_character(json, "replacement", where));
+    out.push_back(make_stage<MetaspaceRun>(TokenBytes::kNo, space, prepended));
   } else {
     fail(
         "{}: decoder type '{}' is not supported (known: ByteLevel, ByteFallback, Fuse, Replace, "
@@ -344,15 +301,15 @@ void parse_stage(const Json& json, const std::string& where, int depth,
 
 Decoder::Decoder(const Json* json, const std::string& where) {
   if (json == nullptr || json->is_null())
-    stages_.push_back(make_stage<JoinWithSpacesRun>());
+    stages_.push_back(make_stage<JoinWithSpacesRun>(TokenBytes::kNo));
   else
     parse_stage(*json, where, 0, stages_);
 }
 
 std::string Decoder::token_bytes(std::string_view token) const {
   for (const auto& stage : stages_) {
-    if (stage->bytes() == TokenBytes::kAlphabet) return alphabet_bytes(token);
-    if (stage->bytes() == TokenBytes::kHexTokens)
+    if (stage->bytes == TokenBytes::kAlphabet) return alphabet_bytes(token);
+    if (stage->bytes == TokenBytes::kHexTokens)
       if (std::string bytes = ByteFallbackRun::bytes_of(token); !bytes.empty()) return bytes;
   }
   // Decodes the token after a letter, because the first token of a text may be decoded differently.

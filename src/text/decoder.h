@@ -13,7 +13,7 @@
 namespace moebius {
 
 // One step of a decoder, shared by all its streams.
-class DecoderStage;
+struct DecoderStage;
 
 class Decoder {
  public:

@@ -3,15 +3,12 @@
 // only when the file's expression is equal to one below byte by byte; tests hold each against the
 // general engine. Alternatives are tried in the order of the expression, and what the engine finds
 // by backtracking is computed directly, so a scan never takes more than linear time.
-#include <array>
+#include <algorithm>
 
 #include "text/pattern.h"
 #include "text/unicode.h"
 
 namespace moebius {
-
-const std::string_view kByteLevelRegex =
-    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -23,6 +20,7 @@ class Scan {
  public:
   explicit Scan(std::string_view text) : text_(text), table_(Table::get()) {}
   size_t size() const { return text_.size(); }
+  std::string_view text() const { return text_; }
   bool at_end(size_t i) const { return i >= text_.size(); }
   char byte(size_t i) const { return text_[i]; }
   bool is(size_t i, char c) const { return i < text_.size() && text_[i] == c; }
@@ -67,22 +65,22 @@ class Scan {
 };
 
 // Matches \s+(?!\S)|\s+ from i, where the run of white space ends at `end`.
-size_t spaces(const Scan& s, std::string_view text, size_t i, size_t end) {
+size_t spaces(const Scan& s, size_t i, size_t end) {
   if (s.at_end(end)) return end;
-  const size_t last = end - unicode::decode_before(text, end).length;
+  const size_t last = end - unicode::decode_before(s.text(), end).length;
   return last > i ? last : end;
 }
 
 // Matches \s*[\r
 // ]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else as
 // above.
-size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
+size_t spaces_or_breaks(const Scan& s, size_t i) {
   size_t next = i, after_break = 0, end = i;
   while ((s.mask(end, next) & kSpace) != 0) {
     if (s.newline(end)) after_break = next;
     end = next;
   }
-  return after_break > 0 ? after_break : spaces(s, text, i, end);
+  return after_break > 0 ? after_break : spaces(s, i, end);
 }
 
 // Matches 's|'t|'re|'ve|'m|'ll|'d at i; returns its end, or i. Ignoring case makes the long s
@@ -101,157 +99,115 @@ size_t contraction(const Scan& s, size_t i, bool ignore_case) {
   return i;
 }
 
-// Base of scanners: match() returns the end of the match at i, or i for none (these expressions
-// never match the empty text).
-class Scanner : public Pattern {
- public:
-  bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const final {
-    const Scan s(text);
-    for (size_t i = from; i < text.size();) {
-      const size_t stop = match(s, text, i);
-      if (stop > i) {
-        begin = i;
-        end = stop;
-        return true;
-      }
-      i += unicode::decode(text.data() + i).length;
-    }
-    return false;
-  }
+// --- matchers: each returns the end of its expression's match at i, or i for none (these
+// expressions never match the empty text) ---
 
- private:
-  virtual size_t match(const Scan& s, std::string_view text, size_t i) const = 0;
-};
+size_t match_byte_level(const Scan& s, size_t i) {
+  if (const size_t e = contraction(s, i, /*ignore_case=*/false); e > i) return e;
+  const size_t body = s.is(i, ' ') ? i + 1 : i;
+  const uint32_t m = s.mask(body);
+  if (m & kL) return s.run(body, kL);
+  if (m & kN) return s.run(body, kN);
+  if (m != 0 && (m & kSpace) == 0) return s.run_not(body, kSpace | kL | kN);
+  return spaces(s, i, s.run(i, kSpace));
+}
 
-class ByteLevelScanner final : public Scanner {
-  size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    if (const size_t e = contraction(s, i, /*ignore_case=*/false); e > i) return e;
-    const size_t body = s.is(i, ' ') ? i + 1 : i;
-    const uint32_t m = s.mask(body);
-    if (m & kL) return s.run(body, kL);
-    if (m & kN) return s.run(body, kN);
-    if (m != 0 && (m & kSpace) == 0) return s.run_not(body, kSpace | kL | kN);
-    return spaces(s, text, i, s.run(i, kSpace));
-  }
-};
-
-// Scans (?i:'s|...)|[^\r
+// Matches (?i:'s|...)|[^\r
 // \p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS \p{N}]+[\r
 // ]*|\s*[\r
 // ]+|\s+(?!\S)|\s+
-class WordScanner final : public Scanner {
- public:
-  WordScanner(uint32_t letters, int digits) : letters_(letters), digits_(digits) {}
+template <uint32_t letters, int digits>
+size_t match_words(const Scan& s, size_t i) {
+  if (const size_t e = contraction(s, i, /*ignore_case=*/true); e > i) return e;
+  size_t next = i;
+  const uint32_t m = s.mask(i, next);
+  if ((m & (kL | kN)) == 0 && !s.newline(i) && s.any(next, letters)) return s.run(next, letters);
+  if (m & letters) return s.run(i, letters);
+  if (m & kN) return s.digits(next, digits - 1);
+  const uint32_t other = kSpace | letters | kN;
+  const size_t body = s.is(i, ' ') ? i + 1 : i;
+  if (!s.at_end(body) && !s.any(body, other)) return s.newlines(s.run_not(body, other));
+  return (m & kSpace) ? spaces_or_breaks(s, i) : i;
+}
 
- private:
-  size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    if (const size_t e = contraction(s, i, /*ignore_case=*/true); e > i) return e;
-    size_t next = i;
-    const uint32_t m = s.mask(i, next);
-    if ((m & (kL | kN)) == 0 && !s.newline(i) && s.any(next, letters_))
-      return s.run(next, letters_);
-    if (m & letters_) return s.run(i, letters_);
-    if (m & kN) return s.digits(next, digits_ - 1);
-    const uint32_t other = kSpace | letters_ | kN;
-    const size_t body = s.is(i, ' ') ? i + 1 : i;
-    if (!s.at_end(body) && !s.any(body, other)) return s.newlines(s.run_not(body, other));
-    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
-  }
-  uint32_t letters_;
-  int digits_;
-};
+// The classes of the o200k vocabulary, which splits words where lower case turns to upper case.
+constexpr uint32_t kBothCases = unicode::mask_of("Lm Lo M"),
+                   kUpper = unicode::mask_of("Lu Lt") | kBothCases,
+                   kLower = unicode::mask_of("Ll") | kBothCases;
 
-// Scans the expression of the o200k vocabulary, which splits words where lower case turns to upper
-// case.
-class CasedScanner final : public Scanner {
-  static constexpr uint32_t kBoth = unicode::bit(unicode::kLm) | unicode::bit(unicode::kLo) | kM;
-  static constexpr uint32_t kUpper =
-      unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt) | kBoth;
-  static constexpr uint32_t kLower = unicode::bit(unicode::kLl) | kBoth;
+// Matches UPPER*LOWER+ from i; returns its end, or i. If no lower-case character follows the run
+// of UPPER, the run's last character that is also LOWER ends the word.
+size_t lower_word(const Scan& s, size_t i) {
+  size_t end = i, next = i, back = i;
+  for (uint32_t m; ((m = s.mask(end, next)) & kUpper) != 0; end = next)
+    if (m & kLower) back = next;
+  if (s.any(end, kLower)) return s.run(end, kLower);
+  return back;
+}
+// Matches UPPER+LOWER* from i; returns its end, or i.
+size_t upper_word(const Scan& s, size_t i) {
+  const size_t end = s.run(i, kUpper);
+  return end > i ? s.run(end, kLower) : i;
+}
 
-  // Matches UPPER*LOWER+ from i; returns its end, or i. If no lower-case character follows the run
-  // of UPPER, the run's last character that is also LOWER ends the word.
-  static size_t lower_word(const Scan& s, size_t i) {
-    size_t end = i, next = i, back = i;
-    for (uint32_t m; ((m = s.mask(end, next)) & kUpper) != 0; end = next)
-      if (m & kLower) back = next;
-    if (s.any(end, kLower)) return s.run(end, kLower);
-    return back;
+size_t match_cased(const Scan& s, size_t i) {
+  size_t next = i;
+  const uint32_t m = s.mask(i, next);
+  const bool prefix = (m & (kL | kN)) == 0 && !s.newline(i);
+  for (const auto word : {lower_word, upper_word}) {
+    if (prefix)
+      if (const size_t e = word(s, next); e > next) return contraction(s, e, true);
+    if (const size_t e = word(s, i); e > i) return contraction(s, e, /*ignore_case=*/true);
   }
-  // Matches UPPER+LOWER* from i; returns its end, or i.
-  static size_t upper_word(const Scan& s, size_t i) {
-    const size_t end = s.run(i, kUpper);
-    return end > i ? s.run(end, kLower) : i;
+  if (m & kN) return s.digits(next, 2);
+  const uint32_t other = kSpace | kL | kN;
+  const size_t body = s.is(i, ' ') ? i + 1 : i;
+  if (!s.at_end(body) && !s.any(body, other)) {
+    size_t end = s.run_not(body, other);
+    while (s.newline(end) || s.is(end, '/')) ++end;
+    return end;
   }
-  size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    size_t next = i;
-    const uint32_t m = s.mask(i, next);
-    const bool prefix = (m & (kL | kN)) == 0 && !s.newline(i);
-    for (const auto word : {lower_word, upper_word}) {
-      if (prefix)
-        if (const size_t e = word(s, next); e > next) return contraction(s, e, true);
-      if (const size_t e = word(s, i); e > i) return contraction(s, e, /*ignore_case=*/true);
-    }
-    if (m & kN) return s.digits(next, 2);
-    const uint32_t other = kSpace | kL | kN;
-    const size_t body = s.is(i, ' ') ? i + 1 : i;
-    if (!s.at_end(body) && !s.any(body, other)) {
-      size_t end = s.run_not(body, other);
-      while (s.newline(end) || s.is(end, '/')) ++end;
-      return end;
-    }
-    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
-  }
-};
+  return (m & kSpace) ? spaces_or_breaks(s, i) : i;
+}
 
-class DigitScanner final : public Scanner {
-  size_t match(const Scan& s, std::string_view, size_t i) const override { return s.digits(i, 3); }
-};
+size_t match_digits(const Scan& s, size_t i) { return s.digits(i, 3); }
 
-// Scans for the Chinese characters and kana of DeepSeek's expression.
-class CjkScanner final : public Scanner {
-  size_t match(const Scan&, std::string_view text, size_t i) const override {
-    while (i < text.size()) {
-      const auto c = unicode::decode(text.data() + i);
-      if (!((c.code >= 0x4e00 && c.code <= 0x9fa5) || (c.code >= 0x3040 && c.code <= 0x30ff)))
-        break;
-      i += c.length;
-    }
-    return i;
+// Matches the Chinese characters and kana of DeepSeek's expression.
+size_t match_cjk(const Scan& s, size_t i) {
+  while (!s.at_end(i)) {
+    const auto c = unicode::decode(s.text().data() + i);
+    if (!((c.code >= 0x4e00 && c.code <= 0x9fa5) || (c.code >= 0x3040 && c.code <= 0x30ff))) break;
+    i += c.length;
   }
-};
+  return i;
+}
 
-class DeepSeekScanner final : public Scanner {
-  static bool ascii_letter(const Scan& s, size_t i) {
-    return !s.at_end(i) &&
-           ((s.byte(i) >= 'a' && s.byte(i) <= 'z') || (s.byte(i) >= 'A' && s.byte(i) <= 'Z'));
+size_t match_deepseek(const Scan& s, size_t i) {
+  const auto ascii_letter = [&](size_t k) {
+    return !s.at_end(k) && ((s.byte(k) | 32) >= 'a' && (s.byte(k) | 32) <= 'z');
+  };
+  if (unicode::is_ascii_punctuation(static_cast<unsigned char>(s.byte(i))) && ascii_letter(i + 1)) {
+    size_t end = i + 1;
+    while (ascii_letter(end)) ++end;
+    return end;
   }
-  static bool ascii_punctuation(char c) {
-    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-           (c >= '{' && c <= '~');
-  }
-  size_t match(const Scan& s, std::string_view text, size_t i) const override {
-    if (ascii_punctuation(s.byte(i)) && ascii_letter(s, i + 1)) {
-      size_t end = i + 1;
-      while (ascii_letter(s, end)) ++end;
-      return end;
-    }
-    size_t next = i;
-    const uint32_t m = s.mask(i, next);
-    if ((m & (kL | kP | kS)) == 0 && !s.newline(i) && s.any(next, kL | kM))
-      return s.run(next, kL | kM);
-    if (m & (kL | kM)) return s.run(i, kL | kM);
-    const size_t body = s.is(i, ' ') ? i + 1 : i;
-    if (s.any(body, kP | kS)) return s.newlines(s.run(body, kP | kS));
-    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
-  }
-};
+  size_t next = i;
+  const uint32_t m = s.mask(i, next);
+  if ((m & (kL | kP | kS)) == 0 && !s.newline(i) && s.any(next, kL | kM))
+    return s.run(next, kL | kM);
+  if (m & (kL | kM)) return s.run(i, kL | kM);
+  const size_t body = s.is(i, ' ') ? i + 1 : i;
+  if (s.any(body, kP | kS)) return s.newlines(s.run(body, kP | kS));
+  return (m & kSpace) ? spaces_or_breaks(s, i) : i;
+}
 
 #define MOEBIUS_TAIL R"(\s*[\r\n]+|\s+(?!\S)|\s+)"
 #define MOEBIUS_SHORT R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
 #define MOEBIUS_LETTERS R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
 #define MOEBIUS_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
 
+constexpr std::string_view kByteLevel =
+    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2 =
@@ -264,8 +220,6 @@ constexpr std::string_view kO200k =
     R"([^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "*" MOEBIUS_LOWER "+" MOEBIUS_SHORT
     R"(?|[^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "+" MOEBIUS_LOWER "*" MOEBIUS_SHORT
     R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MOEBIUS_TAIL;
-constexpr std::string_view kDeepSeekDigits = R"(\p{N}{1,3})";
-constexpr std::string_view kDeepSeekCjk = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
 constexpr std::string_view kDeepSeekWords =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" MOEBIUS_TAIL;
 
@@ -274,18 +228,34 @@ constexpr std::string_view kDeepSeekWords =
 #undef MOEBIUS_LETTERS
 #undef MOEBIUS_LOWER
 
+struct KnownPattern {
+  std::string_view regex;
+  size_t (*match)(const Scan& s, size_t i);
+};
+constexpr KnownPattern kKnownPatterns[] = {
+    {kByteLevel, match_byte_level},     {kGpt2, match_byte_level},
+    {kQwen2, match_words<kL, 1>},       {kQwen35, match_words<kL | kM, 1>},
+    {kThreeDigits, match_words<kL, 3>}, {kO200k, match_cased},
+    {R"(\p{N}{1,3})", match_digits},    {"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", match_cjk},
+    {kDeepSeekWords, match_deepseek},
+};
+
 }  // namespace
 
-std::unique_ptr<Pattern> find_known_pattern(std::string_view regex) {
-  if (regex == kByteLevelRegex || regex == kGpt2) return std::make_unique<ByteLevelScanner>();
-  if (regex == kQwen2) return std::make_unique<WordScanner>(kL, 1);
-  if (regex == kQwen35) return std::make_unique<WordScanner>(kL | kM, 1);
-  if (regex == kThreeDigits) return std::make_unique<WordScanner>(kL, 3);
-  if (regex == kO200k) return std::make_unique<CasedScanner>();
-  if (regex == kDeepSeekDigits) return std::make_unique<DigitScanner>();
-  if (regex == kDeepSeekCjk) return std::make_unique<CjkScanner>();
-  if (regex == kDeepSeekWords) return std::make_unique<DeepSeekScanner>();
-  return nullptr;
+const std::string_view kByteLevelRegex = kByteLevel;
+
+PatternPtr find_known_pattern(std::string_view regex) {
+  const auto* known = std::find_if(std::begin(kKnownPatterns), std::end(kKnownPatterns),
+                                   [&](const KnownPattern& k) { return k.regex == regex; });
+  if (known == std::end(kKnownPatterns)) return nullptr;
+  const auto search = [match = known->match](std::string_view text, size_t from, size_t& begin,
+                                             size_t& end) {
+    const Scan s(text);
+    for (begin = from; begin < text.size(); begin += unicode::decode(text.data() + begin).length)
+      if (end = match(s, begin); end > begin) return true;
+    return false;
+  };
+  return std::make_shared<Pattern>(Pattern{search});
 }
 
 }  // namespace moebius

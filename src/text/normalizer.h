@@ -3,7 +3,7 @@
 // whether the byte comes from trusted text; a byte made from several is trusted only if all of them
 // were.
 #pragma once
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,11 +23,8 @@ struct NormalizedText {
   bool from_start = true;
 };
 
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  virtual void apply(NormalizedText& value) const = 0;
-};
+// Changes a text and its flags in place. Thread-safe; empty: no normalizer.
+using Normalizer = std::function<void(NormalizedText& value)>;
 
 // Rebuilds text and flags from pieces of the input.
 class NormalizedWriter {
@@ -57,11 +54,11 @@ class NormalizedWriter {
   NormalizedText out_;
 };
 
-// Returns a normalizer, or null for JSON null. `where` is "tokenizer.json: normalizer". Throws
-// Error for unknown kinds.
-std::unique_ptr<Normalizer> parse_normalizer(const Json* json, const std::string& where);
+// Returns a normalizer, or an empty one for JSON null. `where` is "tokenizer.json: normalizer".
+// Throws Error for unknown kinds.
+Normalizer parse_normalizer(const Json* json, const std::string& where);
 
-std::unique_ptr<Normalizer> parse_precompiled(const Json& json, const std::string& where);
+Normalizer parse_precompiled(const Json& json, const std::string& where);
 
 // Returns the length in bytes of the first extended grapheme of a text that is not empty
 // (unicode_form.cpp).

@@ -3,6 +3,7 @@
 // known expression. All find the next match at or after a position.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,26 +14,31 @@
 
 namespace moebius {
 
-class Pattern {
- public:
-  virtual ~Pattern() = default;
+struct Pattern {
   // Finds the first match at or after byte `from` (<= size) of valid UTF-8, or returns false.
   // Thread-safe. May throw Error if the engine's limits are reached.
-  virtual bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const = 0;
+  std::function<bool(std::string_view text, size_t from, size_t& begin, size_t& end)> search;
 };
+using PatternPtr = std::shared_ptr<const Pattern>;
 
 // Makes a pattern for a literal; an empty one matches nothing.
-std::unique_ptr<Pattern> make_literal_pattern(std::string literal);
+PatternPtr make_literal_pattern(std::string literal);
+// Makes a pattern that matches each single character for which `is` returns true.
+PatternPtr make_character_pattern(bool (*is)(char32_t code));
 // Makes a scanner if the expression is a known one, else a pattern of the regular expression
 // engine.
-std::unique_ptr<Pattern> make_regex_pattern(std::string_view regex, const std::string& where);
+PatternPtr make_regex_pattern(std::string_view regex, const std::string& where);
 // Parses {"String": "..."} or {"Regex": "..."}, the notation of tokenizer.json.
-std::unique_ptr<Pattern> parse_pattern(const Json& json, const std::string& where);
+PatternPtr parse_pattern(const Json& json, const std::string& where);
 
 // Returns the hand-written scanner for exactly this expression, or null.
-std::unique_ptr<Pattern> find_known_pattern(std::string_view regex);
+PatternPtr find_known_pattern(std::string_view regex);
 // The regular expression that byte-level pre-tokenizers use if the file names none.
 extern const std::string_view kByteLevelRegex;
+
+// Returns the text with `content` in place of every match.
+std::string with_matches_replaced(const Pattern& pattern, std::string_view text,
+                                  std::string_view content);
 
 // Iterates over all matches. An empty match directly after the previous match is skipped.
 class Matches {

@@ -4,7 +4,6 @@
 #include "text/pre_tokenizer.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "text/json_fields.h"
 #include "text/pattern.h"
@@ -13,26 +12,16 @@
 
 namespace moebius {
 
-// Passes a stage's pieces to the remaining stages, and after the last one to the sink.
 struct PreNext {
-  const std::shared_ptr<PreStage>* stage;
+  const PreStage* stage;
   size_t left;
   PieceSink* sink;
-  bool operator()(std::string_view piece, bool at_start) const;
+  bool operator()(std::string_view piece, bool at_start) const {
+    if (piece.empty()) return true;
+    if (left == 0) return sink->piece(piece);
+    return (*stage)(piece, at_start, PreNext{stage + 1, left - 1, sink});
+  }
 };
-
-class PreStage {
- public:
-  virtual ~PreStage() = default;
-  // Returns false if the sink wants no more pieces.
-  virtual bool run(std::string_view text, bool at_start, const PreNext& next) const = 0;
-};
-
-bool PreNext::operator()(std::string_view piece, bool at_start) const {
-  if (piece.empty()) return true;
-  if (left == 0) return sink->piece(piece);
-  return (*stage)->run(piece, at_start, PreNext{stage + 1, left - 1, sink});
-}
 
 namespace {
 
@@ -120,124 +109,62 @@ class Cutter {
   std::vector<Span> spans_;
 };
 
-class Split final : public PreStage {
- public:
-  Split(std::unique_ptr<Pattern> pattern, Behavior behavior, bool invert)
-      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    Cutter cutter(behavior_, text, at_start, next);
-    Matches matches(*pattern_, text);
+PreStage split(PatternPtr pattern, Behavior behavior, bool invert = false) {
+  return [=](std::string_view text, bool at_start, const PreNext& next) {
+    Cutter cutter(behavior, text, at_start, next);
+    Matches matches(*pattern, text);
     size_t done = 0, begin = 0, end = 0;
     while (matches.next(begin, end)) {
-      if (begin > done && !cutter.add({done, begin, invert_})) return false;
-      if (!cutter.add({begin, end, !invert_})) return false;
+      if (begin > done && !cutter.add({done, begin, invert})) return false;
+      if (!cutter.add({begin, end, !invert})) return false;
       done = end;
     }
-    if (done < text.size() && !cutter.add({done, text.size(), invert_})) return false;
+    if (done < text.size() && !cutter.add({done, text.size(), invert})) return false;
     return cutter.finish();
-  }
-
- private:
-  std::unique_ptr<Pattern> pattern_;
-  Behavior behavior_;
-  bool invert_;
-};
-
-// Splits at single characters chosen by a predicate.
-class CharSplit final : public PreStage {
- public:
-  using Predicate = std::function<bool(char32_t)>;
-  CharSplit(Predicate predicate, Behavior behavior)
-      : predicate_(std::move(predicate)), behavior_(behavior) {}
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    Cutter cutter(behavior_, text, at_start, next);
-    size_t done = 0;
-    for (size_t i = 0; i < text.size();) {
-      const auto c = unicode::decode(text.data() + i);
-      const size_t end = i + c.length;
-      if (predicate_(c.code)) {
-        if (i > done && !cutter.add({done, i, false})) return false;
-        if (!cutter.add({i, end, true})) return false;
-        done = end;
-      }
-      i = end;
-    }
-    if (done < text.size() && !cutter.add({done, text.size(), false})) return false;
-    return cutter.finish();
-  }
-
- private:
-  Predicate predicate_;
-  Behavior behavior_;
-};
+  };
+}
 
 // Splits into words (\w+) and runs of characters that are neither word nor space; drops white
 // space.
-class Whitespace final : public PreStage {
- public:
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    const auto& table = unicode::Table::get();
-    const auto kind = [&](char32_t c) { return table.is_word(c) ? 1 : table.is_space(c) ? 0 : 2; };
-    for (size_t i = 0; i < text.size();) {
-      auto c = unicode::decode(text.data() + i);
-      const int first = kind(c.code);
-      size_t end = i + c.length;
-      while (end < text.size()) {
-        c = unicode::decode(text.data() + end);
-        if (kind(c.code) != first) break;
-        end += c.length;
-      }
-      if (first != 0 && !next(text.substr(i, end - i), at_start && i == 0)) return false;
-      i = end;
+bool split_words(std::string_view text, bool at_start, const PreNext& next) {
+  const auto& table = unicode::Table::get();
+  const auto kind = [&](char32_t c) { return table.is_word(c) ? 1 : table.is_space(c) ? 0 : 2; };
+  for (size_t i = 0; i < text.size();) {
+    auto c = unicode::decode(text.data() + i);
+    const int first = kind(c.code);
+    size_t end = i + c.length;
+    while (end < text.size()) {
+      c = unicode::decode(text.data() + end);
+      if (kind(c.code) != first) break;
+      end += c.length;
     }
-    return true;
+    if (first != 0 && !next(text.substr(i, end - i), at_start && i == 0)) return false;
+    i = end;
   }
-};
+  return true;
+}
 
-class PrefixSpace final : public PreStage {
- public:
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    if (text.starts_with(' ')) return next(text, at_start);
-    const std::string longer = " " + std::string(text);
-    return next(longer, at_start);
-  }
-};
+bool prefix_space(std::string_view text, bool at_start, const PreNext& next) {
+  return text.starts_with(' ') ? next(text, at_start) : next(" " + std::string(text), at_start);
+}
 
-class BytesToChars final : public PreStage {
- public:
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    return next(stand_ins(text), at_start);
-  }
-};
+bool bytes_to_chars(std::string_view text, bool at_start, const PreNext& next) {
+  return next(stand_ins(text), at_start);
+}
 
-class Metaspace final : public PreStage {
- public:
-  enum class Prepend { kAlways, kFirst, kNever };
-  Metaspace(std::string replacement, Prepend prepend, bool split)
-      : replacement_(std::move(replacement)),
-        prepend_(prepend),
-        split_(make_literal_pattern(replacement_), Behavior::kMergedWithNext, false),
-        do_split_(split) {}
-  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
-    std::string out;
-    out.reserve(text.size() + text.size() / 4 + replacement_.size());
-    for (const char c : text)
-      if (c == ' ')
-        out += replacement_;
-      else
-        out += c;
-    const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && at_start);
-    if (wanted && !out.starts_with(replacement_)) out.insert(0, replacement_);
-    if (!do_split_) return next(out, at_start);
-    return split_.run(out, at_start, next);
-  }
+enum class Prepend { kAlways, kFirst, kNever };
 
- private:
-  std::string replacement_;
-  Prepend prepend_;
-  Split split_;
-  bool do_split_;
-};
+// Writes spaces as `replacement`, puts one before the text, and splits before each.
+PreStage metaspace(const std::string& replacement, Prepend prepend, bool splits) {
+  return [=, space = make_literal_pattern(" "),
+          cut = split(make_literal_pattern(replacement), Behavior::kMergedWithNext)](
+             std::string_view text, bool at_start, const PreNext& next) {
+    std::string out = with_matches_replaced(*space, text, replacement);
+    const bool wanted = prepend == Prepend::kAlways || (prepend == Prepend::kFirst && at_start);
+    if (wanted && !out.starts_with(replacement)) out.insert(0, replacement);
+    return splits ? cut(out, at_start, next) : next(out, at_start);
+  };
+}
 
 Behavior parse_behavior(const Json& json, const std::string& where) {
   if (!has_value(json, "behavior")) return Behavior::kIsolated;
@@ -254,32 +181,29 @@ Behavior parse_behavior(const Json& json, const std::string& where) {
   return static_cast<Behavior>(at - kNames);
 }
 
-std::unique_ptr<PreStage> parse_metaspace(const Json& json, const std::string& where) {
-  auto prepend = bool_field(json, "add_prefix_space", true, where) ? Metaspace::Prepend::kAlways
-                                                                   : Metaspace::Prepend::kNever;
+PreStage parse_metaspace(const Json& json, const std::string& where) {
+  auto prepend = bool_field(json, "add_prefix_space", /*absent=*/true, where) ? Prepend::kAlways
+                                                                              : Prepend::kNever;
   if (has_value(json, "prepend_scheme")) {
     const std::string& name = string_field(json, "prepend_scheme", where);
-    if (name == "always")
-      prepend = Metaspace::Prepend::kAlways;
-    else if (name == "first")
-      prepend = Metaspace::Prepend::kFirst;
-    else if (name == "never")
-      prepend = Metaspace::Prepend::kNever;
-    else
+    if (name != "always" && name != "first" && name != "never")
       fail("{}.prepend_scheme is '{}'; expected always, first or never", where, printable(name));
+    prepend = name == "always"  ? Prepend::kAlways
+              : name == "first" ? Prepend::kFirst
+                                : Prepend::kNever;
   }
   const std::string replacement = one_character(json, "replacement", where);
-  return std::make_unique<Metaspace>(replacement, prepend, bool_field(json, "split", true, where));
+  return metaspace(replacement, prepend, bool_field(json, "split", /*absent=*/true, where));
 }
 
+bool is_space(char32_t c) { return unicode::Table::get().is_space(c); }
+bool is_number(char32_t c) { return (unicode::Table::get().mask(c) & unicode::kN) != 0; }
 bool is_punctuation(char32_t c) {
-  const bool ascii = (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-                     (c >= '{' && c <= '~');
-  return ascii || (unicode::Table::get().mask(c) & unicode::kP) != 0;
+  return unicode::is_ascii_punctuation(c) || (unicode::Table::get().mask(c) & unicode::kP) != 0;
 }
 
 void parse_pre_stage(const Json& json, const std::string& where, int depth,
-                     std::vector<std::shared_ptr<PreStage>>& out) {
+                     std::vector<PreStage>& out) {
   if (depth > 16 || out.size() > 256) fail("{}: too many pre-tokenizers", where);
   const std::string& type = string_field(json, "type", where);
   if (type == "Sequence") {
@@ -292,32 +216,28 @@ void parse_pre_stage(const Json& json, const std::string& where, int depth,
     auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
     const Behavior behavior = parse_behavior(json, where);
     const bool invert = bool_field(json, "invert", /*absent=*/false, where);
-    out.push_back(std::make_unique<Split>(std::move(pattern), behavior, invert));
+    out.push_back(split(std::move(pattern), behavior, invert));
   } else if (type == "ByteLevel") {
     if (bool_field(json, "add_prefix_space", /*absent=*/true, where))
-      out.push_back(std::make_unique<PrefixSpace>());
+      out.emplace_back(prefix_space);
     if (bool_field(json, "use_regex", /*absent=*/true, where))
-      out.push_back(std::make_unique<Split>(make_regex_pattern(kByteLevelRegex, where),
-                                            Behavior::kIsolated, false));
-    out.push_back(std::make_unique<BytesToChars>());
+      out.push_back(split(make_regex_pattern(kByteLevelRegex, where), Behavior::kIsolated));
+    out.emplace_back(bytes_to_chars);
   } else if (type == "Digits") {
     const bool each = bool_field(json, "individual_digits", /*absent=*/false, where);
-    out.push_back(std::make_unique<CharSplit>(
-        [](char32_t c) { return (unicode::Table::get().mask(c) & unicode::kN) != 0; },
-        each ? Behavior::kIsolated : Behavior::kContiguous));
+    out.push_back(split(make_character_pattern(is_number),
+                        each ? Behavior::kIsolated : Behavior::kContiguous));
   } else if (type == "Metaspace") {
     out.push_back(parse_metaspace(json, where));
   } else if (type == "Whitespace") {
-    out.push_back(std::make_unique<Whitespace>());
+    out.emplace_back(split_words);
   } else if (type == "WhitespaceSplit") {
-    out.push_back(std::make_unique<CharSplit>(
-        [](char32_t c) { return unicode::Table::get().is_space(c); }, Behavior::kRemoved));
+    out.push_back(split(make_character_pattern(is_space), Behavior::kRemoved));
   } else if (type == "Punctuation") {
-    out.push_back(std::make_unique<CharSplit>(is_punctuation, parse_behavior(json, where)));
+    out.push_back(split(make_character_pattern(is_punctuation), parse_behavior(json, where)));
   } else if (type == "CharDelimiterSplit") {
-    const char32_t delimiter = unicode::decode(one_character(json, "delimiter", where).data()).code;
-    out.push_back(std::make_unique<CharSplit>([delimiter](char32_t c) { return c == delimiter; },
-                                              Behavior::kRemoved));
+    out.push_back(
+        split(make_literal_pattern(one_character(json, "delimiter", where)), Behavior::kRemoved));
   } else {
     fail(
         "{}: pre-tokenizer type '{}' is not supported (known: Split, ByteLevel, Digits, Metaspace, "
@@ -331,10 +251,10 @@ void parse_pre_stage(const Json& json, const std::string& where, int depth,
 PreTokenizer::PreTokenizer(const Json* json, const std::string& where) {
   if (json == nullptr || json->is_null()) return;
   parse_pre_stage(*json, where, 0, stages_);
-  if (!stages_.empty() && dynamic_cast<BytesToChars*>(stages_.back().get()) != nullptr) {
-    stages_.pop_back();
-    gives_bytes_ = true;
-  }
+  using Plain = decltype(&bytes_to_chars);
+  const Plain* last = stages_.empty() ? nullptr : stages_.back().target<Plain>();
+  gives_bytes_ = last != nullptr && *last == bytes_to_chars;
+  if (gives_bytes_) stages_.pop_back();
 }
 
 bool PreTokenizer::run(std::string_view text, bool at_start, PieceSink& sink) const {

@@ -3,7 +3,7 @@
 // encodes independently. A stage passes each piece to the next stage at once, and stores nothing
 // else.
 #pragma once
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +20,10 @@ class PieceSink {
   virtual bool piece(std::string_view text) = 0;
 };
 
-class PreStage;
+// Passes a stage's pieces to the remaining stages, and after the last one to the sink.
+struct PreNext;
+// Divides or changes a text and passes the pieces on. Returns false if the sink wants no more.
+using PreStage = std::function<bool(std::string_view text, bool at_start, const PreNext& next)>;
 
 class PreTokenizer {
  public:
@@ -37,7 +40,7 @@ class PreTokenizer {
   bool run(std::string_view text, bool at_start, PieceSink& sink) const;
 
  private:
-  std::vector<std::shared_ptr<PreStage>> stages_;
+  std::vector<PreStage> stages_;
   bool gives_bytes_ = false;
 };
 

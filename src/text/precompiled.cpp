@@ -9,6 +9,7 @@
 // As the published implementation does, whole graphemes of less than six bytes are looked up first,
 // then single characters, and of several entries that a text begins with the shortest counts.
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "base/utf8.h"
@@ -63,40 +64,35 @@ class CharacterMap {
   std::vector<uint32_t> units_;
 };
 
-class Precompiled final : public Normalizer {
- public:
-  explicit Precompiled(CharacterMap map) : map_(std::move(map)) {}
-  void apply(NormalizedText& v) const override {
-    NormalizedWriter out(v);
-    const std::string_view text = v.text;
-    for (size_t i = 0; i < text.size();) {
-      const size_t grapheme = grapheme_bytes(text.substr(i));
-      const auto whole = grapheme < 6 ? map_.find(text.substr(i, grapheme)) : std::nullopt;
-      if (whole) out.replace(i, i + grapheme, *whole);
-      for (size_t end = i + grapheme, n = 0; !whole && i < end; i += n) {
-        n = unicode::decode(text.data() + i).length;
-        if (const auto one = map_.find(text.substr(i, n)))
-          out.replace(i, i + n, *one);
-        else
-          out.copy(i, i + n);
-      }
-      if (whole) i += grapheme;
+void apply(const CharacterMap& map, NormalizedText& v) {
+  NormalizedWriter out(v);
+  const std::string_view text = v.text;
+  for (size_t i = 0; i < text.size();) {
+    const size_t grapheme = grapheme_bytes(text.substr(i));
+    const auto whole = grapheme < 6 ? map.find(text.substr(i, grapheme)) : std::nullopt;
+    if (whole) out.replace(i, i + grapheme, *whole);
+    for (size_t end = i + grapheme, n = 0; !whole && i < end; i += n) {
+      n = unicode::decode(text.data() + i).length;
+      if (const auto one = map.find(text.substr(i, n)))
+        out.replace(i, i + n, *one);
+      else
+        out.copy(i, i + n);
     }
-    v = out.take();
+    if (whole) i += grapheme;
   }
-
- private:
-  CharacterMap map_;
-};
+  v = out.take();
+}
 
 }  // namespace
 
-std::unique_ptr<Normalizer> parse_precompiled(const Json& json, const std::string& where) {
+Normalizer parse_precompiled(const Json& json, const std::string& where) {
   std::string bytes;
   const std::string field = where + ".precompiled_charsmap";
   if (!decode_base64(string_field(json, "precompiled_charsmap", where), bytes))
     fail("{} is not base64", field);
-  return std::make_unique<Precompiled>(CharacterMap(bytes, field));
+  return [map = std::make_shared<const CharacterMap>(bytes, field)](NormalizedText& v) {
+    apply(*map, v);
+  };
 }
 
 }  // namespace moebius

@@ -41,7 +41,7 @@ class Merger final : public PieceSink {
 // Encodes the text between two added tokens. Returns false if there are too many tokens.
 bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_start,
                     Merger& merger) {
-  if (p.normalizer) p.normalizer->apply(value);
+  if (p.normalizer) p.normalizer(value);
   for (const TokenSpan& span : cut_added_tokens(value.text, value.trusted, p.normalized_finder,
                                                 p.normalized_tokens, merger.most())) {
     const bool more =
@@ -124,7 +124,7 @@ void Tokenizer::Parts::connect() {
       continue;
     }
     NormalizedText content{t.content, {}};
-    if (normalizer) normalizer->apply(content);
+    if (normalizer) normalizer(content);
     if (content.text != t.content) written.emplace(t.id, content.text);
     normalized_tokens.push_back(t);
     normalized.push_back(content.text);

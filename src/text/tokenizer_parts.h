@@ -26,7 +26,7 @@ struct Tokenizer::Parts {
   // Added tokens that are matched before normalization, and those that are matched after.
   std::vector<AddedToken> raw_tokens, normalized_tokens;
   TokenFinder raw_finder, normalized_finder;
-  std::unique_ptr<Normalizer> normalizer;
+  Normalizer normalizer;
   PreTokenizer pre_tokenizer{nullptr, ""};
   std::unique_ptr<PieceModel> model;
   PostProcessor post;

@@ -11,10 +11,6 @@
 namespace moebius::unicode {
 namespace {
 
-constexpr const char* kCategoryNames[] = {
-    "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
-    "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
-
 struct ByteAlphabet {
   std::array<char32_t, 256> to_char{};
   std::array<int16_t, 512> to_byte{};
@@ -62,17 +58,12 @@ Broken broken_sequence(std::string_view rest) {
 
 Table::Table() {
   std::memset(classes_, 0, sizeof(classes_));
-  uint8_t id = 1;
-  for (const char* name : kCategoryNames) {
-    for (const auto& [low, high] : unicode_property_ranges(name))
-      for (uint32_t c = low; c <= high && c < 0x110000; ++c) classes_[c] = id;
-    ++id;
-  }
-  const auto add = [&](const char* name, uint8_t flag) {
+  const auto add = [&](std::string_view name, size_t bits) {
     for (const auto& [low, high] : unicode_property_ranges(name))
       for (uint32_t c = low; c <= high && c < 0x110000; ++c)
-        classes_[c] = static_cast<uint8_t>(classes_[c] | flag);
+        classes_[c] = static_cast<uint8_t>(classes_[c] | bits);
   };
+  for (size_t i = 2; i < kCategories.size(); i += 2) add(kCategories.substr(i, 2), i / 2);
   add("Space", 32);
   add("Alphabetic", 64);
   for (const char* name : {"Mn", "Mc", "Me", "Nd", "Pc"}) add(name, 64);

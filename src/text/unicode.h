@@ -3,6 +3,7 @@
 // expression library, so that the hand-written scanners and regular expressions always agree about
 // what a letter is.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,47 +12,24 @@
 
 namespace moebius::unicode {
 
-// General categories, in the order of kCategoryNames; 0: "not assigned".
-enum Category : uint8_t {
-  kCn,
-  kLu,
-  kLl,
-  kLt,
-  kLm,
-  kLo,
-  kMn,
-  kMc,
-  kMe,
-  kNd,
-  kNl,
-  kNo,
-  kPc,
-  kPd,
-  kPs,
-  kPe,
-  kPi,
-  kPf,
-  kPo,
-  kSm,
-  kSc,
-  kSk,
-  kSo,
-  kZs,
-  kZl,
-  kZp,
-  kCc,
-  kCf,
-  kCs,
-  kCo
-};
-
-constexpr uint32_t bit(Category c) { return uint32_t{1} << c; }
-inline constexpr uint32_t kL = bit(kLu) | bit(kLl) | bit(kLt) | bit(kLm) | bit(kLo);
-inline constexpr uint32_t kM = bit(kMn) | bit(kMc) | bit(kMe);
-inline constexpr uint32_t kN = bit(kNd) | bit(kNl) | bit(kNo);
-inline constexpr uint32_t kP =
-    bit(kPc) | bit(kPd) | bit(kPs) | bit(kPe) | bit(kPi) | bit(kPf) | bit(kPo);
-inline constexpr uint32_t kS = bit(kSm) | bit(kSc) | bit(kSk) | bit(kSo);
+// Short names of the general categories, in the order of their bits in a mask; the first one: "not
+// assigned".
+inline constexpr std::string_view kCategories =
+    "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
+// Returns the mask of categories that are named by their short names or their first letters,
+// separated by spaces: "L Nd".
+constexpr uint32_t mask_of(std::string_view names) {
+  uint32_t mask = 0;
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    for (size_t i = 0; i < kCategories.size(); i += 2)
+      if (kCategories.substr(i, name.size()) == name) mask |= uint32_t{1} << (i / 2);
+    names.remove_prefix(std::min(name.size() + 1, names.size()));
+  }
+  return mask;
+}
+inline constexpr uint32_t kL = mask_of("L"), kM = mask_of("M"), kN = mask_of("N"),
+                          kP = mask_of("P"), kS = mask_of("S");
 // Bit of a mask above the 30 categories: \s (White_Space).
 inline constexpr uint32_t kSpace = uint32_t{1} << 30;
 
@@ -60,10 +38,7 @@ inline constexpr uint32_t kSpace = uint32_t{1} << 30;
 class Table {
  public:
   static const Table& get();  // built on first use, thread-safe
-  uint32_t mask(char32_t c) const { return c < 0x110000 ? masks_[classes_[c]] : bit(kCn); }
-  Category category(char32_t c) const {
-    return c < 0x110000 ? static_cast<Category>(classes_[c] & 31) : kCn;
-  }
+  uint32_t mask(char32_t c) const { return c < 0x110000 ? masks_[classes_[c]] : mask_of("Cn"); }
   bool is_space(char32_t c) const { return c < 0x110000 && (classes_[c] & 32) != 0; }
   bool is_word(char32_t c) const {
     return c < 0x110000 && (classes_[c] & 64) != 0;
@@ -74,6 +49,11 @@ class Table {
   uint8_t classes_[0x110000];  // category | 32 space | 64 word
   std::array<uint32_t, 128> masks_;
 };
+
+inline bool is_ascii_punctuation(char32_t c) {
+  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+         (c >= '{' && c <= '~');
+}
 
 struct Decoded {
   char32_t code = 0;

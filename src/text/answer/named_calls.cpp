@@ -28,89 +28,40 @@ class NamedParser final : public CallParser {
         head_end_(without_spaces(format.name_end)),
         value_end_(format.value_end),
         closing_(std::string(format.line_feed) + value_end_),
-        state_(format.call_begin.empty() ? before_name() : State::kBetween) {}
+        step_(format.call_begin.empty() ? before_name() : &NamedParser::between) {}
 
-  Take put(char c) override {
-    switch (state_) {
-      case State::kBetween:
-        return between(c);
-      case State::kHead:
-        return head_byte(c);
-      case State::kNameBegin:
-        return expect(c, f_.name_begin, State::kName);
-      case State::kName:
-        return name(c);
-      case State::kNameEnd: {
-        const Take take = expect(c, f_.name_end, State::kTagEnd);
-        if (state_ == State::kTagEnd && f_.tag_end.empty()) begin(name_);
-        return take;
-      }
-      case State::kTagEnd:
-        if (!head_grows(c)) return Take::kBroken;
-        if (head_.ends_with(f_.tag_end)) begin(name_);
-        return Take::kMore;
-      case State::kJson:
-        return json_byte(c);
-      case State::kJsonEnd: {
-        const Take take = word(c, {f_.call_end, kFence});
-        if (take == Take::kDone && word_ == 0) state_ = State::kBetween;
-        return take == Take::kDone ? Take::kMore : take;
-      }
-      case State::kParameters:
-        return parameters(c);
-      case State::kKey:
-        return key_byte(c);
-      case State::kValueBegin:
-        return expect(c, f_.value_begin, State::kValue);
-      case State::kValue:
-        return value_byte(c);
-      case State::kElementEnd: {  // the rest of the call's closing tag
-        const Take take = word(c, {f_.call_end.substr(f_.key_begin.size() + 1)});
-        return take == Take::kDone ? tags_end() : take;
-      }
-    }
-    return Take::kBroken;
-  }
+  Take put(char c) override { return (this->*step_)(c); }
 
   bool finish() const override {
-    return calls_ > 0 && !inside_word() && (state_ == State::kBetween || state_ == State::kJsonEnd);
+    return calls_ > 0 && !inside_word() &&
+           (step_ == &NamedParser::between || step_ == &NamedParser::json_end);
   }
 
  private:
-  enum class State : uint8_t {
-    kBetween,
-    kHead,       // kNamed: the name and what stands beside it
-    kNameBegin,  // kGemma: text before the name
-    kName,
-    kNameEnd,
-    kTagEnd,  // other attributes of the tag that has the name
-    kJson,
-    kJsonEnd,
-    kParameters,
-    kKey,
-    kValueBegin,
-    kValue,
-    kElementEnd,
-  };
+  // The parser's state: the function that takes the next byte.
+  using Step = Take (NamedParser::*)(char c);
+
   bool elements() const { return f_.layout == CallLayout::kElements; }
-  State before_name() const {
-    if (f_.layout == CallLayout::kNamed) return State::kHead;
-    return f_.layout == CallLayout::kGemma ? State::kNameBegin : State::kName;
+  Step before_name() const {
+    if (f_.layout == CallLayout::kNamed) return &NamedParser::head_byte;
+    return f_.layout == CallLayout::kGemma ? &NamedParser::name_begin : &NamedParser::name;
   }
 
-  Take expect(char c, std::string_view text, State then) {
+  Take expect(char c, std::string_view text, Step then) {
     const Take take = word(c, {text});
     if (take != Take::kDone) return take;
-    state_ = then;
+    step_ = then;
     return Take::kMore;
   }
+  Take name_begin(char c) { return expect(c, f_.name_begin, &NamedParser::name); }
+  Take value_begin(char c) { return expect(c, f_.value_begin, &NamedParser::value_byte); }
 
   // Consumes a byte between calls: a call begins, or the section ends.
   Take between(char c) {
     const Take take = word(c, {f_.call_begin, f_.section_end});
     if (take != Take::kDone) return take;
     if (word_ == 1) return calls_ > 0 ? Take::kDone : Take::kBroken;
-    state_ = before_name();
+    step_ = before_name();
     name_.clear();
     head_.clear();
     return Take::kMore;
@@ -119,7 +70,7 @@ class NamedParser final : public CallParser {
   void begin(std::string_view name, std::string_view id = {}) {
     const bool json = f_.layout == CallLayout::kNamed || f_.layout == CallLayout::kGemma;
     begin_call(name, id);
-    state_ = json ? State::kJson : State::kParameters;
+    step_ = json ? &NamedParser::json_byte : &NamedParser::parameters;
     if (json) json_.emplace(JsonStream::Root::kObject, f_.mark);
   }
 
@@ -153,10 +104,23 @@ class NamedParser final : public CallParser {
     if (is_name_byte(c)) return name_byte(c) ? Take::kMore : Take::kBroken;
     if (sink_.tool(name_) == nullptr) return Take::kBroken;
     if (bare_end && (gemma ? c != '{' : !is_json_space(c) && c != '<')) return Take::kBroken;
-    state_ = State::kNameEnd;
+    step_ = &NamedParser::name_end;
     head_.clear();
     if (bare_end) begin(name_);
     return put(c);
+  }
+
+  Take name_end(char c) {
+    const Take take = expect(c, f_.name_end, &NamedParser::tag_end);
+    if (step_ == &NamedParser::tag_end && f_.tag_end.empty()) begin(name_);
+    return take;
+  }
+
+  // Takes other attributes of the tag that has the name.
+  Take tag_end(char c) {
+    if (!head_grows(c)) return Take::kBroken;
+    if (head_.ends_with(f_.tag_end)) begin(name_);
+    return Take::kMore;
   }
 
   Take json_byte(char c) {
@@ -167,12 +131,18 @@ class NamedParser final : public CallParser {
     if (take == JsonStream::Take::kBroken) return Take::kBroken;
     end_call();
     if (f_.call_end.empty()) return section_goes_on();
-    state_ = State::kJsonEnd;
+    step_ = &NamedParser::json_end;
     return Take::kMore;
   }
 
+  Take json_end(char c) {
+    const Take take = word(c, {f_.call_end, kFence});
+    if (take == Take::kDone && word_ == 0) step_ = &NamedParser::between;
+    return take == Take::kDone ? Take::kMore : take;
+  }
+
   Take section_goes_on() {
-    state_ = State::kBetween;
+    step_ = &NamedParser::between;
     return f_.section_end.empty() ? Take::kDone : Take::kMore;
   }
 
@@ -180,9 +150,15 @@ class NamedParser final : public CallParser {
     const Take take = word(c, {f_.key_begin, f_.call_end});
     if (take != Take::kDone) return take;
     if (word_ == 1) return tags_end();
-    state_ = State::kKey;
+    step_ = &NamedParser::key_byte;
     key_.clear();
     return Take::kMore;
+  }
+
+  // Takes the rest of the call's closing tag.
+  Take element_end(char c) {
+    const Take take = word(c, {f_.call_end.substr(f_.key_begin.size() + 1)});
+    return take == Take::kDone ? tags_end() : take;
   }
 
   Take tags_end() {
@@ -193,7 +169,7 @@ class NamedParser final : public CallParser {
 
   Take key_byte(char c) {
     if (elements() && key_.empty() && c == '/') {
-      state_ = State::kElementEnd;
+      step_ = &NamedParser::element_end;
       return Take::kMore;
     }
     const bool bad = elements() && (is_json_space(c) || (c == '>' && key_.empty()));
@@ -224,7 +200,7 @@ class NamedParser final : public CallParser {
     value_.clear();
     first_ = true;
     if (elements()) closing_ = value_end_ = std::string(f_.mark) + "</" + key_ + ">";
-    state_ = f_.value_begin.empty() ? State::kValue : State::kValueBegin;
+    step_ = f_.value_begin.empty() ? &NamedParser::value_byte : &NamedParser::value_begin;
   }
 
   // Takes a byte of a value; value_ holds what was not passed on yet.
@@ -244,7 +220,7 @@ class NamedParser final : public CallParser {
       return Take::kMore;
     value_.resize(value_.size() -
                   (value_.ends_with(closing_) ? closing_.size() : value_end_.size()));
-    state_ = State::kParameters;
+    step_ = &NamedParser::parameters;
     if (string) {
       pass_string(value_.size());
       sink_.arguments("\"");
@@ -272,7 +248,7 @@ class NamedParser final : public CallParser {
   }
 
   void close_arguments() override {
-    if (state_ == State::kJson) {
+    if (step_ == &NamedParser::json_byte) {
       std::string out;
       json_->close(out);
       return sink_.arguments(out);
@@ -283,7 +259,7 @@ class NamedParser final : public CallParser {
 
   const std::string_view head_end_;
   std::string value_end_, closing_;  // ends of a value: with line feed, without
-  State state_;
+  Step step_;
   std::string head_, value_;
   std::optional<JsonStream> json_;
   JsonKinds kinds_ = 0;

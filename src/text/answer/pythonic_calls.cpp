@@ -15,88 +15,71 @@ class PythonicParser final : public CallParser {
   PythonicParser(const ToolFormat& format, CallSink& sink, bool marked)
       : CallParser(format, sink), marked_(marked) {}
 
-  Take put(char c) override {
-    switch (state_) {
-      case State::kString:
-        return string_byte(c);
-      case State::kValue:
-        return value_byte(c);
-      case State::kEnd:
-        return end_byte(c);
-      default:
-        break;
-    }
-    if (is_json_space(c)) return Take::kMore;
-    switch (state_) {
-      case State::kBegin:
-        if (c != '[') return Take::kBroken;
-        state_ = State::kName;
-        return Take::kMore;
-      case State::kName:
-        if (c == '(') return call_begins();
-        return name_byte(c) ? Take::kMore : Take::kBroken;
-      case State::kFirstKey:
-        if (c == ')') return call_done();
-        [[fallthrough]];
-      case State::kKey:
-        return key_byte(c);
-      case State::kValueBegin:
-        return value_begin(c);
-      case State::kAfterValue:
-        if (c == ')') return call_done();
-        key_.clear();
-        state_ = State::kFirstKey;
-        if (c == ',') return Take::kMore;
-        return is_name_byte(c) ? key_byte(c) : Take::kBroken;
-      case State::kAfterCall:
-        if (c == ']') {
-          state_ = State::kEnd;
-          return marked_ ? Take::kMore : Take::kDone;
-        }
-        if (c != ',') return Take::kBroken;
-        name_.clear();
-        state_ = State::kName;
-        return Take::kMore;
-      default:
-        return Take::kBroken;
-    }
-  }
+  Take put(char c) override { return (this->*step_)(c); }
 
-  bool finish() const override { return state_ == State::kEnd && !inside_word(); }
+  bool finish() const override { return step_ == &PythonicParser::end_byte && !inside_word(); }
 
  private:
-  enum class State : uint8_t {
-    kBegin,
-    kName,
-    kFirstKey,
-    kKey,
-    kValueBegin,
-    kValue,
-    kString,
-    kAfterValue,
-    kAfterCall,
-    kEnd,
-  };
+  // The parser's state: the function that takes the next byte.
+  using Step = Take (PythonicParser::*)(char c);
+
+  Take list_begin(char c) {
+    if (is_json_space(c)) return Take::kMore;
+    if (c != '[') return Take::kBroken;
+    step_ = &PythonicParser::name;
+    return Take::kMore;
+  }
+
+  Take name(char c) {
+    if (is_json_space(c)) return Take::kMore;
+    if (c == '(') return call_begins();
+    return name_byte(c) ? Take::kMore : Take::kBroken;
+  }
+
+  Take first_key(char c) { return c == ')' ? call_done() : key_byte(c); }
+
+  Take after_value(char c) {
+    if (is_json_space(c)) return Take::kMore;
+    if (c == ')') return call_done();
+    key_.clear();
+    step_ = &PythonicParser::first_key;
+    if (c == ',') return Take::kMore;
+    return is_name_byte(c) ? key_byte(c) : Take::kBroken;
+  }
+
+  Take after_call(char c) {
+    if (is_json_space(c)) return Take::kMore;
+    if (c == ']') {
+      step_ = &PythonicParser::end_byte;
+      return marked_ ? Take::kMore : Take::kDone;
+    }
+    if (c != ',') return Take::kBroken;
+    name_.clear();
+    step_ = &PythonicParser::name;
+    return Take::kMore;
+  }
 
   Take call_begins() {
     if (!begin_call(name_)) return Take::kBroken;
     key_.clear();
-    state_ = State::kFirstKey;
+    step_ = &PythonicParser::first_key;
     return Take::kMore;
   }
 
   Take key_byte(char c) {
+    if (is_json_space(c)) return Take::kMore;
     if (c == '=' && !key_.empty()) {
-      state_ = State::kValueBegin;
+      step_ = &PythonicParser::value_begin;
       return Take::kMore;
     }
     if (!is_name_byte(c) || key_.size() == kMostArgumentName) return Take::kBroken;
     key_ += c;
-    state_ = State::kKey;
+    step_ = &PythonicParser::key_byte;
     return Take::kMore;
   }
 
   Take value_begin(char c) {
+    if (is_json_space(c)) return Take::kMore;
     if (c == '\'' || c == '"') {
       string_ = PythonString(c);
       write_key();
@@ -104,13 +87,13 @@ class PythonicParser final : public CallParser {
       quoted_.clear();
       kept_ = kinds != 0 && (kinds & kStringKind) == 0;
       string_text("\"");
-      state_ = State::kString;
+      step_ = &PythonicParser::string_byte;
       return Take::kMore;
     }
     value_.clear();
     brackets_ = 0;
     inner_quote_ = 0;
-    state_ = State::kValue;
+    step_ = &PythonicParser::value_byte;
     return value_byte(c);
   }
 
@@ -120,7 +103,7 @@ class PythonicParser final : public CallParser {
     string_text(more ? out : out + '"');
     if (more) return Take::kMore;
     if (std::exchange(kept_, false)) sink_.arguments(unquoted_value());
-    state_ = State::kAfterValue;
+    step_ = &PythonicParser::after_value;
     return Take::kMore;
   }
 
@@ -159,7 +142,7 @@ class PythonicParser final : public CallParser {
       }
       write_key();
       sink_.arguments(json);
-      state_ = State::kAfterValue;
+      step_ = &PythonicParser::after_value;
       return put(c);
     }
     if (c == '\'' || c == '"') inner_quote_ = c;
@@ -176,7 +159,7 @@ class PythonicParser final : public CallParser {
   Take call_done() {
     write_end();
     end_call();
-    state_ = State::kAfterCall;
+    step_ = &PythonicParser::after_call;
     return Take::kMore;
   }
 
@@ -187,12 +170,12 @@ class PythonicParser final : public CallParser {
   }
 
   void close_arguments() override {
-    if (state_ == State::kString) sink_.arguments((kept_ ? quoted_ : "") + '"');
+    if (step_ == &PythonicParser::string_byte) sink_.arguments((kept_ ? quoted_ : "") + '"');
     write_end();
   }
 
   const bool marked_;
-  State state_ = State::kBegin;
+  Step step_ = &PythonicParser::list_begin;
   std::string value_;
   std::string quoted_;  // text of a string that may stand for another value
   PythonString string_;

@@ -99,6 +99,36 @@ struct WordTrie {
   }
 };
 
+// Numbers the states that are reached from the start, in the order in which they are found.
+struct Numbering {
+  Numbering(size_t byte_classes, size_t work_of_class)
+      : classes(byte_classes), cost(work_of_class) {}
+  uint32_t start(uint64_t state) {
+    const auto [it, fresh] = number.try_emplace(state, static_cast<uint32_t>(states.size()));
+    if (fresh) states.push_back(state);
+    return it->second;
+  }
+  // Fills the table: step(state, class) returns the next state, if there is one.
+  template <class Step, class Accepts>
+  void run(const Step& step, const Accepts& accepts, GrammarBudget& budget) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      budget.work(classes * cost);
+      budget.check_states(states.size());
+      const uint64_t s = states[i];
+      accepting.push_back(accepts(s) ? 1 : 0);
+      for (size_t c = 0; c < classes; ++c) {
+        const std::optional<uint64_t> to = step(s, c);
+        table.push_back(to ? start(*to) : Dfa::kDead);
+      }
+    }
+  }
+  const size_t classes, cost;
+  std::vector<uint64_t> states;
+  std::vector<uint32_t> table;
+  std::vector<uint8_t> accepting;
+  std::unordered_map<uint64_t, uint32_t> number;
+};
+
 DfaPtr product(const Dfa& a, const Dfa& b, const DfaPtr& base_dfa, GrammarBudget& budget) {
   const bool without = base_dfa != nullptr;
   budget.work(512);
@@ -113,38 +143,31 @@ DfaPtr product(const Dfa& a, const Dfa& b, const DfaPtr& base_dfa, GrammarBudget
     if (fresh) pairs.push_back(key);
     class_of[byte] = it->second;
   }
-  const size_t classes = pairs.size();
-  std::vector<uint32_t> table;
-  std::vector<uint8_t> accepting;
-  std::unordered_map<uint64_t, uint32_t> number;
-  std::vector<std::pair<uint32_t, uint32_t>> states;
-  const auto find = [&](uint32_t x, uint32_t y) {
-    const auto [it, fresh] =
-        number.try_emplace((uint64_t{x} << 32) | y, static_cast<uint32_t>(states.size()));
-    if (fresh) states.emplace_back(x, y);
-    return it->second;
-  };
-  if (!a.empty()) find(0, b.empty() ? Dfa::kDead : 0);
-  for (size_t i = 0; i < states.size(); ++i) {
-    budget.work(classes * 6);
-    budget.check_states(states.size());
-    const auto [x, y] = states[i];
-    const bool in_b = y != Dfa::kDead && b.accepts(y);
-    accepting.push_back(a.accepts(x) && in_b != without ? 1 : 0);
-    for (size_t c = 0; c < classes; ++c) {
-      const uint32_t nx = a.next(x, a.first_byte(pairs[c].first));
-      const uint32_t ny = y == Dfa::kDead ? Dfa::kDead : b.next(y, b.first_byte(pairs[c].second));
-      const bool dead = nx == Dfa::kDead || (!without && ny == Dfa::kDead);
-      table.push_back(dead ? Dfa::kDead : find(nx, ny));
-    }
-  }
+  const auto packed = [](uint32_t x, uint32_t y) { return (uint64_t{x} << 32) | y; };
+  Numbering states(pairs.size(), 6);
+  if (!a.empty()) states.start(packed(0, b.empty() ? Dfa::kDead : 0));
+  states.run(
+      [&](uint64_t s, size_t c) -> std::optional<uint64_t> {
+        const auto x = static_cast<uint32_t>(s >> 32), y = static_cast<uint32_t>(s);
+        const uint32_t nx = a.next(x, a.first_byte(pairs[c].first));
+        const uint32_t ny = y == Dfa::kDead ? Dfa::kDead : b.next(y, b.first_byte(pairs[c].second));
+        if (nx == Dfa::kDead || (!without && ny == Dfa::kDead)) return std::nullopt;
+        return packed(nx, ny);
+      },
+      [&](uint64_t s) {
+        const auto y = static_cast<uint32_t>(s);
+        const bool in_b = y != Dfa::kDead && b.accepts(y);
+        return a.accepts(static_cast<uint32_t>(s >> 32)) && in_b != without;
+      },
+      budget);
   Dfa::Base base{base_dfa, {}, {}};
   if (without)
-    for (const auto& [x, y] : states) {
-      base.state.push_back(x);
-      base.same.push_back(y == Dfa::kDead ? 1 : 0);
+    for (const uint64_t s : states.states) {
+      base.state.push_back(static_cast<uint32_t>(s >> 32));
+      base.same.push_back(static_cast<uint32_t>(s) == Dfa::kDead ? 1 : 0);
     }
-  return Dfa::make(class_of, classes, std::move(table), std::move(accepting), budget, base);
+  return Dfa::make(class_of, pairs.size(), std::move(states.table), std::move(states.accepting),
+                   budget, base);
 }
 
 }  // namespace
@@ -231,28 +254,14 @@ DfaPtr dfa_from_rules(const DfaRules& rules, GrammarBudget& budget) {
   for (size_t c = 0; c < letters; ++c)
     class_of[static_cast<uint8_t>(rules.alphabet[c])] = static_cast<uint8_t>(c);
   const size_t classes = letters + (others ? 1 : 0);
-  std::vector<uint32_t> table;
-  std::vector<uint8_t> accepting;
-  std::unordered_map<uint64_t, uint32_t> number{{rules.start, 0}};
-  std::vector<uint64_t> states = {rules.start};
-  for (size_t i = 0; i < states.size(); ++i) {
-    budget.work(classes * 4);
-    budget.check_states(states.size());
-    const uint64_t s = states[i];
-    accepting.push_back(rules.accepts(s) ? 1 : 0);
-    for (size_t c = 0; c < letters; ++c) {
-      const auto to = rules.step(s, static_cast<uint8_t>(rules.alphabet[c]));
-      if (!to) {
-        table.push_back(Dfa::kDead);
-        continue;
-      }
-      const auto [it, fresh] = number.try_emplace(*to, static_cast<uint32_t>(states.size()));
-      if (fresh) states.push_back(*to);
-      table.push_back(it->second);
-    }
-    if (others) table.push_back(Dfa::kDead);
-  }
-  return Dfa::make(class_of, classes, std::move(table), std::move(accepting), budget);
+  Numbering states(classes, 4);
+  states.start(rules.start);
+  states.run(
+      [&](uint64_t s, size_t c) {
+        return c < letters ? rules.step(s, static_cast<uint8_t>(rules.alphabet[c])) : std::nullopt;
+      },
+      rules.accepts, budget);
+  return Dfa::make(class_of, classes, std::move(states.table), std::move(states.accepting), budget);
 }
 
 DfaPtr dfa_from_words(std::span<const std::string> words, GrammarBudget& budget) {

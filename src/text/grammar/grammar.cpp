@@ -17,11 +17,6 @@ constexpr Grammar::Node::Kind kChoiceNode = Grammar::Node::Kind::kChoice;
 constexpr Grammar::Node::Kind kCallNode = Grammar::Node::Kind::kCall;
 constexpr Grammar::Node::Kind kTerminalNode = Grammar::Node::Kind::kTerminal;
 
-// Returns the key of a terminal that accepts special tokens except some.
-std::string free_key(const GrammarTerminal& t) {
-  return fmt::format("u{}:{}", t.dfa->id(), fmt::join(t.except, ","));
-}
-
 }  // namespace
 
 // Sorts markers by how they occur: as text, or as one token without text.
@@ -63,15 +58,10 @@ uint32_t GrammarBuilder::text_terminal(std::string text) {
   return add_terminal("t" + t.text, t);
 }
 uint32_t GrammarBuilder::dfa_terminal(const DfaPtr& dfa) {
-  GrammarTerminal t;
-  t.kind = GrammarTerminal::Kind::kDfa;
-  t.dfa = dfa;
-  return add_terminal(fmt::format("d{}", dfa->id()), t);
+  return add_terminal(fmt::format("d{}", dfa->id()), GrammarTerminal::of(dfa));
 }
 uint32_t GrammarBuilder::string_terminal(uint32_t least, uint32_t most) {
-  GrammarTerminal t;
-  t.kind = GrammarTerminal::Kind::kDfa;
-  t.dfa = any_json_string();
+  GrammarTerminal t = GrammarTerminal::of(any_json_string());
   t.counted = true;
   t.least = least;
   t.most = most;
@@ -100,7 +90,7 @@ GrammarBuilder::Node GrammarBuilder::at_choice(std::span<const Node> branches) {
 }
 
 GrammarBuilder::Rule GrammarBuilder::literal(std::string text) {
-  return define(at_terminal(text_terminal(std::move(text)), kEnd));
+  return define(at_text(std::move(text), kEnd));
 }
 GrammarBuilder::Rule GrammarBuilder::token(int32_t id) {
   GrammarTerminal t;
@@ -160,14 +150,21 @@ GrammarBuilder::Rule GrammarBuilder::repeat(Rule part, uint32_t least, uint32_t 
   return define(at);
 }
 GrammarBuilder::Rule GrammarBuilder::words(std::span<const std::string> words) {
-  return define(at_terminal(dfa_terminal(dfa_from_words(words, budget_)), kEnd));
+  return define(at_dfa(dfa_from_words(words, budget_), kEnd));
 }
 GrammarBuilder::Rule GrammarBuilder::regex(std::string_view expression, const std::string& path) {
   budget_.at(path);
   if (expression.size() > kMostGrammarBytes) budget_.too_complex("is longer than 64 KiB");
   const DfaPtr dfa = regex_dfa(expression, {}, budget_);
   if (dfa->empty()) throw GrammarError("empty_schema", "no text matches the expression", path);
-  return define(at_terminal(dfa_terminal(dfa), kEnd));
+  return define(at_dfa(dfa, kEnd));
+}
+
+uint32_t GrammarBuilder::free_terminal(const DfaPtr& dfa, std::vector<int32_t> except) {
+  GrammarTerminal t = GrammarTerminal::of(dfa);
+  t.special = true;
+  t.except = std::move(except);
+  return add_terminal(fmt::format("u{}:{}", dfa->id(), fmt::join(t.except, ",")), t);
 }
 
 GrammarBuilder::Markers GrammarBuilder::split_markers(std::span<const std::string> markers) const {
@@ -188,13 +185,10 @@ GrammarBuilder::Markers GrammarBuilder::split_markers(std::span<const std::strin
 // Accepts any text and tokens but this one, then the marker that contains this token.
 GrammarBuilder::Rule GrammarBuilder::text_until(const std::string& marker_text,
                                                 const SpecialIn& special) {
-  GrammarTerminal t;
-  t.kind = GrammarTerminal::Kind::kDfa;
-  t.special = true;
-  t.except = {special.token};
   const std::string before = marker_text.substr(0, special.at);
-  t.dfa = before.empty() ? dfa_lacking({}, budget_) : dfa_until(std::span(&before, 1), budget_);
-  const Rule text = define(at_terminal(add_terminal(free_key(t), t), kEnd));
+  const DfaPtr dfa =
+      before.empty() ? dfa_lacking({}, budget_) : dfa_until(std::span(&before, 1), budget_);
+  const Rule text = define(at_terminal(free_terminal(dfa, {special.token}), kEnd));
   return sequence(
       {before.empty() ? text : repeat(text, 1), marker(marker_text.substr(special.at))});
 }
@@ -204,20 +198,14 @@ GrammarBuilder::Rule GrammarBuilder::text_until(std::span<const std::string> mar
     if (const auto s = special_in(markers[0]); s && s->bytes < markers[0].size())
       return text_until(markers[0], *s);
   const Markers m = split_markers(markers);
-  GrammarTerminal t;
-  t.kind = GrammarTerminal::Kind::kDfa;
-  t.special = true;
-  t.except = m.tokens;
   std::vector<Node> branches;
-  if (!m.texts.empty()) {
-    t.dfa = dfa_until(m.texts, budget_);
-    branches.push_back(at_terminal(add_terminal(free_key(t), t), kEnd));
-  }
+  if (!m.texts.empty())
+    branches.push_back(at_terminal(free_terminal(dfa_until(m.texts, budget_), m.tokens), kEnd));
   if (!m.tokens.empty()) {
-    t.dfa = dfa_lacking(m.texts, budget_);
+    const DfaPtr dfa = dfa_lacking(m.texts, budget_);
     std::vector<Node> ends;
     for (const int32_t id : m.tokens) ends.push_back(at_call(token(id), kEnd));
-    branches.push_back(at_terminal(add_terminal(free_key(t), t), at_choice(ends)));
+    branches.push_back(at_terminal(free_terminal(dfa, m.tokens), at_choice(ends)));
   }
   return define(at_choice(branches));
 }
@@ -227,12 +215,7 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
   for (const Trigger& t : triggers) markers.push_back(t.marker);
   const Markers m = split_markers(markers);
   const Rule all = declare();
-  GrammarTerminal free;
-  free.kind = GrammarTerminal::Kind::kDfa;
-  free.special = true;
-  free.except = m.tokens;
-  free.dfa = dfa_lacking(m.texts, budget_);
-  const auto text = add_terminal(free_key(free), free);
+  const uint32_t text = free_terminal(dfa_lacking(m.texts, budget_), m.tokens);
   const auto then = [&](size_t index) {
     return at_call(triggers[index].then, again ? at_call(all, kEnd) : kEnd);
   };
@@ -245,12 +228,12 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
     // Text up to this marker without any other marker before it.
     std::vector<std::string> others = m.texts;
     std::swap(others[0], others[i]);
-    GrammarTerminal t = free;
     const DfaPtr until = dfa_until(std::span(others).first(1), budget_);
     std::vector<std::string> rest(others.begin() + 1, others.end());
     // No other marker may occur within; one that overlaps this marker's end is not excluded.
-    t.dfa = rest.empty() ? until : dfa_both(*until, *dfa_lacking(rest, budget_), budget_);
-    branches.push_back(at_terminal(add_terminal(free_key(t), t), then(m.text_index[i])));
+    const DfaPtr dfa =
+        rest.empty() ? until : dfa_both(*until, *dfa_lacking(rest, budget_), budget_);
+    branches.push_back(at_terminal(free_terminal(dfa, m.tokens), then(m.text_index[i])));
   }
   define(all, at_choice(branches));
   return all;
@@ -259,32 +242,29 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
 // Builds rules for JSON values of every remaining depth; at depth 0 there are neither objects nor
 // arrays.
 void GrammarBuilder::make_json_values() {
-  const auto call_text = [&](const char* text, Node next) {
-    return at_terminal(text_terminal(text), next);
-  };
   const uint32_t string = string_terminal(), number = dfa_terminal(any_json_number());
   const uint32_t gap = dfa_terminal(json_gap()), brace = dfa_terminal(json_gap_brace()),
                  bracket = dfa_terminal(json_gap_bracket());
   for (size_t depth = 0; depth <= kFreeDepth; ++depth) {
     std::vector<Node> branches = {at_terminal(string, kEnd), at_terminal(number, kEnd),
-                                  call_text("true", kEnd), call_text("false", kEnd),
-                                  call_text("null", kEnd)};
+                                  at_text("true", kEnd), at_text("false", kEnd),
+                                  at_text("null", kEnd)};
     if (depth > 0) {
       const Rule inner = json_values_[depth - 1];
       // {"a": value, ...}
       const Node after = open_choice(2);
       const Node member =
-          at_terminal(string, call_text(":", at_terminal(gap, at_call(inner, after))));
-      set_branch(after, 0, call_text(",", at_terminal(gap, member)));
+          at_terminal(string, at_text(":", at_terminal(gap, at_call(inner, after))));
+      set_branch(after, 0, at_text(",", at_terminal(gap, member)));
       set_branch(after, 1, at_terminal(brace, kEnd));
       const Node object =
-          call_text("{", at_choice(std::array{at_terminal(gap, member), at_terminal(brace, kEnd)}));
+          at_text("{", at_choice(std::array{at_terminal(gap, member), at_terminal(brace, kEnd)}));
       const Node item_end = open_choice(2);
       const Node item = at_call(inner, item_end);
-      set_branch(item_end, 0, call_text(",", at_terminal(gap, item)));
+      set_branch(item_end, 0, at_text(",", at_terminal(gap, item)));
       set_branch(item_end, 1, at_terminal(bracket, kEnd));
       const Node array =
-          call_text("[", at_choice(std::array{at_terminal(gap, item), at_terminal(bracket, kEnd)}));
+          at_text("[", at_choice(std::array{at_terminal(gap, item), at_terminal(bracket, kEnd)}));
       json_objects_.push_back(define(object));
       branches.push_back(at_call(json_objects_.back(), kEnd));
       branches.push_back(array);

@@ -40,6 +40,12 @@ struct GrammarTerminal {
   bool nullable() const {
     return kind == Kind::kText ? text.empty() : possible() && kind == Kind::kDfa && dfa->accepts(0);
   }
+  static GrammarTerminal of(DfaPtr automaton) {
+    GrammarTerminal t;
+    t.kind = Kind::kDfa;
+    t.dfa = std::move(automaton);
+    return t;
+  }
   bool possible() const { return kind != Kind::kDfa || !dfa->empty(); }
 };
 
@@ -140,6 +146,12 @@ class GrammarBuilder {
   // Returns the terminal of a JSON string with this number of characters.
   uint32_t string_terminal(uint32_t least = 0, uint32_t most = UINT32_MAX);
   Node at_terminal(uint32_t terminal, Node next);
+  Node at_text(std::string text, Node next) {
+    return at_terminal(text_terminal(std::move(text)), next);
+  }
+  Node at_dfa(const DfaPtr& automaton, Node next) {
+    return at_terminal(dfa_terminal(automaton), next);
+  }
   Node at_call(Rule rule, Node next);
   Node at_choice(std::span<const Node> branches);
   Node open_choice(size_t branches);  // makes a choice whose branches are set later
@@ -149,6 +161,8 @@ class GrammarBuilder {
  private:
   struct Markers;
   Rule text_until(const std::string& marker_text, const SpecialIn& special);
+  // Returns the terminal of a text that may contain special tokens, except some.
+  uint32_t free_terminal(const DfaPtr& dfa, std::vector<int32_t> except);
   Markers split_markers(std::span<const std::string> markers) const;
   void find_dead();
   void refuse_left_recursion() const;

@@ -138,12 +138,8 @@ size_t TokenMasks::bytes() const {
 
 TokenMasks::EntryPtr TokenMasks::entry(const GrammarTerminal& terminal, uint32_t state) {
   const Dfa& dfa = *terminal.dfa;
-  if (dfa.base() != nullptr && dfa.same_as_base(state)) {
-    GrammarTerminal base;
-    base.kind = GrammarTerminal::Kind::kDfa;
-    base.dfa = dfa.base();
-    return entry(base, dfa.base_state(state));
-  }
+  if (dfa.base() != nullptr && dfa.same_as_base(state))
+    return entry(GrammarTerminal::of(dfa.base()), dfa.base_state(state));
   const uint64_t key = state_key(terminal, state);
   {
     const std::lock_guard lock(mutex_);
@@ -225,10 +221,7 @@ TokenMasks::EntryPtr TokenMasks::look_through(const GrammarTerminal& terminal,
 // Makes an entry from the base automaton's by removing tokens that this one refuses; only tokens
 // that reach states where the two differ are walked.
 TokenMasks::EntryPtr TokenMasks::narrowed(const Dfa& dfa, uint32_t state) {
-  GrammarTerminal base;
-  base.kind = GrammarTerminal::Kind::kDfa;
-  base.dfa = dfa.base();
-  const EntryPtr wider = entry(base, dfa.base_state(state));
+  const EntryPtr wider = entry(GrammarTerminal::of(dfa.base()), dfa.base_state(state));
   auto e = std::make_shared<Entry>();
   e->wider = wider;
   e->wide = wider->wide;

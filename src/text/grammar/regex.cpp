@@ -91,17 +91,9 @@ class NfaBuilder {
   uint32_t start = 0;
 
   void build(bool search) {
-    uint32_t end = match_;
-    if (search) end = loop_of_all(match_);
-    uint32_t at = part(static_cast<uint32_t>(regex_.nodes.size() - 1), end);
-    if (search) {
-      const uint32_t again = split({at});
-      std::vector<uint32_t> heads;
-      characters(all_codes(), again, heads);
-      nodes[again].outs.insert(nodes[again].outs.end(), heads.begin(), heads.end());
-      at = again;
-    }
-    start = at;
+    const uint32_t end = search ? loop_of_all(match_) : match_;
+    const uint32_t at = part(static_cast<uint32_t>(regex_.nodes.size() - 1), end);
+    start = search ? loop_of_all(at) : at;
   }
 
  private:

@@ -57,7 +57,7 @@ struct ParsedRegex {
   struct Node {
     Kind kind = Kind::kEmpty;
     // Indices of the parts of a sequence or a choice; a repeat has one.
-    std::vector<uint32_t> parts;
+    std::vector<uint32_t> parts = {};
     uint32_t set = 0;
     uint32_t least = 0, most = 0;  // bounds of a repeat; most: or kNoEnd
   };

@@ -18,6 +18,9 @@ constexpr char32_t kLastCode = 0x10FFFF;
 constexpr size_t kMostOpenGroups = 64;
 constexpr uint32_t kMostRepeats = 20000;
 
+bool is_letter(char32_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 CodeSet set_of(std::initializer_list<CodeRange> ranges) {
   CodeSet s;
   s.ranges.assign(ranges.begin(), ranges.end());
@@ -35,7 +38,6 @@ CodeSet line_ends() { return set_of({{10, 10}, {13, 13}, {0x2028, 0x2029}}); }
 
 // Returns the mask of a general category by its short name or a common long one.
 std::optional<uint32_t> category_mask(std::string_view name) {
-  using namespace unicode;
   static constexpr std::pair<std::string_view, std::string_view> kLong[] = {
       {"Letter", "L"},
       {"Mark", "M"},
@@ -47,14 +49,10 @@ std::optional<uint32_t> category_mask(std::string_view name) {
       {"Lowercase_Letter", "Ll"}};
   for (const auto& [word, letters] : kLong)
     if (word == name) return category_mask(letters);
-  // Categories in the order of their numbers; a letter alone means all that begin with it.
-  constexpr std::string_view kShort =
-      "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
-  uint32_t mask = 0;
-  for (size_t i = 0; i < kShort.size(); i += 2)
-    if (kShort.substr(i, 2) == name || (kShort.substr(i, 1) == name && name != "C"))
-      mask |= bit(static_cast<Category>(i / 2));
-  return mask != 0 && name != "Cs" ? std::optional(mask) : std::nullopt;
+  // A letter alone means all categories that begin with it; "C" would include texts that cannot be.
+  const bool known = name.size() <= 2 && name.find(' ') == name.npos && name != "C" && name != "Cs";
+  const uint32_t mask = known ? unicode::mask_of(name) : 0;
+  return mask != 0 ? std::optional(mask) : std::nullopt;
 }
 
 class RegexParser {
@@ -110,25 +108,14 @@ class RegexParser {
     out_.nodes.push_back(std::move(node));
     return static_cast<uint32_t>(out_.nodes.size() - 1);
   }
-  uint32_t add_kind(Kind kind) {
-    Node n;
-    n.kind = kind;
-    return add(std::move(n));
-  }
   uint32_t add_set(CodeSet set) {
     set.tidy();
     out_.sets.push_back(std::move(set));
-    Node n;
-    n.kind = Kind::kSet;
-    n.set = static_cast<uint32_t>(out_.sets.size() - 1);
-    return add(std::move(n));
+    return add({.kind = Kind::kSet, .set = static_cast<uint32_t>(out_.sets.size() - 1)});
   }
   uint32_t joined(Kind kind, std::vector<uint32_t> parts) {
     if (parts.size() == 1) return parts[0];
-    Node n;
-    n.kind = parts.empty() ? Kind::kEmpty : kind;
-    n.parts = std::move(parts);
-    return add(std::move(n));
+    return add({.kind = parts.empty() ? Kind::kEmpty : kind, .parts = std::move(parts)});
   }
   uint32_t close_group() {
     Group g = std::move(open_.back());
@@ -191,10 +178,10 @@ class RegexParser {
       }
       case '^':
         ++at_;
-        return open_.back().sequence.push_back(add_kind(Kind::kBegin));
+        return open_.back().sequence.push_back(add({.kind = Kind::kBegin}));
       case '$':
         ++at_;
-        return open_.back().sequence.push_back(add_kind(Kind::kEnd));
+        return open_.back().sequence.push_back(add({.kind = Kind::kEnd}));
       case '[':
         ++at_;
         return quantified(add_set(bracket()));
@@ -234,16 +221,16 @@ class RegexParser {
   bool repeat_ahead() const {
     size_t i = at_ + 1;
     const size_t digits_from = i;
-    while (i < text_.size() && text_[i] >= '0' && text_[i] <= '9') ++i;
+    while (i < text_.size() && is_digit(text_[i])) ++i;
     if (i == digits_from) return false;
     if (i < text_.size() && text_[i] == ',') do
         ++i;
-      while (i < text_.size() && text_[i] >= '0' && text_[i] <= '9');
+      while (i < text_.size() && is_digit(text_[i]));
     return i < text_.size() && text_[i] == '}';
   }
   uint32_t number() {
     uint64_t n = 0;
-    while (more() && text_[at_] >= '0' && text_[at_] <= '9')
+    while (more() && is_digit(text_[at_]))
       n = std::min<uint64_t>(n * 10 + static_cast<uint64_t>(text_[at_++] - '0'), UINT32_MAX - 1);
     return static_cast<uint32_t>(n);
   }
@@ -271,12 +258,8 @@ class RegexParser {
     take('?');  // a lazy quantifier matches the same texts
     if (more() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?'))
       bad("repeats a repeat");
-    Node n;
-    n.kind = Kind::kRepeat;
-    n.parts = {item};
-    n.least = least;
-    n.most = most;
-    open_.back().sequence.push_back(add(std::move(n)));
+    open_.back().sequence.push_back(
+        add({.kind = Kind::kRepeat, .parts = {item}, .least = least, .most = most}));
   }
 
   uint32_t hex(size_t digits_wanted) {
@@ -343,25 +326,18 @@ class RegexParser {
       code = static_cast<char32_t>(9 + at);
       return std::nullopt;
     }
+    static constexpr std::pair<char32_t, CodeSet (*)()> kSets[] = {
+        {'d', digits}, {'w', word_characters}, {'s', spaces}};
+    for (const auto& [letter, set] : kSets) {
+      if (c == letter) return set();
+      if (c == letter - 32) return set().others();  // the upper-case letter
+    }
     switch (c) {
-      case 'd':
-        return digits();
-      case 'D':
-        return digits().others();
-      case 'w':
-        return word_characters();
-      case 'W':
-        return word_characters().others();
-      case 's':
-        return spaces();
-      case 'S':
-        return spaces().others();
       case 'p':
-        return property(false);
       case 'P':
-        return property(true);
+        return property(c == 'P');
       case '0':
-        if (more() && text_[at_] >= '0' && text_[at_] <= '9') unsupported("an octal escape");
+        if (more() && is_digit(text_[at_])) unsupported("an octal escape");
         code = 0;
         return std::nullopt;
       case 'x':
@@ -370,27 +346,21 @@ class RegexParser {
       case 'u':
         code = unicode_escape();
         return std::nullopt;
-      case 'c': {
-        const char32_t letter = take_code();
-        if (!((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')))
-          bad("has \\c without a letter");
-        code = letter % 32;
+      case 'c':
+        code = take_code();
+        if (!is_letter(code)) bad("has \\c without a letter");
+        code %= 32;
         return std::nullopt;
-      }
       case 'b':
         if (!in_bracket) unsupported("a word boundary");
         code = 8;
         return std::nullopt;
-      case 'B':
-        if (!in_bracket) unsupported("a word boundary");
-        bad("has an unknown escape");
-      case 'k':
-        unsupported("a back reference");
       default:
         break;
     }
-    if (c >= '1' && c <= '9') unsupported("a back reference");
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) bad("has an unknown escape");
+    if (c == 'B' && !in_bracket) unsupported("a word boundary");
+    if (c == 'k' || (c >= '1' && c <= '9')) unsupported("a back reference");
+    if (is_letter(c)) bad("has an unknown escape");
     code = c;
     return std::nullopt;
   }

@@ -226,16 +226,14 @@ GrammarBuilder::Node SchemaCompiler::value_node(const std::vector<const Json*>& 
   if (!asks) return builder_.at_call(builder_.json_value(), GrammarBuilder::kEnd);
   if (const auto values = values_of(plain)) return enum_node(plain, *values);
   constexpr Node kEnd = GrammarBuilder::kEnd;
-  const auto text = [&](const char* word) {
-    return builder_.at_terminal(builder_.text_terminal(word), kEnd);
-  };
   std::vector<Node> branches;
   if (types & kObjectType) branches.push_back(object_node(plain));
   if (types & kArrayType) branches.push_back(array_node(plain));
   if (types & kStringType) branches.push_back(string_node(plain));
   if (types & kNumberType) branches.push_back(number_node(plain, (types & kFractionType) == 0));
-  if (types & kBoolType) branches.push_back(text("true")), branches.push_back(text("false"));
-  if (types & kNullType) branches.push_back(text("null"));
+  if (types & kBoolType)
+    for (const char* word : {"true", "false"}) branches.push_back(builder_.at_text(word, kEnd));
+  if (types & kNullType) branches.push_back(builder_.at_text("null", kEnd));
   return builder_.at_choice(branches);
 }
 
@@ -260,16 +258,14 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
       const Json* list = s->find("prefixItems");
       const Json* rest = s->find("items");
       if (list != nullptr && index < list->items().size())
-        parts.push_back(
-            {Part::Kind::kSchema,
-             &document_.child(*s, fmt::format("prefixItems[{}]", index), list->items()[index])});
+        parts.push_back(part(*s, fmt::format("prefixItems[{}]", index), list->items()[index]));
       else if (rest != nullptr)
-        parts.push_back({Part::Kind::kSchema, &document_.child(*s, "items", *rest)});
+        parts.push_back(part(*s, "items", *rest));
     }
     return value_rule(parts);
   };
   constexpr Node kEnd = GrammarBuilder::kEnd;
-  const Node close = builder_.at_terminal(builder_.dfa_terminal(json_gap_bracket()), kEnd);
+  const Node close = builder_.at_dfa(json_gap_bracket(), kEnd);
   const uint32_t gap = builder_.dfa_terminal(json_gap());
   const uint32_t comma = builder_.text_terminal(",");
   const Rule rest = most && *most <= prefix ? 0 : item(prefix);
@@ -282,9 +278,8 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
     builder_.set_branch(after, 0, builder_.at_terminal(comma, builder_.at_terminal(gap, more)));
     builder_.set_branch(after, 1, close);
     if (last == 0)
-      return builder_.at_terminal(
-          builder_.text_terminal("["),
-          builder_.at_choice(std::array{builder_.at_terminal(gap, more), close}));
+      return builder_.at_text(
+          "[", builder_.at_choice(std::array{builder_.at_terminal(gap, more), close}));
   }
   for (size_t k = last; k-- > 0;) {
     const Rule r = k < prefix ? item(k) : rest;
@@ -292,7 +287,7 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
     const Node go_on = k == 0 ? one : builder_.at_terminal(comma, one);
     after = k < least ? go_on : builder_.at_choice(std::array{go_on, close});
   }
-  return builder_.at_terminal(builder_.text_terminal("["), after);
+  return builder_.at_text("[", after);
 }
 
 std::vector<SchemaCompiler::Property> SchemaCompiler::listed(
@@ -331,14 +326,11 @@ DfaPtr SchemaCompiler::pattern_dfa(const Json& schema, std::string_view keyword,
 SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json*>& plain,
                                                     const std::string& name) {
   Parts parts;
-  const auto add = [&](const Json& s, const std::string& step, const Json& v) {
-    parts.push_back({Part::Kind::kSchema, &document_.child(s, step, v)});
-  };
   for (const Json* s : plain) {
     bool named = false;
     const Json* properties = s->find("properties");
     if (const Json* v = properties != nullptr ? properties->find(name) : nullptr) {
-      add(*s, "properties." + name, *v);
+      parts.push_back(part(*s, "properties." + name, *v));
       named = true;
     }
     builder_.budget().work(lookups(*s, 3) +
@@ -349,12 +341,12 @@ SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json
         builder_.budget().work(16 + quoted.size() + pattern.size() / 8);
         const DfaPtr dfa = pattern_dfa(*s, "patternProperties", pattern);
         if (!dfa->matches(std::string_view(quoted).substr(1, quoted.size() - 2))) continue;
-        add(*s, "patternProperties." + pattern, v);
+        parts.push_back(part(*s, "patternProperties." + pattern, v));
         named = true;
       }
     }
     const Json* others = s->find("additionalProperties");
-    if (!named && others != nullptr) add(*s, "additionalProperties", *others);
+    if (!named && others != nullptr) parts.push_back(part(*s, "additionalProperties", *others));
   }
   return parts;
 }
@@ -402,11 +394,9 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
       const Json* list = s->find("patternProperties");
       const Json* v = list != nullptr ? list->find(p.text) : nullptr;
       if (v != nullptr)
-        c.parts.push_back(
-            {Part::Kind::kSchema, &document_.child(*s, "patternProperties." + p.text, *v)});
+        c.parts.push_back(part(*s, "patternProperties." + p.text, *v));
       else if (const Json* rest = s->find("additionalProperties"))
-        c.parts.push_back(
-            {Part::Kind::kSchema, &document_.child(*s, "additionalProperties", *rest)});
+        c.parts.push_back(part(*s, "additionalProperties", *rest));
     }
     out.push_back(std::move(c));
   }
@@ -415,7 +405,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
   bool closed = false;
   for (const Json* s : plain)
     if (const Json* v = s->find("additionalProperties")) {
-      rest.parts.push_back({Part::Kind::kSchema, &document_.child(*s, "additionalProperties", *v)});
+      rest.parts.push_back(part(*s, "additionalProperties", *v));
       closed = closed || forbids_others(*s);
     }
   if (!closed) out.push_back(std::move(rest));
@@ -463,7 +453,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   if (classes.empty()) most = 0;
   if (most && *most < least) return never();
 
-  const Node close = builder_.at_terminal(builder_.dfa_terminal(json_gap_brace()), kEnd);
+  const Node close = builder_.at_dfa(json_gap_brace(), kEnd);
   const uint32_t gap = builder_.dfa_terminal(json_gap());
   const uint32_t comma = builder_.text_terminal(","), colon = builder_.text_terminal(":");
   const auto behind_comma = [&](Node keys) {
@@ -503,9 +493,8 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   for (size_t i = names.size(); i-- > 0;) {
     const Property& p = names[i];
     const Rule value = value_rule(parts_of_name(plain, p.name));
-    const Node own =
-        builder_.at_terminal(builder_.text_terminal(quoted_plainly(p.name) + ":"),
-                             builder_.at_terminal(gap, builder_.at_call(value, after)));
+    const Node own = builder_.at_text(quoted_plainly(p.name) + ":",
+                                      builder_.at_terminal(gap, builder_.at_call(value, after)));
     keys = p.required || !has_keys ? own : builder_.at_choice(std::array{own, keys});
     has_keys = true;
     may_close = may_close && !p.required;
@@ -515,7 +504,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
   std::vector<Node> first;
   if (has_keys) first.push_back(builder_.at_terminal(gap, keys));
   if (may_close) first.push_back(close);
-  return builder_.at_terminal(builder_.text_terminal("{"), builder_.at_choice(first));
+  return builder_.at_text("{", builder_.at_choice(first));
 }
 
 GrammarBuilder::Rule GrammarBuilder::schema(const Json& schema, const std::string& path) {

@@ -111,6 +111,10 @@ class SchemaCompiler {
     Parts parts;
   };
 
+  // Returns a schema within another, under this step of its path, as a part.
+  Part part(const Json& schema, const std::string& step, const Json& value) {
+    return {Part::Kind::kSchema, &document_.child(schema, step, value)};
+  }
   Rule rule_of(Parts parts);
   void check_ways(const Json& schema);
   Flat flatten(const Parts& parts);

@@ -11,52 +11,6 @@ namespace {
 
 constexpr size_t kMostDepth = 64;  // levels of the document; a level of schemas takes two
 
-enum class Keyword : uint8_t {
-  kSchema,
-  kSchemas,  // a list of schemas, not empty
-  kNamed,    // an object whose members are schemas
-  kCount,    // an integer from 0 on
-  kNumber,
-  kString,
-  kStrings,
-  kList,
-  kType,
-  kAnything,
-  kRefused,
-};
-struct KnownKeywords {
-  Keyword kind;
-  std::string_view names;  // separated by spaces
-};
-constexpr KnownKeywords kKeywords[] = {
-    {Keyword::kType, "type"},
-    {Keyword::kList, "enum"},
-    {Keyword::kAnything, "const"},
-    {Keyword::kNamed, "properties patternProperties $defs definitions"},
-    {Keyword::kStrings, "required"},
-    {Keyword::kSchema, "additionalProperties items"},
-    {Keyword::kSchemas, "prefixItems anyOf oneOf allOf"},
-    {Keyword::kCount, "minProperties maxProperties minItems maxItems minLength maxLength"},
-    {Keyword::kString, "pattern format $ref"},
-    {Keyword::kNumber, "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"},
-    {Keyword::kRefused,
-     "not if then else dependentRequired dependentSchemas dependencies unevaluatedItems "
-     "unevaluatedProperties additionalItems contains minContains maxContains uniqueItems "
-     "propertyNames $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $anchor nullable "
-     "divisibleBy disallow extends"},
-};
-
-// Returns how a keyword's value is checked; kAnything for annotations, which restrict no value.
-Keyword kind_of_keyword(std::string_view name) {
-  for (const auto& [kind, names] : kKeywords)
-    for (std::string_view rest = names; !rest.empty();) {
-      const std::string_view word = rest.substr(0, rest.find(' '));
-      if (word == name) return kind;
-      rest.remove_prefix(std::min(word.size() + 1, rest.size()));
-    }
-  return Keyword::kAnything;
-}
-
 struct NamedType {
   std::string_view name;
   uint32_t type;
@@ -73,6 +27,8 @@ uint32_t type_named(const Json& name) {
   return 0;
 }
 
+bool is_type(const Json& name) { return type_named(name) != 0; }
+
 // Returns whether a keyword that is not supported has a value that restricts nothing.
 bool asks_for_nothing(std::string_view name, const Json& v) {
   if (name == "uniqueItems" || name == "nullable" || name == "$recursiveAnchor")
@@ -82,10 +38,53 @@ bool asks_for_nothing(std::string_view name, const Json& v) {
   return name.starts_with("depend") && v.is_object() && v.members().empty();
 }
 
-bool is_count(const Json& v) {
-  if (!v.is_number()) return false;
-  const double d = v.as_double();
-  return d >= 0 && d == std::floor(d);
+template <bool (*one)(const Json& item)>
+bool all_items(const Json& v) {
+  return v.is_array() && std::all_of(v.items().begin(), v.items().end(), one);
+}
+
+struct KnownKeyword {
+  std::string_view names;     // separated by spaces
+  bool (*fits)(const Json&);  // whether a value is right; null: the keyword is not supported
+  std::string_view expected;  // what a right value is
+};
+constexpr std::string_view kANumber = "a number", kStringList = "a list of strings";
+constexpr KnownKeyword kKeywords[] = {
+    {"type",
+     [](const Json& v) { return is_type(v) || (!v.items().empty() && all_items<is_type>(v)); },
+     "the name of a type"},
+    {"enum", [](const Json& v) { return v.is_array(); }, "a list"},
+    {"properties patternProperties $defs definitions", [](const Json& v) { return v.is_object(); },
+     "an object of schemas"},
+    {"required", all_items<[](const Json& v) { return v.is_string(); }>, kStringList},
+    {"additionalProperties items", [](const Json& v) { return v.is_object() || v.is_bool(); },
+     "a schema"},
+    {"prefixItems anyOf oneOf allOf",
+     [](const Json& v) { return v.is_array() && !v.items().empty(); }, "a list of schemas"},
+    {"minProperties maxProperties minItems maxItems minLength maxLength",
+     [](const Json& v) {
+       return v.is_number() && v.as_double() >= 0 && v.as_double() == std::floor(v.as_double());
+     },
+     "an integer from 0 on"},
+    {"pattern format $ref", [](const Json& v) { return v.is_string(); }, "a string"},
+    {"minimum maximum exclusiveMinimum exclusiveMaximum multipleOf",
+     [](const Json& v) { return v.is_number() && std::isfinite(v.as_double()); }, kANumber},
+    {"not if then else dependentRequired dependentSchemas dependencies unevaluatedItems "
+     "unevaluatedProperties additionalItems contains minContains maxContains uniqueItems "
+     "propertyNames $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $anchor nullable "
+     "divisibleBy disallow extends",
+     nullptr, ""},
+};
+
+// Returns the row of a keyword; null for annotations and const, which take any value.
+const KnownKeyword* keyword_named(std::string_view name) {
+  for (const KnownKeyword& known : kKeywords)
+    for (std::string_view rest = known.names; !rest.empty();) {
+      const std::string_view word = rest.substr(0, rest.find(' '));
+      if (word == name) return &known;
+      rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    }
+  return nullptr;
 }
 
 std::string step_path(const std::string& path, const std::string& step) {
@@ -290,61 +289,27 @@ void SchemaDocument::check(const Json& schema) {
 
 void SchemaDocument::check_keyword(const Json& schema, const std::string& name, const Json& value) {
   budget_.work(16);
-  const auto wrong = [&](std::string_view expected) {
-    refuse(schema, name, fmt::format("is {}; expected {}", kind_name(value.kind()), expected),
-           "invalid_schema");
-  };
-  switch (kind_of_keyword(name)) {
-    case Keyword::kRefused:
-      if (!asks_for_nothing(name, value)) refuse(schema, name, "is not kept");
-      return;
-    case Keyword::kSchema:
-      if (value.is_array() && name == "items")
-        refuse(schema, name, "is a list, which is not kept; use prefixItems");
-      if (!value.is_object() && !value.is_bool()) wrong("a schema");
-      return;
-    case Keyword::kSchemas:
-      if (!value.is_array() || value.items().empty()) wrong("a list of schemas");
-      return;
-    case Keyword::kNamed:
-      if (!value.is_object()) wrong("an object of schemas");
-      return;
-    case Keyword::kCount:
-      if (!is_count(value)) wrong("an integer from 0 on");
-      return;
-    case Keyword::kNumber:
-      if (value.is_bool()) refuse(schema, name, "is a boolean, as older drafts have it");
-      if (!value.is_number() || !std::isfinite(value.as_double())) wrong("a number");
-      if (name == "multipleOf" && !(value.as_double() > 0))
-        refuse(schema, name, "is not above 0", "invalid_schema");
-      return;
-    case Keyword::kString:
-      if (!value.is_string()) wrong("a string");
-      if (name == "format" && format_expression(value.as_string()).empty())
-        refuse(schema, name,
-               fmt::format("is '{}', which is not kept", printable(value.as_string(), 40)));
-      return;
-    case Keyword::kStrings:
-      if (value.is_bool()) refuse(schema, name, "is a boolean, as older drafts have it");
-      if (!value.is_array() || !std::all_of(value.items().begin(), value.items().end(),
-                                            [](const Json& v) { return v.is_string(); }))
-        wrong("a list of strings");
-      return;
-    case Keyword::kList:
-      if (!value.is_array()) wrong("a list");
-      return;
-    case Keyword::kType: {
-      const bool one = type_named(value) != 0;
-      const bool several = value.is_array() && !value.items().empty() &&
-                           std::all_of(value.items().begin(), value.items().end(),
-                                       [](const Json& v) { return type_named(v) != 0; });
-      if (!one && !several)
-        refuse(schema, name, "is not the name of a type, nor a list of them", "invalid_schema");
-      return;
-    }
-    case Keyword::kAnything:
-      return;
+  const KnownKeyword* known = keyword_named(name);
+  if (known == nullptr) return;
+  if (known->fits == nullptr) {
+    if (!asks_for_nothing(name, value)) refuse(schema, name, "is not kept");
+    return;
   }
+  if (value.is_array() && name == "items")
+    refuse(schema, name, "is a list, which is not kept; use prefixItems");
+  if (value.is_bool() && (known->expected == kANumber || known->expected == kStringList))
+    refuse(schema, name, "is a boolean, as older drafts have it");
+  if (!known->fits(value))
+    refuse(schema, name,
+           name == "type"
+               ? "is not the name of a type, nor a list of them"
+               : fmt::format("is {}; expected {}", kind_name(value.kind()), known->expected),
+           "invalid_schema");
+  if (name == "multipleOf" && !(value.as_double() > 0))
+    refuse(schema, name, "is not above 0", "invalid_schema");
+  if (name == "format" && format_expression(value.as_string()).empty())
+    refuse(schema, name,
+           fmt::format("is '{}', which is not kept", printable(value.as_string(), 40)));
 }
 
 }  // namespace moebius

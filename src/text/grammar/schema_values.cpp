@@ -22,30 +22,21 @@ size_t code_points(std::string_view text) {
   }));
 }
 
-// Returns the automaton of a format's text without quotes; null for an unknown format. Each of the
-// ten is made once in the process.
-DfaPtr format_dfa(std::string_view name) {
+// Returns the automaton of a format's text without its quotes or with them; an empty one for an
+// unknown format. Each of the twenty is kept for the process.
+DfaPtr format_dfa(std::string_view name, bool quoted) {
   static std::mutex mutex;
-  static std::map<std::string, DfaPtr, std::less<>> made;
-  const std::lock_guard lock(mutex);
-  const auto it = made.find(name);
-  if (it != made.end()) return it->second;
+  static std::map<std::string, DfaPtr, std::less<>> made[2];
+  {
+    const std::lock_guard lock(mutex);
+    const auto it = made[quoted].find(name);
+    if (it != made[quoted].end()) return it->second;
+  }
   GrammarBudget own({200'000, 200'000, 1'000'000'000});
-  DfaPtr dfa = regex_dfa(format_expression(name), {RegexBytes::kJson, true}, own);
-  made.emplace(name, dfa);
-  return dfa;
-}
-// Returns the automaton of a format's text with its quotes.
-DfaPtr quoted_format_dfa(std::string_view name) {
-  static std::mutex mutex;
-  static std::map<std::string, DfaPtr, std::less<>> made;
+  DfaPtr dfa = quoted ? dfa_between(*format_dfa(name, /*quoted=*/false), '"', own)
+                      : regex_dfa(format_expression(name), {RegexBytes::kJson, true}, own);
   const std::lock_guard lock(mutex);
-  const auto it = made.find(name);
-  if (it != made.end()) return it->second;
-  GrammarBudget own({200'000, 200'000, 1'000'000'000});
-  DfaPtr dfa = dfa_between(*format_dfa(name), '"', own);
-  made.emplace(name, dfa);
-  return dfa;
+  return made[quoted].emplace(name, dfa).first->second;
 }
 
 // Returns k for a number 10^-k such as 0.01; nothing for another number.
@@ -102,7 +93,7 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
     implied =
         implied || (lengths && lengths->least >= least && lengths->most && *lengths->most <= most);
   }
-  for (const std::string& f : formats) meet(format_dfa(f));
+  for (const std::string& f : formats) meet(format_dfa(f, /*quoted=*/false));
   const std::string before = budget.path();
   if (bounded != nullptr)
     budget.at(document_.keyword_path(*bounded, most != UINT32_MAX ? "maxLength" : "minLength"));
@@ -112,8 +103,8 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
         {RegexBytes::kJson, false}, budget));
   const bool format_alone =
       patterns.empty() && formats.size() == 1 && least == 0 && most == UINT32_MAX;
-  const DfaPtr whole =
-      format_alone ? quoted_format_dfa(*formats.begin()) : dfa_between(*body, '"', budget);
+  const DfaPtr whole = format_alone ? format_dfa(*formats.begin(), /*quoted=*/true)
+                                    : dfa_between(*body, '"', budget);
   budget.at(before);
   const uint32_t terminal = builder_.dfa_terminal(whole);
   strings_.emplace(std::move(key), terminal);
@@ -219,40 +210,37 @@ GrammarBuilder::Node SchemaCompiler::enum_node(const std::vector<const Json*>& p
       words.push_back(compact_json(v));
   }
   if (words.size() == 1)
-    branches.push_back(
-        builder_.at_terminal(builder_.text_terminal(words[0]), GrammarBuilder::kEnd));
+    branches.push_back(builder_.at_text(words[0], GrammarBuilder::kEnd));
   else if (!words.empty())
-    branches.push_back(builder_.at_terminal(
-        builder_.dfa_terminal(dfa_from_words(words, builder_.budget())), GrammarBuilder::kEnd));
+    branches.push_back(
+        builder_.at_dfa(dfa_from_words(words, builder_.budget()), GrammarBuilder::kEnd));
   if (branches.empty()) return never();
   return builder_.at_choice(branches);
 }
 
 // Recursion is bounded by the document's depth.
 GrammarBuilder::Node SchemaCompiler::const_node(const Json& value, Node next) {
-  const auto text = [&](std::string word, Node then) {
-    return builder_.at_terminal(builder_.text_terminal(std::move(word)), then);
-  };
   const uint32_t gap = builder_.dfa_terminal(json_gap());
   if (value.is_array()) {
-    Node at = builder_.at_terminal(builder_.dfa_terminal(json_gap_bracket()), next);
+    Node at = builder_.at_dfa(json_gap_bracket(), next);
     for (size_t i = value.items().size(); i-- > 0;) {
       at = builder_.at_terminal(gap, const_node(value.items()[i], at));
-      if (i > 0) at = text(",", at);
+      if (i > 0) at = builder_.at_text(",", at);
     }
-    return text("[", at);
+    return builder_.at_text("[", at);
   }
   if (value.is_object()) {
-    Node at = builder_.at_terminal(builder_.dfa_terminal(json_gap_brace()), next);
+    Node at = builder_.at_dfa(json_gap_brace(), next);
     for (size_t i = value.members().size(); i-- > 0;) {
       const auto& [name, v] = value.members()[i];
-      at = builder_.at_terminal(
-          gap, text(quoted_plainly(name) + ":", builder_.at_terminal(gap, const_node(v, at))));
-      if (i > 0) at = text(",", at);
+      at =
+          builder_.at_terminal(gap, builder_.at_text(quoted_plainly(name) + ":",
+                                                     builder_.at_terminal(gap, const_node(v, at))));
+      if (i > 0) at = builder_.at_text(",", at);
     }
-    return text("{", at);
+    return builder_.at_text("{", at);
   }
-  return text(compact_json(value), next);
+  return builder_.at_text(compact_json(value), next);
 }
 
 void SchemaCompiler::refuse_container(const Json& value, const Json& schema) {
@@ -286,20 +274,17 @@ bool SchemaCompiler::fits(const Json& value, const Json& schema) {
     if (const Json* p = schema.find("pattern"))
       if (!pattern_dfa(schema, "pattern", p->as_string())->matches(body)) return false;
     if (const Json* f = schema.find("format"))
-      if (!format_dfa(f->as_string())->matches(body)) return false;
+      if (!format_dfa(f->as_string(), /*quoted=*/false)->matches(body)) return false;
     return true;
   }
   if (value.is_number()) {
     const NumberRules rules = number_rules({&schema}, false);
     const Decimal d = decimal_of(value);
-    if (rules.low) {
-      const int order = compare(d, rules.low->value);
-      if (order < 0 || (order == 0 && rules.low->exclusive)) return false;
-    }
-    if (rules.high) {
-      const int order = compare(d, rules.high->value);
-      if (order > 0 || (order == 0 && rules.high->exclusive)) return false;
-    }
+    const auto keeps = [](const NumberBound& bound, int order) {  // order > 0: within the bound
+      return order > 0 || (order == 0 && !bound.exclusive);
+    };
+    if (rules.low && !keeps(*rules.low, compare(d, rules.low->value))) return false;
+    if (rules.high && !keeps(*rules.high, compare(rules.high->value, d))) return false;
     if (rules.fraction_digits && d.fraction.size() > *rules.fraction_digits) return false;
     return rules.multiple == 0 ||
            (d.fraction.empty() && std::fmod(value.as_double(), rules.multiple) == 0);

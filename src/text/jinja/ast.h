@@ -18,12 +18,7 @@ using ExprPtr = std::unique_ptr<Expr>;
 
 struct Expr {
   enum class Kind : uint8_t {
-    kString,
-    kInteger,
-    kFloat,
-    kTrue,
-    kFalse,
-    kNone,
+    kConstant,
     kName,
     kList,
     kTuple,      // elements: args
@@ -44,13 +39,12 @@ struct Expr {
     kConcat,     // args joined with ~
     kCondition,  // args[1] if args[0] else args[2] (may be null)
   };
-  Kind kind = Kind::kNone;
+  Kind kind = Kind::kConstant;
   SourcePosition place;
   uint32_t depth = 1;
   std::string text;
-  Str literal;  // text of a kString
-  int64_t integer = 0;
-  double number = 0;
+  Value constant;
+  Str literal;  // text of a constant string, to which `constant` points
   std::vector<ExprPtr> args;
   std::vector<std::pair<std::string, ExprPtr>> named;
   std::vector<std::string> ops;

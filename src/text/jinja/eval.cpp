@@ -25,17 +25,20 @@ int64_t index_of(const Value& v, std::string_view what) {
   return v.integer();
 }
 
-std::vector<Value> bind(std::string_view function, const Arguments& args,
-                        std::initializer_list<std::string_view> names) {
-  std::vector<Value> out(names.size());
-  if (args.positional.size() > names.size())
-    fail("{} takes at most {} arguments, {} were given", function, names.size(),
+std::vector<Value> bind_arguments(std::string_view function, const Arguments& args,
+                                  std::string_view names) {
+  std::vector<std::string_view> list;
+  for (; !names.empty(); names.remove_prefix(std::min(list.back().size() + 1, names.size())))
+    list.push_back(names.substr(0, names.find(' ')));
+  std::vector<Value> out(list.size());
+  if (args.positional.size() > list.size())
+    fail("{} takes at most {} arguments, {} were given", function, list.size(),
          args.positional.size());
   std::copy(args.positional.begin(), args.positional.end(), out.begin());
   for (const auto& [name, value] : args.named) {
-    const auto at = std::find(names.begin(), names.end(), name);
-    if (at == names.end()) fail("{} has no argument '{}'", function, printable(name, 60));
-    out[static_cast<size_t>(at - names.begin())] = value;
+    const auto at = std::find(list.begin(), list.end(), name);
+    if (at == list.end()) fail("{} has no argument '{}'", function, printable(name, 60));
+    out[static_cast<size_t>(at - list.begin())] = value;
   }
   return out;
 }
@@ -62,32 +65,21 @@ Value Runtime::to_str(const Value& v) {
 
 std::vector<Value> Runtime::elements(const Value& v) {
   std::vector<Value> out;
-  switch (v.kind()) {
-    case Kind::kUndefined:
-      return out;
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-    case Kind::kView:
-      out = v.list().items;
-      break;
-    case Kind::kGenerator:
-      out.swap(v.list().items);
-      break;
-    case Kind::kDict:
-      for (const auto& item : v.dict().items) out.push_back(item.first);
-      break;
-    case Kind::kString: {
-      const Str& s = v.str();
-      for (size_t i = 0; i < s.text.size();) {
-        const size_t n = unicode::decode(s.text.data() + i).length;
-        out.push_back(heap_.string(substr(s, i, i + n)));
-        i += n;
-      }
-      break;
+  if (v.is_undefined()) return out;
+  if (v.has_items()) {
+    out = v.list().items;
+  } else if (v.is(Kind::kGenerator)) {
+    out.swap(v.list().items);
+  } else if (v.is(Kind::kDict)) {
+    for (const auto& item : v.dict().items) out.push_back(item.first);
+  } else if (v.is_string()) {
+    const Str& s = v.str();
+    for (size_t i = 0, n = 0; i < s.text.size(); i += n) {
+      n = unicode::decode(s.text.data() + i).length;
+      out.push_back(heap_.string(substr(s, i, i + n)));
     }
-    default:
-      fail("'{}' object is not iterable", type_name(v));
+  } else {
+    fail("'{}' object is not iterable", type_name(v));
   }
   heap_.charge(out.size() * sizeof(Value));
   spend(out.size() / 4 + 1);
@@ -208,29 +200,21 @@ Value Runtime::eval_slice(const Expr& e, Scope* scope) {
 }
 
 bool Runtime::contains(const Value& container, const Value& v) {
-  switch (container.kind()) {
-    case Kind::kUndefined:
-      return false;
-    case Kind::kString:
-      if (!v.is_string())
-        fail("'in <string>' requires a string on the left, not '{}'", type_name(v));
-      spend_search(container.str().text, v.str().text);
-      return container.str().text.find(v.str().text) != std::string::npos;
-    case Kind::kDict:
-      check_hashable(v);
-      return container.dict().find(v) != nullptr;
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-    case Kind::kView:
-    case Kind::kGenerator: {
-      if (container.is(Kind::kView) && container.list().view == "dict_keys") check_hashable(v);
-      const std::vector<Value> all = elements(container);
-      return std::any_of(all.begin(), all.end(), [&](const Value& x) { return equal(x, v); });
-    }
-    default:
-      fail("argument of type '{}' is not iterable", type_name(container));
+  if (container.is_undefined()) return false;
+  if (container.is_string()) {
+    if (!v.is_string()) fail("'in <string>' requires a string on the left, not '{}'", type_name(v));
+    spend_search(container.str().text, v.str().text);
+    return container.str().text.find(v.str().text) != std::string::npos;
   }
+  if (container.is(Kind::kDict)) {
+    check_hashable(v);
+    return container.dict().find(v) != nullptr;
+  }
+  if (!container.has_items() && !container.is(Kind::kGenerator))
+    fail("argument of type '{}' is not iterable", type_name(container));
+  if (container.is(Kind::kView) && container.list().view == "dict_keys") check_hashable(v);
+  const std::vector<Value> all = elements(container);
+  return std::any_of(all.begin(), all.end(), [&](const Value& x) { return equal(x, v); });
 }
 
 bool Runtime::compare_op(const std::string& op, const Value& a, const Value& b) {
@@ -319,18 +303,8 @@ Value Runtime::eval(const Expr& e, Scope* scope) {
   switch (e.kind) {
     case Expr::Kind::kName:
       return lookup(e.text, scope);
-    case Expr::Kind::kString:
-      return Value(&e.literal);
-    case Expr::Kind::kInteger:
-      return Value(e.integer);
-    case Expr::Kind::kFloat:
-      return Value(e.number);
-    case Expr::Kind::kTrue:
-      return Value(true);
-    case Expr::Kind::kFalse:
-      return Value(false);
-    case Expr::Kind::kNone:
-      return Value::none();
+    case Expr::Kind::kConstant:
+      return e.constant;
     default:
       break;
   }
@@ -425,7 +399,7 @@ Value Runtime::call(const Value& callee, Arguments args) {
     case Function::Kind::kMacro:
       return call_macro(f, std::move(args));
     default:
-      return find_builtin(Named::kFunction, f.name)(*this, Value(), f.name, args);
+      return find_builtin(Named::kFunction, f.name)->call(*this, Value(), f.name, args);
   }
 }
 

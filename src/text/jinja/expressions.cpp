@@ -108,27 +108,35 @@ ExprPtr Parser::unary(bool with_filter) {
 ExprPtr Parser::primary() {
   const Token& t = current();
   ExprPtr e;
+  const char *digits = t.text.data(), *end = digits + t.text.size();
   if (t.kind == Kind::kName) {
+    static constexpr std::pair<std::string_view, Value> kConstants[] = {
+        {"true", Value(true)},   {"True", Value(true)},   {"false", Value(false)},
+        {"False", Value(false)}, {"none", Value::none()}, {"None", Value::none()}};
     e = make(Expr::Kind::kName, t.place);
-    if (t.text == "true" || t.text == "True")
-      e->kind = Expr::Kind::kTrue;
-    else if (t.text == "false" || t.text == "False")
-      e->kind = Expr::Kind::kFalse;
-    else if (t.text == "none" || t.text == "None")
-      e->kind = Expr::Kind::kNone;
+    for (const auto& [word, constant] : kConstants)
+      if (t.text == word) {
+        e->kind = Expr::Kind::kConstant;
+        e->constant = constant;
+      }
     e->text = take().text;
   } else if (t.kind == Kind::kString) {
-    e = make(Expr::Kind::kString, t.place);
+    e = make(Expr::Kind::kConstant, t.place);
     while (current().kind == Kind::kString) e->literal.text += take().text;
+    e->constant = Value(&e->literal);
   } else if (t.kind == Kind::kInteger) {
-    e = make(Expr::Kind::kInteger, t.place);
-    const auto r = std::from_chars(t.text.data(), t.text.data() + t.text.size(), e->integer);
-    if (r.ec != std::errc()) fail_here("this number is too large");
+    e = make(Expr::Kind::kConstant, t.place);
+    int64_t integer = 0;
+    if (std::from_chars(digits, end, integer).ec != std::errc())
+      fail_here("this number is too large");
+    e->constant = Value(integer);
     take();
   } else if (t.kind == Kind::kFloat) {
-    e = make(Expr::Kind::kFloat, t.place);
-    const auto r = std::from_chars(t.text.data(), t.text.data() + t.text.size(), e->number);
-    if (r.ec != std::errc()) fail_here("this number is out of range");
+    e = make(Expr::Kind::kConstant, t.place);
+    double number = 0;
+    if (std::from_chars(digits, end, number).ec != std::errc())
+      fail_here("this number is out of range");
+    e->constant = Value(number);
     take();
   } else if (t.is("(")) {
     const SourcePosition place = take().place;
@@ -168,34 +176,33 @@ ExprPtr Parser::list_or_dict() {
 
 ExprPtr Parser::postfix(ExprPtr e) {
   for (;;) {
-    if (current().is(".") || current().is("[")) {
+    if (current().is(".") || current().is("["))
       e = subscript(std::move(e));
-    } else if (current().is("(")) {
-      auto call = make(Expr::Kind::kCall, current().place);
-      adopt(*call, std::move(e));
-      arguments(*call);
-      e = std::move(call);
-    } else {
+    else if (current().is("("))
+      e = call(std::move(e));
+    else
       return e;
-    }
   }
 }
 
 ExprPtr Parser::filters_and_tests(ExprPtr e) {
   for (;;) {
-    if (skip("|")) {
+    if (skip("|"))
       e = filter(std::move(e));
-    } else if (current().is_name("is")) {
+    else if (current().is_name("is"))
       e = test(std::move(e));
-    } else if (current().is("(")) {
-      auto call = make(Expr::Kind::kCall, current().place);
-      adopt(*call, std::move(e));
-      arguments(*call);
-      e = std::move(call);
-    } else {
+    else if (current().is("("))
+      e = call(std::move(e));
+    else
       return e;
-    }
   }
+}
+
+ExprPtr Parser::call(ExprPtr callee) {
+  auto e = make(Expr::Kind::kCall, current().place);
+  adopt(*e, std::move(callee));
+  arguments(*e);
+  return e;
 }
 
 ExprPtr Parser::subscript(ExprPtr object) {

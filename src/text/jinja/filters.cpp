@@ -15,7 +15,6 @@ namespace {
 
 using Kind = Value::Kind;
 
-const Str& text_of(Runtime& r, const Value& v) { return r.to_str(v).str(); }
 void check_defined(const Value& v, std::string_view filter) {
   if (v.is_undefined()) fail("{}: the value is undefined", filter);
 }
@@ -28,9 +27,9 @@ int64_t integer_argument(const Value& v, int64_t otherwise, std::string_view wha
 }
 
 // Follows a path like a.b.0 of attributes and items.
-Value deep_attribute(Runtime& r, Value v, const Value& path) {
-  if (path.is_integer()) return r.item(v, path);
-  const std::string& text = text_of(r, path).text;
+Value deep_attribute(const Call& c, Value v, const Value& path) {
+  if (path.is_integer()) return c.runtime.item(v, path);
+  const std::string& text = c.text(path).text;
   size_t begin = 0;
   while (begin <= text.size()) {
     const size_t end = std::min(text.find('.', begin), text.size());
@@ -39,20 +38,20 @@ Value deep_attribute(Runtime& r, Value v, const Value& path) {
     const auto parsed = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number =
         !part.empty() && parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
-    v = r.item(v, number ? Value(index) : r.heap().string(part));
+    v = c.runtime.item(v, number ? Value(index) : c.heap().string(part));
     begin = end + 1;
   }
   return v;
 }
 
 // Returns the attribute that a filter's argument names, or the value if there is no argument.
-Value chosen(Runtime& r, const Value& v, const Value& path) {
-  return absent(path) || path.is_none() ? v : deep_attribute(r, v, path);
+Value chosen(const Call& c, const Value& v, const Value& path) {
+  return absent(path) || path.is_none() ? v : deep_attribute(c, v, path);
 }
 
 // Returns the key by which a value sorts: strings compare without case unless asked otherwise.
-Value sort_key(Runtime& r, const Value& v, bool case_sensitive) {
-  return v.is_string() && !case_sensitive ? r.heap().string(changed_case(v.str(), false)) : v;
+Value sort_key(const Call& c, const Value& v, bool case_sensitive) {
+  return v.is_string() && !case_sensitive ? c.heap().string(changed_case(v.str(), false)) : v;
 }
 
 // Returns the text of a number without white space around it; the text must not be empty to be one.
@@ -77,226 +76,213 @@ std::vector<Value> sorted(std::vector<Value> items, const std::function<Value(co
   return items;
 }
 
-Value end_of(Runtime& r, const Value& in, bool last) {
+Value filter_end(const Call& c) {
   static const std::string kEmpty = "an empty sequence";
-  if (last && in.is(Kind::kGenerator)) fail("last: a generator cannot be reversed");
-  const std::vector<Value> items = r.elements(in);
+  const bool last = c.name == "last";
+  if (last && c.self.is(Kind::kGenerator)) fail("last: a generator cannot be reversed");
+  const std::vector<Value> items = c.elements();
   return items.empty() ? Value::undefined(&kEmpty) : last ? items.back() : items.front();
 }
 
-}  // namespace
-
-Value filter_tojson(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"});
+Value filter_tojson(const Call& c) {
   JsonStyle style;
-  style.ensure_ascii = truth(a[0]);
-  style.sort_keys = truth(a[3]);
-  if (!absent(a[1]) && !a[1].is_none()) {
+  style.ensure_ascii = truth(c.args[0]);
+  style.sort_keys = truth(c.args[3]);
+  if (!absent(c.args[1]) && !c.args[1].is_none()) {
     style.has_indent = true;
     style.item_separator.assign(1, ',');
-    if (a[1].is_string())
-      style.indent = a[1].str().text;
+    if (c.args[1].is_string())
+      style.indent = c.args[1].str().text;
     else
-      style.indent.assign(
-          static_cast<size_t>(std::clamp<int64_t>(integer_argument(a[1], 0, "indent"), 0, 1024)),
-          ' ');
+      style.indent.assign(static_cast<size_t>(std::clamp<int64_t>(
+                              integer_argument(c.args[1], 0, "indent"), 0, 1024)),
+                          ' ');
   }
-  if (a[2].is_sequence() && a[2].list().items.size() == 2) {
-    style.item_separator = text_of(r, a[2].list().items[0]).text;
-    style.key_separator = text_of(r, a[2].list().items[1]).text;
+  if (c.args[2].is_sequence() && c.args[2].list().items.size() == 2) {
+    style.item_separator = c.text(c.args[2].list().items[0]).text;
+    style.key_separator = c.text(c.args[2].list().items[1]).text;
   }
   StrBuilder out;
-  write_json(in, style, out);
-  return r.heap().string(out.take());
+  write_json(c.self, style, out);
+  return c.heap().string(out.take());
 }
 
-Value filter_length(Runtime&, const Value& in, const std::string&, const Arguments& args) {
-  bind("length", args, {});
-  switch (in.kind()) {
-    case Kind::kUndefined:
-      return Value(int64_t{0});
-    case Kind::kString:
-      spend_bytes(in.str().text.size());
-      return Value(static_cast<int64_t>(count_chars(in.str().text)));
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-    case Kind::kView:
-      return Value(static_cast<int64_t>(in.list().items.size()));
-    case Kind::kDict:
-      return Value(static_cast<int64_t>(in.dict().items.size()));
-    default:
-      fail("object of type '{}' has no len()", type_name(in));
+Value filter_length(const Call& c) {
+  bind_arguments("length", c.given, "");
+  if (c.self.is_undefined()) return Value(int64_t{0});
+  if (c.self.is_string()) {
+    spend_bytes(c.str().text.size());
+    return Value(static_cast<int64_t>(count_chars(c.str().text)));
   }
+  if (c.self.has_items()) return Value(static_cast<int64_t>(c.self.list().items.size()));
+  if (c.self.is(Kind::kDict)) return Value(static_cast<int64_t>(c.self.dict().items.size()));
+  fail("object of type '{}' has no len()", type_name(c.self));
 }
 
-Value filter_join(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("join", args, {"d", "attribute"});
+Value filter_join(const Call& c) {
   StrBuilder out;
   bool first = true;
-  for (const Value& v : r.elements(in)) {
-    if (!std::exchange(first, false) && !absent(a[0])) write_str(a[0], out);
-    write_str(chosen(r, v, a[1]), out);
+  for (const Value& v : c.elements()) {
+    if (!std::exchange(first, false) && !absent(c.args[0])) write_str(c.args[0], out);
+    write_str(chosen(c, v, c.args[1]), out);
     if (out.size() > (size_t{1} << 28)) fail("the result of join is too long");
   }
-  return r.heap().string(out.take());
+  return c.heap().string(out.take());
 }
 
-Value filter_default(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("default", args, {"default_value", "boolean"});
-  const bool use = in.is_undefined() || (truth(a[1]) && !truth(in));
-  if (!use) return in;
-  return absent(a[0]) ? r.heap().string("") : a[0];
+Value filter_default(const Call& c) {
+  const auto a = bind_arguments("default", c.given, "default_value boolean");
+  const bool use = c.self.is_undefined() || (truth(a[1]) && !truth(c.self));
+  if (!use) return c.self;
+  return absent(a[0]) ? c.heap().string("") : a[0];
 }
 
-Value filter_items(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  bind("items", args, {});
-  if (in.is_undefined()) return r.heap().list({}, Kind::kGenerator);
-  if (!in.is(Kind::kDict)) fail("items: '{}' is not a mapping", type_name(in));
+Value filter_items(const Call& c) {
+  if (c.self.is_undefined()) return c.heap().list({}, Kind::kGenerator);
+  if (!c.self.is(Kind::kDict)) fail("items: '{}' is not a mapping", type_name(c.self));
   std::vector<Value> out;
-  for (const auto& [k, v] : in.dict().items) out.push_back(r.heap().list({k, v}, Kind::kTuple));
-  return r.heap().list(std::move(out), Kind::kGenerator);
+  for (const auto& [k, v] : c.self.dict().items) out.push_back(c.heap().list({k, v}, Kind::kTuple));
+  return c.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_dictsort(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("dictsort", args, {"case_sensitive", "by", "reverse"});
-  if (!in.is(Kind::kDict)) fail("dictsort: '{}' is not a mapping", type_name(in));
-  const std::string by = absent(a[1]) ? "key" : text_of(r, a[1]).text;
+Value filter_dictsort(const Call& c) {
+  if (!c.self.is(Kind::kDict)) fail("dictsort: '{}' is not a mapping", type_name(c.self));
+  const std::string by = absent(c.args[1]) ? "key" : c.text(c.args[1]).text;
   if (by != "key" && by != "value")
     fail("dictsort: by is '{}'; expected key or value", printable(by, 40));
   std::vector<Value> pairs;
-  for (const auto& [k, v] : in.dict().items) pairs.push_back(r.heap().list({k, v}, Kind::kTuple));
-  const bool sensitive = truth(a[0]);
+  for (const auto& [k, v] : c.self.dict().items)
+    pairs.push_back(c.heap().list({k, v}, Kind::kTuple));
+  const bool sensitive = truth(c.args[0]);
   const size_t which = by == "key" ? 0 : 1;
-  return r.heap().list(sorted(
+  return c.heap().list(sorted(
       std::move(pairs),
-      [&](const Value& v) { return sort_key(r, v.list().items[which], sensitive); }, truth(a[2])));
+      [&](const Value& v) { return sort_key(c, v.list().items[which], sensitive); },
+      truth(c.args[2])));
 }
 
-Value filter_sort(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("sort", args, {"reverse", "case_sensitive", "attribute"});
-  const auto key = [&](const Value& v) { return sort_key(r, chosen(r, v, a[2]), truth(a[1])); };
-  return r.heap().list(sorted(r.elements(in), key, truth(a[0])));
+Value filter_sort(const Call& c) {
+  const auto key = [&](const Value& v) {
+    return sort_key(c, chosen(c, v, c.args[2]), truth(c.args[1]));
+  };
+  return c.heap().list(sorted(c.elements(), key, truth(c.args[0])));
 }
 
-Value filter_unique(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("unique", args, {"case_sensitive", "attribute"});
+Value filter_unique(const Call& c) {
   std::vector<Value> out, keys;
-  for (const Value& v : r.elements(in)) {
-    const Value key = sort_key(r, chosen(r, v, a[1]), truth(a[0]));
+  for (const Value& v : c.elements()) {
+    const Value key = sort_key(c, chosen(c, v, c.args[1]), truth(c.args[0]));
     check_hashable(key);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(k, key); }))
       continue;
     keys.push_back(key);
     out.push_back(v);
   }
-  return r.heap().list(std::move(out), Kind::kGenerator);
+  return c.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_map(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
+Value filter_map(const Call& c) {
   std::vector<Value> out;
-  const auto named = [&](std::string_view name) -> const Value* {
-    for (const auto& [key, value] : args.named)
-      if (key == name) return &value;
+  const auto named = [&](std::string_view key) -> const Value* {
+    for (const auto& [own, value] : c.given.named)
+      if (own == key) return &value;
     return nullptr;
   };
-  if (const Value* path = args.positional.empty() ? named("attribute") : nullptr) {
+  if (const Value* path = c.given.positional.empty() ? named("attribute") : nullptr) {
     const Value* otherwise = named("default");
-    for (const Value& v : r.elements(in)) {
-      const Value found = deep_attribute(r, v, *path);
+    for (const Value& v : c.elements()) {
+      const Value found = deep_attribute(c, v, *path);
       out.push_back(found.is_undefined() && otherwise ? *otherwise : found);
     }
-    return r.heap().list(std::move(out), Kind::kGenerator);
+    return c.heap().list(std::move(out), Kind::kGenerator);
   }
-  if (args.positional.empty()) fail("map needs the name of a filter or attribute=");
-  const std::string name = text_of(r, args.positional[0]).text;
-  const Arguments rest{{args.positional.begin() + 1, args.positional.end()}, args.named};
-  for (const Value& v : r.elements(in)) out.push_back(r.filter(name, v, rest));
-  return r.heap().list(std::move(out), Kind::kGenerator);
+  if (c.given.positional.empty()) fail("map needs the name of a filter or attribute=");
+  const std::string name = c.text(c.given.positional[0]).text;
+  const Arguments rest{{c.given.positional.begin() + 1, c.given.positional.end()}, c.given.named};
+  for (const Value& v : c.elements()) out.push_back(c.runtime.filter(name, v, rest));
+  return c.heap().list(std::move(out), Kind::kGenerator);
 }
 
 // Implements select, reject, selectattr and rejectattr.
-Value filter_choose(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
-  const bool by_attribute = name.ends_with("attr"), keep = name.starts_with("select");
+Value filter_choose(const Call& c) {
+  const bool by_attribute = c.name.ends_with("attr"), keep = c.name.starts_with("select");
   size_t used = 0;
   Value path;
   if (by_attribute) {
-    if (args.positional.empty()) fail("{} needs the name of an attribute", name);
-    path = args.positional[used++];
+    if (c.given.positional.empty()) fail("{} needs the name of an attribute", c.name);
+    path = c.given.positional[used++];
   }
   const std::string test =
-      args.positional.size() > used ? text_of(r, args.positional[used++]).text : std::string();
+      c.given.positional.size() > used ? c.text(c.given.positional[used++]).text : std::string();
   const Arguments rest{
-      {args.positional.begin() + static_cast<ptrdiff_t>(used), args.positional.end()}, args.named};
+      {c.given.positional.begin() + static_cast<ptrdiff_t>(used), c.given.positional.end()},
+      c.given.named};
   std::vector<Value> out;
-  for (const Value& v : r.elements(in)) {
-    const Value subject = by_attribute ? deep_attribute(r, v, path) : v;
-    const bool yes = test.empty() ? truth(subject) : r.test(test, subject, rest);
+  for (const Value& v : c.elements()) {
+    const Value subject = by_attribute ? deep_attribute(c, v, path) : v;
+    const bool yes = test.empty() ? truth(subject) : c.runtime.test(test, subject, rest);
     if (yes == keep) out.push_back(v);
   }
-  return r.heap().list(std::move(out), Kind::kGenerator);
+  return c.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_indent(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("indent", args, {"width", "first", "blank"});
-  if (!in.is_string()) fail("indent: '{}' is not a string", type_name(in));
-  const Str& s = in.str();
+Value filter_indent(const Call& c) {
+  if (!c.self.is_string()) fail("indent: '{}' is not a string", type_name(c.self));
+  const Str& s = c.self.str();
   const Value spaces =
-      a[0].is_string()
-          ? a[0]
-          : r.heap().string(std::string(static_cast<size_t>(std::clamp<int64_t>(
-                                            integer_argument(a[0], 4, "width"), 0, 4096)),
+      c.args[0].is_string()
+          ? c.args[0]
+          : c.heap().string(std::string(static_cast<size_t>(std::clamp<int64_t>(
+                                            integer_argument(c.args[0], 4, "width"), 0, 4096)),
                                         ' '));
   StrBuilder whole;
   whole.add(s);
   whole.add("\n");
-  const Value lines = r.call_method(r.heap().string(whole.take()), "splitlines", {});
+  const Value lines = c.runtime.call_method(c.heap().string(whole.take()), "splitlines", {});
   StrBuilder out;
   bool first = true;
   for (const Value& line : lines.list().items) {
     if (!first) out.add("\n");
-    const bool indents = first ? truth(a[1]) : truth(a[2]) || !line.str().text.empty();
+    const bool indents = first ? truth(c.args[1]) : truth(c.args[2]) || !line.str().text.empty();
     if (indents) out.add(spaces.str());
     out.add(line.str());
     first = false;
     if (out.size() > (size_t{1} << 28)) fail("the result of indent is too long");
   }
-  return r.heap().string(out.take());
+  return c.heap().string(out.take());
 }
 
-Value filter_title(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  bind("title", args, {});
-  const Str& s = text_of(r, in);
+Value filter_title(const Call& c) {
+  const Str& s = c.text(c.self);
   StrBuilder out;
   bool start = true;
   for (size_t i = 0; i < s.text.size();) {
-    const auto c = unicode::decode(s.text.data() + i);
+    const auto ch = unicode::decode(s.text.data() + i);
     const bool separator =
-        python_space(c.code) ||
-        std::string_view("-({[<").find(static_cast<char>(c.code < 128 ? c.code : 'x')) !=
+        python_space(ch.code) ||
+        std::string_view("-({[<").find(static_cast<char>(ch.code < 128 ? ch.code : 'x')) !=
             std::string_view::npos;
-    out.add(changed_case(substr(s, i, i + c.length), !separator && start));
+    out.add(changed_case(substr(s, i, i + ch.length), !separator && start));
     start = separator;
-    i += c.length;
+    i += ch.length;
   }
-  return r.heap().string(out.take());
+  return c.heap().string(out.take());
 }
 
-Value filter_int(Runtime&, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("int", args, {"default", "base"});
-  check_defined(in, "int");
-  const Value otherwise = absent(a[0]) ? Value(int64_t{0}) : a[0];
-  if (in.is_integer()) return Value(in.integer());
+Value filter_int(const Call& c) {
+  check_defined(c.self, "int");
+  const Value otherwise = absent(c.args[0]) ? Value(int64_t{0}) : c.args[0];
+  if (c.self.is_integer()) return Value(c.self.integer());
   double d = std::nan("");
-  if (in.is(Kind::kFloat)) d = in.number();
-  if (in.is_string()) {
-    const std::string text = number_text(in.str());
+  if (c.self.is(Kind::kFloat)) d = c.self.number();
+  if (c.self.is_string()) {
+    const std::string text = number_text(c.self.str());
     const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
     const char* end = text.data() + text.size();
     int64_t i = 0;
     const auto parsed = std::from_chars(
         begin, end, i,
-        static_cast<int>(std::clamp<int64_t>(integer_argument(a[1], 10, "base"), 2, 36)));
+        static_cast<int>(std::clamp<int64_t>(integer_argument(c.args[1], 10, "base"), 2, 36)));
     if (parsed.ec == std::errc() && parsed.ptr == end && begin != end) return Value(i);
     const auto number = std::from_chars(begin, end, d);
     if (number.ec != std::errc() || number.ptr != end) d = std::nan("");
@@ -304,31 +290,30 @@ Value filter_int(Runtime&, const Value& in, const std::string&, const Arguments&
   return std::isfinite(d) && std::abs(d) < 9e18 ? Value(static_cast<int64_t>(d)) : otherwise;
 }
 
-Value filter_float(Runtime&, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("float", args, {"default"});
-  check_defined(in, "float");
-  if (in.is_number()) return Value(in.number());
-  if (in.is_string()) {
-    const std::string text = number_text(in.str());
+Value filter_float(const Call& c) {
+  check_defined(c.self, "float");
+  if (c.self.is_number()) return Value(c.self.number());
+  if (c.self.is_string()) {
+    const std::string text = number_text(c.self.str());
     double d = 0;
     const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
     const auto parsed = std::from_chars(begin, text.data() + text.size(), d);
     if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && !text.empty())
       return Value(d);
   }
-  return absent(a[0]) ? Value(0.0) : a[0];
+  return absent(c.args[0]) ? Value(0.0) : c.args[0];
 }
 
-Value filter_round(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("round", args, {"precision", "method"});
-  const int64_t precision = std::clamp<int64_t>(integer_argument(a[0], 0, "precision"), -30, 30);
-  const std::string method = absent(a[1]) ? "common" : text_of(r, a[1]).text;
-  if (!in.is_number()) fail("round: '{}' is not a number", type_name(in));
+Value filter_round(const Call& c) {
+  const int64_t precision =
+      std::clamp<int64_t>(integer_argument(c.args[0], 0, "precision"), -30, 30);
+  const std::string method = absent(c.args[1]) ? "common" : c.text(c.args[1]).text;
+  if (!c.self.is_number()) fail("round: '{}' is not a number", type_name(c.self));
   if (method == "common") {
     if (precision < 0) fail("round: negative precision is not supported");
-    if (in.is_integer()) return Value(in.integer());
+    if (c.self.is_integer()) return Value(c.self.integer());
     const std::string text =
-        fmt::format("{:.{}f}", in.number(), precision);  // rounds the exact value, ties to even
+        fmt::format("{:.{}f}", c.self.number(), precision);  // rounds the exact value, ties to even
     double d = 0;
     std::from_chars(text.data(), text.data() + text.size(), d);
     return Value(d);
@@ -336,23 +321,24 @@ Value filter_round(Runtime& r, const Value& in, const std::string&, const Argume
   if (method != "ceil" && method != "floor")
     fail("round: method is '{}'; expected common, ceil or floor", printable(method, 40));
   const double scale = std::pow(10.0, static_cast<double>(precision));
-  return Value(
-      (method == "ceil" ? std::ceil(in.number() * scale) : std::floor(in.number() * scale)) /
-      scale);
+  return Value((method == "ceil" ? std::ceil(c.self.number() * scale)
+                                 : std::floor(c.self.number() * scale)) /
+               scale);
 }
 
-Value filter_extreme(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
-  const bool largest = name == "max";
-  const auto a = bind(name, args, {"case_sensitive", "attribute"});
-  const std::vector<Value> items = r.elements(in);
+Value filter_extreme(const Call& c) {
+  const bool largest = c.name == "max";
+  const std::vector<Value> items = c.elements();
   static const std::string kEmpty = "an empty sequence";
   if (items.empty()) return Value::undefined(&kEmpty);
-  const auto key = [&](const Value& v) { return sort_key(r, chosen(r, v, a[1]), truth(a[0])); };
+  const auto key = [&](const Value& v) {
+    return sort_key(c, chosen(c, v, c.args[1]), truth(c.args[0]));
+  };
   Value best = items[0], best_key = key(items[0]);
   for (size_t i = 1; i < items.size(); ++i) {
     const Value k = key(items[i]);
-    const int c = compare(k, best_key);
-    if (largest ? c > 0 : c < 0) {
+    const int order = compare(k, best_key);
+    if (largest ? order > 0 : order < 0) {
       best = items[i];
       best_key = k;
     }
@@ -360,72 +346,76 @@ Value filter_extreme(Runtime& r, const Value& in, const std::string& name, const
   return best;
 }
 
-Value filter_sum(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  const auto a = bind("sum", args, {"attribute", "start"});
-  Value total = absent(a[1]) ? Value(int64_t{0}) : a[1];
-  for (const Value& v : r.elements(in)) total = arithmetic("+", total, chosen(r, v, a[0]));
+Value filter_sum(const Call& c) {
+  Value total = absent(c.args[1]) ? Value(int64_t{0}) : c.args[1];
+  for (const Value& v : c.elements()) total = arithmetic("+", total, chosen(c, v, c.args[0]));
   return total;
 }
 
-Value filter_reverse(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  bind("reverse", args, {});
-  std::vector<Value> items = r.elements(in);
+Value filter_reverse(const Call& c) {
+  std::vector<Value> items = c.elements();
   std::reverse(items.begin(), items.end());
-  if (!in.is_string()) return r.heap().list(std::move(items), Kind::kGenerator);
+  if (!c.self.is_string()) return c.heap().list(std::move(items), Kind::kGenerator);
   StrBuilder out;
   for (const Value& v : items) out.add(v.str());
-  return r.heap().string(out.take());
+  return c.heap().string(out.take());
 }
 
-Value filter_first(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return end_of(r, in, /*last=*/false);
-}
-
-Value filter_last(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return end_of(r, in, /*last=*/true);
-}
-
-Value filter_list(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return r.heap().list(r.elements(in));
-}
-
-Value filter_string(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  return r.to_str(in);
-}
-
-// Calls the string's method of the same name.
-Value filter_through_method(Runtime& r, const Value& in, const std::string& name,
-                            const Arguments& args) {
-  return r.call_method(r.to_str(in), name, args);
-}
-
-Value filter_trim(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  return r.call_method(r.to_str(in), "strip", args);
-}
-
-Value filter_replace(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
-  Arguments texts = args;
+Value filter_replace(const Call& c) {
+  Arguments texts = c.given;
   for (size_t i = 0; i < texts.positional.size() && i < 2; ++i)
-    texts.positional[i] = r.to_str(texts.positional[i]);
-  return r.call_method(r.to_str(in), name, texts);
+    texts.positional[i] = c.runtime.to_str(texts.positional[i]);
+  return c.runtime.call_method(c.string(), c.name, texts);
 }
 
-Value filter_abs(Runtime&, const Value& in, const std::string&, const Arguments&) {
-  const bool negative = in.is_number() && compare(in, Value(int64_t{0})) < 0;
-  return arithmetic(negative ? "-" : "+", Value(int64_t{0}), in);
+Value filter_abs(const Call& c) {
+  const bool negative = c.self.is_number() && compare(c.self, Value(int64_t{0})) < 0;
+  return arithmetic(negative ? "-" : "+", Value(int64_t{0}), c.self);
 }
 
-Value filter_attr(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
-  return r.attribute(in, text_of(r, bind(name, args, {"name"})[0]).text);
-}
-
-Value filter_wordcount(Runtime& r, const Value& in, const std::string&, const Arguments&) {
-  const Value words = r.call_method(r.to_str(in), "split", {});
+Value filter_wordcount(const Call& c) {
+  const Value words = c.runtime.call_method(c.string(), "split", {});
   return Value(static_cast<int64_t>(words.list().items.size()));
 }
 
-Value filter_format(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
-  return percent_format(r, text_of(r, in), args.positional);
-}
+// Rows of names that share a function, separated by spaces.
+constexpr NamedBuiltin kFilters[] = {
+    {Named::kFilter, "abs", filter_abs},
+    {Named::kFilter, "attr",
+     [](const Call& c) { return c.runtime.attribute(c.self, c.text(c.args[0]).text); }, "name"},
+    {Named::kFilter, "capitalize lower upper",
+     [](const Call& c) { return c.runtime.call_method(c.string(), c.name, c.given); }},
+    {Named::kFilter, "count length", filter_length},
+    {Named::kFilter, "d default", filter_default},
+    {Named::kFilter, "dictsort", filter_dictsort, "case_sensitive by reverse"},
+    {Named::kFilter, "first last", filter_end},
+    {Named::kFilter, "float", filter_float, "default"},
+    {Named::kFilter, "format",
+     [](const Call& c) { return percent_format(c.runtime, c.text(c.self), c.given.positional); }},
+    {Named::kFilter, "indent", filter_indent, "width first blank"},
+    {Named::kFilter, "int", filter_int, "default base"},
+    {Named::kFilter, "items", filter_items, ""},
+    {Named::kFilter, "join", filter_join, "d attribute"},
+    {Named::kFilter, "list", [](const Call& c) { return c.heap().list(c.elements()); }},
+    {Named::kFilter, "map", filter_map},
+    {Named::kFilter, "max min", filter_extreme, "case_sensitive attribute"},
+    {Named::kFilter, "reject rejectattr select selectattr", filter_choose},
+    {Named::kFilter, "replace", filter_replace},
+    {Named::kFilter, "reverse", filter_reverse, ""},
+    {Named::kFilter, "round", filter_round, "precision method"},
+    {Named::kFilter, "safe string", [](const Call& c) { return c.string(); }},
+    {Named::kFilter, "sort", filter_sort, "reverse case_sensitive attribute"},
+    {Named::kFilter, "sum", filter_sum, "attribute start"},
+    {Named::kFilter, "title", filter_title, ""},
+    {Named::kFilter, "tojson", filter_tojson, "ensure_ascii indent separators sort_keys"},
+    {Named::kFilter, "trim",
+     [](const Call& c) { return c.runtime.call_method(c.string(), "strip", c.given); }},
+    {Named::kFilter, "unique", filter_unique, "case_sensitive attribute"},
+    {Named::kFilter, "wordcount", filter_wordcount},
+};
+
+}  // namespace
+
+std::span<const NamedBuiltin> filter_names() { return kFilters; }
 
 }  // namespace moebius::jinja

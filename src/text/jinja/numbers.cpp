@@ -67,29 +67,12 @@ Value integer_arithmetic(const std::string& op, int64_t a, int64_t b) {
 
 // Returns the upper case of characters that become more than one; empty for all others.
 std::string_view long_uppercase(char32_t c) {
-  switch (c) {
-    case 0xdf:
-      return "SS";
-    case 0x149:
-      return "\u02bcN";
-    case 0x1f0:
-      return "J\u030c";
-    case 0xfb00:
-      return "FF";
-    case 0xfb01:
-      return "FI";
-    case 0xfb02:
-      return "FL";
-    case 0xfb03:
-      return "FFI";
-    case 0xfb04:
-      return "FFL";
-    case 0xfb05:
-    case 0xfb06:
-      return "ST";
-    default:
-      return {};
-  }
+  static constexpr std::pair<char32_t, std::string_view> kLong[] = {
+      {0xdf, "SS"},   {0x149, "\u02bcN"}, {0x1f0, "J\u030c"}, {0xfb00, "FF"}, {0xfb01, "FI"},
+      {0xfb02, "FL"}, {0xfb03, "FFI"},    {0xfb04, "FFL"},    {0xfb05, "ST"}, {0xfb06, "ST"}};
+  const auto* at =
+      std::find_if(std::begin(kLong), std::end(kLong), [&](const auto& l) { return l.first == c; });
+  return at != std::end(kLong) ? at->second : std::string_view();
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ class Parser {
   ExprPtr postfix(ExprPtr e);
   ExprPtr filters_and_tests(ExprPtr e);
   ExprPtr subscript(ExprPtr e);
+  ExprPtr call(ExprPtr callee);
   ExprPtr filter(ExprPtr e);
   ExprPtr test(ExprPtr e);
   ExprPtr list_or_dict();

@@ -87,10 +87,10 @@ class Runtime {
 
 // Returns v as an integer. Throws Error that names `what` if it is none.
 int64_t index_of(const Value& v, std::string_view what);
-// Returns the arguments in order of a function's parameters `names`, given by position or name.
-// Throws Error for too many or unknown ones.
-std::vector<Value> bind(std::string_view function, const Arguments& args,
-                        std::initializer_list<std::string_view> names);
+// Returns the arguments in order of a function's parameters `names` (separated by spaces), given by
+// position or name. Throws Error for too many or unknown ones.
+std::vector<Value> bind_arguments(std::string_view function, const Arguments& args,
+                                  std::string_view names);
 // Computes Python arithmetic (+ - * / // % **) on two numbers. Throws Error.
 Value arithmetic(const std::string& op, const Value& a, const Value& b);
 // Computes Python's "%s and %d" % values.

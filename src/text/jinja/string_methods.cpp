@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/jinja/string_methods.h"
-
+// Implements the methods of strings, with Python's semantics; methods that share a function look
+// at the name.
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/jinja/names.h"
 #include "text/unicode.h"
 
 namespace moebius::jinja {
@@ -43,80 +44,88 @@ Str stripped(const Str& s, const Str* chars, bool left, bool right) {
   return substr(s, begin, end);
 }
 
-}  // namespace
-
-Value StringMethods::strip() {
-  const auto a = bind(name_, args_, {"chars"});
-  const Str* chars = a[0].is_undefined() || a[0].is_none() ? nullptr : &need_string(a[0], name_);
-  return make(stripped(self_, chars, name_ != "rstrip", name_ != "lstrip"));
+Value part(const Call& c, size_t begin, size_t end) {
+  return c.heap().string(substr(c.str(), begin, end));
 }
 
-Value StringMethods::capitalize() {
-  const size_t first = self_.text.empty() ? 0 : unicode::decode(self_.text.data()).length;
+Value string_strip(const Call& c) {
+  const Str* chars =
+      c.args[0].is_undefined() || c.args[0].is_none() ? nullptr : &need_string(c.args[0], c.name);
+  return c.heap().string(stripped(c.str(), chars, c.name != "rstrip", c.name != "lstrip"));
+}
+
+Value string_capitalize(const Call& c) {
+  const size_t first = c.str().text.empty() ? 0 : unicode::decode(c.str().text.data()).length;
   StrBuilder out;
-  out.add(changed_case(substr(self_, 0, first), true));
-  out.add(changed_case(substr(self_, first, self_.text.size()), false));
-  return make(out.take());
+  out.add(changed_case(substr(c.str(), 0, first), true));
+  out.add(changed_case(substr(c.str(), first, c.str().text.size()), false));
+  return c.heap().string(out.take());
 }
 
-Value StringMethods::remove_affix() {
-  const Str& affix_text = need_string(bind(name_, args_, {"text"})[0], name_);
-  const bool prefix = name_ == "removeprefix";
-  if (prefix ? !self_.text.starts_with(affix_text.text) : !self_.text.ends_with(affix_text.text))
-    return part(0, self_.text.size());
-  return prefix ? part(affix_text.text.size(), self_.text.size())
-                : part(0, self_.text.size() - affix_text.text.size());
+Value string_remove_affix(const Call& c) {
+  const Str& affix_text = need_string(c.args[0], c.name);
+  const bool prefix = c.name == "removeprefix";
+  if (prefix ? !c.str().text.starts_with(affix_text.text)
+             : !c.str().text.ends_with(affix_text.text))
+    return part(c, 0, c.str().text.size());
+  return prefix ? part(c, affix_text.text.size(), c.str().text.size())
+                : part(c, 0, c.str().text.size() - affix_text.text.size());
 }
 
-Value StringMethods::count() {
-  const Str& what = need_string(bind(name_, args_, {"text"})[0], name_);
-  if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(self_.text)) + 1);
-  spend_search(self_.text, what.text);
+Value string_count(const Call& c) {
+  const Str& what = need_string(c.args[0], c.name);
+  if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(c.str().text)) + 1);
+  spend_search(c.str().text, what.text);
   int64_t n = 0;
-  for (size_t i = 0; (i = self_.text.find(what.text, i)) != std::string::npos;
+  for (size_t i = 0; (i = c.str().text.find(what.text, i)) != std::string::npos;
        i += what.text.size())
     ++n;
   return Value(n);
 }
 
-Value StringMethods::is_space() {
-  return all([](char32_t c) { return python_space(c); });
+// Returns whether `is` holds for all characters, and there is one.
+template <class Predicate>
+Value all(const Call& c, const Predicate& is) {
+  const std::string& text = c.str().text;
+  spend(text.size() / 16);
+  for (size_t i = 0; i < text.size();) {
+    const auto ch = unicode::decode(text.data() + i);
+    if (!is(ch.code)) return Value(false);
+    i += ch.length;
+  }
+  return Value(!text.empty());
 }
-Value StringMethods::is_upper() {
-  return has_case(unicode::bit(unicode::kLu),
-                  unicode::bit(unicode::kLl) | unicode::bit(unicode::kLt));
-}
-Value StringMethods::is_lower() {
-  return has_case(unicode::bit(unicode::kLl),
-                  unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt));
+// Returns whether all characters are of these categories, and there is one.
+Value all_of(const Call& c, uint32_t categories) {
+  return all(c, [&](char32_t ch) { return (unicode::Table::get().mask(ch) & categories) != 0; });
 }
 
-Value StringMethods::has_case(uint32_t want, uint32_t other) {
-  spend(self_.text.size() / 16);
+Value has_case(const Call& c, uint32_t want, uint32_t other) {
+  spend(c.str().text.size() / 16);
   bool seen = false;
-  for (size_t i = 0; i < self_.text.size();) {
-    const auto c = unicode::decode(self_.text.data() + i);
-    const uint32_t mask = unicode::Table::get().mask(c.code);
+  for (size_t i = 0; i < c.str().text.size();) {
+    const auto ch = unicode::decode(c.str().text.data() + i);
+    const uint32_t mask = unicode::Table::get().mask(ch.code);
     if (mask & other) return Value(false);
     seen = seen || (mask & want) != 0;
-    i += c.length;
+    i += ch.length;
   }
   return Value(seen);
 }
 
-Value StringMethods::split_spaces(int64_t limit, bool from_right) {
-  spend(self_.text.size() / 16);
+Value split_spaces(const Call& c, int64_t limit, bool from_right) {
+  spend(c.str().text.size() / 16);
   std::vector<std::pair<size_t, size_t>> words;
-  const std::string& text = self_.text;
+  const std::string& text = c.str().text;
   for (size_t i = 0; i < text.size();) {
-    auto c = unicode::decode(text.data() + i);
-    if (python_space(c.code)) {
-      i += c.length;
+    auto ch = unicode::decode(text.data() + i);
+    if (python_space(ch.code)) {
+      i += ch.length;
       continue;
     }
     size_t end = i;
-    while (end < text.size() && !python_space((c = unicode::decode(text.data() + end)).code))
-      end += c.length;
+    while (end < text.size() && !python_space((ch = unicode::decode(text.data() + end)).code))
+      end += ch.length;
     words.emplace_back(i, end);
     i = end;
   }
@@ -125,30 +134,29 @@ Value StringMethods::split_spaces(int64_t limit, bool from_right) {
   const size_t whole =
       limit < 0 || static_cast<size_t>(limit) >= n ? n : static_cast<size_t>(limit);
   if (whole == n) {
-    for (const auto& [b, e] : words) out.push_back(part(b, e));
+    for (const auto& [b, e] : words) out.push_back(part(c, b, e));
   } else if (from_right) {
-    out.push_back(part(0, words[n - whole - 1].second));
-    for (size_t i = n - whole; i < n; ++i) out.push_back(part(words[i].first, words[i].second));
+    out.push_back(part(c, 0, words[n - whole - 1].second));
+    for (size_t i = n - whole; i < n; ++i) out.push_back(part(c, words[i].first, words[i].second));
   } else {
-    for (size_t i = 0; i < whole; ++i) out.push_back(part(words[i].first, words[i].second));
-    out.push_back(make(substr(self_, words[whole].first, text.size())));
+    for (size_t i = 0; i < whole; ++i) out.push_back(part(c, words[i].first, words[i].second));
+    out.push_back(c.heap().string(substr(c.str(), words[whole].first, text.size())));
   }
-  return heap_.list(std::move(out));
+  return c.heap().list(std::move(out));
 }
 
-Value StringMethods::split() {
-  const bool from_right = name_ == "rsplit";
-  const auto a = bind(name_, args_, {"sep", "maxsplit"});
-  const int64_t limit = integer_or(a[1], -1, name_);
-  if (a[0].is_undefined() || a[0].is_none()) return split_spaces(limit, from_right);
-  const std::string& sep = need_string(a[0], name_).text;
+Value string_split(const Call& c) {
+  const bool from_right = c.name == "rsplit";
+  const int64_t limit = integer_or(c.args[1], -1, c.name);
+  if (c.args[0].is_undefined() || c.args[0].is_none()) return split_spaces(c, limit, from_right);
+  const std::string& sep = need_string(c.args[0], c.name).text;
   if (sep.empty()) fail("empty separator");
-  spend_search(self_.text, sep);
+  spend_search(c.str().text, sep);
   std::vector<size_t> cuts;
   if (from_right) {
-    for (size_t end = self_.text.size(); limit < 0 || cuts.size() < static_cast<size_t>(limit);) {
+    for (size_t end = c.str().text.size(); limit < 0 || cuts.size() < static_cast<size_t>(limit);) {
       if (end < sep.size()) break;
-      const size_t at = self_.text.rfind(sep, end - sep.size());
+      const size_t at = c.str().text.rfind(sep, end - sep.size());
       if (at == std::string::npos) break;
       cuts.push_back(at);
       end = at;
@@ -156,7 +164,7 @@ Value StringMethods::split() {
     std::reverse(cuts.begin(), cuts.end());
   } else {
     for (size_t i = 0; limit < 0 || cuts.size() < static_cast<size_t>(limit);) {
-      const size_t at = self_.text.find(sep, i);
+      const size_t at = c.str().text.find(sep, i);
       if (at == std::string::npos) break;
       cuts.push_back(at);
       i = at + sep.size();
@@ -165,121 +173,119 @@ Value StringMethods::split() {
   std::vector<Value> out;
   size_t begin = 0;
   for (const size_t cut : cuts) {
-    out.push_back(part(begin, cut));
+    out.push_back(part(c, begin, cut));
     begin = cut + sep.size();
   }
-  out.push_back(part(begin, self_.text.size()));
-  return heap_.list(std::move(out));
+  out.push_back(part(c, begin, c.str().text.size()));
+  return c.heap().list(std::move(out));
 }
 
-Value StringMethods::splitlines() {
-  const auto a = bind(name_, args_, {"keepends"});
-  const bool keep = truth(a[0]);
-  spend(self_.text.size() / 16);
+Value string_splitlines(const Call& c) {
+  const bool keep = truth(c.args[0]);
+  spend(c.str().text.size() / 16);
   std::vector<Value> out;
-  const std::string& text = self_.text;
+  const std::string& text = c.str().text;
   size_t begin = 0;
   for (size_t i = 0; i < text.size();) {
-    const auto c = unicode::decode(text.data() + i);
-    const bool breaks = (c.code >= 0x0a && c.code <= 0x0d) || (c.code >= 0x1c && c.code <= 0x1e) ||
-                        c.code == 0x85 || c.code == 0x2028 || c.code == 0x2029;
-    size_t end = i + c.length;
+    const auto ch = unicode::decode(text.data() + i);
+    const bool breaks = (ch.code >= 0x0a && ch.code <= 0x0d) ||
+                        (ch.code >= 0x1c && ch.code <= 0x1e) || ch.code == 0x85 ||
+                        ch.code == 0x2028 || ch.code == 0x2029;
+    size_t end = i + ch.length;
     if (breaks) {
-      if (c.code == '\r' && end < text.size() && text[end] == '\n') ++end;
-      out.push_back(part(begin, keep ? end : i));
+      if (ch.code == '\r' && end < text.size() && text[end] == '\n') ++end;
+      out.push_back(part(c, begin, keep ? end : i));
       begin = end;
     }
     i = end;
   }
-  if (begin < text.size()) out.push_back(part(begin, text.size()));
-  return heap_.list(std::move(out));
+  if (begin < text.size()) out.push_back(part(c, begin, text.size()));
+  return c.heap().list(std::move(out));
 }
 
-Value StringMethods::affix() {
-  const bool start = name_ == "startswith";
-  const auto a = bind(name_, args_, {"text"});
+Value string_affix(const Call& c) {
+  const bool start = c.name == "startswith";
   const auto fits = [&](const Value& v) {
-    const std::string& t = need_string(v, name_).text;
-    return start ? self_.text.starts_with(t) : self_.text.ends_with(t);
+    const std::string& t = need_string(v, c.name).text;
+    return start ? c.str().text.starts_with(t) : c.str().text.ends_with(t);
   };
-  if (!a[0].is(Kind::kTuple)) return Value(fits(a[0]));
-  return Value(std::any_of(a[0].list().items.begin(), a[0].list().items.end(), fits));
+  if (!c.args[0].is(Kind::kTuple)) return Value(fits(c.args[0]));
+  return Value(std::any_of(c.args[0].list().items.begin(), c.args[0].list().items.end(), fits));
 }
 
-Value StringMethods::replace() {
-  const auto a = bind(name_, args_, {"old", "new", "count"});
-  const Str &old = need_string(a[0], name_), &fresh = need_string(a[1], name_);
-  int64_t left = integer_or(a[2], -1, name_);
-  spend_search(self_.text, old.text);
+Value string_replace(const Call& c) {
+  const Str &old = need_string(c.args[0], c.name), &fresh = need_string(c.args[1], c.name);
+  int64_t left = integer_or(c.args[2], -1, c.name);
+  spend_search(c.str().text, old.text);
   StrBuilder out;
   size_t done = 0;
-  const size_t n = self_.text.size();
+  const size_t n = c.str().text.size();
   for (size_t i = 0; left != 0 && i <= n; --left) {
-    const size_t at = self_.text.find(old.text, i);
+    const size_t at = c.str().text.find(old.text, i);
     if (at == std::string::npos) break;
-    out.add(self_, done, at);
+    out.add(c.str(), done, at);
     out.add(fresh);
     done = at + old.text.size();
     i = done;
     if (old.text.empty()) {
-      const size_t next = at < n ? at + unicode::decode(self_.text.data() + at).length : n + 1;
-      out.add(self_, done, std::min(next, n));
+      const size_t next = at < n ? at + unicode::decode(c.str().text.data() + at).length : n + 1;
+      out.add(c.str(), done, std::min(next, n));
       done = std::min(next, n);
       i = next;
     }
     if (out.size() > (size_t{1} << 28)) fail("the result of replace is too long");
   }
-  out.add(self_, done, n);
-  return make(out.take());
+  out.add(c.str(), done, n);
+  return c.heap().string(out.take());
 }
 
-Value StringMethods::find() {
-  const bool from_right = name_ == "rfind", must = name_ == "index";
-  const std::string& what = need_string(bind(name_, args_, {"text"})[0], name_).text;
-  spend_search(self_.text, what);
-  const size_t at = from_right ? self_.text.rfind(what) : self_.text.find(what);
+Value string_find(const Call& c) {
+  const bool from_right = c.name == "rfind", must = c.name == "index";
+  const std::string& what = need_string(c.args[0], c.name).text;
+  spend_search(c.str().text, what);
+  const size_t at = from_right ? c.str().text.rfind(what) : c.str().text.find(what);
   if (at == std::string::npos && must) fail("substring not found");
-  return Value(at == std::string::npos
-                   ? int64_t{-1}
-                   : static_cast<int64_t>(count_chars(std::string_view(self_.text).substr(0, at))));
+  return Value(at == std::string::npos ? int64_t{-1}
+                                       : static_cast<int64_t>(count_chars(
+                                             std::string_view(c.str().text).substr(0, at))));
 }
 
-Value StringMethods::join() {
+Value string_join(const Call& c) {
   StrBuilder out;
   bool first = true;
-  for (const Value& v : runtime_.elements(bind(name_, args_, {"items"})[0])) {
-    if (!std::exchange(first, false)) out.add(self_);
-    out.add(need_string(v, name_));
+  for (const Value& v : c.runtime.elements(c.args[0])) {
+    if (!std::exchange(first, false)) out.add(c.str());
+    out.add(need_string(v, c.name));
     if (out.size() > (size_t{1} << 28)) fail("the result of join is too long");
   }
-  return make(out.take());
+  return c.heap().string(out.take());
 }
 
-Value StringMethods::partition() {
-  const bool from_right = name_ == "rpartition";
-  const std::string& sep = need_string(bind(name_, args_, {"sep"})[0], name_).text;
+Value string_partition(const Call& c) {
+  const bool from_right = c.name == "rpartition";
+  const std::string& sep = need_string(c.args[0], c.name).text;
   if (sep.empty()) fail("empty separator");
-  spend_search(self_.text, sep);
-  const size_t at = from_right ? self_.text.rfind(sep) : self_.text.find(sep),
-               n = self_.text.size();
+  spend_search(c.str().text, sep);
+  const size_t at = from_right ? c.str().text.rfind(sep) : c.str().text.find(sep),
+               n = c.str().text.size();
   if (at == std::string::npos) {
-    const Value whole = part(0, n), empty = heap_.string("");
-    return heap_.list(from_right ? std::vector<Value>{empty, empty, whole}
-                                 : std::vector<Value>{whole, empty, empty},
-                      Kind::kTuple);
+    const Value whole = part(c, 0, n), empty = c.heap().string("");
+    return c.heap().list(from_right ? std::vector<Value>{empty, empty, whole}
+                                    : std::vector<Value>{whole, empty, empty},
+                         Kind::kTuple);
   }
-  return heap_.list({part(0, at), part(at, at + sep.size()), part(at + sep.size(), n)},
-                    Kind::kTuple);
+  return c.heap().list({part(c, 0, at), part(c, at, at + sep.size()), part(c, at + sep.size(), n)},
+                       Kind::kTuple);
 }
 
 // Formats fields {}, {0} and {name}, without format specifications.
-Value StringMethods::format() {
+Value string_format(const Call& c) {
   StrBuilder out;
   size_t next = 0;
-  const std::string& t = self_.text;
+  const std::string& t = c.str().text;
   for (size_t i = 0; i < t.size();) {
     if ((t[i] == '{' || t[i] == '}') && i + 1 < t.size() && t[i + 1] == t[i]) {
-      out.add(self_, i, i + 1);
+      out.add(c.str(), i, i + 1);
       i += 2;
     } else if (t[i] == '{') {
       const size_t end = t.find('}', i);
@@ -292,61 +298,90 @@ Value StringMethods::format() {
         const size_t index = field.empty()      ? next++
                              : field.size() > 6 ? SIZE_MAX
                                                 : static_cast<size_t>(std::stoul(field));
-        if (index >= args_.positional.size()) fail("format: argument {} is missing", field);
-        v = args_.positional[index];
+        if (index >= c.given.positional.size()) fail("format: argument {} is missing", field);
+        v = c.given.positional[index];
       } else {
-        const auto it = std::find_if(args_.named.begin(), args_.named.end(),
+        const auto it = std::find_if(c.given.named.begin(), c.given.named.end(),
                                      [&](const auto& p) { return p.first == field; });
-        if (it == args_.named.end()) fail("format: argument '{}' is missing", printable(field, 60));
+        if (it == c.given.named.end())
+          fail("format: argument '{}' is missing", printable(field, 60));
         v = it->second;
       }
       write_str(v, out);
       i = end + 1;
     } else {
       const size_t n = unicode::decode(t.data() + i).length;
-      out.add(self_, i, i + n);
+      out.add(c.str(), i, i + n);
       i += n;
     }
   }
-  return make(out.take());
+  return c.heap().string(out.take());
 }
 
-Value StringMethods::title() {
+Value string_title(const Call& c) {
   StrBuilder out;
   bool inside = false;
-  for (size_t i = 0; i < self_.text.size();) {
-    const auto c = unicode::decode(self_.text.data() + i);
-    const Str one = substr(self_, i, i + c.length);
-    const bool letter =
-        (unicode::Table::get().mask(c.code) &
-         (unicode::bit(unicode::kLu) | unicode::bit(unicode::kLl) | unicode::bit(unicode::kLt))) !=
-        0;
+  for (size_t i = 0; i < c.str().text.size();) {
+    const auto ch = unicode::decode(c.str().text.data() + i);
+    const Str one = substr(c.str(), i, i + ch.length);
+    const bool letter = (unicode::Table::get().mask(ch.code) & unicode::mask_of("Lu Ll Lt")) != 0;
     if (letter)
       out.add(changed_case(one, !inside));
     else
       out.add(one);
     inside = letter;
-    i += c.length;
+    i += ch.length;
   }
-  return make(out.take());
+  return c.heap().string(out.take());
 }
 
-Value StringMethods::pad() {
-  const bool left = name_ != "ljust";
-  const auto a = bind(name_, args_, {"width", "fill"});
-  const int64_t width = integer_or(a[0], 0, name_);
-  if (width > (1 << 24)) fail("{}: a width of {} is too large", name_, width);
-  const Value space = heap_.string(name_ == "zfill" ? "0" : " ");
-  const Str& fill = a[1].is_undefined() ? space.str() : need_string(a[1], name_);
+Value string_pad(const Call& c) {
+  const bool left = c.name != "ljust";
+  const int64_t width = integer_or(c.args[0], 0, c.name);
+  if (width > (1 << 24)) fail("{}: a width of {} is too large", c.name, width);
+  const Value space = c.heap().string(c.name == "zfill" ? "0" : " ");
+  const Str& fill = c.args[1].is_undefined() ? space.str() : need_string(c.args[1], c.name);
   StrBuilder filling, out;
-  for (auto n = static_cast<int64_t>(count_chars(self_.text)); n < width; ++n) filling.add(fill);
+  for (auto n = static_cast<int64_t>(count_chars(c.str().text)); n < width; ++n) filling.add(fill);
   const bool sign =
-      name_ == "zfill" && (self_.text.starts_with('-') || self_.text.starts_with('+'));
-  out.add(self_, 0, sign ? 1 : 0);
+      c.name == "zfill" && (c.str().text.starts_with('-') || c.str().text.starts_with('+'));
+  out.add(c.str(), 0, sign ? 1 : 0);
   if (left) out.add(filling.get());
-  out.add(self_, sign ? 1 : 0, self_.text.size());
+  out.add(c.str(), sign ? 1 : 0, c.str().text.size());
   if (!left) out.add(filling.get());
-  return make(out.take());
+  return c.heap().string(out.take());
 }
+
+using unicode::mask_of;
+constexpr NamedBuiltin kStringMethods[] = {
+    {Named::kString, "capitalize", string_capitalize},
+    {Named::kString, "count", string_count, "text"},
+    {Named::kString, "endswith startswith", string_affix, "text"},
+    {Named::kString, "find index rfind", string_find, "text"},
+    {Named::kString, "format", string_format},
+    {Named::kString, "isalnum", [](const Call& c) { return all_of(c, unicode::kL | unicode::kN); }},
+    {Named::kString, "isalpha", [](const Call& c) { return all_of(c, unicode::kL); }},
+    {Named::kString, "isdigit", [](const Call& c) { return all_of(c, mask_of("Nd")); }},
+    {Named::kString, "islower",
+     [](const Call& c) { return has_case(c, mask_of("Ll"), mask_of("Lu Lt")); }},
+    {Named::kString, "isspace", [](const Call& c) { return all(c, python_space); }},
+    {Named::kString, "isupper",
+     [](const Call& c) { return has_case(c, mask_of("Lu"), mask_of("Ll Lt")); }},
+    {Named::kString, "join", string_join, "items"},
+    {Named::kString, "ljust rjust zfill", string_pad, "width fill"},
+    {Named::kString, "lower upper",
+     [](const Call& c) { return c.heap().string(changed_case(c.str(), c.name == "upper")); }},
+    {Named::kString, "lstrip rstrip strip", string_strip, "chars"},
+    {Named::kString, "partition rpartition", string_partition, "sep"},
+    {Named::kString, "removeprefix removesuffix", string_remove_affix, "text"},
+    {Named::kString, "replace", string_replace, "old new count"},
+    {Named::kString, "rsplit split", string_split, "sep maxsplit"},
+    {Named::kString, "splitlines", string_splitlines, "keepends"},
+    {Named::kString, "title", string_title},
+};
+
+}  // namespace
+
+std::span<const NamedBuiltin> string_names() { return kStringMethods; }
 
 }  // namespace moebius::jinja

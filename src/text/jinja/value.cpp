@@ -238,27 +238,11 @@ std::string_view type_name(const Value& v) {
 }
 
 bool truth(const Value& v) {
-  switch (v.kind()) {
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return false;
-    case Kind::kBool:
-    case Kind::kInt:
-      return v.integer() != 0;
-    case Kind::kFloat:
-      return v.number() != 0;
-    case Kind::kString:
-      return !v.str().text.empty();
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-    case Kind::kView:
-      return !v.list().items.empty();
-    case Kind::kDict:
-      return !v.dict().items.empty();
-    default:
-      return true;
-  }
+  if (v.is_undefined() || v.is_none()) return false;
+  if (v.is_number()) return v.is(Kind::kFloat) ? v.number() != 0 : v.integer() != 0;
+  if (v.is_string()) return !v.str().text.empty();
+  if (v.has_items()) return !v.list().items.empty();
+  return !v.is(Kind::kDict) || !v.dict().items.empty();
 }
 
 bool equal(const Value& a, const Value& b, int depth) {

@@ -108,6 +108,9 @@ class Value {
     return kind_ == Kind::kList || kind_ == Kind::kTuple || kind_ == Kind::kRange;
   }
 
+  // Returns true for values whose items are a list's, can be counted and stay.
+  bool has_items() const { return is_sequence() || kind_ == Kind::kView; }
+
   int64_t integer() const { return int_; }
   double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(int_); }
   const Str& str() const { return *str_; }

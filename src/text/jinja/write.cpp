@@ -16,11 +16,8 @@ constexpr size_t kMaxText =
 using Kind = Value::Kind;
 
 bool printable_char(char32_t c) {
-  using namespace unicode;
-  if (c == ' ') return true;
-  const uint32_t hidden =
-      bit(kCn) | bit(kCc) | bit(kCf) | bit(kCs) | bit(kCo) | bit(kZl) | bit(kZp) | bit(kZs);
-  return (Table::get().mask(c) & hidden) == 0;
+  constexpr uint32_t kHidden = unicode::mask_of("C Z");
+  return c == ' ' || (unicode::Table::get().mask(c) & kHidden) == 0;
 }
 
 // Writes a text between quotes, with `escape` of each character in its place; an empty one means
@@ -99,7 +96,7 @@ void write_key(const Value& key, const JsonStyle& style, StrBuilder& out) {
     fail("tojson: a key of type '{}'", type_name(key));
 }
 
-// Writes items between brackets; `one` writes an item.
+// Writes items of JSON between brackets; `one` writes an item.
 template <class Items, class One>
 void write_json_items(const Items& items, std::string_view brackets, const JsonStyle& style,
                       StrBuilder& out, int depth, const One& one) {
