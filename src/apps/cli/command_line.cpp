@@ -234,10 +234,8 @@ Command& parse_words(Command& tool, Words args) {
       manners().help = true;
       return command;
     }
-    std::vector<std::string> names;
-    for (const Command& c : command.subjects)
-      if (!c.hidden) names.push_back(last_word(c.name));
-    throw UsageError(fmt::format("`{}` needs a command: {}", command.name, fmt::join(names, ", ")));
+    throw UsageError(fmt::format("`{}` needs a command: {}", command.name,
+                                 fmt::join(shown_subjects(command), ", ")));
   }
   return command;
 }

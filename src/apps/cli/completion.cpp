@@ -13,13 +13,6 @@
 namespace moebius {
 namespace {
 
-std::vector<std::string> shown_subjects(const Command& command) {
-  std::vector<std::string> names;
-  for (const Command& c : command.subjects)
-    if (!c.hidden) names.push_back(last_word(c.name));
-  return names;
-}
-
 // Returns the words that can follow `moebius help`.
 std::vector<std::string> help_words(const Command& tool) {
   std::vector<std::string> words = shown_subjects(tool);

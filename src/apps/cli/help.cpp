@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/cli/layout.h"
 #include "apps/commands.h"
 #include "base/error.h"
 #include "model/arch/arch.h"
@@ -16,42 +17,11 @@ namespace {
 
 constexpr size_t kWidth = 79, kColumn = 26;
 
-// Wraps text to column `at`; the first line holds `used` characters already.
-std::string wrapped(std::string_view text, size_t at, size_t used) {
-  std::string out;
-  size_t column = used;
-  const auto fresh = [&] {
-    out += '\n';
-    out.append(at, ' ');
-    column = at;
-  };
-  if (used < at) {
-    out.append(at - used, ' ');
-    column = at;
-  } else if (used > at)
-    fresh();
-  bool first = true;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (!first && column + 1 + word.size() > kWidth)
-      fresh();
-    else if (!first) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    first = false;
-  }
-  return out + '\n';
-}
-
 std::string row(const std::string& left, const std::string& right) {
   const std::string start = "  " + left;
   // The columns are at least two spaces apart.
-  return start + wrapped(right, kColumn, start.size() + 2 > kColumn ? kColumn + 1 : start.size());
+  const bool beside = start.size() + 2 <= kColumn;
+  return (beside ? "" : start + "\n") + labelled(beside ? start : "", right, kColumn, kWidth);
 }
 
 std::string section(const std::string& title, const std::deque<Option>& options, Shown shown) {
@@ -63,6 +33,13 @@ std::string section(const std::string& title, const std::deque<Option>& options,
 }
 
 }  // namespace
+
+std::vector<std::string> shown_subjects(const Command& command) {
+  std::vector<std::string> names;
+  for (const Command& c : command.subjects)
+    if (!c.hidden) names.push_back(last_word(c.name));
+  return names;
+}
 
 std::string usage_of(const Command& command) {
   std::string out;
@@ -107,8 +84,8 @@ std::string sentence_of(const Command& command) {
 
 std::string help_page(const Command& command, Shown shown) {
   const bool top = command.name == "moebius";
-  std::string out =
-      wrapped(fmt::format("{}{}: {}.", top ? "" : "moebius ", command.name, command.what), 0, 0);
+  std::string out = labelled(
+      "", fmt::format("{}{}: {}.", top ? "" : "moebius ", command.name, command.what), 0, kWidth);
   out +=
       fmt::format("\nUsage: {}{} {}\n\n", top ? "" : "moebius ", command.name, usage_of(command));
   for (const Option& o : command.positional) out += row(left_column(o), description_of(o));

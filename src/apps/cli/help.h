@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "apps/cli/command.h"
 
@@ -15,6 +16,9 @@ std::string left_column(const Option& option);
 // Returns an option's description with its default, its choices and its variable: "most new tokens
 // (default: 256)".
 std::string description_of(const Option& option);
+
+// Returns the last words of the names of a command's subcommands that help shows.
+std::vector<std::string> shown_subjects(const Command& command);
 
 // Returns a command's description as a sentence: "Continues a text, or chats."
 std::string sentence_of(const Command& command);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "apps/cli/help.h"
 #include "apps/commands.h"
 #include "base/error.h"
 
@@ -73,6 +74,10 @@ constexpr Foreign kForeignCommands[] = {
     {"encode", "tokenize"}, {"decode", "detokenize"}, {"completions", "completion"},
 };
 
+bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool is_folder(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
@@ -128,9 +133,7 @@ std::string unknown_command(const Command& parent, std::string_view name) {
     return fmt::format("there is no command `{}`; {}", shown, kDownload);
   if (is_folder(std::string(name)))
     return fmt::format("`{0}` is a folder, not a command; did you mean `run {0}`?", shown);
-  std::vector<std::string> names;
-  for (const Command& c : parent.subjects)
-    if (!c.hidden) names.push_back(last_word(c.name));
+  const std::vector<std::string> names = shown_subjects(parent);
   const std::string near = nearest(name, names);
   const std::string where = parent.name == "moebius" ? "" : parent.name + " ";
   if (!near.empty())
@@ -140,30 +143,26 @@ std::string unknown_command(const Command& parent, std::string_view name) {
 }
 
 bool is_foreign_option(std::string_view name) {
-  const auto same = [&](const auto& other) { return other == name; };
   return std::any_of(std::begin(kForeignOptions), std::end(kForeignOptions),
                      [&](const Foreign& f) { return f.name == name; }) ||
-         std::any_of(std::begin(kModelNames), std::end(kModelNames), same) ||
-         std::any_of(std::begin(kDownloadNames), std::end(kDownloadNames), same) ||
-         std::any_of(std::begin(kGpuNames), std::end(kGpuNames), same);
+         is_one_of(kModelNames, name) || is_one_of(kDownloadNames, name) ||
+         is_one_of(kGpuNames, name);
 }
 
 std::string unknown_option(const Command& tool, const Command& command, std::string_view name) {
   const std::string shown = printable(name, 60);
   const std::string head = fmt::format("`{}` has no option `{}`", command.name, shown);
-  if (std::find(std::begin(kModelNames), std::end(kModelNames), name) != std::end(kModelNames))
+  if (is_one_of(kModelNames, name))
     return head +
            (command.positional.empty()
                 ? "; a folder is given after the command, as in `run DIR`"
                 : fmt::format("; the folder stands without an option: `{} DIR`", command.name));
-  if (std::find(std::begin(kGpuNames), std::end(kGpuNames), name) != std::end(kGpuNames))
+  if (is_one_of(kGpuNames, name))
     return head + (command.find("--device") == nullptr ? "; this command runs on the CPU alone"
                    : command.find("--gpu-memory") == nullptr
                        ? "; ours is `--device cuda`"
                        : "; ours are `--device cuda`, `--gpu-memory`");
-  if (std::find(std::begin(kDownloadNames), std::end(kDownloadNames), name) !=
-      std::end(kDownloadNames))
-    return fmt::format("{}; {}", head, kDownload);
+  if (is_one_of(kDownloadNames, name)) return fmt::format("{}; {}", head, kDownload);
   std::string_view ours;
   for (const Foreign& f : kForeignOptions) {
     if (f.name != name) continue;
