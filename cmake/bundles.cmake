@@ -8,7 +8,7 @@
 # another file of the folder, or of a header that it does not include, the file is listed here and compiled by itself
 # (check_names.py finds the first kind; it reads both lists). Test files have a namespace each.
 option(MOEBIUS_BUNDLES "Compile several small files of a folder as one unit (g++)" ON)
-set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|engine|text|quantize|report|serve|apps|bench)/")
+set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|gguf|runtime|quant|checkpoint|device|nn|model|engine|text|quantize|report|serve|apps|bench)/")
 set(MOEBIUS_UNBUNDLED_FILES
 )
 set(MOEBIUS_BUNDLE_FILES 30)  # at most: no bundle takes more than 30 s of one core

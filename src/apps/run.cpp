@@ -16,6 +16,7 @@
 #include "apps/commands.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "gguf/model_files.h"
 #include "text/answer/answer_message.h"
 #include "text/answer/call_grammar.h"
 #include "text/grammar/answer_format.h"
@@ -92,7 +93,7 @@ class RunInput {
     }
     if (!options.uses_template()) return;
     // The folder without a tokenizer is the problem, not the option that needs text.
-    if (!path_exists(join_path(options.model.folder, "tokenizer.json")))
+    if (!has_model_text(options.model.folder, "tokenizer.json"))
       check_model_files(options.model.folder);
     as_usage([&] { chat_.emplace(options.model.folder); });
     if (options.messages_file) as_usage([&] { chat_->load(*options.messages_file); });

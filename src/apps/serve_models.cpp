@@ -14,6 +14,7 @@
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "gguf/model_files.h"
 #include "model/run/pooling.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
@@ -28,16 +29,11 @@ namespace {
 // Checks that the folder has a tokenizer, because requests and answers are text.
 void check_tokenizer(const std::string& folder) {
   for (const char* name : {"tokenizer.json", "tiktoken.model"})
-    if (path_exists(join_path(folder, name))) return;
+    if (has_model_text(folder, name)) return;
   fail(
       "{}: serve needs a tokenizer, and the folder has no tokenizer.json or tiktoken.model; copy "
       "it from the original model",
       printable(folder));
-}
-
-std::string folder_name(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  return std::string(base_name(folder));
 }
 
 struct NamedFolder {
@@ -48,7 +44,7 @@ struct NamedFolder {
 // Parses --model NAME=DIR and --alias ALIAS=NAME; an alias without a name belongs to the first
 // model.
 std::vector<NamedFolder> named_folders(const ModelServing& s) {
-  if (s.named.empty()) return {{folder_name(s.model.folder), s.model.folder, s.aliases}};
+  if (s.named.empty()) return {{model_name(s.model.folder), s.model.folder, s.aliases}};
   std::vector<NamedFolder> out;
   std::vector<std::string> names;
   const auto take = [&](const std::string& name) {

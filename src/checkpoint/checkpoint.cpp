@@ -13,12 +13,16 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "checkpoint/config_defaults.h"
 #include "checkpoint/fused_halves.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
 #include "checkpoint/no_output.h"
 #include "checkpoint/token_table.h"
+#include "gguf/config.h"
+#include "gguf/model_files.h"
+#include "gguf/names.h"
 
 namespace moebius {
 namespace {
@@ -43,9 +47,6 @@ std::string without_config(const std::string& folder) {
   std::error_code error;
   for (const fs::directory_entry& e : fs::directory_iterator(folder, error)) {
     const std::string kind = e.path().extension();
-    if (kind == ".gguf")
-      return "this folder holds GGUF files, llama.cpp's container, which is not read; take the "
-             "safetensors form of the same model";
     if (kind == ".bin" || kind == ".pt" || kind == ".pth")
       return fmt::format(
           "this folder holds PyTorch files ('{}'), which are not read; take the safetensors form "
@@ -159,40 +160,59 @@ ErrorPlace place_of(const Module& module, const TensorStore& store) {
 }  // namespace
 
 void check_model_files(const std::string& folder) {
+  if (const auto file = gguf_file_of(folder)) {
+    (void)architecture_of(*open_gguf(*file));
+    return;
+  }
   check_config_file(folder);
   check_weight_files(folder);
 }
 
 Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated& stated) {
+  const auto file = gguf_file_of(folder);
+  const std::shared_ptr<const Gguf> gguf = file ? open_gguf(*file) : nullptr;
   std::error_code error;
-  if (!fs::is_directory(folder, error))
+  if (gguf == nullptr && !fs::is_directory(folder, error))
     fail_at({"file", folder, "", "", ""},
             "{}: not a folder{}; expected a model folder with config.json", folder,
             error ? " (" + error.message() + ")" : "");
   Checkpoint c;
   c.folder_ = folder;
-  const std::string config_path = join_path(folder, "config.json");
-  check_config_file(folder);
+  const std::string config_path = gguf != nullptr ? *file : join_path(folder, "config.json");
+  if (gguf == nullptr) check_config_file(folder);
   placing_errors(at_file("config", config_path), [&] {
-    const Json config = parse_json(read_config(config_path), config_path);
+    Json config = gguf != nullptr ? gguf_config(*gguf, c.warnings_)
+                                  : parse_json(read_config(config_path), config_path);
+    if (gguf != nullptr) config.set(std::string(kDefaultsMember), Json::object());
     c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
     QuantConfig quant = QuantConfig::parse(config, config_path, c.warnings_);
-    if (quant.method().empty())
+    if (quant.method().empty() && gguf == nullptr)
       quant = other_config(folder, config, c.warnings_);
-    else
+    else if (gguf == nullptr)
       compare_files(folder, config, quant, c.warnings_);
     c.quant_ = std::make_shared<const QuantConfig>(std::move(quant));
   });
-  const std::string generation = join_path(folder, "generation_config.json");
-  if (path_exists(generation))
-    placing_errors(at_file("config", generation), [&] {
-      c.generation_ = parse_json(read_config(generation), generation);
+  const std::string generation = "generation_config.json";
+  if (const auto found = read_model_text(folder, generation, kMaxConfigBytes)) {
+    const std::string& place = found->place;
+    placing_errors(at_file("config", place), [&] {
+      c.generation_ = parse_json(found->text, place);
       if (!c.generation_.is_object())
-        fail("{}: {} at the top; expected an object", generation, kind_name(c.generation_.kind()));
+        fail("{}: {} at the top; expected an object", place, kind_name(c.generation_.kind()));
     });
+  }
   placing_errors(at_file("file", folder), [&] {
-    c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
-    c.understand(c.store_->tensors());
+    if (gguf != nullptr) {
+      const GgufNames names = name_tensors(*gguf, c.config_.raw);
+      c.store_ = std::make_unique<TensorStore>(TensorStore::of_gguf(*gguf, names, links));
+      c.understand(c.store_->tensors());
+      for (const GgufNames::Unused& u : names.unused)
+        c.unused_.push_back({u.tensor->name, u.reason, u.tensor->bytes});
+    } else {
+      c.store_ =
+          std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
+      c.understand(c.store_->tensors());
+    }
   });
   return c;
 }

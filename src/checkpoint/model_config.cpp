@@ -156,7 +156,8 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
   c.text = text_object(c.raw, where, path);
   const ConfigFields top(c.raw, path, ""), fields(c.text, path, where);
   const auto type = fields.string({"model_type"});
-  if (const Json* d = config_defaults(type ? *type : top.string({"model_type"}).value_or("")))
+  const Json* d = config_defaults(type ? *type : top.string({"model_type"}).value_or(""));
+  if (d != nullptr && c.text.find(kDefaultsMember) == nullptr)  // a GGUF file has none
     c.text.set(std::string(kDefaultsMember), *d);
   read_identity(c, top, fields);
   const Family* family = family_by_key(c.family);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/formats/gguf.h"
 #include "checkpoint/methods/method.h"
 
 namespace moebius {
@@ -126,6 +127,14 @@ SchemeDecision gpt_oss_decision() {
   return d;
 }
 
+SchemeDecision gguf_decision(const GgufType& type) {
+  SchemeDecision d;
+  d.scheme = scheme_of_gguf(type).value_or(Scheme{});
+  d.rule = fmt::format("stored as {}", type.name);
+  d.matched = true;
+  return d;
+}
+
 // Removes scales for the KV cache, which older exporters stored with k_proj and v_proj.
 void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
                        std::vector<UnusedTensor>& unused) {
@@ -141,10 +150,11 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
 }
 
 // Returns why an embedding cannot be read row by row; it can if only weights are quantized, as
-// integers with scales per row or group, as MLX stores them, or as native FP8.
+// integers with scales per row or group, as MLX or GGUF stores them, or as native FP8.
 std::optional<std::string> embedding_reason(const Scheme& s) {
   const QuantArgs& w = *s.weights;
-  const bool any = s.format == Format::kMlx || s.format == Format::kNativeFp8;
+  const bool any =
+      s.format == Format::kMlx || s.format == Format::kNativeFp8 || s.format == Format::kGguf;
   const bool int_rows = w.kind == NumberKind::kInt &&
                         (w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel);
   if ((any || int_rows) && !s.input && !s.output) return std::nullopt;
@@ -198,6 +208,8 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
     } catch (const Error& e) {
       rethrow_with_file(e, tensors, store);
     }
+  } else if (tensors[Role::kWeight] && tensors[Role::kWeight].info->gguf != nullptr) {
+    m.decision = gguf_decision(*tensors[Role::kWeight].info->gguf);
   } else if (is_gpt_oss_blocks(tensors)) {
     m.decision = gpt_oss_decision();
   } else if (stores_quantized(tensors)) {

@@ -3,6 +3,7 @@
 // file before memory is allocated for it; safetensors_header.cpp proves the rest.
 #include "checkpoint/safetensors.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -65,16 +66,61 @@ SafetensorsFile SafetensorsFile::of_memory(std::string name, std::span<const Ten
   return result;
 }
 
+SafetensorsFile SafetensorsFile::of_file(std::shared_ptr<const ReadFile> file,
+                                         std::vector<TensorInfo> tensors) {
+  SafetensorsFile result;
+  result.path_ = file->path();
+  result.size_ = file->size();
+  result.file_ = std::move(file);
+  result.tensors_ = std::move(tensors);
+  return result;
+}
+
+// Reads the stored rows that the wanted ones lie in, a stretch of the order at a time; alone where
+// they lie far apart.
+void SafetensorsFile::read_reordered(const TensorInfo& tensor, uint64_t offset,
+                                     std::span<uint8_t> out) const {
+  const uint64_t row_bytes = tensor.bytes / tensor.shape[0], end = offset + out.size();
+  std::vector<uint8_t> scratch;
+  for (uint64_t row = offset / row_bytes; row * row_bytes < end;) {
+    const uint64_t last =
+        std::min(tensor.order.stretch_end(row), (end + row_bytes - 1) / row_bytes);
+    uint64_t least = tensor.order.stored(row), most = least;
+    for (uint64_t r = row; r < last; ++r) {
+      least = std::min(least, tensor.order.stored(r));
+      most = std::max(most, tensor.order.stored(r));
+    }
+    const bool together = most - least < 4 * (last - row);
+    scratch.resize((together ? most - least + 1 : 1) * row_bytes);
+    if (together) file_->read_at(tensor.offset + least * row_bytes, scratch);
+    for (; row < last; ++row) {
+      const uint64_t at = tensor.order.stored(row);
+      if (!together) file_->read_at(tensor.offset + at * row_bytes, scratch);
+      const uint8_t* stored = scratch.data() + (together ? at - least : 0) * row_bytes;
+      const uint64_t from = std::max(row * row_bytes, offset),
+                     to = std::min((row + 1) * row_bytes, end);
+      std::copy(stored + (from - row * row_bytes), stored + (to - row * row_bytes),
+                out.data() + (from - offset));
+    }
+  }
+}
+
 void SafetensorsFile::read(const TensorInfo& tensor, uint64_t offset,
                            std::span<uint8_t> out) const {
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset)
     fail("{}: cannot read {} bytes at {} of tensor '{}', which has {}", printable(path()),
          out.size(), offset, printable(tensor.name), tensor.bytes);
-  if (file_ == nullptr)  // without a file, offsets are addresses in memory
+  if (tensor.source != nullptr)
+    tensor.source->read(offset, out);
+  else if (file_ == nullptr)  // without a file, offsets are addresses in memory
     std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(tensor.offset) + offset, out.size());
   else
-    placing_errors(at_file("file", path_, tensor.name),
-                   [&] { file_->read_at(tensor.offset + offset, out); });
+    placing_errors(at_file("file", path_, tensor.name), [&] {
+      if (tensor.order)
+        read_reordered(tensor, offset, out);
+      else
+        file_->read_at(tensor.offset + offset, out);
+    });
 }
 
 }  // namespace moebius

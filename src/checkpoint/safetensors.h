@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "gguf/row_order.h"
 
 namespace moebius {
 
@@ -25,6 +26,13 @@ inline auto at_file(std::string_view kind, const std::string& path, std::string_
 
 struct GgufType;
 
+// The numbers of a tensor that no file has as they are.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual void read(uint64_t offset, std::span<uint8_t> out) const = 0;  // thread-safe
+};
+
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
@@ -34,6 +42,8 @@ struct TensorInfo {
   uint32_t file = 0;  // index into TensorStore::files()
   // Not null: the rows are blocks of this type (gguf/gguf.h), dtype is U8 and columns are bytes.
   const GgufType* gguf = nullptr;
+  RowOrder order{};  // of the file; read() undoes it: callers see rows in Hugging Face's order
+  std::shared_ptr<const TensorSource> source{};  // read in place of the file
 };
 std::string describe_shape(std::span<const uint64_t> shape);  // "[4096,512]"
 std::string describe(const TensorInfo& tensor);  // returns text such as "I32[4096,512]"
@@ -56,6 +66,9 @@ class SafetensorsFile {
   // Returns an object that reads tensors in memory, which must outlive it, as if they were in a
   // file; `name` replaces the path in messages.
   static SafetensorsFile of_memory(std::string name, std::span<const TensorData> tensors);
+  // Returns an object that reads tensors of a file that is open already, of any format.
+  static SafetensorsFile of_file(std::shared_ptr<const ReadFile> file,
+                                 std::vector<TensorInfo> tensors);
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
   // Returns the open file, for reading after the store is gone; null if tensors are in memory.
@@ -71,6 +84,7 @@ class SafetensorsFile {
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
+  void read_reordered(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
   // The open file; null: tensors are in memory, and TensorInfo::offset is an address.
   std::shared_ptr<const ReadFile> file_;
   std::string path_;

@@ -16,7 +16,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "checkpoint/gguf_latent.h"
 #include "checkpoint/shard_index.h"
+#include "gguf/names.h"
 
 namespace moebius {
 namespace {
@@ -68,8 +70,7 @@ std::string other_single_file(const std::string& folder, std::vector<std::string
     if (name.ends_with(".safetensors") && !skipped) candidates.push_back(name);
     if (name.ends_with(".safetensors") && skipped)
       hint = fmt::format("; '{}' is not read as a model", printable(name));
-    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth") ||
-        name.ends_with(".gguf"))
+    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"))
       hint = fmt::format("; found '{}', but only safetensors files are read", printable(name));
   }
   if (candidates.empty())
@@ -186,6 +187,41 @@ void TensorStore::finish() {
 TensorStore TensorStore::open_file(const std::string& path) {
   TensorStore store;
   store.add_file(SafetensorsFile::open(path));
+  store.finish();
+  return store;
+}
+
+TensorStore TensorStore::of_gguf(const Gguf& gguf, const GgufNames& names, Links links) {
+  using ByFile = std::vector<std::vector<TensorInfo>>;
+  ByFile tensors(gguf.files().size()), halves(gguf.files().size());
+  for (const GgufPiece& p : names.pieces) {
+    const GgufType& type = *p.tensor->type;
+    const std::optional<DType> plain =
+        type.numbers == 1 ? dtype_from_name(type.name) : std::nullopt;
+    const bool half = p.name.find(kLatentHalf) != std::string::npos;
+    TensorInfo& t = (half ? halves : tensors)[p.tensor->part].emplace_back();
+    t.name = p.name;
+    t.dtype = plain.value_or(DType::kU8);
+    t.gguf = plain ? nullptr : &type;
+    t.shape = p.shape;
+    if (!plain) t.shape.back() = t.shape.back() / type.numbers * type.bytes;
+    t.offset = p.tensor->offset + p.offset;
+    t.bytes = p.bytes;
+    t.order = p.order;
+  }
+  TensorStore cut, store;
+  for (size_t i = 0; i < halves.size(); ++i)
+    cut.add_file(SafetensorsFile::of_file(gguf.files()[i], std::move(halves[i])));
+  cut.finish();
+  for (TensorInfo& t : join_latent_halves(std::move(cut))) tensors[0].push_back(std::move(t));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::shared_ptr<const ReadFile>& file = gguf.files()[i];
+    const std::string& path = file->path();
+    if (links == Links::kInside)
+      (void)file_in_folder(path.substr(0, path.size() - base_name(path).size()) + ".",
+                           base_name(path), links);
+    store.add_file(SafetensorsFile::of_file(file, std::move(tensors[i])));
+  }
   store.finish();
   return store;
 }

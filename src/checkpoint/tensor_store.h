@@ -11,6 +11,8 @@
 
 namespace moebius {
 
+class Gguf;
+struct GgufNames;
 struct ShardIndex;
 
 // Targets that symbolic links in a model folder may have. kInside: files of the folder, or the hub
@@ -38,6 +40,10 @@ class TensorStore {
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                  Links links = Links::kInside);
   static TensorStore open_file(const std::string& path);
+  // Returns the tensors of a GGUF model under Hugging Face's names; `names` says what they are.
+  // Throws Error for a part that links do not allow.
+  static TensorStore of_gguf(const Gguf& gguf, const GgufNames& names,
+                             Links links = Links::kInside);
   // Returns a store of tensors in memory, which must outlive the store.
   static TensorStore from_memory(const std::string& name, std::span<const TensorData> tensors);
   // Returns a store with the same tensors that can also read `paths`; `tensors` receives the

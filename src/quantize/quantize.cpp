@@ -20,6 +20,7 @@
 #include "base/human.h"
 #include "checkpoint/folder_write.h"
 #include "checkpoint/shard_index.h"
+#include "gguf/model_files.h"
 #include "model/arch/arch.h"
 #include "quantize/calibration.h"
 #include "quantize/journal.h"
@@ -122,6 +123,9 @@ QuantizeJob::QuantizeJob(QuantizeOptions options, size_t threads)
 
 void QuantizeJob::check_target() const {
   const std::string& target = options_.target;
+  if (gguf_file_of(options_.source))
+    fail("{}: is a GGUF file, quantized once already; expected a folder of safetensors",
+         options_.source);
   if (target.empty()) fail("no folder to write to was given");
   if (lies_in(target, options_.source))
     fail("{}: lies in {}, which is only read; expected another folder", target, options_.source);

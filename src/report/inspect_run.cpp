@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
+#include "gguf/model_files.h"
 #include "model/plan/forecast.h"
 #include "report/inspect.h"
 #include "report/modules.h"
@@ -47,7 +48,7 @@ std::string refusal(const Checkpoint& c, const DecoderSpec& spec) {
 void look_at_text(const Checkpoint& c, RunFacts& f) {
   const char* file = nullptr;
   for (const char* name : {"tokenizer.json", "tiktoken.model"})
-    if (file == nullptr && path_exists(join_path(c.folder(), name))) file = name;
+    if (file == nullptr && has_model_text(c.folder(), name)) file = name;
   if (file == nullptr) {
     f.notes.emplace_back("no tokenizer.json: token ids only");
     return;
@@ -70,9 +71,8 @@ void look_at_text(const Checkpoint& c, RunFacts& f) {
     ChatInput input;
     input.messages = &messages;
     templates.render(input);
-    f.chat_template = path_exists(join_path(c.folder(), "chat_template.jinja"))
-                          ? "chat_template.jinja"
-                          : "tokenizer_config.json";
+    f.chat_template = has_model_text(c.folder(), "chat_template.jinja") ? "chat_template.jinja"
+                                                                        : "tokenizer_config.json";
   } catch (const Error& e) {
     f.notes.push_back(fmt::format("no chat: {}", e.what()));
   }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "gguf/model_files.h"
 #include "text/jinja/run.h"
 
 namespace moebius {
@@ -84,9 +85,9 @@ std::vector<TextSegment> ChatTemplate::render(
 ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
   ChatTemplates out;
   out.folder_ = folder;
-  const std::string config_path = join_path(folder, "tokenizer_config.json");
-  if (path_exists(config_path)) {
-    const Json config = parse_json(read_text_file(config_path, kMaxConfig), config_path);
+  if (const auto found = read_model_text(folder, "tokenizer_config.json", kMaxConfig)) {
+    const std::string& config_path = found->place;
+    const Json config = parse_json(found->text, config_path);
     for (const auto& [key, value] : config.members()) {
       const Json* text = value.is_object() ? value.find("content") : &value;
       if (key.ends_with("_token") && text != nullptr && text->is_string())
@@ -110,10 +111,9 @@ ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
            kind_name(chat->kind()));
     }
   }
-  const std::string file = join_path(folder, "chat_template.jinja");
-  if (path_exists(file)) {
+  if (const auto found = read_model_text(folder, "chat_template.jinja", kMaxSource)) {
     out.sources_.clear();
-    out.sources_["default"] = {read_text_file(file, kMaxSource), file};
+    out.sources_["default"] = {found->text, found->place};
     const std::string tool_use =
         join_path(join_path(folder, "additional_chat_templates"), "tool_use.jinja");
     if (path_exists(tool_use))

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/file.h"
 #include "base/json_shown.h"
+#include "gguf/model_files.h"
 #include "text/json_fields.h"
 
 namespace moebius {
@@ -128,9 +128,8 @@ GenerationDefaults read_generation_defaults(
     const std::string& folder,
     const std::function<std::optional<int32_t>(std::string_view)>& token_id, uint64_t vocab) {
   const auto read = [&](std::string_view name) -> std::optional<Json> {
-    const std::string path = join_path(folder, name);
-    if (!path_exists(path)) return std::nullopt;
-    return parse_json(read_text_file(path, uint64_t{64} << 20), path);
+    const auto found = read_model_text(folder, name, uint64_t{64} << 20);
+    return found ? std::optional(parse_json(found->text, found->place)) : std::nullopt;
   };
   const auto generation = read("generation_config.json"), config = read("config.json"),
              tokenizer = read("tokenizer_config.json");

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "gguf/model_files.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
 
@@ -139,8 +140,8 @@ void Tokenizer::Parts::connect() {
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Tokenizer Tokenizer::from_folder(const std::string& folder) {
-  const std::string path = join_path(folder, "tokenizer.json");
-  if (path_exists(path)) return from_json(read_text_file(path, kMaxFile), path);
+  if (const auto json = read_model_text(folder, "tokenizer.json", kMaxFile))
+    return from_json(json->text, json->place);
   const std::string ranks = join_path(folder, "tiktoken.model");
   if (!path_exists(ranks))
     fail("{}: text needs tokenizer.json, which is not in the folder (token ids work without it)",

@@ -26,17 +26,17 @@ ALLOWED = {
     # device/ joins files to layers (layer_loader), so it also asks the oracle and handles weight views; no ISA file.
     "device": {"nn", "kernels", "quant", "checkpoint", "runtime"},
     # model/ knows devices by their waist: no kernel, and besides (WAIST) no thread pool and no address of a row.
-    "model": {"device", "nn", "quant", "checkpoint", "text", "runtime"},
+    "model": {"device", "nn", "quant", "checkpoint", "text", "gguf", "runtime"},
     # engine/ batches requests and keeps prompts: of a model it knows the backend alone (ENGINE_SEES).
     "engine": {"model", "device", "nn", "text", "runtime"},
     # quantize/ makes folders: it writes what checkpoint/ reads.
-    "quantize": {"engine", "model", "device", "nn", "kernels", "quant", "checkpoint", "text", "runtime"},
-    "report": {"device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "quantize": {"engine", "model", "device", "nn", "kernels", "quant", "checkpoint", "text", "gguf", "runtime"},
+    "report": {"device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "gguf", "runtime"},
     # api/ implements the public headers (include/moebius).
-    "api": {"quantize", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "api": {"quantize", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "gguf", "runtime"},
     "serve": {"engine", "model", "text", "runtime"},
     "bench": {"apps", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
-    "apps": {"quantize", "serve", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "apps": {"quantize", "serve", "report", "device", "engine", "model", "nn", "kernels", "checkpoint", "text", "quant", "gguf", "runtime"},
 }
 
 # Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder are seen by all of

@@ -102,9 +102,9 @@ TEST(BadText, FoldersThatHoldNoModel) {
       refuses(command, words);
   };
   test::write_file(dir / "gguf/model-Q4_K_M.gguf", "GGUF");
-  refuses_all("gguf", "this folder holds GGUF files");
+  refuses_all("gguf", "gguf/model-Q4_K_M.gguf: ");
   test::write_file(dir / "gguf/config.json", config);
-  refuses_all("gguf", "found 'model-Q4_K_M.gguf', but only safetensors files are read");
+  refuses_all("gguf", "gguf/model-Q4_K_M.gguf: ");
   test::write_file(dir / "bin/model-00001-of-00002.bin", "PK");
   refuses_all("bin", "this folder holds PyTorch files ('model-00001-of-00002.bin')");
   test::write_file(dir / "bin/config.json", config);

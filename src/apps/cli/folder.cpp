@@ -15,6 +15,7 @@
 #include "apps/cli/suggest.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "gguf/model_files.h"
 #include "runtime/program_folder.h"
 
 namespace moebius {
@@ -90,7 +91,7 @@ std::string first_of(const std::vector<std::string>& names) {
 
 // Throws Error for a folder that is no model but contains some.
 void check_not_a_parent(const std::string& folder) {
-  if (has_config(folder) || path_exists(join_path(folder, "tokenizer.json"))) return;
+  if (has_config(folder) || has_model_text(folder, "tokenizer.json")) return;
   const std::vector<std::string> below = checkpoints_below(folder);
   if (below.empty()) return;
   fail("{}: has no config.json; {} below it: {}", printable(folder),
@@ -182,7 +183,9 @@ std::string usable_folder(const std::string& typed) {
       if (manners().no_follow) refuse_links_out(folder);
       return folder;
     }
-    fail("{}: is not a folder; expected the folder that has config.json", printable(typed));
+    if (is_gguf_file(typed)) return typed;
+    fail("{}: is not a folder; expected the folder that has config.json, or a GGUF file",
+         printable(typed));
   }
   const int code = errno;
   if (const std::string near = code == ENOENT ? nearest_path(typed) : ""; !near.empty())

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small files of a model (config.json, tokenizer.json and their like), of a Hugging Face folder
+// or of the GGUF file that stands for one.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gguf/gguf.h"
+
+namespace moebius {
+
+// Returns whether a path is a regular file that begins as GGUF files do, whatever its name, or that
+// is called so.
+bool is_gguf_file(const std::string& path);
+
+// Returns the GGUF file that a model's path means: the file, or the only one, or only split set, of
+// a folder without safetensors files. Nothing: the path is a Hugging Face folder. Throws Error for
+// a folder of several.
+std::optional<std::string> gguf_file_of(const std::string& model);
+
+// Returns what a model is called: the name of its folder, or of its file without ".gguf" and the
+// number of a part.
+std::string model_name(std::string model);
+
+// Opens a GGUF file, or shares the one that is open and unchanged.
+std::shared_ptr<const Gguf> open_gguf(const std::string& path);
+
+struct ModelText {
+  std::string text;
+  std::string place;  // for messages: the path
+};
+// Returns a small file of a model; nothing if it has none of this name. Throws Error for one of
+// more than `most` bytes.
+std::optional<ModelText> read_model_text(const std::string& model, std::string_view name,
+                                         uint64_t most);
+// Returns whether read_model_text() has something to return.
+bool has_model_text(const std::string& model, std::string_view name);
+
+}  // namespace moebius
