@@ -37,18 +37,28 @@ ApiError try_later(int http_status, std::string_view word, std::string_view mess
 }
 
 std::string error_json(const ApiError& error) {
-  const Json param = error.param.empty() ? Json() : Json(error.param);
-  return Json::object({{"error", Json::object({{"message", error.what()},
-                                               {"type", error_words(error.status).openai},
-                                               {"param", param},
-                                               {"code", error.code}})}})
-      .dump();
+  std::string out = "{\"error\":{\"message\":";
+  append_json_string(out, error.what());
+  out += ",\"type\":\"";
+  out += error_words(error.status).openai;
+  out += "\",\"param\":";
+  if (error.param.empty())
+    out += "null";
+  else
+    append_json_string(out, error.param);
+  out += ",\"code\":";
+  append_json_string(out, error.code);
+  return out + "}}";
 }
 
 std::string anthropic_error_json(const ApiError& error, const std::string& request_id) {
-  const Json words =
-      Json::object({{"type", error_words(error.status).anthropic}, {"message", error.what()}});
-  return Json::object({{"type", "error"}, {"error", words}, {"request_id", request_id}}).dump();
+  std::string out = "{\"type\":\"error\",\"error\":{\"type\":\"";
+  out += error_words(error.status).anthropic;
+  out += "\",\"message\":";
+  append_json_string(out, error.what());
+  out += "},\"request_id\":";
+  append_json_string(out, request_id);
+  return out + "}";
 }
 
 HttpReply error_reply(const ApiError& error, std::string_view path, const std::string& request_id) {

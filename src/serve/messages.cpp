@@ -369,17 +369,17 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
     if (!text) missing("prompt");
     ids = model.tokenizer->encode(*text, f.boolean("add_special_tokens", f.has("prompt")));
   }
-  Json tokens = Json::array(), texts = Json::array();
-  const bool texts_asked = f.boolean("return_token_strs", false);
-  for (const int32_t id : ids) {
-    tokens.push(id);
-    if (texts_asked) texts.push(model.tokenizer->id_to_token(id).value_or(""));
+  std::string out =
+      fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[", ids.size(), model.context);
+  for (size_t i = 0; i < ids.size(); ++i) out += fmt::format("{}{}", i == 0 ? "" : ",", ids[i]);
+  out += "],\"token_strs\":";
+  if (!f.boolean("return_token_strs", false)) return out + "null}";
+  out += '[';
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out += ',';
+    append_json_string(out, model.tokenizer->id_to_token(ids[i]).value_or(""));
   }
-  return Json::object({{"count", uint64_t{ids.size()}},
-                       {"max_model_len", uint64_t{model.context}},
-                       {"tokens", std::move(tokens)},
-                       {"token_strs", texts_asked ? std::move(texts) : Json()}})
-      .dump();
+  return out + "]}";
 }
 
 std::string count_tokens_answer(const RequestBody& body, const ServedModel& model) {
@@ -394,7 +394,11 @@ std::string detokenize_answer(const RequestBody& body, const ServedModel& model)
   const std::vector<int32_t>* ids = body.ids("tokens");
   if (ids == nullptr) missing("tokens");
   const std::string text = model.tokenizer->decode(*ids, false);
-  return Json::object({{"prompt", text}, {"content", text}}).dump();
+  std::string out = "{\"prompt\":";
+  append_json_string(out, text);
+  out += ",\"content\":";
+  append_json_string(out, text);
+  return out + "}";
 }
 
 }  // namespace moebius

@@ -98,10 +98,12 @@ HttpReply StatusAnswers::health(const HttpRequest&) {
     throw try_later(503, "engine_dead", "the engine failed", 10);
   if (s_.hosts.draining) throw Hosts::draining_error();
   if (s_.hosts.all.empty()) throw s_.hosts.loading_error();
-  Json j = Json::object({{"status", "ok"}}), models = Json::object();
-  for (const auto& h : s_.hosts.all) models.set(h->served.name, condition_of(h->generator));
-  if (s_.hosts.all.size() > 1) j.set("models", std::move(models));
-  return json_reply(j.dump());
+  if (s_.hosts.all.size() == 1) return json_reply("{\"status\":\"ok\"}");
+  std::string models;
+  for (const auto& h : s_.hosts.all)
+    models += fmt::format("{}{}:\"{}\"", models.empty() ? "" : ",", json_quoted(h->served.name),
+                          condition_of(h->generator));
+  return json_reply("{\"status\":\"ok\",\"models\":{" + models + "}}");
 }
 
 HttpReply StatusAnswers::live(const HttpRequest&) {

@@ -16,8 +16,8 @@
 #include "fuzz/target.h"
 #include "model/run/pooling.h"
 #include "serve/answer.h"
-#include "serve/request.h"
 #include "serve/api_error.h"
+#include "serve/request.h"
 #include "text/answer/splitter.h"
 
 namespace moebius::fuzz_request {
