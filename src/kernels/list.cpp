@@ -25,9 +25,9 @@
   X(kX86Avx512Int8Kernels)       \
   X(kX86AmxShortGroupKernels)    \
   X(kX86AmxFloatKernels)         \
+  X(kX86Avx512bwInt8Kernels)     \
   X(kX86Avx512FloatKernels)      \
   X(kX86AvxVnniInt8Kernels)      \
-  X(kX86Avx512bwInt8Kernels)     \
   X(kX86Avx2Int8Kernels)         \
   X(kX86Avx2FloatKernels)        \
   X(kGenericIntKernels)          \
