@@ -305,7 +305,7 @@ TEST_F(CudaStreaming, ALayerThatIsLoadedTakesTheBuffer) {
   CudaLoad load;
   load.module = &emulated(), load.x_type = XType::kF32, load.router_matrix = false;
   load.policy.where_it_can = true;
-  LoadOptions options;
+  LayerLoadOptions options;
   options.x_type = XType::kF32;
   ThreadPool pool(1);
   CpuDevice cpu(&pool, host_cpu(), {XType::kF32, {}});
