@@ -4,7 +4,6 @@
 // every tensor it names must exist.
 #include "checkpoint/tensor_store.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf_latent.h"
 #include "checkpoint/shard_index.h"
+#include "gguf/model_files.h"
 #include "gguf/names.h"
 
 namespace moebius {
@@ -48,15 +48,6 @@ bool is_hub_cache_link(const std::string& real_folder, const std::string& link,
     return false;
   const std::string repository = real_folder.substr(0, real_folder.rfind('/', revision - 1));
   return target == join_path(repository, text.substr(6));
-}
-
-std::vector<std::string> list_folder(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
-  if (dir == nullptr) fail("{}: cannot open: {}", printable(folder), errno_text(errno));
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(dir.get())) names.emplace_back(entry->d_name);
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 // Returns the only other safetensors file of a folder with neither a single file nor an index;

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gguf/model_files.h"
 
+#include <dirent.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <mutex>
 
 #include "base/error.h"
 #include "gguf/config.h"
+#include "gguf/tokenizer.h"
 
 namespace moebius {
 namespace {
@@ -45,11 +50,28 @@ std::string_view main_type(const Gguf& gguf) {
 // The text that a GGUF file has in place of a Hugging Face file.
 std::optional<std::string> text_of(const Gguf& gguf, std::string_view name) {
   std::vector<std::string> unsaid;
+  const GgufMetadata& metadata = gguf.metadata();
   if (name == "config.json") return gguf_config(gguf, unsaid).dump(1);
+  if (name == "generation_config.json") {
+    const GgufTensor* table = gguf.find("token_embd.weight");
+    return gguf_generation_config_json(metadata, table == nullptr ? 0 : table->shape.front());
+  }
+  if (metadata.find("tokenizer.ggml.model") == nullptr) return std::nullopt;
+  if (name == "tokenizer.json") return gguf_tokenizer_json(metadata);
+  if (name == "tokenizer_config.json") return gguf_tokenizer_config_json(metadata);
   return std::nullopt;
 }
 
 }  // namespace
+
+std::vector<std::string> list_folder(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  if (dir == nullptr) fail("{}: cannot open: {}", printable(folder), errno_text(errno));
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(dir.get())) names.emplace_back(entry->d_name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 bool is_gguf_file(const std::string& path) {
   std::error_code error;
@@ -66,12 +88,12 @@ std::optional<std::string> gguf_file_of(const std::string& model) {
   std::error_code error;
   if (!fs::is_directory(model, error))
     return is_gguf_file(model) ? std::optional(model) : std::nullopt;
+  if (::access(model.c_str(), R_OK) != 0) return std::nullopt;
   std::map<std::string, std::string> sets;  // the first part of each
-  for (const fs::directory_entry& e : fs::directory_iterator(model, error)) {
-    const std::string name = e.path().filename().string();
+  for (const std::string& name : list_folder(model)) {
     if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
       return std::nullopt;
-    if (!name.ends_with(".gguf") || !e.is_regular_file(error)) continue;
+    if (!name.ends_with(".gguf") || !fs::is_regular_file(join_path(model, name), error)) continue;
     const std::string_view end = end_of(name);
     const std::string_view total = end.substr(std::min<size_t>(end.size(), 6));
     std::string& first = sets[name.substr(0, name.size() - end.size()) + std::string(total)];
@@ -130,10 +152,17 @@ std::optional<ModelText> read_model_text(const std::string& model, std::string_v
   return ModelText{read_text_file(path, most), path};
 }
 
+std::vector<std::string> model_text_notes(const std::string& model) {
+  const auto file = gguf_file_of(model);
+  return file ? gguf_tokenizer_notes(open_gguf(*file)->metadata()) : std::vector<std::string>();
+}
+
 bool has_model_text(const std::string& model, std::string_view name) {
   const auto file = gguf_file_of(model);
   if (!file) return path_exists(join_path(model, name));
-  return name == "config.json";
+  if (name == "tokenizer.json" || name == "tokenizer_config.json")
+    return open_gguf(*file)->metadata().find("tokenizer.ggml.model") != nullptr;
+  return name == "config.json" || name == "generation_config.json";
 }
 
 }  // namespace moebius

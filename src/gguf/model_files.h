@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gguf/gguf.h"
 
@@ -27,6 +28,9 @@ std::string model_name(std::string model);
 // Opens a GGUF file, or shares the one that is open and unchanged.
 std::shared_ptr<const Gguf> open_gguf(const std::string& path);
 
+// Returns the names in a folder, sorted. Throws Error if it cannot be read.
+std::vector<std::string> list_folder(const std::string& folder);
+
 struct ModelText {
   std::string text;
   std::string place;  // for messages: the path
@@ -37,5 +41,7 @@ std::optional<ModelText> read_model_text(const std::string& model, std::string_v
                                          uint64_t most);
 // Returns whether read_model_text() has something to return.
 bool has_model_text(const std::string& model, std::string_view name);
+// Returns what a user of the model's tokenizer should know; nothing for folders.
+std::vector<std::string> model_text_notes(const std::string& model);
 
 }  // namespace moebius

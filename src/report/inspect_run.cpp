@@ -57,6 +57,7 @@ void look_at_text(const Checkpoint& c, RunFacts& f) {
     const Tokenizer tokenizer = Tokenizer::from_folder(c.folder());
     tokenizer.check_fits(static_cast<size_t>(std::max<int64_t>(0, c.config().vocab)));
     f.tokenizer = fmt::format("{}, {} tokens", file, tokenizer.vocab_size());
+    for (std::string& note : model_text_notes(c.folder())) f.notes.push_back(std::move(note));
   } catch (const Error& e) {
     f.notes.push_back(fmt::format("token ids only: {}", e.what()));
     return;

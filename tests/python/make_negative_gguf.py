@@ -327,7 +327,7 @@ def make_bad(keys, tensors, bad):
     add("no_tensors", ["a tokenizer without weights"], without=list(tensors))
     add("block_count_0", ["qwen3moe.block_count is 0", "1 to 4096"], {a + "block_count": (U32, 0)})
     add("block_count_2_31", ["qwen3moe.block_count is 2147483648"], {a + "block_count": (U32, 2**31)})
-    add("block_count_513", ["layers.2", "qwen3_moe needs it"], {a + "block_count": (U32, 513)})
+    add("block_count_513", ["layers.2", "but layer 0 has one; expected all layers alike"], {a + "block_count": (U32, 513)})
     add("head_counts_too_short", ["qwen3moe.attention.head_count", "one for each of 2 layers"], {a + "attention.head_count": (ARRAY, (U32, [4]))})
     add("kv_heads_do_not_divide", ["attention.head_count_kv is 3", "a divisor of attention.head_count = 4"], {a + "attention.head_count_kv": (U32, 3)})
     add("too_many_experts_used", ["qwen3moe.expert_used_count is 9", "at most expert_count = 4"], {a + "expert_used_count": (U32, 9)})
@@ -341,7 +341,7 @@ def make_bad(keys, tensors, bad):
         given={"blk.1.ffn_up_exps.weight": Tensor(BF16, [3] + experts.shape[1:], experts.data[:3 * 32 * 64 * 2])})
     add("gate_up_odd", ["blk.1.ffn_gate_up_exps.weight", "an even number of rows"], without=["blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight"],
         given={"blk.1.ffn_gate_up_exps.weight": zeros(4, 63, 64)})
-    add("norm_missing", ["model.layers.1.post_attention_layernorm", "qwen3_moe needs it"], without=["blk.1.ffn_norm.weight"])
+    add("norm_missing", ["model.layers.1.post_attention_layernorm", "but layer 0 has one; expected all layers alike"], without=["blk.1.ffn_norm.weight"])
     add("unknown_tensor", ["blk.1.ffn_unheard_of.weight", "cannot be placed"], given={"blk.1.ffn_unheard_of.weight": floats([1.0] * 8)})
     add("other_vocabulary", ["lm_head.weight is BF16[33,64]"], given={"output.weight": zeros(33, 64)})
     add("softcap", ["final_logit_softcapping is 30"], {a + "final_logit_softcapping": (REAL, 30.0)})

@@ -372,7 +372,7 @@ TEST(Checkpoint, FormsWithoutAConfigAreNamed) {
   };
   EXPECT_TRUE(contains(said(mistral), "Mistral's own form")) << said(mistral);
   EXPECT_TRUE(contains(said(mistral), "take the Hugging Face form")) << said(mistral);
-  EXPECT_TRUE(contains(said(gguf), "GGUF files, llama.cpp's container")) << said(gguf);
+  EXPECT_TRUE(contains(said(gguf), "it is incomplete or damaged")) << said(gguf);
   EXPECT_TRUE(contains(said(empty),
                        "config.json: no such file; the folder is empty; expected config.json"));
 }
