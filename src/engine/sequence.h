@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-// What the parts of an engine share; all of it outlives them.
+// The values that the parts of an engine share, which outlive the parts.
 struct EngineParts {
   const EngineOptions& options;
   Backend& backend;

@@ -97,7 +97,7 @@ inline constexpr uint64_t kMaxGgufKeys = 65'536, kMaxGgufTensors = 1'000'000;
 inline constexpr uint64_t kMaxGgufMetadata = 512u << 20, kMaxGgufText = 16u << 20;
 inline constexpr uint64_t kMaxGgufElements = 16'777'216, kMaxGgufDimensions = 4;
 
-// What stands in front of the data section.
+// The part of a file in front of its data section.
 struct GgufHeader {
   uint32_t version = 0;
   uint64_t alignment = 32;

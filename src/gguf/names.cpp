@@ -116,7 +116,7 @@ constexpr GgufArchitecture kArchitectures[] = {
      .headless = "conv"},
 };
 
-// What files are that hold no model, by a value of their metadata.
+// Names files that hold no model, which a value of their metadata tells.
 struct Refusal {
   std::string_view key, values, what;
 };

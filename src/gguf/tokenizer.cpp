@@ -85,7 +85,7 @@ bool is_filler(std::string_view token) {
 
 enum class Kind { kBytes, kPieces, kGemma, kNone };
 
-// What all files are made of.
+// The vocabulary, from which all three texts are made.
 struct Vocabulary {
   explicit Vocabulary(const GgufMetadata& file);
   size_t size() const { return tokens.size(); }

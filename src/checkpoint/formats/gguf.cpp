@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads matrices of GGUF, whose rows are blocks: one row of the table below for each type of block.
-// Its function turns a block into a code for each number, and a scale and an offset for each group:
+// The row's function turns a block into a code for each number, and a scale and an offset for each
+// group:
 //
 //   w = code * scale                                  without offsets
 //   w = (code + 2^(bits - 1)) * scale + offset        with offsets
 //
-// Both are exact: no product is rounded, and a sum only once. Types with a codebook (IQ) become
-// codes of the codebook's numbers.
+// Products are exact, and sums are rounded once. Types with a codebook (IQ) become codes of the
+// codebook's numbers.
 #include "checkpoint/formats/gguf.h"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr size_t kMostNumbers = 256, kMostGroups = 16;
 
-// What one block holds.
+// The numbers of one block.
 struct Block {
   int8_t codes[kMostNumbers];
   float scales[kMostGroups];
