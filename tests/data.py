@@ -23,8 +23,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 PLACES = ("golden", "golden-text", "fuzz/corpus", ".")
-WHOLE = ("golden-blocks", "golden-embed", "golden-mtp")  # folders with one archive, beside them
-LOOSE = ("golden", "golden-vllm")  # folders of files that are not in archives
+WHOLE = ("golden-blocks", "golden-embed", "golden-mtp", "golden-vllm")  # folders with one archive, beside them
+LOOSE = ("golden",)  # folders of files that are not in archives
 MAKERS = sorted((TESTS / "python").glob("make_negative*.py"))
 
 

@@ -266,7 +266,7 @@ class Data(unittest.TestCase):
             data.unpack(there)
             self.assertEqual(files, found())
             kept = {p: p.read_bytes() for p in data.TESTS.rglob("*.tar.xz")}
-            self.assertEqual(5, len(kept))
+            self.assertEqual(6, len(kept))
             data.write(here / "golden/a-x/w", b"changed")
             (here / "golden/b-x/deep/w").unlink()
             (here / "golden/b-x/deep").rmdir()
