@@ -180,7 +180,8 @@ class Device {
   // --- operations of a step, queued in the order of the calls ---
   // Starts a step; call it first, once per device.
   virtual void begin(Step& step) = 0;
-  // Copies rows `which` of x to y, in this order.
+  // Copies rows `which` of x to y, in this order. On a CPU, y may be the first rows of x if `which`
+  // ascends.
   virtual void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                          const RowSet& y) = 0;
   // Calls fn on the host with the numbers of x; what fn writes into its y becomes the rows of y. x

@@ -66,7 +66,8 @@ class ExpertsOp {
   virtual const ExpertsFacts& facts() const = 0;
   // Chooses experts for each row of x by `logits` [rows, experts] of the router, runs them and
   // writes their sum into y; a dense MLP ignores logits. counts: [experts], to which the number of
-  // rows of each expert is added by the end of the step (Device::wait); empty: not counted.
+  // rows of each expert is added by the end of the step (Device::wait); empty: not counted. y
+  // without rows: rows are counted only (CPU).
   virtual void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                        std::span<uint32_t> counts) const = 0;
   // Returns the CPU layer of this process if its experts can be moved between ranks; else null.

@@ -75,6 +75,7 @@ struct StepStats {
   // experts were moved between ranks, and layers where that failed.
   double rank_imbalance = 0;
   uint64_t layers_moved = 0, moves_given_up = 0;
+  size_t last_rows = 0;  // rows that the last layer's block ran; 0: not counted (ranks)
 };
 
 // Results of one step, filled by collect().

@@ -297,7 +297,7 @@ void MoeLayer::forward_ids(const ConstRows& x, std::span<const int32_t> ids,
 
 void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y,
                               ThreadPool& pool, const MoeOptions& options) const {
-  check_x(x, y, options);
+  if (y.rows > 0) check_x(x, y, options);
   check_rows(logits, x.rows, router_.width(), "router logits");
   const size_t T = x.rows, n = router_.width(), k = router_.slots();
   if (T == 0) return;
@@ -338,6 +338,7 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
   run_region(pool, T <= 2 * kRowsPerTask ? 1 : pool.size(), body);
   if (options.ids_out != nullptr) std::copy_n(out.ids, T * k, options.ids_out);
   if (options.weights_out != nullptr) std::copy_n(out.weights, T * k, options.weights_out);
+  if (y.rows == 0) return;
   run(x, {out.ids, out.weights, plan_.spec.router.zero_experts > 0 ? out.zero_weights : nullptr, k},
       y, pool, options);
 }

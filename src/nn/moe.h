@@ -200,7 +200,8 @@ class MoeLayer {
   // or type does not fit the layer.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, ThreadPool& pool, const MoeOptions& options = {}) const;
-  // Routes by logits [T, experts + identity experts], then runs the experts. Thread-safe.
+  // Routes by logits [T, experts + identity experts], then runs the experts, unless y has no rows.
+  // Thread-safe.
   void forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y, ThreadPool& pool,
                       const MoeOptions& options = {}) const;
 

@@ -95,7 +95,7 @@ void CpuDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> whi
     const float* from = at(step, x);
     float* to = at(step, y);
     for (size_t i = 0; i < which.size(); ++i)
-      std::memcpy(to + i * y.stride, from + which[i] * x.stride, x.cols * sizeof(float));
+      std::memmove(to + i * y.stride, from + which[i] * x.stride, x.cols * sizeof(float));
   });
 }
 

@@ -78,8 +78,30 @@ void Graph::join_ngrams(Step& step, const GraphLayer& layer, const RowSet& h) co
   n.join->run(step, {h, v, convolved(step, n.convolution.get(), normalized)});
 }
 
-void Graph::run(Step& step, std::span<uint32_t> counts,
-                const std::function<void()>& between) const {
+bool Graph::cuts_last_block() const {
+  const GraphLayer& layer = *l_.layers[l_.own.end - 1];
+  const auto* beside = layer.block ? layer.block->beside.get() : nullptr;
+  return layer.block && layer.experts_device == layer.device &&
+         layer.block_convolution == nullptr && (beside == nullptr || beside->inputs == nullptr);
+}
+
+void Graph::cut_last_block(Step& step, const GraphLayer& layer, const std::vector<uint32_t>& asked,
+                           std::span<uint32_t> counts) const {
+  Device& d = *layer.device;
+  const RowSet a = rows(step, d, kInput, l_.hidden);
+  step.phase = Phase::kMoe;
+  if (layer.block->router != nullptr) experts(step, *layer.block, a, a, {}, counts);
+  const auto move = [&](RowSet all) {
+    RowSet front = all;
+    front.rows = asked.size();
+    if (all.rows > 0) d.take_rows(step, all, asked, front);
+  };
+  move(hidden(step, d)), move(a), move(gates(step, d));
+  if (layer.joins_later) move(rows(step, d, kLater, l_.hidden));
+}
+
+void Graph::run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between,
+                Step* last, const std::vector<uint32_t>& asked) const {
   RowSet h = hidden(step, first_device());
   step.phase = Phase::kEmbedding;
   for (size_t i = l_.own.begin; i < l_.own.end; ++i)
@@ -94,28 +116,41 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
                      rows(step, *layer.device, kLater, l_.hidden));
       h = there;
     }
-    const RowSet a = rows(step, *layer.device, kInput, l_.hidden),
-                 branch = rows(step, *layer.device, kBranch, l_.hidden),
-                 weights = gates(step, *layer.device);
+    const RowSet a = rows(step, *layer.device, kInput, l_.hidden);
     if (layer.ngrams != nullptr) join_ngrams(step, layer, h);
     if (layer.mixer.index() != 0) {
       enter(step, layer, /*attention=*/true, h, a);
+      const RowSet branch = rows(step, *layer.device, kBranch, l_.hidden);
       attend(step, layer, a, branch);
       step.phase = Phase::kNorm;
-      layer.attention_join->run(
-          step, {h, convolved(step, layer.attention_convolution.get(), branch), {}, weights});
+      layer.attention_join->run(step, {h,
+                                       convolved(step, layer.attention_convolution.get(), branch),
+                                       {},
+                                       gates(step, *layer.device)});
     }
     if (layer.block) {
       enter(step, layer, false, h, a);
-      mix(step, layer, h, a, branch, counts.first(layer.experts()));
+      const std::span<uint32_t> own = counts.first(layer.experts());
+      if (last != nullptr && i + 1 == l_.own.end) {
+        cut_last_block(step, layer, asked, own);
+        run_block(*last, layer, {});
+      } else {
+        run_block(step, layer, own);
+      }
       counts = counts.subspan(layer.experts());
-      step.phase = Phase::kNorm;
-      layer.block_join->run(
-          step, {h, convolved(step, layer.block_convolution.get(), branch),
-                 layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet(), weights});
     }
     if (between) between();
   }
+}
+
+void Graph::run_block(Step& step, const GraphLayer& layer, std::span<uint32_t> counts) const {
+  Device& d = *layer.device;
+  const RowSet h = hidden(step, d), branch = rows(step, d, kBranch, l_.hidden);
+  mix(step, layer, h, rows(step, d, kInput, l_.hidden), branch, counts);
+  step.phase = Phase::kNorm;
+  layer.block_join->run(
+      step, {h, convolved(step, layer.block_convolution.get(), branch),
+             layer.joins_later ? rows(step, d, kLater, l_.hidden) : RowSet(), gates(step, d)});
 }
 
 RowSet Graph::convolved(Step& step, const RecurrentOp* convolution, const RowSet& x) const {

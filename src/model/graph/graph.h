@@ -65,8 +65,13 @@ class Graph {
   // writes.
   RowSet before(Step& step) const;
   // Runs the layers of this process. counts: [layers with experts][experts], to which the rows that
-  // each expert ran are added. `between`, if not null, is called after each layer.
-  void run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between) const;
+  // each expert ran are added. `between`, if not null, is called after each layer. `last`, if not
+  // null, has rows `asked` of the step alone (ascending): the last block runs only these, and the
+  // result is hidden(*last). Rows of its experts are counted for the whole step. Requires
+  // cuts_last_block().
+  void run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between,
+           Step* last = nullptr, const std::vector<uint32_t>& asked = {}) const;
+  bool cuts_last_block() const;
   // Computes only the keys and values of the first layer and stores them, for rows that embed()
   // wrote.
   void keep_keys(Step& step) const;
@@ -107,6 +112,12 @@ class Graph {
   // Lets an indexer select the keys of sparse attention.
   void choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
               const RowSet& query_from) const;
+  // Counts the rows of the last block's experts, then moves rows `asked` of its operands to the
+  // front.
+  void cut_last_block(Step& step, const GraphLayer& layer, const std::vector<uint32_t>& asked,
+                      std::span<uint32_t> counts) const;
+  // Runs the block of a layer on the rows that enter() wrote, and adds its result to the hidden rows.
+  void run_block(Step& step, const GraphLayer& layer, std::span<uint32_t> counts) const;
   // Runs the experts or dense MLP of a layer on rows a.
   void mix(Step& step, const GraphLayer& layer, const RowSet& h, const RowSet& a, const RowSet& out,
            std::span<uint32_t> counts) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -136,10 +137,29 @@ void PassRunner::logits(Pass& pass, const RowSet& h, std::vector<float>& out) {
   graph_.logits(pass.step, h, rows_for_logits(pass), out);
 }
 
+Step& PassRunner::last_step_of(Pass& pass, const std::vector<uint32_t>& asked) const {
+  Step &step = pass.step, &last = pass.last;
+  if (asked.size() == step.rows || predictor_ != nullptr || options_.tap != nullptr ||
+      !options_.placement.gpu().empty() || !graph_.cuts_last_block())
+    return step;
+  last.queue = step.queue;
+  last.rows = asked.size();
+  for (const uint32_t r : asked) {
+    last.tokens.push_back(step.tokens[r]);
+    last.positions.push_back(step.positions[r]);
+    last.lengths.push_back(step.lengths[r]);
+  }
+  return last;
+}
+
 void PassRunner::run(Pass& pass, StepOutput& out) {
   Step& step = pass.step;
+  std::vector<uint32_t> asked = rows_for_logits(pass);
+  Step& last = last_step_of(pass, asked);
+  out.stats.last_rows = last.rows;
   graph_.embed(step);
-  graph_.run(step, pass.counts, nullptr);
+  graph_.run(step, pass.counts, nullptr, &last == &step ? nullptr : &last, asked);
+  if (&last != &step) std::iota(asked.begin(), asked.end(), 0u);
   std::vector<CandidateNeed> needs;
   bool some = false;
   for (const Work& w : pass.work) {
@@ -148,7 +168,7 @@ void PassRunner::run(Pass& pass, StepOutput& out) {
     if (rows > 0 && w.item.need) needs.back() = *w.item.need, some = true;
   }
   if (!some) needs.clear();
-  graph_.logits(step, graph_.hidden(step, graph_.last_device()), rows_for_logits(pass), needs,
+  graph_.logits(last, graph_.hidden(last, graph_.last_device()), std::move(asked), needs,
                 out.logits, out.candidates);
   if (predictor_ != nullptr) predictor_->keep(step, graph_.normalized(step));
   layers_.wait(step);
@@ -158,8 +178,9 @@ void PassRunner::abandon(Pass& pass) noexcept { layers_.abandon(pass.step); }
 
 void PassRunner::add_times(const Pass& pass, StepStats& stats) {
   for (size_t i = 0; i < profile_.size(); ++i) {
-    stats.phases[i] += pass.step.times[i];
-    profile_[i] += pass.step.times[i];
+    const uint64_t time = pass.step.times[i] + pass.last.times[i];
+    stats.phases[i] += time;
+    profile_[i] += time;
   }
 }
 

@@ -32,6 +32,7 @@ class PassRunner {
   // Holds rows on their way through the layers of this process.
   struct Pass {
     Step step;
+    Step last;  // rows that the last block runs, if it does not run all of them
     std::vector<Work> work;
     std::vector<uint32_t> counts;  // rows of every expert, layer by layer
     bool projected = false;        // true: logits were computed
@@ -82,6 +83,9 @@ class PassRunner {
 
  private:
   std::vector<uint32_t> rows_for_logits(Pass& pass) const;
+  // Returns the step that the last block and the output run: rows `asked` alone, if nothing else
+  // reads the others.
+  Step& last_step_of(Pass& pass, const std::vector<uint32_t>& asked) const;
   std::vector<StateRun> states_of(const Work& work, size_t kind) const;
   void keep_states(const Pass& pass) noexcept;
   void add_times(const Pass& pass, StepStats& stats);
