@@ -67,6 +67,8 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
   std::vector<AttentionScratch> scratch(threads);
   size_t calls = 0;
   BenchResult r{"attention", options.kv_dtype, -1, tokens, threads};
+  const KvMatrix& keys = plan.kv.keys();
+  RoofsBeside roofs(machine, keys.kernel->needs, RoofKind::kBf16, threads);
   r.time = summarize(repeat(
       options.seconds, [] {},
       [&] {
@@ -74,12 +76,12 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
                                 out.data(), tokens};
         Attention attention(plan, {&one, 1}, Segments::kParallel, threads);
         run_attention(attention, pool, scratch);
-      }));
+      },
+      [&] { roofs.sample(); }));
   r.shape = {{"heads", spec.heads},
              {"kv_heads", spec.kv_heads},
              {"head_dim", spec.key_dim},
              {"depth", depth}};
-  const KvMatrix& keys = plan.kv.keys();
   r.kernel = title_of(*keys.kernel);
   r.numerics = name_of(keys.kernel->numerics(keys.problem));
   const auto dims = static_cast<double>(spec.key_dim + spec.value_dim);
@@ -89,7 +91,7 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
   const size_t blocks = (depth + tokens + kKeyBlock - 1) / kKeyBlock;
   r.read_bytes = static_cast<double>(blocks * plan.kv.block_bytes());
   r.packed_bytes = r.read_bytes;
-  set_roofs(r, keys.kernel->needs, RoofKind::kBf16, machine);
+  set_roofs(r, roofs);
   return r;
 }
 

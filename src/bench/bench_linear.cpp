@@ -23,7 +23,7 @@ namespace {
 
 // Writes the facts of a product. departs: it differs from what the scheme declares.
 void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bool departs,
-                      BenchMachine& machine) {
+                      const RoofsBeside& roofs) {
   r.shape = {{"n", p.N}, {"k", p.K}};
   r.kernel = title_of(kernel);
   r.numerics = name_of(departs ? Numerics::kApproximate : kernel.numerics(p));
@@ -32,7 +32,7 @@ void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bo
   r.code_bytes = static_cast<double>(code_bytes(p));
   r.read_bytes = static_cast<double>(code_bytes(p) + scale_bytes_of(p));
   r.packed_bytes = static_cast<double>(kernel.packed_bytes(p));
-  set_roofs(r, kernel.needs, roof_kind(kernel, p), machine);
+  set_roofs(r, roofs);
 }
 
 // --- linear ---
@@ -103,10 +103,13 @@ BenchResult measure_linear(const Subject& s, const BenchOptions& options, size_t
   BenchRandom random(tokens * 1000 + threads);
   size_t calls = 0;
   BenchResult r{"linear", s.scheme, s.group, tokens, threads};
+  const Kernel& kernel = s.layers[0]->kernel();
+  RoofsBeside roofs(machine, kernel.needs, roof_kind(kernel, s.problem), threads);
   r.time = summarize(repeat(
       options.seconds, [&] { x.refill(random); },
-      [&] { s.layers[calls++ % s.layers.size()]->forward(x.view(), y.output(), pool); }));
-  describe_product(r, s.problem, s.layers[0]->kernel(), s.departs, machine);
+      [&] { s.layers[calls++ % s.layers.size()]->forward(x.view(), y.output(), pool); },
+      [&] { roofs.sample(); }));
+  describe_product(r, s.problem, kernel, s.departs, roofs);
   return r;
 }
 
@@ -170,10 +173,11 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
       product.make_row_panel(packed[0].view());
       size_t calls = 0;
       BenchResult r{"kernel", scheme.name, scheme.group, tokens, 1, cold ? "cold" : "cached"};
+      RoofsBeside roofs(machine, kernel.needs, roof_kind(kernel, problem), 1);
       r.time = summarize(repeat(
-          options.seconds, [] {},
-          [&] { product.multiply(packed[calls++ % packed.size()].view()); }));
-      describe_product(r, problem, kernel, scheme.departs, machine);
+          options.seconds, [] {}, [&] { product.multiply(packed[calls++ % packed.size()].view()); },
+          [&] { roofs.sample(); }));
+      describe_product(r, problem, kernel, scheme.departs, roofs);
       report.add(r);
     }
   }

@@ -147,7 +147,9 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
                                                      x.output(), pool);
   };
   BenchResult r{"moe", s.scheme, s.group, tokens, threads};
-  r.time = summarize(repeat(options.seconds, prepare, run));
+  const ProjectionPlan& up = s.plan.up;
+  RoofsBeside roofs(machine, up.kernel->needs, roof_kind(*up.kernel, up.problem), threads);
+  r.time = summarize(repeat(options.seconds, prepare, run, [&] { roofs.sample(); }));
   used /= static_cast<double>(std::max<size_t>(calls, 1));
   r.shape = {{"experts", s.spec.experts},
              {"top_k", top_k},
@@ -161,13 +163,12 @@ BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t
   r.code_bytes = bytes.codes * used;
   r.read_bytes = bytes.read * used;
   r.packed_bytes = bytes.packed * used;
-  const ProjectionPlan& up = s.plan.up;
   r.kernel = title_of(*up.kernel);
   if (s.plan.down.kernel != up.kernel) r.kernel += "+" + title_of(*s.plan.down.kernel);
   r.numerics = name_of(s.departs ? Numerics::kApproximate
                                  : std::max(up.kernel->numerics(up.problem),
                                             s.plan.down.kernel->numerics(s.plan.down.problem)));
-  set_roofs(r, up.kernel->needs, roof_kind(*up.kernel, up.problem), machine);
+  set_roofs(r, roofs);
   return r;
 }
 

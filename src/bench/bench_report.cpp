@@ -75,6 +75,11 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
 
+// Formats a share of a limit in percent; "?" if the limit is not steady.
+std::string share_of(double part, const Roof& roof) {
+  return roof.steady() ? fmt::format("{:.1f}", percent(part, roof.rate)) : "?";
+}
+
 // Formats a number with `digits` significant digits, but without an exponent if it is large.
 std::string figure(double value, int digits) {
   return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.{}g}", value, digits);
@@ -90,11 +95,14 @@ Json result_json(const BenchResult& r, double before_ms, double speedup) {
   j.set("gops", rounded(r.gops(), 5)), j.set("gbs", rounded(r.gbs(), 5)),
       j.set("gbs_read", rounded(r.gbs_read(), 5));
   j.set("gbs_packed", rounded(r.packed_bytes / r.time.median * 1e-9, 5));
-  j.set("roof_gops", rounded(r.roof_gops, 5)), j.set("roof_gbs", rounded(r.roof_gbs, 5)),
+  j.set("roof_gops", rounded(r.roof_gops.rate, 5)), j.set("roof_gbs", rounded(r.roof_gbs.rate, 5)),
       j.set("roof", r.roof);
-  j.set("percent_gops", percent(r.gops(), r.roof_gops)),
-      j.set("percent_gbs", percent(r.gbs(), r.roof_gbs));
-  j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs));
+  j.set("roof_gops_spread_percent", rounded(r.roof_gops.spread * 100, 3)),
+      j.set("roof_gbs_spread_percent", rounded(r.roof_gbs.spread * 100, 3));
+  j.set("percent_gops", percent(r.gops(), r.roof_gops.rate)),
+      j.set("percent_gbs", percent(r.gbs(), r.roof_gbs.rate));
+  j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs.rate));
+  j.set("roof_steady", r.roof_gops.steady() && r.roof_gbs.steady());
   if (speedup > 0) j.set("speedup", rounded(speedup, 4));
   if (before_ms > 0)
     j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
@@ -110,12 +118,10 @@ double rounded(double value, int digits) {
   return std::round(value * unit) / unit;
 }
 
-void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine) {
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), needs, kind)) {
-    r.roof = loop->name;
-    r.roof_gops = machine.compute(*loop, r.threads);
-  }
-  r.roof_gbs = machine.read(r.threads);
+void set_roofs(BenchResult& r, const RoofsBeside& roofs) {
+  r.roof = roofs.name();
+  r.roof_gops = roofs.gops();
+  r.roof_gbs = roofs.gbs();
 }
 
 void add_timing(Json& line, const Timing& time) {
@@ -178,10 +184,10 @@ void BenchReport::print_line(const BenchResult& r, double before_ms, double spee
                                 : std::string(before_.empty() ? 0 : 8, ' ');
   // A number wider than its column moves the others to the right; a space always separates them.
   std::string line =
-      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5.1f} {:>7} {:>5.1f} {:>8}{} {}", r.tokens,
+      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5} {:>7} {:>5} {:>8}{} {}", r.tokens,
                   r.threads, figure(r.time.median * 1e3, 4), r.time.spread * 100,
-                  figure(r.gops(), 4), percent(r.gops(), r.roof_gops), figure(r.gbs(), 3),
-                  percent(r.gbs(), r.roof_gbs), faster, ratio, r.note);
+                  figure(r.gops(), 4), share_of(r.gops(), r.roof_gops), figure(r.gbs(), 3),
+                  share_of(r.gbs(), r.roof_gbs), faster, ratio, r.note);
   line.erase(line.find_last_not_of(' ') + 1);
   out_ << line << std::endl;
 }

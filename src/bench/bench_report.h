@@ -26,7 +26,7 @@ struct BenchResult {
   // Bytes of codes; of codes and scales; as the kernel holds them.
   double code_bytes = 0, read_bytes = 0, packed_bytes = 0;
   std::string roof = {};  // name of the compute loop that bounds the kernel
-  double roof_gops = 0, roof_gbs = 0;
+  Roof roof_gops = {}, roof_gbs = {};
 
   double gops() const { return operations / time.median * 1e-9; }
   double gbs() const { return code_bytes / time.median * 1e-9; }
@@ -49,9 +49,8 @@ class BenchReport {
   std::string title_, subject_;
 };
 
-// Sets the limits that a case is compared with, of `r.threads` threads: of products with these
-// instructions, and of memory.
-void set_roofs(BenchResult& r, uint32_t needs, RoofKind kind, BenchMachine& machine);
+// Sets the limits that a case is compared with.
+void set_roofs(BenchResult& r, const RoofsBeside& roofs);
 // Adds the members ms, best_ms, spread_percent, repetitions.
 void add_timing(Json& line, const Timing& time);
 // Adds the facts that every JSON line carries: cpu, features, commit.

@@ -30,7 +30,8 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run) {
+std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run,
+                           FunctionRef<void()> beside) {
   constexpr size_t kLeast = 5, kMost = 400;
   constexpr double kPatience = 20;
   std::vector<double> times;
@@ -39,6 +40,14 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   run();
   double spent = now_seconds() - begin;  // timed work only; making input is not counted
   if (spent > kPatience) times.push_back(spent);
+  const size_t samples = seconds > 0 ? kRoofSamples : 1;
+  size_t sampled = 0;
+  const auto sample = [&](double share) {
+    const size_t before = sampled;
+    const double due = 1 + share * static_cast<double>(samples);
+    for (; sampled < samples && static_cast<double>(sampled + 1) <= due; ++sampled) beside();
+    return sampled > before;
+  };
   while (!interrupt_seen() && times.size() < kMost) {
     if (times.size() >= kLeast ? spent >= seconds : !times.empty() && spent >= kPatience) break;
     prepare();
@@ -46,7 +55,11 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
     run();
     times.push_back(now_seconds() - start);
     spent += times.back();
+    if (interrupt_seen() || !sample(spent / std::max(seconds, spent))) continue;
+    prepare();  // warms up again
+    run();
   }
+  if (!interrupt_seen()) sample(1);
   if (interrupt_seen()) times.clear();
   return times;
 }
@@ -74,18 +87,30 @@ ThreadPool& BenchMachine::pool(size_t threads) {
   return *p;
 }
 
-double BenchMachine::compute(const ComputeLoop& loop, size_t threads) {
-  double& gops = compute_[{&loop, threads}];
-  if (gops == 0) gops = measure_compute(loop, pool(threads));
-  return gops;
+Roof roof_of(const std::vector<double>& rates) {
+  const Timing t = summarize(rates);
+  return {t.median, rates.size() < kRoofSamples ? 1 : t.spread};
 }
 
 double BenchMachine::read(size_t threads) {
   double& gbs = read_[threads];
   if (gbs != 0) return gbs;
-  RoofMemory memory(pool(threads), effort_);
-  for (const size_t streams : {1u, 2u, 4u, 8u}) gbs = std::max(gbs, memory.read(streams));
+  memory_[threads] = std::make_unique<RoofMemory>(pool(threads), effort_);
+  for (const size_t streams : {1u, 2u, 4u, 8u})
+    if (const double rate = memory_[threads]->read(streams); rate > gbs)
+      gbs = rate, streams_[threads] = streams;
   return gbs;
+}
+
+double BenchMachine::read_again(size_t threads) {
+  read(threads);
+  return memory_[threads]->read(streams_[threads], RoofEffort::kBrief);
+}
+
+void RoofsBeside::sample() {
+  if (loop_ != nullptr)
+    gops_.push_back(measure_compute(*loop_, machine_.pool(threads_), RoofEffort::kBrief));
+  gbs_.push_back(machine_.read_again(threads_));
 }
 
 double BenchMachine::copy(size_t threads) {

@@ -24,8 +24,12 @@ double now_seconds();
 
 // Calls prepare(), which makes new input, and times run(). After one run to warm up, repeats at
 // least five times and for about `seconds`, at most 400 times; fewer than five only if they take
-// more than 20 s. Returns seconds of each repetition; empty after Ctrl-C.
-std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);
+// more than 20 s. Calls beside(), which is not timed, kRoofSamples times between the repetitions;
+// once if `seconds` is 0. Returns seconds of each repetition; empty after Ctrl-C.
+inline constexpr size_t kRoofSamples = 9;
+std::vector<double> repeat(
+    double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run,
+    FunctionRef<void()> beside = [] {});
 
 // Calls measure(tokens, threads) for all of --tokens with all of --threads, until Ctrl-C.
 void each_case(const BenchOptions& options,
@@ -39,6 +43,14 @@ size_t copies_for(size_t bytes);
 // in exact kernels also if they are 4-bit floats (half-integers).
 RoofKind roof_kind(const Kernel& kernel, const Problem& p);
 
+// A limit of the machine: the median of samples, 10^9 per second, and their spread (Timing).
+struct Roof {
+  double rate = 0, spread = 1;
+  // Returns whether a share of the limit means something.
+  bool steady() const { return rate > 0 && spread < 0.1; }
+};
+Roof roof_of(const std::vector<double>& rates);
+
 // Holds thread pools and measured limits of the machine by number of threads, made when first
 // requested.
 class BenchMachine {
@@ -47,8 +59,9 @@ class BenchMachine {
   explicit BenchMachine(double seconds)
       : effort_(seconds > 0 ? RoofMemory::Effort::kFull : RoofMemory::Effort::kBrief) {}
   ThreadPool& pool(size_t threads);
-  double compute(const ComputeLoop& loop, size_t threads);  // 10^9 operations per second
   double read(size_t threads);  // 10^9 bytes per second with the best number of streams
+  // Measures 10^9 bytes per second once more, briefly, with that number of streams.
+  double read_again(size_t threads);
   double copy(size_t threads);  // 10^9 bytes copied per second
   const Cpu& cpu() const { return cpu_; }
 
@@ -57,7 +70,26 @@ class BenchMachine {
   RoofMemory::Effort effort_;
   std::map<size_t, std::unique_ptr<ThreadPool>> pools_;
   std::map<size_t, double> read_, copy_;
-  std::map<std::pair<const ComputeLoop*, size_t>, double> compute_;
+  std::map<size_t, size_t> streams_;  // best number of streams
+  std::map<size_t, std::unique_ptr<RoofMemory>> memory_;
+};
+
+// Samples the limits of a kernel between its repetitions, on the same threads.
+class RoofsBeside {
+ public:
+  // needs: CpuFeature bits of the kernel; kind: of the numbers that it multiplies.
+  RoofsBeside(BenchMachine& machine, uint32_t needs, RoofKind kind, size_t threads)
+      : machine_(machine), loop_(roof_loop(machine.cpu(), needs, kind)), threads_(threads) {}
+  void sample();
+  std::string name() const { return loop_ != nullptr ? loop_->name : ""; }
+  Roof gops() const { return roof_of(gops_); }
+  Roof gbs() const { return roof_of(gbs_); }
+
+ private:
+  BenchMachine& machine_;
+  const ComputeLoop* loop_;  // null: none for this CPU
+  size_t threads_;
+  std::vector<double> gops_, gbs_;
 };
 
 // Returns the numbers of threads to run with: those of the options, or 1 and all cores. Throws

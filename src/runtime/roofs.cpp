@@ -255,7 +255,7 @@ double best_seconds(ThreadPool& pool, size_t runs,
   return *nth;
 }
 
-constexpr size_t kFullRuns = 60, kBriefRuns = 20;
+size_t runs_of(RoofEffort effort) { return effort == RoofEffort::kFull ? 60 : 20; }
 constexpr size_t kPiece = size_t{8} << 20;  // bytes that a thread reads in one run
 
 }  // namespace
@@ -280,7 +280,7 @@ const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kin
   return nullptr;
 }
 
-double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
+double measure_compute(const ComputeLoop& loop, ThreadPool& pool, RoofEffort effort) {
   uint64_t rounds = 1000;  // doubled until a run takes some hundred microseconds
   for (double s = 0; s < 2e-4; rounds *= 2) {
     const Clock::time_point start = Clock::now();
@@ -288,7 +288,7 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
     s = seconds_since(start);
   }
   size_t members = 0;
-  const double s = best_seconds(pool, kFullRuns, [&](ThreadPool::Member& m, size_t) {
+  const double s = best_seconds(pool, runs_of(effort), [&](ThreadPool::Member& m, size_t) {
     loop.run(rounds);
     if (m.index() == 0) members = m.count();
   });
@@ -325,8 +325,7 @@ double measure_scaling(ThreadPool& pool) {
   return all / one;
 }
 
-RoofMemory::RoofMemory(ThreadPool& pool, Effort effort)
-    : pool_(pool), runs_(effort == Effort::kFull ? kFullRuns : kBriefRuns) {
+RoofMemory::RoofMemory(ThreadPool& pool, Effort effort) : pool_(pool), effort_(effort) {
   const bool full = effort == Effort::kFull;
   const size_t least = size_t{full ? 256u : 64u} << 20, most = size_t{full ? 2048u : 128u} << 20;
   const uint64_t available = available_memory_bytes();
@@ -346,25 +345,26 @@ size_t RoofMemory::part_bytes() const {
 
 // Calls body for one piece of every thread's part, the next one at each call, cyclically: a piece
 // has left the caches when its turn comes again.
-double RoofMemory::pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body) {
+double RoofMemory::pass(size_t used, Effort effort,
+                        FunctionRef<void(uint8_t* piece, size_t bytes)> body) {
   const size_t part = part_bytes(), piece = std::min(part / used, kPiece),
                pieces = part / used / piece;
   size_t members = 0;
-  const double s = best_seconds(pool_, runs_, [&](ThreadPool::Member& m, size_t run) {
+  const double s = best_seconds(pool_, runs_of(effort), [&](ThreadPool::Member& m, size_t run) {
     body(memory_.data() + m.index() * part + run % pieces * piece, piece);
     if (m.index() == 0) members = m.count();
   });
   return static_cast<double>(piece * members) / s * 1e-9;
 }
 
-double RoofMemory::read(size_t streams) {
+double RoofMemory::read(size_t streams, Effort effort) {
   const ReadLoop loop = read_loop(streams);
-  return pass(1, [&](const uint8_t* from, size_t bytes) { loop(from, bytes); });
+  return pass(1, effort, [&](const uint8_t* from, size_t bytes) { loop(from, bytes); });
 }
 
 double RoofMemory::copy() {
   const size_t half = part_bytes() / 2;
-  return pass(2, [&](uint8_t* to, size_t bytes) { std::memcpy(to, to + half, bytes); });
+  return pass(2, effort_, [&](uint8_t* to, size_t bytes) { std::memcpy(to, to + half, bytes); });
 }
 
 double brief_read_roof(ThreadPool& pool) {

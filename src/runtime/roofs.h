@@ -35,8 +35,13 @@ bool runs_on(const ComputeLoop& loop, const Cpu& cpu);
 // that this CPU runs. Null if there is none.
 const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kind);
 
+// Selects how long to measure. kBrief: some tens of milliseconds in all, for a figure at the end of
+// a run or for one sample of several; kFull: for benchmarks.
+enum class RoofEffort : uint8_t { kBrief, kFull };
+
 // Returns 10^9 operations per second with all threads of the pool busy.
-double measure_compute(const ComputeLoop& loop, ThreadPool& pool);
+double measure_compute(const ComputeLoop& loop, ThreadPool& pool,
+                       RoofEffort effort = RoofEffort::kFull);
 
 // Returns how many times faster the pool is than one thread for regions of two phases of many
 // tasks, on the machine as it is: a program that keeps a core busy lowers the result. 0 if this
@@ -47,23 +52,22 @@ double measure_scaling(ThreadPool& pool);
 // a part have written it first.
 class RoofMemory {
  public:
-  // Selects how long to measure. kBrief: some tens of milliseconds in all, for a figure at the end
-  // of a run; kFull: for benchmarks.
-  enum class Effort : uint8_t { kBrief, kFull };
+  using Effort = RoofEffort;
   // Throws Error if the system has not enough memory.
   explicit RoofMemory(ThreadPool& pool, Effort effort = Effort::kFull);
   // Returns 10^9 bytes read per second. Each thread reads its own part as `streams` (1, 2, 4, 8)
   // interleaved sequences.
-  double read(size_t streams);
+  double read(size_t streams) { return read(streams, effort_); }
+  double read(size_t streams, Effort effort);
   // Returns 10^9 bytes copied per second; each is read once and written once.
   double copy();
 
  private:
   size_t part_bytes() const;  // bytes of each thread's part
   // Calls body on pieces of every thread's part; only the first 1 / used of a part is visited.
-  double pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body);
+  double pass(size_t used, Effort effort, FunctionRef<void(uint8_t* piece, size_t bytes)> body);
   ThreadPool& pool_;
-  size_t runs_;
+  Effort effort_;
   AlignedBuffer memory_;
 };
 

@@ -52,7 +52,7 @@ TEST(BenchReport, ColumnsDoNotRunTogether) {
     r.tokens = 1048576, r.threads = 1024;
     r.time = {.median = 0.0123456 * scale, .best = 0.01, .spread = 1.5, .repetitions = 3};
     r.operations = 1.23456e11 * scale * scale, r.code_bytes = 1.23456e10 * scale * scale;
-    r.roof_gops = 900, r.roof_gbs = 20;
+    r.roof_gops = {900, 0.01}, r.roof_gbs = {20, scale == 1.0 ? 0.01 : 0.2};
     report.add(r);
     std::string line = out.str();
     line.pop_back();
@@ -60,6 +60,8 @@ TEST(BenchReport, ColumnsDoNotRunTogether) {
     const std::vector<std::string> cells{std::istream_iterator<std::string>(words), {}};
     EXPECT_EQ(cells.size(), 8u) << line;
     EXPECT_EQ(line.find("e+"), std::string::npos) << line;
+    EXPECT_NE(cells[5], "?");
+    EXPECT_EQ(cells[7] == "?", scale != 1.0) << line;  // a limit that is not steady
   }
 }
 
@@ -327,6 +329,18 @@ TEST(Bench, Refusals) {
   for (const char* bad : {"moe --group 48", "moe /nonexistent", "moe --compare /nonexistent",
                           "model /nonexistent", "moe --kernel nonesuch"})
     EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 1) << bad;
+}
+
+// Limits are sampled beside a warm kernel, and count only if they are steady.
+TEST(Bench, RoofsAreSampledBesideTheKernel) {
+  std::string order;
+  repeat(
+      0.01, [] {}, [&] { order += 'k'; }, [&] { order += 'r'; });
+  EXPECT_EQ(std::count(order.begin(), order.end(), 'r'), 9);
+  EXPECT_EQ(order.substr(0, 2), "kk") << order;  // warmed first
+  EXPECT_TRUE(roof_of({10, 10, 10, 10, 10, 10, 10, 10, 11}).steady());
+  EXPECT_FALSE(roof_of({10, 10, 10}).steady());
+  EXPECT_FALSE(roof_of({5, 6, 7, 8, 10, 12, 14, 15, 16}).steady());
 }
 
 TEST(Bench, InterruptEndsCleanly) {
