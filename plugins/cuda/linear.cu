@@ -17,7 +17,8 @@ HopperQuestion question_of(const CudaMatrix& m) {
   q.N = w.N, q.K = w.K, q.code = w.code, q.bits = w.bits, q.scale_type = w.scale_type;
   q.groups = w.groups, q.block_n = w.block_n, q.block_k = w.block_k;
   q.zero_points = w.zero_points != nullptr, q.act_order = w.g_idx != nullptr;
-  q.other = w.offsets != nullptr || w.k_phase != 0 || w.n_phase != 0;
+  q.other = w.offsets != nullptr || w.k_phase != 0 || w.n_phase != 0 ||
+            w.scale_type == ScaleType::kTwoLevel || w.code == CodeType::kLut4;
   q.act = m.act, q.x_type = m.x_type;
   return q;
 }

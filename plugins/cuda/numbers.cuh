@@ -25,6 +25,7 @@ __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType ty
     case ScaleType::kE8m0:
       return e8m0_to_f32(table[i]);
     case ScaleType::kNone:
+    case ScaleType::kTwoLevel:  // converted when a matrix is loaded
       break;
   }
   return 1.0f;

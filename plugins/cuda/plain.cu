@@ -117,6 +117,8 @@ __device__ float code_number(const PlainMatrix& w, int n, int k) {
       return static_cast<float>(static_cast<int>(row[k / 2] >> (4 * (k % 2)) & 15) - 8);
     case CodeType::kFp4:
       return e2m1_to_f32(row[k / 2] >> (4 * (k % 2)) & 15u);
+    case CodeType::kLut4:
+      break;
     case CodeType::kFp8:
       return e4m3_to_f32(row[k]);
     case CodeType::kBf16:
@@ -140,8 +142,8 @@ __device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
   if (w.zero_points == nullptr && w.offsets == nullptr) return v;
   const size_t at = scale_row(w, n) + group;
   if (w.offsets != nullptr)
-    return (v + static_cast<float>(1 << (w.bits - 1))) * table_number(w.scales, w.scale_type, at) +
-           table_number(w.offsets, w.scale_type, at);
+    return fmaf(v + static_cast<float>(1 << (w.bits - 1)), table_number(w.scales, w.scale_type, at),
+                table_number(w.offsets, w.scale_type, at));
   return v - static_cast<float>(w.zero_points[at]);
 }
 
@@ -329,10 +331,38 @@ int act_groups_of(const ActSpec& act, size_t K) {
   return static_cast<int>((K + act.group - 1) / act.group);
 }
 
+namespace {
+
+// Makes bytes of codes that are indices into a table, and f32 of scales in two levels.
+struct PlainForm {
+  QuantMatrix w;
+  std::vector<uint8_t> codes;
+  std::vector<float> scales, offsets;
+  explicit PlainForm(const QuantMatrix& from) : w(from) {
+    if (from.code == CodeType::kLut4) {
+      for (size_t n = 0; n < w.N; ++n)
+        for (size_t k = 0; k < w.K; ++k)
+          codes.push_back(static_cast<uint8_t>(int_code(from, n, k)));
+      w.code = CodeType::kInt8, w.bits = 8, w.codes = codes.data(), w.row_bytes = w.K;
+    }
+    if (from.scale_type != ScaleType::kTwoLevel) return;
+    for (size_t i = 0; i < scale_row(w, w.N - 1) + w.groups; ++i) {
+      scales.push_back(scale_at(from, i));
+      if (w.offsets != nullptr) offsets.push_back(offset_at(from, i));
+    }
+    w.scale_type = ScaleType::kF32;
+    w.scales = reinterpret_cast<const uint8_t*>(scales.data());
+    if (w.offsets != nullptr) w.offsets = reinterpret_cast<const uint8_t*>(offsets.data());
+  }
+};
+
+}  // namespace
+
 PlainWeights::PlainWeights(const CudaMatrix& m) {
-  const QuantMatrix& w = m.w;
-  if (w.N == 0 || w.K == 0 || w.N > INT32_MAX / 2 || w.K > INT32_MAX / 2)
+  if (m.w.N == 0 || m.w.K == 0 || m.w.N > INT32_MAX / 2 || m.w.K > INT32_MAX / 2)
     refuse("a matrix has no outputs or inputs, or too many");
+  const PlainForm form(m.w);
+  const QuantMatrix& w = form.w;
   const auto keep = [&](const void* from, size_t bytes) {
     memory.emplace_back(from, bytes);
     return memory.back().as<uint8_t>();
@@ -341,9 +371,7 @@ PlainWeights::PlainWeights(const CudaMatrix& m) {
   const std::vector<Stretch> stretches = stretches_of(w, m.act, order);
   const bool integers =
       m.act.code == ActCode::kInt && is_integer_code(w.code) && w.offsets == nullptr;
-  const size_t scales = w.scale_type == ScaleType::kNone
-                            ? 0
-                            : ((w.N - 1 + w.n_phase) / w.block_n) * w.scale_stride + w.groups;
+  const size_t scales = w.scale_type == ScaleType::kNone ? 0 : scale_row(w, w.N - 1) + w.groups;
   // Rows begin at multiples of 4, so that numbers of any type can be read.
   const size_t stored = (w.K * code_bits(w.code) + 7) / 8, row_bytes = (stored + 3) / 4 * 4;
   std::vector<uint8_t> codes(w.N * row_bytes);

@@ -253,7 +253,8 @@ Command engine_subject(int (*run)(const BenchEngineOptions&, std::ostream&)) {
 std::vector<std::string> bench_scheme_names() {
   return {"w4a8",      "w8a8",       "w4a16",      "w8a16", "w2a16",    "w3a16", "fp8",
           "fp8_block", "fp8_normal", "fp8_static", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16",
-          "mxfp8",     "w4afp8",     "bf16",       "f16",   "f32"};
+          "mxfp8",     "w4afp8",     "q4_0",       "q8_0",  "q4_k",     "q5_k",  "q6_k",
+          "iq4_xs",    "bf16",       "f16",        "f32"};
 }
 
 std::vector<std::string> bench_model_names() { return {"qwen3-30b", "deepseek-v3"}; }

@@ -35,7 +35,11 @@ struct Row {
   ScaleType scale;
   Groups groups;
   size_t block_n, block_k;  // for kFixed; block_n 0: all rows, block_k 0: all columns
+  bool offsets = false;
+  Lut lut = Lut::kNone;
 };
+constexpr bool kOffsets = true;
+constexpr size_t kSuperBlock = 256;  // columns of a super-block of GGUF
 
 constexpr Row kSyntheticRows[] = {
     {"w4a8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
@@ -54,6 +58,13 @@ constexpr Row kSyntheticRows[] = {
     {"mxfp4a16", CodeType::kFp4, 4, ScaleType::kE8m0, Groups::kFixed, 1, 32},
     {"mxfp8", CodeType::kFp8, 8, ScaleType::kE8m0, Groups::kFixed, 1, 32},
     {"w4afp8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"q4_0", CodeType::kInt4Offset, 4, ScaleType::kF16, Groups::kFixed, 1, 32},
+    {"q8_0", CodeType::kInt8, 8, ScaleType::kF16, Groups::kFixed, 1, 32},
+    {"q4_k", CodeType::kInt4Offset, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, kOffsets},
+    {"q5_k", CodeType::kInt8, 5, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, kOffsets},
+    {"q6_k", CodeType::kInt8, 6, ScaleType::kTwoLevel, Groups::kFixed, 1, 16},
+    {"iq4_xs", CodeType::kLut4, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, !kOffsets,
+     Lut::kIq4},
     {"bf16", CodeType::kBf16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
     {"f16", CodeType::kF16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
     {"f32", CodeType::kF32, 32, ScaleType::kNone, Groups::kFixed, 1, 0},
@@ -99,12 +110,14 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
 Scheme declared_scheme(const Row& row, size_t group) {
   Scheme scheme;
   if (row.scale == ScaleType::kNone) return scheme;
-  const bool is_int = row.code == CodeType::kInt4Offset || row.code == CodeType::kInt8 ||
-                      row.code == CodeType::kInt8Offset;
+  const bool is_int = has_integer_values(row.code);
   QuantArgs w =
       arguments(is_int ? NumberKind::kInt : NumberKind::kFloat, row.bits,
                 group == 0 ? Strategy::kChannel : Strategy::kGroup, static_cast<int64_t>(group));
   w.dynamic = Dynamic::kStatic;
+  w.offsets = row.offsets;
+  w.symmetric = !row.offsets;
+  w.lut = row.lut;
   if (row.name == "nvfp4") w.strategy = Strategy::kTensorGroup;
   if (row.name == "mxfp4" || row.name == "mxfp8") w.scale_dtype = "uint8";
   scheme.weights = w;
@@ -160,6 +173,8 @@ uint64_t to_normal_codes(BenchRandom& random) {
 uint64_t to_scales(const SyntheticScheme& s, uint64_t r) {
   // Scales from 0.5 to 1.9.
   if (s.scale == ScaleType::kFp8) return (r & bytes8(0x0F)) | bytes8(0x30);
+  if (s.scale == ScaleType::kTwoLevel) return r;
+  if (s.scale == ScaleType::kF16) return (r & words4(0x03FF)) | words4(0x1800);
   if (s.scale == ScaleType::kE8m0)
     return (r & bytes8(0x01)) | bytes8(s.code == CodeType::kFp8 ? 115 : 118);
   const uint64_t base = s.code == CodeType::kFp8 ? 0x3980
@@ -205,6 +220,8 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
   s.scale = row->scale;
   s.block_n = row->block_n;
   s.block_k = row->block_k;
+  s.offsets = row->offsets;
+  s.lut = row->lut;
   s.global_scale = row->scale == ScaleType::kFp8;
   if (row->groups != Groups::kFixed) {
     const int64_t wanted = group.value_or(row->groups == Groups::kAny ? 128 : -1);
@@ -256,6 +273,7 @@ SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t
   view_.K = K;
   view_.code = scheme.code;
   view_.bits = scheme.bits;
+  view_.lut = scheme.lut;
   view_.row_bytes = K * bits / 8;
   view_.scale_type = scheme.scale;
   view_.block_n = block_n;
@@ -268,6 +286,12 @@ SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t
   scales_.resize(
       ceil_div(times(times(ceil_div(N, block_n), view_.groups), scale_bytes(scheme.scale)), 8));
   view_.scales = reinterpret_cast<const uint8_t*>(scales_.data());
+  if (scheme.offsets) view_.offsets = view_.scales;
+  if (scheme.scale != ScaleType::kTwoLevel) return;
+  if (K % kSuperBlock == 0) view_.super_groups = kSuperBlock / block_k;
+  supers_.resize(ceil_div(times(N, view_.groups / view_.super_groups), 2));
+  view_.super_scales = reinterpret_cast<const uint8_t*>(supers_.data());
+  if (scheme.offsets) view_.super_offsets = view_.super_scales;
 }
 
 void SyntheticMatrix::refill(BenchRandom& random) {
@@ -275,6 +299,8 @@ void SyntheticMatrix::refill(BenchRandom& random) {
   for (uint64_t& c : codes_)
     c = normal ? to_normal_codes(random) : to_codes(scheme_.code, scheme_.bits, random.next());
   for (uint64_t& s : scales_) s = to_scales(scheme_, random.next());
+  for (uint64_t& s : supers_)  // numbers from 2^-16 on
+    s = (random.next() & 0x007FFFFF007FFFFFull) | 0x3780000037800000ull;
 }
 
 ActParams SyntheticMatrix::act_params() const {
@@ -288,7 +314,10 @@ ActParams SyntheticMatrix::act_params() const {
 uint64_t code_bytes(const Problem& p) { return p.N * ((p.K * p.bits + 7) / 8); }
 
 uint64_t scale_bytes_of(const Problem& p) {
-  return (p.N + p.block_n - 1) / p.block_n * p.groups * scale_bytes(p.scale_type) +
+  const uint64_t rows = (p.N + p.block_n - 1) / p.block_n;
+  const uint64_t supers =
+      p.scale_type == ScaleType::kTwoLevel ? p.groups / p.super_groups * sizeof(float) : 0;
+  return rows * (p.groups * scale_bytes(p.scale_type) + supers) * (p.offsets ? 2 : 1) +
          (p.zero_points ? p.N * p.groups : 0);
 }
 

@@ -36,7 +36,8 @@ struct SyntheticScheme {
   uint8_t bits = 16;
   ScaleType scale = ScaleType::kNone;
   size_t block_n = 1, block_k = 0;  // block_n 0: all rows; block_k 0: all columns
-  bool global_scale = false;
+  bool global_scale = false, offsets = false;
+  Lut lut = Lut::kNone;
   ActSpec act;
   // true: the arithmetic is not what a folder of the scheme declares (int8 rows on request)
   bool departs = false;
@@ -67,7 +68,7 @@ class SyntheticMatrix {
 
  private:
   SyntheticScheme scheme_;
-  std::vector<uint64_t> codes_, scales_;
+  std::vector<uint64_t> codes_, scales_, supers_;
   QuantMatrix view_;
 };
 

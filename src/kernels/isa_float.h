@@ -7,9 +7,10 @@
 // side: packing is a transposition of 32-bit words, and a vector of units gives one input of many
 // outputs by a shift.
 //   codes    [inputs / unit][32 outputs] x 32 bit; integers are offset (value + 8, value + 128)
-//   scales   [group][32] as bf16 (stored as bf16, e4m3 or e8m0), f16 or f32; an output with a NaN
-//            e4m3 code in a group has a NaN scale there; none for dense
-//   zeros    [group][32] x int8, only with zero points
+//   scales   [group][32] as bf16 (stored as bf16, e4m3 or e8m0), f16, f32 or (two levels) int8; an
+//            output with a NaN e4m3 code in a group has a NaN scale there; none for dense
+//   zeros    [group][32] x int8, only with zero points; or offsets, in the type of scales
+//   supers   [super-block][32] x f32 of scales, then of offsets, only of two levels
 // Inputs go by steps of Shape::step. A group has all the steps that it touches, with zero weights
 // for the inputs of its neighbours, so that rows need not know where groups begin.
 #pragma once
@@ -30,12 +31,14 @@ constexpr size_t kNr = 32;  // outputs per panel
 // takes longer than computing a row.
 inline size_t up(size_t a, size_t b) { return (a + b - 1) & ~(b - 1); }
 
+// kFp4: indices into a table of 16 numbers, of e2m1 or another.
 enum class Form : uint8_t { kInt4, kFp4, kInt8, kFp8, kBf16, kF16, kF32 };
-enum class Scales : uint8_t { kNone, kBf16, kF16, kF32 };
+enum class Scales : uint8_t { kNone, kBf16, kF16, kF32, kTwoLevel };
 
 inline Form form_of(const Problem& p) {
   switch (p.code) {
     case CodeType::kFp4:
+    case CodeType::kLut4:
       return Form::kFp4;
     case CodeType::kFp8:
       return Form::kFp8;
@@ -62,11 +65,20 @@ struct Shape {
   size_t K_padded;         // most packed inputs: the steps of all groups
   size_t K_rows;           // inputs of a row, rounded up to whole steps
   size_t weight_k, row_k;  // inputs per scale of weights and of rows
-  // Bytes of the codes of a panel; of the scales and of the zeros of one group.
+  // Bytes of the codes of a panel; of the scales and of the zeros or offsets of one group.
   size_t code_bytes, scale_bytes, zero_bytes;
+  // Two levels: logarithm of the groups of a super-block, the groups of the first one that precede
+  // group 0, and the bytes of all numbers of super-blocks for scales, and for both.
+  size_t super_bits, super_phase, super_bytes, supers_bytes;
   bool row_groups;  // true: rows have a scale per group
   size_t zeros_at() const { return code_bytes + groups * scale_bytes; }
-  size_t stride() const { return up(zeros_at() + groups * zero_bytes, 64); }
+  size_t supers_at() const { return zeros_at() + groups * zero_bytes; }
+  size_t stride() const { return up(supers_at() + supers_bytes, 64); }
+  // Returns the bytes of all scales, zeros and offsets for each group, as far as they are whole.
+  size_t extra_bytes() const {
+    const size_t supers = scales == Scales::kTwoLevel ? kNr * 4 >> super_bits : 0;
+    return scale_bytes + zero_bytes + (supers_bytes > super_bytes ? 2 * supers : supers);
+  }
   // Returns the offset of the codes of padded input k.
   size_t code_at(size_t k) const { return (k >> unit_bits) * kNr * 4; }
 };
@@ -101,10 +113,18 @@ inline Shape shape_of(const Problem& p, size_t step) {
   s.scales = p.scale_type == ScaleType::kNone && s.form != Form::kFp8 ? Scales::kNone
              : halves                                                 ? Scales::kBf16
              : p.scale_type == ScaleType::kF16                        ? Scales::kF16
+             : p.scale_type == ScaleType::kTwoLevel                   ? Scales::kTwoLevel
                                                                       : Scales::kF32;
   s.code_bytes = s.code_at(s.K_padded);
-  s.scale_bytes = s.scales == Scales::kNone ? 0 : kNr * (s.scales == Scales::kF32 ? 4 : 2);
-  s.zero_bytes = p.zero_points ? kNr : 0;
+  constexpr size_t kScaleBytes[] = {0, 2, 2, 4, 1};
+  s.scale_bytes = kNr * kScaleBytes[static_cast<size_t>(s.scales)];
+  s.zero_bytes = p.offsets ? s.scale_bytes : p.zero_points ? kNr : 0;
+  if (s.scales == Scales::kTwoLevel) {
+    while (size_t{1} << s.super_bits < p.super_groups) ++s.super_bits;
+    s.super_phase = p.super_phase;
+    s.super_bytes = kNr * 4 * (((s.super_phase + s.groups - 1) >> s.super_bits) + 1);
+    s.supers_bytes = s.super_bytes * (p.offsets ? 2 : 1);
+  }
   return s;
 }
 
@@ -134,6 +154,10 @@ inline const char* family_supports(const Problem& p) {
   if (row_groups && p.act_order) return "act-order and activation groups do not go together";
   if (row_groups && p.ragged)
     return "groups of unequal length and activation groups do not go together";
+  if (p.scale_type == ScaleType::kTwoLevel && row_groups)
+    return "scales in two levels and activation groups do not go together";
+  if ((p.super_groups & (p.super_groups - 1)) != 0)
+    return "the number of groups of a super-block is no power of two";
   if (p.K > 0x7FFFFFFFu) return "K does not fit 31 bits";
   const Shape s = shape_of(p, 1);
   if (s.groups > 1 && !p.ragged &&

@@ -6,29 +6,15 @@
 // it defines vectors and decoding (Isa).
 #pragma once
 #ifdef MOEBIUS_KERNEL_BODIES
-#include "base/numeric.h"
 #include "kernels/isa_float_fma.h"
 #include "kernels/isa_float_pack.h"
+#include "kernels/isa_float_tables.h"
 
 namespace moebius {
 namespace {
 namespace fma_float {
 
 // ---- panels ----
-
-// Table of the numbers that all codes represent.
-template <size_t kCodes>
-struct Numbers {
-  float of[kCodes];
-};
-template <size_t kCodes, class F>
-constexpr Numbers<kCodes> numbers_of(F value) {
-  Numbers<kCodes> t{};
-  for (unsigned i = 0; i < kCodes; ++i) t.of[i] = value(static_cast<uint8_t>(i));
-  return t;
-}
-constexpr Numbers<256> kFp8Numbers = numbers_of<256>([](uint8_t c) { return e4m3_to_f32(c); });
-constexpr Numbers<16> kFp4Numbers = numbers_of<16>([](uint8_t c) { return e2m1_to_f32(c); });
 
 // Writes inputs [k, end) of a prepared row as numbers that are `apart` elements apart.
 inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, size_t k,
@@ -116,24 +102,8 @@ constexpr size_t unit_of(Form form) {
                                                      : 2;
 }
 
-// Holds the upper and lower bytes of 16 bf16 numbers.
-struct Bf16Table {
-  uint8_t high[16], low[16];
-};
-template <class F>
-constexpr Bf16Table bf16_table(F value) {
-  Bf16Table t{};
-  for (unsigned i = 0; i < 16; ++i) {
-    const uint32_t bits = f32_bits(value(i)) >> 16;
-    t.high[i] = static_cast<uint8_t>(bits >> 8);
-    t.low[i] = static_cast<uint8_t>(bits);
-  }
-  return t;
-}
-alignas(16) constexpr Bf16Table kInt4Bytes = bf16_table([](unsigned c) {
-  return static_cast<float>(c) - 8.0f;
-});
-alignas(16) constexpr Bf16Table kFp4Bytes = bf16_table([](unsigned c) { return e2m1_to_f32(c); });
+// What stands beside codes: nothing, zero points, or offsets.
+enum class Beside : uint8_t { kNothing, kZeros, kOffsets };
 
 // Numbers that are broadcast from memory.
 struct FromMemory {
@@ -148,8 +118,10 @@ inline void prefetch(const uint8_t* p) {
 }
 
 // Computes the product. Isa has Vec, kWidth; load, store, store_some, broadcast, fma, mul, div;
-// Inputs<count>, numbers side by side that fma takes as its first factor; scales of 2 bytes;
-// decode<Form>(units, zeros or null, out): decodes a unit of kWidth outputs, input by input.
+// Inputs<count>, numbers side by side that fma takes as its first factor; scales of 2 bytes and
+// integers of 1; Codes(table, by), how codes become numbers: 4-bit ones by the table, bytes less
+// `by`; decode<Form, zeros>(codes, units, zeros, out): decodes a unit of kWidth outputs, input by
+// input.
 template <class Isa>
 struct Gemm {
   using Vec = typename Isa::Vec;
@@ -163,6 +135,7 @@ struct Gemm {
   const size_t chunk;
   const float factor;
   const GlobalScale G;
+  const typename Isa::Codes how;
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -176,7 +149,8 @@ struct Gemm {
               : panels <= 2                                        ? kChunk / 2
                                                                    : kChunk / 4),
         factor(static_factor(*args.w)),
-        G(result_scale(*args.w)) {}
+        G(result_scale(*args.w)),
+        how(table_of(p, s.form), static_cast<float>(128 - counted_from(p))) {}
 
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
   // Returns the sums of row m: `dot` of the outputs being computed, then `f` of the same outputs.
@@ -187,31 +161,54 @@ struct Gemm {
 
   // --- decoding ---
 
-  // Calls f<form, zero points>() for the problem.
+  // Calls f<form, what is beside codes>() for the problem.
+  template <Form kForm, class F>
+  void with_beside(const F& f) const {
+    if (p.offsets) return f.template operator()<kForm, Beside::kOffsets>();
+    p.zero_points ? f.template operator()<kForm, Beside::kZeros>()
+                  : f.template operator()<kForm, Beside::kNothing>();
+  }
   template <class F>
   void with_form(const F& f) const {
     switch (s.form) {
       case Form::kInt4:
-        return p.zero_points ? f.template operator()<Form::kInt4, true>()
-                             : f.template operator()<Form::kInt4, false>();
+        return with_beside<Form::kInt4>(f);
       case Form::kInt8:
-        return p.zero_points ? f.template operator()<Form::kInt8, true>()
-                             : f.template operator()<Form::kInt8, false>();
+        return with_beside<Form::kInt8>(f);
       case Form::kFp4:
-        return f.template operator()<Form::kFp4, false>();
+        return f.template operator()<Form::kFp4, Beside::kNothing>();
       case Form::kFp8:
-        return f.template operator()<Form::kFp8, false>();
+        return f.template operator()<Form::kFp8, Beside::kNothing>();
       case Form::kBf16:
-        return f.template operator()<Form::kBf16, false>();
+        return f.template operator()<Form::kBf16, Beside::kNothing>();
       case Form::kF16:
-        return f.template operator()<Form::kF16, false>();
+        return f.template operator()<Form::kF16, Beside::kNothing>();
       case Form::kF32:
-        return f.template operator()<Form::kF32, false>();
+        return f.template operator()<Form::kF32, Beside::kNothing>();
     }
+  }
+  // Returns scales or offsets of group g, whose tables begin at `table` and `supers`.
+  Vec numbers(const uint8_t* table, const uint8_t* supers, size_t g, size_t vec) const {
+    const uint8_t* from = table + g * s.scale_bytes;
+    const auto floats = [&](const uint8_t* at) {
+      return Isa::load(reinterpret_cast<const float*>(at) + kWidth * vec);
+    };
+    if (s.scales == Scales::kTwoLevel)
+      return Isa::mul(Isa::integers(from + kWidth * vec),
+                      floats(supers + ((g + s.super_phase) >> s.super_bits) * kNr * 4));
+    return s.scales == Scales::kF32
+               ? floats(from)
+               : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
+  }
+  Vec stored_scale(const uint8_t* panel, size_t g, size_t vec) const {
+    return numbers(panel + s.code_bytes, panel + s.supers_at(), g, vec);
+  }
+  Vec stored_offset(const uint8_t* panel, size_t g, size_t vec) const {
+    return numbers(panel + s.zeros_at(), panel + s.supers_at() + s.super_bytes, g, vec);
   }
 
   // Decodes inputs [k0, k1) of a panel to scratch.
-  template <Form kForm, bool kZero>
+  template <Form kForm, Beside kBeside>
   [[gnu::noinline]] void decode(const uint8_t* panel, Group g, size_t k0, size_t k1,
                                 float* out) const {
     constexpr size_t kUnit = unit_of(kForm);
@@ -219,6 +216,10 @@ struct Gemm {
     for (; g.index < s.groups && g.begin < k1; g = groups.next(g)) {
       const size_t first = g.begin > k0 ? g.begin : k0, end = g.end < k1 ? g.end : k1;
       const uint8_t* zeros = panel + s.zeros_at() + g.index * s.zero_bytes;
+      Vec c[kVecs], b[kVecs];
+      MOEBIUS_UNROLL for (size_t v = 0; kBeside == Beside::kOffsets && v < kVecs; ++v)
+          c[v] = stored_scale(panel, g.index, v),
+          b[v] = stored_offset(panel, g.index, v);
       size_t k = first / s.unit * s.unit;
       const uint8_t* codes = panel + s.code_at(g.at + k - g.from);
       for (; k < end; k += s.unit, codes += kNr * 4) {
@@ -228,9 +229,12 @@ struct Gemm {
         prefetch(codes + 2048);
         MOEBIUS_UNROLL for (size_t v = 0; v < kVecs; ++v) {
           Vec row[kUnit];
-          Isa::template decode<kForm, kZero>(codes + 4 * kWidth * v, zeros + kWidth * v, row);
-          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i)
-              Isa::store(to + i * kNr + kWidth * v, row[i]);
+          Isa::template decode<kForm, kBeside == Beside::kZeros>(how, codes + 4 * kWidth * v,
+                                                                 zeros + kWidth * v, row);
+          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i) {
+            if constexpr (kBeside == Beside::kOffsets) row[i] = Isa::fma(row[i], c[v], b[v]);
+            Isa::store(to + i * kNr + kWidth * v, row[i]);
+          }
         }
         for (size_t i = 0; !whole && i < s.unit; ++i)
           if (first <= k + i && k + i < end)
@@ -240,12 +244,10 @@ struct Gemm {
   }
   // --- products ---
 
+  // Returns the factor of a group's sums; where weights have offsets it is without their scale.
   Vec scale_of(const uint8_t* panel, size_t g, size_t vec) const {
-    if (s.scales == Scales::kNone) return Isa::broadcast(1.0f);
-    const uint8_t* from = panel + s.code_bytes + g * s.scale_bytes;
-    const Vec v = s.scales == Scales::kF32
-                      ? Isa::load(reinterpret_cast<const float*>(from) + kWidth * vec)
-                      : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
+    if (s.scales == Scales::kNone || p.offsets) return Isa::broadcast(factor);
+    const Vec v = stored_scale(panel, g, vec);
     return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
   }
   // Adds the products of one input of R rows with N vectors of weights.
@@ -379,7 +381,7 @@ struct Gemm {
   // Computes R rows from m on and N vectors of outputs from vector v of the panels at n on: as many
   // chains as hide the latency of the FMA, but no more than fit into registers with a unit of
   // weights.
-  template <Form kForm, bool kZero, size_t R, size_t N>
+  template <Form kForm, Beside kBeside, size_t R, size_t N>
   [[gnu::noinline]] void few(size_t n, size_t m, size_t v) const {
     constexpr size_t kUnit = unit_of(kForm);
     const float* x = reinterpret_cast<const float*>(a.panel) + m;
@@ -389,6 +391,7 @@ struct Gemm {
     const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
     const PanelsAhead ahead = ahead_of(a, s, n + v / kVecs * kNr, (N + kVecs - 1) / kVecs, kAhead);
     const Ends ends = ends_of(m, v);
+    const size_t extra_bytes = s.extra_bytes();
     if (s.groups > 1)
       MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
           Isa::store(ends.f + r * ends.apart + kWidth * i, Isa::broadcast(0.0f));
@@ -397,6 +400,11 @@ struct Gemm {
       Vec dot[R][N];
       MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
           dot[r][i] = Isa::broadcast(0.0f);
+      Vec c[N], b[N];
+      MOEBIUS_UNROLL for (size_t i = 0; kBeside == Beside::kOffsets && i < N; ++i) {
+        const uint8_t* const here = panel + i / kVecs * apart;
+        c[i] = stored_scale(here, g, in + i % kVecs), b[i] = stored_offset(here, g, in + i % kVecs);
+      }
       for (; k < end; k += kUnit, codes += 4 * kNr) {
         const std::ptrdiff_t then = soon<kUnit>(ahead, codes);
         // A number of a row is broadcast once for all vectors if there are registers for their
@@ -407,7 +415,10 @@ struct Gemm {
           MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) {
             const size_t at = (i + j) / kVecs * apart, next = (i + j) % kVecs * kWidth;
             if (next == 0) prefetch(codes + at + then);
-            Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w[j]);
+            Isa::template decode<kForm, kBeside == Beside::kZeros>(how, codes + at + 4 * next,
+                                                                   zeros + at + next, w[j]);
+            MOEBIUS_UNROLL for (size_t u = 0; kBeside == Beside::kOffsets && u < kUnit; ++u)
+                w[j][u] = Isa::fma(w[j][u], c[i + j], b[i + j]);
           }
           // The inputs of a single row are side by side.
           MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u) {
@@ -421,12 +432,12 @@ struct Gemm {
       }
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
         const uint8_t* const here = panel + i / kVecs * apart;
-        if (i % kVecs == 0) prefetch(here + ahead.next + s.code_bytes + g * s.scale_bytes);
-        const Vec c = scale_of(here, g, in + i % kVecs);
+        if (i % kVecs == 0) prefetch(here + ahead.next + s.code_bytes + g * extra_bytes);
+        const Vec by = scale_of(here, g, in + i % kVecs);
         if (s.groups > 1) {
-          add_group<R, N>(ends, g, c, i, dot);
+          add_group<R, N>(ends, g, by, i, dot);
         } else {
-          put_whole<R, N>(n, m, v, c, i, dot);
+          put_whole<R, N>(n, m, v, by, i, dot);
         }
       }
     }
@@ -441,11 +452,11 @@ struct Gemm {
   // Computes vectors [v, end) of the panels at n.
   template <size_t R>
   void few_rows(size_t n, size_t m, size_t v, size_t end) const {
-    with_form([&]<Form kForm, bool kZero>() {
+    with_form([&]<Form kForm, Beside kBeside>() {
       constexpr size_t N = few_vectors<kForm, R>();
-      for (; v + N <= end; v += N) few<kForm, kZero, R, N>(n, m, v);
+      for (; v + N <= end; v += N) few<kForm, kBeside, R, N>(n, m, v);
       if constexpr (N > kVecs)
-        for (; v < end; v += kVecs) few<kForm, kZero, R, kVecs>(n, m, v);
+        for (; v < end; v += kVecs) few<kForm, kBeside, R, kVecs>(n, m, v);
     });
   }
   void some_rows(size_t R, size_t n, size_t m, size_t v, size_t end) const {
@@ -514,8 +525,8 @@ struct Gemm {
       const size_t k1 = k0 + chunk < p.K ? k0 + chunk : p.K;
       while (g.end <= k0) g = groups.next(g);
       for (size_t i = 0; i < count; ++i)
-        with_form([&]<Form kForm, bool kZero>() {
-          decode<kForm, kZero>(packed(n + i * kNr), g, k0, k1, weights() + i * chunk * kNr);
+        with_form([&]<Form kForm, Beside kBeside>() {
+          decode<kForm, kBeside>(packed(n + i * kNr), g, k0, k1, weights() + i * chunk * kNr);
         });
       if (count * kVecs == 8) {
         rows<8>(n, 0, g, k0, k1);

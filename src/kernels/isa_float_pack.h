@@ -44,10 +44,12 @@ class PanelPacker {
         n_(n),
         rows_(w_.N - n < kNr ? w_.N - n : kNr),
         out_(out),
-        bits_(w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4 ? 4
-              : w_.code == CodeType::kF32                                   ? 32
-              : w_.code == CodeType::kBf16 || w_.code == CodeType::kF16     ? 16
-                                                                            : 8),
+        bits_(w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4 ||
+                      w_.code == CodeType::kLut4
+                  ? 4
+              : w_.code == CodeType::kF32                               ? 32
+              : w_.code == CodeType::kBf16 || w_.code == CodeType::kF16 ? 16
+                                                                        : 8),
         ahead_(ahead) {}
 
   void pack() {
@@ -65,7 +67,8 @@ class PanelPacker {
     } else {
       for (g = groups.first(); g.index < s_.groups; g = groups.next(g)) pack_extras(g, nan);
     }
-    const size_t end = s_.zeros_at() + s_.groups * s_.zero_bytes;
+    if (s_.scales == Scales::kTwoLevel) pack_supers();
+    const size_t end = s_.supers_at() + s_.supers_bytes;
     __builtin_memset(out_ + end, 0, s_.stride() - end);
   }
 
@@ -145,7 +148,8 @@ class PanelPacker {
   // Returns the code that represents 0.
   uint32_t zero_code(size_t i, const Group& g) const {
     if (s_.form != Form::kInt4 && s_.form != Form::kInt8) return 0;
-    const int zero = s_.zero_bytes != 0 && g.begin < g.end ? w_.zero_points[extras_at(i, g)] : 0;
+    const int zero =
+        w_.zero_points != nullptr && g.begin < g.end ? w_.zero_points[extras_at(i, g)] : 0;
     return static_cast<uint32_t>(zero + (s_.form == Form::kInt4 ? 8 : 128)) &
            (s_.form == Form::kInt4 ? 15u : 255u);
   }
@@ -169,9 +173,7 @@ class PanelPacker {
   }
 
   size_t extras_at(size_t i, const Group& g) const {
-    const size_t r = n_ + i + w_.n_phase;
-    return (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride +
-           (a_.problem->ragged ? g.index : g.begin / s_.weight_k);
+    return scale_row(i) + (a_.problem->ragged ? g.index : g.begin / s_.weight_k);
   }
   bool has_nan(size_t i, const Group& g) const {
     bool nan = false;
@@ -187,8 +189,13 @@ class PanelPacker {
     if (g.begin == g.end) return;  // the group has no inputs, so its scale does not matter
     for (size_t i = 0; i < rows_; ++i) {
       const size_t at = extras_at(i, g);
-      if (s_.zero_bytes != 0) zeros[i] = static_cast<uint8_t>(w_.zero_points[at]);
-      put_scale(at, nan && has_nan(i, g), to + i * (s_.scale_bytes / kNr));
+      const size_t bytes = s_.scale_bytes / kNr;
+      if (w_.offsets != nullptr) {
+        put_number(w_.offsets, at, false, zeros + i * bytes);
+      } else if (s_.zero_bytes != 0) {
+        zeros[i] = static_cast<uint8_t>(w_.zero_points[at]);
+      }
+      put_number(w_.scales, at, nan && has_nan(i, g), to + i * bytes);
     }
   }
   // Returns the index of the first scale of output i.
@@ -215,8 +222,15 @@ class PanelPacker {
     uint8_t *scales = out_ + s_.code_bytes, *zeros = out_ + s_.zeros_at();
     if (s_.scales == Scales::kNone) return;
     if (rows_ < kNr) __builtin_memset(scales, 0, s_.groups * (s_.scale_bytes + s_.zero_bytes));
-    const uint8_t* from = w_.scales;
-    const size_t done = put_byte_scales(scales);
+    put_table(w_.scales, scales, put_byte_scales(scales));
+    if (w_.offsets != nullptr) return put_table(w_.offsets, zeros, 0);
+    for (size_t i = 0; s_.zero_bytes != 0 && i < rows_; ++i)
+      for_groups(i, [&](size_t g, size_t at) {
+        zeros[g * kNr + i] = static_cast<uint8_t>(w_.zero_points[at]);
+      });
+  }
+  // Packs scales or offsets of all groups; those of bytes from group `done` on.
+  void put_table(const uint8_t* from, uint8_t* scales, size_t done) const {
     for (size_t i = 0; i < rows_; ++i) {
       const auto put_bytes = [&](const scale_tables::Table& table) {
         for (size_t g = done; g < s_.groups; ++g) {
@@ -234,7 +248,7 @@ class PanelPacker {
         put_bytes(scale_tables::kE4m3);
       } else if (w_.scale_type == ScaleType::kE8m0) {
         put_bytes(scale_tables::kE8m0);
-      } else if (s_.scales != Scales::kF32) {
+      } else if (s_.scales == Scales::kBf16 || s_.scales == Scales::kF16) {
         put([=](size_t at) {
           uint16_t v;
           __builtin_memcpy(&v, from + 2 * at, 2);
@@ -242,13 +256,23 @@ class PanelPacker {
         });
       } else {
         for_groups(i, [&](size_t g, size_t at) {
-          put_scale(at, false, scales + g * s_.scale_bytes + 4 * i);
+          put_number(from, at, false, scales + g * s_.scale_bytes + i * (s_.scale_bytes / kNr));
         });
       }
-      if (s_.zero_bytes != 0)
-        for_groups(i, [&](size_t g, size_t at) {
-          zeros[g * kNr + i] = static_cast<uint8_t>(w_.zero_points[at]);
-        });
+    }
+  }
+  // Packs the numbers of super-blocks.
+  void pack_supers() const {
+    uint8_t* to = out_ + s_.supers_at();
+    for (const uint8_t* from : {w_.super_scales, w_.super_offsets}) {
+      if (to == out_ + s_.supers_at() + s_.supers_bytes) return;  // no offsets
+      if (rows_ < kNr) __builtin_memset(to, 0, s_.super_bytes);
+      for (size_t i = 0; i < rows_; ++i) {
+        const uint8_t* row = from + scale_row(i) / w_.super_groups * 4;
+        for (size_t at = 0; at < s_.super_bytes; at += kNr * 4, row += 4)
+          __builtin_memcpy(to + at + 4 * i, row, 4);
+      }
+      to += s_.super_bytes;
     }
   }
   // Packs scales of one byte in blocks; returns the number of groups done.
@@ -264,23 +288,27 @@ class PanelPacker {
     }
     return done;
   }
-  void put_scale(size_t at, bool nan, uint8_t* to) const {
+  // Writes entry `at` of scales or offsets.
+  void put_number(const uint8_t* from, size_t at, bool nan, uint8_t* to) const {
     uint16_t half = 0;
     float whole = 1.0f;
     switch (w_.scale_type) {
       case ScaleType::kBf16:
       case ScaleType::kF16:
-        __builtin_memcpy(&half, w_.scales + 2 * at, 2);
+        __builtin_memcpy(&half, from + 2 * at, 2);
         break;
       case ScaleType::kFp8:
-        half = scale_tables::kE4m3.bf16[w_.scales[at]];
+        half = scale_tables::kE4m3.bf16[from[at]];
         break;
       case ScaleType::kE8m0:
-        half = scale_tables::kE8m0.bf16[w_.scales[at]];
+        half = scale_tables::kE8m0.bf16[from[at]];
         break;
       case ScaleType::kF32:
-        __builtin_memcpy(&whole, w_.scales + 4 * at, 4);
+        __builtin_memcpy(&whole, from + 4 * at, 4);
         break;
+      case ScaleType::kTwoLevel:
+        *to = from[at];
+        return;
       case ScaleType::kNone:
         break;
     }

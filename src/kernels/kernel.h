@@ -47,10 +47,13 @@ struct Problem {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
   uint8_t bits = 32;
+  Lut lut = Lut::kNone;
   // Scales: one per block of block_n outputs and block_k inputs; `groups` blocks side by side along
   // the inputs.
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
+  // Group g belongs to super-block (g + super_phase) / super_groups of scales in two levels.
+  size_t super_groups = 1, super_phase = 0;
   bool zero_points = false;
   bool offsets = false;  // each group has a float offset in addition to its scale
   // true: kernels read columns of w and x in another order (`columns`, given at pack and at run),
@@ -140,8 +143,10 @@ struct GemmArgs {
 // with a fact that Kernel::facts does not name, so that a new fact is a bit here, its words in
 // list.cpp, and the kernels that gain it.
 enum Fact : uint32_t {
-  kOffsets = 1 << 0,  // the problem has Problem::offsets
-  kRagged = 1 << 1,   // the problem has Problem::ragged
+  kOffsets = 1 << 0,   // the problem has Problem::offsets
+  kRagged = 1 << 1,    // the problem has Problem::ragged
+  kTwoLevel = 1 << 2,  // scale_type is ScaleType::kTwoLevel
+  kLut = 1 << 3,       // code is CodeType::kLut4
 };
 
 // One kernel. A field without a comment is described at the head of this file.

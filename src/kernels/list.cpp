@@ -64,7 +64,9 @@ const char* Kernel::supports(const Problem& p) const {
     Fact fact;
     const char* reason;
   } known[] = {{p.offsets, kOffsets, "the weights have an offset per group"},
-               {p.ragged, kRagged, "groups are of unequal length"}};
+               {p.ragged, kRagged, "groups are of unequal length"},
+               {p.scale_type == ScaleType::kTwoLevel, kTwoLevel, "scales are in two levels"},
+               {p.code == CodeType::kLut4, kLut, "codes are indices into a table of numbers"}};
   for (const auto& [present, fact, reason] : known)
     if (present && (facts & fact) == 0) return reason;
   return limits(p);

@@ -129,6 +129,7 @@ const char* portable_reason(const Problem& problem) {
   Problem plain = problem;
   plain.groups = 1;
   plain.block_k = plain.K;
+  if (plain.scale_type == ScaleType::kTwoLevel) plain.scale_type = ScaleType::kF32;
   plain.zero_points = plain.offsets = plain.act_order = plain.ragged = false;
   for (const Arch arch : {Arch::kAarch64, Arch::kX86_64}) {
     const char* reason = "no kernel of its own";

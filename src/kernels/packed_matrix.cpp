@@ -64,11 +64,14 @@ Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type, Col
   p.K = w.K;
   p.code = w.code;
   p.bits = w.bits;
+  p.lut = w.lut;
   p.scale_type = w.scale_type;
   const bool dense = w.scale_type == ScaleType::kNone;
   p.groups = dense ? 1 : w.groups;
   p.block_n = dense ? 1 : std::max<size_t>(1, std::min(w.block_n, w.N));
   p.block_k = dense ? w.K : std::min(w.block_k, w.K);
+  p.super_groups = w.super_groups;
+  p.super_phase = w.super_phase;
   p.zero_points = w.zero_points != nullptr;
   p.offsets = w.offsets != nullptr;
   p.act_order = columns.permuted;

@@ -30,6 +30,7 @@ inline void for_columns(size_t k0, size_t k1, const int32_t* columns, Out* out, 
 void unpack_int8(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                  int8_t* out) {
   const uint8_t* row = w.codes + r * w.row_bytes;
+  const LutNumbers& lut = lut_numbers(w.lut);
   switch (w.code) {
     case CodeType::kInt8:
       return for_columns(k0, k1, columns, out,
@@ -44,6 +45,9 @@ void unpack_int8(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int
     case CodeType::kFp4:
       return for_columns(k0, k1, columns, out,
                          [=](size_t c) { return e2m1_twice(nibble_at(row, c)); });
+    case CodeType::kLut4:
+      return for_columns(k0, k1, columns, out,
+                         [=, &lut](size_t c) { return lut.of[nibble_at(row, c)]; });
     default:
       return for_columns(k0, k1, columns, out, [](size_t) { return int8_t{0}; });
   }
@@ -52,6 +56,7 @@ void unpack_int8(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int
 void unpack_f32(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int32_t* columns,
                 float* out) {
   const uint8_t* row = w.codes + r * w.row_bytes;
+  const LutNumbers& lut = lut_numbers(w.lut);
   switch (w.code) {
     case CodeType::kInt8:
       return for_columns(k0, k1, columns, out,
@@ -67,6 +72,10 @@ void unpack_f32(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int3
     case CodeType::kFp4:
       return for_columns(k0, k1, columns, out,
                          [=](size_t c) { return e2m1_to_f32(nibble_at(row, c)); });
+    case CodeType::kLut4:
+      return for_columns(k0, k1, columns, out, [=, &lut](size_t c) {
+        return static_cast<float>(lut.of[nibble_at(row, c)]);
+      });
     case CodeType::kFp8:
       return for_columns(k0, k1, columns, out, [=](size_t c) { return e4m3_to_f32(row[c]); });
     case CodeType::kBf16:
@@ -100,8 +109,8 @@ void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const 
                     uint8_t* out) {
   const uint8_t* row = w.codes + r * w.row_bytes;
   const size_t count = k1 - k0;
-  const bool stored_so = w.code == CodeType::kInt4Offset || w.code == CodeType::kFp4;
-  const unsigned zero = w.code == CodeType::kFp4 ? 0u : 8u;
+  const bool stored_so = code_bits(w.code) == 4;
+  const unsigned zero = w.code == CodeType::kFp4 || w.code == CodeType::kLut4 ? 0u : 8u;
   if (stored_so && columns == nullptr && k0 % 2 == 0) {
     std::memcpy(out, row + k0 / 2, (count + 1) / 2);
     if (count % 2 != 0) out[count / 2] = static_cast<uint8_t>((out[count / 2] & 15u) | (zero << 4));
@@ -119,16 +128,30 @@ void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const 
 
 size_t scale_size(ScaleType type) { return scale_bytes(type); }
 
+namespace {
+
+// Writes the entries of row r of w.scales or w.offsets.
+void row_raw(const QuantMatrix& w, size_t r, const uint8_t* table, const uint8_t* supers,
+             uint8_t* out) {
+  const size_t size = scale_bytes(w.scale_type), at = scale_row(w, r);
+  if (w.scale_type != ScaleType::kTwoLevel) {
+    if (size != 0) std::memcpy(out, table + at * size, w.groups * size);
+    return;
+  }
+  for (size_t g = 0; g < w.groups; ++g) {
+    const float v = table_at(w, table, supers, at + g);
+    std::memcpy(out + g * sizeof v, &v, sizeof v);
+  }
+}
+
+}  // namespace
+
 void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out) {
-  const size_t size = scale_bytes(w.scale_type);
-  if (size == 0) return;
-  std::memcpy(out, w.scales + (r + w.n_phase) / w.block_n * w.scale_stride * size, w.groups * size);
+  row_raw(w, r, w.scales, w.super_scales, out);
 }
 
 void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out) {
-  const size_t size = scale_bytes(w.scale_type);
-  std::memcpy(out, w.offsets + (r + w.n_phase) / w.block_n * w.scale_stride * size,
-              w.groups * size);
+  row_raw(w, r, w.offsets, w.super_offsets, out);
 }
 
 void row_scales_f32(const QuantMatrix& w, size_t r, float* out) {
@@ -136,32 +159,11 @@ void row_scales_f32(const QuantMatrix& w, size_t r, float* out) {
     out[0] = 1.0f;
     return;
   }
-  const size_t size = scale_bytes(w.scale_type);
-  decode_scales(w.scale_type, w.scales + (r + w.n_phase) / w.block_n * w.scale_stride * size,
-                w.groups, out);
+  for (size_t g = 0, at = scale_row(w, r); g < w.groups; ++g) out[g] = scale_at(w, at + g);
 }
 
 void decode_scales(ScaleType type, const uint8_t* raw, size_t count, float* out) {
-  switch (type) {
-    case ScaleType::kNone:
-      for (size_t i = 0; i < count; ++i) out[i] = 1.0f;
-      return;
-    case ScaleType::kF32:
-      std::memcpy(out, raw, count * sizeof(float));
-      return;
-    case ScaleType::kBf16:
-      for (size_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(raw + 2 * i));
-      return;
-    case ScaleType::kF16:
-      for (size_t i = 0; i < count; ++i) out[i] = f16_to_f32(load_u16(raw + 2 * i));
-      return;
-    case ScaleType::kFp8:
-      for (size_t i = 0; i < count; ++i) out[i] = e4m3_to_f32(raw[i]);
-      return;
-    case ScaleType::kE8m0:
-      for (size_t i = 0; i < count; ++i) out[i] = e8m0_to_f32(raw[i]);
-      return;
-  }
+  for (size_t i = 0; i < count; ++i) out[i] = table_at(raw, type, i);
 }
 
 void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out) {
@@ -169,7 +171,7 @@ void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out) {
     std::memset(out, 0, w.groups);
     return;
   }
-  std::memcpy(out, w.zero_points + (r + w.n_phase) / w.block_n * w.scale_stride, w.groups);
+  std::memcpy(out, w.zero_points + scale_row(w, r), w.groups);
 }
 
 size_t group_end(const Problem& p, const int32_t* group_ends, size_t g) {
@@ -184,7 +186,7 @@ size_t group_begin(const Problem& p, const int32_t* group_ends, size_t g) {
 }
 
 bool is_integer_problem(const Problem& p) {
-  return p.act.code == ActCode::kInt && is_integer_code(p.code);
+  return p.act.code == ActCode::kInt && has_integer_values(p.code);
 }
 
 bool fits_int32(const Problem& p) {
@@ -192,17 +194,23 @@ bool fits_int32(const Problem& p) {
     return zero_points ? (1u << bits) - 1u : 1u << (bits - 1);
   };
   const bool x_zero = !p.act.symmetric || p.act.granule == ActGranule::kStatic;
-  const uint64_t term = uint64_t{largest(p.act.bits, x_zero)} * largest(p.bits, p.zero_points);
+  const unsigned bits = p.code == CodeType::kLut4 ? 8 : p.bits;
+  const uint64_t term = uint64_t{largest(p.act.bits, x_zero)} * largest(bits, p.zero_points);
   const uint64_t longest = p.ragged || p.groups == 1 ? p.K : p.block_k;
   return longest <= 0x7FFFFFFFu / (term == 0 ? 1 : term);
 }
 
 size_t stored_bytes(const Problem& p) {
   const size_t bits = is_integer_code(p.code) ? p.bits : code_bits(p.code);
-  const size_t scales = (p.N + p.block_n - 1) / p.block_n * p.groups;
-  return (p.N * p.K * bits + 7) / 8 + scales * scale_bytes(p.scale_type) +
-         (p.zero_points ? (scales * p.bits + 7) / 8 : 0) +
-         (p.offsets ? scales * scale_bytes(p.scale_type) : 0);
+  const size_t rows = (p.N + p.block_n - 1) / p.block_n, scales = rows * p.groups;
+  const bool two_level = p.scale_type == ScaleType::kTwoLevel;
+  const size_t supers = two_level ? rows * super_blocks(p) * sizeof(float) : 0;
+  return (p.N * p.K * bits + 7) / 8 + (p.zero_points ? (scales * p.bits + 7) / 8 : 0) +
+         (scales * scale_bytes(p.scale_type) + supers) * (p.offsets ? 2 : 1);
+}
+
+size_t super_blocks(const Problem& p) {
+  return (p.super_phase + p.groups - 1) / p.super_groups + 1;
 }
 
 }  // namespace moebius

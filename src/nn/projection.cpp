@@ -26,9 +26,9 @@ bool same_rows(const Problem& a, const Problem& b) {
 void check_matrix(const Problem& want, const Problem& got, std::string_view what) {
   if (want.N != got.N || want.K != got.K)
     fail("{} is [{},{}]; expected [{},{}]", what, got.N, got.K, want.N, want.K);
-  if (want.code != got.code || want.bits != got.bits)
-    fail("{} has codes of type {} and {} bits; the layer was built for type {} and {} bits", what,
-         int(got.code), got.bits, int(want.code), want.bits);
+  if (want.code != got.code || want.bits != got.bits || want.lut != got.lut)
+    fail("{} has codes of type {}, table {} and {} bits; the layer was built for {}, {} and {}",
+         what, int(got.code), int(got.lut), got.bits, int(want.code), int(want.lut), want.bits);
   if (want.scale_type != got.scale_type || want.groups != got.groups ||
       want.block_n != got.block_n || want.block_k != got.block_k)
     fail(
@@ -36,6 +36,9 @@ void check_matrix(const Problem& want, const Problem& got, std::string_view what
         "{} groups, blocks {}x{}",
         what, int(got.scale_type), got.groups, got.block_n, got.block_k, int(want.scale_type),
         want.groups, want.block_n, want.block_k);
+  if (want.super_groups != got.super_groups || want.super_phase != got.super_phase)
+    fail("{} has super-blocks of {} groups from group {} on; the layer was built for {} from {} on",
+         what, got.super_groups, got.super_phase, want.super_groups, want.super_phase);
   if (want.offsets != got.offsets)
     fail("{} {} offsets; the layer was built {} them", what, got.offsets ? "has" : "has no",
          want.offsets ? "with" : "without");

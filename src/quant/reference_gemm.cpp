@@ -216,7 +216,7 @@ size_t reference_gemm_bytes(size_t M, size_t K) {
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
                     size_t ldy, std::pmr::memory_resource* memory) {
   const bool integers =
-      x.spec.code == ActCode::kInt && is_integer_code(w.code) && w.offsets == nullptr;
+      x.spec.code == ActCode::kInt && has_integer_values(w.code) && w.offsets == nullptr;
   if (integers && x.spec.mode == Int8Mode::kVllm)
     vllm_gemm(w, x, n0, n1, y, ldy, memory);
   else if (integers)

@@ -47,6 +47,12 @@ std::string input_suffix(const std::optional<QuantArgs>& input) {
   return fmt::format("a{}{}{}", input->kind == NumberKind::kFloat ? "fp" : "", input->bits, fixed);
 }
 
+// Returns the name of a table, of which two have numbers of 3 bits.
+std::string_view name_of(Lut lut) {
+  constexpr std::string_view kNames[] = {"", "iq4", "iq3", "iq3", "iq2", "iq1"};
+  return kNames[static_cast<size_t>(lut)];
+}
+
 std::string fp8_family(const Scheme& s) {
   const QuantArgs& w = *s.weights;
   if (!s.input) return "fp8a16";
@@ -132,15 +138,18 @@ std::string_view name_of(Strategy strategy) {
 std::string family_of(const Scheme& scheme) {
   if (!scheme.weights) return "dense";
   if (scheme.weights->kind == NumberKind::kFloat) return float_family(scheme);
+  if (scheme.weights->lut != Lut::kNone)
+    return fmt::format("{}{}", name_of(scheme.weights->lut), input_suffix(scheme.input));
   if (scheme.input && scheme.output)
     return fmt::format("w{}a{}o{}", scheme.weights->bits, scheme.input->bits, scheme.output->bits);
   return fmt::format("w{}{}", scheme.weights->bits, input_suffix(scheme.input));
 }
 
 std::string describe(const QuantArgs& args) {
-  std::string text = args.kind == NumberKind::kInt ? fmt::format("int{}", args.bits)
-                     : args.bits == 4              ? "e2m1"
-                                                   : "e4m3";
+  std::string text = args.lut != Lut::kNone          ? std::string(name_of(args.lut))
+                     : args.kind == NumberKind::kInt ? fmt::format("int{}", args.bits)
+                     : args.bits == 4                ? "e2m1"
+                                                     : "e4m3";
   switch (args.strategy) {
     case Strategy::kGroup:
     case Strategy::kTensorGroup:

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "quant/lut.h"
+
 namespace moebius {
 
 enum class NumberKind : uint8_t { kInt, kFloat };
@@ -61,6 +63,7 @@ struct QuantArgs {
   // true: integer weights whose codes count from 0, with a float per group: w = code * scale +
   // offset (MLX). `symmetric` is then false, and there are no zero points.
   bool offsets = false;
+  Lut lut = Lut::kNone;  // integer weights of 4 bits: the table into which codes are indices
   // For dynamic inputs: the largest magnitude that enters a scale; larger ones are clamped
   // (FBGEMM). 0: no bound.
   float bound = 0.0f;
@@ -96,7 +99,7 @@ std::optional<Format> format_from_name(std::string_view name);
 std::string_view name_of(Strategy strategy);
 
 // Returns the family name of a scheme: "dense"; integer weights w4a16, w4a8, w8a8, w8a8_static,
-// w4a4, w4afp8, w4a8o8 (any width); fp8, fp8_static, fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16,
+// w4a4, w4afp8, w4a8o8 (any width), iq4a16 to iq1a16 (codes into a table); fp8, fp8_static, fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16,
 // mxfp4, mxfp4a16, w4a8_mxfp4, mxfp8, mxfp8a16. Never throws; other schemes get a name by the same
 // pattern.
 std::string family_of(const Scheme& scheme);

@@ -27,6 +27,19 @@ void copy_nibbles(const QuantMatrix& from, size_t c0, QuantMatrix& to, SliceMemo
   to.row_bytes = row_bytes;
 }
 
+// Lets the tables of scales begin `count` entries later. A view of facts has no tables, or one of
+// offsets that only says that there are some.
+void skip_scales(QuantMatrix& w, size_t count) {
+  const size_t bytes = count * scale_bytes(w.scale_type);
+  if (w.scales != nullptr) w.scales += bytes;
+  if (w.zero_points != nullptr) w.zero_points += count;
+  if (w.offsets != nullptr) w.offsets += bytes;
+  const size_t supers = (count + w.super_phase) / w.super_groups * sizeof(float);
+  if (w.super_scales != nullptr) w.super_scales += supers;
+  if (w.super_offsets != nullptr) w.super_offsets += supers;
+  w.super_phase = (count + w.super_phase) % w.super_groups;
+}
+
 void slice_groups(QuantMatrix& w, size_t c0, size_t c1) {
   if (w.scale_type == ScaleType::kNone) {
     w.block_k = c1 - c0;
@@ -39,9 +52,7 @@ void slice_groups(QuantMatrix& w, size_t c0, size_t c1) {
   }
   const size_t first = (c0 + w.k_phase) / w.block_k;
   const size_t last = (c1 - 1 + w.k_phase) / w.block_k;
-  if (w.scales != nullptr) w.scales += first * scale_bytes(w.scale_type);
-  if (w.zero_points != nullptr) w.zero_points += first;
-  if (w.offsets != nullptr) w.offsets += first * scale_bytes(w.scale_type);
+  skip_scales(w, first);
   w.k_phase = (c0 + w.k_phase) % w.block_k;
   w.groups = last - first + 1;
   if (w.groups == 1) {
@@ -65,9 +76,7 @@ QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1) {
   if (s.codes != nullptr) s.codes += r0 * w.row_bytes;
   const size_t first = (r0 + w.n_phase) / w.block_n;
   const size_t last = (r1 - 1 + w.n_phase) / w.block_n;
-  if (s.scales != nullptr) s.scales += first * w.scale_stride * scale_bytes(w.scale_type);
-  if (s.zero_points != nullptr) s.zero_points += first * w.scale_stride;
-  if (s.offsets != nullptr) s.offsets += first * w.scale_stride * scale_bytes(w.scale_type);
+  skip_scales(s, first * w.scale_stride);
   s.n_phase = (r0 + w.n_phase) % w.block_n;
   if (first == last) {
     s.block_n = s.N;

@@ -103,6 +103,9 @@ struct Matrix {
     w.scales = keep(w.scales, scales * scale_bytes(w.scale_type));
     w.zero_points = keep(w.zero_points, scales);
     w.offsets = keep(w.offsets, scales * scale_bytes(w.scale_type));
+    const size_t supers = ((scales + w.super_phase - 1) / w.super_groups + 1) * sizeof(float);
+    w.super_scales = keep(w.super_scales, supers);
+    w.super_offsets = keep(w.super_offsets, supers);
     w.g_idx = keep(w.g_idx, w.K * sizeof(int32_t));
     m.bias = keep(m.bias, w.N * sizeof(float));
   }
@@ -131,6 +134,7 @@ struct Matrix {
       }
     };
     move(m.w.codes), move(m.w.scales), move(m.w.zero_points), move(m.w.offsets);
+    move(m.w.super_scales), move(m.w.super_offsets);
     return used;
   }
   std::vector<float> run(std::vector<float> x) const {

@@ -59,6 +59,8 @@ struct SchemeCase {
   size_t block_n = 1, block_k = 0;  // block_k 0: one scale per row (block_n 0: one per matrix)
   bool zero_points = false;
   bool offsets = false;
+  Lut lut = Lut::kNone;
+  size_t super_groups = 1;
   Columns columns = Columns::kRegular;
   bool global_scale = false;
   bool global_multiplies = false;  // ModelOpt's kind
@@ -71,7 +73,7 @@ std::vector<SchemeCase> scheme_cases();
 struct MatrixCase {
   QuantMatrix w;
   ActParams params;
-  GuardedBytes codes, scales, zero_points, offsets, g_idx;
+  GuardedBytes codes, scales, zero_points, offsets, super_scales, super_offsets, g_idx;
 };
 MatrixCase make_matrix(const SchemeCase& scheme, size_t N, size_t K, Rng& rng);
 

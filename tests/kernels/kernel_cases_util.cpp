@@ -276,6 +276,51 @@ void add_fp4(Cases& out) {
   out.push_back(c);
 }
 
+// Blocks of GGUF: scales in two levels, offsets, tables.
+void add_gguf(Cases& out) {
+  const auto add = [&](SchemeCase c) {
+    c.x_type = XType::kBf16;
+    out.push_back(c);
+    c.columns = Columns::kPhase;
+    c.name += " sliced";
+    out.push_back(c);
+  };
+  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 4, 5, 6})
+    for (const size_t g : sizes({16, 32})) {
+      SchemeCase c = weights("two levels " + std::to_string(bits) + " bits g" + std::to_string(g),
+                             bits == 4 ? CodeType::kInt4Offset : CodeType::kInt8, bits, g, {});
+      c.scale = ScaleType::kTwoLevel;
+      c.super_groups = g == 16 ? 16 : 8;
+      add(c);
+      c.name += " offsets";
+      c.offsets = true;
+      add(c);
+    }
+  SchemeCase c = weights("offsets f16", CodeType::kInt4Offset, 4, 32, {});
+  c.scale = ScaleType::kF16;
+  c.offsets = true;
+  add(c);
+  c.scale = ScaleType::kF32;  // products are not exact
+  c.name = "offsets f32";
+  add(c);
+  for (const Lut lut : {Lut::kIq4, Lut::kIq3, Lut::kIq3S, Lut::kIq2, Lut::kIq1}) {
+    c = weights("table " + std::to_string(static_cast<int>(lut)), CodeType::kLut4, 4, 32, {});
+    c.lut = lut;
+    c.scale = ScaleType::kF16;
+    add(c);
+    c.name += " two levels";
+    c.scale = ScaleType::kTwoLevel;
+    c.super_groups = 8;
+    add(c);
+    c.name += " g16";
+    c.block_k = c.super_groups = 16;
+    add(c);
+    c.act = int_rows();
+    c.name += " int8 rows";
+    out.push_back(c);
+  }
+}
+
 void add_weight_only(Cases& out) {
   for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
     const std::string suffix = " x" + std::to_string(static_cast<int>(x));
@@ -311,14 +356,17 @@ void add_weight_only(Cases& out) {
     keys.scale = ScaleType::kF32;
     keys.x_type = x;
     out.push_back(keys);
-    for (const CodeType code : {CodeType::kBf16, CodeType::kF16, CodeType::kF32}) {
-      SchemeCase c = weights("dense " + std::to_string(static_cast<int>(code)) + suffix, code,
+    for (const auto& [name, code] : {std::pair<const char*, CodeType>{"bf16", CodeType::kBf16},
+                                     {"f16", CodeType::kF16},
+                                     {"f32", CodeType::kF32}}) {
+      SchemeCase c = weights(std::string("dense ") + name + suffix, code,
                              code == CodeType::kF32 ? 32 : 16, 0, ActSpec{});
       c.scale = ScaleType::kNone;
       c.x_type = x;
       out.push_back(c);
     }
   }
+  add_gguf(out);
   for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 5, 6, 8}) {
     SchemeCase c =
         weights("w" + std::to_string(bits) + "a16 g32",
@@ -401,6 +449,7 @@ void fill_codes(const SchemeCase& s, size_t N, size_t K, MatrixCase& m, Rng& rng
           row[c] = static_cast<uint8_t>(value + 128);
           break;
         case CodeType::kInt4Offset:
+        case CodeType::kLut4:
         case CodeType::kFp4: {  // the neighbour's nibble, and padding, are random too
           const auto nibble = static_cast<unsigned>(rng() & 15u);
           row[c / 2] = static_cast<uint8_t>(c % 2 == 0 ? (rng() & 0xF0u) | nibble
@@ -446,20 +495,32 @@ void put_scale(const SchemeCase& s, uint8_t* p, Rng& rng) {
     case ScaleType::kE8m0:
       *p = static_cast<uint8_t>((rng() % 512 == 0 ? 20 : 110) + rng() % 20);  // a few far below
       break;
+    case ScaleType::kTwoLevel:
+      *p = static_cast<uint8_t>(rng());
+      break;
   }
 }
 
 void fill_scales(const SchemeCase& s, MatrixCase& m, size_t rows, Rng& rng) {
-  const size_t size = scale_bytes(s.scale);
-  m.scales = GuardedBytes(rows * m.w.groups * size, 1);
-  for (size_t i = 0; i < rows * m.w.groups; ++i) put_scale(s, m.scales.data() + i * size, rng);
-  m.w.scales = size == 0 ? nullptr : m.scales.data();
-  m.w.scale_stride = m.w.groups;
-  if (s.offsets) {
-    m.offsets = GuardedBytes(rows * m.w.groups * size, 1);
-    for (size_t i = 0; i < rows * m.w.groups; ++i) put_scale(s, m.offsets.data() + i * size, rng);
-    m.w.offsets = m.offsets.data();
-  }
+  const size_t size = scale_bytes(s.scale), super = s.super_groups;
+  m.w.super_groups = super;
+  if (s.columns == Columns::kPhase) m.w.super_phase = rng() % super;
+  m.w.scale_stride = (m.w.super_phase + m.w.groups + super - 1) / super * super;
+  const size_t count = (rows - 1) * m.w.scale_stride + m.w.groups;
+  const size_t supers = (count - 1 + m.w.super_phase) / super + 1;
+  const auto fill = [&](GuardedBytes& table, GuardedBytes& above, const uint8_t*& first,
+                        const uint8_t*& first_above) {
+    table = GuardedBytes(count * size, 1);
+    for (size_t i = 0; i < count; ++i) put_scale(s, table.data() + i * size, rng);
+    first = size == 0 ? nullptr : table.data();
+    if (s.scale != ScaleType::kTwoLevel) return;
+    above = GuardedBytes(supers * sizeof(float), 4);
+    for (size_t i = 0; i < supers; ++i)  // f16, as in files
+      above.as<float>()[i] = f16_to_f32(f32_to_f16(uniform(rng, -1.0f, 1.0f) * 0.001f));
+    first_above = above.data();
+  };
+  fill(m.scales, m.super_scales, m.w.scales, m.w.super_scales);
+  if (s.offsets) fill(m.offsets, m.super_offsets, m.w.offsets, m.w.super_offsets);
   if (!s.zero_points) return;
   m.zero_points = GuardedBytes(rows * m.w.groups, 1);
   const int low = s.bits <= 8 ? -(1 << (s.bits - 1)) : 0, span = s.bits <= 8 ? 1 << s.bits : 1;
@@ -486,12 +547,20 @@ void fill_g_idx(const SchemeCase& s, size_t K, MatrixCase& m, Rng& rng) {
 }  // namespace
 
 MatrixCase make_matrix(const SchemeCase& s, size_t N, size_t K, Rng& rng) {
-  MatrixCase m{
-      {}, {}, GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0)};
+  MatrixCase m{{},
+               {},
+               GuardedBytes(0),
+               GuardedBytes(0),
+               GuardedBytes(0),
+               GuardedBytes(0),
+               GuardedBytes(0),
+               GuardedBytes(0),
+               GuardedBytes(0)};
   m.w.N = N;
   m.w.K = K;
   m.w.code = s.code;
   m.w.bits = s.bits;
+  m.w.lut = s.lut;
   fill_codes(s, N, K, m, rng);
   m.w.codes = m.codes.data();
   m.w.scale_type = s.scale;

@@ -75,9 +75,10 @@ struct MatrixPlan {
   Scheme scheme;
   uint64_t N = 0, K = 0;
   CodeType code = CodeType::kF32;  // code type of the view that load() returns
+  Lut lut = Lut::kNone;
   ScaleType scale_type = ScaleType::kNone;
   // Granularity of scales, as in QuantMatrix.
-  uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;
+  uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0, super_groups = 1;
   bool zero_points = false, offsets = false, act_order = false;
   GlobalScale global_scale;  // second-level scale of NVFP4 weights
   uint64_t code_bytes = 0;   // bytes of codes in the file

@@ -85,17 +85,11 @@ constexpr std::string_view kIq3S =
 struct Codebook {
   std::string_view bitmap;
   unsigned length;  // of a vector
-  std::array<int8_t, 8> numbers;
-  unsigned base;  // how many numbers there are
+  unsigned base;    // how many numbers there are
 };
 
 constexpr Codebook kCodebooks[] = {
-    {kIq2Xxs, 8, {8, 25, 43}, 3},
-    {kIq2Xs, 8, {8, 25, 43}, 3},
-    {kIq2S, 8, {8, 25, 43}, 3},
-    {kIq1, 8, {-1, 0, 1}, 3},
-    {kIq3Xxs, 4, {4, 12, 20, 28, 36, 44, 52, 62}, 8},
-    {kIq3S, 4, {1, 3, 5, 7, 9, 11, 13, 15}, 8},
+    {kIq2Xxs, 8, 3}, {kIq2Xs, 8, 3}, {kIq2S, 8, 3}, {kIq1, 8, 3}, {kIq3Xxs, 4, 8}, {kIq3S, 4, 8},
 };
 
 // Returns the six bits of a base64 digit.
@@ -119,7 +113,7 @@ GgufGrid expand(const Codebook& book) {
   for (unsigned i = 0; i < vectors; ++i) {
     if (!bit_of(book.bitmap, i)) continue;
     for (unsigned k = 0, digits = i; k < book.length; ++k, digits /= book.base)
-      grid.numbers.push_back(book.numbers[digits % book.base]);
+      grid.digits.push_back(static_cast<uint8_t>(digits % book.base));
   }
   return grid;
 }

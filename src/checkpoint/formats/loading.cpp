@@ -145,11 +145,13 @@ QuantMatrix begin_view(const MatrixPlan& plan) {
   w.bits = static_cast<uint8_t>(is_dense_code(plan.code) || !plan.scheme.weights
                                     ? code_bits(plan.code)
                                     : static_cast<size_t>(plan.scheme.weights->bits));
+  w.lut = plan.lut;
   w.scale_type = plan.scale_type;
   w.scale_stride = w.groups = plan.groups;
   w.block_n = plan.block_n;
   w.block_k = plan.block_k;
   w.n_phase = plan.n_phase;
+  w.super_groups = plan.super_groups;
   w.global_scale = plan.global_scale;
   return w;
 }

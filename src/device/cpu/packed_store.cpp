@@ -177,11 +177,12 @@ void check_blocks(const OpenedPack& pack, ThreadPool* pool) {
 std::string describe_problem(const Problem& p) {
   const ActSpec& a = p.act;
   return fmt::format(
-      "{}x{} code {}/{} scales {} {} {}x{} zero {} offsets {} order {} ragged {} x {} act {}/{}/{} "
-      "{} {} {} {} {}",
-      p.N, p.K, int(p.code), p.bits, int(p.scale_type), p.groups, p.block_n, p.block_k,
-      p.zero_points, p.offsets, p.act_order, p.ragged, int(p.x_type), int(a.code), a.bits,
-      a.symmetric, int(a.granule), a.group, int(a.scale), int(a.mode), a.bound);
+      "{}x{} code {}/{}/{} scales {} {} {}x{} super {}+{} zero {} offsets {} order {} ragged {} x "
+      "{} act {}/{}/{} {} {} {} {} {}",
+      p.N, p.K, int(p.code), p.bits, int(p.lut), int(p.scale_type), p.groups, p.block_n, p.block_k,
+      p.super_groups, p.super_phase, p.zero_points, p.offsets, p.act_order, p.ragged, int(p.x_type),
+      int(a.code), a.bits, a.symmetric, int(a.granule), a.group, int(a.scale), int(a.mode),
+      a.bound);
 }
 
 }  // namespace

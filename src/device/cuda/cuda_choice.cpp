@@ -157,7 +157,8 @@ HopperQuestion hopper_question(const Problem& p) {
   q.block_k = p.block_k;
   q.zero_points = p.zero_points;
   q.act_order = p.act_order;
-  q.other = p.offsets || p.ragged;
+  q.other =
+      p.offsets || p.ragged || p.scale_type == ScaleType::kTwoLevel || p.code == CodeType::kLut4;
   q.act = p.act;
   q.x_type = p.x_type;
   return q;

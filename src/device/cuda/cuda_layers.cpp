@@ -74,9 +74,10 @@ bool can_join(const CudaMatrix& a, const CudaMatrix& b) {
   const bool scales = v.scale_type == ScaleType::kNone ||
                       (v.block_n == w.block_n && v.N % v.block_n == 0 && w.N % w.block_n == 0 &&
                        v.scale_stride == w.scale_stride && v.groups == w.groups);
-  return v.K == w.K && v.code == w.code && v.bits == w.bits && v.row_bytes == w.row_bytes &&
-         v.scale_type == w.scale_type && scales && v.block_k == w.block_k && v.n_phase == 0 &&
-         w.n_phase == 0 && v.k_phase == w.k_phase &&
+  return v.K == w.K && v.code == w.code && v.lut == w.lut && v.bits == w.bits &&
+         v.row_bytes == w.row_bytes && v.scale_type == w.scale_type &&
+         v.scale_type != ScaleType::kTwoLevel && scales && v.block_k == w.block_k &&
+         v.n_phase == 0 && w.n_phase == 0 && v.k_phase == w.k_phase &&
          (v.zero_points != nullptr) == (w.zero_points != nullptr) && v.offsets == nullptr &&
          w.offsets == nullptr && v.g_idx == nullptr && w.g_idx == nullptr &&
          v.global_scale.value == w.global_scale.value &&

@@ -132,9 +132,19 @@ struct Neon {
     return {vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
   }
 
+  static Vec integers(const uint8_t* p) {
+    const int16x8_t v = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
+    return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))};
+  }
+  struct Codes {
+    uint8x16_t high, low;  // bytes of bf16 numbers
+    Vec by;
+    Codes(const fma_float::Bf16Table& t, float less)
+        : high(vld1q_u8(t.high)), low(vld1q_u8(t.low)), by(broadcast(less)) {}
+  };
+
   // Looks up the codes of four units of 4 bits.
-  [[gnu::always_inline]] static void nibbles(uint32x4_t v, const fma_float::Bf16Table& table,
-                                             float32x4_t* out) {
+  [[gnu::always_inline]] static void nibbles(uint32x4_t v, const Codes& how, float32x4_t* out) {
     // Puts bytes 0 and 1 of four outputs side by side, then bytes 2 and 3, so that interleaving
     // upper and lower bytes leaves every output in its lane.
     alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 4, 5, 8,  9,  12, 13,
@@ -143,8 +153,7 @@ struct Neon {
     const uint32x4_t upper = vdupq_n_u32(0xFFFF0000u);
     MOEBIUS_UNROLL for (int half = 0; half < 2; ++half) {
       const uint8x16_t codes = half == 0 ? vandq_u8(sorted, vdupq_n_u8(15)) : vshrq_n_u8(sorted, 4);
-      const uint8x16_t high = vqtbl1q_u8(vld1q_u8(table.high), codes),
-                       low = vqtbl1q_u8(vld1q_u8(table.low), codes);
+      const uint8x16_t high = vqtbl1q_u8(how.high, codes), low = vqtbl1q_u8(how.low, codes);
       const uint32x4_t first = vreinterpretq_u32_u8(vzip1q_u8(low, high)),
                        second = vreinterpretq_u32_u8(vzip2q_u8(low, high));
       out[half] = number(vshlq_n_u32(first, 16));
@@ -172,9 +181,9 @@ struct Neon {
   }
   // Decodes the units of four outputs.
   template <Form kForm>
-  [[gnu::always_inline]] static void decode_four(uint32x4_t v, float32x4_t* out) {
+  [[gnu::always_inline]] static void decode_four(const Codes& how, uint32x4_t v, float32x4_t* out) {
     if constexpr (kForm == Form::kInt4 || kForm == Form::kFp4) {
-      nibbles(v, kForm == Form::kInt4 ? fma_float::kInt4Bytes : fma_float::kFp4Bytes, out);
+      nibbles(v, how, out);
     } else if constexpr (kForm == Form::kInt8) {
       out[0] = byte<0>(v);
       out[1] = byte<1>(v);
@@ -196,18 +205,17 @@ struct Neon {
     }
   }
   template <Form kForm, bool kZero, size_t kUnit>
-  [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
-                                            Vec (&out)[kUnit]) {
+  [[gnu::always_inline]] static void decode(const Codes& how, const uint8_t* codes,
+                                            const uint8_t* zeros, Vec (&out)[kUnit]) {
     float32x4_t low[kUnit], high[kUnit];
-    decode_four<kForm>(vreinterpretq_u32_u8(vld1q_u8(codes)), low);
-    decode_four<kForm>(vreinterpretq_u32_u8(vld1q_u8(codes + 16)), high);
+    decode_four<kForm>(how, vreinterpretq_u32_u8(vld1q_u8(codes)), low);
+    decode_four<kForm>(how, vreinterpretq_u32_u8(vld1q_u8(codes + 16)), high);
     MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i) out[i] = {low[i], high[i]};
     if constexpr (kZero || kForm == Form::kInt8) {
-      Vec by = broadcast(kForm == Form::kInt8 ? 128.0f : 0.0f);
+      Vec by = kForm == Form::kInt8 ? how.by : broadcast(0.0f);
       if constexpr (kZero) {
-        const int16x8_t zero = vmovl_s8(vreinterpret_s8_u8(vld1_u8(zeros)));
-        by.low = vaddq_f32(by.low, vcvtq_f32_s32(vmovl_s16(vget_low_s16(zero))));
-        by.high = vaddq_f32(by.high, vcvtq_f32_s32(vmovl_high_s16(zero)));
+        const Vec zero = integers(zeros);
+        by = {vaddq_f32(by.low, zero.low), vaddq_f32(by.high, zero.high)};
       }
       MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i)
           out[i] = {vsubq_f32(low[i], by.low), vsubq_f32(high[i], by.high)};
@@ -229,7 +237,7 @@ constexpr FamilyFacts kFacts{float_panels::kNr,
                              4 * float_panels::kNr,
                              fma_float::kTile,
                              code_at,
-                             kRagged};
+                             kRagged | kOffsets | kTwoLevel | kLut};
 constexpr Kernel kKernels[] = {
     kernel_of(Arch::kAarch64, "arm_neon", "f32", kNeon, float_panels::family_supports, kFacts,
               MOEBIUS_BODIES(fma_float::pack<NeonWords>, prepare_rows_canonical,

@@ -2,8 +2,8 @@
 // Helpers that the two families of the portable kernel share (generic.cpp, generic_int.cpp,
 // generic_float.cpp): packed layout, stretches of K, header of panel rows. Internal to these files.
 // clang-format off
-//   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes, everything else as stored;
-//            columns in packed order (act-order is already applied)
+//   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes, scales in two levels as f32,
+//            everything else as stored; columns in packed order (act-order is already applied)
 //   panel    row m at m * stride: scales float[S] | zero points int32[S or 0] | operands at `values`, int16[K] or float[K]
 // clang-format on
 #pragma once
@@ -91,6 +91,11 @@ constexpr PairTable<Value> make_pairs(F f) {
   }
   return t;
 }
+// Decodes codes that are indices into a table of 16 numbers.
+template <class Value>
+void decode_lut(const LutNumbers& lut, const uint8_t* codes, size_t K, Value* out) {
+  for (size_t k = 0; k < K; ++k) out[k] = lut.of[codes[k / 2] >> 4 * (k % 2) & 15];
+}
 template <class Value>
 void decode_pairs(const PairTable<Value>& table, const uint8_t* codes, size_t K, Value* out) {
   for (size_t j = 0; j < K / 2; ++j)
@@ -165,7 +170,7 @@ struct Portable {
           out[i] = static_cast<Value>(out[i] - zero);
       }
     }
-    decode_scales(p.scale_type, args.w->data + l.scales + n * l.scale_row, p.groups, scales);
+    decode_scales(kept_scales(p), args.w->data + l.scales + n * l.scale_row, p.groups, scales);
     Family::adjust(args, l, n, out, scales);
   }
 
@@ -207,7 +212,7 @@ struct Portable {
     k.make_row_panel = make_row_panel;
     k.scratch_bytes = Scratch<Value>::bytes;
     k.gemm = gemm;
-    k.facts = kRagged;
+    k.facts = kRagged | kTwoLevel | kLut;
     return k;
   }
 };

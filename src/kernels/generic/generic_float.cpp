@@ -124,6 +124,8 @@ struct FloatFamily {
         return;
       case CodeType::kFp4:
         return decode_pairs(kFp4Pairs, codes, K, out);
+      case CodeType::kLut4:
+        return decode_lut(lut_numbers(p.lut), codes, K, out);
       case CodeType::kFp8:
         return decode_fp8(codes, K, out);
       case CodeType::kBf16:
@@ -138,7 +140,7 @@ struct FloatFamily {
     }
   }
 
-  // Decodes weights with offsets completely: their scales become 1.
+  // Decodes weights with offsets completely: their scales become 1. A product is exact as double.
   static void adjust(const GemmArgs& args, const PackedLayout& l, size_t n, float* out,
                      float* scales) {
     if (l.offset_row == 0) return;
@@ -146,10 +148,10 @@ struct FloatFamily {
     const uint8_t* offsets = args.w->data + l.offsets + n * l.offset_row;
     const auto half = static_cast<float>(1 << (p.bits - 1));
     for (size_t g = 0; g < p.groups; ++g) {
-      const float s = scales[g], b = table_at(offsets, p.scale_type, g);
+      const double s = scales[g], b = table_at(offsets, kept_scales(p), g);
       const size_t end = group_end(p, args.w->group_ends, g);
       for (size_t i = group_begin(p, args.w->group_ends, g); i < end; ++i)
-        out[i] = (out[i] + half) * s + b;
+        out[i] = static_cast<float>(static_cast<double>(out[i] + half) * s + b);
       scales[g] = 1.0f;
     }
   }
@@ -187,7 +189,7 @@ size_t code_at(const Problem& p, size_t n, size_t k) {
 constexpr Kernel make_kernel() {
   Kernel k = Portable<FloatFamily>::kernel("stored", supports);
   k.code_at = code_at;
-  k.facts = kOffsets | kRagged;
+  k.facts |= kOffsets;
   return k;
 }
 constexpr Kernel kKernels[] = {make_kernel()};

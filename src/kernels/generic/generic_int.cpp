@@ -90,6 +90,8 @@ struct IntegerFamily {
   static void decode_codes(const Problem& p, const uint8_t* codes, int16_t* out) {
     if (p.code == CodeType::kFp4)
       decode_pairs(kFp4Pairs, codes, p.K, out);
+    else if (p.code == CodeType::kLut4)
+      decode_lut(lut_numbers(p.lut), codes, p.K, out);
     else if (code_bits_kept(p) == 4)
       decode_nibbles(codes, p.K, out);
     else

@@ -113,9 +113,10 @@ QuantMatrix view_of(const PackedMatrix& packed, std::pmr::vector<int32_t>& g_idx
   w.K = p.K;
   w.code = p.code;
   w.bits = p.bits;
+  w.lut = p.lut;
   w.codes = packed.data + l.codes;
   w.row_bytes = l.code_row;
-  w.scale_type = p.scale_type;
+  w.scale_type = kept_scales(p);
   w.scales = packed.data + l.scales;
   w.scale_stride = p.groups;
   w.groups = p.groups;
@@ -151,7 +152,7 @@ void gemm(const GemmArgs& args) {
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows,
                                 row_panel_bytes, make_row_panel, scratch_bytes, gemm, 0, 1, code_at,
-                                kOffsets | kRagged}};
+                                kOffsets | kRagged | kTwoLevel | kLut}};
 
 }  // namespace
 

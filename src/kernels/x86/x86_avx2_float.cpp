@@ -39,6 +39,19 @@ struct Avx2 {
                : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
   }
 
+  static Vec integers(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  struct Codes {
+    __m256i high, low;  // bytes of bf16 numbers
+    Vec by;
+    Codes(const fma_float::Bf16Table& t, float less) : by(_mm256_set1_ps(less)) {
+      high = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t.high)));
+      low = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(t.low)));
+    }
+  };
+
   // Returns the bits of `mask`, in units of magic / 2^23, minus `by` = magic + offset.
   static Vec number(__m256i v, int mask, float magic, Vec by) {
     const __m256i bits = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(mask)),
@@ -64,9 +77,8 @@ struct Avx2 {
       out[j + 4] = number(high, 15 << (4 * j), magic, with);
     }
   }
-  // Looks up 4-bit codes in `table`, the upper and lower bytes of bf16 numbers.
-  [[gnu::always_inline]] static void nibbles_by_table(__m256i v, const __m256i (&table)[2],
-                                                      Vec* out) {
+  // Looks up 4-bit codes.
+  [[gnu::always_inline]] static void nibbles_by_table(__m256i v, const Codes& how, Vec* out) {
     // Puts bytes 0 and 1 of four outputs side by side, then bytes 2 and 3, so that interleaving
     // upper and lower bytes leaves every output in its lane.
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
@@ -76,8 +88,8 @@ struct Avx2 {
     MOEBIUS_UNROLL for (int half = 0; half < 2; ++half) {
       const __m256i codes =
           _mm256_and_si256(half == 0 ? sorted : _mm256_srli_epi16(sorted, 4), low);
-      const __m256i high_bytes = _mm256_shuffle_epi8(table[0], codes);
-      const __m256i low_bytes = _mm256_shuffle_epi8(table[1], codes);
+      const __m256i high_bytes = _mm256_shuffle_epi8(how.high, codes);
+      const __m256i low_bytes = _mm256_shuffle_epi8(how.low, codes);
       const __m256i first = _mm256_unpacklo_epi8(low_bytes, high_bytes);
       const __m256i second = _mm256_unpackhi_epi8(low_bytes, high_bytes);
       out[half] = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
@@ -85,13 +97,6 @@ struct Avx2 {
       out[half + 4] = _mm256_castsi256_ps(_mm256_slli_epi32(second, 16));
       out[half + 6] = _mm256_castsi256_ps(_mm256_and_si256(second, upper));
     }
-  }
-  template <const fma_float::Bf16Table& kTable>
-  [[gnu::always_inline]] static void nibbles_by_table(__m256i v, Vec* out) {
-    const __m256i table[2] = {
-        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.high))),
-        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.low)))};
-    nibbles_by_table(v, table, out);
   }
   // Widens f16 in the lower and the upper halves of lanes to two vectors.
   [[gnu::always_inline]] static void widen(__m256i v, Vec& low, Vec& high) {
@@ -112,21 +117,17 @@ struct Avx2 {
   }
 
   template <Form kForm, bool kZero, size_t kUnit>
-  [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
-                                            Vec (&out)[kUnit]) {
+  [[gnu::always_inline]] static void decode(const Codes& how, const uint8_t* codes,
+                                            const uint8_t* zeros, Vec (&out)[kUnit]) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     Vec zero = _mm256_setzero_ps();
-    if constexpr (kZero)
-      zero = _mm256_cvtepi32_ps(
-          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(zeros))));
+    if constexpr (kZero) zero = integers(zeros);
     if constexpr (kForm == Form::kInt4 && kZero) {
       nibbles(v, _mm256_add_ps(zero, broadcast(8.0f)), out);
-    } else if constexpr (kForm == Form::kInt4) {
-      nibbles_by_table<fma_float::kInt4Bytes>(v, out);
-    } else if constexpr (kForm == Form::kFp4) {
-      nibbles_by_table<fma_float::kFp4Bytes>(v, out);
+    } else if constexpr (kForm == Form::kInt4 || kForm == Form::kFp4) {
+      nibbles_by_table(v, how, out);
     } else if constexpr (kForm == Form::kInt8) {
-      bytes(v, _mm256_add_ps(zero, broadcast(128.0f)), out);
+      bytes(v, kZero ? _mm256_add_ps(zero, how.by) : how.by, out);
     } else if constexpr (kForm == Form::kFp8) {
       fp8(_mm256_slli_epi16(v, 8), out);
       fp8(v, out + 1);

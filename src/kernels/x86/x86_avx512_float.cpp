@@ -17,19 +17,6 @@ namespace {
 #ifdef MOEBIUS_KERNEL_BODIES
 using float_panels::Form;
 
-struct Sixteen {
-  float of[16];
-};
-template <class F>
-constexpr Sixteen sixteen(F value) {
-  Sixteen t{};
-  for (unsigned i = 0; i < 16; ++i) t.of[i] = value(i);
-  return t;
-}
-alignas(64) constexpr Sixteen kInt4Values = sixteen([](unsigned c) {
-  return static_cast<float>(c) - 8.0f;
-});
-alignas(64) constexpr Sixteen kFp4Values = sixteen([](unsigned c) { return e2m1_to_f32(c); });
 struct SmallFp8 {
   uint16_t of[32];
 };
@@ -65,6 +52,21 @@ struct Avx512 {
                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
   }
 
+  static Vec integers(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  struct Codes {
+    Vec table, by;
+    Codes(const fma_float::Bf16Table& t, float less) : by(_mm512_set1_ps(less)) {
+      const auto wide = [](const uint8_t* bytes) {
+        return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+      };
+      table = number(
+          _mm512_or_si512(_mm512_slli_epi32(wide(t.high), 24), _mm512_slli_epi32(wide(t.low), 16)));
+    }
+  };
+
   static Vec number(__m512i bits) { return _mm512_castsi512_ps(bits); }
   static __m512i upper(__m512i v) {
     return _mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
@@ -87,21 +89,18 @@ struct Avx512 {
   }
 
   template <Form kForm, bool kZero, size_t kUnit>
-  [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
-                                            Vec (&out)[kUnit]) {
+  [[gnu::always_inline]] static void decode(const Codes& how, const uint8_t* codes,
+                                            const uint8_t* zeros, Vec (&out)[kUnit]) {
     const __m512i v = _mm512_loadu_si512(codes);
     Vec zero = _mm512_setzero_ps();
-    if constexpr (kZero)
-      zero = _mm512_cvtepi32_ps(
-          _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(zeros))));
+    if constexpr (kZero) zero = integers(zeros);
     if constexpr (kForm == Form::kInt4 || kForm == Form::kFp4) {
-      const Vec table = _mm512_load_ps(kForm == Form::kInt4 ? kInt4Values.of : kFp4Values.of);
       MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) {
-        const Vec c = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table);
+        const Vec c = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), how.table);
         out[j] = kZero ? _mm512_sub_ps(c, zero) : c;
       }
     } else if constexpr (kForm == Form::kInt8) {
-      const Vec by = _mm512_add_ps(zero, _mm512_set1_ps(128.0f));
+      const Vec by = kZero ? _mm512_add_ps(zero, how.by) : how.by;
       const Vec first = _mm512_add_ps(by, _mm512_set1_ps(0x1p23f));
       const Vec second = _mm512_add_ps(by, _mm512_set1_ps(0x1p15f));
       const __m512i high = _mm512_srli_epi32(v, 16);

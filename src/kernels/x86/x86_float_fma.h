@@ -21,7 +21,7 @@ constexpr FamilyFacts kFacts{kNr,
                              4 * kNr,
                              kTile,
                              x86_float_facts::fma_code_at,
-                             kRagged};
+                             kRagged | kOffsets | kTwoLevel | kLut};
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& bodies) {
   return kernel_of(Arch::kX86_64, name, codec, needs, fits, kFacts, bodies);

@@ -196,6 +196,10 @@ TEST(FormatsGguf, SchemesSayWhatTheBlocksHold) {
   EXPECT_EQ(words(39), "mxfp4a16 e2m1 g32, gguf");
   EXPECT_EQ(family_of(*scheme_of_gguf(*find_gguf_type(40))), "nvfp4a16");
   EXPECT_EQ(family_of(*scheme_of_gguf(*find_gguf_type(14))), "w6a16");
+  EXPECT_EQ(words(23), "iq4a16 iq4 g32 sym, gguf");
+  EXPECT_EQ(family_of(*scheme_of_gguf(*find_gguf_type(21))), "iq3a16");
+  EXPECT_EQ(family_of(*scheme_of_gguf(*find_gguf_type(22))), "iq2a16");
+  EXPECT_EQ(family_of(*scheme_of_gguf(*find_gguf_type(29))), "iq1a16");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 // A random matrix together with the memory it views.
 struct Matrix {
-  Bytes codes, scales;
+  Bytes codes, scales, supers;
   std::vector<int8_t> zero_points;
   std::vector<int32_t> g_idx;
   QuantMatrix w;
@@ -38,7 +38,14 @@ Matrix make(CodeType code, size_t N, size_t K, size_t block_n, size_t block_k, b
   w.groups = (K - 1) / block_k + 1;
   w.scale_stride = w.groups + 1;
   if (!is_dense_code(code)) {
-    w.scale_type = code == CodeType::kFp4 ? ScaleType::kE8m0 : ScaleType::kF32;
+    w.scale_type = code == CodeType::kFp4    ? ScaleType::kE8m0
+                   : code == CodeType::kLut4 ? ScaleType::kTwoLevel
+                                             : ScaleType::kF32;
+    if (code == CodeType::kLut4) {
+      w.lut = Lut::kIq4;
+      w.super_groups = 2;
+      w.scale_stride += w.scale_stride % 2;
+    }
     const size_t rows = (N - 1) / block_n + 1;
     m.scales.resize(rows * w.scale_stride * scale_bytes(w.scale_type));
     for (size_t i = 0; i < rows * w.scale_stride; ++i) {
@@ -49,7 +56,15 @@ Matrix make(CodeType code, size_t N, size_t K, size_t block_n, size_t block_k, b
         m.scales[i] = static_cast<uint8_t>(100 + random() % 50);
     }
     w.scales = m.scales.data();
-    if (zero_points) {
+    if (code == CodeType::kLut4) {
+      m.supers.resize(rows * w.scale_stride / 2 * sizeof(float));
+      for (size_t i = 0; i < m.supers.size(); i += sizeof(float)) {
+        const float s = static_cast<float>(random() % 1000) / 512.0f - 1.0f;
+        std::memcpy(&m.supers[i], &s, sizeof s);
+      }
+      w.super_scales = m.supers.data();
+      if (zero_points) w.offsets = w.scales, w.super_offsets = w.super_scales;
+    } else if (zero_points) {
       for (size_t i = 0; i < rows * w.scale_stride; ++i)
         m.zero_points.push_back(static_cast<int8_t>(random() % 16) - 8);
       w.zero_points = m.zero_points.data();
@@ -75,8 +90,9 @@ TEST(Slice, DecodesLikeTheWhole) {
     size_t block_n, block_k;
   } grains[] = {{24, 40}, {1, 40}, {1, 8}, {1, 20}, {7, 9}, {128, 128}};
   unsigned seed = 1;
-  for (const CodeType code : {CodeType::kInt8, CodeType::kInt8Offset, CodeType::kInt4Offset,
-                              CodeType::kFp4, CodeType::kFp8, CodeType::kBf16, CodeType::kF32})
+  for (const CodeType code :
+       {CodeType::kInt8, CodeType::kInt8Offset, CodeType::kInt4Offset, CodeType::kFp4,
+        CodeType::kLut4, CodeType::kFp8, CodeType::kBf16, CodeType::kF32})
     for (const auto& grain : grains)
       for (const bool zero_points : {false, true}) {
         const Matrix m =

@@ -287,7 +287,7 @@ TEST(Offsets, KernelsThatTakeThemAgreeAndOthersSaySo) {
         others += else_fine ? 1 : 0;
         continue;
       }
-      EXPECT_EQ(k->arch, Arch::kOther) << title_of(*k);
+      if (k->gemm == nullptr || !missing_features(host_cpu(), k->arch, k->needs).empty()) continue;
       std::vector<float> y(3 * 20);
       OwnedPackedMatrix(*k, loaded->view, act, XType::kBf16, {})
           .multiply(x.data(), 128, 3, y.data(), 20);
@@ -295,7 +295,7 @@ TEST(Offsets, KernelsThatTakeThemAgreeAndOthersSaySo) {
         EXPECT_NEAR(y[i], want[i], 1e-4f * (1.0f + std::fabs(want[i]))) << title_of(*k);
       ++took;
     }
-    EXPECT_EQ(took, 2u);    // generic and the reference
+    EXPECT_GE(took, 2u);    // generic and the reference at least
     EXPECT_GE(others, 4u);  // the fast ones, which say why not
   }
 }

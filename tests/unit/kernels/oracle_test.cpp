@@ -95,10 +95,13 @@ const char* const kSchemes[] = {"w4a8 g0",
                                 "w4a16 g32 columns 2",
                                 "w2a16 g32",
                                 "w8a16 g32",
-                                "dense 5 x0",
-                                "dense 5 x1",
-                                "dense 6 x2",
-                                "dense 7 x0"};
+                                "two levels 4 bits g32 offsets",
+                                "two levels 6 bits g16",
+                                "table 1 two levels",
+                                "dense bf16 x0",
+                                "dense bf16 x1",
+                                "dense f16 x2",
+                                "dense f32 x0"};
 
 std::string choice_table() {
   std::string out;
@@ -238,7 +241,7 @@ std::string error_of(const Problem& p, const Cpu& cpu, const Policy& policy) {
 }
 
 TEST(Oracle, ImpossibleRequestSaysWhyAndWhatWouldWork) {
-  const Problem dense = problem_of(case_named("dense 5 x0"));
+  const Problem dense = problem_of(case_named("dense bf16 x0"));
   const std::string message =
       error_of(dense, parse_cpu("neon"), {Accept::kDeclared, "generic/int4"});
   EXPECT_NE(message.find("generic/int4"), std::string::npos) << message;

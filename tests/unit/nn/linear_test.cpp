@@ -106,8 +106,8 @@ TEST(Linear, EverySchemeEqualsTheDefinition) {
 
 TEST(Linear, BytesDoNotDependOnThreadsOrBatch) {
   Rng rng(2);
-  for (const char* name :
-       {"w4a8 g32", "w4a16 g32 x1", "fp8 block 128x128", "dense 5 x1", "nvfp4"}) {
+  for (const char* name : {"w4a8 g32", "w4a16 g32 x1", "fp8 block 128x128", "dense bf16 x1",
+                           "nvfp4", "two levels 4 bits g32 offsets", "table 1 two levels"}) {
     const SchemeCase s = scheme(name);
     const size_t N = 300, K = 256, T = 290;
     const MatrixCase m = make_matrix(s, N, K, rng);

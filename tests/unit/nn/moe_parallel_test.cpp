@@ -137,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Schemes, TensorParallel,
                                          "fp8 tensor static", "fp8 block 16x48", "nvfp4",
                                          "nvfp4a16 x1", "mxfp4", "mxfp8", "w4a16 g32 x1",
                                          "w4a16 g32 columns 1", "w4a16 g32 x0 asym", "w4afp8 g128",
-                                         "dense 7 x0", "dense 5 x1"));
+                                         "dense f32 x0", "dense bf16 x1",
+                                         "two levels 4 bits g32 offsets", "table 1 two levels"));
 
 TEST_P(TensorParallel, RanksAddUpToTheSingleRank) {
   const SchemeCase s = scheme(GetParam());

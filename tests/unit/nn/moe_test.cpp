@@ -137,7 +137,8 @@ TEST(Moe, DifferentialFuzz) {
 class MoeSchemes : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Schemes, MoeSchemes,
                          testing::Values("w4a8 g32", "w8a8 static", "fp8 channel token", "nvfp4",
-                                         "w4a16 g32 x1", "dense 5 x1"));
+                                         "w4a16 g32 x1", "dense bf16 x1",
+                                         "two levels 4 bits g32 offsets", "table 1 two levels"));
 
 TEST_P(MoeSchemes, BytesDoNotDependOnThreads) {
   Rng rng(11);
