@@ -3,20 +3,16 @@
 // the call returns how long the kernel's mask is.
 #include "runtime/affinity.h"
 
-#if defined(__linux__)
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 namespace moebius {
 
 AffinityMask AffinityMask::current() noexcept {
   AffinityMask mask;
-#if defined(__linux__)
   const long bytes = syscall(SYS_sched_getaffinity, 0, kBytes, mask.bits_.data());
   mask.bytes_ = bytes > 0 ? static_cast<size_t>(bytes) : 0;
-#endif
   return mask;
 }
 
@@ -49,11 +45,7 @@ AffinityMask AffinityMask::all() noexcept {
 }
 
 bool AffinityMask::apply() const noexcept {
-#if defined(__linux__)
   return bytes_ > 0 && syscall(SYS_sched_setaffinity, 0, bytes_, bits_.data()) == 0;
-#else
-  return false;
-#endif
 }
 
 std::vector<int> AffinityMask::cpus() const {
@@ -64,11 +56,9 @@ std::vector<int> AffinityMask::cpus() const {
 }
 
 void lower_thread_priority() noexcept {
-#if defined(__linux__)
   constexpr int kLowest = 19;
   const auto thread = static_cast<id_t>(syscall(SYS_gettid));  // Linux has priorities per thread
   (void)setpriority(PRIO_PROCESS, thread, kLowest);
-#endif
 }
 
 }  // namespace moebius

@@ -12,10 +12,10 @@
 #include "base/error.h"
 #include "runtime/topology.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -84,7 +84,6 @@ std::string feature_names(Arch arch, uint32_t bits, std::string_view separator) 
 #if defined(__aarch64__)
 uint32_t detect_features() {
   uint32_t found = kNeon;  // every Arm CPU of 64 bits has NEON
-#if defined(__linux__)
   // HWCAP bits are kernel ABI; numbers instead of names work with old headers, too.
   const unsigned long hwcap = getauxval(AT_HWCAP), hwcap2 = getauxval(AT_HWCAP2);
   const auto has = [](unsigned long word, int bit) { return ((word >> bit) & 1ul) != 0; };
@@ -96,7 +95,6 @@ uint32_t detect_features() {
   if (has(hwcap2, 13)) found |= kI8mm;
   if (has(hwcap2, 14)) found |= kArmBf16;
   if (has(hwcap2, 23)) found |= kSme;
-#endif
   return found;
 }
 #elif defined(__x86_64__)
@@ -109,12 +107,8 @@ uint64_t extended_state() {  // Returns XCR0: the registers that the operating s
 // Asks Linux for the 8 KiB of AMX tile state, which it gives only to processes that ask. Returns
 // whether they were granted.
 bool amx_permitted() {
-#if defined(__linux__)
   constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
-#else
-  return false;
-#endif
 }
 
 uint32_t detect_features() {

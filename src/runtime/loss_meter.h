@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how much time of its core a thread lost to other programs.
 #pragma once
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <ctime>
-
-#if defined(__linux__)
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
-#endif
+#include <ctime>
 
 #include "runtime/roster.h"
 
@@ -24,18 +21,14 @@ inline int64_t now_ns() noexcept {
 }
 
 inline int64_t thread_cpu_ns() noexcept {
-#if defined(CLOCK_THREAD_CPUTIME_ID)
   timespec t{};
-  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0)
-    return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
-#endif
-  return 0;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
 }
 
 // Returns how many nanoseconds the calling thread was ready to run but had no core; -1 if the
 // system does not tell.
 inline int64_t thread_waited_ns() noexcept {
-#if defined(__linux__)
   const int fd = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
   char text[96];  // the file holds: time run, time waited, number of slices
@@ -45,7 +38,6 @@ inline int64_t thread_waited_ns() noexcept {
   char* end = text;
   (void)std::strtoll(text, &end, 10);
   if (*end == ' ') return std::strtoll(end, nullptr, 10);
-#endif
   return -1;
 }
 

@@ -3,23 +3,20 @@
 // memory.
 #include "runtime/memory.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <string>
 #include <vector>
 
 #include "base/checked.h"
 #include "base/error.h"
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
+#include "runtime/system_files.h"
 
 namespace moebius {
 namespace {
@@ -28,7 +25,6 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // Rounding a smaller size to huge pages would waste too much.
 constexpr size_t kLarge = 4 * kHugePage;
 
-#if defined(__linux__)
 // Maps memory that starts at a multiple of 2 MiB: maps more, then unmaps both ends.
 uint8_t* map_huge(const MappingCut& cut) {
   void* raw = mmap(nullptr, cut.whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -38,21 +34,8 @@ uint8_t* map_huge(const MappingCut& cut) {
   const size_t head = cut.head(address), tail = cut.tail(address);
   if (head > 0) munmap(start, head);
   if (tail > 0) munmap(start + head + cut.used, tail);
-#if defined(MADV_HUGEPAGE)
   (void)madvise(start + head, cut.used, MADV_HUGEPAGE);
-#endif
   return start + head;
-}
-#endif
-
-// Returns the number of the line "Name: 123 kB" in bytes.
-uint64_t kb_field(const char* path, const std::string& name) {
-  std::ifstream in(path);
-  std::string line;
-  while (std::getline(in, line))
-    if (line.rfind(name + ":", 0) == 0)
-      return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * 1024;
-  return 0;
 }
 
 [[noreturn]] void out_of_memory(size_t bytes) {
@@ -74,11 +57,8 @@ WorkspaceList& workspace_list() {
 }  // namespace
 
 size_t page_bytes() {
-#if defined(__linux__)
-  static const long asked = sysconf(_SC_PAGESIZE);
-  if (asked > 0) return static_cast<size_t>(asked);
-#endif
-  return 4096;
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
 
 MappingCut::MappingCut(size_t bytes, size_t page_size, size_t align)
@@ -91,7 +71,6 @@ size_t MappingCut::head(uintptr_t start) const { return round_up(start, alignmen
 AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes > SIZE_MAX / 2) fail("cannot allocate {} bytes", bytes);
-#if defined(__linux__)
   if (bytes >= kLarge) {
     const MappingCut cut(bytes, page_bytes(), kHugePage);
     mapped_ = cut.used;
@@ -99,19 +78,15 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
     if (data_ == nullptr) out_of_memory(bytes);
     return;
   }
-#endif
   data_ = static_cast<uint8_t*>(std::aligned_alloc(kCacheLine, round_up(bytes, kCacheLine)));
   if (data_ == nullptr) out_of_memory(bytes);
 }
 
 void AlignedBuffer::reset() noexcept {
-#if defined(__linux__)
-  if (mapped_ > 0) {
+  if (mapped_ > 0)
     munmap(data_, mapped_);
-    data_ = nullptr;
-  }
-#endif
-  std::free(data_);
+  else
+    std::free(data_);
   data_ = nullptr;
   size_ = mapped_ = 0;
 }
@@ -177,7 +152,7 @@ size_t release_workspaces() {
   return freed;
 }
 
-uint64_t peak_resident_bytes() { return kb_field("/proc/self/status", "VmHWM"); }
-uint64_t resident_bytes() { return kb_field("/proc/self/status", "VmRSS"); }
+uint64_t peak_resident_bytes() { return named_number("/proc/self/status", "VmHWM:", 1024); }
+uint64_t resident_bytes() { return named_number("/proc/self/status", "VmRSS:", 1024); }
 
 }  // namespace moebius

@@ -1,34 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory_limits.h"
 
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 
 #include "runtime/memory.h"
 #include "runtime/system_files.h"
 
-#if defined(__linux__)
-#include <fmt/core.h>
-#include <sys/resource.h>
-#include <unistd.h>
-#endif
-
 namespace moebius {
 namespace {
 
 constexpr uint64_t kUnlimited = uint64_t{1} << 60;
-
-// Returns the number of a line "name 123" or "Name: 123 kB", times `unit`; 0 without such a line.
-uint64_t field(const std::string& path, const std::string& name, uint64_t unit) {
-  std::ifstream in(path);
-  std::string word;
-  uint64_t value = 0;
-  while (in >> word) {
-    if (word == name) return in >> value ? value * unit : 0;
-    std::getline(in, word);
-  }
-  return 0;
-}
 
 uint64_t number_in(const std::string& path) {
   std::ifstream in(path);
@@ -48,7 +34,8 @@ void look_at_groups(const std::string& root, std::vector<MemoryLimit>& limits) {
       if (most == 0 || most >= kUnlimited) continue;
       const std::string stat = folder + "/memory.stat";
       const uint64_t used = number_in(folder + usage),
-                     cache = field(stat, "inactive_file", 1) + field(stat, "active_file", 1);
+                     cache = named_number(stat, "inactive_file", 1) +
+                             named_number(stat, "active_file", 1);
       const std::string name = folder.substr(std::min(folder.size(), mounts.size()));
       limits.push_back({"control group " + (name.empty() ? "/" : name),
                         what_is_left(most, what_is_left(used, cache))});
@@ -56,25 +43,23 @@ void look_at_groups(const std::string& root, std::vector<MemoryLimit>& limits) {
   }
 }
 
-void look_at_process([[maybe_unused]] const std::string& root,
-                     [[maybe_unused]] std::vector<MemoryLimit>& limits) {
-#if defined(__linux__)
+void look_at_process(const std::string& root, std::vector<MemoryLimit>& limits) {
   const auto look = [&](auto which, const char* letter, const char* name) {
     rlimit limit{};
     if (getrlimit(which, &limit) != 0 || limit.rlim_cur >= kUnlimited) return;
-    limits.push_back({fmt::format("process {} (ulimit -{})", getpid(), letter),
-                      what_is_left(limit.rlim_cur, field(root + "/proc/self/status", name, 1024))});
+    limits.push_back(
+        {fmt::format("process {} (ulimit -{})", getpid(), letter),
+         what_is_left(limit.rlim_cur, named_number(root + "/proc/self/status", name, 1024))});
   };
   look(RLIMIT_AS, "v", "VmSize:");
   look(RLIMIT_DATA, "d", "VmData:");
-#endif
 }
 
 }  // namespace
 
 std::vector<MemoryLimit> memory_limits(const std::string& root) {
   std::vector<MemoryLimit> limits;
-  if (const uint64_t free = field(root + "/proc/meminfo", "MemAvailable:", 1024); free > 0)
+  if (const uint64_t free = named_number(root + "/proc/meminfo", "MemAvailable:", 1024); free > 0)
     limits.push_back({"this machine", free});
   look_at_groups(root, limits);
   look_at_process(root, limits);

@@ -4,22 +4,19 @@
 // mbind would split them (a process may have 65,530).
 #include "runtime/node_memory.h"
 
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <array>
 #include <climits>
 
 #include "base/checked.h"
 #include "runtime/memory.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 namespace moebius {
 namespace {
 
-#if defined(__linux__) && defined(SYS_set_mempolicy)
 constexpr int kPolicyDefault = 0, kPolicyPreferred = 1;  // values of linux/mempolicy.h
 constexpr size_t kNodeWords = 16;                        // enough for 1024 nodes
 constexpr size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
@@ -45,15 +42,6 @@ class SystemNodeMemory : public NodeMemory {
  private:
   std::vector<int> nodes_;
 };
-#else
-class SystemNodeMemory : public NodeMemory {
- public:
-  explicit SystemNodeMemory(const std::vector<int>&) {}
-  void begin(const void*, size_t, size_t) noexcept override {}
-  void end() noexcept override {}
-  void mixed(void*, size_t) noexcept override {}
-};
-#endif
 
 }  // namespace
 

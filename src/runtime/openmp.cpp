@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/openmp.h"
 
+#include <dlfcn.h>
+#include <link.h>
+
 #include <algorithm>
 #include <string_view>
 
 #include "base/error.h"
 
-#if defined(__linux__)
-#include <dlfcn.h>
-#include <link.h>
-#endif
-
 namespace moebius {
 
-#if defined(__linux__)
 namespace {
 
 // Stores the handle of the first loaded library that is an OpenMP runtime; a callback of
@@ -35,10 +32,8 @@ void find(void* library, const char* name, Function& to) {
 }
 
 }  // namespace
-#endif
 
 const OpenMp* OpenMp::loaded() {
-#if defined(__linux__)
   void* library = nullptr;
   dl_iterate_phdr(take_runtime, static_cast<void*>(&library));
   if (library == nullptr) return nullptr;
@@ -55,9 +50,6 @@ const OpenMp* OpenMp::loaded() {
     return whole ? &omp : nullptr;
   }();
   return kFound;
-#else
-  return nullptr;
-#endif
 }
 
 void OpenMp::run(size_t threads, FunctionRef<void(size_t, size_t)> fn) const {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 
@@ -50,6 +49,17 @@ std::string first_line(const std::string& path) {
   std::string line;
   std::getline(in, line);
   return line;
+}
+
+uint64_t named_number(const std::string& path, const std::string& name, uint64_t unit) {
+  std::ifstream in(path);
+  std::string word;
+  uint64_t value = 0;
+  while (in >> word) {
+    if (word == name) return in >> value ? value * unit : 0;
+    std::getline(in, word);
+  }
+  return 0;
 }
 
 std::vector<int> parse_cpu_list(std::string_view text) {

@@ -3,6 +3,7 @@
 // missing or malformed file counts as "unknown": containers hide many of them.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,8 @@ namespace moebius {
 
 // Returns the first line of a file; "" if it cannot be read.
 std::string first_line(const std::string& path);
+// Returns the number of a line "name 123" or "Name: 123 kB", times `unit`; 0 without such a line.
+uint64_t named_number(const std::string& path, const std::string& name, uint64_t unit);
 // Returns the numbers of a list such as "0-3,8", ascending, each once; {} if malformed.
 std::vector<int> parse_cpu_list(std::string_view text);
 // Returns the bytes that "48K" or "32M" means; 0 if malformed.

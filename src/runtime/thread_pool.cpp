@@ -13,6 +13,9 @@
 // count it.
 #include "runtime/thread_pool.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <mutex>
@@ -30,11 +33,6 @@
 #include "runtime/roster.h"
 #include "runtime/stay_awake.h"
 #include "runtime/topology.h"
-
-#if defined(__linux__)
-#include <pthread.h>
-#include <unistd.h>
-#endif
 
 namespace moebius {
 namespace {
@@ -87,16 +85,11 @@ void wait_while(std::atomic<T>& value, T old, bool spin, LossMeter& meter) noexc
   meter.away(now_ns() - now);
 }
 
-#if defined(__linux__)
 void name_thread(size_t index) {
   const std::string name = fmt::format("moebius-{}", index);
   (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
 }
 uint32_t process_number() { return static_cast<uint32_t>(getpid()); }
-#else
-void name_thread(size_t) {}
-uint32_t process_number() { return 1; }
-#endif
 
 // Binds the calling thread to a CPU and puts it back. Holds nest; the outermost one restores the
 // thread's mask.

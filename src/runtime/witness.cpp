@@ -18,10 +18,8 @@
 // keeps the name until the launcher is gone, since launchers kill the other ranks before they leave.
 #include "runtime/witness.h"
 
-#include <fmt/format.h>
-
-#if defined(__linux__)
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -50,7 +48,6 @@
 #include <vector>
 
 #include "runtime/loss_meter.h"
-#endif
 
 namespace moebius {
 
@@ -59,7 +56,6 @@ std::string words_of(uint64_t step, int layer, const char* phase) {
                      phase);
 }
 
-#if defined(__linux__)
 namespace {
 
 constexpr int kLongestHold = 80;                // looks of 50 ms
@@ -432,12 +428,5 @@ Witness::~Witness() {
   ::waitpid(child_, nullptr, 0);
   told_to_end = nullptr;  // the mapped page stays: others may still write to it
 }
-
-#else
-
-Witness::Witness(const Launcher&, const std::string&, double) {}
-Witness::~Witness() = default;
-
-#endif
 
 }  // namespace moebius

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 
 #include "base/folder_names.h"
 #include "base/json.h"
 #include "model/run/decoder.h"
 #include "runtime/memory.h"
+#include "runtime/system_files.h"
 
 namespace moebius {
 namespace {
@@ -33,15 +33,6 @@ constexpr double kTokenBounds[] = {1,     2,      5,      10,     20,     50,   
 constexpr size_t kRecent = 512;
 // Steps between two marks, and number of marks, over which moe_imbalance is computed.
 constexpr size_t kMarkSteps = 100, kMarks = 10;
-
-// Returns a field of /proc/self/status in bytes.
-uint64_t status_bytes(std::string_view field) {
-  std::ifstream in("/proc/self/status");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with(field) && line[field.size()] == ':')
-      return std::strtoull(line.c_str() + field.size() + 1, nullptr, 10) * 1024;
-  return 0;
-}
 
 std::string label(std::string_view text) {
   std::string out;
@@ -155,9 +146,12 @@ void write_ranks(MetricsText& out, const GeneratorState& s) {
 }
 
 void write_process(MetricsText& out, std::span<const ModelMoment> models) {
-  out.simple("process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
+  const auto status = [](const char* field) {
+    return named_number("/proc/self/status", field, 1024);
+  };
+  out.simple("process_resident_memory_bytes", "gauge", "resident memory", resident_bytes());
   out.simple("process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
-             status_bytes("RssAnon") + status_bytes("VmSwap"));
+             status("RssAnon:") + status("VmSwap:"));
   out.simple("process_open_fds", "gauge", "open descriptors", folder_names("/proc/self/fd").size());
   for (const ModelMoment& m : models) {
     if (m.model == nullptr) continue;
