@@ -34,7 +34,8 @@ DeltaNet::DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type)
   if (weights_.a_log.size() != H || weights_.dt.size() != spec.decays() ||
       weights_.norm.weight.size() != spec.value_dim)
     fail("linear attention of {} channels: its decays or norm have other sizes", C);
-  convolution_ = ShortConvolution(C, spec.width, weights_.convolution, {});
+  convolution_ = {ShortConvolution(C, spec.width, weights_.convolution, {}), 0,
+                  H * spec.head_state()};
   const size_t each = spec.decays() / H;
   for (const float a : weights_.a_log)
     rates_.insert(rates_.end(), each, spec.decay_bound != 0 ? exp_f32(a) : -exp_f32(a));
@@ -64,7 +65,7 @@ void DeltaNet::convolve(const RecurrentRows& r, const float* from, size_t t) con
   const size_t C = spec_.channels(), H = spec_.value_heads, D = spec_.decays(), K = spec_.key_dim;
   const float* b = r.in + t * shape().in + C + spec_.values();
   float *out = r.mixed + t * shape().mixed, *gain = out + C, *decay = gain + H;
-  convolution_.apply(r.in, shape().in, from == nullptr ? nullptr : from + kept_at(), t, out);
+  apply_convolution(r, from, t, out);
   f.activate(kSilu, nullptr, out, out, C);
   f.round(type_, out, C);
   to_length(out, spec_.key_heads, K, std::sqrt(static_cast<float>(K)));
@@ -118,12 +119,6 @@ void DeltaNet::finish(const RecurrentRows& r, const float*, size_t t) const noex
   f.activate(RowActivation{spec_.gate}, nullptr, z, gate, spec_.values());
   f.multiply(y, gate, spec_.values());
   f.round(type_, y, spec_.values());
-}
-
-void DeltaNet::keep(const RecurrentRows& r, const RecurrentRun& run,
-                    const float* from) const noexcept {
-  convolution_.keep(r.in, shape().in, from == nullptr ? nullptr : from + kept_at(), run.end,
-                    run.to + kept_at());
 }
 
 }  // namespace moebius

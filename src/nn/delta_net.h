@@ -19,7 +19,6 @@
 
 #include "nn/norm.h"
 #include "nn/recurrent.h"
-#include "nn/short_convolution.h"
 
 namespace moebius {
 
@@ -65,15 +64,11 @@ class DeltaNet : public Recurrent {
   void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
             size_t head) const noexcept override;
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void keep(const RecurrentRows& r, const RecurrentRun& run,
-            const float* from) const noexcept override;
 
  private:
-  size_t kept_at() const { return spec_.value_heads * spec_.head_state(); }
   DeltaSpec spec_;
   DeltaWeights weights_;
   XType type_;
-  ShortConvolution convolution_;
   std::vector<float> rates_;  // -exp(A) for each decay, or exp(A) in the bounded form
 };
 

@@ -36,7 +36,6 @@ class LightningAttention : public Recurrent {
   void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
             size_t head) const noexcept override;
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void keep(const RecurrentRows&, const RecurrentRun&, const float*) const noexcept override {}
 
  private:
   LightningSpec spec_;

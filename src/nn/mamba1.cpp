@@ -20,26 +20,6 @@ RecurrentShape scan_shape(const Mamba1Spec& s) {
 
 }  // namespace
 
-SiluConvolution::SiluConvolution(size_t in, size_t channels, size_t width,
-                                 const std::vector<float>& weight, std::vector<float> bias,
-                                 XType type)
-    : Recurrent({in, 0, channels, 0, ShortConvolution::state_floats(channels, width)}),
-      channels_(channels),
-      type_(type),
-      convolution_(channels, width, weight, std::move(bias)) {}
-
-void SiluConvolution::finish(const RecurrentRows& r, const float* from, size_t t) const noexcept {
-  float* y = r.out + t * channels_;
-  convolution_.apply(r.in, shape().in, from, t, y);
-  row_functions().activate({RowFunction::kSilu}, nullptr, y, y, channels_);
-  row_functions().round(type_, y, channels_);
-}
-
-void SiluConvolution::keep(const RecurrentRows& r, const RecurrentRun& run,
-                           const float* from) const noexcept {
-  convolution_.keep(r.in, shape().in, from, run.end, run.to);
-}
-
 SelectiveScan::SelectiveScan(const Mamba1Spec& spec, const std::vector<float>& a_log,
                              std::vector<float> d, XType type)
     : Recurrent(scan_shape(spec)), spec_(spec), type_(type), d_(std::move(d)) {

@@ -2,7 +2,7 @@
 // Mamba-1: a selective state space whose parameters are projections of its own short convolution.
 // Each feature i has its own state S_i [N]; B and C [N] are common to all; token by token
 //
-//   x        = silu(convolution of x + bias)                            SiluConvolution
+//   x        = silu(convolution of x + bias)                            ConvolutionLayer
 //   dt, B, C = projections of x, made between the two by linear layers
 //   d_i      = softplus(dt_i)                                           SelectiveScan
 //   S_in     = S_in * exp(d_i A_in) + B_n (d_i x_i),  A = -exp(A_log)
@@ -19,7 +19,6 @@
 
 #include "kernels/kernel.h"
 #include "nn/recurrent.h"
-#include "nn/short_convolution.h"
 
 namespace moebius {
 
@@ -37,23 +36,6 @@ struct Mamba1Spec {
   }
 };
 
-// Computes silu(convolution(x) + bias) for the first `channels` columns of rows with `in` columns.
-class SiluConvolution final : public Recurrent {
- public:
-  // Throws Error for sizes that do not fit.
-  SiluConvolution(size_t in, size_t channels, size_t width, const std::vector<float>& weight,
-                  std::vector<float> bias, XType type);
-
-  void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void keep(const RecurrentRows& r, const RecurrentRun& run,
-            const float* from) const noexcept override;
-
- private:
-  size_t channels_;
-  XType type_;
-  ShortConvolution convolution_;
-};
-
 class SelectiveScan final : public Recurrent {
  public:
   // a_log: [features, state], d: [features]. Throws Error for sizes that do not fit.
@@ -64,7 +46,6 @@ class SelectiveScan final : public Recurrent {
   void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
             size_t part) const noexcept override;
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void keep(const RecurrentRows&, const RecurrentRun&, const float*) const noexcept override {}
 
  private:
   Mamba1Spec spec_;

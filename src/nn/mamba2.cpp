@@ -27,8 +27,9 @@ Mamba2::Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type)
   if (weights_.a_log.size() != H || weights_.d.size() != H || weights_.dt_bias.size() != H ||
       weights_.norm.size() != features)
     fail("Mamba-2 of {} heads of {}: A_log, D, dt_bias or norm have other sizes", H, spec.head_dim);
-  convolution_ = ShortConvolution(spec.channels(), spec.width, weights_.convolution,
-                                  std::move(weights_.convolution_bias));
+  convolution_ = {ShortConvolution(spec.channels(), spec.width, weights_.convolution,
+                                   std::move(weights_.convolution_bias)),
+                  features, H * spec.head_state()};
   for (const float a : weights_.a_log) rates_.push_back(-exp_f32(a));
   const size_t part = features / spec.norm_groups;
   for (size_t at = 0; at < features; at += part)
@@ -44,8 +45,7 @@ void Mamba2::convolve(const RecurrentRows& r, const float* from, size_t t) const
   const size_t C = spec_.channels(), H = spec_.heads;
   const float* in = r.in + t * shape().in;
   float *out = r.mixed + t * shape().mixed, *step = out + C, *decay = step + H;
-  convolution_.apply(r.in + spec_.features(), shape().in,
-                     from == nullptr ? nullptr : from + kept_at(), t, out);
+  apply_convolution(r, from, t, out);
   f.activate(kMambaSilu, nullptr, out, out, C);
   f.round(type_, out, C);
   std::memcpy(step, in + spec_.features() + C, H * sizeof(float));
@@ -87,12 +87,6 @@ void Mamba2::finish(const RecurrentRows& r, const float*, size_t t) const noexce
   row_functions().activate({RowFunction::kSiluAndMul}, z, y, y, I);
   for (size_t g = 0; g < norms_.size(); ++g)
     normalize(norms_[g], type_, y + g * part, part, y + g * part, part, 1, part);
-}
-
-void Mamba2::keep(const RecurrentRows& r, const RecurrentRun& run,
-                  const float* from) const noexcept {
-  convolution_.keep(r.in + spec_.features(), shape().in,
-                    from == nullptr ? nullptr : from + kept_at(), run.end, run.to + kept_at());
 }
 
 }  // namespace moebius

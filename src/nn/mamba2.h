@@ -18,7 +18,6 @@
 
 #include "nn/norm.h"
 #include "nn/recurrent.h"
-#include "nn/short_convolution.h"
 
 namespace moebius {
 
@@ -56,15 +55,11 @@ class Mamba2 : public Recurrent {
   void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
             size_t head) const noexcept override;
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void keep(const RecurrentRows& r, const RecurrentRun& run,
-            const float* from) const noexcept override;
 
  private:
-  size_t kept_at() const { return spec_.heads * spec_.head_state(); }
   Mamba2Spec spec_;
   Mamba2Weights weights_;
   XType type_;
-  ShortConvolution convolution_;
   std::vector<Norm> norms_;   // one per group of features
   std::vector<float> rates_;  // [heads] -exp(A)
 };

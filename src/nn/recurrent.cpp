@@ -29,6 +29,20 @@ void scan_run(const RecurrentRun& run, size_t at, RowScan head) noexcept {
   row_functions().scan(head);
 }
 
+void Recurrent::apply_convolution(const RecurrentRows& r, const float* from, size_t t,
+                                  float* y) const noexcept {
+  const Convolution& c = convolution_;
+  c.of.apply((c.of_mixed ? r.mixed : r.in) + c.column, c.of_mixed ? shape_.mixed : shape_.in,
+             from == nullptr ? nullptr : from + c.state_at, t, y);
+}
+
+void Recurrent::keep(const RecurrentRows& r, const RecurrentRun& run,
+                     const float* from) const noexcept {
+  const Convolution& c = convolution_;
+  c.of.keep((c.of_mixed ? r.mixed : r.in) + c.column, c.of_mixed ? shape_.mixed : shape_.in,
+            from == nullptr ? nullptr : from + c.state_at, run.end, run.to + c.state_at);
+}
+
 void run_steps(const Recurrent& net, std::span<const RecurrentStep> steps, ThreadPool& pool) {
   const size_t heads = net.shape().heads;
   WorkCounter next_row, next_head, next_out;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/row_functions.h"
+#include "nn/short_convolution.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -76,7 +77,20 @@ class Recurrent {
   virtual void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept = 0;
   // Writes the state of the convolution after `run`. Called serially, once per run.
   virtual void keep(const RecurrentRows& r, const RecurrentRun& run,
-                    const float* from) const noexcept = 0;
+                    const float* from) const noexcept;
+
+ protected:
+  // Convolution of a layer; without channels where it has none.
+  struct Convolution {
+    ShortConvolution of;
+    size_t column = 0;      // first convolved column
+    size_t state_at = 0;    // first float of its state within the layer's
+    bool of_mixed = false;  // true: reads rows of `mixed`; false: of `in`
+  };
+  // Computes row t of the convolution.
+  void apply_convolution(const RecurrentRows& r, const float* from, size_t t,
+                         float* y) const noexcept;
+  Convolution convolution_;
 
  private:
   RecurrentShape shape_;

@@ -10,7 +10,7 @@
 #include "checkpoint/formats/format.h"
 #include "model/graph/gathered_ops.h"
 #include "model/ranks.h"
-#include "nn/residual_convolution.h"
+#include "nn/convolution_layer.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
@@ -155,7 +155,9 @@ std::unique_ptr<RecurrentOp> AttentionLoader::load_key_convolution(size_t at, si
   add(spec.convolutions->values, all_.value_dim);
   const size_t channels = weight.size() / width;
   return layer.device->recurrent(
-      std::make_unique<ResidualConvolution>(in, at, channels, width, weight, c.to->type),
+      std::make_unique<ConvolutionLayer>(
+          ConvolutionLayerSpec{ConvolutionUse::kAdded, in, at, channels, width}, weight,
+          std::vector<float>(), c.to->type),
       convolution_place(c.kv, c.spec, index, 0, c.to->hidden));
 }
 

@@ -8,7 +8,7 @@
 #include "checkpoint/families.h"
 #include "model/graph/gathered_ops.h"
 #include "model/ranks.h"
-#include "nn/residual_convolution.h"
+#include "nn/convolution_layer.h"
 
 namespace moebius {
 namespace {
@@ -99,9 +99,11 @@ void LayerLoader::load() {
 // convolutions.
 std::unique_ptr<RecurrentOp> LayerLoader::load_convolution(const char* tensor, size_t place) const {
   const size_t n = c.to->hidden, width = spec.convolutions->width;
-  return layer.device->recurrent(std::make_unique<ResidualConvolution>(
-                                     n, 0, n, width, parts.values(tensor, n * width), c.to->type),
-                                 convolution_place(c.kv, c.spec, index, place, n));
+  return layer.device->recurrent(
+      std::make_unique<ConvolutionLayer>(
+          ConvolutionLayerSpec{ConvolutionUse::kAdded, n, 0, n, width},
+          parts.values(tensor, n * width), std::vector<float>(), c.to->type),
+      convolution_place(c.kv, c.spec, index, place, n));
 }
 
 // Loads the two projections under their published names or transformers'.

@@ -110,8 +110,9 @@ struct NetLoader {
   LoadedRecurrent operator()(const Mamba1Spec& m) const {
     const size_t I = m.features, N = m.state;
     auto inner = std::make_unique<InnerProjections>();
-    inner->convolution = std::make_unique<SiluConvolution>(
-        2 * I, I, m.width, parts.values(name("conv1d.weight"), I * m.width),
+    inner->convolution = std::make_unique<ConvolutionLayer>(
+        ConvolutionLayerSpec{ConvolutionUse::kSilu, 2 * I, 0, I, m.width},
+        parts.values(name("conv1d.weight"), I * m.width),
         parts.values_if_any(name("conv1d.bias"), I), type);
     inner->state_at = m.scan_floats();
     inner->parameters = &parts.require(name("x_proj"));
@@ -152,8 +153,8 @@ struct NetLoader {
   }
 
   LoadedRecurrent operator()(const GatedConvolutionSpec& c) const {
-    return with(std::make_unique<GatedConvolution>(
-                    c, parts.values(name("conv.weight"), c.channels * c.width),
+    return with(std::make_unique<ConvolutionLayer>(
+                    c.layer(), parts.values(name("conv.weight"), c.channels * c.width),
                     parts.values_if_any(name("conv.bias"), c.channels), type),
                 {"in_proj"});
   }

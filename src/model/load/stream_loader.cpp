@@ -2,7 +2,7 @@
 // Loads the operations that mix streams by gates, and those that add n-grams of tokens to streams.
 #include "base/error.h"
 #include "model/load/layer_loader.h"
-#include "nn/mamba1.h"
+#include "nn/convolution_layer.h"
 
 namespace moebius {
 
@@ -135,7 +135,9 @@ std::unique_ptr<NGramInput> LayerLoader::load_ngrams() const {
       taps[i * s.taps() + j * s.dilation()] = stored[i * s.convolution + j];
   KvOffset place = places().convolutions;
   m->convolution = layer.device->recurrent(
-      std::make_unique<SiluConvolution>(all, all, s.taps(), taps, std::vector<float>(), c.to->type),
+      std::make_unique<ConvolutionLayer>(
+          ConvolutionLayerSpec{ConvolutionUse::kSilu, all, 0, all, s.taps()}, taps,
+          std::vector<float>(), c.to->type),
       place);
   place.offset += ShortConvolution::state_floats(all, s.taps()) * sizeof(float);
   auto table = std::make_unique<RowTable>(

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "moebius/error.h"
+#include "nn/convolution_layer.h"
 #include "recurrent_util.h"
 
 namespace moebius::mamba1_test {
@@ -61,8 +62,8 @@ TEST(Mamba1, ConvolutionEqualsItsDefinition) {
   std::mt19937 rng(3);
   const std::vector<float> rows = normal_values(rng, T * in), w = normal_values(rng, C * width),
                            bias = normal_values(rng, C);
-  const std::vector<float> y =
-      run_pieces(SiluConvolution(in, C, width, w, bias, XType::kF32), rows, {T});
+  const std::vector<float> y = run_pieces(
+      ConvolutionLayer({ConvolutionUse::kSilu, in, 0, C, width}, w, bias, XType::kF32), rows, {T});
   for (size_t t = 0; t < T; ++t)
     for (size_t c = 0; c < C; ++c) {
       double sum = bias[c];
@@ -79,7 +80,7 @@ TEST(Mamba1, PiecesHaveTheBytesOfTheWhole) {
   const std::vector<float> w = normal_values(rng, 9 * 4), rows = normal_values(rng, 70 * 18);
   for (const XType type : {XType::kF32, XType::kBf16}) {
     expect_pieces_equal(c.scan(type), c.in);
-    expect_pieces_equal(SiluConvolution(18, 9, 4, w, {}, type), rows);
+    expect_pieces_equal(ConvolutionLayer({ConvolutionUse::kSilu, 18, 0, 9, 4}, w, {}, type), rows);
   }
 }
 
