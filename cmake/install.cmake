@@ -26,7 +26,6 @@ if(TARGET moebius_cli)
   install(TARGETS moebius_cli moebius_bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
   set(shell_files "${PROJECT_BINARY_DIR}/shell")
   add_custom_command(OUTPUT "${shell_files}/moebius.1" "${shell_files}/moebius.bash" "${shell_files}/_moebius"
-    "${shell_files}/moebius.fish"
     COMMAND "${CMAKE_COMMAND}" "-DTOOL=$<TARGET_FILE:moebius_cli>" "-DEMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}"
             "-DOUTPUT=${shell_files}" -P "${PROJECT_SOURCE_DIR}/cmake/shell_files.cmake"
     DEPENDS moebius_cli cmake/shell_files.cmake VERBATIM)
@@ -36,8 +35,6 @@ if(TARGET moebius_cli)
   install(FILES "${shell_files}/moebius.bash" RENAME moebius COMPONENT tool OPTIONAL
           DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   install(FILES "${shell_files}/_moebius" DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT tool OPTIONAL)
-  install(FILES "${shell_files}/moebius.fish" DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
-          COMPONENT tool OPTIONAL)
 endif()
 if(SKBUILD)
   add_custom_target(wheel_files)

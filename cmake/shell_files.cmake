@@ -2,7 +2,7 @@
 # cmake -DTOOL=... -DEMULATOR=... -DOUTPUT=FOLDER -P shell_files.cmake: the man page and the completion scripts, as
 # the tool itself prints them.
 file(MAKE_DIRECTORY "${OUTPUT}")
-foreach(pair "docs man:moebius.1" "completion bash:moebius.bash" "completion zsh:_moebius" "completion fish:moebius.fish")
+foreach(pair "docs man:moebius.1" "completion bash:moebius.bash" "completion zsh:_moebius")
   string(REGEX MATCH "^(.*):(.*)$" _ "${pair}")
   set(file "${OUTPUT}/${CMAKE_MATCH_2}")
   string(REPLACE " " ";" words "${CMAKE_MATCH_1}")

@@ -34,7 +34,6 @@ def main():
     args = [a for a in sys.argv[1:] if a != "--check"]
     check = "--check" in sys.argv[1:]
     tool = str(Path(args[0]).resolve())
-    subprocess.run([sys.executable, "-B", ROOT / "tests/data.py", "unpack"], check=True)  # the golden folders that blocks list
     cache = {}
 
     def make(name):

@@ -28,8 +28,6 @@ void add_threads_list(Command& c, BenchOptions& o) {
 void add_report_options(Command& c, BenchOptions& o) {
   c.section("Report");
   c.flag("--json", o.json, "print one JSON object per line");
-  c.option("--compare", "FILE", &o.compare, "earlier --json output to compare with",
-           {.default_text = "none", .kind = ValueKind::kFile});
   c.option("--seconds", "X", &o.seconds, "time to spend on each case", {.limits = {{0, 3600}}});
 }
 
@@ -80,7 +78,7 @@ Command kernel_subject(BenchActions::Run run) {
   add_case_options(c, *o);
   c.find("--scheme")->default_text = "all";
   add_report_options(c, *o);
-  for (const char* other : {"--tokens", "--compare"}) c.at_most_one({"--pack", other});
+  c.at_most_one({"--pack", "--tokens"});
   c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
                 "moebius bench kernel --pack"};
   return c;

@@ -47,7 +47,6 @@ struct BenchOptions {
   RankOptions ranks;     // how ranks share the model, for model
   std::string pack_dir;  // for model: folder that caches packed weights
   bool json = false;
-  std::string compare;
 };
 
 struct BenchEngineOptions {

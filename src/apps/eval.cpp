@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "apps/chat/terminal.h"
-#include "apps/cli/bars.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/layout.h"
 #include "apps/cli/manners.h"
@@ -26,7 +25,7 @@ namespace {
 
 struct EvalCommand {
   ModelRunOptions model;
-  std::string base, chat, cache, svg;
+  std::string base, chat, cache;
   TokenSource tokens;
   size_t context = 512, windows = 0, top = 10;
   std::optional<float> max_kl, min_top1;
@@ -55,20 +54,13 @@ struct EvalModel {
   OpenModel open;
 };
 
-// Returns the errors of both kinds, one bar per layer.
-std::vector<Bar> bars_of(const LayerErrors& errors) {
-  std::vector<Bar> bars;
-  for (const HiddenError& h : errors.layers)
-    bars.push_back({"hidden state behind the layer, error in %", fmt::format("layer {}", h.layer),
-                    100 * h.error, 0});
-  for (const HiddenError& h : errors.layers)
-    bars.push_back({"modules of the layer, mean error in %", fmt::format("layer {}", h.layer),
-                    100 * h.modules, 0});
-  return bars;
-}
-
 void print_errors(const LayerErrors& errors, std::ostream& out) {
-  out << bars_text(bars_of(errors), output_width());
+  Table table("rrr", output_width());
+  table.header({"layer", "hidden state behind it, error in %", "its modules, mean error in %"});
+  for (const HiddenError& h : errors.layers)
+    table.add({std::to_string(h.layer), fmt::format("{:.3f}", 100 * h.error),
+               fmt::format("{:.3f}", 100 * h.modules)});
+  out << '\n' << table.text();
   if (errors.modules.empty()) return;
   out << "\nworst modules, error in %\n";
   for (size_t i = 0; i < std::min(kWorstModules, errors.modules.size()); ++i)
@@ -191,7 +183,6 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
   else
     print_eval(c, figures, out);
   if (!c.json && !errors.layers.empty()) print_errors(errors, out);
-  if (!c.svg.empty()) write_picture(c.svg, bars_svg("moebius eval", bars_of(errors)));
   return gates(c, figures);
 }
 
@@ -218,8 +209,6 @@ Command eval_command() {
            {.limits = {{0, 1 << 30}}});
   c.flag("--layers", o->layers,
          "also layer by layer: the same experts, errors of hidden states and of modules");
-  c.option("--svg", "FILE", &o->svg, "write a plot of the errors (with --layers)",
-           {.default_text = "none", .kind = ValueKind::kFile});
   c.option("--top", "N", &o->top, "how many of the best tokens are compared",
            {.limits = {{1, 256}}});
   c.option("--kl-cache", "FILE", &o->cache,

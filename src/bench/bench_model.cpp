@@ -12,7 +12,6 @@
 #include <ostream>
 #include <span>
 
-#include "apps/cli/bars.h"
 #include "apps/cli/folder.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/layout.h"

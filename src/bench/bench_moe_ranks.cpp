@@ -11,7 +11,6 @@
 #include <ostream>
 #include <thread>
 
-#include "apps/cli/bars.h"
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
 #include "bench/bench_report.h"

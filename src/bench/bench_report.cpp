@@ -5,8 +5,8 @@
 #include <fmt/ostream.h>
 
 #include <cmath>
-#include <fstream>
 #include <ostream>
+#include <tuple>
 
 #include "apps/cli/commit.h"
 #include "apps/cli/layout.h"
@@ -17,60 +17,17 @@
 namespace moebius {
 namespace {
 
-// Returns the key by which two cases are the same. The kernel is not part of it, because --compare
-// can compare kernels.
-std::string identity(std::string_view bench, std::string_view scheme, int64_t group,
-                     std::string_view shape, uint64_t tokens, uint64_t threads,
-                     std::string_view note) {
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}", bench, scheme, group, shape, tokens, threads, note);
-}
-
 std::string shape_text(const BenchResult& r) {
   std::string s;
   for (const auto& [name, value] : r.shape) s += fmt::format("{}={} ", name, value);
   return s;
 }
 
-std::string identity_of(const BenchResult& r) {
-  return identity(r.bench, r.scheme, r.group, shape_text(r), r.tokens, r.threads, r.note);
-}
-
-bool same_but_threads(BenchResult a, const BenchResult& b) {
-  a.threads = b.threads;
-  return identity_of(a) == identity_of(b) && a.kernel == b.kernel;
-}
-
-uint64_t number(const Json& line, std::string_view key) {
-  const Json* v = line.find(key);
-  return v != nullptr && v->is_number() ? static_cast<uint64_t>(v->as_double()) : 0;
-}
-std::string text(const Json& line, std::string_view key) {
-  const Json* v = line.find(key);
-  return v != nullptr && v->is_string() ? v->as_string() : std::string();
-}
-
-std::vector<std::pair<std::string, double>> read_cases(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) fail("{}: cannot be read", path);
-  std::vector<std::pair<std::string, double>> cases;
-  std::string line;
-  for (size_t n = 1; std::getline(in, line); ++n) {
-    if (line.empty()) continue;
-    const Json j = parse_json(line, fmt::format("{} line {}", path, n));
-    const Json* ms = j.find("ms");
-    if (ms == nullptr || !ms->is_number()) continue;
-    const Json* group = j.find("group");
-    std::string shape;
-    for (const char* key : {"experts", "top_k", "hidden", "intermediate", "n", "k", "heads",
-                            "kv_heads", "head_dim", "depth"})
-      if (j.find(key) != nullptr) shape += fmt::format("{}={} ", key, number(j, key));
-    const int64_t g = group != nullptr && group->is_integer() ? group->as_int().value_or(-1) : -1;
-    cases.emplace_back(identity(text(j, "bench"), text(j, "scheme"), g, shape, number(j, "tokens"),
-                                number(j, "threads"), text(j, "note")),
-                       ms->as_double());
-  }
-  if (cases.empty()) fail("{}: holds no line of `moebius bench --json`", path);
-  return cases;
+bool same_but_threads(const BenchResult& a, const BenchResult& b) {
+  const auto facts = [](const BenchResult& r) {
+    return std::tie(r.bench, r.scheme, r.group, r.shape, r.tokens, r.note, r.kernel);
+  };
+  return facts(a) == facts(b);
 }
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
@@ -85,7 +42,7 @@ std::string figure(double value, int digits) {
   return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.{}g}", value, digits);
 }
 
-Json result_json(const BenchResult& r, double before_ms, double speedup) {
+Json result_json(const BenchResult& r, double speedup) {
   Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
   for (const auto& [name, value] : r.shape) j.set(name, value);
   j.set("tokens", r.tokens), j.set("threads", r.threads);
@@ -104,8 +61,6 @@ Json result_json(const BenchResult& r, double before_ms, double speedup) {
   j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs.rate));
   j.set("roof_steady", r.roof_gops.steady() && r.roof_gbs.steady());
   if (speedup > 0) j.set("speedup", rounded(speedup, 4));
-  if (before_ms > 0)
-    j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
   return j;
 }
 
@@ -122,6 +77,11 @@ void set_roofs(BenchResult& r, const RoofsBeside& roofs) {
   r.roof = roofs.name();
   r.roof_gops = roofs.gops();
   r.roof_gbs = roofs.gbs();
+}
+
+std::string with_spread(double value, double spread) {
+  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
 }
 
 void add_timing(Json& line, const Timing& time) {
@@ -141,11 +101,6 @@ void print_json(Json line, std::ostream& out) {
   out << line.dump() << std::endl;
 }
 
-BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
-    : options_(options), out_(out) {
-  if (!options.compare.empty()) before_ = read_cases(options.compare);
-}
-
 void BenchReport::add(const BenchResult& r) {
   if (r.time.repetitions == 0) return;
   // Speed, divided by that with the first number of threads for this case.
@@ -154,40 +109,33 @@ void BenchReport::add(const BenchResult& r) {
     if (speedup == 0 && earlier.threads != r.threads && same_but_threads(earlier, r))
       speedup = earlier.time.median / r.time.median;
   results_.push_back(r);
-  double before_ms = 0;
-  const std::string id = identity_of(r);
-  for (const auto& [name, ms] : before_)
-    if (name == id) before_ms = ms;
   if (options_.json)
-    print_json(result_json(r, before_ms, speedup), out_);
+    print_json(result_json(r, speedup), out_);
   else
-    print_line(r, before_ms, speedup);
+    print_line(r, speedup);
 }
 
-void BenchReport::print_line(const BenchResult& r, double before_ms, double speedup) {
+void BenchReport::print_line(const BenchResult& r, double speedup) {
   const std::string title = fmt::format("{} {}", r.bench, shape_text(r));
   if (title != title_) {
     title_ = title;
     out_ << labelled("", title, 0, output_width())
          << labelled("", fmt::format("{}, built from {}", cpu_model_name(), kBuildCommit), 0,
                      output_width());
-    fmt::print(out_, "{:>7} {:>3} {:>9} {:>5} {:>8} {:>5} {:>7} {:>5} {:>8}{}\n", "tokens", "thr",
-               "ms", "±", "GOP/s", "%", "GB/s", "%", "speedup", before_.empty() ? "" : "   ratio");
+    fmt::print(out_, "{:>7} {:>3} {:>9} {:>5} {:>8} {:>5} {:>7} {:>5} {:>8}\n", "tokens", "thr",
+               "ms", "±", "GOP/s", "%", "GB/s", "%", "speedup");
   }
   std::string subject = r.scheme;
   if (r.group > 0) subject += fmt::format(", groups of {}", r.group);
   subject += fmt::format(": {}, {}", r.kernel, r.numerics);
   if (subject != subject_) out_ << labelled("", subject_ = subject, 0, output_width());
   const std::string faster = speedup > 0 ? fmt::format("{:.2f}", speedup) : "";
-  const std::string ratio = before_ms > 0
-                                ? fmt::format(" {:7.3f}", before_ms / (r.time.median * 1e3))
-                                : std::string(before_.empty() ? 0 : 8, ' ');
   // A number wider than its column moves the others to the right; a space always separates them.
   std::string line =
-      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5} {:>7} {:>5} {:>8}{} {}", r.tokens,
+      fmt::format("{:>7} {:>3} {:>9} {:>4.1f}% {:>8} {:>5} {:>7} {:>5} {:>8} {}", r.tokens,
                   r.threads, figure(r.time.median * 1e3, 4), r.time.spread * 100,
                   figure(r.gops(), 4), share_of(r.gops(), r.roof_gops), figure(r.gbs(), 3),
-                  share_of(r.gbs(), r.roof_gbs), faster, ratio, r.note);
+                  share_of(r.gbs(), r.roof_gbs), faster, r.note);
   line.erase(line.find_last_not_of(' ') + 1);
   out_ << line << std::endl;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of measured cases, printed as a table line or as a JSON object, and compared with an
-// earlier run's result if there is one.
+// Results of measured cases, printed as a table line or as a JSON object.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -17,7 +16,7 @@ struct BenchResult {
   std::string scheme;
   int64_t group = -1;
   size_t tokens = 0, threads = 1;
-  std::string note = {};  // "cold", "cached", "skew" or empty; part of the identity of the case
+  std::string note = {};  // "cold", "cached", "skew" or empty
   // Names of sizes: experts, top_k, hidden, intermediate; or n, k.
   std::vector<std::pair<std::string, uint64_t>> shape = {};
   std::string kernel = {}, numerics = {};
@@ -35,22 +34,20 @@ struct BenchResult {
 
 class BenchReport {
  public:
-  // Reads the earlier run; throws Error.
-  BenchReport(const BenchOptions& options, std::ostream& out);
+  BenchReport(const BenchOptions& options, std::ostream& out) : options_(options), out_(out) {}
   void add(const BenchResult& result);
 
  private:
-  void print_line(const BenchResult& r, double before_ms, double speedup);
+  void print_line(const BenchResult& r, double speedup);
   const BenchOptions& options_;
   std::ostream& out_;
   std::vector<BenchResult> results_;
-  // Cases of the earlier run and their milliseconds.
-  std::vector<std::pair<std::string, double>> before_;
   std::string title_, subject_;
 };
 
 // Sets the limits that a case is compared with.
 void set_roofs(BenchResult& r, const RoofsBeside& roofs);
+std::string with_spread(double value, double spread);  // returns "123.4 ± 5.6", with equal decimals
 // Adds the members ms, best_ms, spread_percent, repetitions.
 void add_timing(Json& line, const Timing& time);
 // Adds the facts that every JSON line carries: cpu, features, commit.

@@ -177,7 +177,6 @@ def write_inputs(folder, tool):
     shutil.copy(next(ROOT.glob("**/golden-text/tools/hermes.jinja")), folder / "TOOLS/chat_template.jinja")
     (folder / "BASE").symlink_to("BF16")
     (folder / "HOME/.zfunc").mkdir(parents=True)
-    (folder / "HOME/.config/fish/completions").mkdir(parents=True)
 
 
 def prepare(folder, command):

@@ -222,11 +222,10 @@ TEST(Eval, LayersSayWhereItIsLost) {
   EXPECT_LT(number(worst, "error"), 1.0);
   EXPECT_EQ(number(worst, "rows"), 64);
   EXPECT_LT(number(j.find("modules")->items()[1], "error"), 0.02);
-  const CommandResult text = run_tool("eval " + compare + " -q --svg " + quoted(dir / "p.svg"));
+  const CommandResult text = run_tool("eval " + compare + " -q");
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_NE(text.out.find("worst modules"), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("layer 1 |"), std::string::npos) << text.out;
-  EXPECT_NE(test::read_file(dir / "p.svg").find("hidden state"), std::string::npos);
+  EXPECT_NE(text.out.find("hidden state behind it, error in %"), std::string::npos) << text.out;
 }
 
 TEST(Eval, CalibrationIsRefusedInWords) {

@@ -159,43 +159,6 @@ TEST(Zsh, CommandsOptionsValuesFolders) {
   EXPECT_FALSE(folders.contains("model.txt"));
 }
 
-TEST(Fish, CommandsOptionsValuesFolders) {
-  const test::TempDir dir;
-  make_names(dir);
-  const Command tool = make_tool();
-  const std::string script = fish_completion(tool);
-  for (const Command& c : tool.subjects) {
-    if (c.hidden) continue;
-    EXPECT_NE(script.find(" -a " + c.name + " "), std::string::npos) << c.name;
-    const std::string at = "'__moebius_at " + c.name + "'";
-    for (const Option& o : c.options) {
-      const std::string line = at + " -l " + o.name().substr(2) + " ";
-      EXPECT_NE(script.find(line), std::string::npos) << c.name << " " << o.name();
-    }
-  }
-  test::write_file(dir / "script", script);
-  if (!has_program(dir, "fish")) GTEST_SKIP() << "fish is not installed";
-  const auto offers = [&](const std::string& line) {
-    const Said s = shell(dir, "HOME=. fish --no-config -c 'source ./script; complete -C " +
-                                  std::string("\"$argv[1]\"' ") + shell_quote(line));
-    EXPECT_EQ(s.status, 0) << line << "\n" << s.err;
-    EXPECT_EQ(s.err, "") << line;
-    Set out;
-    for (const std::string& offer : lines_of(s.out)) out.insert(offer.substr(0, offer.find('\t')));
-    return out;
-  };
-  EXPECT_EQ(offers("moebius ru"), Set{"run"});
-  EXPECT_EQ(offers("moebius bench mo"), (Set{"moe", "model"}));
-  EXPECT_EQ(offers("moebius help arch"), Set{"architectures"});
-  EXPECT_EQ(offers("moebius completion f"), Set{"fish"});
-  EXPECT_EQ(offers("moebius run --pol"), Set{"--policy"});
-  EXPECT_EQ(offers("moebius run --policy e"), Set{"exact"});
-  EXPECT_TRUE(offers("moebius bench moe --sch").contains("--scheme"));
-  EXPECT_TRUE(offers("moebius run --sch").empty());
-  EXPECT_EQ(offers("moebius inspect model_"), Set{"model_two/"});
-  EXPECT_TRUE(offers("moebius run -f mod").contains("model.txt"));
-}
-
 TEST(ManPage, HoldsEveryCommandAndRenders) {
   const test::TempDir dir;
   const Command tool = make_tool();

@@ -169,74 +169,7 @@ std::string zsh_function(const Command& tool, const Command& c) {
   return out + "}\n";
 }
 
-// --- fish ---
-
-constexpr std::string_view kFishStart =
-    R"FISH(# fish completion for moebius, made by `moebius completion fish`
-function __moebius_words # words before the cursor that are no options
-    set -l words (commandline -opc)
-    set -e words[1]
-    string match -v -- '-*' $words
-end
-function __moebius_at # they begin with these
-    set -l words (__moebius_words)
-    test "$words[1..$(count $argv)]" = "$argv"
-end
-function __moebius_only # they are these
-    set -l words (__moebius_words)
-    test "$words" = "$argv"
-end
-complete -c moebius -f
-)FISH";
-
-std::string fish_quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "'";
-}
-
-// Returns the flags that complete a value: "-x" excludes files, "-rF" includes them.
-std::string fish_values(const Command& tool, const Option& o) {
-  if (!o.choices.empty()) return fmt::format(" -x -a '{}'", fmt::join(o.choices, " "));
-  if (o.kind == ValueKind::kFile) return " -rF";
-  if (o.kind == ValueKind::kFolder) return " -x -a '(__fish_complete_directories)'";
-  if (o.kind == ValueKind::kCommand)
-    return fmt::format(" -x -a '{}'", fmt::join(help_words(tool), " "));
-  return " -x";
-}
-
-void fish_command(const Command& tool, const Command& c, std::string& out) {
-  const std::string at = c.name == "moebius" ? "" : " " + c.name;
-  const std::string start =
-      fmt::format("complete -c moebius -n '__moebius_{}{}'", at.empty() ? "only" : "at", at);
-  for (const Option& o : c.options) {
-    out += start;
-    for (const std::string& name : o.names)
-      out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-    out += (o.value.empty() ? "" : fish_values(tool, o)) + " -d " + fish_quoted(o.what) + '\n';
-  }
-  if (!c.positional.empty()) {
-    std::string values = fish_values(tool, c.positional[0]);
-    if (values != " -x") out += start + values + '\n';
-  }
-  for (const Command& s : c.subjects) {
-    if (s.hidden) continue;
-    out += fmt::format("complete -c moebius -n '__moebius_only{}' -a {} -d {}\n", at,
-                       last_word(s.name), fish_quoted(s.what));
-    fish_command(tool, s, out);
-  }
-}
-
 }  // namespace
-
-std::string fish_completion(const Command& tool) {
-  std::string out(kFishStart);
-  fish_command(tool, tool, out);
-  return out;
-}
 
 std::string bash_completion(const Command& tool) {
   std::string out(kBashStart);
@@ -257,14 +190,11 @@ std::string zsh_completion(const Command& tool) {
 Command completion_command() {
   auto shell = std::make_shared<std::string>();
   Command c("completion", "prints a script that completes commands, options and folders");
-  c.argument("SHELL", *shell, "the shell", {.choices = {"bash", "zsh", "fish"}, .required = true});
-  c.examples = {"source <(moebius completion bash)", "moebius completion zsh > ~/.zfunc/_moebius",
-                "moebius completion fish > ~/.config/fish/completions/moebius.fish"};
+  c.argument("SHELL", *shell, "the shell", {.choices = {"bash", "zsh"}, .required = true});
+  c.examples = {"source <(moebius completion bash)", "moebius completion zsh > ~/.zfunc/_moebius"};
   c.action = [shell](const Command&) {
     const Command tool = make_tool();
-    std::cout << (*shell == "bash"  ? bash_completion(tool)
-                  : *shell == "zsh" ? zsh_completion(tool)
-                                    : fish_completion(tool));
+    std::cout << (*shell == "bash" ? bash_completion(tool) : zsh_completion(tool));
     return kExitDone;
   };
   return c;

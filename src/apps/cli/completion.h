@@ -10,6 +10,5 @@ namespace moebius {
 
 std::string bash_completion(const Command& tool);
 std::string zsh_completion(const Command& tool);
-std::string fish_completion(const Command& tool);
 
 }  // namespace moebius

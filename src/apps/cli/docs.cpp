@@ -1,36 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prints tables for the documents. The scheme table asks the oracle which kernel would run each
-// scheme on a few typical CPUs; the table of models reads the golden folders.
+// scheme on a few typical CPUs.
 #include "apps/cli/docs.h"
 
 #include <fmt/core.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <ostream>
-#include <vector>
 
 #include "apps/cli/manual.h"
 #include "apps/commands.h"
 #include "base/error.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/format.h"
 #include "checkpoint/methods/method.h"
 #include "checkpoint/quant_args_parse.h"
 #include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
-#include "model/arch/arch.h"
 #include "quant/reference.h"
 #include "quantize/schemes.h"
 
 namespace moebius {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Sample {
   const char* what;
@@ -108,49 +100,6 @@ void schemes(std::ostream& out) {
   }
 }
 
-// Returns the schemes of a folder, joined by "+"; dense modules beside quantized ones are not
-// listed.
-std::string schemes_of(const Checkpoint& checkpoint) {
-  std::vector<std::string> families;
-  for (const Module& m : checkpoint.modules()) {
-    if (!has_matrix(m) || !m.plan.scheme.weights) continue;
-    const std::string family = family_of(m.plan.scheme);
-    if (std::find(families.begin(), families.end(), family) == families.end())
-      families.push_back(family);
-  }
-  std::sort(families.begin(), families.end());
-  return families.empty() ? "dense" : fmt::format("{}", fmt::join(families, " + "));
-}
-
-bool has_logits(const fs::path& folder) {
-  for (const char* name : {"logits.safetensors", "expected.safetensors"})
-    if (fs::exists(folder / name) &&
-        TensorStore::open_file((folder / name).string()).find("logits") != nullptr)
-      return true;
-  return false;
-}
-
-// Lists every folder that the tests run as a whole model against another library's logits.
-void model_table(std::ostream& out) {
-  const fs::path golden = "build/data/golden";
-  if (!fs::is_directory(golden)) fail("{}: not here; run this in the repository", golden.string());
-  // Family -> schemes -> number of folders.
-  std::map<std::string, std::map<std::string, size_t>> run;
-  for (const auto& entry : fs::directory_iterator(golden)) {
-    if (!entry.is_directory() || !has_logits(entry.path())) continue;
-    const Checkpoint checkpoint = Checkpoint::open(entry.path().string());
-    ++run[checkpoint.config().family][schemes_of(checkpoint)];
-  }
-  out << "| architecture | schemes (and in how many folders) |\n|---|---|\n";
-  for (const Architecture& a : architectures()) {
-    std::string list;
-    for (const auto& [schemes, count] : run[std::string(a.family)])
-      list += fmt::format("{}`{}`{}", list.empty() ? "" : ", ", schemes,
-                          count == 1 ? "" : fmt::format(" ({})", count));
-    out << fmt::format("| {} | {} |\n", a.title, list.empty() ? "none yet" : list);
-  }
-}
-
 void format_table(std::ostream& out) {
   for (const FormatReader& r : format_readers()) out << fmt::format("- `{}`\n", name_of(r.format));
   std::vector<std::string> run, refused;
@@ -180,8 +129,6 @@ int run_docs(const std::string& table, std::ostream& out) {
     schemes(out);
   else if (table == "formats")
     format_table(out);
-  else if (table == "models")
-    model_table(out);
   else if (table == "quantize-schemes")
     quantize_schemes(out);
   else if (table == "environment")
@@ -192,8 +139,8 @@ int run_docs(const std::string& table, std::ostream& out) {
     out << man_page(make_tool());
   else
     fail(
-        "no table '{}'; there are schemes, formats, models, quantize-schemes, environment, "
-        "exit-codes and man",
+        "no table '{}'; there are schemes, formats, quantize-schemes, environment, exit-codes and "
+        "man",
         printable(table));
   return 0;
 }

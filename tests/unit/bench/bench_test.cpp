@@ -168,21 +168,6 @@ TEST(Bench, RoutingIsWithoutRepetitionAndSkewMeansHalf) {
     }
 }
 
-TEST(Bench, ComparesWithAnEarlierRun) {
-  const TempDir dir;
-  const std::string before = (dir / "before.jsonl").string();
-  ASSERT_EQ(run_tool("bench moe --tokens 1,2 --group 32 --json " + kSmall + "> " + before).status,
-            0);
-  const auto r =
-      run_tool("bench moe --tokens 1,2,3 --group 32 --json --compare " + before + " " + kSmall);
-  ASSERT_EQ(r.status, 0) << r.err;
-  const std::vector<Json> lines = lines_of(r.out);
-  ASSERT_EQ(lines.size(), 3u);
-  EXPECT_NEAR(number(lines[0], "ratio"), number(lines[0], "before_ms") / number(lines[0], "ms"),
-              0.01 * number(lines[0], "ratio"));
-  EXPECT_EQ(lines[2].find("ratio"), nullptr);  // three tokens were not in the file
-}
-
 TEST(Bench, PackingCountsBytesReadAndWritten) {
   const auto r = run_tool(
       "bench kernel --pack --kernel generic --scheme w4a8,bf16 --n 64 --k 64 --group 32 --seconds "
@@ -326,7 +311,7 @@ TEST(Bench, Refusals) {
   for (const char* bad : {"moe --scheme w9a9", "moe --group 0", "moe --top-k 9 --experts 4",
                           "moe --tokens 0", "moe --threads 0", "nothing", "", "linear --module x"})
     EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 2) << bad;
-  for (const char* bad : {"moe --group 48", "moe /nonexistent", "moe --compare /nonexistent",
+  for (const char* bad : {"moe --group 48", "moe /nonexistent",
                           "model /nonexistent", "moe --kernel nonesuch"})
     EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 1) << bad;
 }
