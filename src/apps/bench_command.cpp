@@ -113,16 +113,11 @@ Command moe_subject(BenchActions::Run run) {
   c.option("--intermediate", "N", &o->intermediate, "intermediate size of an expert",
            {.limits = {{1, 1 << 20}}});
   c.flag("--skew", o->skew, "one expert gets half of the tokens");
-  c.option("--tp", "N", &o->ranks.tp, "tensor parallel: N ranks (threads), compared with one",
-           {.limits = {{1, 64}}});
-  c.option("--ep", "N", &o->ranks.ep, "expert parallel: N ranks (threads), compared with one",
-           {.limits = {{1, 64}}});
   add_case_options(c, *o);
   add_machine_options(c, *o);
   add_report_options(c, *o);
   c.examples = {"moebius bench moe --scheme w4a8 --group 128 --tokens 1,32,512 --json",
-                "moebius bench moe --experts 64 --top-k 6 --threads 1,2",
-                "moebius bench moe --ep 2 --threads 2 --tokens 1,8,32,512"};
+                "moebius bench moe --experts 64 --top-k 6 --threads 1,2"};
   return c;
 }
 

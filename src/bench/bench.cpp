@@ -32,10 +32,7 @@ int bench_moe(const BenchOptions& o, std::ostream& out) {
   if (o.top_k > o.experts)
     throw UsageError("--top-k is " + std::to_string(o.top_k) +
                      "; expected 1 to the number of experts, " + std::to_string(o.experts));
-  const bool ranks = o.ranks.tp * o.ranks.ep > 1;
-  if (!on_gpu(o.run.device)) return ranks ? run_bench_moe_ranks(o, out) : run_bench_moe(o, out);
-  if (ranks) throw UsageError("--tp and --ep are of the CPU");
-  return run_bench_moe_cuda(o, out);
+  return on_gpu(o.run.device) ? run_bench_moe_cuda(o, out) : run_bench_moe(o, out);
 }
 
 int bench_attention(const BenchOptions& o, std::ostream& out) {

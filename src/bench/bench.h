@@ -21,8 +21,6 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out);
 int run_bench_roof_cuda(const BenchOptions& options, std::ostream& out);
 int run_bench_linear_cuda(const BenchOptions& options, std::ostream& out);
 int run_bench_moe_cuda(const BenchOptions& options, std::ostream& out);
-// Runs a layer on several ranks, for --tp and --ep.
-int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);
 int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);

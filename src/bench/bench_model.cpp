@@ -225,6 +225,12 @@ struct ModelRow {
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
+// Returns "123.4 ± 5.6", with equal decimals.
+std::string with_spread(double value, double spread) {
+  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
+}
+
 // Prints rows as they are measured, so column widths are fixed; a wide terminal shows more of the
 // name.
 class ModelTable {

@@ -79,11 +79,6 @@ void set_roofs(BenchResult& r, const RoofsBeside& roofs) {
   r.roof_gbs = roofs.gbs();
 }
 
-std::string with_spread(double value, double spread) {
-  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
-  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
-}
-
 void add_timing(Json& line, const Timing& time) {
   line.set("ms", rounded(time.median * 1e3, 5)), line.set("best_ms", rounded(time.best * 1e3, 5));
   line.set("spread_percent", rounded(time.spread * 100, 3));

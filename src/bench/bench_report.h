@@ -47,7 +47,6 @@ class BenchReport {
 
 // Sets the limits that a case is compared with.
 void set_roofs(BenchResult& r, const RoofsBeside& roofs);
-std::string with_spread(double value, double spread);  // returns "123.4 ± 5.6", with equal decimals
 // Adds the members ms, best_ms, spread_percent, repetitions.
 void add_timing(Json& line, const Timing& time);
 // Adds the facts that every JSON line carries: cpu, features, commit.

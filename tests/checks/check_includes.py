@@ -60,7 +60,6 @@ BELOW_WAIST = {
     "bench/bench_cuda.cpp": MEASURES,
     "bench/bench_linear.cpp": MEASURES,
     "bench/bench_moe.cpp": MEASURES,
-    "bench/bench_moe_ranks.cpp": MEASURES,
     "bench/bench_synthetic.h": MEASURES,
 }
 
