@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes and decodes handshakes: the protocol's number, then strings and lists with their lengths,
-// little-endian. The sender is not trusted: no memory is allocated by a stated length alone.
 #include "model/ranks/handshake.h"
 
 #include <elf.h>
@@ -17,6 +15,7 @@
 #include "base/sha256.h"
 #include "checkpoint/summary.h"
 #include "model/plan/model_plan.h"
+#include "model/ranks/wire.h"
 #include "runtime/comm.h"
 #include "runtime/cpu.h"
 
@@ -26,70 +25,6 @@ namespace {
 constexpr uint64_t kLongestHandshake = uint64_t{256} << 20;
 constexpr uint64_t kLargestJson = uint64_t{256} << 20;
 constexpr uint64_t kSampleStep = uint64_t{64} << 20, kSampleBytes = uint64_t{64} << 10;
-
-// Writes the parts of a handshake; visit_handshake() passes them in turn.
-class HandshakeWriter {
- public:
-  void number(uint64_t v, size_t bytes = 8) {
-    for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<uint8_t>(v >> (8 * i)));
-  }
-  void text(const std::string& s) {
-    number(s.size(), 4);
-    out.insert(out.end(), s.begin(), s.end());
-  }
-  void flag(bool v) { number(v ? 1 : 0, 1); }
-  template <class T, class F>
-  void list(const std::vector<T>& items, size_t /*least*/, F part) {
-    number(items.size(), 4);
-    for (const T& item : items) part(item);
-  }
-  std::vector<uint8_t> out;
-};
-
-// Reads the parts of a handshake in the same order. Throws Error for bytes that are no handshake.
-class HandshakeReader {
- public:
-  explicit HandshakeReader(std::span<const uint8_t> bytes) : left_(bytes) {}
-  template <class T>
-  void number(T& v, size_t bytes = sizeof(T)) {
-    need(bytes);
-    v = 0;
-    for (size_t i = 0; i < bytes; ++i) v |= static_cast<T>(T{left_[i]} << (8 * i));
-    left_ = left_.subspan(bytes);
-  }
-  void text(std::string& s) {
-    uint64_t n = 0;
-    number(n, 4);
-    need(n);
-    s.assign(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n));
-    left_ = left_.subspan(n);
-  }
-  void flag(bool& v) {
-    uint8_t n = 0;
-    number(n);
-    if (n > 1) fail("a handshake has {} where yes or no is expected", n);
-    v = n == 1;
-  }
-  // Reads items that take at least `least` bytes each. Throws Error if the rest is too short for
-  // them.
-  template <class T, class F>
-  void list(std::vector<T>& items, size_t least, F part) {
-    uint64_t n = 0;
-    number(n, 4);
-    if (n > left_.size() / least)
-      fail("a handshake announces {} items in {} bytes", n, left_.size());
-    for (; n > 0; --n) part(items.emplace_back());
-  }
-  void end() const {
-    if (!left_.empty()) fail("a handshake has {} bytes too many", left_.size());
-  }
-
- private:
-  void need(uint64_t n) const {
-    if (n > left_.size()) fail("a handshake is {} bytes short", n - left_.size());
-  }
-  std::span<const uint8_t> left_;
-};
 
 // Passes everything behind the protocol's number to a writer or reader.
 template <class Way, class H>
@@ -108,7 +43,7 @@ void visit_handshake(Way& way, H& h) {
   way.list(h.kernels, 9, [&](auto& kernel) {
     way.text(kernel.modules);
     way.text(kernel.kernel);
-    way.flag(kernel.exact);
+    way.choice(kernel.exact, true);
   });
   way.list(h.memory, 12, [&](auto& limit) {
     way.text(limit.of);
@@ -250,14 +185,14 @@ FileMark mark_file(const std::string& name, const std::string& path, bool header
 }  // namespace
 
 std::vector<uint8_t> encode(const Handshake& h) {
-  HandshakeWriter w;
-  w.number(h.protocol, 4);
+  WireWriter w;
+  w.number(h.protocol);
   visit_handshake(w, h);
-  return std::move(w.out);
+  return std::move(w.bytes);
 }
 
 Handshake decode_handshake(std::span<const uint8_t> bytes) {
-  HandshakeReader r(bytes);
+  WireReader r(bytes, "a handshake");
   Handshake h;
   r.number(h.protocol);
   if (h.protocol != kRankProtocol) return h;
