@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/numeric.h"
 #include "bench/bench_timing.h"
+#include "checkpoint/quant_args_parse.h"
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 
@@ -29,7 +30,7 @@ enum class Groups : uint8_t {
 };
 
 struct Row {
-  std::string_view name;
+  std::string_view name, preset;  // preset: name in compressed-tensors of what a folder declares
   CodeType code;
   uint8_t bits;
   ScaleType scale;
@@ -42,92 +43,34 @@ constexpr bool kOffsets = true;
 constexpr size_t kSuperBlock = 256;  // columns of a super-block of GGUF
 
 constexpr Row kSyntheticRows[] = {
-    {"w4a8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
-    {"w8a8", CodeType::kInt8, 8, ScaleType::kBf16, Groups::kChannel, 1, 0},
-    {"w4a16", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
-    {"w8a16", CodeType::kInt8Offset, 8, ScaleType::kBf16, Groups::kChannel, 1, 0},
-    {"w2a16", CodeType::kInt8, 2, ScaleType::kBf16, Groups::kAny, 1, 0},
-    {"w3a16", CodeType::kInt8, 3, ScaleType::kBf16, Groups::kAny, 1, 0},
-    {"fp8", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
-    {"fp8_block", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 128, 128},
-    {"fp8_normal", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
-    {"fp8_static", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 0, 0},
-    {"nvfp4", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
-    {"nvfp4a16", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
-    {"mxfp4", CodeType::kFp4, 4, ScaleType::kE8m0, Groups::kFixed, 1, 32},
-    {"mxfp4a16", CodeType::kFp4, 4, ScaleType::kE8m0, Groups::kFixed, 1, 32},
-    {"mxfp8", CodeType::kFp8, 8, ScaleType::kE8m0, Groups::kFixed, 1, 32},
-    {"w4afp8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
-    {"q4_0", CodeType::kInt4Offset, 4, ScaleType::kF16, Groups::kFixed, 1, 32},
-    {"q8_0", CodeType::kInt8, 8, ScaleType::kF16, Groups::kFixed, 1, 32},
-    {"q4_k", CodeType::kInt4Offset, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, kOffsets},
-    {"q5_k", CodeType::kInt8, 5, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, kOffsets},
-    {"q6_k", CodeType::kInt8, 6, ScaleType::kTwoLevel, Groups::kFixed, 1, 16},
-    {"iq4_xs", CodeType::kLut4, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, !kOffsets,
+    {"w4a8", "W4A8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"w8a8", "W8A8", CodeType::kInt8, 8, ScaleType::kBf16, Groups::kChannel, 1, 0},
+    {"w4a16", "W4A16", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"w8a16", "W8A16", CodeType::kInt8Offset, 8, ScaleType::kBf16, Groups::kChannel, 1, 0},
+    {"w2a16", "W2A16", CodeType::kInt8, 2, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"w3a16", "W3A16", CodeType::kInt8, 3, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"fp8", "FP8_DYNAMIC", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
+    {"fp8_block", "FP8_BLOCK", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 128, 128},
+    {"fp8_normal", "FP8_DYNAMIC", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
+    {"fp8_static", "FP8", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 0, 0},
+    {"nvfp4", "NVFP4", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
+    {"nvfp4a16", "NVFP4A16", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
+    {"mxfp4", "MXFP4", CodeType::kFp4, 4, ScaleType::kE8m0, Groups::kFixed, 1, 32},
+    {"mxfp4a16", "MXFP4A16", CodeType::kFp4, 4, ScaleType::kE8m0, Groups::kFixed, 1, 32},
+    {"mxfp8", "MXFP8", CodeType::kFp8, 8, ScaleType::kE8m0, Groups::kFixed, 1, 32},
+    {"w4afp8", "W4AFP8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
+    {"q4_0", "W4A16", CodeType::kInt4Offset, 4, ScaleType::kF16, Groups::kFixed, 1, 32},
+    {"q8_0", "W8A16", CodeType::kInt8, 8, ScaleType::kF16, Groups::kFixed, 1, 32},
+    {"q4_k", "W4A16", CodeType::kInt4Offset, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32,
+     kOffsets},
+    {"q5_k", "W8A16", CodeType::kInt8, 5, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, kOffsets},
+    {"q6_k", "W8A16", CodeType::kInt8, 6, ScaleType::kTwoLevel, Groups::kFixed, 1, 16},
+    {"iq4_xs", "W4A16", CodeType::kLut4, 4, ScaleType::kTwoLevel, Groups::kFixed, 1, 32, !kOffsets,
      Lut::kIq4},
-    {"bf16", CodeType::kBf16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
-    {"f16", CodeType::kF16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
-    {"f32", CodeType::kF32, 32, ScaleType::kNone, Groups::kFixed, 1, 0},
+    {"bf16", "UNQUANTIZED", CodeType::kBf16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
+    {"f16", "UNQUANTIZED", CodeType::kF16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
+    {"f32", "UNQUANTIZED", CodeType::kF32, 32, ScaleType::kNone, Groups::kFixed, 1, 0},
 };
-
-QuantArgs arguments(NumberKind kind, int bits, Strategy strategy, int64_t group = 0) {
-  QuantArgs a;
-  a.kind = kind;
-  a.bits = bits;
-  a.strategy = strategy;
-  a.group_size = group;
-  a.dynamic = Dynamic::kDynamic;
-  return a;
-}
-
-// Returns the input quantization that a folder of such a scheme declares; nothing: inputs are used
-// as they are.
-std::optional<QuantArgs> declared_input(std::string_view name) {
-  if (name == "w4a8" || name == "w8a8") return arguments(NumberKind::kInt, 8, Strategy::kToken);
-  if (name == "fp8" || name == "fp8_normal" || name == "w4afp8")
-    return arguments(NumberKind::kFloat, 8, Strategy::kToken);
-  if (name == "fp8_block") return arguments(NumberKind::kFloat, 8, Strategy::kGroup, 128);
-  if (name == "fp8_static") {
-    QuantArgs a = arguments(NumberKind::kFloat, 8, Strategy::kTensor);
-    a.dynamic = Dynamic::kStatic;
-    return a;
-  }
-  if (name == "nvfp4") {
-    QuantArgs a = arguments(NumberKind::kFloat, 4, Strategy::kTensorGroup, 16);
-    a.dynamic = Dynamic::kLocal;
-    a.scale_dtype = "float8_e4m3fn";
-    return a;
-  }
-  if (name == "mxfp4" || name == "mxfp8") {
-    QuantArgs a = arguments(NumberKind::kFloat, name == "mxfp4" ? 4 : 8, Strategy::kGroup, 32);
-    a.scale_dtype = "uint8";
-    return a;
-  }
-  return std::nullopt;
-}
-
-// Returns the scheme that such a folder's config declares.
-Scheme declared_scheme(const Row& row, size_t group) {
-  Scheme scheme;
-  if (row.scale == ScaleType::kNone) return scheme;
-  const bool is_int = has_integer_values(row.code);
-  QuantArgs w =
-      arguments(is_int ? NumberKind::kInt : NumberKind::kFloat, row.bits,
-                group == 0 ? Strategy::kChannel : Strategy::kGroup, static_cast<int64_t>(group));
-  w.dynamic = Dynamic::kStatic;
-  w.offsets = row.offsets;
-  w.symmetric = !row.offsets;
-  w.lut = row.lut;
-  if (row.name == "nvfp4") w.strategy = Strategy::kTensorGroup;
-  if (row.name == "mxfp4" || row.name == "mxfp8") w.scale_dtype = "uint8";
-  scheme.weights = w;
-  scheme.input = declared_input(row.name);
-  scheme.format = is_int                ? Format::kIntQuantized
-                  : row.name == "nvfp4" ? Format::kNvfp4Pack
-                  : row.name == "mxfp4" ? Format::kMxfp4Pack
-                                        : Format::kFloatQuantized;
-  return scheme;
-}
 
 constexpr uint64_t bytes8(uint64_t byte) { return byte * 0x0101010101010101ull; }
 constexpr uint64_t words4(uint64_t word) { return word * 0x0001000100010001ull; }
@@ -228,7 +171,13 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
     s.block_k = wanted < 0 ? 0 : static_cast<size_t>(wanted);
   }
   s.group = s.block_k == 0 ? -1 : static_cast<int64_t>(s.block_k);
-  const Scheme scheme = declared_scheme(*row, s.block_k);
+  Scheme scheme = *scheme_of_preset(row->preset, "");
+  if (scheme.weights) {
+    scheme.weights->bits = row->bits;
+    scheme.weights->offsets = row->offsets;
+    scheme.weights->symmetric &= !row->offsets;
+    scheme.weights->lut = row->lut;
+  }
   s.act = act_spec_of(scheme, request);
   s.departs = departs(scheme, s.act);
   return s;
