@@ -71,7 +71,7 @@ void say_budget(const Engine& engine, const Checkpoint& checkpoint, size_t conte
   if (context > engine.longest())
     warning("--ctx {}: the KV cache only has room for {}; free memory or --kv-gib decides", context,
             counted(engine.longest(), "token"));
-  note("KV cache: up to {} for {} of {}", human_bytes(static_cast<double>(engine.kv_bytes())),
+  note("KV cache: up to {} for {} of {}", human_bytes(engine.kv_bytes()),
        counted(engine.sequences(), "sequence"), counted(engine.longest(), "token"));
 }
 

@@ -132,7 +132,7 @@ std::string choices_text(const std::vector<const Explained*>& all, size_t width,
   table.header(std::move(header));
   for (const FoldedChoice& f : folds) {
     std::vector<std::string> cells = {f.kernel, f.numerics, std::to_string(f.count),
-                                      human_bytes(static_cast<double>(f.packed)),
+                                      human_bytes(f.packed),
                                       fmt::format("{:.2f}", packed_ratio(f.packed, f.file))};
     if (!where.empty())
       cells.push_back(f.measured.empty()
@@ -169,9 +169,9 @@ RankQuestion rank_question(const ExplainOptions& o) {
 }
 
 Json forecast_json(const RankForecast& f) {
-  Json j = Json::object({{"pp", static_cast<uint64_t>(f.split.pp)},
-                         {"tp", static_cast<uint64_t>(f.split.tp)},
-                         {"ep", static_cast<uint64_t>(f.split.ep)},
+  Json j = Json::object({{"pp", f.split.pp},
+                         {"tp", f.split.tp},
+                         {"ep", f.split.ep},
                          {"fits", f.fits()},
                          {"bytes", f.bytes},
                          {"missing", f.missing}});
@@ -187,19 +187,18 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
   if (o.json) {
     Json splits = Json::array();
     for (const RankForecast& f : all) splits.push(forecast_json(f));
-    Json j = Json::object({{"ranks", static_cast<uint64_t>(q.ranks)}});
+    Json j = Json::object({{"ranks", q.ranks}});
     j.set("splits", std::move(splits));
     out << j.dump(1) << '\n';
     return;
   }
   const size_t width = output_width();
-  out << labelled(
-             "for",
-             fmt::format("{} nodes of {:.3g} cores and {}, {:.3g} Gbit/s and {:.3g} us "
-                         "between them",
-                         q.ranks, q.node.cores, human_bytes(static_cast<double>(q.node.memory)),
-                         q.link.rate * 8e-9, q.link.latency * 1e6),
-             4, width)
+  out << labelled("for",
+                  fmt::format("{} nodes of {:.3g} cores and {}, {:.3g} Gbit/s and {:.3g} us "
+                              "between them",
+                              q.ranks, q.node.cores, human_bytes(q.node.memory), q.link.rate * 8e-9,
+                              q.link.latency * 1e6),
+                  4, width)
       << '\n';
   Table table("lrrrw", width, o.colour);
   table.header({"split", "largest rank", fmt::format("step b{}", q.batch),
@@ -208,10 +207,9 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
     const auto ms = [&](double s) {
       return f.refusal.empty() ? fmt::format("{:.3g} ms", s * 1e3) : "";
     };
-    table.add(
-        {describe(f.split), f.refusal.empty() ? human_bytes(static_cast<double>(f.bytes)) : "",
-         ms(f.step), ms(f.prompt), f.reason},
-        f.fits() ? Ink::kGreen : Ink::kDim);
+    table.add({describe(f.split), f.refusal.empty() ? human_bytes(f.bytes) : "", ms(f.step),
+               ms(f.prompt), f.reason},
+              f.fits() ? Ink::kGreen : Ink::kDim);
   }
   out << table.text() << '\n'
       << labelled("", "Best first. Times are computed, not measured (docs/distributed.md).", 0,
@@ -265,7 +263,7 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
     std::vector<std::string> cells = {c.words};
     for (const Forecast::Step& d : c.forecast.decode)
       cells.push_back(fmt::format("{:.0f}", d.tokens_per_second()));
-    cells.push_back(human_bytes(static_cast<double>(c.bytes)));
+    cells.push_back(human_bytes(c.bytes));
     cells.push_back(c.bytes > f.allowed         ? "does not fit"
                     : c.words.ends_with("auto") ? describe(c.placed)
                                                 : "");
@@ -278,8 +276,7 @@ std::string forecast_text(const DeviceForecast& f, size_t width, bool colour) {
                          "{:.3g} TB/s ({}) and has {} for it, memory is read at {:.3g} GB/s, and "
                          "{:.3g} GB/s cross; keys and values are not looked at (docs/gpu.md).",
                          f.rates.gpu_read * 1e-12, f.gpu_measured ? "measured" : "assumed",
-                         human_bytes(static_cast<double>(f.allowed)), f.rates.cpu_read * 1e-9,
-                         f.rates.link * 1e-9),
+                         human_bytes(f.allowed), f.rates.cpu_read * 1e-9, f.rates.link * 1e-9),
              0, width) +
          "\n";
 }
@@ -289,16 +286,16 @@ Json forecast_json(const DeviceForecast& f) {
   for (const GpuWay& c : f.all) {
     Json decode = Json::array();
     for (const Forecast::Step& d : c.forecast.decode) {
-      Json step = Json::object({{"sequences", static_cast<uint64_t>(d.sequences)}});
+      Json step = Json::object({{"sequences", d.sequences}});
       step.set("tokens_per_second", d.tokens_per_second()), step.set("gpu_ms", d.gpu * 1e3);
       step.set("cpu_ms", d.cpu * 1e3), step.set("crossing_ms", d.crossing * 1e3);
       decode.push(std::move(step));
     }
     Json one =
         Json::object({{"options", c.words}, {"bytes", c.bytes}, {"fits", c.bytes <= f.allowed}});
-    one.set("layers_of_experts", static_cast<uint64_t>(c.placed.layers));
-    one.set("divided_layers", static_cast<uint64_t>(c.placed.divided));
-    one.set("experts", static_cast<uint64_t>(c.placed.experts));
+    one.set("layers_of_experts", c.placed.layers);
+    one.set("divided_layers", c.placed.divided);
+    one.set("experts", c.placed.experts);
     one.set("share_of_rows", c.placed.load);
     one.set("decode", std::move(decode));
     all.push(std::move(one));

@@ -107,8 +107,8 @@ void use_kv_dir(KvDisk* disk, const ModelRunOptions& model, const OpenModel& ope
   options.disk = disk;
   options.fingerprint = kv_fingerprint(model, open);
   const KvDiskFigures f = disk->figures();
-  note("--kv-dir {}: {} in {}", printable(disk->folder()),
-       human_bytes(static_cast<double>(f.bytes)), counted(f.files, "file"));
+  note("--kv-dir {}: {} in {}", printable(disk->folder()), human_bytes(f.bytes),
+       counted(f.files, "file"));
 }
 
 void keep_kv_dir(const KvDisk* disk, Engine& engine) {
@@ -116,8 +116,7 @@ void keep_kv_dir(const KvDisk* disk, Engine& engine) {
   engine.keep_cache();
   const KvDiskFigures f = disk->figures();
   detail("--kv-dir {}: {} written, {} in {} kept", printable(disk->folder()),
-         human_bytes(static_cast<double>(f.written_bytes)),
-         human_bytes(static_cast<double>(f.bytes)), counted(f.files, "file"));
+         human_bytes(f.written_bytes), human_bytes(f.bytes), counted(f.files, "file"));
 }
 
 }  // namespace moebius

@@ -46,8 +46,8 @@ void report(const PackOptions& o, const std::string& path, const PackFacts& fact
   const char* what = made                       ? "made and checked"
                      : o.model.pack_dir.empty() ? "is whole"
                                                 : "is up to date and checked";
-  out << fmt::format("{}\n{}, {}, in {}: {}\n", path, facts.about,
-                     human_bytes(static_cast<double>(facts.bytes)), human_seconds(seconds), what);
+  out << fmt::format("{}\n{}, {}, in {}: {}\n", path, facts.about, human_bytes(facts.bytes),
+                     human_seconds(seconds), what);
 }
 
 int run_pack(const PackOptions& o, std::ostream& out) {

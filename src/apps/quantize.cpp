@@ -90,7 +90,7 @@ void print_forecast(const QuantizeJob& job) {
   for (const LeftModule& m : job.selection().left) ++left[m.reason];
   for (const auto& [why, n] : left)
     note("{} left as {}: {}", counted(n, "module"), n == 1 ? "it is" : "they are", why);
-  const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
+  const auto bytes = [](uint64_t n) { return human_bytes(n); };
   note("{} read, {} written in {}, {:.2f} bits per quantized weight", bytes(f.bytes_in),
        bytes(f.bytes_out), counted(job.plan().shards.size(), "file"), f.bits_per_weight);
   note("memory {} on {}; disk {} of {} free{}", bytes(f.memory), counted(f.threads, "thread"),
@@ -154,8 +154,8 @@ int run_quantize(QuantizeCommand& c) {
     if (others > 0)
       note("{} by searched scales instead of GPTQ; the first, {}: {}", counted(others, "module"),
            first->name, first->reason);
-    note("{}: whole, {} in {}", job.options().target,
-         human_bytes(static_cast<double>(job.plan().output_bytes)), human_seconds(seconds));
+    note("{}: whole, {} in {}", job.options().target, human_bytes(job.plan().output_bytes),
+         human_seconds(seconds));
   }
   if (c.json) std::cout << quantize_answer(job, seconds, !c.dry_run).dump() << '\n';
   return kExitDone;

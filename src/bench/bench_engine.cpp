@@ -353,8 +353,7 @@ void print_table(const TraceRun& r, const TraceBench& bench, size_t requests,
   row("share of the bare step loop", fmt::format("{:.1f} %", r.percent_of_busy(r.bare)));
   row("time of steps in the model", fmt::format("{:.1f} %", r.percent_of_busy(r.pass)));
   row("keys and values, most of budget",
-      fmt::format("{} of {}", human_bytes(static_cast<double>(r.kv_peak)),
-                  human_bytes(static_cast<double>(s.kv.budget))));
+      fmt::format("{} of {}", human_bytes(r.kv_peak), human_bytes(s.kv.budget)));
   row("preemptions, evictions", fmt::format("{}, {}", s.preemptions, s.evictions));
   out << t.text();
 }

@@ -240,7 +240,7 @@ class ModelTable {
   ModelTable(const Checkpoint& checkpoint, bool speedup, size_t longest_test, std::ostream& out)
       : speedup_(speedup), test_(std::max(kTest, longest_test)), out_(out) {
     const Summary summary = summarize(checkpoint);
-    size_ = human_bytes(static_cast<double>(summary.bytes_used));
+    size_ = human_bytes(summary.bytes_used);
     params_ = human_count(static_cast<double>(summary.params_total));
     name_ = std::filesystem::weakly_canonical(checkpoint.folder()).filename().string();
     name_ = printable(name_, output_width() - 80 + kName);

@@ -76,8 +76,7 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
   const uint64_t available = available_memory_bytes();
   if (available != 0 && layer_bytes > available)
     fail("{} experts of scheme {} take {} packed; {} are free", options.experts, scheme.name,
-         human_bytes(static_cast<double>(layer_bytes)),
-         human_bytes(static_cast<double>(available)));
+         human_bytes(layer_bytes), human_bytes(available));
   Progress progress("making " + scheme.name + " experts", copies * options.experts, false);
   for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {
     MoePlan moe;

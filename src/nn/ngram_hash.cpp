@@ -5,18 +5,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/random.h"
 
 namespace moebius {
 namespace {
 
 constexpr uint64_t kGamma = 0x9E3779B97F4A7C15;
-
-uint64_t splitmix64(uint64_t v) {
-  v += kGamma;
-  v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9;
-  v = (v ^ (v >> 27)) * 0x94D049BB133111EB;
-  return v ^ (v >> 31);
-}
 
 bool is_prime(int64_t n) {
   if (n < 2) return false;
@@ -37,7 +31,7 @@ NGramHash NGramHash::of(const NGramSpec& spec, size_t table) {
   const uint64_t seed = static_cast<uint64_t>(spec.seed) + 10007 * table;
   for (size_t i = 0; i < spec.size; ++i)
     h.multipliers.push_back(
-        static_cast<int64_t>(2 * (splitmix64(seed + kGamma * (i + 1)) % half) + 1));
+        static_cast<int64_t>(2 * (SplitMix64(seed + kGamma * (i + 1)).next() % half) + 1));
   int64_t prime = spec.base - 1, offset = 0;
   for (size_t i = 0; i < (table + 1) * spec.all_heads(); ++i) {
     do ++prime;

@@ -166,7 +166,7 @@ void QuantizeJob::check_room() {
   if (budget < least)
     fail("{} needs {} of memory, and {} may be used",
          one + other >= cost.stage + kOtherMemory ? "the largest matrix" : "the largest layer",
-         human_bytes(static_cast<double>(least)), human_bytes(static_cast<double>(budget)));
+         human_bytes(least), human_bytes(budget));
   // Rows stay in memory if they take at most a third of what is left; else they go to files.
   f.scratch = cost.rows > 0 && (!options_.scratch.empty() || cost.rows > (budget - least) / 3)
                   ? cost.rows
@@ -188,11 +188,10 @@ void QuantizeJob::check_room() {
   if (const uint64_t room = options_.scratch.empty() ? f.scratch : free_bytes(options_.scratch);
       f.scratch > room)
     fail("{}: rows of the calibration need {}, and the disk has {} free", options_.scratch,
-         human_bytes(static_cast<double>(f.scratch)), human_bytes(static_cast<double>(room)));
+         human_bytes(f.scratch), human_bytes(room));
   if (f.disk_needed > f.disk_free)
-    fail("{}: needs {}, and the disk has {} free", options_.target,
-         human_bytes(static_cast<double>(f.disk_needed)),
-         human_bytes(static_cast<double>(f.disk_free)));
+    fail("{}: needs {}, and the disk has {} free", options_.target, human_bytes(f.disk_needed),
+         human_bytes(f.disk_free));
 }
 
 void QuantizeJob::probe() {
@@ -297,7 +296,7 @@ void QuantizeJob::keep_journal() {
   for (const ModuleReport& r : state_->reports)
     made.insert_or_assign(r.name, Json::object({{"name", r.name},
                                                 {"method", name_of(r.method)},
-                                                {"rows", static_cast<uint64_t>(r.rows)},
+                                                {"rows", r.rows},
                                                 {"loss", r.loss},
                                                 {"reason", r.reason}}));
   state_->journal.modules.clear();

@@ -2,8 +2,6 @@
 // Parses options given as JSON, and prints results (quantize_json.h).
 #include "quantize/quantize_json.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,6 +10,7 @@
 #include "base/json_shown.h"
 #include "checkpoint/module_scheme.h"
 #include "quantize/schemes.h"
+#include "runtime/memory.h"
 
 namespace moebius {
 namespace {
@@ -92,12 +91,6 @@ class JsonOptions {
   std::string what_;
   std::map<std::string, Take, std::less<>> takers_;
 };
-
-// Returns the peak memory of this process in bytes.
-uint64_t peak_memory() {
-  struct rusage usage {};
-  return ::getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * 1024 : 0;
-}
 
 }  // namespace
 
@@ -188,13 +181,13 @@ Json quantize_answer(const QuantizeJob& job, double seconds, bool done) {
   const QuantizeForecast& f = job.forecast();
   Json schemes = Json::array(), left = Json::array(), files = Json::array(), made = Json::array();
   for (const auto& [what, n] : modules_by_rule(job.selection()))
-    schemes.push(Json::object({{"rule", what}, {"count", static_cast<uint64_t>(n)}}));
+    schemes.push(Json::object({{"rule", what}, {"count", n}}));
   for (const LeftModule& m : job.selection().left)
     left.push(Json::object({{"name", m.name}, {"reason", m.reason}}));
   for (const ModuleReport& r : job.reports())
     made.push(Json::object({{"name", r.name},
                             {"method", name_of(r.method)},
-                            {"rows", static_cast<uint64_t>(r.rows)},
+                            {"rows", r.rows},
                             {"loss", r.loss},
                             {"reason", r.reason}}));
   for (const OutputPlan::Shard& s : job.plan().shards)
@@ -211,12 +204,12 @@ Json quantize_answer(const QuantizeJob& job, double seconds, bool done) {
                        {"bytes_out", f.bytes_out},
                        {"bits_per_weight", f.bits_per_weight},
                        {"memory", f.memory},
-                       {"memory_peak", peak_memory()},
+                       {"memory_peak", peak_resident_bytes()},
                        {"scratch", f.scratch},
-                       {"calibration_tokens", static_cast<uint64_t>(f.tokens)},
+                       {"calibration_tokens", f.tokens},
                        {"disk_needed", f.disk_needed},
                        {"disk_free", f.disk_free},
-                       {"threads", static_cast<uint64_t>(f.threads)},
+                       {"threads", f.threads},
                        {"forecast_seconds", f.seconds},
                        {"seconds", seconds},
                        {"quantization_config", job.selection().section}});
@@ -231,8 +224,8 @@ Json eval_answer(const EvalFigures& f, const LayerErrors& errors, size_t top) {
   for (size_t i = 0; i < std::min(kWorstModules, errors.modules.size()); ++i)
     modules.push(Json::object({{"name", errors.modules[i].name},
                                {"error", errors.modules[i].error},
-                               {"rows", static_cast<uint64_t>(errors.modules[i].rows)}}));
-  return Json::object({{"tokens", static_cast<uint64_t>(f.positions)},
+                               {"rows", errors.modules[i].rows}}));
+  return Json::object({{"tokens", f.positions},
                        {"loss", f.loss.mean},
                        {"stderr", f.loss.error},
                        {"perplexity", std::exp(f.loss.mean)},
@@ -246,7 +239,7 @@ Json eval_answer(const EvalFigures& f, const LayerErrors& errors, size_t top) {
                                             {"p999", f.kl.p999},
                                             {"max", f.kl.max}})},
                        {"top1", f.top1},
-                       {"top", static_cast<uint64_t>(top)},
+                       {"top", top},
                        {"top_overlap", f.top_overlap},
                        {"rms_delta_p", f.rms_delta_p},
                        {"routing", f.routing},

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/folder_write.h"
+#include "checkpoint/methods/schemes.h"
 #include "checkpoint/quant_args_parse.h"
 #include "quant/encode.h"
 
@@ -42,12 +43,6 @@ constexpr std::array kSchemes = {
 };
 constexpr std::array<std::string_view, 3> kReaders = {"moebius", "transformers", "vllm"};
 // clang-format on
-
-std::string upper(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return out;
-}
 
 Json dtype_json(std::string_view name) {
   return name.empty() ? Json() : Json("torch." + std::string(name));
@@ -151,7 +146,7 @@ Format usual_format(const Scheme& s) {
 }
 
 Scheme scheme_of(const QuantizeOptions& o) {
-  const std::string name = upper(o.scheme);
+  const std::string name = upper_case(o.scheme);
   const auto known = std::find_if(kSchemes.begin(), kSchemes.end(),
                                   [&](const SchemeName& s) { return s.name == name; });
   std::optional<Scheme> s;
@@ -259,8 +254,8 @@ Json options_json(const QuantizeOptions& o, const Json& section) {
       files.items().empty()
           ? Json()
           : Json::object({{"files", files},
-                          {"tokens", static_cast<uint64_t>(o.calibration.tokens)},
-                          {"context", static_cast<uint64_t>(o.calibration.context)},
+                          {"tokens", o.calibration.tokens},
+                          {"context", o.calibration.context},
                           {"seed", o.calibration.seed},
                           {"experts", o.calibration.all_experts ? "all" : "routed"}});
   return Json::object({{"method", name_of(o.method)},

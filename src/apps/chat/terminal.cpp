@@ -88,10 +88,9 @@ void Progress::advance(uint64_t amount, std::string_view note) {
 void Progress::draw(bool last) {
   const double elapsed = std::max(seconds_since(start_), 1e-9), done = static_cast<double>(done_);
   const double share = total_ == 0 ? 1.0 : std::min(1.0, done / static_cast<double>(total_));
-  std::string tail =
-      bytes_ ? fmt::format("{} of {}, {:.2f} GB/s", human_bytes(done),
-                           human_bytes(static_cast<double>(total_)), done / elapsed * 1e-9)
-             : fmt::format("{} of {}", done_, total_);
+  std::string tail = bytes_ ? fmt::format("{} of {}, {:.2f} GB/s", human_bytes(done),
+                                          human_bytes(total_), done / elapsed * 1e-9)
+                            : fmt::format("{} of {}", done_, total_);
   if (last)
     tail += fmt::format(", {}", human_seconds(elapsed));
   else if (share > 0.01)

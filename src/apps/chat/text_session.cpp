@@ -241,8 +241,8 @@ std::string TextSession::summary(const Answer& a, const Statistics& s) const {
       "of weights{}; peak memory {}; finish: {}{}]",
       open_.load_seconds, a.prompt_seconds / static_cast<double>(a.answers), s.decode_rate,
       counted(a.prompt_tokens, "prompt token"), cached, s.prompt_rate,
-      counted(a.tokens.size(), "new token"), s.gbs, share,
-      human_bytes(static_cast<double>(s.peak_memory)), a.finish, limit);
+      counted(a.tokens.size(), "new token"), s.gbs, share, human_bytes(s.peak_memory), a.finish,
+      limit);
 }
 
 Json TextSession::to_json(const Answer& a, const Statistics& s) const {
@@ -256,8 +256,8 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   if (!a.message.is_null()) j.set("message", a.message);
   j.set("tokens", ids(a.tokens));
   j.set("prompt_ids", ids(a.prompt));
-  j.set("prompt_tokens", static_cast<uint64_t>(a.prompt_tokens));
-  j.set("cached_tokens", static_cast<uint64_t>(a.cached_tokens));
+  j.set("prompt_tokens", a.prompt_tokens);
+  j.set("cached_tokens", a.cached_tokens);
   j.set("seed", options_.seed);
   j.set("finish", a.finish);
   if (!a.error.empty()) j.set("error", a.error);

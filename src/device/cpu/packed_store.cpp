@@ -27,8 +27,6 @@ namespace {
 constexpr uint64_t kMaxPackIndex = uint64_t{1} << 32;
 constexpr size_t kSamples = 16, kSampleBytes = 4096;
 
-std::string human_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
-
 std::string sha_of(std::string_view text) {
   Sha256 sha;
   sha.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
@@ -298,9 +296,9 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
                    free = free_bytes(r.folder);
     if (needed > free)
       return unpacked(fmt::format("{}: packed weights need {}, and the disk has {} free",
-                                  printable(r.folder), human_size(needed), human_size(free)));
+                                  printable(r.folder), human_bytes(needed), human_bytes(free)));
     r.note(fmt::format("packing {} into {}: it needs {}, and the disk has {} free",
-                       printable(model), printable(path), human_size(needed), human_size(free)));
+                       printable(model), printable(path), human_bytes(needed), human_bytes(free)));
     packed->lock_ = std::move(lock);
     packed->begin_file(fingerprint, fmt::format("{} packed by moebius {} for {}; {}", model,
                                                 MOEBIUS_VERSION, describe(r.cpu), r.made_for));
@@ -324,7 +322,7 @@ bool PackedStore::open_file(const std::string& fingerprint, std::string& why) {
     const std::string identity = identity_of(pack->st);
     if (!Lock::records(path_, identity)) {
       request_.note(fmt::format("checking {} ({}) from end to end, once", printable(path_),
-                                human_size(pack->header.file_bytes)));
+                                human_bytes(pack->header.file_bytes)));
       check_blocks(*pack, request_.pool);
       if (Lock lock(path_); lock.possible() && lock.take(false)) lock.record(identity);
     }
@@ -338,7 +336,7 @@ bool PackedStore::open_file(const std::string& fingerprint, std::string& why) {
   }
   read_ahead_ = request_.memory != 0 && file_->size() > request_.memory;
   request_.note(
-      fmt::format("packed weights: {} of {}{}", human_size(file_->size()), printable(path_),
+      fmt::format("packed weights: {} of {}{}", human_bytes(file_->size()), printable(path_),
                   read_ahead_ ? ", more than memory has room for: read as they are needed" : ""));
   return true;
 }
@@ -453,7 +451,7 @@ void PackedStore::finish() {
   struct stat st {};
   if (::fstat(fd, &st) == 0) lock_->record(identity_of(st));
   lock_ = nullptr;
-  request_.note(fmt::format("packed weights: {} in {}", human_size(end_), printable(path_)));
+  request_.note(fmt::format("packed weights: {} in {}", human_bytes(end_), printable(path_)));
 }
 
 uint64_t PackedStore::begin_step() {

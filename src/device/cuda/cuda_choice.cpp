@@ -134,7 +134,7 @@ GpuTarget named_gpu_target(std::string_view name) {
 std::string describe(const GpuTarget& t) {
   return fmt::format("{}{}: compute capability {}.{}, {} multiprocessors, {}", t.name,
                      t.assumed ? " (assumed: this machine has no CUDA device)" : "", t.major,
-                     t.minor, t.multiprocessors, human_bytes(static_cast<double>(t.memory_bytes)));
+                     t.minor, t.multiprocessors, human_bytes(t.memory_bytes));
 }
 
 std::span<const Kernel> cuda_kernels() { return kCudaKernels; }

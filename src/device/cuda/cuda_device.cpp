@@ -38,8 +38,6 @@ class Upload {
   std::vector<uint8_t> bytes_;
 };
 
-std::string human_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
-
 }  // namespace
 
 DeviceTrace& device_trace() {
@@ -503,7 +501,7 @@ void CudaDevice::take_block_bytes(uint64_t bytes) const {
   const uint64_t used = weights_ + blocks_;
   if (limit_ != 0 && used + bytes > limit_)
     fail("device {}: keys and values need {} beside {} in use, and --gpu-memory allows {}", name_,
-         human_size(bytes), human_size(used), human_size(limit_));
+         human_bytes(bytes), human_bytes(used), human_bytes(limit_));
   blocks_ += bytes;
 }
 

@@ -186,8 +186,8 @@ size_t CudaDevice::stream_rows(const StreamedExperts& layer, const CpuExpertPart
         "experts of {} layers: {} of a layer cross to the GPU in {:.2f} ms, its rows take {:.2f} "
         "us "
         "there and {:.2f} us on the CPU (which reads all of it in {:.2f} ms), so {}",
-        streamed_.layers.size(), human_bytes(static_cast<double>(layer.bytes())), t.sent * 1e3,
-        t.gpu_row * 1e6, t.cpu_row * 1e6, t.cpu * 1e3,
+        streamed_.layers.size(), human_bytes(layer.bytes()), t.sent * 1e3, t.gpu_row * 1e6,
+        t.cpu_row * 1e6, t.cpu * 1e3,
         rows == kNeverStreamed ? "none are streamed"
                                : fmt::format("steps of {} rows and more stream them", rows)));
   return rows;

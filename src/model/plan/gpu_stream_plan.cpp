@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kBuffers = 2;  // one is filled while the other is used
 
-std::string size_text(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string size_text(uint64_t bytes) { return human_bytes(bytes); }
 
 // Calls f(what a device makes of a matrix, which of gate, up and down) for all experts.
 template <class F>

@@ -20,7 +20,7 @@
 namespace moebius {
 namespace {
 
-std::string text_of(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string text_of(uint64_t bytes) { return human_bytes(bytes); }
 
 void add(std::vector<Bytes>& list, std::string_view what, std::string_view where, uint64_t bytes) {
   if (bytes > 0) list.push_back({what, std::string(where), bytes});

@@ -39,7 +39,7 @@ uint64_t needed(std::span<const RankMemory> ranks, const Shared& s) {
   return bytes;
 }
 
-std::string human(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string human(uint64_t bytes) { return human_bytes(bytes); }
 
 std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
   if (ranks.size() == 1) return "this model needs";

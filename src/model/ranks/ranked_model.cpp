@@ -56,9 +56,8 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
   }
   if (say)
     say(fmt::format("{} loaded {} of weights, {} in memory, {} at most", ranks.label(),
-                    human_bytes(static_cast<double>(model->loaded_bytes())),
-                    human_bytes(static_cast<double>(model->packed_bytes())),
-                    human_bytes(static_cast<double>(peak_resident_bytes()))));
+                    human_bytes(model->loaded_bytes()), human_bytes(model->packed_bytes()),
+                    human_bytes(peak_resident_bytes())));
   ranks.meet();
   if (ranks.leader()) model->start_beats();
   return model;

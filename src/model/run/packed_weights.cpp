@@ -60,8 +60,7 @@ std::shared_ptr<PackedStore> open_packed(const Checkpoint& checkpoint,
   std::shared_ptr<PackedStore> store = PackedStore::open(checkpoint, std::move(request));
   if (store == nullptr && memory != 0 && bytes > memory)
     fail("{}: needs {} of memory for weights that are not in --pack-dir, and {} are free",
-         checkpoint.folder(), human_bytes(static_cast<double>(bytes)),
-         human_bytes(static_cast<double>(memory)));
+         checkpoint.folder(), human_bytes(bytes), human_bytes(memory));
   return store;
 }
 
