@@ -16,12 +16,11 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace moebius {
 namespace {
-
-constexpr size_t kChunk = size_t{1} << 28;  // one system call transfers at most this many bytes
 
 std::string_view kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
@@ -30,11 +29,6 @@ std::string_view kind_of(mode_t mode) {
   if (S_ISSOCK(mode)) return "a socket";
   return "not a regular file";
 }
-
-struct Descriptor {
-  int fd;
-  ~Descriptor() { ::close(fd); }
-};
 
 // Reads a descriptor without a size (a pipe, a device) to its end.
 std::string read_stream(int fd, const std::string& name, uint64_t limit) {
@@ -61,28 +55,24 @@ std::string read_whole(const ReadFile& file, uint64_t limit) {
   return text;
 }
 
-// Writes `parts` one after another and closes the descriptor. Returns 0 or the errno of the first failure.
-int write_and_close(int fd, std::span<const std::span<const uint8_t>> parts) {
+// Writes `parts` one after another and closes the file. Returns 0 or the errno of the first failure.
+int write_and_close(Descriptor& file, std::span<const std::span<const uint8_t>> parts) {
   int code = 0;
-  for (std::span<const uint8_t> rest : parts) {
-    while (code == 0 && !rest.empty()) {
-      const ssize_t n = ::write(fd, rest.data(), std::min(rest.size(), kChunk));
-      if (n < 0 && errno != EINTR) code = errno;
-      if (n > 0) rest = rest.subspan(static_cast<size_t>(n));
-    }
-  }
-  if (code == 0 && ::fsync(fd) != 0 && errno != EINVAL) code = errno;  // EINVAL: a pipe or a device
-  if (::close(fd) != 0 && code == 0) code = errno;
-  return code;
+  for (const std::span<const uint8_t> part : parts)
+    if (code == 0) code = write_all(file.get(), part);
+  // EINVAL: a pipe or a device
+  if (code == 0 && ::fsync(file.get()) != 0 && errno != EINVAL) code = errno;
+  const int closed = file.close();
+  return code != 0 ? code : closed;
 }
 
 // Writes everything to a file that must not exist yet; removes it again if anything fails. Errors
 // name `shown`, the file that it will become.
 void write_new_file(const std::string& path, const std::string& shown,
                     std::span<const std::span<const uint8_t>> parts) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) fail("{}: cannot create: {}", printable(shown), errno_text(errno));
-  const int code = write_and_close(fd, parts);
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.open()) fail("{}: cannot create: {}", printable(shown), errno_text(errno));
+  const int code = write_and_close(file, parts);
   if (code == 0) return;
   ::unlink(path.c_str());
   fail("{}: cannot write: {}", printable(shown), errno_text(code));
@@ -147,17 +137,11 @@ void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
   if (offset > size_ || out.size() > size_ - offset)
     fail("{}: cannot read {} bytes at {}: the file has {} bytes", printable(path_), out.size(),
          offset, size_);
-  while (!out.empty()) {
-    const ssize_t n =
-        ::pread(fd_, out.data(), std::min(out.size(), kChunk), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("{}: cannot read at byte {}: {}", printable(path_), offset, errno_text(errno));
-    if (n == 0)
-      fail("{}: file shrank: it ends at byte {}, expected {} bytes as when it was opened",
-           printable(path_), offset, size_);
-    offset += static_cast<uint64_t>(n);
-    out = out.subspan(static_cast<size_t>(n));
-  }
+  const int code = read_all_at(fd_, offset, out);
+  if (code == kEndOfFile)
+    fail("{}: file shrank: it ends at byte {}, expected {} bytes as when it was opened",
+         printable(path_), offset, size_);
+  if (code != 0) fail("{}: cannot read at byte {}: {}", printable(path_), offset, errno_text(code));
 }
 
 void check_no_lfs_pointer(const ReadFile& file) {
@@ -183,9 +167,9 @@ std::string read_input(const std::string& path, uint64_t limit) {
   const bool streams =
       ::stat(path.c_str(), &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
   if (!streams) return read_whole(ReadFile(path), limit);
-  const Descriptor input{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
-  if (input.fd < 0) fail("{}: {}", printable(path), open_failure(path, errno));
-  return read_stream(input.fd, printable(path), limit);
+  const Descriptor input(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!input.open()) fail("{}: {}", printable(path), open_failure(path, errno));
+  return read_stream(input.get(), printable(path), limit);
 }
 
 void write_file_atomically(const std::string& path,
@@ -222,11 +206,11 @@ void write_output(const std::string& path, std::span<const std::span<const uint8
       (S_ISREG(st.st_mode) && ::stat(target.c_str(), &found) == 0 && found.st_dev == st.st_dev &&
        found.st_ino == st.st_ino))
     return write_file_atomically(target, parts);
-  const int fd = S_ISSOCK(st.st_mode)
-                     ? connect_socket(path)
-                     : ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
-  if (const int code = write_and_close(fd, parts); code != 0)
+  Descriptor file(S_ISSOCK(st.st_mode)
+                      ? connect_socket(path)
+                      : ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
+  if (!file.open()) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  if (const int code = write_and_close(file, parts); code != 0)
     fail("{}: cannot write: {}", printable(path), errno_text(code));
 }
 

@@ -74,44 +74,32 @@ std::string indented(const std::string& text, size_t by) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path, uint64_t size, bool keep) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
-  if (fd_ < 0) cannot(path, "create", errno);
+OutputFile::OutputFile(const std::string& path, uint64_t size, bool keep)
+    : path_(path),
+      file_(::open(path.c_str(), O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC) | O_CLOEXEC, 0666)) {
+  if (!file_.open()) cannot(path, "create", errno);
   // Reserves the room for the whole file, so that a full disk is found before the work. Not every
   // file system can.
-  if (size == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0) return;
-  const int code = errno;
-  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL) return;
-  ::close(fd_);
-  cannot(path, "write", code);
-}
-
-OutputFile::~OutputFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (size == 0 || ::fallocate(file_.get(), 0, 0, static_cast<off_t>(size)) == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL) cannot(path, "write", errno);
 }
 
 void OutputFile::write_at(uint64_t offset, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd_, bytes.data(), std::min(bytes.size(), size_t{1} << 28),
-                               static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) cannot(path_, "write", errno);
-    // The disk starts to write while further pieces are made; fsync at the end reports any failure.
-    if (n >= kEarly) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
-    offset += static_cast<uint64_t>(n);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
+  if (const int code = write_all_at(file_.get(), offset, bytes); code != 0)
+    cannot(path_, "write", code);
+  // The disk starts to write while further pieces are made; fsync at the end reports any failure.
+  if (bytes.size() >= kEarly)
+    ::sync_file_range(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
+                      SYNC_FILE_RANGE_WRITE);
 }
 
 void OutputFile::sync() {
-  if (::fsync(fd_) != 0) cannot(path_, "write", errno);
+  if (::fsync(file_.get()) != 0) cannot(path_, "write", errno);
 }
 
 void OutputFile::finish(const std::string& name) {
-  int code = ::fsync(fd_) != 0 ? errno : 0;
-  if (::close(fd_) != 0 && code == 0) code = errno;
-  fd_ = -1;
-  if (code != 0) cannot(path_, "write", code);
+  sync();
+  if (const int code = file_.close(); code != 0) cannot(path_, "write", code);
   rename_path(path_, name);
 }
 
@@ -137,10 +125,9 @@ void make_folder(const std::string& path) {
 }
 
 void sync_folder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) cannot(path, "open", errno);
-  ::fsync(fd);  // file systems without fsync of folders keep their names anyway
-  ::close(fd);
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.open()) cannot(path, "open", errno);
+  ::fsync(folder.get());  // file systems without fsync of folders keep their names anyway
 }
 
 void rename_path(const std::string& from, const std::string& to) {

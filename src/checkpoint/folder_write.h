@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
+
 namespace moebius {
 
 // Writes a file of known size. An existing file of that name is replaced, unless `keep` continues
@@ -15,9 +17,6 @@ namespace moebius {
 class OutputFile {
  public:
   OutputFile(const std::string& path, uint64_t size, bool keep = false);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
   // Writes bytes at an offset; thread-safe.
   void write_at(uint64_t offset, std::span<const uint8_t> bytes);
   void sync();                           // returns when all written bytes are on the disk
@@ -25,7 +24,7 @@ class OutputFile {
 
  private:
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 // Writes `text` to a file, which is replaced atomically: readers see the old or the new one.

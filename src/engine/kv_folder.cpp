@@ -64,35 +64,31 @@ int open_kv_folder(const std::string& folder) {
   struct stat there {};
   if (stat(folder.c_str(), &there) != 0 && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     fail("--kv-dir {}: cannot be made: {}", shown, errno_text(errno));
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const int fd = opened.get();
   if (fd < 0) fail("--kv-dir {}: cannot be opened: {}", shown, errno_text(errno));
-  try {
-    struct stat s {};
-    if (fstat(fd, &s) != 0) fail("--kv-dir {}: {}", shown, errno_text(errno));
-    if (s.st_uid != geteuid())
-      fail("--kv-dir {}: belongs to another user, who could change what is read from it", shown);
-    if ((s.st_mode & kOthersWrite) != 0)
-      fail(
-          "--kv-dir {}: others may write to it (mode {:o}) and so change what is read from it; use "
-          "a folder of your own (chmod 700)",
-          shown, s.st_mode & 07777u);
-    // The first of the processes that use the folder deletes half-written files, which nobody is
-    // writing.
-    const bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    const std::vector<std::string> names = names_in(fd);
-    if (alone)
-      for (const std::string& name : names)
-        if (name.starts_with(kTemporary)) unlinkat(fd, name.c_str(), 0);
-    const bool all_ours = std::all_of(names.begin(), names.end(), [](const std::string& name) {
-      return is_ours(name) || name == kKvLockName || name.starts_with(kTemporary);
-    });
-    if ((s.st_mode & kOthers) != 0 && all_ours) fchmod(fd, 0700);
-    flock(fd, LOCK_SH);
-  } catch (...) {
-    close(fd);
-    throw;
-  }
-  return fd;
+  struct stat s {};
+  if (fstat(fd, &s) != 0) fail("--kv-dir {}: {}", shown, errno_text(errno));
+  if (s.st_uid != geteuid())
+    fail("--kv-dir {}: belongs to another user, who could change what is read from it", shown);
+  if ((s.st_mode & kOthersWrite) != 0)
+    fail(
+        "--kv-dir {}: others may write to it (mode {:o}) and so change what is read from it; use "
+        "a folder of your own (chmod 700)",
+        shown, s.st_mode & 07777u);
+  // The first of the processes that use the folder deletes half-written files, which nobody is
+  // writing.
+  const bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  const std::vector<std::string> names = names_in(fd);
+  if (alone)
+    for (const std::string& name : names)
+      if (name.starts_with(kTemporary)) unlinkat(fd, name.c_str(), 0);
+  const bool all_ours = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return is_ours(name) || name == kKvLockName || name.starts_with(kTemporary);
+  });
+  if ((s.st_mode & kOthers) != 0 && all_ours) fchmod(fd, 0700);
+  flock(fd, LOCK_SH);
+  return opened.release();
 }
 
 std::optional<KvFolderFile> stat_kv_file(int folder, const std::string& name) {
@@ -112,40 +108,12 @@ std::vector<KvFolderFile> list_kv_folder(int folder) {
 }
 
 KvFileReader::KvFileReader(int folder, const std::string& name)
-    : fd_(openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {
+    : file_(openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {
   struct stat s {};
-  if (fd_ < 0) return;
-  if (fstat(fd_, &s) == 0 && S_ISREG(s.st_mode)) {
+  if (file_.open() && fstat(file_.get(), &s) == 0 && S_ISREG(s.st_mode))
     size_ = static_cast<uint64_t>(s.st_size);
-    return;
-  }
-  close(fd_);
-  fd_ = -1;
-}
-
-KvFileReader::~KvFileReader() {
-  if (fd_ >= 0) close(fd_);
-}
-
-bool KvFileReader::read(uint64_t at, std::span<uint8_t> out) const {
-  while (!out.empty()) {
-    const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;  // the file got shorter
-    at += static_cast<uint64_t>(n);
-    out = out.subspan(static_cast<size_t>(n));
-  }
-  return true;
-}
-
-int write_kv_folder(int fd, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), std::min(bytes.size(), size_t{1} << 28));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno;
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return 0;
+  else
+    (void)file_.close();
 }
 
 KvFolderLock::KvFolderLock(int fd) : fd_(fd) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
+
 namespace moebius {
 
 inline constexpr const char* kKvLockName = "lock";
@@ -30,19 +32,16 @@ std::optional<KvFolderFile> stat_kv_file(int folder, const std::string& name);
 class KvFileReader {
  public:
   KvFileReader(int folder, const std::string& name);
-  ~KvFileReader();
-  KvFileReader(const KvFileReader&) = delete;
-  KvFileReader& operator=(const KvFileReader&) = delete;
-  bool there() const { return fd_ >= 0; }
+  bool there() const { return file_.open(); }
   uint64_t size() const { return size_; }
-  bool read(uint64_t at, std::span<uint8_t> out) const;  // fills `out`, or returns false
+  bool read(uint64_t at, std::span<uint8_t> out) const {  // fills `out`, or returns false
+    return read_all_at(file_.get(), at, out) == 0;
+  }
 
  private:
-  int fd_ = -1;
+  Descriptor file_;
   uint64_t size_ = 0;
 };
-// Writes all bytes; returns 0 or an errno.
-int write_kv_folder(int fd, std::span<const uint8_t> bytes);
 // Holds the lock for changing names in the folder, exclusive among processes. `held` is false if
 // another process kept the lock for seconds.
 class KvFolderLock {

@@ -16,7 +16,9 @@ namespace {
 
 size_t bytes_of_number(XType type) { return type == XType::kF32 ? 4 : 2; }
 
+// Opens a file without a name; "": none.
 int open_nameless(const std::string& folder) {
+  if (folder.empty()) return -1;
   std::string path = join_path(folder, "moebius-rows.XXXXXX");
   const int fd = ::mkstemp(path.data());
   if (fd < 0) fail("{}: cannot make a scratch file: {}", folder, errno_text(errno));
@@ -27,35 +29,28 @@ int open_nameless(const std::string& folder) {
 }  // namespace
 
 RowStore::RowStore(size_t cols, XType type, const std::string& scratch)
-    : cols_(cols), row_bytes_(cols * bytes_of_number(type)), type_(type), scratch_(scratch) {
-  if (!scratch.empty()) fd_ = open_nameless(scratch);
-}
-
-RowStore::~RowStore() {
-  if (fd_ >= 0) ::close(fd_);
-}
+    : cols_(cols),
+      row_bytes_(cols * bytes_of_number(type)),
+      type_(type),
+      scratch_(scratch),
+      file_(open_nameless(scratch)) {}
 
 uint64_t RowStore::bytes_of(uint64_t rows, uint64_t cols, XType type) {
   return rows * cols * bytes_of_number(type);
 }
 
 void RowStore::reserve(size_t rows) {
-  if (fd_ < 0) memory_.reserve(rows * row_bytes_);
+  if (!file_.open()) memory_.reserve(rows * row_bytes_);
 }
 
 void RowStore::put(uint64_t offset, const std::vector<uint8_t>& bytes) {
-  if (fd_ < 0) {
+  if (!file_.open()) {
     if (memory_.size() < offset + bytes.size()) memory_.resize(offset + bytes.size());
     std::memcpy(memory_.data() + offset, bytes.data(), bytes.size());
     return;
   }
-  for (size_t at = 0; at < bytes.size();) {
-    const ssize_t n =
-        ::pwrite(fd_, bytes.data() + at, bytes.size() - at, static_cast<off_t>(offset + at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("{}: cannot write rows: {}", scratch_, errno_text(n < 0 ? errno : ENOSPC));
-    at += static_cast<size_t>(n);
-  }
+  if (const int code = write_all_at(file_.get(), offset, bytes); code != 0)
+    fail("{}: cannot write rows: {}", scratch_, errno_text(code == kEndOfFile ? ENOSPC : code));
 }
 
 void RowStore::append(const float* x, size_t rows, size_t stride) {
@@ -73,19 +68,14 @@ void RowStore::write(size_t first, const float* x, size_t rows) {
 }
 
 void RowStore::read(size_t first, size_t rows, float* out) const {
-  const size_t count = rows * row_bytes_;
-  if (fd_ < 0) {
+  if (!file_.open()) {
     row_functions().load(type_, memory_.data() + first * row_bytes_, out, rows * cols_);
     return;
   }
-  std::vector<uint8_t> bytes(count);
-  for (size_t at = 0; at < count;) {
-    const ssize_t n =
-        ::pread(fd_, bytes.data() + at, count - at, static_cast<off_t>(first * row_bytes_ + at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("{}: cannot read rows: {}", scratch_, errno_text(n < 0 ? errno : EIO));
-    at += static_cast<size_t>(n);
-  }
+  std::vector<uint8_t> bytes(rows * row_bytes_);
+  uint64_t at = first * row_bytes_;
+  if (const int code = read_all_at(file_.get(), at, bytes); code != 0)
+    fail("{}: cannot read rows: {}", scratch_, errno_text(code == kEndOfFile ? EIO : code));
   row_functions().load(type_, bytes.data(), out, rows * cols_);
 }
 

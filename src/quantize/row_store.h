@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "quant/activation.h"
 
 namespace moebius {
@@ -14,9 +15,6 @@ class RowStore {
  public:
   // cols: numbers per row. scratch: folder of the file; "": rows are in memory.
   RowStore(size_t cols, XType type, const std::string& scratch);
-  ~RowStore();
-  RowStore(const RowStore&) = delete;
-  RowStore& operator=(const RowStore&) = delete;
 
   size_t rows() const { return rows_; }
   size_t cols() const { return cols_; }
@@ -34,7 +32,7 @@ class RowStore {
   size_t cols_, row_bytes_, rows_ = 0;
   XType type_;
   std::string scratch_;
-  int fd_ = -1;  // file descriptor; -1: rows are in memory
+  Descriptor file_;  // not open: rows are in memory
   std::vector<uint8_t> memory_;
 };
 

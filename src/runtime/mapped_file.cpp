@@ -80,36 +80,29 @@ size_t take_region(const std::string& path) {
 }  // namespace
 
 MappedFile::MappedFile(int descriptor, std::string path, size_t bytes)
-    : descriptor_(descriptor), path_(std::move(path)), size_(bytes) {
+    : file_(descriptor), path_(std::move(path)), size_(bytes) {
   install_bus_handler();
   const std::lock_guard lock(mapped_mutex);
-  try {
-    region_ = take_region(path_);
-    const MappingCut cut(std::max<size_t>(bytes, 1), page_bytes(),
-                         bytes >= kHugeFilePage ? kHugeFilePage : page_bytes());
-    void* raw =
-        mmap(nullptr, cut.whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED)
-      fail("{}: cannot map {} bytes: {}", printable(path_), bytes, errno_text(errno));
-    auto* start = static_cast<uint8_t*>(raw);
-    const size_t head = cut.head(reinterpret_cast<uintptr_t>(start)),
-                 tail = cut.tail(reinterpret_cast<uintptr_t>(start));
-    if (head > 0) munmap(start, head);
-    if (tail > 0) munmap(start + head + cut.used, tail);
-    data_ = start + head;
-    mapped_ = cut.used;
-    if (mmap(data_, mapped_, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor_, 0) == MAP_FAILED) {
-      const int code = errno;
-      munmap(data_, mapped_);
-      fail("{}: cannot map {} bytes: {}", printable(path_), bytes, errno_text(code));
-    }
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
+  region_ = take_region(path_);
+  const MappingCut cut(std::max<size_t>(bytes, 1), page_bytes(),
+                       bytes >= kHugeFilePage ? kHugeFilePage : page_bytes());
+  void* raw =
+      mmap(nullptr, cut.whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED)
+    fail("{}: cannot map {} bytes: {}", printable(path_), bytes, errno_text(errno));
+  auto* start = static_cast<uint8_t*>(raw);
+  const size_t head = cut.head(reinterpret_cast<uintptr_t>(start)),
+               tail = cut.tail(reinterpret_cast<uintptr_t>(start));
+  if (head > 0) munmap(start, head);
+  if (tail > 0) munmap(start + head + cut.used, tail);
+  data_ = start + head;
+  mapped_ = cut.used;
+  if (mmap(data_, mapped_, PROT_READ, MAP_SHARED | MAP_FIXED, file_.get(), 0) == MAP_FAILED) {
+    const int code = errno;
+    munmap(data_, mapped_);
+    fail("{}: cannot map {} bytes: {}", printable(path_), bytes, errno_text(code));
   }
-#if defined(MADV_HUGEPAGE)
   if (bytes >= kHugeFilePage) (void)madvise(data_, mapped_, MADV_HUGEPAGE);
-#endif
   MappedRegion& region = mapped_regions[region_];
   region.faults.store(0, std::memory_order_relaxed);
   region.begin.store(reinterpret_cast<uintptr_t>(data_), std::memory_order_release);
@@ -121,7 +114,6 @@ MappedFile::~MappedFile() {
   mapped_regions[region_].end.store(0, std::memory_order_release);
   mapped_regions[region_].begin.store(0, std::memory_order_release);
   munmap(data_, mapped_);
-  ::close(descriptor_);
 }
 
 uint64_t MappedFile::faults() const noexcept {
@@ -132,33 +124,27 @@ void MappedFile::retry() noexcept {
   if (mended_.load(std::memory_order_acquire) == faults()) return;
   const std::lock_guard lock(mapped_mutex);
   const uint64_t seen = faults();
-  (void)mmap(data_, mapped_, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor_, 0);
+  (void)mmap(data_, mapped_, PROT_READ, MAP_SHARED | MAP_FIXED, file_.get(), 0);
   mended_.store(seen, std::memory_order_release);
 }
 
 double disk_read_rate(const std::string& path) {
-#if defined(O_DIRECT)
   constexpr size_t kPieceBytes = size_t{4} << 20, kPieces = 8;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  if (fd < 0) return 0;
-  const auto size = static_cast<uint64_t>(std::max<off_t>(0, ::lseek(fd, 0, SEEK_END)));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  if (!file.open()) return 0;
+  const auto size = static_cast<uint64_t>(std::max<off_t>(0, ::lseek(file.get(), 0, SEEK_END)));
   const AlignedBuffer memory(2 * kPieceBytes);  // large enough to begin at a page
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (size_t i = 0; i < kPieces && size > kPieceBytes; ++i) {
     const uint64_t at = (size - kPieceBytes) / kPieces * i / kPieceBytes * kPieceBytes;
-    const ssize_t n =
-        ::pread(fd, const_cast<uint8_t*>(memory.data()), kPieceBytes, static_cast<off_t>(at));
+    const ssize_t n = ::pread(file.get(), const_cast<uint8_t*>(memory.data()), kPieceBytes,
+                              static_cast<off_t>(at));
     if (n <= 0) break;
     bytes += static_cast<uint64_t>(n);
   }
-  ::close(fd);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return bytes > 0 ? static_cast<double>(bytes) / seconds.count() : 0;
-#else
-  (void)path;
-  return 0;
-#endif
 }
 
 void read_ahead(std::span<const uint8_t> bytes) noexcept {

@@ -10,6 +10,8 @@
 #include <span>
 #include <string>
 
+#include "base/descriptor.h"
+
 namespace moebius {
 
 class MappedFile {
@@ -20,13 +22,11 @@ class MappedFile {
   // the system refuses.
   MappedFile(int descriptor, std::string path, size_t bytes);
   ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   const uint8_t* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
   const std::string& path() const noexcept { return path_; }
-  int descriptor() const noexcept { return descriptor_; }
+  int descriptor() const noexcept { return file_.get(); }
 
   // Returns the number of failed page reads so far. Thread-safe.
   uint64_t faults() const noexcept;
@@ -35,7 +35,7 @@ class MappedFile {
   void retry() noexcept;
 
  private:
-  int descriptor_;
+  Descriptor file_;
   std::string path_;
   uint8_t* data_ = nullptr;
   size_t size_ = 0, mapped_ = 0, region_ = 0;

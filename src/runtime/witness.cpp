@@ -47,6 +47,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "runtime/loss_meter.h"
 
 namespace moebius {
@@ -182,13 +183,8 @@ int control_socket() {
   return fd > STDERR_FILENO ? fd : -1;
 }
 
-void write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
+void pass_on(int fd, std::string_view bytes) {
+  (void)write_all(fd, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
 }
 
 // Reads the bytes that are there; "" at the end of the stream.
@@ -316,7 +312,7 @@ class Watchdog {
 };
 
 void say(const std::string& sentence) {
-  write_all(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
+  pass_on(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
 }
 
 // Passes bytes between launcher and rank until the rank is gone; -1: there is no such socket.
@@ -330,7 +326,7 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
     const int n = ::poll(ends, 3, !held.empty() ? kForward : pause);
     if (n < 0 && errno != EINTR) return held;
     if (n < 0) continue;
-    if (n == 0) write_all(launcher, std::exchange(held, {}));
+    if (n == 0) pass_on(launcher, std::exchange(held, {}));
     if (ends[0].revents == 0 && looks < kLooks) {
       order.look();
       ++looks;
@@ -346,12 +342,12 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
       if (!held.empty() || aborts)
         held += bytes;
       else
-        write_all(launcher, bytes);
+        pass_on(launcher, bytes);
       // A rank that ends closes the socket a moment before the pipe.
       if (bytes.empty() && ::poll(ends, 1, kBetweenLooks) == 0) close_both();
     } else if (ends[1].revents != 0) {
       const std::string bytes = read_some(launcher);
-      write_all(rank, bytes);
+      pass_on(rank, bytes);
       if (bytes.empty()) close_both();
     }
     if (ends[0].revents != 0) return held;
@@ -379,7 +375,7 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
   if (word && !words.empty() && runs(job.launcher)) say(words);
   if (control >= 0) {
     ::usleep(kForward * 1000);
-    write_all(control, last);
+    pass_on(control, last);
     ::close(control);
   }
   hold_the_word(job.launcher);

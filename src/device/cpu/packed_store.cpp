@@ -14,6 +14,7 @@
 
 #include "base/checked.h"
 #include "base/checksum.h"
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
@@ -33,29 +34,9 @@ std::string sha_of(std::string_view text) {
   return sha.hex();
 }
 
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int fd) : fd_(fd) {}
-  ~OwnedDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  OwnedDescriptor(const OwnedDescriptor&) = delete;
-  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
-void write_all(int fd, uint64_t offset, std::span<const uint8_t> bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("{}: cannot write: {}", printable(path), errno_text(errno));
-    offset += static_cast<uint64_t>(n);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
+void write_at(int fd, uint64_t offset, std::span<const uint8_t> bytes, const std::string& path) {
+  if (const int code = write_all_at(fd, offset, bytes); code != 0)
+    fail("{}: cannot write: {}", printable(path), errno_text(code));
 }
 
 std::span<const uint8_t> bytes_of(const std::string& text) {
@@ -117,9 +98,9 @@ struct OpenedPack {
 // Opens a packed file and reads its header and index. Returns nothing when there is no such file;
 // throws Error.
 std::optional<OpenedPack> open_pack(const std::string& path) {
-  OwnedDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (fd.get() < 0 && errno == ENOENT) return std::nullopt;
-  if (fd.get() < 0)
+  Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.open() && errno == ENOENT) return std::nullopt;
+  if (!fd.open())
     throw PackTrouble(fmt::format("{}: {}", printable(path), open_failure(path, errno)));
   OpenedPack pack;
   if (::fstat(fd.get(), &pack.st) != 0 || !S_ISREG(pack.st.st_mode))
@@ -190,22 +171,17 @@ std::string describe_problem(const Problem& p) {
 class PackedStore::Lock {
  public:
   explicit Lock(const std::string& path)
-      : fd_(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {}
-  ~Lock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-  bool possible() const { return fd_ >= 0; }
+      : file_(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {}
+  bool possible() const { return file_.open(); }
   bool take(bool wait) {
     int code = 0;
     do {
-      code = ::flock(fd_, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+      code = ::flock(file_.get(), wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     } while (code == EINTR);
     return code != EWOULDBLOCK;  // a file system without locks: every writer has a file of its own
   }
   void record(const std::string& line) const {
-    if (::ftruncate(fd_, 0) == 0) (void)!::pwrite(fd_, line.data(), line.size(), 0);
+    if (::ftruncate(file_.get(), 0) == 0) (void)!::pwrite(file_.get(), line.data(), line.size(), 0);
   }
   static bool records(const std::string& path, const std::string& line) {
     try {
@@ -216,7 +192,7 @@ class PackedStore::Lock {
   }
 
  private:
-  int fd_;
+  Descriptor file_;
 };
 
 std::string packed_key(std::string_view name, std::string_view what) {
@@ -343,9 +319,9 @@ bool PackedStore::open_file(const std::string& fingerprint, std::string& why) {
 
 void PackedStore::begin_file(const std::string& fingerprint, std::string about) {
   const std::string temporary = path_ + ".tmp";
-  OwnedDescriptor fd(
+  Descriptor fd(
       ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (fd.get() < 0) fail("{}: cannot create: {}", printable(temporary), errno_text(errno));
+  if (!fd.open()) fail("{}: cannot create: {}", printable(temporary), errno_text(errno));
   (void)::flock(fd.get(), LOCK_SH | LOCK_NB);
   // Reserves more addresses than planned, which costs nothing; a model may take more than was
   // foreseen.
@@ -396,7 +372,7 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
       const auto piece =
           bytes.subspan(i * kPackPiece, std::min(kPackPiece, e.bytes - i * kPackPiece));
       e.checksums[i] = checksum(piece);
-      write_all(file_->descriptor(), e.offset + i * kPackPiece, piece, path_);
+      write_at(file_->descriptor(), e.offset + i * kPackPiece, piece, path_);
     };
     parallel_for(request_.pool, e.checksums.size(), write_piece);
   } catch (const Error& error) {
@@ -437,8 +413,8 @@ void PackedStore::finish() {
     header.file_bytes = header.index_offset + index.size();
     header.index_checksum = checksum(bytes_of(index));
     header.fingerprint = fingerprint_;
-    write_all(fd, header.index_offset, bytes_of(index), path_);
-    write_all(fd, 0, bytes_of(pack_header(header)), path_);
+    write_at(fd, header.index_offset, bytes_of(index), path_);
+    write_at(fd, 0, bytes_of(pack_header(header)), path_);
     if (::fsync(fd) != 0) fail("{}: cannot write: {}", printable(path_), errno_text(errno));
     rename_path(path_ + ".tmp", path_);
     sync_folder(request_.folder);
