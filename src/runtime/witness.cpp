@@ -183,7 +183,7 @@ int control_socket() {
   return fd > STDERR_FILENO ? fd : -1;
 }
 
-void pass_on(int fd, std::string_view bytes) {
+void pass_bytes(int fd, std::string_view bytes) {
   (void)write_all(fd, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
 }
 
@@ -312,7 +312,7 @@ class Watchdog {
 };
 
 void say(const std::string& sentence) {
-  pass_on(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
+  pass_bytes(STDERR_FILENO, fmt::format("moebius: {}\n", sentence));
 }
 
 // Passes bytes between launcher and rank until the rank is gone; -1: there is no such socket.
@@ -326,7 +326,7 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
     const int n = ::poll(ends, 3, !held.empty() ? kForward : pause);
     if (n < 0 && errno != EINTR) return held;
     if (n < 0) continue;
-    if (n == 0) pass_on(launcher, std::exchange(held, {}));
+    if (n == 0) pass_bytes(launcher, std::exchange(held, {}));
     if (ends[0].revents == 0 && looks < kLooks) {
       order.look();
       ++looks;
@@ -342,12 +342,12 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
       if (!held.empty() || aborts)
         held += bytes;
       else
-        pass_on(launcher, bytes);
+        pass_bytes(launcher, bytes);
       // A rank that ends closes the socket a moment before the pipe.
       if (bytes.empty() && ::poll(ends, 1, kBetweenLooks) == 0) close_both();
     } else if (ends[1].revents != 0) {
       const std::string bytes = read_some(launcher);
-      pass_on(rank, bytes);
+      pass_bytes(rank, bytes);
       if (bytes.empty()) close_both();
     }
     if (ends[0].revents != 0) return held;
@@ -375,7 +375,7 @@ std::string pass_until_gone(const Job& job, int pipe, int& launcher, int& rank, 
   if (word && !words.empty() && runs(job.launcher)) say(words);
   if (control >= 0) {
     ::usleep(kForward * 1000);
-    pass_on(control, last);
+    pass_bytes(control, last);
     ::close(control);
   }
   hold_the_word(job.launcher);

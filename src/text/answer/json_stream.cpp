@@ -73,70 +73,63 @@ std::optional<std::string> scalar_to_json(std::string_view s) {
   return std::nullopt;
 }
 
-JsonStream::Take JsonStream::put(char c, std::string& out) {
-  switch (state_) {
-    case State::kString:
-      return string_byte(c, out);
-    case State::kEscape:
-      return escape_byte(c, out);
-    case State::kHex:
-      return hex_byte(c, out);
-    case State::kScalar:
-      return scalar_byte(c, out);
-    case State::kBareKey:
-    case State::kBareScalar:
-    case State::kMark:
-    case State::kMarkedString:
-      return bare_byte(c, out);
-    case State::kDone:
-      return Take::kWholeBefore;
-    default:
-      break;
+bool JsonStream::space(char c) {
+  if (!is_json_space(c)) return false;
+  if (step_ != &JsonStream::start && !bare()) held_ += c;
+  return true;
+}
+
+JsonStream::Take JsonStream::start(char c, std::string& out) {
+  if (root_ == Root::kObject && c != '{' && !is_json_space(c)) return Take::kBroken;
+  return any_value(c, out);
+}
+
+JsonStream::Take JsonStream::any_value(char c, std::string& out) {
+  return space(c) ? Take::kMore : value(c, out);
+}
+
+JsonStream::Take JsonStream::first_value(char c, std::string& out) {
+  return c == ']' ? closing(c, out) : any_value(c, out);
+}
+
+JsonStream::Take JsonStream::first_key(char c, std::string& out) {
+  return c == '}' ? closing(c, out) : key(c, out);
+}
+
+JsonStream::Take JsonStream::key(char c, std::string& out) {
+  if (space(c)) return Take::kMore;
+  if (bare()) {
+    scalar_.clear();
+    step_ = &JsonStream::bare_key;
+    return put(c, out);
   }
-  if (is_json_space(c)) {
-    if (state_ != State::kStart && !bare()) held_ += c;
-    return Take::kMore;
-  }
-  switch (state_) {
-    case State::kStart:
-      if (root_ == Root::kObject && c != '{') return Take::kBroken;
-      return value(c, out);
-    case State::kFirstValue:
-      if (c == ']') break;
-      return value(c, out);
-    case State::kValue:
-      return value(c, out);
-    case State::kFirstKey:
-      if (c == '}') break;
-      [[fallthrough]];
-    case State::kKey:
-      if (bare()) {
-        scalar_.clear();
-        state_ = State::kBareKey;
-        return put(c, out);
-      }
-      if (c != '"') return Take::kBroken;
-      held_ += c;
-      key_ = true;
-      state_ = State::kString;
-      return Take::kMore;
-    case State::kColon:
-      if (c != ':') return Take::kBroken;
-      held_ += c;
-      state_ = State::kValue;
-      return Take::kMore;
-    case State::kAfter:
-      if (c == ',') {
-        held_ += c;
-        state_ = stack_.back() != '{' ? State::kValue : bare() ? State::kFirstKey : State::kKey;
-        return Take::kMore;
-      }
-      if (c != (stack_.back() == '{' ? '}' : ']')) return Take::kBroken;
-      break;
-    default:
-      return Take::kBroken;
-  }
-  // The byte is a closing bracket; Gemma's objects may have a comma before it.
+  if (c != '"') return Take::kBroken;
+  held_ += c;
+  key_ = true;
+  step_ = &JsonStream::string_byte;
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::colon(char c, std::string&) {
+  if (space(c)) return Take::kMore;
+  if (c != ':') return Take::kBroken;
+  held_ += c;
+  step_ = &JsonStream::any_value;
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::after(char c, std::string& out) {
+  if (space(c)) return Take::kMore;
+  const bool object = stack_.back() == '{';
+  if (c != ',') return c == (object ? '}' : ']') ? closing(c, out) : Take::kBroken;
+  held_ += c;
+  step_ = !object  ? &JsonStream::any_value
+          : bare() ? &JsonStream::first_key  // Gemma's objects may end with a comma
+                   : &JsonStream::key;
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::closing(char c, std::string& out) {
   if (bare()) held_.clear();
   pass_held({&c, 1}, out);
   stack_.pop_back();
@@ -151,10 +144,10 @@ void JsonStream::pass_held(std::string_view text, std::string& out) {
 
 JsonStream::Take JsonStream::ended(Take at_root) {
   if (stack_.empty()) {
-    state_ = State::kDone;
+    step_ = &JsonStream::done;
     return at_root;
   }
-  state_ = State::kAfter;
+  step_ = &JsonStream::after;
   return Take::kMore;
 }
 
@@ -162,18 +155,18 @@ JsonStream::Take JsonStream::value(char c, std::string& out) {
   if (c == '{' || c == '[') {
     if (stack_.size() == kMostDepth) return Take::kBroken;
     stack_ += c;
-    state_ = c == '{' ? State::kFirstKey : State::kFirstValue;
+    step_ = c == '{' ? &JsonStream::first_key : &JsonStream::first_value;
   } else if (bare()) {
     if (c == ',' || c == ']' || c == '}') return Take::kBroken;
     scalar_.clear();
-    state_ = c == mark_[0] ? State::kMark : State::kBareScalar;
+    step_ = c == mark_[0] ? &JsonStream::mark_byte : &JsonStream::bare_scalar;
     return put(c, out);
   } else if (c == '"') {
     key_ = false;
-    state_ = State::kString;
+    step_ = &JsonStream::string_byte;
   } else if (c == '-' || digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z')) {
     scalar_ = c;
-    state_ = State::kScalar;
+    step_ = &JsonStream::scalar_byte;
     return Take::kMore;
   } else {
     return Take::kBroken;
@@ -182,44 +175,50 @@ JsonStream::Take JsonStream::value(char c, std::string& out) {
   return Take::kMore;
 }
 
-// Reads keys, strings and scalars as Gemma writes them.
-JsonStream::Take JsonStream::bare_byte(char c, std::string& out) {
-  if (state_ == State::kMark) {
+JsonStream::Take JsonStream::mark_byte(char c, std::string& out) {
+  scalar_ += c;
+  if (!mark_.starts_with(scalar_)) return Take::kBroken;
+  if (scalar_ != mark_) return Take::kMore;
+  scalar_.clear();
+  pass_held("\"", out);
+  step_ = &JsonStream::marked_byte;
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::marked_byte(char c, std::string& out) {
+  scalar_ += c;
+  const MarkerAt at = marker_at_end(scalar_, std::span(&mark_, 1));
+  const size_t shown = scalar_.size() - at.bytes;
+  append_json_text(out, std::string_view(scalar_).substr(0, shown));
+  scalar_.erase(0, shown);
+  if (at.marker == kNoMarker) return Take::kMore;
+  out += '"';
+  return ended(Take::kWhole);
+}
+
+JsonStream::Take JsonStream::bare_scalar(char c, std::string& out) {
+  if (c != ',' && c != ']' && c != '}') {
     scalar_ += c;
-    if (!mark_.starts_with(scalar_)) return Take::kBroken;
-    if (scalar_ != mark_) return Take::kMore;
-    scalar_.clear();
-    pass_held("\"", out);
-    state_ = State::kMarkedString;
     return Take::kMore;
   }
-  if (state_ == State::kMarkedString) {
-    scalar_ += c;
-    const MarkerAt at = marker_at_end(scalar_, std::span(&mark_, 1));
-    const size_t shown = scalar_.size() - at.bytes;
-    append_json_text(out, std::string_view(scalar_).substr(0, shown));
-    scalar_.erase(0, shown);
-    if (at.marker == kNoMarker) return Take::kMore;
-    out += '"';
-    return ended(Take::kWhole);
-  }
-  const bool key = state_ == State::kBareKey;
-  if (key ? c != ':' : c != ',' && c != ']' && c != '}') {
-    if (key && scalar_.size() == kMostBareKey) return Take::kBroken;
+  const std::string_view text = without_spaces(scalar_);
+  pass_held(scalar_to_json(text).value_or(json_string(text)), out);
+  ended(Take::kMore);
+  return put(c, out);
+}
+
+JsonStream::Take JsonStream::bare_key(char c, std::string&) {
+  if (c != ':') {
+    if (scalar_.size() == kMostBareKey) return Take::kBroken;
     scalar_ += c;
     return Take::kMore;
   }
   std::string_view text = without_spaces(scalar_);
-  if (!key) {
-    pass_held(scalar_to_json(text).value_or(json_string(text)), out);
-    ended(Take::kMore);
-    return put(c, out);
-  }
   if (text.size() >= 2 * mark_.size() && text.starts_with(mark_) && text.ends_with(mark_))
     text = text.substr(mark_.size(), text.size() - 2 * mark_.size());
   if (text.empty()) return Take::kBroken;
   held_ += json_string(text) + ':';
-  state_ = State::kValue;
+  step_ = &JsonStream::any_value;
   return Take::kMore;
 }
 
@@ -251,7 +250,7 @@ void JsonStream::flush_surrogate(std::string& out) {
 JsonStream::Take JsonStream::string_byte(char c, std::string& out) {
   if (c == '\\') {
     escape_ = c;
-    state_ = State::kEscape;
+    step_ = &JsonStream::escape_byte;
     return Take::kMore;
   }
   flush_surrogate(out);
@@ -266,17 +265,17 @@ JsonStream::Take JsonStream::string_byte(char c, std::string& out) {
   }
   string_text("\"", out);
   if (key_) {
-    state_ = State::kColon;
+    step_ = &JsonStream::colon;
     return Take::kMore;
   }
   return ended(Take::kWhole);
 }
 
 JsonStream::Take JsonStream::escape_byte(char c, std::string& out) {
-  state_ = State::kString;
+  step_ = &JsonStream::string_byte;
   if (c == 'u') {
     escape_ += c;
-    state_ = State::kHex;
+    step_ = &JsonStream::hex_byte;
     return Take::kMore;
   }
   flush_surrogate(out);
@@ -292,12 +291,12 @@ JsonStream::Take JsonStream::hex_byte(char c, std::string& out) {
   if (!hex_digit(c)) {
     flush_surrogate(out);
     string_text("\\" + escape_, out);
-    state_ = State::kString;
+    step_ = &JsonStream::string_byte;
     return string_byte(c, out);
   }
   escape_ += c;
   if (escape_.size() < 6) return Take::kMore;
-  state_ = State::kString;
+  step_ = &JsonStream::string_byte;
   const unsigned code = static_cast<unsigned>(std::stoul(escape_.substr(2), nullptr, 16));
   const bool high = code >= 0xd800 && code < 0xdc00, low = code >= 0xdc00 && code < 0xe000;
   if (low && !surrogate_.empty()) {
@@ -313,17 +312,17 @@ JsonStream::Take JsonStream::hex_byte(char c, std::string& out) {
 }
 
 void JsonStream::close(std::string& out) {
-  const bool in_string =
-      state_ == State::kString || state_ == State::kEscape || state_ == State::kHex;
+  const bool in_string = step_ == &JsonStream::string_byte || step_ == &JsonStream::escape_byte ||
+                         step_ == &JsonStream::hex_byte;
   if (in_string && !key_) {
     flush_surrogate(out);
     out += '"';
   }
-  if (state_ == State::kMarkedString) out += json_string(scalar_).substr(1);
-  if (state_ == State::kStart && root_ == Root::kObject) out += "{}";
+  if (step_ == &JsonStream::marked_byte) out += json_string(scalar_).substr(1);
+  if (step_ == &JsonStream::start && root_ == Root::kObject) out += "{}";
   held_.clear();
   for (; !stack_.empty(); stack_.pop_back()) out += stack_.back() == '{' ? '}' : ']';
-  state_ = State::kDone;
+  step_ = &JsonStream::done;
 }
 
 std::optional<std::string> json_value(std::string_view text) {

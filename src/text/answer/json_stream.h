@@ -24,38 +24,37 @@ class JsonStream {
   };
   // `mark`, if it is not empty: the value is written as Gemma does, with bare keys, strings between
   // these marks that have no escapes, and words that are strings without marks.
-  explicit JsonStream(Root root, std::string_view mark = {}) : root_(root), mark_(mark) {}
+  explicit JsonStream(Root root, std::string_view mark = {})
+      : root_(root), mark_(mark), step_(&JsonStream::start) {}
   // Consumes one byte and appends to `out` what can be passed on.
-  Take put(char c, std::string& out);
+  Take put(char c, std::string& out) { return (this->*step_)(c, out); }
   // Appends what completes the passed bytes to a JSON value.
   void close(std::string& out);
 
  private:
-  enum class State : uint8_t {
-    kStart,
-    kValue,
-    kFirstValue,
-    kFirstKey,
-    kKey,
-    kColon,
-    kAfter,
-    kString,
-    kEscape,
-    kHex,
-    kScalar,
-    kBareKey,
-    kBareScalar,
-    kMark,  // within the mark that begins a string
-    kMarkedString,
-    kDone,
-  };
+  // The state: the function that takes the next byte.
+  using Step = Take (JsonStream::*)(char c, std::string& out);
   bool bare() const { return !mark_.empty(); }
+  bool space(char c);  // keeps white space between values, keys and marks
+  Take start(char c, std::string& out);
+  Take any_value(char c, std::string& out);
+  Take first_value(char c, std::string& out);
+  Take first_key(char c, std::string& out);
+  Take key(char c, std::string& out);
+  Take colon(char c, std::string& out);
+  Take after(char c, std::string& out);
+  Take done(char, std::string&) { return Take::kWholeBefore; }
   Take value(char c, std::string& out);
+  Take closing(char c, std::string& out);
   Take string_byte(char c, std::string& out);
   Take escape_byte(char c, std::string& out);
   Take hex_byte(char c, std::string& out);
   Take scalar_byte(char c, std::string& out);
-  Take bare_byte(char c, std::string& out);
+  // Read keys, strings and scalars as Gemma writes them.
+  Take mark_byte(char c, std::string& out);
+  Take marked_byte(char c, std::string& out);
+  Take bare_key(char c, std::string& out);
+  Take bare_scalar(char c, std::string& out);
   Take ended(Take at_root);
   void pass_held(std::string_view text, std::string& out);
   void string_text(std::string_view text, std::string& out);
@@ -63,7 +62,7 @@ class JsonStream {
 
   const Root root_;
   const std::string_view mark_;
-  State state_ = State::kStart;
+  Step step_;
   std::string stack_;   // the '{' and '[' that are open
   std::string held_;    // bytes that were not passed on yet
   std::string scalar_;  // bytes of a scalar, or of a bare key or marked string

@@ -22,91 +22,63 @@ std::optional<std::string> unquoted(const std::string& json) {
 class ObjectParser final : public CallParser {
  public:
   ObjectParser(const ToolFormat& format, CallSink& sink)
-      : CallParser(format, sink), state_(format.is_list() ? State::kListBegin : State::kBegin) {}
+      : CallParser(format, sink),
+        step_(format.is_list() ? &ObjectParser::list_begin : &ObjectParser::begin) {}
 
-  Take put(char c) override {
-    switch (state_) {
-      case State::kKey:
-      case State::kValue:
-      case State::kArguments:
-        return json_byte(c);
-      case State::kEnd:
-        return end_byte(c);
-      default:
-        break;
-    }
-    if (is_json_space(c)) return Take::kMore;
-    switch (state_) {
-      case State::kListBegin:
-        if (c != '[') return Take::kBroken;
-        state_ = State::kBegin;
-        return Take::kMore;
-      case State::kBegin:
-        if (c != '{') return Take::kBroken;
-        named_ = false;
-        waiting_.clear();
-        given_ = false;
-        state_ = State::kFirstKey;
-        return Take::kMore;
-      case State::kFirstKey:
-        if (c == '}') return Take::kBroken;  // a call without a name
-        return start(State::kKey, c);
-      case State::kNextKey:
-        return start(State::kKey, c);
-      case State::kColon:
-        if (c != ':') return Take::kBroken;
-        state_ = State::kValueBegin;
-        return Take::kMore;
-      case State::kValueBegin:
-        return value_begin(c);
-      case State::kAfterValue:
-        return after_value(c);
-      default:
-        return Take::kBroken;
-    }
+  Take put(char c) override { return (this->*step_)(c); }
+
+  bool finish() const override {
+    return step_ == &ObjectParser::end_byte && calls_ > 0 && !inside_word();
   }
-
-  bool finish() const override { return state_ == State::kEnd && calls_ > 0 && !inside_word(); }
 
  private:
-  enum class State : uint8_t {
-    kListBegin,
-    kBegin,
-    kFirstKey,
-    kNextKey,
-    kKey,
-    kColon,
-    kValueBegin,
-    kValue,      // a value is read and kept
-    kArguments,  // arguments are passed on, or kept until the name is known
-    kAfterValue,
-    kEnd,  // at the end of the object
-  };
+  // The parser's state: the function that takes the next byte.
+  using Step = Take (ObjectParser::*)(char c);
+  // Says what json_byte() reads. Arguments are passed on, or kept until the name is known.
+  enum class Reads : uint8_t { kKey, kValue, kArguments };
 
-  Take start(State state, char c) {
-    if (state == State::kKey && c != '"') return Take::kBroken;
-    const bool object = state == State::kArguments && c == '{';
-    json_.emplace(object ? JsonStream::Root::kObject : JsonStream::Root::kAny);
-    text_.clear();
-    state_ = state;
-    return json_byte(c);
+  Take expect(char c, char wanted, Step then) {
+    if (is_json_space(c)) return Take::kMore;
+    if (c != wanted) return Take::kBroken;
+    step_ = then;
+    return Take::kMore;
   }
+  Take list_begin(char c) { return expect(c, '[', &ObjectParser::begin); }
+  Take begin(char c) {
+    named_ = given_ = false;
+    waiting_.clear();
+    return expect(c, '{', &ObjectParser::key);
+  }
+  Take key(char c) {
+    if (is_json_space(c)) return Take::kMore;
+    return c == '"' ? start(Reads::kKey, c) : Take::kBroken;
+  }
+  Take colon(char c) { return expect(c, ':', &ObjectParser::value_begin); }
 
   Take value_begin(char c) {
+    if (is_json_space(c)) return Take::kMore;
     const bool arguments = key_ == "arguments" || key_ == "parameters";
     if (arguments && given_) return Take::kBroken;
-    if (!arguments || c != '{') return start(State::kValue, c);
+    if (!arguments || c != '{') return start(Reads::kValue, c);
     given_ = true;
-    return start(State::kArguments, c);
+    return start(Reads::kArguments, c);
+  }
+
+  Take start(Reads reads, char c) {
+    json_.emplace(reads == Reads::kArguments ? JsonStream::Root::kObject : JsonStream::Root::kAny);
+    text_.clear();
+    reads_ = reads;
+    step_ = &ObjectParser::json_byte;
+    return json_byte(c);
   }
 
   Take json_byte(char c) {
     std::string out;
     const auto take = json_->put(c, out);
-    if (state_ == State::kArguments && in_call())
+    if (reads_ == Reads::kArguments && in_call())
       sink_.arguments(out);
     else
-      (state_ == State::kArguments ? waiting_ : text_) += out;
+      (reads_ == Reads::kArguments ? waiting_ : text_) += out;
     if (take == JsonStream::Take::kMore) return Take::kMore;
     if (take == JsonStream::Take::kBroken || !value_read()) return Take::kBroken;
     return take == JsonStream::Take::kWhole ? Take::kMore : put(c);
@@ -114,16 +86,15 @@ class ObjectParser final : public CallParser {
 
   // Handles a complete key or value; returns false if it cannot be what its place requires.
   bool value_read() {
-    if (state_ == State::kKey) {
+    if (reads_ == Reads::kKey) {
       const auto key = unquoted(text_);
       if (!key) return false;
       key_ = *key;
-      state_ = State::kColon;
+      step_ = &ObjectParser::colon;
       return true;
     }
-    const bool value = state_ == State::kValue;
-    state_ = State::kAfterValue;
-    if (!value) return true;
+    step_ = &ObjectParser::after_value;
+    if (reads_ == Reads::kArguments) return true;
     if (key_ == "arguments" || key_ == "parameters") return quoted_arguments();
     return key_ != "name" || name_read();
   }
@@ -151,52 +122,42 @@ class ObjectParser final : public CallParser {
   }
 
   Take after_value(char c) {
-    if (c == ',') {
-      state_ = State::kNextKey;
-      return Take::kMore;
-    }
-    if (c != '}' || !in_call()) return Take::kBroken;
+    if (c != '}') return expect(c, ',', &ObjectParser::key);
+    if (!in_call()) return Take::kBroken;
     if (!given_) sink_.arguments("{}");
     end_call();
-    state_ = State::kEnd;
+    step_ = &ObjectParser::end_byte;
     return Take::kMore;
   }
 
   // Consumes a byte after an object: the section ends, or another object follows.
   Take end_byte(char c) {
     if (f_.is_list() && !list_ended_) {
-      if (is_json_space(c)) return Take::kMore;
-      if (c == ']') {
-        list_ended_ = true;
-        return f_.section_end.empty() ? Take::kDone : Take::kMore;
-      }
-      if (c != ',') return Take::kBroken;
-      state_ = State::kBegin;
-      return Take::kMore;
+      if (c != ']') return expect(c, ',', &ObjectParser::begin);
+      list_ended_ = true;
+      return f_.section_end.empty() ? Take::kDone : Take::kMore;
     }
     if (f_.section_end.empty()) {
       if (is_json_space(c)) return Take::kMore;
       if (c != ';') return Take::kDoneBefore;
-      state_ = State::kBegin;
+      step_ = &ObjectParser::begin;
       return Take::kMore;
     }
-    if (c == '{' && !f_.is_list() && !inside_word()) {
-      state_ = State::kBegin;
-      return put(c);
-    }
+    if (c == '{' && !f_.is_list() && !inside_word()) return begin(c);
     return word(c, {f_.section_end});
   }
 
   void close_arguments() override {
     std::string out;
-    if (state_ == State::kArguments)
+    if (step_ == &ObjectParser::json_byte && reads_ == Reads::kArguments)
       json_->close(out);
     else if (!given_)
       out = "{}";
     sink_.arguments(out);
   }
 
-  State state_;
+  Step step_;
+  Reads reads_ = Reads::kKey;
   std::optional<JsonStream> json_;
   std::string text_;
   std::string waiting_;  // arguments that came before the name
