@@ -12,40 +12,34 @@
 
 namespace moebius::cuda {
 
-// Multiply 16-bit operands: mma_halves: d += a b; mma_first: d = a b.
+// Multiplies 16-bit operands of a type. to: constraint of the results; sum: what is added; then the
+// operands of `sum`, if it has its own.
+#define MOEBIUS_MMA(type, to, sum, ...)                                      \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type        \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " sum ";" \
+               : to(d[0]), to(d[1]), to(d[2]), to(d[3])                      \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)__VA_ARGS__)
+
+// Computes d += a b.
 template <bool kF16>
 __device__ __forceinline__ void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1) {
   if constexpr (kF16)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MOEBIUS_MMA("f16", "+f", "{%0, %1, %2, %3}");
   else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MOEBIUS_MMA("bf16", "+f", "{%0, %1, %2, %3}");
 }
 
+// Computes d = a b.
 template <bool kF16>
 __device__ __forceinline__ void mma_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                           uint32_t b1) {
   if constexpr (kF16)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%10, %10, %10, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    MOEBIUS_MMA("f16", "=f", "{%10, %10, %10, %10}", , "f"(0.0f));
   else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%10, %10, %10, %10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+    MOEBIUS_MMA("bf16", "=f", "{%10, %10, %10, %10}", , "f"(0.0f));
 }
+#undef MOEBIUS_MMA
 
 __device__ __forceinline__ void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                           uint32_t b1) {

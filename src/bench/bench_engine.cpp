@@ -14,7 +14,6 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -107,11 +106,6 @@ class Recorder : public Backend {
   std::deque<std::vector<Kept>> batches_;
 };
 
-double at_share(std::vector<double> sorted, double share) {
-  if (sorted.empty()) return 0;
-  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
-}
-
 // Holds the measurements of one run of the trace.
 struct TraceRun {
   // Seconds in total; in steps; of the replay; in the model.
@@ -169,9 +163,6 @@ class TraceBench {
     recorder_.recording = false;
     engine_.clear_cache();  // so that the next run finds an empty cache
     if (!r.interrupted && options_.predictions == "none") r.bare = recorder_.replay();
-    std::sort(r.first_token.begin(), r.first_token.end());
-    std::sort(r.gaps.begin(), r.gaps.end());
-    std::sort(r.predicted.begin(), r.predicted.end());
     return r;
   }
 
@@ -278,15 +269,11 @@ FormGaps form_gaps(const std::vector<TraceRun>& plain, const std::vector<TraceRu
   const auto median = [](const std::vector<TraceRun>& runs, const auto& figure) {
     std::vector<double> values;
     for (const TraceRun& r : runs) values.push_back(figure(r));
-    std::sort(values.begin(), values.end());
     return at_share(std::move(values), 0.5);
   };
   const auto p50 = [](const TraceRun& r) { return at_share(r.gaps, 0.5); };
   const auto p99 = [](const TraceRun& r) { return at_share(r.gaps, 0.99); };
-  const auto mean = [](const TraceRun& r) {
-    return std::accumulate(r.gaps.begin(), r.gaps.end(), 0.0) /
-           static_cast<double>(std::max<size_t>(1, r.gaps.size()));
-  };
+  const auto mean = [](const TraceRun& r) { return mean_of(r.gaps); };
   return {median(formed, p50), median(formed, p50) / median(plain, p50),
           median(formed, p99) / median(plain, p99), median(formed, mean) / median(plain, mean)};
 }
@@ -422,7 +409,7 @@ int run_predictions(const BenchEngineOptions& options, TraceBench& bench, size_t
     plain.push_back(speed[0]), drafted.push_back(speed[1]);
     ratios.push_back(speed[1] / speed[0]);
   }
-  for (std::vector<double>* v : {&plain, &drafted, &ratios}) std::sort(v->begin(), v->end());
+  std::sort(ratios.begin(), ratios.end());
   const EngineSnapshot s = bench.engine().snapshot();
   uint64_t right = 0;
   for (const uint64_t n : s.drafts_right) right += n;
@@ -465,7 +452,7 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
     runs.push_back(bench.run());
     if (runs.back().interrupted) return kExitInterrupted;
     if (!options.constrained) continue;
-    formed.push_back(bench.run(/*drafts=*/false, /*rained=*/true));
+    formed.push_back(bench.run(/*drafts=*/false, /*constrained=*/true));
     if (formed.back().interrupted) return kExitInterrupted;
   }
   std::optional<FormGaps> form;

@@ -83,20 +83,6 @@ std::vector<MaskSchema> read_schemas(const std::string& folder) {
   return out;
 }
 
-struct Percentiles {
-  std::vector<double> us;
-  double at(double share) {
-    if (us.empty()) return 0;
-    std::sort(us.begin(), us.end());
-    return us[std::min(us.size() - 1, static_cast<size_t>(share * static_cast<double>(us.size())))];
-  }
-  double mean() const {
-    double sum = 0;
-    for (const double v : us) sum += v;
-    return us.empty() ? 0 : sum / static_cast<double>(us.size());
-  }
-};
-
 // Returns the CPU time of this thread: its work is all computing, and other processes may run.
 double thread_microseconds() {
   timespec t{};
@@ -125,7 +111,7 @@ class MaskRun {
         code = e.code;
       }
     });
-    compile.us.push_back(us);
+    compile.push_back(us);
     if (grammar == nullptr) {
       ++refused[code];
       return;
@@ -137,14 +123,14 @@ class MaskRun {
         (i.valid ? unfit : let_through).push_back(s.name + ": " + i.text);
   }
 
-  Percentiles compile, mask;
+  std::vector<double> compile, mask;  // microseconds
   size_t kept = 0;
   std::vector<std::string> unfit, let_through;  // valid but refused; invalid but accepted
   std::map<std::string, size_t> refused;
 
  private:
   void find(GrammarMatcher& m, bool first) {
-    mask.us.push_back(microseconds([&] { masks_.find(m, {}, first, mask_); }));
+    mask.push_back(microseconds([&] { masks_.find(m, {}, first, mask_); }));
   }
   // Picks one of a few allowed tokens, with a preference for those that close something.
   int32_t pick() {
@@ -200,7 +186,7 @@ int run_bench_mask(const BenchOptions& options, std::ostream& out) {
     run->schema(s);
     if (interrupt_seen()) return 130;
   }
-  Percentiles &c = run->compile, &m = run->mask;
+  const std::vector<double>&c = run->compile, &m = run->mask;
   if (options.json) {
     Json line = Json::object({{"bench", "mask"}});
     line.set("vocab", tokenizer.vocab_size());
@@ -212,12 +198,12 @@ int run_bench_mask(const BenchOptions& options, std::ostream& out) {
     line.set("unfit", run->unfit.size());
     line.set("let_through", run->let_through.size());
     line.set("tree_ms", rounded(tree * 1e-3, 4));
-    line.set("masks", m.us.size());
+    line.set("masks", m.size());
     for (const auto& [name, p] : {std::pair("mask", &m), std::pair("compile", &c)}) {
-      line.set(fmt::format("{}_p50_us", name), rounded(p->at(0.5), 4));
-      line.set(fmt::format("{}_mean_us", name), rounded(p->mean(), 4));
-      line.set(fmt::format("{}_p99_us", name), rounded(p->at(0.99), 4));
-      line.set(fmt::format("{}_max_us", name), rounded(p->at(1), 4));
+      line.set(fmt::format("{}_p50_us", name), rounded(at_share(*p, 0.5), 4));
+      line.set(fmt::format("{}_mean_us", name), rounded(mean_of(*p), 4));
+      line.set(fmt::format("{}_p99_us", name), rounded(at_share(*p, 0.99), 4));
+      line.set(fmt::format("{}_max_us", name), rounded(at_share(*p, 1), 4));
     }
     print_json(line, out);
     return 0;
@@ -235,8 +221,8 @@ int run_bench_mask(const BenchOptions& options, std::ostream& out) {
   fmt::print(out, "{:<12}{:>9}{:>11}{:>11}{:>11}{:>11}\n", "", "count", "p50 us", "mean us",
              "p99 us", "max us");
   for (const auto& [name, p] : {std::pair("compile", &c), std::pair("mask", &m)})
-    fmt::print(out, "{:<12}{:>9}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n", name, p->us.size(),
-               p->at(0.5), p->mean(), p->at(0.99), p->at(1));
+    fmt::print(out, "{:<12}{:>9}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}\n", name, p->size(),
+               at_share(*p, 0.5), mean_of(*p), at_share(*p, 0.99), at_share(*p, 1));
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "apps/cli/interrupt.h"
 #include "base/error.h"
@@ -24,6 +25,17 @@ Timing summarize(std::vector<double> seconds) {
   t.median = quantile(0.5);
   t.spread = t.median > 0 ? (quantile(0.75) - quantile(0.25)) / 2 / t.median : 0;
   return t;
+}
+
+double at_share(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) /
+         static_cast<double>(std::max<size_t>(1, values.size()));
 }
 
 double now_seconds() {

@@ -19,6 +19,9 @@ struct Timing {
   size_t repetitions = 0;
 };
 Timing summarize(std::vector<double> seconds);
+// Returns the value below which this share of the values lies; 0 for none.
+double at_share(std::vector<double> values, double share);
+double mean_of(const std::vector<double>& values);
 
 double now_seconds();
 
