@@ -201,6 +201,13 @@ double far_below(const QuantRows& x, const float* scales) {
   return static_cast<double>(*std::max_element(scales, scales + x.groups)) * 448.0 * 0x1p-166;
 }
 
+// Returns |q s| + |b| of a weight q s + b: kernels may multiply the parts apart.
+double size_of_parts(const QuantMatrix& w, size_t r, size_t c) {
+  const double b = table_at(w.offsets, w.scale_type, scale_index(w, r, c));
+  const double q = code_value(w, r, c) + static_cast<float>(1 << (w.bits - 1));
+  return std::fabs(q * static_cast<double>(scale_of(w, r, c))) + std::fabs(b);
+}
+
 }  // namespace
 
 void dequantize(const QuantMatrix& w, float* out) {
@@ -245,7 +252,8 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
         double sum = 0.0, small = 0.0;
         for (size_t i = s.begin; i < s.end; ++i) {
           const double a = std::fabs(static_cast<double>(xs[m * x.K + i]));
-          const double b = std::fabs(static_cast<double>(ws[i]));
+          const double b = w.offsets == nullptr ? std::fabs(static_cast<double>(ws[i]))
+                                                : size_of_parts(w, n, columns.order[i]);
           sum += a * b;
           small += (a + b + 1.0) * 0x1p-126;
         }

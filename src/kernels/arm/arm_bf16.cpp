@@ -52,8 +52,10 @@ struct Product {
     t.steps = s.group_k / kKr;
     t.w_group = t.extras_group = s.group_bytes();
     t.zeros_at = s.zero_bytes != 0 ? s.scale_bytes : 0;
-    t.flags_at = s.scale_bytes + s.zero_bytes;
-    if (s.row_groups)
+    t.lift = s.lift;
+    t.offsets_at = s.offset_bytes != 0 ? s.scale_bytes + s.zero_bytes : 0;
+    t.flags_at = s.scale_bytes + s.zero_bytes + s.offset_bytes;
+    if (s.row_numbers())
       t.row_groups = reinterpret_cast<const float*>(a.panel + l.group_factors) + 4 * pair;
     t.row_groups_stride = 4 * l.pairs;
     t.bf16 = s.bf16;
@@ -87,7 +89,7 @@ struct Product {
     t.groups = c.groups;
     t.steps = c.steps;
     if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
-    t.extras_group = 64;
+    t.extras_group = s.spread_bytes();
     t.flags_group = s.group_bytes();
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
     return t;
@@ -242,12 +244,11 @@ struct Gemm : Product<kGrouped> {
   void expand(const Scratch& c, size_t n, uint8_t* codes, uint8_t* extras) const {
     const Codec codec{};
     const uint8_t* w = a.w->data + n / kNr * s.stride() + c.g0 * s.group_bytes();
-    for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes(), extras += 64) {
+    for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes(), extras += s.spread_bytes()) {
       const uint8_t* x = w + s.code_bytes;
       if constexpr (!kDense) {
         int8x16_t zeros[4];
-        const int8x8_t z =
-            s.zero_bytes != 0 ? vreinterpret_s8_u8(vld1_u8(x + s.scale_bytes)) : vdup_n_s8(0);
+        const int8x8_t z = zeros_of(x, s.zero_bytes != 0 ? s.scale_bytes : 0, s.lift);
         for (int j = 0; j < 4; ++j) zeros[j] = pair_zeros(z, j);
         const uint8_t* from = w + (kGrouped ? 0 : c.k0 / kKr * Codec::kStep);
         if constexpr (requires { typename Codec::Plain; }) {
@@ -260,8 +261,14 @@ struct Gemm : Product<kGrouped> {
       }
       float32x4_t f[4] = {vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1)};
       if (s.scale_bytes != 0) pair_scales(x, s.bf16, factor, f);
-      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-          vst1q_u8(extras + 16 * j, vreinterpretq_u8_f32(f[j]));
+      const auto put = [&](uint8_t* to) {
+        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
+            vst1q_u8(to + 16 * j, vreinterpretq_u8_f32(f[j]));
+      };
+      put(extras);
+      if (s.offset_bytes == 0) continue;
+      pair_scales(x + s.scale_bytes + s.zero_bytes, s.bf16, factor, f);
+      put(extras + 64);
     }
   }
   void many() const {
@@ -379,8 +386,9 @@ void gemm(const GemmArgs& args) {
   const bool grouped = shape_of(p).grouped();
   switch (form_of(p)) {
     case Form::kInt4:
-      return p.zero_points ? run<NibblesZero>(args, grouped)
-                           : run<Nibbles<kIntTable>>(args, grouped);
+      if (p.zero_points || (p.offsets && p.bits < 4)) return run<NibblesZero>(args, grouped);
+      return p.offsets ? run<Nibbles<kLiftedTable>>(args, grouped)
+                       : run<Nibbles<kIntTable>>(args, grouped);
     case Form::kFp4:
       return run<Nibbles<kFp4Table>>(args, grouped);
     case Form::kFp8:
@@ -409,7 +417,7 @@ const char* supports_only(const Problem& p) {
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), size_t m_tile = 8) {
   const FamilyFacts facts{kNr,           numerics, packed_bytes, row_bytes, row_panel_bytes,
-                          scratch_bytes, kWidths,  m_tile,       code_at};
+                          scratch_bytes, kWidths,  m_tile,       code_at,   kOffsets};
   return kernel_of(Arch::kAarch64, "arm_bf16", codec, kNeon | kArmBf16, fits, facts,
                    MOEBIUS_BODIES(pack, prepare_rows, make_panel_bf16, gemm));
 }

@@ -2,8 +2,9 @@
 // The float family on Arm CPUs with BF16: layouts and facts of arm_bf16. Both operands decode
 // exactly to bf16 (integers of at most 9 bits with sign, e4m3, e2m1, bf16), so every product is
 // exact and only the order of sums is the kernel's own: the inputs of a group as BFMMLA adds them,
-// then f = fma(dot, scale, f) in group order. Class reordered; the bytes of a row depend on that
-// row alone. Internal linkage, as all headers of kernel units.
+// then f = fma(dot, scale, f) in group order; where weights q c + b have an offset b (q from 0 on),
+// f = fma(sum of x, b, f) after it. Class reordered; the bytes of a row depend on that row alone.
+// Internal linkage, as all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group. The 16 inputs of
 // a step are taken in four quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so
@@ -14,6 +15,7 @@
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
 //   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
+//   offsets stored as scales are                                only with offsets
 //   flags   16 bytes (Flags)                                  only e4m3
 // e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is
 // subnormal: one widening shift and one AND. BFMMLA flushes subnormals. A plain group of 256 inputs
@@ -25,7 +27,7 @@
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups
-// a factor per group and pair as [s0,s0,s1,s1].
+// a factor per group and pair as [s0,s0,s1,s1]; with offsets the group's sums, likewise.
 #pragma once
 #include "kernels/arm/arm_layout.h"
 #include "kernels/arm/arm_shapes.h"
@@ -84,19 +86,29 @@ static_assert(sizeof(Flags) == 16);
 
 struct Shape : FloatGroups {
   size_t K_padded;
-  size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
+  size_t step_bytes, code_bytes, scale_bytes, zero_bytes, offset_bytes,
       flag_bytes;  // bytes of the codes of 16 inputs; then of the parts of one group of a panel
+  int lift;        // what is added to codes so that they count from 0; 0 without offsets
   Form form;
   bool bf16;   // true: scales are stored as bf16
   bool dense;  // true: weights have no scales
-  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
+  size_t group_bytes() const {
+    return code_bytes + scale_bytes + zero_bytes + offset_bytes + flag_bytes;
+  }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
-    return {
-        groups, group_k,       weight_k, scale_bytes, zero_bytes,
-        0,      group_bytes(), stride(), bf16,        form == Form::kInt4 || form == Form::kFp4};
+    return {groups,        group_k,
+            weight_k,      scale_bytes,
+            zero_bytes,    0,
+            group_bytes(), stride(),
+            bf16,          form == Form::kInt4 || form == Form::kFp4,
+            offset_bytes};
   }
   bool grouped() const { return groups > 1; }
+  // Returns true if panels of rows have numbers per group: factors, or sums for offsets.
+  bool row_numbers() const { return row_groups || offset_bytes != 0; }
+  // Returns the bytes of a group's scales, and offsets, as they are spread in scratch.
+  size_t spread_bytes() const { return offset_bytes != 0 ? 128 : 64; }
 };
 
 inline Form form_of(const Problem& p) {
@@ -132,6 +144,8 @@ inline Shape shape_of(const Problem& p) {
   s.code_bytes = s.group_k / kKr * s.step_bytes;
   s.scale_bytes = p.scale_type == ScaleType::kNone ? 0 : kNr * (s.bf16 ? 2 : 4);
   s.zero_bytes = p.zero_points ? 16 : 0;
+  s.offset_bytes = p.offsets ? s.scale_bytes : 0;
+  s.lift = p.offsets ? 1 << (p.bits - 1) : 0;
   s.flag_bytes = s.form == Form::kFp8 ? 16 : 0;
   s.dense = s.form == Form::kBf16 && s.scale_bytes == 0 && p.act.code == ActCode::kAsIs;
   return s;
@@ -153,6 +167,8 @@ inline const char* supports(const Problem& p) {
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.act.code == ActCode::kAsIs && p.x_type != XType::kBf16)
     return "the activations are not rounded to bf16";
+  if (p.offsets && (!of_integers(p) || p.act.code != ActCode::kAsIs))
+    return "offsets go with integers and rows that are not quantized";
   return groups_do_not_fit(p, kKr, "the group size is not a multiple of 16");
 }
 inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
@@ -189,7 +205,7 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
   l.pairs = (M + 1) / 2;
   l.factors = 4 * l.pairs * s.K_padded;
   l.group_factors = l.factors + up(8 * l.pairs, 16);
-  l.bytes = up(l.group_factors + (s.row_groups ? s.groups * l.pairs * 16 : 0), 64);
+  l.bytes = up(l.group_factors + (s.row_numbers() ? s.groups * l.pairs * 16 : 0), 64);
   return l;
 }
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
@@ -224,7 +240,7 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   b.chunk_k = b.chunk_groups * unit;
   if (!s.grouped()) b.chunk_groups = 1;
   b.codes = s.form == Form::kBf16 ? 0 : 2 * kNr * b.chunk_k;
-  b.extras = b.chunk_groups * 64;
+  b.extras = b.chunk_groups * s.spread_bytes();
   b.panels = kPanelBytes / (2 * kNr * b.chunk_k);
   b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
   b.state = b.panels * (b.codes + b.extras);

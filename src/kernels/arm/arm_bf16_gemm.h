@@ -48,7 +48,7 @@ constexpr TableBytes fp4_table() {
   return t;
 }
 constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
-                     kFp4Table = fp4_table();
+                     kLiftedTable = int_table(0), kFp4Table = fp4_table();
 
 template <const TableBytes& kTable>
 struct Nibbles {
@@ -172,6 +172,12 @@ struct Operands {
   return vqtbl1q_s8(vcombine_s8(zeros, zeros), index);
 }
 
+// Returns what is subtracted from the codes of 8 outputs: zero points, which stand at `at` behind the
+// scales p (0: there are none), or -lift.
+[[gnu::always_inline]] inline int8x8_t zeros_of(const uint8_t* p, size_t at, int lift) {
+  return at != 0 ? vreinterpret_s8_u8(vld1_u8(p + at)) : vdup_n_s8(static_cast<int8_t>(-lift));
+}
+
 // Returns the scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale
 // of activations, or 1).
 [[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
@@ -205,11 +211,13 @@ struct Tile {
   size_t groups, steps;          // steps: of 16 inputs, per group
   size_t w_group, extras_group;  // bytes from group to group
   size_t zeros_at;               // offset of the zero points from the scales; 0: none
+  int lift;                      // what is added to codes that have offsets
+  size_t offsets_at;             // place of the offsets, counted from the scales; 0: none
   size_t flags_at;               // offset of the flags from the scales
   const uint8_t* flags;     // for many rows: flags of the first group of e4m3 as packed, else null
   size_t flags_group;       // bytes of flags from group to group
   size_t stream;            // bytes to the panel that the next stream reads
-  const float* row_groups;  // 4 per pair and group; null: none
+  const float* row_groups;  // 4 per pair and group: factors, or sums for offsets; null: none
   size_t row_groups_stride;
   bool bf16;
   float factor;
@@ -253,7 +261,20 @@ template <int P, bool kExpanded>
   } else {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] = vdupq_n_f32(1);
   }
-  if (t.row_groups != nullptr) {
+  if (t.offsets_at != 0) {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] =
+        vfmaq_f32(f[i][j], acc[i][j], s[j]);
+    if (kExpanded) {
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =
+          vreinterpretq_f32_u8(vld1q_u8(t.extras + at + 64 + 16 * j));
+    } else {
+      pair_scales(t.extras + at + t.offsets_at, t.bf16, t.factor, s);
+    }
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+      const float32x4_t sum = vld1q_f32(t.row_groups + g * t.row_groups_stride + 4 * i);
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] = vfmaq_f32(f[i][j], sum, s[j]);
+    }
+  } else if (t.row_groups != nullptr) {
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
       const float32x4_t row = vld1q_f32(t.row_groups + g * t.row_groups_stride + 4 * i);
       MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] =
@@ -449,9 +470,7 @@ template <int P, int S, class Codec, bool kGrouped>
     int8x8_t zeros[S];
     const uint8_t* extras = t.extras + g * t.extras_group;
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
-        t.zeros_at != 0
-            ? vreinterpret_s8_u8(vld1_u8(extras + t.zeros_at + static_cast<size_t>(u) * t.stream))
-            : vdup_n_s8(0);
+        zeros_of(extras + static_cast<size_t>(u) * t.stream, t.zeros_at, t.lift);
     if constexpr (requires { typename Codec::Plain; }) {
       const uint8_t* const rows = a;
       unsigned plain = 0;

@@ -7,6 +7,7 @@
 
 #include "base/numeric.h"
 #include "kernels/arm/arm_bf16.h"
+#include "kernels/arm/arm_bf16_tiles.h"
 
 namespace moebius {
 namespace {
@@ -90,19 +91,29 @@ inline uint8x16_t zip_low(uint16x8_t a, uint16x8_t b) {
 inline uint8x16_t zip_high(uint16x8_t a, uint16x8_t b) {
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
 }
-// Writes one pair of rows into its tile; `stride`: bytes between quarters.
+// Writes one pair of rows into its tile; `stride`: bytes between quarters. sums: receives the sums of
+// both rows in every group, `apart` floats apart; null: they are not needed.
 inline void put_pair(const RowPanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
-                     uint8_t* out, size_t stride) {
+                     uint8_t* out, size_t stride, float* sums, size_t apart) {
+  const auto ones = vreinterpretq_u8_u16(vdupq_n_u16(0x3f80));
+  float32x4_t sum = vdupq_n_f32(0);
+  size_t left = s.group_k;
   for (size_t k = 0; k < s.K_padded; k += kKr, out += 4 * stride) {
     const Step16 x = step_of(r0, a.w->columns, k, a.problem->K);
     Step16 y = {vdupq_n_u16(0), vdupq_n_u16(0)};
     if (r1 != nullptr) y = step_of(r1, a.w->columns, k, a.problem->K);
     const uint16x8_t x_even = vuzp1q_u16(x.lo, x.hi), x_odd = vuzp2q_u16(x.lo, x.hi);
     const uint16x8_t y_even = vuzp1q_u16(y.lo, y.hi), y_odd = vuzp2q_u16(y.lo, y.hi);
-    vst1q_u8(out, zip_low(x_even, y_even));
-    vst1q_u8(out + stride, zip_high(x_even, y_even));
-    vst1q_u8(out + 2 * stride, zip_low(x_odd, y_odd));
-    vst1q_u8(out + 3 * stride, zip_high(x_odd, y_odd));
+    const uint8x16_t quarters[4] = {zip_low(x_even, y_even), zip_high(x_even, y_even),
+                                    zip_low(x_odd, y_odd), zip_high(x_odd, y_odd)};
+    MOEBIUS_UNROLL for (size_t q = 0; q < 4; ++q) vst1q_u8(out + q * stride, quarters[q]);
+    if (sums == nullptr) continue;
+    MOEBIUS_UNROLL for (uint8x16_t q : quarters) bf16_tiles::mmla(sum, q, ones);
+    if ((left -= kKr) != 0) continue;
+    vst1q_f32(sums, sum);
+    sum = vdupq_n_f32(0);
+    sums += apart;
+    left = s.group_k;
   }
 }
 
@@ -144,7 +155,8 @@ inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
       const auto* r1 = 2 * pair + 1 < a.M
                            ? reinterpret_cast<const uint16_t*>(row(2 * pair + 1) + codes)
                            : nullptr;
-      put_pair(a, s, r0, r1, a.panel + 4 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t));
+      put_pair(a, s, r0, r1, a.panel + 4 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t),
+               s.offset_bytes != 0 ? group_factors + 4 * pair : nullptr, 4 * l.pairs);
     }
 }
 

@@ -84,6 +84,7 @@ struct PanelSizes {
   size_t group, stride;   // bytes of a group with all its parts; of a panel
   bool bf16;              // scales are bf16, else f32
   bool nibbles;           // codes have 4 bits
+  size_t offsets = 0;     // bytes of a group's offsets, which stand behind its zero points
 };
 
 }  // namespace arm_layout

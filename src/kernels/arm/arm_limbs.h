@@ -10,6 +10,7 @@
 //   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
 // The sum of an output, the same operations in the same order whatever the tile or the batch:
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
+//   f = fma(float(sum of x) * 2^e, b, f)         after each, where weights q c + b have an offset b (q from 0 on)
 //   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
 // docs/numerics.md derives the bound.
@@ -23,7 +24,8 @@
 // all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
-// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes.
+// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, offsets
+// stored as scales are, codes.
 // Scales stand first: those of long groups are needed before the end, and a read far ahead of the
 // others breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed). The inputs of a
 // step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
@@ -70,18 +72,20 @@ inline Form form_of(const Problem& p) {
 struct Shape {
   size_t groups, group_k, K_padded;
   size_t blocks, block_k;  // number of blocks of all inputs; a group has whole blocks
-  size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // bytes: of half a step; of a group
+  // Bytes: of half a step; of a group.
+  size_t half_bytes, code_bytes, scale_bytes, zero_bytes, offset_bytes;
   Form form;
   bool bf16;          // true: scales are stored as bf16
   bool tops;          // true: rows are stored as bf16, too, for BFMMLA (arm_limbs_exact.h)
   int most_weight;    // for products of tops: largest magnitude of an integer weight
-  size_t head_bytes;  // bytes of scales and zero points
+  size_t head_bytes;  // bytes of scales, zero points and offsets
+  int lift;           // what is added to codes so that they count from 0; 0 without offsets
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
-    return {groups,     group_k,       group_k,  scale_bytes, zero_bytes,
-            head_bytes, group_bytes(), stride(), bf16,        form != Form::kInt8};
+    return {groups,        group_k,  group_k, scale_bytes,         zero_bytes,  head_bytes,
+            group_bytes(), stride(), bf16,    form != Form::kInt8, offset_bytes};
   }
 };
 
@@ -107,7 +111,8 @@ inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.form = form_of(p);
   s.tops = kTops && s.form != Form::kInt8 && p.x_type == XType::kBf16;
-  s.most_weight = s.form == Form::kFp4 ? 12 : p.zero_points ? 16 : 8;
+  s.most_weight = s.form == Form::kFp4 ? 12 : p.zero_points || p.offsets ? 16 : 8;
+  s.lift = p.offsets ? 1 << (p.bits - 1) : 0;
   s.group_k = p.block_k >= p.K ? p.K : p.block_k;
   s.groups = (p.K + s.group_k - 1) / s.group_k;
   size_t in_group = (s.group_k + kLongest - 1) / kLongest;
@@ -125,7 +130,8 @@ inline Shape shape_of(const Problem& p) {
   s.code_bytes = s.group_k / kHalf * s.half_bytes;
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
   s.zero_bytes = p.zero_points ? 16 : 0;
-  s.head_bytes = up(s.scale_bytes + s.zero_bytes, s.groups == 1 ? 64 : 16);
+  s.offset_bytes = p.offsets ? s.scale_bytes : 0;
+  s.head_bytes = up(s.scale_bytes + s.zero_bytes + s.offset_bytes, s.groups == 1 ? 64 : 16);
   return s;
 }
 
@@ -135,7 +141,8 @@ inline const char* supports(const Problem& p) {
   if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
   if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
   if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
-  if (p.code == CodeType::kFp4 && p.zero_points) return "fp4 has no zero points";
+  if (p.code == CodeType::kFp4 && (p.zero_points || p.offsets))
+    return "fp4 has neither zero points nor offsets";
   if (p.K > kMostK) return "K is beyond 65535";
   if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
   // Probabilities span so many powers of two that most of them would be far inputs.
@@ -216,9 +223,9 @@ inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return rows + (p.act_order ? digits_row_bytes(s) : 0);
 }
 
-// Returns the bytes of scales (and zero points) of a panel, spread as sums are arranged, for many
-// rows.
-inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
+// Returns the bytes of a group's scales (and zero points or offsets), spread as sums are arranged,
+// for many rows.
+inline size_t spread_bytes(const Problem& p) { return p.zero_points || p.offsets ? 128 : 64; }
 // Lays out scratch for tops: operands of several blocks of a panel and their scales, then sums of
 // rows.
 struct Chunk {
@@ -256,7 +263,9 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                           row_panel_bytes<kTops>,
                           scratch_bytes<kTops>,
                           kNr * kTilePanels,
-                          rows};
+                          rows,
+                          nullptr,
+                          kOffsets};
   return kernel_of(Arch::kAarch64, name, codec, needs, fits, facts, b);
 }
 template <bool kTops>

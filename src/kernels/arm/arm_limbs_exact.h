@@ -99,21 +99,29 @@ struct Exact {
         Isa::spread(vcvtq_f32_s32(z[0]), vcvtq_f32_s32(z[1]),
                     reinterpret_cast<float*>(spread + 64));
       }
+      if constexpr (K::kOffset) {
+        load_scales(head + s.scale_bytes, s.bf16, c);
+        Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread + 64));
+      }
     }
   }
   // Computes f = fma(float(dot) * factor, c, f) for a block; behind: factors, then sums of its
   // rows.
   template <int P>
-  [[gnu::always_inline]] static void finish(const uint8_t* behind, const uint8_t* spread,
-                                            float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
+  [[gnu::always_inline]] void finish(const uint8_t* behind, const uint8_t* spread,
+                                     float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) const {
+    const auto load = [](const uint8_t* from) { return vreinterpretq_f32_u8(vld1q_u8(from)); };
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-      const float32x4_t c = vreinterpretq_f32_u8(vld1q_u8(spread + 16 * j));
+      const float32x4_t c = load(spread + 16 * j);
       MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-        if constexpr (K::kZero)
-          acc[i][j] = vfmsq_f32(acc[i][j], vreinterpretq_f32_u8(vld1q_u8(spread + 64 + 16 * j)),
-                                vreinterpretq_f32_u8(vld1q_u8(behind + 16 * (P + i))));
-        const float32x4_t factor = vreinterpretq_f32_u8(vld1q_u8(behind + 16 * i));
+        const float32x4_t factor = load(behind + 16 * i);
+        [[maybe_unused]] const float32x4_t sum = load(behind + 16 * (P + i));
+        if constexpr (K::kZero) acc[i][j] = vfmsq_f32(acc[i][j], load(spread + 64 + 16 * j), sum);
+        if constexpr (K::kOffset)
+          acc[i][j] = vfmaq_n_f32(acc[i][j], sum, static_cast<float>(s.lift));
         f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(acc[i][j], factor), c);
+        if constexpr (K::kOffset)
+          f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(sum, factor), load(spread + 64 + 16 * j));
       }
     }
   }

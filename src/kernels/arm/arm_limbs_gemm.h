@@ -110,11 +110,12 @@ template <int kCount>
 }
 
 // Bundles the template parameters of a matrix's loop.
-template <class I, class C, bool kZ>
+enum class Beside : uint8_t { kNothing, kZeros, kOffsets };  // what groups have beside scales
+template <class I, class C, Beside kB>
 struct Kind {
   using Isa = I;
   using Codec = C;
-  static constexpr bool kZero = kZ;
+  static constexpr bool kZero = kB == Beside::kZeros, kOffset = kB == Beside::kOffsets;
 };
 
 // Defined in arm_limbs_exact.h.
@@ -140,6 +141,15 @@ struct Product {
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
 
+  // Loads what is subtracted from codes; `scales`: address of the group's scales.
+  [[gnu::always_inline]] void zeros_of([[maybe_unused]] const uint8_t* scales,
+                                       int32x4_t (&z)[2]) const {
+    if constexpr (K::kZero) {
+      load_zeros(scales + s.scale_bytes, z);
+    } else {
+      z[0] = z[1] = vdupq_n_s32(-s.lift);
+    }
+  }
   // Computes f = fma(float(dot) * factor, c, f) for 8 outputs; `scales`: address of the group's
   // scales.
   [[gnu::always_inline]] void finish(const Codec& codec, int32x4_t (&acc)[4], const Block& block,
@@ -147,10 +157,10 @@ struct Product {
     int32x4_t dot[2];
     Isa::total(codec, acc, dot);
     const float32x2_t factor = vld1_f32(&block.factor);
-    if constexpr (K::kZero) {
+    if constexpr (K::kZero || K::kOffset) {
       const int32x2_t sum = vreinterpret_s32_f32(factor);
       int32x4_t zeros[2];
-      load_zeros(scales + s.scale_bytes, zeros);
+      zeros_of(scales, zeros);
       if constexpr (Codec::kSecond == 4) zeros[1] = vshlq_n_s32(zeros[1], 4);
       dot[0] = vmlsq_lane_s32(dot[0], zeros[0], sum, 1);
       dot[1] = vmlsq_lane_s32(dot[1], zeros[1], sum, 1);
@@ -161,6 +171,15 @@ struct Product {
                       second = to_float<Codec::kSecond>(dot[1]);
     f[0] = vfmaq_f32(f[0], vmulq_lane_f32(first, factor, 0), c[0]);
     f[1] = vfmaq_f32(f[1], vmulq_lane_f32(second, factor, 0), c[1]);
+    if constexpr (K::kOffset) add_offsets(scales, static_cast<float>(block.sum) * block.factor, f);
+  }
+  // Computes f = fma(x, b, f), b the offsets of the group; x: a sum of inputs.
+  [[gnu::always_inline]] void add_offsets(const uint8_t* scales, float x,
+                                          float32x4_t (&f)[2]) const {
+    float32x4_t b[2];
+    load_scales(scales + s.scale_bytes, s.bf16, b);
+    f[0] = vfmaq_n_f32(f[0], b[0], x);
+    f[1] = vfmaq_n_f32(f[1], b[1], x);
   }
 
   // --- parts of a row that its two limbs do not hold ---
@@ -228,11 +247,13 @@ struct Product {
         weight[n] = Codec::kFour && n >= 4 ? Codec::second(byte) : Codec::first(byte);
         if constexpr (K::kZero)
           weight[n] -= static_cast<float>(static_cast<int8_t>(scales[s.scale_bytes + n]));
+        if constexpr (K::kOffset) weight[n] += static_cast<float>(s.lift);
       }
       float32x4_t c[2];
       load_scales(scales, s.bf16, c);
       f[0] = vfmaq_f32(f[0], vmulq_n_f32(vld1q_f32(weight), v), c[0]);
       f[1] = vfmaq_f32(f[1], vmulq_n_f32(vld1q_f32(weight + 4), v), c[1]);
+      if constexpr (K::kOffset) add_offsets(scales, v, f);
     }
   }
   // Adds far inputs, applies the global scale and stores the outputs.
@@ -382,9 +403,13 @@ struct Product {
         Isa::spread(vreinterpretq_f32_s32(z[0]), vreinterpretq_f32_s32(z[1]),
                     reinterpret_cast<float*>(spread + 64));
       }
+      if constexpr (K::kOffset) {
+        load_scales(w + s.scale_bytes, s.bf16, c);
+        Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread + 64));
+      }
     }
   }
-  static constexpr size_t kSpread = K::kZero ? 128 : 64;
+  static constexpr size_t kSpread = K::kZero || K::kOffset ? 128 : 64;
   const uint8_t* extras_of(size_t m) const { return a.panel + tiles_bytes(s, a.M) + m * l.bytes; }
   // Prefetches the counts and first near limbs of several rows, which are needed at the end of
   // their tile.
@@ -428,7 +453,12 @@ struct Product {
           const float32x4_t c = vreinterpretq_f32_u8(vld1q_u8(at));
           MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
             const float32x4_t factor = vreinterpretq_f32_u8(vld1q_u8(x + 16 * i));
+            [[maybe_unused]] const int32x4_t sum = vreinterpretq_s32_u8(vld1q_u8(x + 16 * (P + i)));
+            if constexpr (K::kOffset) acc[i][j] = vmlaq_n_s32(acc[i][j], sum, s.lift);
             f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(to_float<Codec::kTwice>(acc[i][j]), factor), c);
+            if constexpr (K::kOffset)
+              f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(vcvtq_f32_s32(sum), factor),
+                                  vreinterpretq_f32_u8(vld1q_u8(at + 64)));
           }
         }
         x += 32 * P;
@@ -486,16 +516,19 @@ struct Product {
 
 template <class Isa>
 void gemm(const GemmArgs& args) {
-  const bool zero = args.w->problem->zero_points;
-  switch (form_of(*args.w->problem)) {
+  const Problem& p = *args.w->problem;
+  const auto run = [&]<class Codec>() {
+    if (p.zero_points) return Product<Kind<Isa, Codec, Beside::kZeros>>(args).run();
+    if (p.offsets) return Product<Kind<Isa, Codec, Beside::kOffsets>>(args).run();
+    Product<Kind<Isa, Codec, Beside::kNothing>>(args).run();
+  };
+  switch (form_of(p)) {
     case Form::kInt4:
-      return zero ? Product<Kind<Isa, Int4, true>>(args).run()
-                  : Product<Kind<Isa, Int4, false>>(args).run();
+      return run.template operator()<Int4>();
     case Form::kInt8:
-      return zero ? Product<Kind<Isa, Int8, true>>(args).run()
-                  : Product<Kind<Isa, Int8, false>>(args).run();
+      return run.template operator()<Int8>();
     case Form::kFp4:
-      return Product<Kind<Isa, Fp4, false>>(args).run();
+      return Product<Kind<Isa, Fp4, Beside::kNothing>>(args).run();
   }
 }
 

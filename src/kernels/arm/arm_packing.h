@@ -377,6 +377,8 @@ class PanelScales {
   void ask() const {
     if (w_.scale_type == ScaleType::kNone) return;
     ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
+    if (w_.offsets != nullptr)
+      ask_for_extras(w_.offsets, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
     if (w_.zero_points != nullptr)
       ask_for_extras(reinterpret_cast<const uint8_t*>(w_.zero_points), rows_.at, 1, w_.row_bytes);
   }

@@ -103,7 +103,9 @@ class PanelPacker {
         steps_(s.inputs / kStepInputs),
         out_(out),
         next_(next),
-        extras_(w_, n, s.inputs, s.scale_inputs) {}
+        offsets_as_scales_(offsets_as_scales(w_)),
+        extras_(w_, n, s.inputs, s.scale_inputs),
+        offsets_(offsets_as_scales_, n, s.inputs, s.scale_inputs) {}
 
   void pack() {
     const bool straight = n_ + kOutputs <= w_.N && a_.columns == nullptr;
@@ -125,19 +127,14 @@ class PanelPacker {
     from_buffer(g * steps_, (g + 1) * steps_, c, watch);
   }
 
-  // Writes scales and zero points of group g to `out`; callers ask for groups in ascending order.
+  // Writes scales, zero points and offsets of group g to `out`; callers ask for groups in ascending
+  // order.
   [[gnu::always_inline]] void put_extras(size_t g, uint8_t* out) {
     if (s_.scales == 0) return;
-    const Scales& v = scales(g);
-    if (!s_.bf16) {
-      store_in_order(out, v.v);
-    } else if (kLayout.scales_in_pairs) {
-      store_in_order<1>(out, {vreinterpretq_u8_u16(in_pairs(vreinterpretq_u16_u8(v.v[0])))});
-    } else {
-      store_in_order<1>(out, {v.v[0]});
-    }
+    put_scales(scales(g), out);
     if (s_.zeros != 0)
       store_in_order<1>(out + s_.scales, {vcombine_u8(zeros_[g % kChunk], vdup_n_u8(0))});
+    if (s_.offsets != 0) put_scales(offset_values_[g % kChunk], out + s_.scales + s_.zeros);
     if (n_ + kOutputs > w_.N) clear_end(out);
   }
   const Scales& scales(size_t g) {
@@ -154,9 +151,23 @@ class PanelPacker {
  private:
   static constexpr size_t kChunk = PanelScales::kChunk, kBufferRow = 32;
 
+  static QuantMatrix offsets_as_scales(QuantMatrix w) {
+    w.scales = w.offsets;
+    return w;
+  }
+  [[gnu::always_inline]] void put_scales(const Scales& v, uint8_t* out) const {
+    if (!s_.bf16) {
+      store_in_order(out, v.v);
+    } else if (kLayout.scales_in_pairs) {
+      store_in_order<1>(out, {vreinterpretq_u8_u16(in_pairs(vreinterpretq_u16_u8(v.v[0])))});
+    } else {
+      store_in_order<1>(out, {v.v[0]});
+    }
+  }
   [[gnu::noinline]] void make_extras(size_t g) {
     const size_t end = g + kChunk < s_.groups ? g + kChunk : s_.groups;
     extras_.make_scales(g, end, scales_);
+    if (s_.offsets != 0) offsets_.make_scales(g, end, offset_values_);
     if (s_.zeros != 0) extras_.make_zeros(g, end, zeros_);
   }
   static uint16x8_t in_pairs(uint16x8_t v) { return vzip1q_u16(v, vextq_u16(v, v, 4)); }
@@ -173,7 +184,7 @@ class PanelPacker {
   [[gnu::always_inline]] void begin(Cursor& c) {
     if (kLayout.scales_first) {
       put_extras(c.group, c.out);
-      for (size_t at = s_.scales + s_.zeros; at < s_.head; at += 16)
+      for (size_t at = s_.scales + s_.zeros + s_.offsets; at < s_.head; at += 16)
         store_in_order<1>(c.out + at, {vdupq_n_u8(0)});
     }
     c.out += s_.head;
@@ -297,8 +308,9 @@ class PanelPacker {
   const size_t n_, steps_;  // steps_: steps of 16 inputs in a group
   uint8_t* const out_;
   const uint8_t* const next_;
-  const PanelScales extras_;
-  Scales scales_[kChunk];
+  const QuantMatrix offsets_as_scales_;
+  const PanelScales extras_, offsets_;
+  Scales scales_[kChunk], offset_values_[kChunk];
   uint8x8_t zeros_[kChunk];
 };
 
