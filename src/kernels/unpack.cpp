@@ -189,13 +189,21 @@ bool is_integer_problem(const Problem& p) {
   return p.act.code == ActCode::kInt && has_integer_values(p.code);
 }
 
+bool is_table_problem(const Problem& p) {
+  constexpr size_t kMostInputs = 8192;  // of which f32 holds every sum of halves exactly
+  const bool table = p.code == CodeType::kLut4 || p.code == CodeType::kFp4;
+  return table && p.block_k <= kMostInputs && p.act.code == ActCode::kInt &&
+         p.act.granule == ActGranule::kRow && p.act.symmetric && p.act.mode != Int8Mode::kVllm;
+}
+
 bool fits_int32(const Problem& p) {
   const auto largest = [](unsigned bits, bool zero_points) {
     return zero_points ? (1u << bits) - 1u : 1u << (bits - 1);
   };
   const bool x_zero = !p.act.symmetric || p.act.granule == ActGranule::kStatic;
   const unsigned bits = p.code == CodeType::kLut4 ? 8 : p.bits;
-  const uint64_t term = uint64_t{largest(p.act.bits, x_zero)} * largest(bits, p.zero_points);
+  const uint64_t term =
+      uint64_t{largest(p.act.bits, x_zero)} * largest(bits, p.zero_points || p.offsets);
   const uint64_t longest = p.ragged || p.groups == 1 ? p.K : p.block_k;
   return longest <= 0x7FFFFFFFu / (term == 0 ? 1 : term);
 }

@@ -51,6 +51,9 @@ size_t group_end(const Problem& p, const int32_t* group_ends, size_t g);
 // Returns true if weights and rows of x have codes that stand for integers, so that a kernel can be
 // exact.
 bool is_integer_problem(const Problem& p);
+// Returns true if codes of weights are places in a table of integers (of kFp4: twice the numbers)
+// and rows are int8, symmetric, with one scale each.
+bool is_table_problem(const Problem& p);
 // Returns true if no sum of (qx - zpx) * (qw - zpw) over one group can overflow int32. Kernels that
 // add in int32 check this in limits().
 bool fits_int32(const Problem& p);

@@ -5,14 +5,14 @@
 
 namespace moebius {
 
-bool is_weight_only_integer(const Scheme& scheme) {
-  return scheme.weights && scheme.weights->kind == NumberKind::kInt && !scheme.input &&
+bool may_take_int8_rows(const Scheme& scheme) {
+  return scheme.weights &&
+         (scheme.weights->kind == NumberKind::kInt || scheme.weights->bits == 4) && !scheme.input &&
          !scheme.output;
 }
 
 ActSpec act_spec_of(const Scheme& scheme, const ActRequest& request) {
-  if (!request.int8_rows || !is_weight_only_integer(scheme))
-    return act_spec_of(scheme, request.mode);
+  if (!request.int8_rows || !may_take_int8_rows(scheme)) return act_spec_of(scheme, request.mode);
   Scheme asked = scheme;
   asked.input.emplace();
   asked.input->strategy = Strategy::kToken;

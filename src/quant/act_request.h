@@ -12,12 +12,13 @@ struct ActRequest {
   constexpr ActRequest() = default;
   constexpr ActRequest(Int8Mode m, bool rows = false) : mode(m), int8_rows(rows) {}  // NOLINT
   Int8Mode mode = Int8Mode::kDeclared;  // how dynamic int8 rows are scaled
-  // true: integer weights whose checkpoint declares no quantization of inputs are multiplied with
-  // dynamic int8 rows, one scale per token: faster, class approximate.
+  // true: weights of integers or 4-bit floats whose checkpoint declares no quantization of inputs are
+  // multiplied with dynamic int8 rows, one scale per token: faster, class approximate.
   bool int8_rows = false;
 };
 
-bool is_weight_only_integer(const Scheme& scheme);
+// Returns true if a request for int8 rows concerns the weights.
+bool may_take_int8_rows(const Scheme& scheme);
 // Returns how the input of a matrix is quantized: as the scheme declares, changed by the request.
 ActSpec act_spec_of(const Scheme& scheme, const ActRequest& request);
 // Returns true if `act` quantizes the input otherwise than the scheme declares.

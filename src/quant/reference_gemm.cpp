@@ -9,11 +9,13 @@
 //   f = 0
 //   for each stretch:  dot = sum of xq * wq          xq, wq: code values, zero points subtracted
 //                      f   = fma(float(dot), factor, f)
+//                      f   = fma(float(sum of xq), b, f)      only for integer codes on both sides where weights have
+//                                                             offsets b; wq is then the code counted from 0
 //   y = f * s_row / G, or f * s_row * g              (each only where it applies)
 //
 //   dot      both sides integer codes: an exact integer, converted to f32 once;
 //            otherwise f32, dot = fma(xq, wq, dot) from 0; where weights have offsets wq is the decoded weight and c is 1
-//   factor   per-row dynamic activations and activations as they are: c; static and per-group activations: c * s
+//   factor   per-row dynamic activations and activations as they are: c; static and per-group activations: c * s (b * s)
 //   s_row    the scale of the row, per-row dynamic activations only
 //   G, g     NVFP4: G_w, or G_x * G_w when the activations have a global scale too, where global scales divide; g alike
 //            where they multiply; else neither
@@ -25,6 +27,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "base/numeric.h"
 #include "quant/quant_access.h"
@@ -84,6 +87,10 @@ float dot_of(const int16_t* x, const int16_t* w, size_t n) {
   return static_cast<float>(dot);
 }
 
+float sum_of(const int16_t* x, size_t n) {
+  return static_cast<float>(std::accumulate(x, x + n, int64_t{0}));
+}
+
 // Writes the code values of x in summation order, [M,K], zero points subtracted. T is float or
 // int16_t: |q - zp| <= 255.
 template <class T>
@@ -95,13 +102,21 @@ std::pmr::vector<T> row_values(const QuantRows& x, const Columns& columns, Memor
   return out;
 }
 
+// Returns the code counted from 0, and the offset, of an element of a matrix with offsets.
+float counted_code(const QuantMatrix& w, size_t r, size_t c) {
+  return code_value(w, r, c) + static_cast<float>(1 << (w.bits - 1));
+}
+float offset_of(const QuantMatrix& w, size_t r, size_t c) {
+  return offset_at(w, scale_index(w, r, c));
+}
+
 template <class T>
 void weight_values(const QuantMatrix& w, size_t r, const Columns& columns,
                    std::pmr::vector<T>& out) {
   for (size_t i = 0; i < w.K; ++i) {
     const size_t c = columns.order[i];
     if (w.offsets != nullptr) {
-      out[i] = static_cast<T>(weight_at(w, r, c));
+      out[i] = static_cast<T>(std::is_integral_v<T> ? counted_code(w, r, c) : weight_at(w, r, c));
       continue;
     }
     const float zero =
@@ -112,8 +127,9 @@ void weight_values(const QuantMatrix& w, size_t r, const Columns& columns,
 
 // Returns the factor of a stretch's sum: the weight scale, or 1 where offsets were applied to the
 // weights.
+template <class T>
 float factor_of(const QuantMatrix& w, size_t r, size_t c) {
-  return w.offsets != nullptr ? 1.0f : scale_of(w, r, c);
+  return w.offsets != nullptr && !std::is_integral_v<T> ? 1.0f : scale_of(w, r, c);
 }
 
 bool scales_per_row(const ActSpec& spec) {
@@ -143,8 +159,12 @@ void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n
       for (const Stretch& s : columns.stretches) {
         const float dot =
             dot_of(xs.data() + m * x.K + s.begin, ws.data() + s.begin, s.end - s.begin);
-        const float c = factor_of(w, n, columns.order[s.begin]);
-        f = std::fma(dot, scales_inside(x.spec) ? c * scales[s.row_granule] : c, f);
+        const float step = scales_inside(x.spec) ? scales[s.row_granule] : 1.0f;
+        f = std::fma(dot, factor_of<T>(w, n, columns.order[s.begin]) * step, f);
+        if constexpr (std::is_integral_v<T>)
+          if (w.offsets != nullptr)
+            f = std::fma(sum_of(xs.data() + m * x.K + s.begin, s.end - s.begin),
+                         offset_of(w, n, columns.order[s.begin]) * step, f);
       }
       if (scales_per_row(x.spec)) f = f * scales[0];
       y[m * ldy + (n - n0)] = with_scale(f, G);
@@ -201,11 +221,13 @@ double far_below(const QuantRows& x, const float* scales) {
   return static_cast<double>(*std::max_element(scales, scales + x.groups)) * 448.0 * 0x1p-166;
 }
 
-// Returns |q s| + |b| of a weight q s + b: kernels may multiply the parts apart.
-double size_of_parts(const QuantMatrix& w, size_t r, size_t c) {
-  const double b = table_at(w.offsets, w.scale_type, scale_index(w, r, c));
-  const double q = code_value(w, r, c) + static_cast<float>(1 << (w.bits - 1));
-  return std::fabs(q * static_cast<double>(scale_of(w, r, c))) + std::fabs(b);
+// Returns how large a weight counts in the bound: with an offset, products of the code and of the
+// offset may be added apart.
+double weight_size(const QuantMatrix& w, size_t r, size_t c, float value) {
+  if (w.offsets == nullptr) return std::fabs(static_cast<double>(value));
+  return std::fabs(static_cast<double>(counted_code(w, r, c)) *
+                   static_cast<double>(scale_of(w, r, c))) +
+         std::fabs(static_cast<double>(offset_of(w, r, c)));
 }
 
 }  // namespace
@@ -222,8 +244,7 @@ size_t reference_gemm_bytes(size_t M, size_t K) {
 
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
                     size_t ldy, std::pmr::memory_resource* memory) {
-  const bool integers =
-      x.spec.code == ActCode::kInt && has_integer_values(w.code) && w.offsets == nullptr;
+  const bool integers = x.spec.code == ActCode::kInt && has_integer_values(w.code);
   if (integers && x.spec.mode == Int8Mode::kVllm)
     vllm_gemm(w, x, n0, n1, y, ldy, memory);
   else if (integers)
@@ -252,12 +273,12 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
         double sum = 0.0, small = 0.0;
         for (size_t i = s.begin; i < s.end; ++i) {
           const double a = std::fabs(static_cast<double>(xs[m * x.K + i]));
-          const double b = w.offsets == nullptr ? std::fabs(static_cast<double>(ws[i]))
-                                                : size_of_parts(w, n, columns.order[i]);
+          const double b = weight_size(w, n, columns.order[i], ws[i]);
           sum += a * b;
           small += (a + b + 1.0) * 0x1p-126;
         }
-        double factor = std::fabs(static_cast<double>(factor_of(w, n, columns.order[s.begin])));
+        double factor =
+            std::fabs(static_cast<double>(factor_of<float>(w, n, columns.order[s.begin])));
         if (scales_inside(x.spec)) {
           flushed += far_below(x, scales) * static_cast<double>(s.end - s.begin) * factor;
           factor *= std::fabs(static_cast<double>(scales[s.row_granule]));

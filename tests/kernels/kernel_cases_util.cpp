@@ -163,6 +163,18 @@ void add_int8_activations(Cases& out) {
       c.scale = ScaleType::kF32;
       out.push_back(c);
     }
+  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 4, 5, 8})
+    for (const size_t g : sizes({16, 32, 64})) {
+      SchemeCase c =
+          weights("offsets " + std::to_string(bits) + " bits int8 rows g" + std::to_string(g),
+                  bits == 4   ? CodeType::kInt4Offset
+                  : bits == 8 ? CodeType::kInt8Offset
+                              : CodeType::kInt8,
+                  bits, g, int_rows());
+      c.offsets = true;
+      c.scale = g == 64 ? ScaleType::kBf16 : g == 16 ? ScaleType::kF32 : ScaleType::kF16;
+      out.push_back(c);
+    }
   SchemeCase c = weights("w8a8 tensor", CodeType::kInt8, 8, 0, int_rows());
   c.block_n = 0;
   c.scale = ScaleType::kF16;
@@ -245,6 +257,9 @@ void add_fp4(Cases& out) {
   c.name = "nvfp4a16 factors";
   out.push_back(c);
   c.global_multiplies = false;
+  c.act = int_rows();
+  c.name = "nvfp4 int8 rows";
+  out.push_back(c);
   for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
     c.act = ActSpec{};
     c.x_type = x;
@@ -257,6 +272,9 @@ void add_fp4(Cases& out) {
   c.act = ActSpec{};
   c.x_type = XType::kBf16;
   c.name = "mxfp4a16";
+  out.push_back(c);
+  c.act = int_rows();
+  c.name = "mxfp4 int8 rows";
   out.push_back(c);
   c.act = of(ActCode::kFp8);
   c.name = "w4a8-mxfp4 token";

@@ -237,11 +237,13 @@ void note_request(const Checkpoint& checkpoint, const ActRequest& request) {
   if (!request.int8_rows) return;
   size_t granted = 0, kept = 0;
   for (const Module& m : checkpoint.modules()) {
-    if (m.tower || !m.supported || !is_weight_only_integer(m.plan.scheme)) continue;
+    if (m.tower || !m.supported || !may_take_int8_rows(m.plan.scheme)) continue;
     ++(departs(m.plan.scheme, act_spec_of(m, request)) ? granted : kept);
   }
   if (granted + kept == 0)
-    note("--activations int8 changes nothing: no module is weight-only with integer weights");
+    note(
+        "--activations int8 changes nothing: no module is weight-only with weights of integers or "
+        "4-bit floats");
   else
     note(
         "--activations int8: {} with dynamic int8 activations (approximate, not what the "

@@ -11,18 +11,20 @@
 //             int8  the even inputs of both outputs for all four pairs (16 bytes each), then the odd inputs likewise
 //   scales  8 x bf16 (if the file's scales are bf16) or 8 x f32
 //   zeros   8 x int8, padded to 16 bytes         only with weight zero points
+//           8 x f32                              with offsets of weights instead
 //   sums    8 x int32: sum of w - zero           only if rows may have a zero point
 // A nibble pair is thus a byte of the file: packing 4-bit codes is a copy that interleaves rows.
 //
 // A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs
 // (the even ones of 16, then the odd ones) 16 bytes per pair: 8 codes of each row; a single row has
 // 8 bytes, so that it stays in the first-level cache while weights pass through it. Then row
-// scales, sums of the codes per group and pair as [s0,s0,s1,s1] (only with weight zero points), and
+// scales, sums of the codes per group and pair as [s0,s0,s1,s1] (only with zeros or offsets), and
 // zero points of the rows in the same form (only if rows may have them).
 //
 // fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of
 // products 4 times too large, and SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a
-// scale per group, kept behind the row scales as [s0,s0,s1,s1].
+// scale per group, kept behind the row scales as [s0,s0,s1,s1]. With int8 rows, codes of a table
+// (E2M1: of twice the numbers, with half the scale) are packed as the bytes that they stand for.
 #pragma once
 #include "kernels/arm/arm_fp4.h"
 #include "kernels/arm/arm_layout.h"
@@ -63,32 +65,36 @@ struct Shape {
   bool bytes;                                             // true: one byte per code
   bool bf16;                                              // true: scales are kept as bf16
   bool row_zeros;                                         // true: rows may have a zero point
-  bool fp4;          // true: E2M1 on both sides, rows with a scale per group
-  bool zero_points;  // true: weights have zero points
+  bool fp4;             // true: E2M1 on both sides, rows with a scale per group
+  bool zero_points;     // true: weights have zero points
+  int32_t offset_bias;  // what is added to codes of weights with offsets; 0: no offsets
   constexpr size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
   // Bytes from panel to panel.
   constexpr size_t stride() const { return up(groups * group_bytes(), 64); }
   constexpr bool grouped() const { return groups > 1 || fp4; }  // fp4: one group is a group too
   constexpr arm_layout::PanelSizes sizes() const {
-    return {groups, group_k,       group_k,  scale_bytes, zero_bytes,
+    return {groups, group_k,       group_k,  scale_bytes, zero_points ? zero_bytes : 0,
             0,      group_bytes(), stride(), bf16,        !bytes};
   }
-  constexpr bool plain() const { return !bytes && !fp4 && !row_zeros && !zero_points; }
+  constexpr bool plain() const { return !bytes && !fp4 && !row_zeros && zero_bytes == 0; }
 };
+
+inline bool has_bytes(const Problem& p) { return p.bits > 4 || is_table_problem(p); }
 
 inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.groups = p.block_k >= p.K ? 1 : p.groups;
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
-  s.bytes = p.bits > 4;
+  s.bytes = has_bytes(p);
   s.bf16 = bf16_scales(p);
-  s.fp4 = p.code == CodeType::kFp4;
+  s.fp4 = p.act.code == ActCode::kFp4;
   s.row_zeros = !s.fp4 && (!p.act.symmetric || p.act.granule == ActGranule::kStatic);
   s.code_bytes = kNr * s.group_k / (s.bytes ? 1 : 2);
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
   s.zero_points = p.zero_points;
-  s.zero_bytes = p.zero_points ? 16 : 0;
+  s.offset_bias = p.offsets ? 1 << (p.bits - 1) : 0;
+  s.zero_bytes = p.zero_points ? 16 : p.offsets ? 4 * kNr : 0;
   s.sum_bytes = s.row_zeros ? 4 * kNr : 0;
   return s;
 }
@@ -96,18 +102,24 @@ inline Shape shape_of(const Problem& p) {
 // Returns true if no sum over a group overflows int32. 4-bit operands are used 16 times too large.
 inline bool sums_fit(const Problem& p) {
   const size_t x = !p.act.symmetric || p.act.granule == ActGranule::kStatic ? 255 : 128;
-  const size_t w = p.bits > 4 ? (p.zero_points ? 255 : 128) : 16 * (p.zero_points ? 15 : 8);
+  const bool wide = p.zero_points || p.offsets;
+  const size_t w = has_bytes(p) ? (wide ? 255 : 128) : 16 * (wide ? 15 : 8);
   return shape_of(p).group_k <= 0x7FFFFFFFu / (x * w);
 }
 
 inline const char* supports(const Problem& p, bool bytes) {
-  if (!of_integers(p)) return "the weights are not integers";
-  if ((p.bits > 4) != bytes)
+  if (!of_integers(p) && !is_table_problem(p)) return "the weights are not integers";
+  if (has_bytes(p) != bytes)
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";
   if (p.act.mode == Int8Mode::kVllm) return "mode vllm has rules of its own";
   if (p.act.granule == ActGranule::kGroup) return "activations have one scale per group";
-  if (p.block_k < p.K && p.block_k % 32 != 0) return "the group size is not a multiple of 32";
+  if (p.offsets && (p.act.granule != ActGranule::kRow || !p.act.symmetric))
+    return "offsets need symmetric rows with one scale";
+  const bool short_groups = p.offsets || is_table_problem(p);
+  if (p.block_k < p.K && p.block_k % (short_groups ? 16 : 32) != 0)
+    return short_groups ? "the group size is not a multiple of 16"
+                        : "the group size is not a multiple of 32";
   if (!sums_fit(p)) return "sums over K may leave int32";
   return nullptr;
 }
@@ -127,7 +139,7 @@ inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape
 // f32 (static schemes: 1, or NaN), zero point int32; for fp4 it is the canonical row (scales first)
 // with codes doubled.
 inline size_t row_codes(const Problem& p) {
-  return p.code == CodeType::kFp4 ? prepared_layout(p).codes : 0;
+  return p.act.code == ActCode::kFp4 ? prepared_layout(p).codes : 0;
 }
 inline size_t row_bytes(const Problem& p) {
   return up(row_codes(p) + shape_of(p).K_padded + 8, 64);
@@ -137,18 +149,18 @@ struct PanelLayout {
   // Offsets of the arrays after the codes, which start at 0.
   size_t pairs, scales, sums, zeros, group_scales, bytes;
 };
-inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
+inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};
   l.pairs = (M + 1) / 2;
   l.scales = 2 * l.pairs * s.K_padded;
   l.sums = l.scales + up(2 * l.pairs * 4, 16);
-  l.zeros = l.sums + (p.zero_points ? s.groups * l.pairs * 16 : 0);
+  l.zeros = l.sums + (s.zero_bytes != 0 ? s.groups * l.pairs * 16 : 0);
   l.group_scales = l.zeros + (s.row_zeros ? l.pairs * 16 : 0);
   l.bytes = up(l.group_scales + (s.fp4 ? s.groups * l.pairs * 16 : 0), 64);
   return l;
 }
 inline size_t row_panel_bytes(const Problem& p, size_t M) {
-  return panel_layout(p, shape_of(p), M).bytes;
+  return panel_layout(shape_of(p), M).bytes;
 }
 
 // Lays out scratch for many rows: int8 operands of several panels, a chunk of K at a time, are made
@@ -208,7 +220,9 @@ constexpr FamilyFacts kFacts{kNr,           numerics, packed_bytes, row_bytes, r
                              scratch_bytes, kWidths};
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
-  return kernel_of(Arch::kAarch64, name, codec, needs, fits, kFacts, b);
+  Kernel k = kernel_of(Arch::kAarch64, name, codec, needs, fits, kFacts, b);
+  k.facts = kOffsets;
+  return k;
 }
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {
   return {{kernel(name, "int4", needs, supports_int4, b),

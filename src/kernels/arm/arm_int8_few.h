@@ -53,11 +53,13 @@ struct FewRows {
   explicit FewRows(const GemmArgs& args)
       : a(args),
         s(shape_of(*args.w->problem)),
-        l(panel_layout(*args.w->problem, s, args.M)),
+        l(panel_layout(s, args.M)),
         choice(choose_tile(kEngine, s, args.M)),
         map(l.pairs, choice.pairs),
-        factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
-        G(kFix != kRowScales ? GlobalScale{} : result_scale(*args.w)),
+        factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale
+               : !s.fp4 && args.w->problem->code == CodeType::kFp4 ? 0.5f
+                                                                   : 1.0f),
+        G(result_scale(*args.w)),
         row_scales(reinterpret_cast<const float*>(args.panel + l.scales)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
@@ -78,6 +80,7 @@ struct FewRows {
     t.sums =
         s.zero_bytes != 0 ? reinterpret_cast<const int32_t*>(a.panel + l.sums) + 4 * pair : nullptr;
     t.sums_group = 4 * l.pairs;
+    t.offset_bias = s.offset_bias;
     t.row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros) + 4 * pair;
     t.row_scales = reinterpret_cast<const float*>(a.panel + l.group_scales) + 4 * pair;
     t.bf16 = s.bf16;

@@ -166,7 +166,11 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       store_four(extras, f);
       extras += 64;
       int32x4_t z[4];
-      if (s.zero_bytes != 0) {
+      if constexpr (kFix == kWithOffsets) {
+        pair_scales(x + s.scale_bytes, false, 1.0f, f);
+        store_four(extras, f);
+        extras += 64;
+      } else if (s.zero_bytes != 0) {
         pair_zeros(x + s.scale_bytes, Codec::kShift, z);
         store_four(extras, z);
         extras += 64;
@@ -201,7 +205,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     t.extras = c.extras;
     t.w = s.bytes ? panel(n) + (kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr) : c.codes;
     const size_t w_next = s.bytes ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
-    if ((kFix == kWeightZeros || kFix == kRowZeros) && t.sums != nullptr) t.sums += 4 * pair;
+    if (kFix != kPlain && t.sums != nullptr) t.sums += 4 * pair;
     if (kFix == kRowZeros) t.row_zeros += 4 * pair;
     if (kFix == kRowScales) t.row_scales += 4 * pair;
     uint8_t* state = c.state + 2 * pair * kNr * 4;
@@ -211,18 +215,20 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     for (; n < end;
          n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next, y += kNr) {
       if constexpr (E::template has_store<P, kFix, kGrouped>())
-        if (c.first && c.last && rows >= 2 * P && valid(n) == kNr) {
+        if (c.first && c.last && rows >= 2 * P && valid(n) == kNr && G.value == 1.0f) {
           E::tile_store(t, scales, y, a.ldy);
           continue;
         }
       t.state_in = c.first ? nullptr : state;
       t.state_out = c.last ? nullptr : state;
       float32x4_t f[1][P][4];
-      if constexpr (E::template has_tile<P, kFix, kGrouped>()) {
-        E::template tile<Codec::kShift>(t, s.group_k, f[0]);
-      } else {
-        multiply<E, P, 1, Codec, kFix, true, kGrouped>(t, f);
-      }
+      bool done = false;
+      if constexpr (E::template has_tile<P, kFix, kGrouped>())
+        if (!kGrouped || kFix == kRowScales || t.steps % 2 == 0) {
+          E::template tile<Codec::kShift>(t, s.group_k, f[0]);
+          done = true;
+        }
+      if (!done) multiply<E, P, 1, Codec, kFix, true, kGrouped>(t, f);
       if (c.last) store<P>(f[0], scales, G, y, a.ldy, rows, valid(n));
     }
   }
@@ -322,6 +328,8 @@ inline void gemm(const GemmArgs& args) {
     gemm_fixed<E, kRowZeros>(args, s.grouped());
   } else if (p.zero_points) {
     gemm_fixed<E, kWeightZeros>(args, s.grouped());
+  } else if (p.offsets) {
+    gemm_fixed<E, kWithOffsets>(args, s.grouped());
   } else {
     gemm_fixed<E, kPlain>(args, s.grouped());
   }

@@ -149,8 +149,8 @@ template <class T, size_t n>
 }
 
 // Selects corrections of sums besides their scale. kRowZeros: rows have zero points, weights may
-// have. kRowScales: rows have a scale per group.
-enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
+// have. kRowScales: rows have a scale per group. kWithOffsets: weights have an offset per group.
+enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3, kWithOffsets = 4 };
 
 // Arguments of one call of multiply().
 struct Tile {
@@ -164,6 +164,7 @@ struct Tile {
   // Sums of the rows' codes in the first group, 4 per pair; null: weights have no zero points.
   const int32_t* sums;
   size_t sums_group;         // number of int32 from group to group
+  int32_t offset_bias;       // kWithOffsets: what is added to codes
   const int32_t* row_zeros;  // 4 per pair
   // Scales of rows, 4 per pair and group (kRowScales), sums_group floats from group to group.
   const float* row_scales;
@@ -253,6 +254,11 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
       }
       if constexpr (kFix == kWeightZeros || kFix == kRowZeros)
         correct<P, Codec::kShift, kFix, kExpanded>(t, g, at, v);
+      if constexpr (kFix == kWithOffsets) MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+          const int32x4_t more = vmulq_n_s32(vld1q_s32(t.sums + g * t.sums_group + 4 * i),
+                                             t.offset_bias << Codec::kShift);
+          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[i][j] = vaddq_s32(v[i][j], more);
+        }
       float32x4_t s[4];
       if constexpr (kExpanded) {
         load4(t.extras + at, s);
@@ -265,6 +271,17 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
         MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[u][i][j] =
             vfmaq_f32(f[u][i][j], to_float<Codec::kShift>(v[i][j]),
                       kFix == kRowScales ? vmulq_f32(s[j], row) : s[j]);
+      }
+      if constexpr (kFix == kWithOffsets) {
+        if constexpr (kExpanded) {
+          load4(t.extras + at + t.zeros_at, s);
+        } else {
+          pair_scales(t.extras + at + t.zeros_at, false, 1.0f, s);
+        }
+        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+          const float32x4_t sum = vcvtq_f32_s32(vld1q_s32(t.sums + g * t.sums_group + 4 * i));
+          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[u][i][j] = vfmaq_f32(f[u][i][j], sum, s[j]);
+        }
       }
     }
   }
@@ -312,11 +329,19 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
               vreinterpretq_s32_u8(vld1q_u8(extras + t.sums_at + 16 * h)), Codec::kShift);
           v[h] = vmlsq_n_s32(v[h], sums, t.row_zeros[0]);
         }
+      if constexpr (kFix == kWithOffsets)
+        MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) v[h] =
+            vaddq_s32(v[h], vdupq_n_s32(t.sums[g * t.sums_group] * t.offset_bias << Codec::kShift));
       float32x4_t s[2];
       two_scales(extras, t.bf16, t.factor, s);
       MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
         if constexpr (kFix == kRowScales) s[h] = vmulq_n_f32(s[h], t.row_scales[g * t.sums_group]);
         f[u][h] = vfmaq_f32(f[u][h], to_float<Codec::kShift>(v[h]), s[h]);
+        if constexpr (kFix == kWithOffsets)
+          f[u][h] = vfmaq_n_f32(
+              f[u][h],
+              vreinterpretq_f32_u8(vld1q_u8(extras + t.zeros_at + 16 * static_cast<size_t>(h))),
+              static_cast<float>(t.sums[g * t.sums_group]));
       }
     }
   }

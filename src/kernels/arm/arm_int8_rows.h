@@ -166,7 +166,7 @@ inline void prepare_fp4(const PrepareArgs& a, size_t stride, size_t codes, size_
 }
 
 inline void prepare_rows(const PrepareArgs& a) {
-  if (a.problem->code == CodeType::kFp4)
+  if (a.problem->act.code == ActCode::kFp4)
     return prepare_fp4(a, row_bytes(*a.problem), row_codes(*a.problem),
                        shape_of(*a.problem).K_padded);
   const size_t stride = row_bytes(*a.problem), K_padded = shape_of(*a.problem).K_padded;
@@ -217,7 +217,7 @@ inline void put_pair(const RowPanelArgs& a, const Shape& s, const int8_t* r0, co
 inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
-  const PanelLayout l = panel_layout(p, s, a.M);
+  const PanelLayout l = panel_layout(s, a.M);
   const size_t row_stride = row_bytes(p), codes = row_codes(p);
   auto* scales = reinterpret_cast<float*>(a.panel + l.scales);
   auto* sums = reinterpret_cast<int32_t*>(a.panel + l.sums);
@@ -251,8 +251,8 @@ inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
       const auto* r1 =
           2 * pair + 1 < a.M ? reinterpret_cast<const int8_t*>(row(2 * pair + 1) + codes) : nullptr;
       put_pair(a, s, r0, r1, a.panel + 2 * map.first(t) * s.K_padded + 16 * i,
-               a.M == 1 ? kSingleRow : 16 * map.size(t), p.zero_points ? sums + 4 * pair : nullptr,
-               4 * l.pairs);
+               a.M == 1 ? kSingleRow : 16 * map.size(t),
+               s.zero_bytes != 0 ? sums + 4 * pair : nullptr, 4 * l.pairs);
     }
 }
 

@@ -77,6 +77,24 @@ struct CodeSums {
   }
 };
 
+// Offsets of 8 outputs as f32, behind scales.
+struct Offsets {
+  static constexpr bool kWholeGroups = false;
+  using Watch = NothingElse::Watch;
+  template <class Packer>
+  [[gnu::always_inline]] static void put(Packer& p, const Cursor& c, Watch&) {
+    p.put_extras(c.group, c.out);
+    const QuantMatrix& w = *p.args().w;
+    for (size_t i = 0; i < kNr; ++i) {
+      const size_t n = p.first_output() + i, r = (n < w.N ? n : w.N - 1) + w.n_phase;
+      const size_t at = r / w.block_n * w.scale_stride + c.group;
+      float v;
+      decode_scales(w.scale_type, w.offsets + at * scale_size(w.scale_type), 1, &v);
+      __builtin_memcpy(c.out + p.sizes().scales + 4 * i, &v, 4);
+    }
+  }
+};
+
 }  // namespace int8_family
 #endif
 
@@ -88,6 +106,7 @@ void pack_int8_family([[maybe_unused]] const PackArgs& args) {
   using namespace int8_family;
   const Shape s = shape_of(*args.problem);
   if (s.sum_bytes != 0) return pack_by_layout<kLayout, CodeSums>(args, s.sizes());
+  if (s.offset_bias != 0) return pack_by_layout<kLayout, Offsets>(args, s.sizes());
   pack_by_layout<kLayout>(args, s.sizes());
 #endif
 }

@@ -4,10 +4,13 @@
 // compilers have a widening multiply-add for it on every machine), a stretch of K is added in
 // int32, and the f32 operations are those of the reference, in its order. fp4 times fp4 belongs
 // here too: twice a code is a small integer, and a quarter of the sum is the reference's f32 sum,
-// which is exact because every partial sum is a multiple of 1/4 below 2^22.
+// which is exact because every partial sum is a multiple of 1/4 below 2^22; half of it, of 1/2, with
+// int8 rows. Codes of weights with
+// offsets count from 0, and the sum of x is multiplied with the offset of each stretch.
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/numeric.h"
 #include "kernels/generic/generic.h"
@@ -28,6 +31,7 @@ const char* supports_common(const Problem& p) {
     return longest <= 65536 ? nullptr
                             : "a group is longer than the exact sum of fp4 products allows";
   }
+  if (is_table_problem(p)) return nullptr;
   if (!is_integer_problem(p))
     return "integer arithmetic only: integer weights and activations, or fp4 and fp4";
   return fits_int32(p) ? nullptr : "K is so long that a group's sum could leave int32";
@@ -97,15 +101,18 @@ struct IntegerFamily {
     else
       decode_bytes(codes, p.K, out);
   }
-  static void adjust(const GemmArgs& args, const PackedLayout&, size_t, int16_t*, float* scales) {
+  static void adjust(const GemmArgs& args, const PackedLayout&, size_t, int16_t* out,
+                     float* scales) {
     const Problem& p = *args.w->problem;
+    if (p.offsets)
+      for (size_t i = 0; i < p.K; ++i) out[i] = static_cast<int16_t>(out[i] + (1 << (p.bits - 1)));
     if (!grouped_vllm(p)) return;
     for (size_t g = 0; g < p.groups; ++g) scales[g] = bf16_to_f32(f32_to_bf16(scales[g]));
   }
   template <class Call>
   static void multiply_row(const Call& c, const uint8_t* row, size_t n, float* y) {
     if (c.p.act.mode == Int8Mode::kVllm && c.p.groups == 1) return multiply_vllm_channel(c, row, y);
-    add_stretches(c, row, y);
+    add_stretches(c, row, n, y);
     const float step = *reinterpret_cast<const float*>(row);
     if (!grouped_vllm(c.p)) {
       for (size_t j = 0; j < kRows; ++j)
@@ -124,8 +131,9 @@ struct IntegerFamily {
  private:
   // Multiplies one row of x with kRows decoded rows of w; f[j] lacks the last factors.
   template <class Call>
-  static void add_stretches(const Call& c, const uint8_t* row, float* f) {
-    const float unit = is_fp4_pair(c.p) ? 0.25f : 1.0f;  // of doubled fp4 codes on both sides
+  static void add_stretches(const Call& c, const uint8_t* row, size_t n, float* f) {
+    // Of doubled fp4 codes on both sides, or on one.
+    const float unit = is_fp4_pair(c.p) ? 0.25f : c.p.code == CodeType::kFp4 ? 0.5f : 1.0f;
     const auto* scales = reinterpret_cast<const float*>(row);
     const auto* x = reinterpret_cast<const int16_t*>(row + c.at.values);
     for (size_t j = 0; j < kRows; ++j) f[j] = 0.0f;
@@ -137,6 +145,13 @@ struct IntegerFamily {
         const float scale = c.s.scales[j][t.group];
         const float factor = c.finish.inside ? scale * scales[t.granule] : scale;
         f[j] = std::fma(static_cast<float>(acc[j]) * unit, factor, f[j]);
+      }
+      if (!c.p.offsets) continue;
+      const auto sum = static_cast<float>(std::accumulate(x + t.begin, x + t.end, int32_t{0}));
+      for (size_t j = 0; j < kRows && n + j < c.args.n1; ++j) {
+        const uint8_t* offsets = c.args.w->data + c.l.offsets + (n + j) * c.l.offset_row;
+        const float b = table_at(offsets, c.p.scale_type, t.group);
+        f[j] = std::fma(sum, c.finish.inside ? b * scales[t.granule] : b, f[j]);
       }
     }
   }
@@ -155,9 +170,12 @@ struct IntegerFamily {
   }
 };
 
-using Integers = Portable<IntegerFamily>;
-constexpr Kernel kKernels[] = {Integers::kernel("int4", supports_int4),
-                               Integers::kernel("int8", supports_int8)};
+constexpr Kernel kernel(const char* codec, const char* (*supports)(const Problem&)) {
+  Kernel k = Portable<IntegerFamily>::kernel(codec, supports);
+  k.facts |= kOffsets;
+  return k;
+}
+constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8)};
 
 }  // namespace
 }  // namespace moebius::generic

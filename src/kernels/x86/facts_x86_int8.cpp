@@ -13,6 +13,9 @@ constexpr size_t kTileGroup = 32;
 size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
+constexpr int8_t kOfInt4[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+constexpr int8_t kTwiceE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 bool is_fp4_pair(const Problem& p) {
   return p.code == CodeType::kFp4 && p.act.code == ActCode::kFp4;
 }
@@ -41,6 +44,8 @@ const char* supports_integers(const Problem& p, bool bytes) {
   if ((p.bits > 4) != bytes)
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (!fits_int32(p)) return "sums over K may leave int32";
+  if (p.offsets && (p.act.granule != ActGranule::kRow || !p.act.symmetric))
+    return "offsets need symmetric rows with one scale";
   return supports(p);
 }
 
@@ -55,7 +60,8 @@ size_t chunk_of(const Shape& s, size_t most = kChunk) {
 const char* supports_int4(const Problem& p) { return supports_integers(p, false); }
 const char* supports_int8(const Problem& p) { return supports_integers(p, true); }
 const char* supports_fp4(const Problem& p) {
-  if (!is_fp4_pair(p)) return "fp4 weights and fp4 activations only";
+  if (!is_fp4_pair(p) && !is_table_problem(p))
+    return "fp4 weights and fp4 or int8 activations only";
   if (group_length(p) > 65536) return "a group is longer than the exact sum of fp4 products allows";
   return supports(p);
 }
@@ -72,15 +78,24 @@ Numerics numerics(const Problem&) { return Numerics::kExact; }
 
 Shape shape_of(const Problem& p) {
   Shape s{};
-  s.codes = p.code == CodeType::kFp4 ? Codes::kFp4 : p.bits > 4 ? Codes::kBytes : Codes::kNibbles;
+  s.codes = is_fp4_pair(p)             ? Codes::kFp4
+            : p.code == CodeType::kFp4 ? Codes::kTable
+            : p.bits > 4               ? Codes::kBytes
+                                       : Codes::kNibbles;
+  s.numbers = s.codes == Codes::kBytes     ? nullptr
+              : s.codes == Codes::kNibbles ? kOfInt4
+                                           : kTwiceE2m1;
   s.vllm = p.act.mode == Int8Mode::kVllm && p.act.code == ActCode::kInt;
   const bool rounded = s.vllm && p.groups > 1;  // mode vllm stores scales of groups as bf16
+  s.halved = s.codes == Codes::kTable && p.code == CodeType::kFp4;
   s.scale_type = p.scale_type == ScaleType::kF16 && !rounded   ? Scales::kF16
                  : p.scale_type == ScaleType::kF32 && !rounded ? Scales::kF32
                                                                : Scales::kBf16;
   s.group_scales = p.act.granule != ActGranule::kRow;
   s.row_zeros = s.codes != Codes::kFp4 && !rounded &&
                 (act_has_zero_points(p.act) || p.act.granule == ActGranule::kStatic);
+  s.offsets = p.offsets;
+  s.offset_bias = p.offsets ? 1 << (p.bits - 1) : 0;
   s.length = group_length(p);
   s.groups = s.length >= p.K ? 1 : (p.K + s.length - 1) / s.length;
   s.padded = up(s.length, s.groups == 1 ? 64 : s.length < 64 ? 16 : 32);
@@ -91,7 +106,8 @@ Shape shape_of(const Problem& p) {
   s.group_scale_bytes = kOutputs * (s.scale_type == Scales::kF32 ? 4 : 2);
   s.scales = s.groups * s.group_codes;
   s.zeros = s.scales + up(s.groups * s.group_scale_bytes, 64);
-  s.sums = s.zeros + (p.zero_points ? up(s.groups * kOutputs, 64) : 0);
+  s.offsets_at = s.zeros + (p.zero_points ? up(s.groups * kOutputs, 64) : 0);
+  s.sums = s.offsets_at + (s.offsets ? up(s.groups * s.group_scale_bytes, 64) : 0);
   s.row_sums = s.sums + (s.row_zeros ? s.groups * kOutputs * 4 : 0);
   s.stride = s.row_sums + (s.vllm ? kOutputs * 4 : 0);
   return s;
@@ -110,7 +126,8 @@ RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
   // Up to this many rows, expanding codes does not pay.
   const size_t direct = s.codes == Codes::kBytes ? 8 : few;
   t.expanded = engine != Engine::kAmx && M > direct;
-  t.code_bytes = madd && t.expanded && s.codes == Codes::kBytes ? 2 : 1;
+  const bool wide = s.codes == Codes::kBytes || s.codes == Codes::kTable;
+  t.code_bytes = madd && t.expanded && wide ? 2 : 1;
   const size_t most = t.many ? kTileRows : t.expanded ? expanded_rows(engine) : few;
   t.tiles = (M + most - 1) / most;
   t.rows = t.tiles == 0 ? 0 : (M + t.tiles - 1) / t.tiles;
@@ -124,7 +141,8 @@ PanelLayout panel_layout(const Shape& s, const RowTiles& t) {
   l.group_scales = l.sums + s.groups * rows * 4;
   l.scales = l.group_scales + (s.group_scales ? s.groups * rows * 4 : 0);
   l.zeros = l.scales + rows * 4;
-  l.bytes = up(l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4, 64);
+  l.offset_sums = l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4;
+  l.bytes = up(l.offset_sums + (s.offsets ? s.groups * rows * 4 : 0), 64);
   return l;
 }
 template <Engine kEngine>

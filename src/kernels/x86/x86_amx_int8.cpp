@@ -14,23 +14,17 @@ namespace {
 using namespace x86_int8;
 using x86_few::Kind;
 
-// Expands the codes of one panel to signed operands.
-template <Codes kCodes>
-inline void expand(const uint8_t* from, size_t inputs, uint8_t* to) {
-  const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
-  const __m512i twice = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+// Expands the nibbles of one panel to signed operands, `numbers`.
+inline void expand(const int8_t* numbers, const uint8_t* from, size_t inputs, uint8_t* to) {
+  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)));
   for (size_t i = 0; i < inputs; i += 8, from += 64, to += 128) {
     const __m512i v = _mm512_load_si512(from);
     const __m512i even = _mm512_and_si512(v, low),
                   odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-    if constexpr (kCodes == Codes::kFp4) {
-      _mm512_store_si512(to, _mm512_shuffle_epi8(twice, even));
-      _mm512_store_si512(to + 64, _mm512_shuffle_epi8(twice, odd));
-    } else {
-      _mm512_store_si512(to, _mm512_sub_epi8(even, eight));
-      _mm512_store_si512(to + 64, _mm512_sub_epi8(odd, eight));
-    }
+    _mm512_store_si512(to, _mm512_shuffle_epi8(table, even));
+    _mm512_store_si512(to + 64, _mm512_shuffle_epi8(table, odd));
   }
 }
 
@@ -72,6 +66,9 @@ class ManyRows {
     switch (finish_.kind()) {
       case Kind::kPlain:
         all_panels<Kind::kPlain>();
+        break;
+      case Kind::kOffsets:
+        all_panels<Kind::kOffsets>();
         break;
       case Kind::kScaled:
         all_panels<Kind::kScaled>();
@@ -146,8 +143,7 @@ class ManyRows {
     for (size_t u = 0; u < 2; ++u) {
       const uint8_t* from = panels_[u] + k0 * 8;
       uint8_t* to = codes_ + u * kOutputs * b_.chunk;
-      if (s_.codes == Codes::kNibbles) expand<Codes::kNibbles>(from, p.k1 - k0, to);
-      if (s_.codes == Codes::kFp4) expand<Codes::kFp4>(from, p.k1 - k0, to);
+      if (s_.numbers != nullptr) expand(s_.numbers, from, p.k1 - k0, to);
     }
     amx::written();
     ask_for_next(p);
@@ -370,17 +366,25 @@ class ManyRows {
   template <size_t kGroups, Kind kKind>
   [[gnu::always_inline]] void fold_rows(const uint8_t* sums, size_t group, size_t m0, size_t from,
                                         size_t to) {
-    __m512 c[2 * kGroups];
-    MOEBIUS_UNROLL for (size_t j = 0; j < 2 * kGroups; ++j) c[j] = x86_few::scales_at<Zmm>(
-        s_.scale_type, panels_[j % 2] + s_.scales + (group + j / 2) * s_.group_scale_bytes, 0);
+    __m512 c[2 * kGroups], b[2 * kGroups];
+    MOEBIUS_UNROLL for (size_t j = 0; j < 2 * kGroups; ++j) {
+      const uint8_t* at = panels_[j % 2] + (group + j / 2) * s_.group_scale_bytes;
+      b[j] = c[j] = x86_few::scales_at<Zmm>(s_.scale_type, at + s_.scales, 0);
+      if constexpr (kKind == Kind::kOffsets)
+        b[j] = x86_few::scales_at<Zmm>(s_.scale_type, at + s_.offsets_at, 0);
+    }
     sums += from * 64;
     float* f = acc_ + 2 * (m0 + from) * kOutputs;
     for (size_t m = m0 + from; m < m0 + to; ++m, f += 2 * kOutputs, sums += 64)
       MOEBIUS_UNROLL for (size_t u = 0; u < 2; ++u) {
         __m512 v = _mm512_load_ps(f + u * kOutputs);
-        MOEBIUS_UNROLL for (size_t j = 0; j < kGroups; ++j) v = x86_few::fold<Zmm, kKind>(
-            finish_, panels_[u], group + j, 0, m, 0, _mm512_load_si512(sums + (2 * j + u) * kTile),
-            c[2 * j + u], v);
+        MOEBIUS_UNROLL for (size_t j = 0; j < kGroups; ++j) {
+          __m512i sum = _mm512_load_si512(sums + (2 * j + u) * kTile);
+          if constexpr (kKind == Kind::kOffsets)  // codes were not counted from 0
+            sum = Zmm::add(sum, Zmm::set1(finish_.sums[(group + j) * finish_.rows + m]));
+          v = x86_few::fold<Zmm, kKind>(finish_, panels_[u], group + j, 0, m, 0, sum, c[2 * j + u],
+                                        b[2 * j + u], v);
+        }
         _mm512_store_ps(f + u * kOutputs, v);
       }
   }

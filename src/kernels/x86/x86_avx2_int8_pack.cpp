@@ -88,7 +88,8 @@ class PanelPacker {
 
   void pack() {
     put_codes();
-    put_scales();
+    put_scales(w_.scales, s_.scales);
+    if (s_.offsets) put_scales(w_.offsets, s_.offsets_at);
     if (p_.zero_points) put_zeros();
     if (s_.row_zeros) put_sums();
     if (s_.vllm) put_row_sums();
@@ -138,17 +139,17 @@ class PanelPacker {
     return end;
   }
 
-  float scale(size_t o, size_t group) const {
+  float scale(const uint8_t* stored, size_t o, size_t group) const {
     float v;
-    const uint8_t* at = w_.scales + (scale_rows_[o] + group) * scale_size(w_.scale_type);
+    const uint8_t* at = stored + (scale_rows_[o] + group) * scale_size(w_.scale_type);
     decode_scales(w_.scale_type, at, 1, &v);
     return v;
   }
-  // Writes the scales as T: calls f(group of scales) for every group from `first` on and every
-  // output.
+  // Writes the scales as T from `at` of the panel on: calls f(group of scales) for every group from
+  // `first` on and every output.
   template <class T, class F>
-  [[gnu::always_inline]] void put_scales_as(const F& f, size_t first = 0) const {
-    uint8_t* out = out_ + s_.scales + first * s_.group_scale_bytes;
+  [[gnu::always_inline]] void put_scales_as(size_t at, const F& f, size_t first = 0) const {
+    uint8_t* out = out_ + at + first * s_.group_scale_bytes;
     for (size_t g = first; g < s_.groups; ++g) {
       const size_t group = s_.per_scale == 1 ? g : g / s_.per_scale;
       for (size_t o = 0; o < kOutputs; ++o, out += sizeof(T)) {
@@ -157,30 +158,38 @@ class PanelPacker {
       }
     }
   }
-  void put_scales() const {
+  // Writes stored scales, or offsets, to `to` of the panel.
+  void put_scales(const uint8_t* stored, size_t to) const {
     const bool byte = w_.scale_type == ScaleType::kFp8 || w_.scale_type == ScaleType::kE8m0;
     const bool as_stored = (s_.scale_type == Scales::kBf16 && w_.scale_type == ScaleType::kBf16) ||
                            s_.scale_type == Scales::kF16;
     if (as_stored) {
-      put_scales_as<uint16_t>([&](size_t o, size_t g) {
+      put_scales_as<uint16_t>(to, [&](size_t o, size_t g) {
         uint16_t v;
-        __builtin_memcpy(&v, w_.scales + 2 * (scale_rows_[o] + g), 2);
+        __builtin_memcpy(&v, stored + 2 * (scale_rows_[o] + g), 2);
         return v;
       });
     } else if (byte) {
       const bool e4m3 = w_.scale_type == ScaleType::kFp8;
       const uint8_t* rows[kOutputs];
-      for (size_t o = 0; o < kOutputs; ++o) rows[o] = w_.scales + scale_rows_[o];
+      for (size_t o = 0; o < kOutputs; ++o) rows[o] = stored + scale_rows_[o];
       const size_t done =
-          s_.per_scale != 1
+          s_.per_scale != 1 || s_.halved
               ? 0
-              : byte_scales::put(rows, s_.groups, e4m3, out_ + s_.scales, s_.group_scale_bytes);
+              : byte_scales::put(rows, s_.groups, e4m3, out_ + to, s_.group_scale_bytes);
       const byte_scales::Table& table = e4m3 ? byte_scales::kE4m3 : byte_scales::kE8m0;
-      put_scales_as<uint16_t>([&](size_t o, size_t g) { return table.bf16[rows[o][g]]; }, done);
+      const float half = s_.halved ? 0.5f : 1.0f;
+      put_scales_as<uint16_t>(
+          to,
+          [&](size_t o, size_t g) {
+            return f32_to_bf16(bf16_to_f32(table.bf16[rows[o][g]]) * half);
+          },
+          done);
     } else if (s_.scale_type == Scales::kBf16) {  // mode vllm rounds to bf16
-      put_scales_as<uint16_t>([&](size_t o, size_t g) { return f32_to_bf16(scale(o, g)); });
+      put_scales_as<uint16_t>(to,
+                              [&](size_t o, size_t g) { return f32_to_bf16(scale(stored, o, g)); });
     } else {
-      put_scales_as<float>([&](size_t o, size_t g) { return scale(o, g); });
+      put_scales_as<float>(to, [&](size_t o, size_t g) { return scale(stored, o, g); });
     }
   }
 
@@ -231,7 +240,7 @@ class PanelPacker {
     for (size_t o = 0; o < kOutputs; ++o) {
       float total = 0.0f;
       for (size_t g = 0; g < s_.groups && s_.groups > 1 && n_ + o < w_.N; ++g) {
-        const float c = bf16_to_f32(f32_to_bf16(scale(o, g)));
+        const float c = bf16_to_f32(f32_to_bf16(scale(w_.scales, o, g)));
         const size_t begin = g * s_.length,
                      end = begin + s_.length < p_.K ? begin + s_.length : p_.K;
         for (size_t k = begin; k < end; k += kStep) {

@@ -10,10 +10,12 @@
 // clang-format off
 // Packed weights: panels of 16 outputs at a multiple of 64 bytes. Inside a panel
 //   codes     for every 8 inputs (nibbles) or 4 inputs (bytes) 64 bytes, 4 for each output:
-//               nibbles  byte j = code of input 2j | code of input 2j + 1 << 4: a byte of the file (value + 8, or E2M1)
+//               nibbles  byte j = code of input 2j | code of input 2j + 1 << 4: a byte of the file (value + 8, E2M1, or
+//                        a place in a table of 16 numbers)
 //               bytes    byte j = value of input j, signed
 //   scales    per group 16 x bf16, f16 or f32
 //   zeros     per group 16 x int8                      only with weight zero points
+//   offsets   per group 16 offsets, as scales          only if weights have them
 //   sums      per group 16 x int32: sum of w - zero    only if rows may have a zero point to subtract
 //   row_sums  16 x f32                                 only in mode vllm: S of quant/reference_gemm.cpp
 // So 64 bytes are the operand of VPDPBUSD for 16 outputs, and 16 such rows a tile of TDPBSSD.
@@ -25,12 +27,14 @@
 //   wide rows   the same with numbers of 16 bits: for every 4 inputs 0, 1, 2, 3 first 0 and 2 of each row, then 1 and 3
 //   many rows   for every `step` inputs `step` bytes of each row: an operand of TILELOADD
 // then int32 [groups][rows] sums of the codes (with weight zero points; else times what was added
-// to the weights to make them unsigned, and negated), float [groups][rows] scales where they are
-// per group or static, float [rows] scales, int32 zero points [groups][rows] where sums need them,
-// else [rows].
+// to the weights to make them unsigned, and negated; with offsets less what codes lack to count
+// from 0), float [groups][rows] scales where they are per group or static, float [rows] scales,
+// int32 zero points [groups][rows] where sums need them, else [rows], and with offsets float
+// [groups][rows] sums of the codes.
 // clang-format on
 // fp4 times fp4 (NVFP4, MXFP4) is computed with integers: twice an E2M1 number is an int8, so sums
-// of products are 4 times too large, and a quarter of them is exact in f32.
+// of products are 4 times too large, and a quarter of them is exact in f32. With int8 rows, E2M1 is a
+// table of 16 numbers, twice too large, and packed scales are halved, exactly.
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
@@ -45,22 +49,27 @@ namespace x86_int8 {
 
 constexpr size_t kOutputs = 16;  // outputs of a panel
 
-enum class Codes : uint8_t { kNibbles, kBytes, kFp4 };
+// kFp4: E2M1 on both sides; kTable: nibbles that stand for any int8, with int8 rows.
+enum class Codes : uint8_t { kNibbles, kBytes, kFp4, kTable };
 enum class Scales : uint8_t { kBf16, kF16, kF32 };
 
 struct Shape {
   Codes codes;
+  const int8_t* numbers;  // [16] what nibbles stand for; kBytes: null
   Scales scale_type;
+  bool halved;        // true: scales are half of those stored
   bool row_zeros;     // true: sums need the zero points of rows
   bool group_scales;  // true: rows have a scale per group, or a static one
   bool vllm;
+  bool offsets;                   // true: f = fma(sum of x, offset, f) after each group
+  int32_t offset_bias;            // with offsets: what is added to codes so that they count from 0
   size_t groups, length, padded;  // length: inputs of a group; padded: inputs that it occupies
   size_t K_padded;                // groups * padded
   size_t per_scale;               // number of groups that share scales of weights
   size_t step;                    // number of inputs of a tile for TILELOADD
   size_t group_codes, group_scale_bytes;  // bytes of one group in a panel
   // Offsets of the arrays of a panel, in bytes; stride: bytes from panel to panel.
-  size_t scales, zeros, sums, row_sums, stride;
+  size_t scales, zeros, offsets_at, sums, row_sums, stride;
 };
 Shape shape_of(const Problem& p);
 
@@ -93,7 +102,7 @@ constexpr size_t expanded_rows(Engine engine) { return engine == Engine::kMadd25
 
 struct PanelLayout {
   // Offsets of the arrays, in bytes; codes are at 0.
-  size_t sums, group_scales, scales, zeros, bytes;
+  size_t sums, group_scales, scales, zeros, offset_sums, bytes;
 };
 PanelLayout panel_layout(const Shape& s, const RowTiles& t);
 template <Engine kEngine>
@@ -148,7 +157,9 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           x86_int8::scratch_bytes<kEngine>,
           u.gemm,
           u.n_tile,
-          u.m_tile};
+          u.m_tile,
+          nullptr,
+          kOffsets};
 }
 template <x86_int8::Engine kEngine>
 constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {

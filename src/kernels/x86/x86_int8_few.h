@@ -20,9 +20,9 @@ namespace x86_few {
 
 using namespace x86_int8;
 
-// Selects how a group is finished. kPlain: f = fma(float(sum), c, f); kScaled: the same with scales
-// of rows per group; kAny: everything else.
-enum class Kind : uint8_t { kPlain, kScaled, kAny };
+// Selects how a group is finished. kPlain: f = fma(float(sum), c, f); kOffsets: then f = fma(sum of
+// x, offset, f); kScaled: kPlain with scales of rows per group; kAny: everything else.
+enum class Kind : uint8_t { kPlain, kOffsets, kScaled, kAny };
 
 // Finishes products: pointers to all factors and sums. Shared with the tiles of AMX.
 struct Finish {
@@ -32,7 +32,7 @@ struct Finish {
   float unit;     // factor of a sum: 1/4 if the codes of both sides are doubled
   size_t rows;    // distance between groups in the arrays below
   const int32_t *sums, *row_zeros;
-  const float *group_scales, *row_scales;
+  const float *group_scales, *row_scales, *offset_sums;
 
   Finish(const GemmArgs& a, const Shape& shape, const RowTiles& t)
       : s(shape),
@@ -47,14 +47,16 @@ struct Finish {
     group_scales = reinterpret_cast<const float*>(a.panel + l.group_scales);
     row_scales = reinterpret_cast<const float*>(a.panel + l.scales);
     row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros);
+    offset_sums = reinterpret_cast<const float*>(a.panel + l.offset_sums);
   }
   Kind kind() const {
+    if (s.offsets) return Kind::kOffsets;
     if (zeros || s.row_zeros || s.vllm) return Kind::kAny;
     return s.group_scales || s.codes == Codes::kFp4 ? Kind::kScaled : Kind::kPlain;
   }
 };
 
-// Returns the scales of a vector of outputs in one group.
+// Returns the scales or the offsets of a vector of outputs in one group.
 template <class E>
 [[gnu::always_inline]] inline typename E::F scales_at(Scales type, const uint8_t* group, size_t v) {
   switch (type) {
@@ -69,14 +71,16 @@ template <class E>
 }
 
 // Returns f after one group: adds `sum` of row m and the v-th vector of a panel's outputs, less the
-// contributions of zero points and bias of the weights.
+// contributions of zero points and bias of the weights. c, b: scales, offsets (kOffsets).
 template <class E, Kind kKind>
 [[gnu::always_inline]] inline typename E::F fold(const Finish& n, const uint8_t* panel, size_t g,
                                                  size_t v, size_t m, int32_t bias,
                                                  typename E::V sum, typename E::F c,
-                                                 typename E::F f) {
+                                                 typename E::F b, typename E::F f) {
   const size_t at = g * n.rows + m;
   if constexpr (kKind == Kind::kPlain) return E::fma(E::to_f32(sum), c, f);
+  if constexpr (kKind == Kind::kOffsets)
+    return E::fma(E::set1(n.offset_sums[at]), b, E::fma(E::to_f32(sum), c, f));
   if constexpr (kKind == Kind::kScaled) {
     const auto dot = E::mul(E::to_f32(sum), E::set1(n.unit));
     return E::fma(dot, n.s.group_scales ? E::mul(c, E::set1(n.group_scales[at])) : c, f);
@@ -152,6 +156,7 @@ struct Product {
     const PanelsAhead ahead(first[0], later, s.scales, kAhead);
     const uint8_t* x = a.panel + m * s.K_padded;
     const Kind kind = finish.kind();
+    const __m128i numbers = E::table(s, kBias);
     F f[R][kVectors];
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v)
         f[r][v] = E::zero_f32();
@@ -169,7 +174,7 @@ struct Product {
               _mm_prefetch(reinterpret_cast<const char*>(w[c] + soon + 64 * i), _MM_HINT_T0);
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
             V b[E::template kOperands<kCodes>];
-            E::template operands<kCodes>(w[c] + 64 / kParts * part, b);
+            E::template operands<kCodes>(w[c] + 64 / kParts * part, numbers, b);
             MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
                 E::template dot<kCodes, 4 * R>(sum[r][c * kParts + part], b, x + 4 * r);
           }
@@ -186,19 +191,25 @@ struct Product {
                      _MM_HINT_T1);
         const F scale =
             scales_at<E>(s.scale_type, first[c] + s.scales + g * s.group_scale_bytes, at);
+        F offset = scale;
         const auto fold_rows = [&]<Kind kKind>() {
           MOEBIUS_UNROLL for (int r = 0; r < R; ++r) f[r][v] =
               fold<E, kKind>(finish, first[c], g, at, m + static_cast<size_t>(r), kBias, sum[r][v],
-                             scale, f[r][v]);
+                             scale, offset, f[r][v]);
         };
         if (kind == Kind::kPlain) {
           fold_rows.template operator()<Kind::kPlain>();
+        } else if (kind == Kind::kOffsets) {
+          const uint8_t* from = first[c] + s.offsets_at + g * s.group_scale_bytes;
+          _mm_prefetch(reinterpret_cast<const char*>(from + ahead.next), _MM_HINT_T1);
+          offset = scales_at<E>(s.scale_type, from, at);
+          fold_rows.template operator()<Kind::kOffsets>();
         } else if (kind == Kind::kScaled) {
           fold_rows.template operator()<Kind::kScaled>();
         } else {
           for (int r = 0; r < R; ++r)
             f[r][v] = fold<E, Kind::kAny>(finish, first[c], g, at, m + static_cast<size_t>(r),
-                                          kBias, sum[r][v], scale, f[r][v]);
+                                          kBias, sum[r][v], scale, offset, f[r][v]);
         }
       }
     }
@@ -263,6 +274,8 @@ inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
       return gemm<E, Codes::kBytes>(a, s, t);
     case Codes::kFp4:
       return gemm<E, Codes::kFp4>(a, s, t);
+    case Codes::kTable:
+      return gemm<E, Codes::kTable>(a, s, t);
   }
 }
 

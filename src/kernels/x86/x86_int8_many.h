@@ -78,7 +78,7 @@ class ManyRows {
   static constexpr float kQuartersNumber = 0x1.8p21f;
   // Most inputs of a group whose results stay in registers.
   static constexpr size_t kShortGroup = 64;
-  enum class Fold : uint8_t { kPlain, kScaled, kQuarters, kAny };
+  enum class Fold : uint8_t { kPlain, kOffsets, kScaled, kQuarters, kAny };
   using V = typename E::V;
   using F = typename E::F;
   struct Chunk {
@@ -111,13 +111,14 @@ class ManyRows {
   // Returns the bytes of a chunk of a panel's operands.
   size_t panel_bytes() const { return b_.chunk / 16 * kPanelBytes; }
   void expand(const Chunk& c) const {
+    const __m128i numbers = E::table(s_, kBias);
     for (size_t p = 0; p < panels_; ++p) {
       const uint8_t* from = first_ + p * s_.stride + c.k0 * kInputBytes;
       uint8_t* to = codes_ + p * panel_bytes();
       for (size_t k = c.k0; k < c.k1; k += 16, from += 16 * kInputBytes, to += kPanelBytes)
         MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
           V b[kOperands];
-          E::template operands<kCodes>(from + 64 / kParts * part, b);
+          E::template operands<kCodes>(from + 64 / kParts * part, numbers, b);
           MOEBIUS_UNROLL for (size_t i = 0; i < kOperands; ++i)
               E::store(to + 64 * i + 64 / kParts * part, b[i]);
         }
@@ -231,6 +232,9 @@ class ManyRows {
           case Kind::kPlain:
             fold<Fold::kPlain>(g, m, p, sum, f);
             break;
+          case Kind::kOffsets:
+            fold<Fold::kOffsets>(g, m, p, sum, f);
+            break;
           case Kind::kScaled:
             fold<Fold::kScaled>(g, m, p, sum, f);
             break;
@@ -275,6 +279,11 @@ class ManyRows {
       const F scale =
           x86_few::scales_at<E>(kFold == Fold::kQuarters ? Scales::kBf16 : s_.scale_type,
                                 from + s_.scales + g * s_.group_scale_bytes, v % kParts);
+      const F offset =
+          kFold != Fold::kOffsets
+              ? scale
+              : x86_few::scales_at<E>(s_.scale_type,
+                                      from + s_.offsets_at + g * s_.group_scale_bytes, v % kParts);
       MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
         const size_t row = m + static_cast<size_t>(r);
         if constexpr (kFold == Fold::kQuarters) {
@@ -282,11 +291,12 @@ class ManyRows {
           const F by = E::set1(finish_.group_scales[g * finish_.rows + row]);
           f[r][v] = E::fma(dot, E::mul(scale, by), f[r][v]);
         } else {
-          constexpr Kind kKind = kFold == Fold::kPlain    ? Kind::kPlain
-                                 : kFold == Fold::kScaled ? Kind::kScaled
-                                                          : Kind::kAny;
+          constexpr Kind kKind = kFold == Fold::kPlain     ? Kind::kPlain
+                                 : kFold == Fold::kOffsets ? Kind::kOffsets
+                                 : kFold == Fold::kScaled  ? Kind::kScaled
+                                                           : Kind::kAny;
           f[r][v] = x86_few::fold<E, kKind>(finish_, from, g, v % kParts, row, kBias, sum[r][v],
-                                            scale, f[r][v]);
+                                            scale, offset, f[r][v]);
         }
       }
     }
@@ -330,6 +340,8 @@ inline void gemm(const GemmArgs& a) {
       return ManyRows<E, Codes::kBytes>(a, s, t).run();
     case Codes::kFp4:
       return ManyRows<E, Codes::kFp4>(a, s, t).run();
+    case Codes::kTable:
+      return ManyRows<E, Codes::kTable>(a, s, t).run();
   }
 }
 

@@ -29,9 +29,16 @@ struct Products : Vectors {
     constexpr size_t kPart = 64 / kParts;
     return load(w + v / kParts * apart + v % kParts * kPart);
   }
-  // Decodes 16 inputs of a vector of outputs to bytes, 4 inputs per operand.
+  // Returns the numbers of nibbles, more by `bias`.
+  MOEBIUS_INLINE __m128i table(const x86_int8::Shape& s, int32_t bias) {
+    if (s.numbers == nullptr) return _mm_setzero_si128();
+    return _mm_add_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s.numbers)),
+                        _mm_set1_epi8(static_cast<char>(bias)));
+  }
+  // Decodes 16 inputs of a vector of outputs to bytes, 4 inputs per operand. by: flips bytes;
+  // numbers: of kFp4 and kTable.
   template <x86_int8::Codes kCodes>
-  MOEBIUS_INLINE void decode(const uint8_t* w, V by, V (&b)[4]) {
+  MOEBIUS_INLINE void decode(const uint8_t* w, V by, __m128i numbers, V (&b)[4]) {
     if constexpr (kCodes == x86_int8::Codes::kBytes) {
       MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = flip(load(w + 64 * i), by);
     } else {
@@ -41,11 +48,8 @@ struct Products : Vectors {
         b[2 * i + 1] = Vectors::high_nibbles(v);
       }
     }
-    if constexpr (kCodes == x86_int8::Codes::kFp4) {
-      const __m128i twice =
-          _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = Vectors::look_up(twice, b[i]);
-    }
+    if constexpr (kCodes == x86_int8::Codes::kFp4 || kCodes == x86_int8::Codes::kTable)
+      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = Vectors::look_up(numbers, b[i]);
   }
 };
 
@@ -57,15 +61,15 @@ struct Vnni : Products<Vectors> {
   static constexpr x86_int8::Engine kEngine = kIts;
   static constexpr size_t kInputs = 16;  // most inputs that `dots` takes
   static constexpr int32_t bias(x86_int8::Codes codes) {
-    return codes == x86_int8::Codes::kNibbles ? 8 : codes == x86_int8::Codes::kBytes ? 128 : 12;
+    return codes == x86_int8::Codes::kNibbles ? 8 : codes == x86_int8::Codes::kFp4 ? 12 : 128;
   }
   // Number of operands for 16 inputs.
   template <x86_int8::Codes>
   static constexpr size_t kOperands = 4;
   template <x86_int8::Codes kCodes>
-  MOEBIUS_INLINE void operands(const uint8_t* w, V (&b)[4]) {
+  MOEBIUS_INLINE void operands(const uint8_t* w, __m128i numbers, V (&b)[4]) {
     Products<Vectors>::template decode<kCodes>(w, Vectors::set1(static_cast<int32_t>(0x80808080u)),
-                                               b);
+                                               numbers, b);
   }
   // Adds products of 16 inputs with one row.
   template <x86_int8::Codes, int kApart>
@@ -88,7 +92,8 @@ struct Vnni : Products<Vectors> {
 };
 
 // VPMADDUBSW adds two products in 16 bits, saturating: at most 2 * 24 * 128 of nibbles, and eight
-// times 2 * 15 * 128 or 2 * 24 * 12 fit. Bytes would not: they are widened, and VPMADDWD multiplies.
+// times 2 * 15 * 128 or 2 * 24 * 12 fit. Bytes, and numbers of tables, would not: they are widened,
+// and VPMADDWD multiplies.
 template <class Vectors, x86_int8::Engine kIts>
 struct Madd : Products<Vectors> {
   using typename Vectors::V;
@@ -98,16 +103,19 @@ struct Madd : Products<Vectors> {
   static constexpr x86_int8::Engine kEngine = kIts;
   static constexpr size_t kInputs = 32;
   static constexpr int32_t bias(x86_int8::Codes codes) {
-    return codes == x86_int8::Codes::kNibbles ? 8 : codes == x86_int8::Codes::kBytes ? 0 : 12;
+    return codes == x86_int8::Codes::kNibbles ? 8 : codes == x86_int8::Codes::kFp4 ? 12 : 0;
   }
   template <x86_int8::Codes kCodes>
-  static constexpr size_t kOperands = kCodes == x86_int8::Codes::kBytes ? 8 : 4;
+  static constexpr bool kWide =
+      kCodes == x86_int8::Codes::kBytes || kCodes == x86_int8::Codes::kTable;
   template <x86_int8::Codes kCodes>
-  MOEBIUS_INLINE void operands(const uint8_t* w, V (&b)[kOperands<kCodes>]) {
+  static constexpr size_t kOperands = kWide<kCodes> ? 8 : 4;
+  template <x86_int8::Codes kCodes>
+  MOEBIUS_INLINE void operands(const uint8_t* w, __m128i numbers, V (&b)[kOperands<kCodes>]) {
     V bytes[4];
-    Products<Vectors>::template decode<kCodes>(w, Vectors::set1(0), bytes);
+    Products<Vectors>::template decode<kCodes>(w, Vectors::set1(0), numbers, bytes);
     MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-      if constexpr (kCodes == x86_int8::Codes::kBytes) {
+      if constexpr (kWide<kCodes>) {
         b[2 * i] = even(bytes[i]);
         b[2 * i + 1] = odd(bytes[i]);
       } else {
@@ -117,7 +125,7 @@ struct Madd : Products<Vectors> {
   }
   template <x86_int8::Codes kCodes, int kApart>
   MOEBIUS_INLINE void dot(V& sum, const V (&b)[kOperands<kCodes>], const uint8_t* x) {
-    if constexpr (kCodes == x86_int8::Codes::kBytes) {
+    if constexpr (kWide<kCodes>) {
       MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
         const V v = four(x + kApart * i);
         sum = add(sum, add(multiply16(b[2 * i], even(v)), multiply16(b[2 * i + 1], odd(v))));
@@ -132,7 +140,7 @@ struct Madd : Products<Vectors> {
   }
   template <x86_int8::Codes kCodes, size_t kSome, int R, size_t N>
   MOEBIUS_INLINE void dots(V (&sum)[R][N], const uint8_t* w, size_t apart, const uint8_t* x) {
-    if constexpr (kCodes == x86_int8::Codes::kBytes) {
+    if constexpr (kWide<kCodes>) {
       MOEBIUS_UNROLL for (size_t i = 0; i < kSome / 2; ++i)
           each(w + 64 * i, apart, x + 4 * R * i, sum,
                [](V& to, V b, V by) { to = add(to, multiply16(b, by)); });

@@ -34,9 +34,7 @@ class PanelMaker {
         t_(row_tiles(s_, engine, a.M)),
         l_(panel_layout(s_, t_)),
         from_(prepared_layout(p_)),
-        factor_(p_.zero_points ? 1
-                : t_.many      ? 0
-                               : -bias) {}
+        factor_(p_.zero_points ? 1 : s_.offset_bias - (t_.many ? 0 : bias)) {}
 
   void make() const {
     for (size_t m = 0; m < t_.padded(); ++m) {
@@ -89,6 +87,7 @@ class PanelMaker {
     uint8_t* out = a_.panel + tile * t_.rows * s_.K_padded * t_.code_bytes +
                    m % t_.rows * (t_.many ? s_.step : sizeof(uint32_t));
     auto* sums = reinterpret_cast<int32_t*>(a_.panel + l_.sums) + m;
+    auto* offset_sums = reinterpret_cast<float*>(a_.panel + l_.offset_sums) + m;
     const int32_t* columns = a_.w->columns;
     const bool fp4 = s_.codes == Codes::kFp4, wide = t_.many && s_.step >= 2 * kBlock;
     for (size_t g = 0; g < s_.groups; ++g, out += s_.padded * rows * t_.code_bytes) {
@@ -103,7 +102,7 @@ class PanelMaker {
                                                           : _mm_setzero_si128(),
                                    block(q, columns, at, end));
         if (fp4) v = _mm256_shuffle_epi8(twice2, v);
-        if (factor_ != 0)
+        if (factor_ != 0 || s_.offsets)
           total = _mm256_add_epi64(
               total, _mm256_sad_epu8(_mm256_xor_si256(v, sign), _mm256_setzero_si256()));
         v = _mm256_shuffle_epi8(v, order2);
@@ -116,13 +115,14 @@ class PanelMaker {
         }
       }
       sums[g * t_.padded()] = 0;
-      if (factor_ == 0) continue;
+      if (factor_ == 0 && !s_.offsets) continue;
       const __m128i half =
           _mm_add_epi64(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
       const int64_t sum = _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
       const size_t counted = (s_.padded + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
-      sums[g * t_.padded()] =
-          factor_ * static_cast<int32_t>(sum - 128 * static_cast<int64_t>(counted));
+      const auto codes = static_cast<int32_t>(sum - 128 * static_cast<int64_t>(counted));
+      sums[g * t_.padded()] = factor_ * codes;
+      if (s_.offsets) offset_sums[g * t_.padded()] = static_cast<float>(codes);
     }
   }
 
@@ -157,6 +157,7 @@ class PanelMaker {
         __builtin_memcpy(a_.panel + l_.group_scales + 4 * (g * rows + m), &none, 4);
       if (g == 0 || s_.row_zeros)
         __builtin_memcpy(a_.panel + l_.zeros + 4 * (g * rows + m), &none, 4);
+      if (s_.offsets) __builtin_memcpy(a_.panel + l_.offset_sums + 4 * (g * rows + m), &none, 4);
     }
     __builtin_memcpy(a_.panel + l_.scales + 4 * m, &none, 4);
   }

@@ -265,6 +265,42 @@ TEST(ReferenceGemm, DenseIsOneSumInOrder) {
   EXPECT_EQ(product(w, x, ActSpec{}), dot);
 }
 
+// Decoded weights times decoded rows, in double precision: offsets of every width, and FP4.
+TEST(ReferenceGemm, Int8RowsTimesOffsetsAndFp4AreTheDecodedProduct) {
+  constexpr size_t K = 96, kGroup = 32;
+  const std::pair<CodeType, int> kinds[] = {{CodeType::kInt4Offset, 4},
+                                            {CodeType::kInt8, 2},
+                                            {CodeType::kInt8, 5},
+                                            {CodeType::kInt8Offset, 8},
+                                            {CodeType::kFp4, 4}};
+  for (const auto& [code, bits] : kinds) {
+    Bytes codes(K), offsets(3 * sizeof(float));
+    for (size_t i = 0; i < K; ++i) {
+      const auto any = static_cast<uint8_t>(i * 37 + 11);
+      const int half = 1 << (bits - 1);
+      codes[i] = code == CodeType::kInt8 ? static_cast<uint8_t>(any % (2 * half) - half) : any;
+    }
+    const Row scales = {0.25f, 1.7f, -0.3f}, b = {-3.1f, 0.01f, 7.3f};
+    std::memcpy(offsets.data(), b.data(), offsets.size());
+    QuantMatrix w = matrix(code, static_cast<uint8_t>(bits), 1, K, codes, K);
+    set_scales(w, scales, 3, kGroup);
+    if (code != CodeType::kFp4) w.offsets = offsets.data();
+    Row x(K), decoded(K);
+    for (size_t i = 0; i < K; ++i) x[i] = std::sin(static_cast<float>(i * i));
+    dequantize(w, decoded.data());
+    const auto rows = quantize_rows(x.data(), K, 1, K, int8_rows(), {}, XType::kF32);
+    double expected = 0.0, size = 0.0;
+    for (size_t i = 0; i < K; ++i) {
+      const double term = static_cast<double>(row_code_value(rows.rows, 0, i)) *
+                          static_cast<double>(rows.scales[0]) * static_cast<double>(decoded[i]);
+      expected += term;
+      size += std::fabs(term);
+    }
+    EXPECT_NEAR(static_cast<double>(product(w, x, int8_rows())), expected, 1e-6 * size)
+        << bits << " bits";
+  }
+}
+
 TEST(ReferenceGemm, SumsBeyondInt32AreStillExact) {
   const size_t K = 200000;  // 127 * 127 * K is above 2^31
   const Bytes codes(K, 127);
