@@ -299,6 +299,10 @@ void add_gguf(Cases& out) {
   const auto add = [&](SchemeCase c) {
     c.x_type = XType::kBf16;
     out.push_back(c);
+    SchemeCase rows = c;
+    rows.act = int_rows();
+    rows.name += " int8 rows";
+    out.push_back(rows);
     c.columns = Columns::kPhase;
     c.name += " sliced";
     out.push_back(c);
@@ -333,9 +337,6 @@ void add_gguf(Cases& out) {
     c.name += " g16";
     c.block_k = c.super_groups = 16;
     add(c);
-    c.act = int_rows();
-    c.name += " int8 rows";
-    out.push_back(c);
   }
 }
 

@@ -116,7 +116,8 @@ inline const char* supports(const Problem& p, bool bytes) {
   if (p.act.granule == ActGranule::kGroup) return "activations have one scale per group";
   if (p.offsets && (p.act.granule != ActGranule::kRow || !p.act.symmetric))
     return "offsets need symmetric rows with one scale";
-  const bool short_groups = p.offsets || is_table_problem(p);
+  // Loops in assembly, for codes and bf16 scales alone, take two steps of 16 inputs at a time.
+  const bool short_groups = p.offsets || is_table_problem(p) || !bf16_scales(p);
   if (p.block_k < p.K && p.block_k % (short_groups ? 16 : 32) != 0)
     return short_groups ? "the group size is not a multiple of 16"
                         : "the group size is not a multiple of 32";
@@ -221,7 +222,7 @@ constexpr FamilyFacts kFacts{kNr,           numerics, packed_bytes, row_bytes, r
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
   Kernel k = kernel_of(Arch::kAarch64, name, codec, needs, fits, kFacts, b);
-  k.facts = kOffsets;
+  k.facts = kOffsets | kTwoLevel | kLut;
   return k;
 }
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {

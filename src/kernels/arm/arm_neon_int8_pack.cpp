@@ -89,7 +89,10 @@ struct Offsets {
       const size_t n = p.first_output() + i, r = (n < w.N ? n : w.N - 1) + w.n_phase;
       const size_t at = r / w.block_n * w.scale_stride + c.group;
       float v;
-      decode_scales(w.scale_type, w.offsets + at * scale_size(w.scale_type), 1, &v);
+      if (w.scale_type == ScaleType::kTwoLevel)
+        v = two_level_at(w, w.offsets, w.super_offsets, at);
+      else
+        decode_scales(w.scale_type, w.offsets + at * scale_size(w.scale_type), 1, &v);
       __builtin_memcpy(c.out + p.sizes().scales + 4 * i, &v, 4);
     }
   }

@@ -363,6 +363,14 @@ inline Scales from_f16(uint16x8_t halves) {
   return true;
 }
 
+// Returns a scale, or an offset, in two levels.
+inline float two_level_at(const QuantMatrix& w, const uint8_t* table, const uint8_t* supers,
+                          size_t index) {
+  float above;
+  __builtin_memcpy(&above, supers + (index + w.super_phase) / w.super_groups * 4, 4);
+  return static_cast<float>(static_cast<int8_t>(table[index])) * above;
+}
+
 // Transposes scales and zero points of the 8 outputs from n on. The packer has this done for kChunk
 // groups (from a multiple of kChunk on) before it packs the codes of these groups. Outputs past N
 // repeat the last output.
@@ -422,7 +430,9 @@ class PanelScales {
                     Scales* out) const {
     using arm_layout::Order;
     const ScaleType type = w_.scale_type;
-    if (type == ScaleType::kNone || inputs_ != scale_inputs_ || there - g < 8) return false;
+    if (type == ScaleType::kNone || type == ScaleType::kTwoLevel || inputs_ != scale_inputs_ ||
+        there - g < 8)
+      return false;
     uint8x16_t v[8];
     if (type == ScaleType::kFp8 || type == ScaleType::kE8m0)
       return scales_of_bytes(type, from, g, out);
@@ -441,12 +451,15 @@ class PanelScales {
     return true;
   }
   Scales scales_at(size_t g) const {
-    if (w_.scale_type == ScaleType::kF32 || w_.scale_type == ScaleType::kNone) {
+    const bool two_level = w_.scale_type == ScaleType::kTwoLevel;
+    if (two_level || w_.scale_type == ScaleType::kF32 || w_.scale_type == ScaleType::kNone) {
       uint32_t v[kOutputs];
       for (size_t i = 0; i < kOutputs; ++i) {
         v[i] = f32_bits(1.0f);
         if (w_.scale_type == ScaleType::kF32)
           __builtin_memcpy(&v[i], w_.scales + 4 * (rows_.at[i] + g), 4);
+        if (two_level)
+          v[i] = f32_bits(two_level_at(w_, w_.scales, w_.super_scales, rows_.at[i] + g));
       }
       uint64x2_t pairs[2];
       for (size_t i = 0; i < 2; ++i)

@@ -256,7 +256,8 @@ class PanelPacker {
       if (w_.code == CodeType::kInt8) f.template operator()<ReadSmall>();
       return;
     }
-    if (file && w_.code == CodeType::kFp4) return;  // packed as bytes
+    if (file && (w_.code == CodeType::kFp4 || w_.code == CodeType::kLut4))
+      return;  // packed as bytes
     if constexpr (kLayout.halves.count != 0)
       if (w_.code == CodeType::kBf16) return f.template operator()<ReadHalves>();
     if (file && w_.code == CodeType::kInt8Offset) return f.template operator()<ReadBytes<0x80>>();

@@ -150,7 +150,7 @@ struct IntegerFamily {
       const auto sum = static_cast<float>(std::accumulate(x + t.begin, x + t.end, int32_t{0}));
       for (size_t j = 0; j < kRows && n + j < c.args.n1; ++j) {
         const uint8_t* offsets = c.args.w->data + c.l.offsets + (n + j) * c.l.offset_row;
-        const float b = table_at(offsets, c.p.scale_type, t.group);
+        const float b = table_at(offsets, kept_scales(c.p), t.group);
         f[j] = std::fma(sum, c.finish.inside ? b * scales[t.granule] : b, f[j]);
       }
     }

@@ -28,6 +28,10 @@ size_t group_length(const Problem& p) {
 }
 
 const char* supports(const Problem& p) {
+  if (p.scale_type == ScaleType::kTwoLevel &&
+      (rows_have_groups(p) || p.act.mode == Int8Mode::kVllm || p.block_n != 1 ||
+       (p.super_groups & (p.super_groups - 1)) != 0))
+    return "scales in two levels need rows with one scale and super-blocks of 2, 4, 8 ... groups";
   if (rows_have_groups(p)) {
     if (p.act_order)
       return "act-order weights with activations scaled per group: their groups cross";
@@ -40,7 +44,8 @@ const char* supports(const Problem& p) {
 }
 
 const char* supports_integers(const Problem& p, bool bytes) {
-  if (!is_integer_problem(p)) return "integer weights and activations only";
+  if (!is_integer_problem(p) || p.code == CodeType::kLut4)
+    return "integer weights and activations only";
   if ((p.bits > 4) != bytes)
     return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (!fits_int32(p)) return "sums over K may leave int32";
@@ -61,7 +66,7 @@ const char* supports_int4(const Problem& p) { return supports_integers(p, false)
 const char* supports_int8(const Problem& p) { return supports_integers(p, true); }
 const char* supports_fp4(const Problem& p) {
   if (!is_fp4_pair(p) && !is_table_problem(p))
-    return "fp4 weights and fp4 or int8 activations only";
+    return "fp4 weights and activations, or tables and int8 activations only";
   if (group_length(p) > 65536) return "a group is longer than the exact sum of fp4 products allows";
   return supports(p);
 }
@@ -78,17 +83,19 @@ Numerics numerics(const Problem&) { return Numerics::kExact; }
 
 Shape shape_of(const Problem& p) {
   Shape s{};
-  s.codes = is_fp4_pair(p)             ? Codes::kFp4
-            : p.code == CodeType::kFp4 ? Codes::kTable
-            : p.bits > 4               ? Codes::kBytes
-                                       : Codes::kNibbles;
+  s.codes = is_fp4_pair(p)        ? Codes::kFp4
+            : is_table_problem(p) ? Codes::kTable
+            : p.bits > 4          ? Codes::kBytes
+                                  : Codes::kNibbles;
   s.numbers = s.codes == Codes::kBytes     ? nullptr
               : s.codes == Codes::kNibbles ? kOfInt4
+              : p.code == CodeType::kLut4  ? lut_numbers(p.lut).of
                                            : kTwiceE2m1;
   s.vllm = p.act.mode == Int8Mode::kVllm && p.act.code == ActCode::kInt;
   const bool rounded = s.vllm && p.groups > 1;  // mode vllm stores scales of groups as bf16
   s.halved = s.codes == Codes::kTable && p.code == CodeType::kFp4;
   s.scale_type = p.scale_type == ScaleType::kF16 && !rounded   ? Scales::kF16
+                 : p.scale_type == ScaleType::kTwoLevel        ? Scales::kTwoLevel
                  : p.scale_type == ScaleType::kF32 && !rounded ? Scales::kF32
                                                                : Scales::kBf16;
   s.group_scales = p.act.granule != ActGranule::kRow;
@@ -103,11 +110,16 @@ Shape shape_of(const Problem& p) {
   s.per_scale = p.block_k >= p.K ? s.groups : p.block_k / s.length;
   s.step = s.padded % 64 == 0 ? 64 : s.padded % 32 == 0 ? 32 : 16;
   s.group_codes = kOutputs * s.padded / (s.codes == Codes::kBytes ? 1 : 2);
-  s.group_scale_bytes = kOutputs * (s.scale_type == Scales::kF32 ? 4 : 2);
+  const bool two_level = s.scale_type == Scales::kTwoLevel;
+  s.group_scale_bytes = kOutputs * (s.scale_type == Scales::kF32 ? 4 : two_level ? 1 : 2);
+  s.super_phase = p.super_phase;
+  while (two_level && (size_t{1} << s.super_shift) < p.super_groups) ++s.super_shift;
+  s.supers = up(s.groups * s.group_scale_bytes, 64);
+  const size_t scales = s.supers + (two_level ? super_blocks(p) * kOutputs * 4 : 0);
   s.scales = s.groups * s.group_codes;
-  s.zeros = s.scales + up(s.groups * s.group_scale_bytes, 64);
+  s.zeros = s.scales + scales;
   s.offsets_at = s.zeros + (p.zero_points ? up(s.groups * kOutputs, 64) : 0);
-  s.sums = s.offsets_at + (s.offsets ? up(s.groups * s.group_scale_bytes, 64) : 0);
+  s.sums = s.offsets_at + (s.offsets ? scales : 0);
   s.row_sums = s.sums + (s.row_zeros ? s.groups * kOutputs * 4 : 0);
   s.stride = s.row_sums + (s.vllm ? kOutputs * 4 : 0);
   return s;

@@ -368,10 +368,11 @@ class ManyRows {
                                         size_t to) {
     __m512 c[2 * kGroups], b[2 * kGroups];
     MOEBIUS_UNROLL for (size_t j = 0; j < 2 * kGroups; ++j) {
-      const uint8_t* at = panels_[j % 2] + (group + j / 2) * s_.group_scale_bytes;
-      b[j] = c[j] = x86_few::scales_at<Zmm>(s_.scale_type, at + s_.scales, 0);
+      b[j] = c[j] =
+          x86_few::scales_at<Zmm>(s_, s_.scale_type, panels_[j % 2] + s_.scales, group + j / 2, 0);
       if constexpr (kKind == Kind::kOffsets)
-        b[j] = x86_few::scales_at<Zmm>(s_.scale_type, at + s_.offsets_at, 0);
+        b[j] = x86_few::scales_at<Zmm>(s_, s_.scale_type, panels_[j % 2] + s_.offsets_at,
+                                       group + j / 2, 0);
     }
     sums += from * 64;
     float* f = acc_ + 2 * (m0 + from) * kOutputs;

@@ -88,8 +88,8 @@ class PanelPacker {
 
   void pack() {
     put_codes();
-    put_scales(w_.scales, s_.scales);
-    if (s_.offsets) put_scales(w_.offsets, s_.offsets_at);
+    put_scales(w_.scales, w_.super_scales, s_.scales);
+    if (s_.offsets) put_scales(w_.offsets, w_.super_offsets, s_.offsets_at);
     if (p_.zero_points) put_zeros();
     if (s_.row_zeros) put_sums();
     if (s_.vllm) put_row_sums();
@@ -101,7 +101,8 @@ class PanelPacker {
   void put_codes() {
     const bool as_stored = s_.codes == Codes::kBytes
                                ? w_.code == CodeType::kInt8 || w_.code == CodeType::kInt8Offset
-                               : w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
+                               : w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4 ||
+                                     w_.code == CodeType::kLut4;
     const bool side_by_side = s_.padded == s_.length || s_.groups == 1;
     size_t done = 0;  // inputs that are packed
     if (as_stored && side_by_side && a_.columns == nullptr && n_ + kOutputs <= w_.N) {
@@ -158,8 +159,8 @@ class PanelPacker {
       }
     }
   }
-  // Writes stored scales, or offsets, to `to` of the panel.
-  void put_scales(const uint8_t* stored, size_t to) const {
+  // Writes stored scales, or offsets, to `to` of the panel; above: those of super-blocks.
+  void put_scales(const uint8_t* stored, const uint8_t* above, size_t to) const {
     const bool byte = w_.scale_type == ScaleType::kFp8 || w_.scale_type == ScaleType::kE8m0;
     const bool as_stored = (s_.scale_type == Scales::kBf16 && w_.scale_type == ScaleType::kBf16) ||
                            s_.scale_type == Scales::kF16;
@@ -169,6 +170,12 @@ class PanelPacker {
         __builtin_memcpy(&v, stored + 2 * (scale_rows_[o] + g), 2);
         return v;
       });
+    } else if (s_.scale_type == Scales::kTwoLevel) {
+      put_scales_as<uint8_t>(to, [&](size_t o, size_t g) { return stored[scale_rows_[o] + g]; });
+      for (size_t i = 0; i < super_blocks(p_) * kOutputs; ++i) {
+        const size_t first = (scale_rows_[i % kOutputs] + w_.super_phase) / w_.super_groups;
+        __builtin_memcpy(out_ + to + s_.supers + 4 * i, above + 4 * (first + i / kOutputs), 4);
+      }
     } else if (byte) {
       const bool e4m3 = w_.scale_type == ScaleType::kFp8;
       const uint8_t* rows[kOutputs];

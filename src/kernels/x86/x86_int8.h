@@ -13,7 +13,7 @@
 //               nibbles  byte j = code of input 2j | code of input 2j + 1 << 4: a byte of the file (value + 8, E2M1, or
 //                        a place in a table of 16 numbers)
 //               bytes    byte j = value of input j, signed
-//   scales    per group 16 x bf16, f16 or f32
+//   scales    per group 16 x bf16, f16 or f32; in two levels 16 x int8, then per super-block 16 x f32
 //   zeros     per group 16 x int8                      only with weight zero points
 //   offsets   per group 16 offsets, as scales          only if weights have them
 //   sums      per group 16 x int32: sum of w - zero    only if rows may have a zero point to subtract
@@ -51,7 +51,7 @@ constexpr size_t kOutputs = 16;  // outputs of a panel
 
 // kFp4: E2M1 on both sides; kTable: nibbles that stand for any int8, with int8 rows.
 enum class Codes : uint8_t { kNibbles, kBytes, kFp4, kTable };
-enum class Scales : uint8_t { kBf16, kF16, kF32 };
+enum class Scales : uint8_t { kBf16, kF16, kF32, kTwoLevel };
 
 struct Shape {
   Codes codes;
@@ -68,6 +68,9 @@ struct Shape {
   size_t per_scale;               // number of groups that share scales of weights
   size_t step;                    // number of inputs of a tile for TILELOADD
   size_t group_codes, group_scale_bytes;  // bytes of one group in a panel
+  // kTwoLevel: group g belongs to super-block (g + super_phase) >> super_shift; super-blocks begin
+  // `supers` bytes behind scales, or offsets.
+  size_t super_phase, super_shift, supers;
   // Offsets of the arrays of a panel, in bytes; stride: bytes from panel to panel.
   size_t scales, zeros, offsets_at, sums, row_sums, stride;
 };
@@ -159,7 +162,7 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           u.n_tile,
           u.m_tile,
           nullptr,
-          kOffsets};
+          kOffsets | kTwoLevel | kLut};
 }
 template <x86_int8::Engine kEngine>
 constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {

@@ -56,14 +56,21 @@ struct Finish {
   }
 };
 
-// Returns the scales or the offsets of a vector of outputs in one group.
+// Returns the scales, or the offsets, of a vector of outputs in group g; table: those of a panel.
 template <class E>
-[[gnu::always_inline]] inline typename E::F scales_at(Scales type, const uint8_t* group, size_t v) {
+[[gnu::always_inline]] inline typename E::F scales_at(const Shape& s, Scales type,
+                                                      const uint8_t* table, size_t g, size_t v) {
+  const uint8_t* group = table + g * s.group_scale_bytes;
   switch (type) {
     case Scales::kBf16:
       return E::from_bf16(group + 2 * E::kLanes * v);
     case Scales::kF16:
       return E::from_f16(group + 2 * E::kLanes * v);
+    case Scales::kTwoLevel: {
+      const uint8_t* above = table + s.supers + ((g + s.super_phase) >> s.super_shift) * 64;
+      return E::mul(E::to_f32(E::from_int8(group + E::kLanes * v)),
+                    E::load_f32(above + 4 * E::kLanes * v));
+    }
     case Scales::kF32:
       break;
   }
@@ -189,8 +196,7 @@ struct Product {
         _mm_prefetch(reinterpret_cast<const char*>(first[c] + ahead.next + s.scales +
                                                    g * s.group_scale_bytes),
                      _MM_HINT_T1);
-        const F scale =
-            scales_at<E>(s.scale_type, first[c] + s.scales + g * s.group_scale_bytes, at);
+        const F scale = scales_at<E>(s, s.scale_type, first[c] + s.scales, g, at);
         F offset = scale;
         const auto fold_rows = [&]<Kind kKind>() {
           MOEBIUS_UNROLL for (int r = 0; r < R; ++r) f[r][v] =
@@ -200,9 +206,11 @@ struct Product {
         if (kind == Kind::kPlain) {
           fold_rows.template operator()<Kind::kPlain>();
         } else if (kind == Kind::kOffsets) {
-          const uint8_t* from = first[c] + s.offsets_at + g * s.group_scale_bytes;
-          _mm_prefetch(reinterpret_cast<const char*>(from + ahead.next), _MM_HINT_T1);
-          offset = scales_at<E>(s.scale_type, from, at);
+          const uint8_t* offsets = first[c] + s.offsets_at;
+          _mm_prefetch(
+              reinterpret_cast<const char*>(offsets + ahead.next + g * s.group_scale_bytes),
+              _MM_HINT_T1);
+          offset = scales_at<E>(s, s.scale_type, offsets, g, at);
           fold_rows.template operator()<Kind::kOffsets>();
         } else if (kind == Kind::kScaled) {
           fold_rows.template operator()<Kind::kScaled>();

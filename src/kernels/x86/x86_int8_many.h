@@ -277,13 +277,12 @@ class ManyRows {
     MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v) {
       const uint8_t* from = first_ + (p + v / kParts) * s_.stride;
       const F scale =
-          x86_few::scales_at<E>(kFold == Fold::kQuarters ? Scales::kBf16 : s_.scale_type,
-                                from + s_.scales + g * s_.group_scale_bytes, v % kParts);
+          x86_few::scales_at<E>(s_, kFold == Fold::kQuarters ? Scales::kBf16 : s_.scale_type,
+                                from + s_.scales, g, v % kParts);
       const F offset =
           kFold != Fold::kOffsets
               ? scale
-              : x86_few::scales_at<E>(s_.scale_type,
-                                      from + s_.offsets_at + g * s_.group_scale_bytes, v % kParts);
+              : x86_few::scales_at<E>(s_, s_.scale_type, from + s_.offsets_at, g, v % kParts);
       MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
         const size_t row = m + static_cast<size_t>(r);
         if constexpr (kFold == Fold::kQuarters) {

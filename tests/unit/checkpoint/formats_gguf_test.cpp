@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "base/sha256.h"
 #include "checkpoint/formats/format.h"
 #include "checkpoint/formats/gguf.h"
+#include "kernels/oracle.h"
+#include "kernels/packed_matrix.h"
+#include "quant/act_request.h"
 #include "quant/reference.h"
 
 namespace moebius::formats_gguf_test {
@@ -128,6 +132,44 @@ struct Matrix {
   Scheme scheme;
   ModuleTensors tensors;
 };
+
+// The kernel that this CPU takes, beside decoded weights times decoded rows in double precision.
+TEST(FormatsGguf, EveryTypeTakesInt8RowsOnRequest) {
+  constexpr size_t kRows = 11;
+  for (const Decoded& expected : kDecoded) {
+    SCOPED_TRACE(expected.name);
+    const GgufType& type = *find_gguf_type(expected.id);
+    const std::vector<uint8_t> bytes = random_blocks(type);
+    const Matrix m(type, bytes, 4);
+    const MatrixPlan plan = m.plan();
+    LoadBuffer buffer;
+    const QuantMatrix w = reader_for(Format::kGguf).load(plan, m.store, buffer);
+    const ActSpec act = act_spec_of(m.scheme, ActRequest{Int8Mode::kDeclared, true});
+    ASSERT_EQ(act.code, ActCode::kInt);
+    const Problem problem = make_problem(w, act, XType::kF32);
+    EXPECT_STREQ(portable_reason(problem), nullptr);
+    const Choice choice = choose_kernel(problem, host_cpu(), {});
+    EXPECT_EQ(choice.numerics, Numerics::kExact);
+    std::vector<float> x(kRows * w.K), y(kRows * w.N);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * i % 9973));
+    OwnedPackedMatrix(*choice.chosen, w, act, XType::kF32)
+        .multiply(x.data(), w.K, kRows, y.data(), w.N);
+    const std::vector<float> decoded = m.numbers(plan);
+    const QuantRowsBuffer rows = quantize_rows(x.data(), w.K, kRows, w.K, act, {}, XType::kF32);
+    for (size_t i = 0; i < kRows; ++i)
+      for (size_t n = 0; n < w.N; ++n) {
+        double sum = 0.0, size = 0.0;
+        for (size_t k = 0; k < w.K; ++k) {
+          const double term = static_cast<double>(row_code_value(rows.rows, i, k)) *
+                              static_cast<double>(rows.scales[i]) *
+                              static_cast<double>(decoded[n * w.K + k]);
+          sum += term;
+          size += std::fabs(term);
+        }
+        EXPECT_NEAR(static_cast<double>(y[i * w.N + n]), sum, 3e-6 * size);
+      }
+  }
+}
 
 TEST(FormatsGguf, EveryTypeDecodesAsTheGgufPackageDoes) {
   for (const Decoded& expected : kDecoded) {
