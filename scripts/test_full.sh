@@ -56,6 +56,7 @@ stage_narrow() {
 stage_hostile() {
   have_release moebius_cli || return
   one "1,200 hostile folders" "$root/tests/checks/check_hostile.py" "$root/build/release/moebius" --cases 1200
+  one "hostile GGUF files" "$root/tests/checks/check_hostile_gguf.py" "$root/build/release/moebius"
 }
 
 # Label "once": answers that do not depend on the build. "narrow": tests that run anyway. Kernels under sanitizers are not instrumented

@@ -43,6 +43,7 @@ class Writer {
     header();
     if (!f_.ranks.empty()) ranks();
     if (!f_.parts.empty()) parts();
+    if (!f_.gguf.is_null()) gguf_types();
     modules(f_.modules);
     if (f_.predictor.checkpoint != nullptr) {
       out_ += '\n';
@@ -61,6 +62,8 @@ class Writer {
     list("warnings", f_.checkpoint.warnings(), Ink::kYellow);
     if (f_.question.deep && f_.problems.empty())
       field("deep", "all weights were read: scales, zero points and codes are in range");
+    if (f_.question.deep && !f_.gguf.is_null() && !f_.gguf.find("close")->as_bool())
+      field("deep", "tensors of the file are in another order than listed, or have gaps");
     list("problems", f_.problems, Ink::kRed);
     return std::move(out_);
   }
@@ -85,6 +88,7 @@ class Writer {
                       method.empty() ? "" : ", quantized with " + printable(method, 60),
                       c.family.empty() ? ", family not in the registry" : ""));
     run_line();
+    if (!f_.gguf.is_null()) gguf_lines();
     std::string sizes = fmt::format("{}, hidden size {}, vocabulary {}",
                                     number_of(c.layers, "layer"), c.hidden, c.vocab);
     if (c.heads > 0)
@@ -101,6 +105,42 @@ class Writer {
     field("  scheme", bytes_line(s.by_scheme));
     field("  part", bytes_line(s.by_part));
     memory_line();
+  }
+
+  // Returns the members of an object as "name value, ...".
+  static std::string pairs(const Json& object) {
+    std::string out;
+    for (const auto& [name, value] : object.members())
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name,
+                         value.is_string() ? value.as_string() : value.dump());
+    return out;
+  }
+
+  void gguf_lines() {
+    const Json& g = *f_.gguf.find("tokenizer");
+    field("gguf", fmt::format("version {} in {}; {}", f_.gguf.find("version")->as_uint(),
+                              counted(f_.gguf.find("parts")->as_uint(), "file"),
+                              pairs(*f_.gguf.find("about"))));
+    if (const Json& model = *g.find("model"); model.is_string()) {
+      std::string text = model.as_string();
+      if (g.find("pre")->is_string()) text += ", pre " + g.find("pre")->as_string();
+      field("  tokens", text + (g.find("found")->as_bool() ? "" : ": no rule is known"));
+    }
+    for (const auto& [group, label] :
+         {std::pair("imatrix", "  imatrix"), std::pair("sampling", "  sample")})
+      if (const Json& values = *f_.gguf.find(group); !values.members().empty())
+        field(label, pairs(values));
+  }
+
+  void gguf_types() {
+    out_ += '\n';
+    Table table("wrrr", width_);
+    table.header({"type", "tensors", "bytes", "packed"});
+    for (const Json& t : f_.gguf.find("types")->items())
+      table.add({t.find("type")->as_string(), t.find("tensors")->dump(),
+                 bytes_text(t.find("bytes")->as_uint()),
+                 bytes_text(t.find("packed_bytes")->as_uint())});
+    out_ += table.text();
   }
 
   void run_line() {
@@ -128,6 +168,10 @@ class Writer {
   void memory_line() {
     const RunFacts& r = f_.run;
     std::string text = bytes_text(r.packed_bytes) + " packed for this CPU";
+    if (!f_.gguf.is_null())
+      text += fmt::format(" ({:.2f} of the file)",
+                          static_cast<double>(r.packed_bytes) /
+                              static_cast<double>(f_.gguf.find("bytes")->as_uint()));
     if (r.kv_bytes_per_token != 0)
       text += fmt::format(", KV cache {} per token", bytes_text(r.kv_bytes_per_token));
     for (size_t i = 0; i < r.memory.size(); ++i)

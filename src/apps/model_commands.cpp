@@ -265,6 +265,11 @@ void add_pack_option(Command& c, std::string& pack_dir) {
            {.default_text = "none: every start packs", .kind = ValueKind::kFile, .rare = true});
 }
 
+void add_chat_template_option(Command& c, std::string& file) {
+  c.option("--chat-template", "FILE", &file, "chat template to use in place of the model's own",
+           {.default_text = "the model's own", .kind = ValueKind::kFile});
+}
+
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
   add_place_options(c, o.run);

@@ -19,13 +19,15 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
-  std::string pack_dir;      // folder that caches packed weights; "": none
-  ModuleTap* tap = nullptr;  // receives the rows that layers read; may be null
-  bool predictor = false;    // true: also loads the layer for multi-token prediction
+  std::string pack_dir;       // folder that caches packed weights; "": none
+  std::string chat_template;  // file of a template in place of the folder's; "": none
+  ModuleTap* tap = nullptr;   // receives the rows that layers read; may be null
+  bool predictor = false;     // true: also loads the layer for multi-token prediction
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
 void add_pack_option(Command& command, std::string& pack_dir);
+void add_chat_template_option(Command& command, std::string& file);
 // Opens a checkpoint that will run. Throws Error for an architecture that cannot run, and what
 // `check` throws for input that does not fit the config, before anything else is read.
 Checkpoint open_to_run(const std::string& folder,

@@ -45,9 +45,9 @@ std::string standard_input() {
   return text;
 }
 
-bool has_template(const std::string& folder) {
+bool has_template(const ModelRunOptions& model) {
   try {
-    return !ChatTemplates::from_folder(folder).empty();
+    return !ChatTemplates::from_folder(model.folder, model.chat_template).empty();
   } catch (const Error&) {
     return false;
   }
@@ -77,8 +77,7 @@ class RunInput {
     const bool reads =
         !named && !options.interactive && !options.messages_file && options.tokens.empty();
     const bool typed = (reads || options.prompt_file == "-") && isatty(STDIN_FILENO) != 0;
-    if (reads && typed && !options.json && !options.tools_file &&
-        has_template(options.model.folder))
+    if (reads && typed && !options.json && !options.tools_file && has_template(options.model))
       options.interactive = true;
     else if (typed) {
       check_model_files(options.model.folder);
@@ -87,7 +86,7 @@ class RunInput {
     ids_ = parse_token_lists(options.tokens);
     if (named || (reads && !options.interactive)) text_ = read_text();
     if (text_ && !options.system.empty() && !options.uses_template() &&
-        has_template(options.model.folder)) {
+        has_template(options.model)) {
       options.chat = true;
       note("--system: the folder has a chat template, so the prompt is answered as by --chat");
     }
@@ -95,7 +94,7 @@ class RunInput {
     // The folder without a tokenizer is the problem, not the option that needs text.
     if (!has_model_text(options.model.folder, "tokenizer.json"))
       check_model_files(options.model.folder);
-    as_usage([&] { chat_.emplace(options.model.folder); });
+    as_usage([&] { chat_.emplace(options.model.folder, options.model.chat_template); });
     if (options.messages_file) as_usage([&] { chat_->load(*options.messages_file); });
     if (!options.system.empty()) chat_->set_system(options.system);
     if (text_) chat_->say("user", *text_);
@@ -215,6 +214,8 @@ Command run_command() {
            {.rare = true});
   c.at_most_one({"--prompt", "--file", "--messages", "--tokens"});
   c.flag("--chat", o->chat, "answer the prompt as a chat message, with the folder's chat template");
+  add_chat_template_option(c, o->model.chat_template);
+  c.at_most_one({"--chat-template", "--tokens"});
   c.flag("--interactive,-i", o->interactive, "chat; /help lists its commands");
   c.at_most_one({"--interactive", "--tokens"});
   c.option("--system", "TEXT", &o->system, "system message", {.default_text = "none"});

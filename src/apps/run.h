@@ -38,7 +38,8 @@ struct RunCommandOptions : SamplingChoices {
   bool json = false;
 
   bool uses_template() const {
-    return chat || interactive || messages_file.has_value() || tools_file.has_value();
+    return chat || interactive || messages_file.has_value() || tools_file.has_value() ||
+           !model.chat_template.empty();
   }
   // Returns the most new tokens: unlimited for a chat, whose answers end by themselves, and 256 for
   // a text.

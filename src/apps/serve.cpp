@@ -246,6 +246,7 @@ Command serve_command() {
   c.option("--max-output", "N", &m.max_output, "most tokens of an answer; 0: no limit",
            {.limits = {{0, 1 << 30}}});
   c.section("Answers");
+  add_chat_template_option(c, m.model.chat_template);
   c.option("--tool-format", "NAME", &m.tool_format,
            "how the model writes calls of tools; auto: as its chat template says",
            {.choices = tool_format_names()});

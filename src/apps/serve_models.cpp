@@ -188,7 +188,7 @@ std::shared_ptr<HostedModel::Weights> HostedModel::open_weights(
 
 void HostedModel::open(const std::function<void(double share)>& loaded) {
   tokenizer_ = Tokenizer::from_folder(run_.folder);
-  templates_ = ChatTemplates::from_folder(run_.folder);
+  templates_ = ChatTemplates::from_folder(run_.folder, run_.chat_template);
   if (served_.pooling != nullptr) check_pairs(*tokenizer_, *templates_, *served_.pooling);
   opened_ = open_weights(loaded);
 }
@@ -322,6 +322,8 @@ HostedModels::HostedModels(const ModelServing& serving, KvDisk* disk,
                            std::function<void(const std::string& words)> say)
     : serving_(serving) {
   check_together(serving);
+  if (serving.named.size() > 1 && !serving.model.chat_template.empty())
+    throw UsageError("--chat-template is for one model; several were named");
   std::vector<NamedFolder> folders = named_folders(serving);
   const auto turns = folders.size() > 1 ? std::make_shared<StepTurns>() : nullptr;
   for (NamedFolder& f : folders)

@@ -134,7 +134,7 @@ class Builder {
                 fmt::format("a divisor of attention.head_count = {}", heads));
     set("num_attention_heads", heads);
     set("num_key_value_heads", kv);
-    head_dim_ = count("attention.key_length", kMostSize).value_or(hidden / heads);
+    head_dim_ = count("attention.key_length", kMostHeads).value_or(hidden / heads);
     if (head_dim_ == 0) m_.refuse(full("attention.key_length"), "a positive number");
     const uint64_t values = count("attention.value_length").value_or(head_dim_);
     if (latent)

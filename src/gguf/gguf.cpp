@@ -496,6 +496,10 @@ void Gguf::add_part(const std::string& path, uint64_t number, uint64_t parts) {
       header.metadata.refuse("split.no", fmt::format("{}, as the file's name says", number));
     if (count != parts)
       header.metadata.refuse("split.count", fmt::format("{}, as the file's name says", parts));
+    const auto all = metadata().count("split.tensors.count", kMaxGgufTensors);
+    const auto said = header.metadata.count("split.tensors.count", kMaxGgufTensors);
+    if (all && said && *all != *said)
+      header.metadata.refuse("split.tensors.count", fmt::format("{}, as the first part has", *all));
   }
   for (GgufTensor& t : header.tensors) t.part = static_cast<uint32_t>(number);
   if (number == 0) {

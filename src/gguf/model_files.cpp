@@ -57,6 +57,11 @@ std::optional<std::string> text_of(const Gguf& gguf, std::string_view name) {
     return gguf_generation_config_json(metadata, table == nullptr ? 0 : table->shape.front());
   }
   if (metadata.find("tokenizer.ggml.model") == nullptr) return std::nullopt;
+  const GgufValue* tokens = metadata.find("tokenizer.ggml.tokens");
+  const GgufTensor* table = gguf.find("token_embd.weight");
+  if (tokens != nullptr && table != nullptr && tokens->count > table->shape.front())
+    metadata.refuse("tokenizer.ggml.tokens",
+                    fmt::format("at most {}, the rows of token_embd.weight", table->shape.front()));
   if (name == "tokenizer.json") return gguf_tokenizer_json(metadata);
   if (name == "tokenizer_config.json") return gguf_tokenizer_config_json(metadata);
   return std::nullopt;
@@ -155,6 +160,23 @@ std::optional<ModelText> read_model_text(const std::string& model, std::string_v
 std::vector<std::string> model_text_notes(const std::string& model) {
   const auto file = gguf_file_of(model);
   return file ? gguf_tokenizer_notes(open_gguf(*file)->metadata()) : std::vector<std::string>();
+}
+
+std::vector<std::string> model_file_notes(const std::string& model) {
+  std::vector<std::string> notes;
+  const auto file = gguf_file_of(model);
+  std::error_code error;
+  const bool whole = fs::is_directory(model, error);
+  const std::string folder = whole ? model : fs::path(model).parent_path().string();
+  for (const char* name : {"config.json", "tokenizer.json"})
+    if (file && path_exists(join_path(folder.empty() ? "." : folder, name)))
+      notes.push_back(fmt::format("{} beside the GGUF file is not read", name));
+  if (!whole || ::access(model.c_str(), R_OK) != 0) return notes;
+  for (const std::string& name : list_folder(folder))
+    if (name.ends_with(".gguf") && (!file || model_name(name) != model_name(*file)))
+      notes.push_back(fmt::format("{} is not read: {}", printable(name, 80),
+                                  file ? "it holds no model" : "the safetensors files are"));
+  return notes;
 }
 
 bool has_model_text(const std::string& model, std::string_view name) {

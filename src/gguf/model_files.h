@@ -43,5 +43,8 @@ std::optional<ModelText> read_model_text(const std::string& model, std::string_v
 bool has_model_text(const std::string& model, std::string_view name);
 // Returns what a user of the model's tokenizer should know; nothing for folders.
 std::vector<std::string> model_text_notes(const std::string& model);
+// Returns a sentence for each file beside the model that might be taken for a part of it and is not
+// read.
+std::vector<std::string> model_file_notes(const std::string& model);
 
 }  // namespace moebius

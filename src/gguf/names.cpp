@@ -180,7 +180,7 @@ std::string_view named(std::string_view list, std::string_view word) {
 }
 
 // Limits the memory that names take; a small file can claim many experts.
-constexpr size_t kMostPieces = 262'144;
+constexpr size_t kMostPieces = 262'144, kPiecesOfSmallFile = 4096, kBytesOfPiece = 512;
 
 std::optional<uint64_t> number_at_start(std::string_view text) {
   uint64_t n = 0;
@@ -204,7 +204,10 @@ class Namer {
         heads_(member(config, "num_attention_heads")),
         kv_heads_(member(config, "num_key_value_heads", heads_)),
         head_dim_(member(config, "head_dim")),
-        value_dim_(member(config, "v_head_dim", head_dim_)) {}
+        value_dim_(member(config, "v_head_dim", head_dim_)) {
+    for (const auto& file : gguf.files()) most_pieces_ += file->size() / kBytesOfPiece;
+    most_pieces_ = std::min<uint64_t>(most_pieces_, kMostPieces);
+  }
 
   GgufNames run() {
     for (const GgufTensor& t : gguf_.tensors())
@@ -255,8 +258,8 @@ class Namer {
     if (stacked && (t.shape.size() < 2 || t.shape[0] != copies) &&
         !(suffix == "weight_global_scale" && t.shape == std::vector{copies}))
       wrong(t, fmt::format("{} {} in the first dimension", copies, heads ? "heads" : "experts"));
-    if (out_.pieces.size() + copies > kMostPieces)
-      wrong(t, fmt::format("a model of at most {} matrices", kMostPieces));
+    if (out_.pieces.size() + copies > most_pieces_)
+      wrong(t, fmt::format("a model of at most {} matrices in a file of this size", most_pieces_));
     const std::vector<std::string_view> parts = split(name);
     const std::vector<uint64_t> rows = rows_of(t, parts.size(), stacked ? 1 : 0);
     const uint64_t each = t.bytes / copies;
@@ -341,6 +344,7 @@ class Namer {
   const Gguf& gguf_;
   const GgufArchitecture& row_;
   uint64_t layers_, experts_, heads_, kv_heads_, head_dim_, value_dim_;
+  uint64_t most_pieces_ = kPiecesOfSmallFile;
   GgufNames out_;
 };
 

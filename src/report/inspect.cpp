@@ -139,8 +139,9 @@ std::string describe_routing(const MoeSpec& spec) {
 }
 
 InspectFacts gather_facts(const Checkpoint& c, const InspectQuestion& o) {
-  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, {}, "", run_facts(c, o.context), 0, {}};
+  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, {}, "", run_facts(c, o.context), 0, {}, {}};
   f.predictor = predictor_facts(c, f.run);
+  f.gguf = gguf_facts(c.folder(), f.run);
   f.modules = o.layer ? modules_of_layer(c, *o.layer) : f.summary.groups;
   if (o.tensors) f.tensors = tensor_uses(c, o.layer);
   if (o.pp != 1)

@@ -2,6 +2,7 @@
 // Gathers everything that inspect shows, once, from headers and a few small tensors (with `deep`,
 // from all payloads); the writers (JSON here, text in the tool) only format it.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ struct RunFacts {
     uint64_t context, bytes;  // tokens of a sequence; bytes of weights and of its KV cache
   };
   std::vector<Need> memory;
+  std::map<std::string_view, uint64_t> packed_by_type;  // packed bytes by type of a GGUF file
 };
 
 // Describes the layer for multi-token prediction, which --speculate mtp loads.
@@ -77,6 +79,7 @@ struct InspectFacts {
   RunFacts run;
   uint64_t device_bytes = 0;  // bytes of all weights as the question's device holds them
   PredictorFacts predictor;
+  Json gguf;  // what a GGUF file says of itself, as in docs/json.md; null: the model is a folder
 };
 
 // Gathers the facts. Checkpoint and question must outlive them.
@@ -86,6 +89,9 @@ std::string describe_routing(const MoeSpec& spec);
 // inspect_run.cpp.
 RunFacts run_facts(const Checkpoint& checkpoint, uint64_t context);
 PredictorFacts predictor_facts(const Checkpoint& checkpoint, const RunFacts& run);
+// Returns what the GGUF file of a model says of itself; null for a folder. Defined in
+// inspect_gguf.cpp.
+Json gguf_facts(const std::string& model, const RunFacts& run);
 
 Json inspect_json(const InspectFacts& facts);  // returns one object; docs/json.md lists the keys
 

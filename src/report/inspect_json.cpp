@@ -169,6 +169,7 @@ Json inspect_json(const InspectFacts& f) {
   j.set("routing", f.routing);
   j.set("tied_lm_head", c.tie_embeddings);
   j.set("quant_method", f.checkpoint.quant().method());
+  if (!f.gguf.is_null()) j.set("gguf", f.gguf);
   j.set("tensors_total", static_cast<uint64_t>(f.checkpoint.store().tensors().size()));
   j.set("files", static_cast<uint64_t>(f.checkpoint.store().files().size()));
   j.set("bytes_by_scheme", table(s.by_scheme));

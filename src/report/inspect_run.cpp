@@ -46,13 +46,15 @@ std::string refusal(const Checkpoint& c, const DecoderSpec& spec) {
 }
 
 void look_at_text(const Checkpoint& c, RunFacts& f) {
-  const char* file = nullptr;
+  const bool gguf = gguf_file_of(c.folder()).has_value();
+  std::string_view file;
   for (const char* name : {"tokenizer.json", "tiktoken.model"})
-    if (file == nullptr && has_model_text(c.folder(), name)) file = name;
-  if (file == nullptr) {
-    f.notes.emplace_back("no tokenizer.json: token ids only");
+    if (file.empty() && has_model_text(c.folder(), name)) file = name;
+  if (file.empty()) {
+    f.notes.push_back(fmt::format("no {}: token ids only", gguf ? "tokenizer" : "tokenizer.json"));
     return;
   }
+  if (gguf) file = "tokenizer.ggml";
   try {
     const Tokenizer tokenizer = Tokenizer::from_folder(c.folder());
     tokenizer.check_fits(static_cast<size_t>(std::max<int64_t>(0, c.config().vocab)));
@@ -71,9 +73,11 @@ void look_at_text(const Checkpoint& c, RunFacts& f) {
     const Json messages = parse_json(R"([{"role": "user", "content": "Hello"}])", "message");
     ChatInput input;
     input.messages = &messages;
+    input.steps = 1'000'000;
     templates.render(input);
-    f.chat_template = has_model_text(c.folder(), "chat_template.jinja") ? "chat_template.jinja"
-                                                                        : "tokenizer_config.json";
+    f.chat_template = gguf ? "tokenizer.chat_template"
+                      : has_model_text(c.folder(), "chat_template.jinja") ? "chat_template.jinja"
+                                                                          : "tokenizer_config.json";
   } catch (const Error& e) {
     f.notes.push_back(fmt::format("no chat: {}", e.what()));
   }
@@ -104,7 +108,14 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
     f.reason = e.what();
   }
   f.works = f.reason.empty();
-  f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(plan_modules_on_cpu(c, wish));
+  for (std::string& note : model_file_notes(c.folder())) f.notes.push_back(std::move(note));
+  const std::vector<PlannedModule> alone =
+      f.works ? std::vector<PlannedModule>() : plan_modules_on_cpu(c, wish);
+  const std::vector<PlannedModule>& modules = f.works ? plan.ranks[0].modules : alone;
+  f.packed_bytes = f.works ? plan.ranks[0].sum(kHostMemory) : sum_of(modules);
+  for (const PlannedModule& m : modules)
+    if (const TensorInfo* t = m.module->plan.tensors[Role::kWeight].info)
+      f.packed_by_type[t->gguf != nullptr ? t->gguf->name : name_of(t->dtype)] += m.use->packed;
   if (!f.works) return f;
   if (has_tower(c)) f.notes.emplace_back(kTextOnly);
   uint64_t tables = 0;

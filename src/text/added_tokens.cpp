@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
+#include <unordered_map>
 
 #include "text/json_fields.h"
 #include "text/unicode.h"
@@ -15,6 +17,8 @@ namespace {
 
 constexpr size_t kMaxAddedTokens = 1u << 20;
 constexpr size_t kMaxContent = 1u << 16;
+// States of the automaton; each takes 24 bytes, and vocabularies have some 100,000.
+constexpr size_t kMaxStates = 1u << 20;
 
 }  // namespace
 
@@ -62,8 +66,11 @@ std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& 
 
 int32_t TokenFinder::child(int32_t node, uint8_t byte) const {
   if (node == 0) return root_[byte];
-  const auto it = edges_.find((static_cast<uint64_t>(node) << 8) | byte);
-  return it == edges_.end() ? -1 : it->second;
+  const Node& at = nodes_[static_cast<size_t>(node)];
+  const auto begin = nodes_.begin() + at.first, end = begin + at.children;
+  const auto found =
+      std::lower_bound(begin, end, byte, [](const Node& n, uint8_t b) { return n.byte < b; });
+  return found == end || found->byte != byte ? -1 : static_cast<int32_t>(found - nodes_.begin());
 }
 
 int32_t TokenFinder::step(int32_t node, uint8_t byte) const {
@@ -75,43 +82,46 @@ int32_t TokenFinder::step(int32_t node, uint8_t byte) const {
   }
 }
 
-void TokenFinder::build(const std::vector<std::string>& patterns) {
-  nodes_.assign(1, Node{});
-  edges_.clear();
+void TokenFinder::build(const std::vector<std::string>& patterns, const std::string& where) {
   pattern_length_.clear();
-  std::fill(std::begin(root_), std::end(root_), -1);
-  // Parent and byte of each node, for the breadth-first pass.
-  std::vector<std::pair<int32_t, uint8_t>> parents(1);
-  for (size_t p = 0; p < patterns.size(); ++p) {
-    pattern_length_.push_back(patterns[p].size());
-    int32_t node = 0;
-    for (const char c : patterns[p]) {
-      const auto byte = static_cast<uint8_t>(c);
-      int32_t next = child(node, byte);
-      if (next < 0) {
-        next = static_cast<int32_t>(nodes_.size());
-        nodes_.push_back({0, -1, 0, nodes_[static_cast<size_t>(node)].depth + 1});
-        parents.emplace_back(node, byte);
-        if (node == 0)
-          root_[byte] = next;
-        else
-          edges_.emplace((static_cast<uint64_t>(node) << 8) | byte, next);
-      }
-      node = next;
-    }
-    Node& end = nodes_[static_cast<size_t>(node)];
-    if (node != 0 && end.pattern < 0) end.pattern = static_cast<int32_t>(p);
+  for (const std::string& p : patterns) pattern_length_.push_back(p.size());
+  std::vector<uint32_t> order(patterns.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return patterns[a] < patterns[b]; });
+  size_t states = 1;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const std::string &p = patterns[order[i]], &before = patterns[order[i > 0 ? i - 1 : 0]];
+    const auto differ = std::mismatch(p.begin(), p.end(), before.begin(), before.end()).first;
+    states += i == 0 ? p.size() : static_cast<size_t>(p.end() - differ);
   }
-  std::vector<int32_t> order(nodes_.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return nodes_[static_cast<size_t>(a)].depth < nodes_[static_cast<size_t>(b)].depth;
-  });
-  for (const int32_t id : order) {
-    Node& node = nodes_[static_cast<size_t>(id)];
-    const auto [parent, byte] = parents[static_cast<size_t>(id)];
-    if (node.depth > 1) node.fail = step(nodes_[static_cast<size_t>(parent)].fail, byte);
-    node.report = node.pattern >= 0 ? id : nodes_[static_cast<size_t>(node.fail)].report;
+  if (states > kMaxStates)
+    fail("{}: the texts of added tokens need {} states to be found; at most {} are allowed", where,
+         states, kMaxStates);
+  nodes_.clear();
+  nodes_.reserve(states);
+  nodes_.emplace_back();
+  std::fill(std::begin(root_), std::end(root_), -1);
+  // Patterns, in order, that begin with the bytes that lead to each node without children yet.
+  std::deque<std::pair<size_t, size_t>> open{{0, order.size()}};
+  for (size_t id = 0; id < nodes_.size(); ++id, open.pop_front()) {
+    auto [next, end] = open.front();
+    Node& node = nodes_[id];
+    for (; next < end && patterns[order[next]].size() == node.depth; ++next)
+      if (id != 0 && node.pattern < 0) node.pattern = static_cast<int32_t>(order[next]);
+    node.report = node.pattern >= 0 ? static_cast<int32_t>(id)
+                                    : nodes_[static_cast<size_t>(node.fail)].report;
+    node.first = static_cast<uint32_t>(nodes_.size());
+    while (next < end) {
+      const auto byte = static_cast<uint8_t>(patterns[order[next]][node.depth]);
+      const size_t begin = next;
+      while (next < end && static_cast<uint8_t>(patterns[order[next]][node.depth]) == byte) ++next;
+      if (id == 0) root_[byte] = static_cast<int32_t>(nodes_.size());
+      nodes_.push_back(
+          {.fail = id == 0 ? 0 : step(node.fail, byte), .depth = node.depth + 1, .byte = byte});
+      ++node.children;
+      open.emplace_back(begin, next);
+    }
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
@@ -30,8 +29,9 @@ std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& 
 class TokenFinder {
  public:
   TokenFinder() { build({}); }
-  // Builds the automaton for tokens with these texts; patterns that are empty never match.
-  void build(const std::vector<std::string>& patterns);
+  // Builds the automaton for tokens with these texts; patterns that are empty never match. Throws
+  // Error that begins with `where` for texts that need too many states.
+  void build(const std::vector<std::string>& patterns, const std::string& where = "");
   bool empty() const { return pattern_length_.empty(); }
   struct Match {
     size_t begin = 0, end = 0, pattern = 0;
@@ -39,18 +39,21 @@ class TokenFinder {
   bool search(std::string_view text, size_t from, Match& match) const;
 
  private:
+  // Nodes lie by depth, so that the children of each follow one another, in the order of their bytes.
   struct Node {
     int32_t fail = 0;
     int32_t pattern = -1;  // pattern that ends at this node; -1: none
     // Nearest node on the failure chain, this one included, at which a pattern ends; 0: none.
     int32_t report = 0;
     uint32_t depth = 0;
+    uint32_t first = 0;  // the first child
+    uint16_t children = 0;
+    uint8_t byte = 0;  // the byte that leads here
   };
   int32_t child(int32_t node, uint8_t byte) const;
   int32_t step(int32_t node, uint8_t byte) const;
   std::vector<Node> nodes_;
   int32_t root_[256];
-  std::unordered_map<uint64_t, int32_t> edges_;  // child of a node, by node << 8 | byte
   std::vector<size_t> pattern_length_;
 };
 

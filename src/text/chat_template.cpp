@@ -11,7 +11,8 @@
 namespace moebius {
 namespace {
 
-constexpr uint64_t kMaxSource = uint64_t{4} << 20;
+// Templates have some 30 KiB; a parsed one takes 90 times its bytes.
+constexpr uint64_t kMaxSource = uint64_t{256} << 10;
 constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
 constexpr std::chrono::nanoseconds kTimePerByte{
     100};  // per byte of the input, beside the given time
@@ -57,7 +58,7 @@ std::vector<TextSegment> ChatTemplate::render(
     if (j != nullptr) input += text_bytes(*j);
   jinja::Limits limits;
   limits.steps = in.steps;
-  limits.memory = in.memory;
+  limits.memory = limits.output = in.memory;
   limits.memory += 64 * input;
   limits.output += 16 * input;
   limits.steps += 4 * input;
@@ -82,7 +83,7 @@ std::vector<TextSegment> ChatTemplate::render(
   return segments_of(std::move(text));
 }
 
-ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
+ChatTemplates ChatTemplates::from_folder(const std::string& folder, const std::string& file) {
   ChatTemplates out;
   out.folder_ = folder;
   if (const auto found = read_model_text(folder, "tokenizer_config.json", kMaxConfig)) {
@@ -111,7 +112,10 @@ ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
            kind_name(chat->kind()));
     }
   }
-  if (const auto found = read_model_text(folder, "chat_template.jinja", kMaxSource)) {
+  if (!file.empty()) {
+    out.sources_.clear();
+    out.sources_["default"] = {read_text_file(file, kMaxSource), printable(file)};
+  } else if (const auto found = read_model_text(folder, "chat_template.jinja", kMaxSource)) {
     out.sources_.clear();
     out.sources_["default"] = {found->text, found->place};
     const std::string tool_use =

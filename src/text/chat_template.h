@@ -29,7 +29,7 @@ struct ChatInput {
   std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; absent: the local clock
   // Limits of rendering, in addition to what grows with the input.
   uint64_t steps = 20'000'000;
-  size_t memory = size_t{256} << 20;
+  size_t memory = size_t{16} << 20;  // also of the text
   std::chrono::nanoseconds time = std::chrono::seconds(2);  // CPU time of this thread; 0: no limit
 };
 
@@ -54,8 +54,9 @@ class ChatTemplate {
 class ChatTemplates {
  public:
   // Reads the templates; the result is empty if the folder has none. Templates are parsed at first
-  // use, so that a broken one affects only its users.
-  static ChatTemplates from_folder(const std::string& folder);
+  // use, so that a broken one affects only its users. `file`: a template in place of the folder's;
+  // empty: none.
+  static ChatTemplates from_folder(const std::string& folder, const std::string& file = "");
   bool empty() const { return sources_.empty(); }
   // Renders with the template named "tool_use" if there are tools, else "default", or the only one.
   // Throws Error. Thread-safe.

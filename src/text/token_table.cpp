@@ -55,7 +55,9 @@ int32_t TokenTable::find(std::string_view text) const {
 }
 
 void MergeTable::reserve(size_t count) {
-  rehash(static_cast<unsigned>(std::bit_width(count * 3 / 2 + 16)));
+  // Entries move in the order of their hashes, which fill a smaller table from one end.
+  const auto log2 = static_cast<unsigned>(std::bit_width(count * 3 / 2 + 16));
+  if (slots_.size() >> log2 == 0) rehash(log2);
 }
 
 void MergeTable::rehash(unsigned log2) {

@@ -133,8 +133,8 @@ void Tokenizer::Parts::connect() {
   for (const auto& [id, index] : model->earlier_ids())  // an earlier id is special if its token is
     if (const auto it = added_ids.find(std::string(vocab.token(index))); it != added_ids.end())
       added_of_id.emplace(id, added_of_id.at(it->second));
-  raw_finder.build(raw);
-  normalized_finder.build(normalized);
+  raw_finder.build(raw, file);
+  normalized_finder.build(normalized, file);
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

@@ -17,9 +17,13 @@ namespace {
 
 // Tokens that are cut: at each place two parts are hashed.
 constexpr size_t kMaxCutToken = 256;
+constexpr size_t kJsonSmallFile = 4096;  // values that the smallest file may have
 
 class Reader final : public JsonHandler {
  public:
+  // Takes the bytes of the file: values are longer than 8 bytes, but for those that only fill memory.
+  explicit Reader(size_t bytes)
+      : most_values_(std::min(2 * kJsonMaxValues, kJsonSmallFile + bytes / 8)) {}
   JsonTree tree;
   TokenTable vocab;
   std::vector<double> scores;  // scores of a vocabulary that is a list of tokens and scores
@@ -180,15 +184,15 @@ class Reader final : public JsonHandler {
   bool value(Json v) {
     if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
     tree.put(std::move(v));
-    if (tree.values() <= 2 * kJsonMaxValues) return true;
-    return stop(
-        fmt::format("more than {} values beside vocabulary and merges", 2 * kJsonMaxValues));
+    if (tree.values() <= most_values_) return true;
+    return stop(fmt::format("more than {} values beside vocabulary and merges", most_values_));
   }
   bool close() {
     tree.close();
     return true;
   }
 
+  size_t most_values_;
   Mode mode_ = Mode::kTree;
   std::string token_;
   Merge pair_;
@@ -343,7 +347,7 @@ PostProcessor parse_post_processor(const Json* json, const std::string& where) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& file) {
-  Reader reader;
+  Reader reader(text.size());
   parse_json_events(text, reader, file);
   const Json root = reader.tree.take();
   if (!root.is_object())

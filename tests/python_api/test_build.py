@@ -324,6 +324,15 @@ class Plugin(unittest.TestCase):
         self.assertIn("in stacks", str(caught.exception))
         self.assertEqual(methods, {"gptq", "modelopt", "fp8", "quark", "fbgemm_fp8", "awq", "auto-round"})
 
+    def test_gguf_is_refused(self):
+        from moebius.vllm.stored import StoredFolder
+
+        made = GOLDEN.parent / "negative/gguf"
+        for path in (made / "good/qwen3moe.gguf", made / "split"):
+            with self.assertRaises(Error) as caught:
+                StoredFolder(str(path), {"quant_method": "fp8"})
+            self.assertIn("vLLM has a reader of its own for GGUF", str(caught.exception))
+
     def test_register_never_raises(self):
         import moebius.vllm
 

@@ -117,6 +117,12 @@ class Generate(unittest.TestCase):
                 self.assertAlmostEqual(answer.cumulative_logprob,
                                        sum(e[t].logprob for t, e in zip(answer.token_ids, answer.logprobs)), places=4)
 
+    def test_a_gguf_file(self):
+        path = GOLDEN.parent / "negative/gguf/odd/shown.gguf"
+        with LLM(str(path)) as llm:
+            said = llm.generate("abc", SamplingParams(max_tokens=3, temperature=0))[0].outputs[0]
+        self.assertEqual(said.token_ids, tool_json("run", path, "-p", "abc", "-n", "3", "--temp", "0")["tokens"])
+
     def test_streams_and_ends_early(self):
         with LLM(BUNDLED) as llm:
             whole = llm.generate("It was", GREEDY)[0].outputs[0]

@@ -171,7 +171,7 @@ class MoebiusStoredConfig(QuantizationConfig):
 
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: Optional[str] = None) -> None:
         self.path = model_name
-        if not os.path.isdir(model_name):
+        if not os.path.exists(model_name):
             from huggingface_hub import snapshot_download
 
             self.path = snapshot_download(model_name, revision=revision, allow_patterns=["*.json", "*.safetensors"])

@@ -47,6 +47,9 @@ class StoredFolder:
     """A folder on this machine, as Moebius reads it. Throws Error where it cannot be read."""
 
     def __init__(self, path: str, section: Mapping[str, Any]) -> None:
+        if os.path.isfile(path) or not any(name.endswith(".safetensors") for name in os.listdir(path)):
+            raise Error(f"{path}: the plugin runs folders of safetensors files; vLLM has a reader of its own for GGUF, and moebius.LLM runs it",
+                        kind="unsupported")
         self.section = dict(section)
         self.modules = {m.name: m for m in Folder(path).modules}
         self.suffixes: Dict[str, List[str]] = {}

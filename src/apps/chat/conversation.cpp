@@ -39,12 +39,12 @@ void check_message(const Json& m, const std::string& where) {
 
 }  // namespace
 
-Conversation::Conversation(const std::string& folder)
-    : templates_(ChatTemplates::from_folder(folder)) {
+Conversation::Conversation(const std::string& folder, const std::string& file)
+    : templates_(ChatTemplates::from_folder(folder, file)) {
   if (templates_.empty())
     fail(
-        "{}: has no chat template, which --chat, --messages and -i need; without them the text of "
-        "-p is continued",
+        "{}: has no chat template, which --chat, --messages and -i need; --chat-template names one; "
+        "without them the text of -p is continued",
         printable(folder));
   format_ = choose_tool_format(templates_, "auto");
 }

@@ -16,8 +16,9 @@ namespace moebius {
 
 class Conversation {
  public:
-  // Opens the chat template of a folder. Throws Error if the folder has none.
-  explicit Conversation(const std::string& folder);
+  // Opens the chat template of a file, or of a folder where the file's name is empty. Throws Error
+  // if there is none.
+  Conversation(const std::string& folder, const std::string& file);
   // Replaces the system message, which comes first; an empty text removes it.
   void set_system(const std::string& text);
   void say(std::string_view role, std::string_view text);

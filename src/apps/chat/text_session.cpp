@@ -50,8 +50,9 @@ std::optional<TextSession::Tools> TextSession::tools_of(const RunCommandOptions&
                                                         const Tokenizer* tokenizer) {
   if (options.tools.is_null()) return std::nullopt;
   Tools out{tool_set_of(options.tools),
-            choose_answer_markup(ChatTemplates::from_folder(options.model.folder), *tokenizer,
-                                 options.tool_format),
+            choose_answer_markup(
+                ChatTemplates::from_folder(options.model.folder, options.model.chat_template),
+                *tokenizer, options.tool_format),
             {}};
   out.demand = call_demand(*out.set, options.tool_choice);
   try {

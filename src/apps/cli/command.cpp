@@ -149,7 +149,7 @@ Option& Command::argument(std::string argument_name, std::string& target, std::s
 }
 
 Option& Command::folder(std::string& target) {
-  Option& o = argument("DIR", target, "checkpoint folder",
+  Option& o = argument("DIR", target, "checkpoint folder, or GGUF file",
                        {.default_text = "the bundled model", .kind = ValueKind::kFolder});
   o.bundled = true;
   return o;

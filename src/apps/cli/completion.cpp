@@ -65,7 +65,8 @@ _moebius_list() { # the last item of a list by comma
   compopt -o nospace
 }
 _moebius_paths() {
-  mapfile -t COMPREPLY < <(compgen "$1" -- "$current")
+  mapfile -t COMPREPLY < <(compgen "$1" -- "$current"
+    [[ $1 == -d ]] && compgen -f -X '!*.gguf' -- "$current")
   compopt -o filenames
 }
 _moebius() {
@@ -112,7 +113,7 @@ std::string zsh_action(const Command& tool, const Option& o) {
     return fmt::format("_values -s , {} {}", o.value, fmt::join(o.choices, " "));
   if (!o.choices.empty()) return fmt::format("({})", fmt::join(o.choices, " "));
   if (o.kind == ValueKind::kFile) return "_files";
-  if (o.kind == ValueKind::kFolder) return "_files -/";
+  if (o.kind == ValueKind::kFolder) return "_files -/ -g \"*.gguf\"";
   if (o.kind == ValueKind::kCommand) return fmt::format("({})", fmt::join(help_words(tool), " "));
   return "";
 }

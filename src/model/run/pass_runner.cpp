@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace moebius {
 namespace {
@@ -43,6 +44,8 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
     predictor_ =
         std::make_unique<Predictor>(std::move(*plan), layers_, options.kv(), std::move(load));
   if (packed_ != nullptr) packed_->finish();
+  for (const SafetensorsFile& f : checkpoint.store().files())  // headers and weights of one file
+    if (f.file() != nullptr && path_exists(f.path())) f.file()->check_unchanged();
 }
 
 size_t PassRunner::rows_of(std::span<const Work> work) {

@@ -3,6 +3,7 @@
 #include "gguf/gguf.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <functional>
 #include <limits>
@@ -197,6 +198,33 @@ TEST(Gguf, BadKeysAreRefusedInWords) {
               fmt::format("m.gguf: general.alignment is {}{}", bad, expected));
   EXPECT_EQ(alignment(GgufKind::kString, gguf_text("32")),
             "m.gguf: general.alignment is \"32\"" + expected);
+}
+
+// Metadata of 600 MB: pages that nobody writes hold zeros, and texts are not read.
+TEST(Gguf, MetadataHasALimit) {
+  constexpr size_t kText = kMaxGgufText, kTexts = 40, kSize = kTexts * (kText + 64);
+  void* pages = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  auto* at = static_cast<char*>(pages);
+  const auto put = [&](const std::string& bytes) {
+    std::memcpy(at, bytes.data(), bytes.size());
+    at += bytes.size();
+  };
+  put("GGUF" + raw<uint32_t>(3) + raw<uint64_t>(0) + raw<uint64_t>(kTexts));
+  for (size_t i = 0; i < kTexts; ++i) {
+    put(gguf_text(fmt::format("k{}", i)) + raw(static_cast<uint32_t>(GgufKind::kString)) +
+        raw<uint64_t>(kText));
+    at += kText;
+  }
+  try {
+    parse_gguf_header({static_cast<char*>(pages), kSize}, kSize, "m.gguf");
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "m.gguf: metadata of more than 536870912 bytes; at most that is allowed");
+  }
+  ::munmap(pages, kSize);
 }
 
 TEST(Gguf, BadTensorsAreRefusedInWords) {

@@ -16,14 +16,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<float> logits_of(const std::string& model, XType type, size_t count = 12) {
+std::unique_ptr<DecoderModel> loaded(const Checkpoint& checkpoint, XType type) {
   static ThreadPool pool(2);
   ModelOptions options;
   options.pool = &pool;
   options.type = type;
   options.kv_type = kv_type_of(type);
   options.context = 32;
-  const auto decoder = DecoderModel::load(Checkpoint::open(model), options);
+  return DecoderModel::load(checkpoint, options);
+}
+
+std::vector<float> logits_of(const std::string& model, XType type, size_t count = 12) {
+  const auto decoder = loaded(Checkpoint::open(model), type);
   SequenceState state = decoder->new_sequence();
   const std::vector<int32_t> tokens = {1, 17, 4, 30, 22, 9, 9, 3, 28, 11, 5, 14};
   const StepItem item{&state, std::span(tokens).first(count), true};
@@ -62,6 +66,25 @@ TEST(GgufLogits, EqualTheFoldersBytes) {
     ++files;
   }
   EXPECT_GE(files, 13u);
+}
+
+TEST(GgufLogits, AFileThatIsReplacedBeforeItIsLoadedIsRefused) {
+  const std::string bytes = test::read_file(made("good") / "qwen3moe.gguf");
+  for (const bool whole : {true, false}) {
+    const test::TempDir dir;
+    test::write_file(dir / "m.gguf", bytes);
+    const Checkpoint checkpoint = Checkpoint::open((dir / "m.gguf").string());
+    test::write_file(dir / "next", whole ? bytes : bytes.substr(0, bytes.size() / 2));
+    fs::rename(dir / "next", dir / "m.gguf");
+    try {
+      loaded(checkpoint, XType::kF32);
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_TRUE(std::string_view(e.what()).find("m.gguf: was changed while it is in use") !=
+                  std::string_view::npos)
+          << e.what();
+    }
+  }
 }
 
 TEST(GgufLogits, OfEveryPartOfASplitModelAndOfItsFolder) {

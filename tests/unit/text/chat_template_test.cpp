@@ -381,7 +381,7 @@ TEST(ChatTemplate, BytesAreSteps) {
         "{% set x = big.rfind('xy') %}", "{% set x = {big: 1}[big] %}",
         "{% set x = big.replace('x', 'y') %}", "{% set x = big.split('x') %}"})
     sources.push_back(big + what + end);
-  const std::string name(1'000'000, 'n');
+  const std::string name(200'000, 'n');
   sources.push_back("{% set " + name + " = 1 %}" + big + "{{ " + name + " }}" + end);
   const Json messages = Json::array();
   ChatInput in;
@@ -397,7 +397,7 @@ TEST(ChatTemplate, BytesAreSteps) {
     }
     EXPECT_TRUE(error.find("the template takes too many steps (limit: 50000") !=
                     std::string::npos ||
-                error.ends_with("the template needs more than 256 MB"))
+                error.ends_with(" more than 16 MB"))  // it needs, or it writes
         << printable(source, 200) << ": " << error;
     if (test::plain_build()) {
       EXPECT_LT(test::thread_cpu_seconds() - before, 5) << printable(source, 200);
