@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/convolution_layer.h"
 #include "nn/delta_net.h"
-#include "nn/gated_convolution.h"
 #include "nn/lightning_attention.h"
 #include "nn/mamba2.h"
 #include "runtime/roofs.h"
@@ -56,8 +56,8 @@ std::unique_ptr<Recurrent> lightning() {  // MiniMax-Text-01
 }
 std::unique_ptr<Recurrent> gated_convolution() {  // LFM2-8B-A1B
   const GatedConvolutionSpec s{2048, 3};
-  return std::make_unique<GatedConvolution>(s, drawn(s.channels * s.width), std::vector<float>(),
-                                            XType::kBf16);
+  return std::make_unique<ConvolutionLayer>(s.layer(), drawn(s.channels * s.width),
+                                            std::vector<float>(), XType::kBf16);
 }
 
 void run_layer(benchmark::State& state, const Recurrent& net, size_t sequences, size_t tokens) {

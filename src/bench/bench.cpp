@@ -62,7 +62,13 @@ int follow_model(const BenchOptions& asked) {
   const BenchOptions o = settled(asked);
   RunOptions run = o.run;
   if (!o.threads.empty()) run.threads = static_cast<int>(o.threads.front());
-  return follow_rank_0({o.folder, o.dtype, o.kv_dtype, run, o.ranks, o.pack_dir});
+  return follow_rank_0({.folder = o.folder,
+                        .dtype = o.dtype,
+                        .kv_dtype = o.kv_dtype,
+                        .run = run,
+                        .ranks = o.ranks,
+                        .pack_dir = o.pack_dir,
+                        .chat_template = {}});
 }
 
 int bench_engine(const BenchEngineOptions& asked, std::ostream& out) {

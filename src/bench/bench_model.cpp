@@ -36,8 +36,13 @@ class ModelBench {
  public:
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
-    ModelOptions mo = model_options_of({options.folder, options.dtype, options.kv_dtype,
-                                        options.run, options.ranks, options.pack_dir},
+    ModelOptions mo = model_options_of({.folder = options.folder,
+                                        .dtype = options.dtype,
+                                        .kv_dtype = options.kv_dtype,
+                                        .run = options.run,
+                                        .ranks = options.ranks,
+                                        .pack_dir = options.pack_dir,
+                                        .chat_template = {}},
                                        checkpoint);
     const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, mo);
     const bool on_gpus = !placement_of(options.run).gpu().empty();
