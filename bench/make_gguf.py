@@ -168,7 +168,7 @@ def payload(pools, name, kind, shape, size):
         yield from chain.from_iterable(pools.stretches(kind, size, step, shape[-1]) for _ in range(rows // step))
 
 
-def arguments():
+def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--type", choices=[*TYPES, *MIXTURES], default="Q4_K_M")
@@ -176,7 +176,7 @@ def arguments():
     for name, value in SHAPE.items():
         if name != "group":
             parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
-    a = parser.parse_args()
+    a = parser.parse_args(words)
     types = dict(entry.partition("=")[::2] for entry in a.set)
     for name, kind in types.items():
         if kind not in TYPES:

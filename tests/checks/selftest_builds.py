@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 import build_times
+import compare_llamacpp
 import same_bytes
 import two_builds
 
@@ -95,6 +96,44 @@ print(json.dumps({"prompt_tokens": 0, "new_tokens": speed, "busy_seconds": 1}))
         self.assertFalse(two_builds.slower([0.96] * 5 + [1.01] * 2, 0.97))
         self.assertFalse(two_builds.slower([0.98] * 7, 0.97))
         self.assertFalse(two_builds.slower([1.05] * 7, 0.97))
+
+
+class CompareLlamaCpp(unittest.TestCase):
+    OURS = """
+layers = int(words[3].rpartition("-")[2])
+print(json.dumps({"pp512_ms": 10 * layers + 3, "tg_b1_ms": layers + 1, "tg_b8_ms": 2 * layers + 5, "commit": "1", "cpu": "CPU", "features": "none",
+                  "bytes_per_token": 5e6}))
+"""
+    PEER = """
+layers = int(words[words.index("-m") + 1].rpartition("-")[2])
+prompts = [int(n) for n in words[words.index("-p") + 1].split(",")]
+steps = int(words[words.index("-n") + 1])
+line = lambda prompt, steps, ms: {"build_commit": "2", "n_prompt": prompt, "n_gen": steps, "samples_ns": [ms * 1e6]}
+print(json.dumps([line(n, 0, 40 * layers + 9) for n in prompts] + [line(0, steps, steps * (3 * layers + 1))]))
+"""
+    SEVERAL = """
+layers = int(words[words.index("-m") + 1].rpartition("-")[2])
+steps = int(words[words.index("-ntg") + 1])
+print("loading")
+print(json.dumps({"pl": 8, "t_tg": steps * (5 * layers + 7) / 1e3}))
+"""
+
+    def test_time_of_a_layer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            tool = program(place / "moebius", self.OURS)
+            program(place / "llama-bench", self.PEER)
+            program(place / "llama-batched-bench", self.SEVERAL)
+            with unittest.mock.patch("compare_llamacpp.model", lambda a, side, kind, layers: place / f"model-{layers}"):
+                words = [place, "-", place, "--tool", tool, "--types", "Q4_0", "--ours", "w4a8", "--cases", "pp512,tg1,tg8", "--threads", "1",
+                         "--rounds", "2", "--out", place / "out"]
+                said = said_by(compare_llamacpp.main, *words)[1]
+            self.assertIn("| pp512 | 10.00 | 40.00 | 4.00 (4.00-4.00) |", said)
+            self.assertIn("| tg1 | 1.00 | 3.00 | 3.00 (3.00-3.00) |", said)
+            self.assertIn("| tg8 | 2.00 | 5.00 | 2.50 (2.50-2.50) |", said)
+            self.assertIn("| tg1 | 7.00 | 19.00 | 2.71 (2.71-2.71) |", said)
+            self.assertIn("Moebius 1, llama.cpp 2; CPU, none", said)
+            self.assertEqual(said, said_by(compare_llamacpp.main, "--table", place / "out")[1])
 
 
 class BuildTimes(unittest.TestCase):
