@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/numeric.h"
 
 namespace moebius {
 
@@ -34,6 +36,24 @@ std::string read_header(const ReadFile& file) {
   std::string header(length, '\0');
   file.read_at(8, {reinterpret_cast<uint8_t*>(header.data()), header.size()});
   return header;
+}
+
+// Undoes what the converter did to F32 numbers. Models have logarithms in BF16: the nearest one is
+// taken if its exponential is the stored number, but for rounding.
+void undo(NumberChange change, std::span<uint8_t> numbers) {
+  for (size_t i = 0; i + sizeof(float) <= numbers.size(); i += sizeof(float)) {
+    float v;
+    std::memcpy(&v, numbers.data() + i, sizeof v);
+    if (change == NumberChange::kPlusOne) {
+      v -= 1;
+    } else {
+      const double e = std::fabs(v);
+      const auto log = static_cast<float>(std::log(e));
+      const float near = bf16_to_f32(f32_to_bf16(log));
+      v = std::fabs(std::exp(double{near}) - e) <= 0x1p-22 * e ? near : log;
+    }
+    std::memcpy(numbers.data() + i, &v, sizeof v);
+  }
 }
 
 }  // namespace
@@ -80,7 +100,9 @@ SafetensorsFile SafetensorsFile::of_file(std::shared_ptr<const ReadFile> file,
 // they lie far apart.
 void SafetensorsFile::read_reordered(const TensorInfo& tensor, uint64_t offset,
                                      std::span<uint8_t> out) const {
-  const uint64_t row_bytes = tensor.bytes / tensor.shape[0], end = offset + out.size();
+  const uint64_t row_bytes = tensor.order.row_bytes != 0 ? tensor.order.row_bytes
+                                                         : tensor.bytes / tensor.shape[0],
+                 end = offset + out.size();
   std::vector<uint8_t> scratch;
   for (uint64_t row = offset / row_bytes; row * row_bytes < end;) {
     const uint64_t last =
@@ -120,6 +142,7 @@ void SafetensorsFile::read(const TensorInfo& tensor, uint64_t offset,
         read_reordered(tensor, offset, out);
       else
         file_->read_at(tensor.offset + offset, out);
+      if (tensor.change != NumberChange::kNone) undo(tensor.change, out);
     });
 }
 

@@ -43,6 +43,10 @@ struct TensorInfo {
   // Not null: the rows are blocks of this type (gguf/gguf.h), dtype is U8 and columns are bytes.
   const GgufType* gguf = nullptr;
   RowOrder order{};  // of the file; read() undoes it: callers see rows in Hugging Face's order
+  // Place of a stored column, in numbers, where blocks are wider than the stretches that change
+  // places; the format's reader undoes it.
+  RowOrder columns{};
+  NumberChange change = NumberChange::kNone;     // read() undoes it
   std::shared_ptr<const TensorSource> source{};  // read in place of the file
 };
 std::string describe_shape(std::span<const uint64_t> shape);  // "[4096,512]"

@@ -199,6 +199,15 @@ TensorStore TensorStore::of_gguf(const Gguf& gguf, const GgufNames& names, Links
     t.offset = p.tensor->offset + p.offset;
     t.bytes = p.bytes;
     t.order = p.order;
+    t.change = p.change;
+    if (p.columns && plain) {
+      t.order = p.columns;
+      t.order.row_bytes = p.columns.width * bits_of(*plain) / 8;
+      t.order.width = 1;
+    } else {  // from stored columns to those of the matrix
+      t.columns = p.columns;
+      std::swap(t.columns.outer, t.columns.inner);
+    }
   }
   TensorStore cut, store;
   for (size_t i = 0; i < halves.size(); ++i)

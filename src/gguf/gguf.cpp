@@ -99,6 +99,7 @@ T stored(std::string_view bytes, uint64_t index = 0) {
 std::optional<int64_t> integer_of(const GgufValue& v, uint64_t i) {
   switch (v.kind) {
     case GgufKind::kU8:
+    case GgufKind::kBool:
       return stored<uint8_t>(v.bytes, i);
     case GgufKind::kI8:
       return stored<int8_t>(v.bytes, i);

@@ -266,6 +266,10 @@ MODELS = {
                                                   embedding_multiplier=1.5, attention_multiplier=0.125, residual_multiplier=0.5,
                                                   logits_scaling=2.0, sliding_window=8, layer_types=WINDOW_LAST,
                                                   layer_rope_theta=[0, 5000.0])),
+    "gemma3": ("Gemma3TextConfig", dict(TINY, head_dim=16, sliding_window=8, layer_types=WINDOW_FIRST, query_pre_attn_scalar=16,
+                                        final_logit_softcapping=2.0, tie_word_embeddings=True,
+                                        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=50000.0),
+                                                             sliding_attention=dict(rope_type="default", rope_theta=1000.0)))),
     "qwen3": ("Qwen3Config", dict(FHEADS, intermediate_size=64)),
     "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
     "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),
@@ -345,7 +349,7 @@ def randomize(model, key):
         elif ".gate.weight" in name or "router" in name:
             p.data = 0.4 * r
         elif "embed" in name and "norm" not in name:    # a tied head would only repeat a large one
-            p.data = 0.05 * r if key.startswith("gemma4") else r
+            p.data = 0.05 * r if key.startswith("gemma") else r
         else:
             rows = torch.rand(p.shape[:-1] + (1,), generator=g)
             p.data = (r + (rows - 0.5)) * (0.05 + 0.2 * rows)

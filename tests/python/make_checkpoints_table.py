@@ -183,7 +183,7 @@ CASES = [
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "gemma4wide", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
        "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "step3p7", "ernie45vlmoe", "beam", "longcatflash", "bailinghybrid", "minimaxm3",
-       "hyv4", "deepseekv4", "axk2", "jamba", "mistrallarge4", "dbrx", "inkling", "inklingtext", "glm5next", "qwen4exp", "qwen4exptext")],
+       "hyv4", "deepseekv4", "axk2", "jamba", "mistrallarge4", "dbrx", "inkling", "inklingtext", "glm5next", "qwen4exp", "qwen4exptext", "gemma3")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),

@@ -16,7 +16,7 @@ import sys
 DATA = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2] / "build/data"
 OUT = DATA / "negative/gguf"
 
-F32, F16, BF16, I32 = 0, 1, 30, 26
+F32, F16, BF16, I32, Q4_0, Q8_0, MXFP4 = 0, 1, 30, 26, 2, 8, 39
 BYTES = {F32: 4, F16: 2, BF16: 2, I32: 4}
 PLAIN = {"F32": F32, "F16": F16, "BF16": BF16}
 
@@ -100,20 +100,72 @@ def read_folder(name):
     for key, t in json.loads(raw[8:8 + size]).items():
         if key != "__metadata__":
             begin, end = t["data_offsets"]
-            tensors[key] = Tensor(PLAIN[t["dtype"]], t["shape"], raw[8 + size + begin:8 + size + end])
+            tensors[key] = Tensor(PLAIN.get(t["dtype"], t["dtype"]), t["shape"], raw[8 + size + begin:8 + size + end])
+    for key in [k for k in tensors if k.endswith(".weight_packed")]:
+        stem = key[:-len("_packed")]
+        tensors[stem] = blocks(tensors.pop(key), tensors.pop(stem + "_scale"))
+        tensors.pop(stem + "_shape", None)
     return json.loads((folder / "config.json").read_text()), tensors
 
 
-LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-         "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-         "gate": "ffn_gate_inp", "router": "ffn_gate_inp", "router.layer": "ffn_gate_inp", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
-         "down_proj": "ffn_down", "w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down", "shared_expert_gate": "ffn_gate_inp_shexp",
-         "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
-         "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-         "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
-         "self_attn.k_layernorm": "attn_k_norm", "conv.conv": "shortconv.conv", "conv.in_proj": "shortconv.in_proj",
-         "conv.out_proj": "shortconv.out_proj"}
-TOP = {"model.embed_tokens": "token_embd", "model.embedding_norm": "token_embd_norm", "model.norm": "output_norm", "lm_head": "output"}
+def blocks(codes, scales):
+    """Q4_0, Q8_0 or MXFP4 of the codes and scales of compressed-tensors in groups of 32."""
+    rows, groups = scales.shape
+    each = len(codes.data) // rows // groups
+    out = b""
+    for g in range(rows * groups):
+        run = codes.data[g * each:(g + 1) * each]
+        if each == 32:  # bytes with 128 added
+            out += struct.pack("<e", *struct.unpack("<f", b"\0\0" + scales.data[2 * g:2 * g + 2])) + bytes(b ^ 128 for b in run)
+            continue
+        nibbles = [n for b in run for n in (b & 15, b >> 4)]
+        scale = scales.data[g:g + 1] if scales.kind == "U8" else struct.pack("<e", *struct.unpack("<f", b"\0\0" + scales.data[2 * g:2 * g + 2]))
+        out += scale + bytes(nibbles[i] | nibbles[i + 16] << 4 for i in range(16))
+    return Tensor(MXFP4 if scales.kind == "U8" else Q8_0 if each == 32 else Q4_0, [rows, 32 * groups], out)
+
+
+LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "gate": "ffn_gate_inp", "router": "ffn_gate_inp",
+         "router.layer": "ffn_gate_inp", "router.gate": "ffn_gate_inp", "gate.wg": "ffn_gate_inp", "gate_proj": "ffn_gate", "up_proj": "ffn_up",
+         "down_proj": "ffn_down", "w1": "ffn_gate", "w3": "ffn_up", "w2": "ffn_down", "shared_expert_gate": "ffn_gate_inp_shexp"}
+ATTENTION = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm",
+             "k_norm": "attn_k_norm", "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm", "q_b_proj": "attn_q_b",
+             "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm", "out_proj": "attn_output", "q_layernorm": "attn_q_norm",
+             "k_layernorm": "attn_k_norm", "query_layernorm": "attn_q_norm", "key_layernorm": "attn_k_norm", "dense": "attn_output",
+             "indexer.wk": "indexer.attn_k", "indexer.wq_b": "indexer.attn_q_b", "indexer.k_norm": "indexer.k_norm",
+             "indexer.weights_proj": "indexer.proj", "index_q_proj": "indexer.q_proj", "index_k_proj": "indexer.k_proj",
+             "index_q_norm": "indexer.q_norm", "index_k_norm": "indexer.k_norm", "q_conv1d": "ssm_conv1d_q", "k_conv1d": "ssm_conv1d_k",
+             "v_conv1d": "ssm_conv1d_v", "b_proj": "ssm_beta", "f_a_proj": "ssm_f_a", "f_b_proj": "ssm_f_b", "g_a_proj": "ssm_g_a",
+             "g_b_proj": "ssm_g_b", "o_norm": "ssm_norm", "qkv_proj": "attn_qkv", "output_gate": "attn_gate", "norm": "attn_norm_2"}
+STATE = {"in_proj": "ssm_in", "out_proj": "ssm_out", "conv1d": "ssm_conv1d", "norm": "ssm_norm", "in_proj_ba": "ssm_ba", "in_proj_a": "ssm_alpha",
+         "in_proj_b": "ssm_beta", "in_proj_qkv": "attn_qkv", "in_proj_z": "attn_gate", "x_proj": "ssm_x", "dt_proj": "ssm_dt",
+         "dt_layernorm": "ssm_dt_norm", "b_layernorm": "ssm_b_norm", "c_layernorm": "ssm_c_norm"}
+for block, names in (("self_attn", ATTENTION), ("attention", ATTENTION), ("linear_attn", STATE), ("mamba", STATE)):
+    LAYER.update({f"{block}.{stem}": name for stem, name in names.items()})
+TOP = {"embed_tokens": "token_embd", "embeddings": "token_embd", "wte": "token_embd", "word_embeddings": "token_embd",
+       "embedding_norm": "token_embd_norm", "norm": "output_norm", "norm_f": "output_norm", "final_layernorm": "output_norm", "lm_head": "output"}
+BEHIND = {"post_attention_layernorm": "post_attention_norm"}
+OWN = {
+    "glm4moe": BEHIND, "gpt-oss": BEHIND, "qwen3next": BEHIND, "qwen35moe": BEHIND,
+    "lfm2moe": {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv", "conv.in_proj": "shortconv.in_proj",
+                "conv.out_proj": "shortconv.out_proj"},
+    "afmoe": {**BEHIND, "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm", "self_attn.gate_proj": "attn_gate"},
+    "laguna": {"self_attn.g_proj": "attn_gate"},
+    "gemma4": {**BEHIND, "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+               "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+               "post_feedforward_layernorm_2": "post_ffw_norm_2", "router.proj": "ffn_gate_inp"},
+    "step35": {"self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", "moe.gate_proj": "ffn_gate_exps", "moe.up_proj": "ffn_up_exps",
+               "moe.down_proj": "ffn_down_exps", "share_expert.gate_proj": "ffn_gate_shexp", "share_expert.up_proj": "ffn_up_shexp",
+               "share_expert.down_proj": "ffn_down_shexp"},
+    "dbrx": {"norm_attn_norm.norm_1": "attn_norm", "norm_attn_norm.norm_2": "attn_output_norm", "norm_attn_norm.attn.Wqkv": "attn_qkv",
+             "norm_attn_norm.attn.out_proj": "attn_output", "ffn.router.layer": "ffn_gate_inp"},
+    "jamba": {"pre_ff_layernorm": "ffn_norm"},
+    "nemotron_h_moe": {"norm": "attn_norm", "mixer.gate": "ffn_gate_inp", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
+                       **{f"mixer.{n}": g for n, g in {**ATTENTION, **STATE}.items()}},
+    "bailingmoe3": {"attention.f_proj": "ssm_f_a", "attention.g_proj": "ssm_g_a"},
+}
+OWN["gemma3"] = {k: v for k, v in OWN["gemma4"].items() if not k.endswith(("_1", "_2"))}
+NORMS_PLUS_ONE = ("qwen3next", "qwen35moe", "minimax-m3", "step35", "gemma3")
+PAIRS = ("llama", "granitemoe", "granitehybrid", "granite_swa", "mistral3", "nemotron_h_moe")
 
 
 def pairs(t, heads):
@@ -122,14 +174,34 @@ def pairs(t, heads):
     return t.picked([h * 2 * half + j * half + i for h in range(heads) for i in range(half) for j in range(2)])
 
 
-def converted(folder, arch, after_norm="ffn_norm"):
-    """(keys, tensors) of the GGUF file that the converter makes of a golden folder."""
-    c, tensors = read_folder(folder)
-    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
-    rope = c["rope_parameters"]
-    head_dim = c.get("head_dim") or c["hidden_size"] // heads
-    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts") or 0
-    layers = c["num_hidden_layers"]
+def tiled(first, heads, each, width):
+    """Rows before `first` as they are, then the first value head of every key head, the second ones, ..."""
+    return list(range(first)) + [first + (g * each + j) * width + w for j in range(each) for g in range(heads) for w in range(width)]
+
+
+def mapped(t, function):
+    values = struct.unpack(f"<{len(t.as_f32().data) // 4}f", t.as_f32().data)
+    return floats([function(v) for v in values], t.shape)
+
+
+def text_config(folder):
+    config, tensors = read_folder(folder)
+    return config.get("text_config", config), tensors
+
+
+def keys_of(folder, c, arch):
+    """The metadata that the converter makes of a config.json."""
+    dbrx = {**c.get("attn_config", {}), **c.get("ffn_config", {})}
+    get = lambda *names: next((x[n] for n in names for x in (c, dbrx) if x.get(n) is not None), None)
+    heads, layers = get("num_attention_heads", "n_heads"), get("num_hidden_layers", "n_layers")
+    types = get("layer_types", "layers_block_type") or []
+    layers = layers or len(types)
+    hidden = get("hidden_size", "d_model")
+    kv = get("kv_n_heads", "num_key_value_heads", "num_attention_heads")
+    rope = get("rope_parameters") or {}
+    full, swa = rope.get("full_attention", rope), rope.get("sliding_attention", {})
+    head_dim = get("head_dim") or hidden // heads
+    experts = get("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") or 0
     keys = {"general.architecture": (TEXT, arch), "general.name": (TEXT, folder), "general.file_type": (U32, 32)}
 
     def put(name, kind, value):
@@ -137,113 +209,285 @@ def converted(folder, arch, after_norm="ffn_norm"):
             keys[f"{arch}.{name}"] = (kind, value)
 
     put("block_count", U32, layers)
-    put("context_length", U32, c["max_position_embeddings"])
-    put("embedding_length", U32, c["hidden_size"])
-    put("feed_forward_length", U32, c["intermediate_size"])
+    put("context_length", U32, get("max_position_embeddings", "max_seq_len", "model_max_length"))
+    put("embedding_length", U32, hidden)
+    put("feed_forward_length", U32, get("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_hidden_size"))
     put("attention.head_count", U32, heads)
     put("attention.head_count_kv", U32, kv)
-    put("attention.layer_norm_rms_epsilon", REAL, c.get("rms_norm_eps") or c["norm_eps"])
+    layer_norm = arch in ("cohere2moe", "dbrx", "nemotron_h_moe")
+    put("attention.layer_norm_epsilon" if layer_norm else "attention.layer_norm_rms_epsilon", REAL,
+        get("rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon") or 1e-5)
     put("attention.key_length", U32, head_dim)
-    put("attention.value_length", U32, head_dim)
-    put("rope.freq_base", REAL, rope["rope_theta"])
-    put("rope.dimension_count", U32, int(head_dim * rope.get("partial_rotary_factor", 1)))
+    put("attention.value_length", U32, c.get("v_head_dim", head_dim) if arch == "mimo2" else head_dim)
+    put("attention.value_scale", REAL, get("attention_value_scale"))
+    base = full.get("rope_theta", 10000.0)
+    if full.get("rope_type") == "dynamic":  # HunYuan's alpha
+        base *= full["alpha"] ** (head_dim / (head_dim - 2))
+    put("rope.freq_base", REAL, base)
+    put("rope.freq_base_swa", REAL, swa.get("rope_theta"))
+    share = full.get("partial_rotary_factor", 1)
+    put("rope.dimension_count", U32, head_dim if arch == "step35" else int(head_dim * share))
+    if arch in ("laguna", "gemma4"):
+        put("rope.dimension_count_swa", U32, int(head_dim * swa.get("partial_rotary_factor", 1)))
     put("vocab_size", U32, c["vocab_size"])
-    if arch == "lfm2moe":
-        put("attention.head_count_kv", ARRAY, (INT32, [kv if kind == "full_attention" else 0 for kind in c["layer_types"]]))
-        put("shortconv.l_cache", U32, c["conv_L_cache"])
-    if arch == "deepseek2":  # attention of one head of keys, the latents
+    recurrent = [t in ("linear_attention", "mamba", "conv") for t in types]
+    if arch in ("qwen3next", "qwen35moe"):
+        put("attention.recurrent_layers", ARRAY, (BOOL, recurrent))
+        put("ssm.conv_kernel", U32, c["linear_conv_kernel_dim"])
+        put("ssm.state_size", U32, c["linear_key_head_dim"])
+        put("ssm.group_count", U32, c["linear_num_key_heads"])
+        put("ssm.time_step_rank", U32, c["linear_num_value_heads"])
+        put("ssm.inner_size", U32, c["linear_num_value_heads"] * c["linear_value_head_dim"])
+    elif any(recurrent) and arch != "minimax-01":
+        put("attention.head_count_kv", ARRAY, (INT32, [0 if r or t in ("moe", "mlp") else kv for r, t in zip(recurrent, types)]))
+    if arch == "jamba":
+        put("attention.head_count_kv", ARRAY, (INT32, [kv if i % c["attn_layer_period"] == c["attn_layer_offset"] else 0 for i in range(layers)]))
+    if arch in ("granitehybrid", "jamba", "nemotron_h_moe"):
+        count = get("mamba_n_heads", "mamba_num_heads", "mamba_dt_rank")
+        put("ssm.conv_kernel", U32, get("mamba_d_conv", "conv_kernel"))
+        put("ssm.state_size", U32, get("mamba_d_state", "ssm_state_size"))
+        put("ssm.group_count", U32, get("mamba_n_groups", "n_groups"))
+        put("ssm.time_step_rank", U32, count)
+        put("ssm.inner_size", U32, c["mamba_num_heads"] * c["mamba_head_dim"] if arch == "nemotron_h_moe" else c["mamba_expand"] * hidden)
+    if arch == "nemotron_h_moe":
+        put("feed_forward_length", ARRAY, (U32, [c["intermediate_size"] if t in ("moe", "mlp") else 0 for t in types]))
+    if arch in ("kimi-linear", "bailingmoe3"):
+        put("ssm.conv_kernel", U32, c["linear_conv_kernel_dim"])
+        put("kda.head_dim", U32, c["linear_head_dim"])
+        put("kda.gate_lower_bound", REAL, get("kda_lower_bound"))
+    put("shortconv.l_cache", U32, get("conv_L_cache"))
+    if get("kv_lora_rank"):  # attention of one head of keys, the latents
         latent, rotated = c["kv_lora_rank"], c["qk_rope_head_dim"]
-        put("attention.head_count_kv", U32, 1)
+        if not any(recurrent):
+            put("attention.head_count_kv", U32, 1)
         put("attention.key_length", U32, latent + rotated)
         put("attention.value_length", U32, latent)
         put("attention.key_length_mla", U32, c["qk_nope_head_dim"] + rotated)
         put("attention.value_length_mla", U32, c["v_head_dim"])
         put("attention.kv_lora_rank", U32, latent)
-        put("attention.q_lora_rank", U32, c["q_lora_rank"])
+        put("attention.q_lora_rank", U32, get("q_lora_rank"))
         put("rope.dimension_count", U32, rotated)
-        put("rope.scaling.yarn_log_multiplier", REAL, 0.1 * rope["mscale_all_dim"])
-    if rope["rope_type"] == "yarn":
+        if "mscale_all_dim" in rope:
+            put("rope.scaling.yarn_log_multiplier", REAL, 0.1 * rope["mscale_all_dim"])
+    if arch == "mistral3":
+        put("rope.scaling.yarn_log_multiplier", REAL, rope["mscale_all_dim"])
+    put("attention.temperature_scale", REAL, rope.get("llama_4_scaling_beta"))
+    if full.get("rope_type") == "yarn":
         put("rope.scaling.type", TEXT, "yarn")
-        put("rope.scaling.factor", REAL, rope["factor"])
-        put("rope.scaling.original_context_length", U32, rope["original_max_position_embeddings"])
-        put("rope.scaling.yarn_beta_fast", REAL, rope["beta_fast"])
-        put("rope.scaling.yarn_beta_slow", REAL, rope["beta_slow"])
+        put("rope.scaling.factor", REAL, full["factor"])
+        put("rope.scaling.original_context_length", U32, full["original_max_position_embeddings"])
+        put("rope.scaling.yarn_beta_fast", REAL, full.get("beta_fast", 32))
+        put("rope.scaling.yarn_beta_slow", REAL, full.get("beta_slow", 1))
+    if full.get("rope_type") == "linear":
+        put("rope.scaling.type", TEXT, "linear")
+        put("rope.scaling.factor", REAL, full["factor"])
+    if rope.get("rope_type") == "longrope":
+        old = rope["original_max_position_embeddings"]
+        put("rope.scaling.original_context_length", U32, old)
+        put("rope.scaling.attn_factor", REAL, math.sqrt(1 + math.log(c["max_position_embeddings"] / old) / math.log(old)))
     if experts:
         put("expert_count", U32, experts)
-        put("expert_used_count", U32, c["num_experts_per_tok"])
-        put("expert_feed_forward_length", U32, c.get("moe_intermediate_size"))
-        put("expert_shared_feed_forward_length", U32, c.get("shared_expert_intermediate_size"))
-        put("expert_shared_count", U32, c.get("n_shared_experts"))
-        put("leading_dense_block_count", U32, c.get("first_k_dense_replace", c.get("num_dense_layers")))
-        put("expert_weights_scale", REAL, c.get("routed_scaling_factor"))
-        put("expert_group_count", U32, c.get("n_group"))
-        put("expert_group_used_count", U32, c.get("topk_group"))
-        if c.get("norm_topk_prob"):
+        put("expert_used_count", U32, get("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts", "moe_top_k"))
+        put("expert_feed_forward_length", U32, c["intermediate_size"] if arch in ("llama4", "hunyuan-moe") else get("moe_intermediate_size"))
+        put("expert_shared_feed_forward_length", U32, get("shared_expert_intermediate_size", "share_expert_dim", "moe_shared_expert_intermediate_size"))
+        put("expert_shared_count", U32, get("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
+        put("leading_dense_block_count", U32, get("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"))
+        put("expert_weights_scale", REAL, get("routed_scaling_factor", "route_scale", "router_scaling_factor", "moe_routed_scaling_factor",
+                                              "moe_router_scaling_factor"))
+        put("expert_group_count", U32, get("n_group", "num_expert_group"))
+        put("expert_group_used_count", U32, get("topk_group"))
+        if c.get("norm_topk_prob") or arch in ("laguna", "minimax-m3", "hy_v3", "bailingmoe3"):
             put("expert_weights_norm", BOOL, 1)
-        if arch in ("glm4moe", "minimax-m2", "deepseek2", "lfm2moe"):
+        if arch in ("glm4moe", "minimax-m2", "deepseek2", "lfm2moe", "hy_v3", "laguna", "mimo2", "step35", "kimi-linear"):
             put("expert_gating_func", U32, 1 if folder.startswith("deepseekv2") else 2)
-    put("attention.sliding_window", U32, c.get("sliding_window") or None)
-    put("attention.scale", REAL, c.get("attention_multiplier"))
-    put("embedding_scale", REAL, c.get("embedding_multiplier"))
-    put("residual_scale", REAL, c.get("residual_multiplier"))
-    put("logit_scale", REAL, c.get("logits_scaling"))
+    put("attention.sliding_window", U32, get("sliding_window"))
+    if "sliding_attention" in types:
+        put("attention.sliding_window_pattern", ARRAY, (BOOL, [t == "sliding_attention" for t in types]))
+    if arch == "dots1":
+        del keys["dots1.attention.sliding_window"], keys["dots1.attention.sliding_window_pattern"]
+    indexer = "attention.indexer."
+    put(indexer + "head_count", U32, get("index_n_heads"))
+    put(indexer + "key_length", U32, get("index_head_dim"))
+    put(indexer + "top_k", U32, get("index_topk", "index_topk_blocks"))
+    put(indexer + "block_size", U32, get("index_block_size"))
+    put(indexer + "local_blocks", U32, get("index_local_blocks"))
+    if "indexer_types" in c:
+        put(indexer + "types", ARRAY, (BOOL, [t == "full" for t in c["indexer_types"]]))
+    put("attention.scale", REAL, get("attention_multiplier"))
+    put("attention.clamp_kqv", REAL, get("clip_qkv"))
+    put("embedding_scale", REAL, get("embedding_multiplier"))
+    put("residual_scale", REAL, get("residual_multiplier", "mlp_alpha_factor"))
+    put("logit_scale", REAL, get("logits_scaling", "logit_scale"))
+    put("final_logit_softcapping", REAL, get("final_logit_softcapping"))
+    put("attention.shared_kv_layers", U32, get("num_kv_shared_layers"))
+    put("interleave_moe_layer_step", U32, get("interleave_moe_layer_step"))
+    # Numbers of single layers.
+    if arch == "gemma4":
+        own = c["per_layer_config"]
+        put("attention.head_count_kv", ARRAY, (INT32, [own.get(str(i), c)["num_key_value_heads"] for i in range(layers)]))
+        wide = next(iter(own.values()))["head_dim"]
+        for name, width in (("key_length", wide), ("value_length", wide), ("key_length_swa", head_dim), ("value_length_swa", head_dim)):
+            put(f"attention.{name}", U32, width)
+        put("rope.dimension_count", U32, wide)
+    if arch == "laguna":
+        put("attention.head_count", ARRAY, (INT32, c["num_attention_heads_per_layer"]))
+    if arch == "step35":
+        put("attention.head_count", ARRAY, (INT32, [c["num_sliding_attention_heads"] if t == "sliding_attention" else heads for t in types]))
+        put("swiglu_clamp_exp", ARRAY, (REAL, c["swiglu_limits"]))
+        put("swiglu_clamp_shexp", ARRAY, (REAL, c["swiglu_limits_shared"]))
+    if arch == "mimo2":
+        put("attention.head_count_kv", ARRAY, (INT32, [kv * (2 if t == "sliding_attention" else 1) for t in types]))
+    return keys, heads, kv, experts, layers
 
+
+def rope_tensors(c, arch):
+    rope = c.get("rope_parameters") or {}
+    full = rope.get("full_attention", rope)
+    if full.get("rope_type") == "proportional":  # pairs that are not rotated
+        wide = next(iter(c["per_layer_config"].values()))["head_dim"]
+        turned = int(wide * full["partial_rotary_factor"] / 2)
+        return {"rope_freqs.weight": floats([1.0] * turned + [1e30] * (wide // 2 - turned))}
+    if full.get("rope_type") == "llama3":  # as factors, in f32 as the converter computes them
+        low, high, old, out = full["low_freq_factor"], full["high_freq_factor"], full["original_max_position_embeddings"], []
+        dims = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+        for i in range(dims // 2):
+            length = 2 * 3.141592653589793 * full["rope_theta"] ** (2 * i / dims)
+            smooth = (old / length - low) / (high - low)
+            out.append(1.0 if length < old / high else full["factor"] if length > old / low else 1 / ((1 - smooth) / full["factor"] + smooth))
+        return {"rope_freqs.weight": floats(out)}
+    if full.get("rope_type") == "longrope":
+        return {f"rope_factors_{x}.weight": floats(full[f"{x}_factor"]) for x in ("short", "long")}
+    return {}
+
+
+def value_heads(t, rest, c):
+    """A tensor of Qwen3.5's linear attention with its value heads tiled."""
+    heads, each, width = c["linear_num_key_heads"], c["linear_num_value_heads"] // c["linear_num_key_heads"], c["linear_value_head_dim"]
+    first = 2 * heads * c["linear_key_head_dim"]
+    if re.search(r"in_proj_qkv|conv1d", rest):
+        return t.picked(tiled(first, heads, each, width))
+    if "in_proj_z" in rest:
+        return t.picked(tiled(0, heads, each, width))
+    if re.search(r"in_proj_[ab]|A_log|dt_bias", rest):
+        return t.picked(tiled(0, heads, each, 1))
+    if "out_proj" in rest:
+        return t.turned().picked(tiled(0, heads, each, width)).turned()
+    return t
+
+
+def halves(t, names):
+    """Matrices [E, 2 F, H] taken apart: gate rows, then up rows."""
+    half = t.shape[1] // 2
+    return {n: stacked([t.expert(e).picked(range(i * half, (i + 1) * half)) for e in range(t.shape[0])]) for i, n in enumerate(names)}
+
+
+def converted(folder, arch):
+    """(keys, tensors) of the GGUF file that the converter makes of a golden folder."""
+    c, tensors = text_config(folder)
+    keys, heads, kv, experts, layers = keys_of(folder, c, arch)
+    own = OWN.get(arch, {})
     out, stacks = {}, {}
     for name in sorted(tensors):
         t = tensors[name]
-        stem, _, end = name.rpartition(".")
-        if stem in TOP:
-            out[f"{TOP[stem]}.{end}"] = t
+        if re.search(r"visual\.|vision|vit_|multi_modal|patch_merge|_decay$|slope_rate$", name):
             continue
-        layer, rest = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name).groups()
+        if arch in NORMS_PLUS_ONE and name.endswith("norm.weight") and "linear_attn" not in name:
+            t = mapped(t, lambda v: v + 1)
+        placed = re.fullmatch(r"(?:.*\.)?(?:layers|blocks)\.(\d+)\.(.+)", name)
+        if not placed:
+            stem, _, end = name.rpartition(".")
+            out[f"{TOP[stem.rpartition('.')[2]]}.{end}"] = t
+            continue
+        layer, rest = placed.groups()
         if int(layer) >= layers:
             continue
         blk = f"blk.{layer}."
+        if arch == "qwen35moe":
+            t = value_heads(t, rest, c)
         rest = re.sub(r"^(mlp|block_sparse_moe|feed_forward)\.", "", rest)
-        one = re.fullmatch(r"experts\.(\d+)\.(\w+)\.(\w+)", rest)
+        one = re.fullmatch(r"(?:mixer\.)?experts\.(\d+)\.(\w+)\.(\w+)", rest)
         if one:
             stacks.setdefault(f"{blk}{LAYER[one[2]]}_exps.{one[3]}", {})[int(one[1])] = t
-        elif rest == "input_linear.weight":  # gate rows, then up rows
-            half = t.shape[1] // 2
-            for i, part in enumerate(("gate", "up")):
-                out[f"{blk}ffn_{part}_exps.weight"] = stacked(
-                    [t.expert(e).picked(range(i * half, (i + 1) * half)) for e in range(experts)])
+        elif rest == "input_linear.weight":
+            out.update(halves(t, [f"{blk}ffn_gate_exps.weight", f"{blk}ffn_up_exps.weight"]))
         elif rest == "output_linear.weight":
             out[f"{blk}ffn_down_exps.weight"] = t
-        elif rest.startswith("experts.gate_up_proj"):  # GPT-OSS: gate and up alternate; matrices are turned
+        elif rest == "shared_mlp.input_linear.weight":
+            if arch == "granite_swa":
+                out[f"{blk}ffn_up_shexp.weight"] = t
+            else:
+                half = t.shape[0] // 2
+                out[f"{blk}ffn_gate_shexp.weight"], out[f"{blk}ffn_up_shexp.weight"] = t.picked(range(half)), t.picked(range(half, 2 * half))
+        elif rest == "shared_mlp.output_linear.weight":
+            out[f"{blk}ffn_down_shexp.weight"] = t
+        elif rest.startswith("experts.gate_up_proj") and arch == "gpt-oss":  # gate and up alternate; matrices are turned
             end = "bias" if rest.endswith("_bias") else "weight"
             for i, part in enumerate(("gate", "up")):
                 each = [t.expert(e) if end == "bias" else t.expert(e).turned() for e in range(experts)]
                 out[f"{blk}ffn_{part}_exps.{end}"] = stacked([m.picked(range(i, m.shape[0], 2)) for m in each])
+        elif rest in ("experts.gate_up_proj", "experts.down_proj") and arch in ("gpt-oss", "llama4"):
+            t = stacked([t.expert(e).turned() for e in range(experts)])
+            out.update({f"{blk}ffn_down_exps.weight": t} if rest.endswith("down_proj") else
+                       halves(t, [f"{blk}ffn_gate_exps.weight", f"{blk}ffn_up_exps.weight"]))
+        elif rest == "experts.gate_up_proj":
+            out.update(halves(t, [f"{blk}ffn_gate_exps.weight", f"{blk}ffn_up_exps.weight"]) if arch == "qwen3vlmoe" else
+                       {f"{blk}ffn_gate_up_exps.weight": t})
         elif rest == "experts.down_proj":
-            out[f"{blk}ffn_down_exps.weight"] = stacked([t.expert(e).turned() for e in range(experts)])
+            out[f"{blk}ffn_down_exps.weight"] = t
         elif rest == "experts.down_proj_bias":
             out[f"{blk}ffn_down_exps.bias"] = t
-        elif rest.endswith("e_score_correction_bias") or rest == "expert_bias":
-            out[f"{blk}exp_probs_b.bias"] = t
-        elif rest == "self_attn.kv_b_proj.weight":  # cut by heads; the part of the keys is turned
-            own, each = c["qk_nope_head_dim"], t.shape[0] // heads
-            out[f"{blk}attn_k_b.weight"] = stacked([t.picked(range(h * each, h * each + own)).turned() for h in range(heads)])
-            out[f"{blk}attn_v_b.weight"] = stacked([t.picked(range(h * each + own, (h + 1) * each)) for h in range(heads)])
-        elif rest == "self_attn.sinks":
+        elif rest.startswith("ffn.experts.mlp."):  # DBRX: rows of all experts; w2 is turned
+            t = Tensor(t.kind, [experts, t.shape[0] // experts, t.shape[1]], t.data)
+            part = {"w1": "gate", "v1": "up", "w2": "down"}[rest[-2:]]
+            out[f"{blk}ffn_{part}_exps.weight"] = stacked([t.expert(e).turned() for e in range(experts)]) if part == "down" else t
+        elif rest.endswith(("e_score_correction_bias", "expert_bias", "router_bias")):
+            out[f"{blk}exp_probs_b" + ("" if arch == "hy_v3" else ".bias")] = t
+        elif rest.endswith("kv_b_proj.weight"):  # cut by heads; the part of the keys is turned
+            nope, each = c["qk_nope_head_dim"], t.shape[0] // heads
+            out[f"{blk}attn_k_b.weight"] = stacked([t.picked(range(h * each, h * each + nope)).turned() for h in range(heads)])
+            out[f"{blk}attn_v_b.weight"] = stacked([t.picked(range(h * each + nope, (h + 1) * each)) for h in range(heads)])
+        elif rest.endswith((".sinks", "attention_sink_bias")):
             out[f"{blk}attn_sinks.weight"] = t
+        elif rest.endswith("A_log"):
+            out[f"{blk}ssm_a"] = mapped(t, math.exp if arch == "bailingmoe3" else lambda v: -math.exp(v))
+        elif rest.endswith("dt_bias"):
+            out[f"{blk}ssm_dt.bias"] = t
+        elif rest.endswith((".D", "layer_scalar")):
+            out[f"{blk}ssm_d" if rest.endswith("D") else f"{blk}layer_output_scale.weight"] = t
+        elif rest.startswith("router.") and rest.endswith("scale"):  # Gemma-4
+            out[f"{blk}ffn_gate_inp.scale" if rest == "router.scale" else f"{blk}ffn_down_exps.scale"] = t
+        elif rest.endswith("in_proj_qkvz.weight"):  # q, k, v, z of each key head
+            each = c["linear_num_value_heads"] // c["linear_num_key_heads"] * c["linear_value_head_dim"]
+            sizes = [c["linear_key_head_dim"]] * 2 + [each] * 2
+            rows = [[g * sum(sizes) + sum(sizes[:p]) + i for g in range(c["linear_num_key_heads"]) for i in range(sizes[p])] for p in range(4)]
+            out[f"{blk}attn_qkv.weight"], out[f"{blk}attn_gate.weight"] = t.picked(rows[0] + rows[1] + rows[2]), t.picked(rows[3])
         else:
             stem, _, end = rest.rpartition(".")
-            shared = re.fullmatch(r"shared_experts?\.(\w+)", stem)
+            shared = re.fullmatch(r"(?:mixer\.)?shared_(?:experts?|mlp)\.(\w+)", stem)
             if shared:
                 out[f"{blk}{LAYER[shared[1]]}_shexp.{end}"] = t
                 continue
-            if arch in ("llama", "granitemoe") and stem in ("self_attn.q_proj", "self_attn.k_proj"):
+            if arch in PAIRS and stem.endswith(("q_proj", "k_proj")):
                 t = pairs(t, heads if stem.endswith("q_proj") else kv)
-            out[f"{blk}{after_norm if stem == 'post_attention_layernorm' else LAYER[stem]}.{end}"] = t
+            gguf_stem = own.get(stem) or LAYER[stem]
+            if arch == "bailingmoe3" and stem == "attention.g_proj" and c["layer_types"][int(layer)] == "full_attention":
+                gguf_stem = "attn_gate"
+            out[f"{blk}{gguf_stem}.{end}"] = t
     for name, experts_of in stacks.items():
         out[name] = stacked([experts_of[e] for e in range(experts)])
     # Vectors, routers and other small tensors are F32 in every file.
     for name, t in out.items():
-        if name.endswith("shortconv.conv.weight"):
-            t = Tensor(t.kind, [t.shape[0], t.shape[2]], t.data)
-        small = len(t.shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name or "shortconv.conv" in name
+        if "conv" in name and name.endswith(".weight") and len(t.shape) == 3:
+            t = Tensor(t.kind, [1, t.shape[0], 1, t.shape[2]] if "conv1d_" in name else [t.shape[0], t.shape[2]], t.data)
+        if arch in ("nemotron_h_moe", "granitehybrid") and name.endswith("ssm_norm.weight"):
+            groups = c.get("n_groups") or c["mamba_n_groups"]
+            t = Tensor(t.kind, [groups, t.shape[0] // groups], t.data)
+        if arch in ("nemotron_h_moe", "granitehybrid", "bailingmoe3") and name.endswith(("ssm_a", "ssm_d")):
+            t = Tensor(t.kind, [t.shape[0], 1], t.data)
+        small = len(t.shape) == 1 or name.endswith((".bias", "exp_probs_b", "ssm_a", "ssm_d", "indexer.proj.weight")) or re.search(
+            "ffn_gate_inp|conv|ssm_norm", name) or (arch == "minimax-m3" and ".indexer." in name)
         out[name] = t.as_f32() if small else t
+    out.update(rope_tensors(c, arch))
     return keys, out
 
 
@@ -255,27 +499,49 @@ def write(name, content):
 
 GOOD = [("qwen3moe", "qwen3moe"), ("mixtral", "llama"), ("mistral", "llama"), ("llama", "llama"), ("qwen3", "qwen3"), ("qwen2moe", "qwen2moe"),
         ("olmoe", "olmoe"), ("granitemoe", "granitemoe"), ("minimaxm2", "minimax-m2"), ("glm4moe", "glm4moe"), ("gptoss", "gpt-oss"),
-        ("deepseekv2", "deepseek2"), ("deepseekv3", "deepseek2"), ("lfm2moe", "lfm2moe")]
+        ("deepseekv2", "deepseek2"), ("deepseekv3", "deepseek2"), ("lfm2moe", "lfm2moe"), ("qwen3next", "qwen3next"), ("qwen35moe", "qwen35moe"),
+        ("qwen3vlmoe", "qwen3vlmoe"), ("gemma4", "gemma4"), ("granitemoeshared", "granitemoe"), ("granitehybrid", "granitehybrid"),
+        ("granitemoeswa", "granite_swa"), ("mistral4", "mistral4"), ("deepseekv32", "deepseek32"), ("glmmoedsa", "glm-dsa"),
+        ("glm4moelite", "deepseek2"), ("solaropen", "glm4moe"), ("dots1", "dots1"), ("ernie45moe", "ernie4_5-moe"), ("hunyuanmoe", "hunyuan-moe"),
+        ("hyv3", "hy_v3"), ("minimaxm3", "minimax-m3"), ("minimax", "minimax-01"), ("nemotronh", "nemotron_h_moe"), ("kimilinear", "kimi-linear"),
+        ("phimoe", "phimoe"), ("afmoe", "afmoe"), ("exaonemoe", "exaone-moe"), ("laguna", "laguna"), ("mellum", "mellum"),
+        ("mimov2flash", "mimo2"), ("step3p7", "step35"), ("cohere2moe", "cohere2moe"), ("dbrx", "dbrx"), ("jamba", "jamba"), ("llama4", "llama4"),
+        ("bailinghybrid", "bailingmoe3"), ("gemma3", "gemma3")]
 
 
 def make_good():
     made = {}
     for family, arch in GOOD:
-        after = "post_attention_norm" if arch in ("glm4moe", "gpt-oss") else "ffn_norm"
-        keys, tensors = converted(f"{family}-dense", arch, after)
-        if family == "llama":  # Llama-3's scaling as factors, in f32 as the converter computes them
-            rope = json.loads((DATA / "golden/llama-dense/config.json").read_text())["rope_parameters"]
-            low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-            old, factors = rope["original_max_position_embeddings"], []
-            for i in range(8):
-                length = 2 * 3.141592653589793 * rope["rope_theta"] ** (2 * i / 16)
-                smooth = (old / length - low) / (high - low)
-                factors.append(1.0 if length < old / high else rope["factor"] if length > old / low else
-                               1 / ((1 - smooth) / rope["factor"] + smooth))
-            tensors["rope_freqs.weight"] = floats(factors)
-        made[family] = keys, tensors
-        write(f"good/{family}.gguf", gguf(keys, tensors))
+        made[family] = converted(f"{family}-dense", arch)
+        write(f"good/{family}.gguf", gguf(*made[family]))
+    for family in ("qwen3moe-w4a16-g32", "qwen3moe-w8a16-g32", "qwen3moe-mxfp4a16"):
+        write(f"good/{family}.gguf", gguf(*converted(family, "qwen3moe")))
     return made
+
+
+def whole_latents(keys, tensors, c):
+    """DeepSeek as before April 2025: kv_b in one piece, and the heads' own widths."""
+    keys, tensors = dict(keys), dict(tensors)
+    heads, nope, values = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    for name in [n for n in tensors if n.endswith("attn_k_b.weight")]:
+        k, v = tensors.pop(name), tensors.pop(name.replace("k_b", "v_b"))
+        rows = b"".join(k.expert(h).turned().data + v.expert(h).data for h in range(heads))
+        tensors[name.replace("k_b", "kv_b")] = Tensor(k.kind, [heads * (nope + values), k.shape[1]], rows)
+    for name in ("key_length_mla", "value_length_mla"):
+        keys.pop(f"deepseek2.attention.{name}")
+    keys.update({"deepseek2.attention.head_count_kv": (U32, heads), "deepseek2.attention.key_length": (U32, nope + c["qk_rope_head_dim"]),
+                 "deepseek2.attention.value_length": (U32, values)})
+    return keys, tensors
+
+
+def with_predictor(keys, tensors, arch):
+    """The same model with a block behind its layers that predicts."""
+    keys, tensors, last = dict(keys), dict(tensors), keys[f"{arch}.block_count"][1]
+    keys.update({f"{arch}.block_count": (U32, last + 1), f"{arch}.nextn_predict_layers": (U32, 1)})
+    begin = f"blk.{last - 1}."
+    tensors.update({f"blk.{last}." + n[len(begin):]: t for n, t in list(tensors.items()) if n.startswith(begin)})
+    norm = tensors[begin + "attn_norm.weight"]
+    return keys, {**tensors, **{f"blk.{last}.nextn.{n}.weight": norm for n in ("enorm", "hnorm", "shared_head_norm")}}
 
 
 def merged(keys, tensors):
@@ -285,6 +551,8 @@ def merged(keys, tensors):
         blk = name[:-len("attn_q.weight")]
         parts = [tensors.pop(f"{blk}attn_{x}.weight") for x in "qkv"]
         tensors[f"{blk}attn_qkv.weight"] = Tensor(parts[0].kind, [sum(p.shape[0] for p in parts), parts[0].shape[1]], b"".join(p.data for p in parts))
+        if f"{blk}ffn_gate_exps.weight" not in tensors:
+            continue
         gate, up = (tensors.pop(f"{blk}ffn_{x}_exps.weight") for x in ("gate", "up"))
         both = [Tensor(gate.kind, [2 * gate.shape[1], gate.shape[2]], gate.expert(e).data + up.expert(e).data) for e in range(gate.shape[0])]
         tensors[f"{blk}ffn_gate_up_exps.weight"] = stacked(both)
@@ -483,11 +751,27 @@ def make_bad_latent(keys, tensors, bad):
     bad["80_k_b_heads"] = ["blk.0.attn_k_b.weight is BF16[3,32,16]", "4 heads"]
 
 
+def make_bad_states(made, bad):
+    """Files of Qwen's linear attention whose small tensors are not what the converter writes."""
+    keys, tensors = made["qwen35moe"]
+    norm = tensors["blk.0.attn_norm.weight"]
+    write("bad/norm_type.gguf", gguf(keys, {**tensors, "blk.0.attn_norm.weight": Tensor(BF16, norm.shape, norm.data[:len(norm.data) // 2])}))
+    bad["norm_type"] = ["blk.0.attn_norm.weight is BF16[64]", "type F32"]
+    write("bad/value_heads.gguf", gguf(keys, {**tensors, "blk.0.ssm_beta.weight": tensors["blk.0.ssm_beta.weight"].picked(range(3))}))
+    bad["value_heads"] = ["blk.0.ssm_beta.weight is BF16[3,64]", "4 rows"]
+    keys, tensors = made["qwen3next"]
+    write("bad/key_heads.gguf", gguf(keys, {**tensors, "blk.0.ssm_ba.weight": tensors["blk.0.ssm_ba.weight"].picked(range(6))}))
+    bad["key_heads"] = ["blk.0.ssm_ba.weight is BF16[6,64]", "8 rows"]
+
+
 def main():
     made = make_good()
     write("good/qwen3moe.merged.gguf", gguf(*merged(*made["qwen3moe"])))
-    keys, tensors = made["mixtral"]
-    write("good/mixtral.merged.gguf", gguf(*merged(keys, tensors)))
+    for family in ("mixtral", "qwen35moe", "mellum", "afmoe"):
+        write(f"good/{family}.merged.gguf", gguf(*merged(*made[family])))
+    write("good/deepseekv3.whole.gguf", gguf(*whole_latents(*made["deepseekv3"], text_config("deepseekv3-dense")[0])))
+    for family, arch in (("glm4moe", "glm4moe"), ("mimov2flash", "mimo2"), ("qwen3next", "qwen3next")):
+        write(f"good/{family}.nextn.gguf", gguf(*with_predictor(*made[family], arch)))
     # A split model: all metadata and no tensors first, then two parts.
     keys, tensors = made["qwen3moe"]
     names = list(tensors)
@@ -500,6 +784,7 @@ def main():
     make_bad_latent(*made["deepseekv3"], bad)
     make_bad_header(*made["qwen3moe"], bad)
     make_text(*made["qwen3moe"], bad)
+    make_bad_states(made, bad)
     (OUT / "bad.json").write_text(json.dumps(bad, indent=1))
 
 

@@ -372,39 +372,44 @@ class RowWriter {
     for (size_t b = 0; b < count; ++b) {
       std::memset(block_.codes, 0, numbers);
       type_.decode(blocks + b * bytes, block_);
-      put_codes(codes_ + row * w_.row_bytes, b * numbers, numbers);
+      const size_t groups = w_.groups / count, run = tensor_.columns ? numbers / groups : numbers;
+      for (size_t at = 0; at < numbers; at += run)
+        put_codes(codes_ + row * w_.row_bytes, tensor_.columns.stored(b * numbers + at),
+                  block_.codes + at, run);
       check(row, b);
-      put_scales(row * count + b, w_.groups / count);
+      put_scales(row, b, groups);
     }
   }
 
  private:
-  void put_codes(uint8_t* to, size_t at, size_t numbers) {
+  void put_codes(uint8_t* to, size_t at, const int8_t* codes, size_t numbers) {
     if (!nibbles_) {
-      std::memcpy(to + at, block_.codes, numbers);
+      std::memcpy(to + at, codes, numbers);
       return;
     }
     const int add = w_.code == CodeType::kInt4Offset ? 8 : 0;
     for (size_t i = 0; i < numbers / 2; ++i)
-      to[at / 2 + i] =
-          static_cast<uint8_t>((block_.codes[2 * i] + add) | (block_.codes[2 * i + 1] + add) << 4);
+      to[at / 2 + i] = static_cast<uint8_t>((codes[2 * i] + add) | (codes[2 * i + 1] + add) << 4);
   }
 
-  // Writes the scales of a block.
-  void put_scales(size_t block, size_t groups) {
+  // Writes the scales of block b of a row where the columns of each group go.
+  void put_scales(uint64_t row, size_t b, size_t groups) {
+    const auto width = static_cast<size_t>(type_.group);
+    for (size_t g = 0; g < groups; ++g) {
+      const size_t at = row * w_.groups + tensor_.columns.stored((b * groups + g) * width) / width;
+      put_scale(at, block_.scale, block_.scales[g], scales_, super_scales_);
+      if (type_.offsets) put_scale(at, block_.offset, block_.offsets[g], offsets_, super_offsets_);
+    }
+  }
+  void put_scale(size_t at, float number, uint8_t byte, uint8_t* table, uint8_t* supers) const {
     if (type_.scale == ScaleType::kF16) {
-      put_half(scales_ + 2 * block, block_.scale);
-      if (type_.offsets) put_half(offsets_ + 2 * block, block_.offset);
+      const uint16_t half = f32_to_f16(number);
+      std::memcpy(table + 2 * at, &half, sizeof half);
       return;
     }
-    std::memcpy(scales_ + block * groups, block_.scales, groups);
-    if (type_.offsets) std::memcpy(offsets_ + block * groups, block_.offsets, groups);
-    if (two_level_) std::memcpy(super_scales_ + 4 * block, &block_.scale, 4);
-    if (two_level_ && type_.offsets) std::memcpy(super_offsets_ + 4 * block, &block_.offset, 4);
-  }
-  static void put_half(uint8_t* to, float number) {
-    const uint16_t half = f32_to_f16(number);
-    std::memcpy(to, &half, sizeof half);
+    table[at] = byte;
+    if (two_level_ && at % w_.super_groups == 0)
+      std::memcpy(supers + at / w_.super_groups * sizeof number, &number, sizeof number);
   }
 
   void check(uint64_t row, size_t b) const {
@@ -470,11 +475,15 @@ void prove_gguf(const Planner& p) {
     wrong_tensor(p.store, *weight.info, "whole blocks of {} bytes", type->bytes);
   set_dimensions(p, piece, piece.cols / type->bytes * type->numbers);
   set_group(p, static_cast<uint64_t>(block->group));
+  if (const RowOrder& c = weight.info->columns; c && c.width % static_cast<uint64_t>(block->group))
+    wrong_tensor(p.store, *weight.info, "groups that divide heads of {} columns", c.width);
   plan.code = block->code;
   plan.lut = block->lut;
   plan.scale_type = block->scale;
   if (block->scale == ScaleType::kTwoLevel)
-    plan.super_groups = type->numbers / static_cast<uint64_t>(block->group);
+    // Columns that are reordered carry the scale of their super-block with each group.
+    plan.super_groups =
+        weight.info->columns ? 1 : type->numbers / static_cast<uint64_t>(block->group);
   plan.offsets = block->offsets;
   plan.code_bytes = plan.N * piece.row_bytes();
   if (nv && p.ref(Role::kWeightGlobalScale))

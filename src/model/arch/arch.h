@@ -125,6 +125,9 @@ void require_silu(const ModelConfig& config, const char* behind = "behind convol
 // or its linear_attn_config.
 DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads);
 
+// Adds Llama-4's growing temperature on the queries, by positions of the unscaled model, where the
+// rotation's parameters have one.
+void set_temperature(const ModelConfig& config, DecoderSpec& spec);
 // Returns the indexer of a config with index_n_heads, index_head_dim and index_topk; `heads`: the
 // default of the first. Throws Error if its heads are narrower than the `rotated` features.
 IndexerSpec indexer_of(const ConfigFields& fields, int64_t heads, size_t rotated,

@@ -282,6 +282,16 @@ IndexerSpec indexer_of(const ConfigFields& f, int64_t heads, size_t rotated, int
   return x;
 }
 
+void set_temperature(const ModelConfig& config, DecoderSpec& s) {
+  const ConfigFields rope(rope_object(config), "config.json", "rope_parameters.");
+  const RowOp::Temperature temperature{real_of(rope, {"llama_4_scaling_beta"}, 0),
+                                       static_cast<float>(s.rope.original_length), 0};
+  if (temperature.scale != 0)
+    each_attention(s, [&](KeyMixer& m) {
+      m.rows.push_back(row_op::temperature(LayerRows::kQuery, temperature));
+    });
+}
+
 void set_choices(DecoderSpec& s, const ChoiceSpec& choice) {
   each_attention(s, [&](KeyMixer& m) { m.choice = choice; });
 }

@@ -34,17 +34,10 @@ DecoderSpec deepseek_spec(const ModelConfig& config) {
   return s;
 }
 
-// Describes Mistral-4: Llama-4's growing temperature on the queries, by positions of the unscaled
-// model.
+// Describes Mistral-4.
 DecoderSpec mistral4_spec(const ModelConfig& config) {
   DecoderSpec s = deepseek_spec(config);
-  const ConfigFields rope(rope_object(config), "config.json", "rope_parameters.");
-  const RowOp::Temperature temperature{real_of(rope, {"llama_4_scaling_beta"}, 0),
-                                       static_cast<float>(s.rope.original_length), 0};
-  if (temperature.scale != 0)
-    each_attention(s, [&](KeyMixer& m) {
-      m.rows.push_back(row_op::temperature(LayerRows::kQuery, temperature));
-    });
+  set_temperature(config, s);
   return s;
 }
 

@@ -11,6 +11,7 @@ DecoderSpec llama_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   if (config.model_type == "qwen2") set_windows(config, s, {WindowLayers::kFromMax, false, 4096});
   if (config.model_type == "mistral") set_windows(config, s, {WindowLayers::kAll, true, 4096});
+  set_temperature(config, s);
   return s;
 }
 
