@@ -59,6 +59,7 @@ struct Product {
       t.row_groups = reinterpret_cast<const float*>(a.panel + l.group_factors) + 4 * pair;
     t.row_groups_stride = 4 * l.pairs;
     t.bf16 = s.bf16;
+    t.supers = s.supers;
     t.factor = factor;
     t.dense = s.dense;
     return t;
@@ -121,7 +122,7 @@ struct Product {
         break;
       }
       if constexpr (!kGrouped) set_zero<P>(f);
-      finish<P, true>(t, g, g * t.extras_group, acc[0], f);
+      finish<P, true>(t, g, g * t.extras_group, nullptr, acc[0], f);
     }
     if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
     if (!kGrouped && t.dense && valid(n) == kNr)
@@ -182,6 +183,12 @@ struct Gemm : Product<kGrouped> {
   using Scratch = typename Base::Scratch;
   using Base::Base;
   static constexpr bool kDense = std::is_same_v<Codec, Operands>;
+  Codec codec_of() const {
+    if constexpr (std::is_default_constructible_v<Codec>)
+      return {};
+    else
+      return Codec(*a.w->problem);
+  }
 
   // --- few rows: operands are made in registers ---
 
@@ -191,7 +198,7 @@ struct Gemm : Product<kGrouped> {
   [[gnu::noinline]] void packed(size_t pair, size_t n, size_t apart) const {
     Tile t = this->packed_tile(pair, n);
     t.stream = apart * s.stride();
-    const Codec codec{};
+    const Codec codec = codec_of();
     float32x4_t f[S][P][4];
     multiply<P, S, Codec, kGrouped>(t, codec, f);
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) this->template put<P>(
@@ -242,8 +249,9 @@ struct Gemm : Product<kGrouped> {
     return to;
   }
   void expand(const Scratch& c, size_t n, uint8_t* codes, uint8_t* extras) const {
-    const Codec codec{};
-    const uint8_t* w = a.w->data + n / kNr * s.stride() + c.g0 * s.group_bytes();
+    const Codec codec = codec_of();
+    const uint8_t* const panel = a.w->data + n / kNr * s.stride();
+    const uint8_t* w = panel + c.g0 * s.group_bytes();
     for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes(), extras += s.spread_bytes()) {
       const uint8_t* x = w + s.code_bytes;
       if constexpr (!kDense) {
@@ -260,14 +268,15 @@ struct Gemm : Product<kGrouped> {
         }
       }
       float32x4_t f[4] = {vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1)};
-      if (s.scale_bytes != 0) pair_scales(x, s.bf16, factor, f);
+      const uint8_t* supers = s.supers.of_group(panel, c.g0 + g);
+      if (s.scale_bytes != 0) pair_scales(x, s.bf16, supers, factor, f);
       const auto put = [&](uint8_t* to) {
         MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
             vst1q_u8(to + 16 * j, vreinterpretq_u8_f32(f[j]));
       };
       put(extras);
       if (s.offset_bytes == 0) continue;
-      pair_scales(x + s.scale_bytes + s.zero_bytes, s.bf16, factor, f);
+      pair_offsets(x + s.scale_bytes + s.zero_bytes, s.bf16, supers, f);
       put(extras + 64);
     }
   }
@@ -386,11 +395,10 @@ void gemm(const GemmArgs& args) {
   const bool grouped = shape_of(p).grouped();
   switch (form_of(p)) {
     case Form::kInt4:
-      if (p.zero_points || (p.offsets && p.bits < 4)) return run<NibblesZero>(args, grouped);
-      return p.offsets ? run<Nibbles<kLiftedTable>>(args, grouped)
-                       : run<Nibbles<kIntTable>>(args, grouped);
+      if (p.zero_points) return run<NibblesZero>(args, grouped);
+      [[fallthrough]];
     case Form::kFp4:
-      return run<Nibbles<kFp4Table>>(args, grouped);
+      return run<Nibbles>(args, grouped);
     case Form::kFp8:
       return run<Fp8>(args, grouped);
     case Form::kInt8:
@@ -416,8 +424,9 @@ const char* supports_only(const Problem& p) {
 }
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), size_t m_tile = 8) {
-  const FamilyFacts facts{kNr,           numerics, packed_bytes, row_bytes, row_panel_bytes,
-                          scratch_bytes, kWidths,  m_tile,       code_at,   kOffsets};
+  const FamilyFacts facts{
+      kNr,           numerics, packed_bytes, row_bytes, row_panel_bytes,
+      scratch_bytes, kWidths,  m_tile,       code_at,   kOffsets | kTwoLevel | kLut};
   return kernel_of(Arch::kAarch64, "arm_bf16", codec, kNeon | kArmBf16, fits, facts,
                    MOEBIUS_BODIES(pack, prepare_rows, make_panel_bf16, gemm));
 }

@@ -13,7 +13,8 @@
 //             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1 (value + 8, or E2M1)
 //             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd ones (e4m3 re-coded, or int8)
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
-//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
+//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), 8 x int8 if there are two levels, else 8 x f32;
+//           none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
 //   offsets stored as scales are                                only with offsets
 //   flags   16 bytes (Flags)                                  only e4m3
@@ -24,6 +25,8 @@
 // small; rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3
 // is cut into groups of at most 256 for this. An output that has a NaN code in a group has a NaN
 // scale there.
+//
+// Behind its groups a panel has the second level of scales (arm_layout::Supers).
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups
@@ -57,7 +60,7 @@ constexpr arm_layout::Layout kLayout{.nibbles = arm_layout::Order("k0 k1 k2 o0 k
                                      .repeats_end = false,
                                      .repeats_f32_end = false};
 
-enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
+enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };  // kFp4: any table of 16 numbers
 
 // Flags of a group of e4m3 codes, written when packing: whether it is plain, and its subnormal
 // weights. An entry is the input within the group, then output, sign and last three bits of the
@@ -89,20 +92,21 @@ struct Shape : FloatGroups {
   size_t step_bytes, code_bytes, scale_bytes, zero_bytes, offset_bytes,
       flag_bytes;  // bytes of the codes of 16 inputs; then of the parts of one group of a panel
   int lift;        // what is added to codes so that they count from 0; 0 without offsets
+  arm_layout::Supers supers;
   Form form;
   bool bf16;   // true: scales are stored as bf16
   bool dense;  // true: weights have no scales
   size_t group_bytes() const {
     return code_bytes + scale_bytes + zero_bytes + offset_bytes + flag_bytes;
   }
-  size_t stride() const { return up(groups * group_bytes(), 64); }
+  size_t stride() const { return up(supers.at != 0 ? supers.end() : groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
     return {groups,        group_k,
             weight_k,      scale_bytes,
             zero_bytes,    0,
             group_bytes(), stride(),
             bf16,          form == Form::kInt4 || form == Form::kFp4,
-            offset_bytes};
+            offset_bytes,  supers};
   }
   bool grouped() const { return groups > 1; }
   // Returns true if panels of rows have numbers per group: factors, or sums for offsets.
@@ -114,6 +118,7 @@ struct Shape : FloatGroups {
 inline Form form_of(const Problem& p) {
   switch (p.code) {
     case CodeType::kFp4:
+    case CodeType::kLut4:
       return Form::kFp4;
     case CodeType::kFp8:
       return Form::kFp8;
@@ -142,11 +147,12 @@ inline Shape shape_of(const Problem& p) {
                                                                   : 2) /
                  2;
   s.code_bytes = s.group_k / kKr * s.step_bytes;
-  s.scale_bytes = p.scale_type == ScaleType::kNone ? 0 : kNr * (s.bf16 ? 2 : 4);
+  s.scale_bytes = scale_bytes_of(p);
   s.zero_bytes = p.zero_points ? 16 : 0;
   s.offset_bytes = p.offsets ? s.scale_bytes : 0;
   s.lift = p.offsets ? 1 << (p.bits - 1) : 0;
   s.flag_bytes = s.form == Form::kFp8 ? 16 : 0;
+  s.supers = supers_of(p, s.groups * s.group_bytes());
   s.dense = s.form == Form::kBf16 && s.scale_bytes == 0 && p.act.code == ActCode::kAsIs;
   return s;
 }
@@ -169,6 +175,9 @@ inline const char* supports(const Problem& p) {
     return "the activations are not rounded to bf16";
   if (p.offsets && (!of_integers(p) || p.act.code != ActCode::kAsIs))
     return "offsets go with integers and rows that are not quantized";
+  if (p.scale_type == ScaleType::kTwoLevel &&
+      (p.zero_points || p.code == CodeType::kFp8 || p.act.code != ActCode::kAsIs))
+    return "scales in two levels do not go with zero points, fp8 and quantized rows";
   return groups_do_not_fit(p, kKr, "the group size is not a multiple of 16");
 }
 inline Numerics numerics(const Problem&) { return Numerics::kReordered; }

@@ -41,21 +41,35 @@ constexpr TableBytes int_table(int first) {
   for (int i = 0; i < 32; ++i) t.put(i, static_cast<float>(i + first));
   return t;
 }
-constexpr TableBytes fp4_table() {
-  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+template <class F>
+constexpr TableBytes number_table(F value) {
   TableBytes t{};
-  for (int i = 0; i < 16; ++i) t.put(i, i < 8 ? kValues[i] : -kValues[i - 8]);
+  for (unsigned i = 0; i < 16; ++i) t.put(static_cast<int>(i), value(i));
   return t;
 }
-constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
-                     kLiftedTable = int_table(0), kFp4Table = fp4_table();
+constexpr TableBytes lut_table(Lut lut) {
+  return number_table([=](unsigned i) { return static_cast<float>(lut_numbers(lut).of[i]); });
+}
+constexpr TableBytes kIntZeroTable = int_table(-15),
+                     kFp4Table = number_table([](unsigned i) { return e2m1_to_f32(i); });
+constexpr TableBytes kLutTables[] = {lut_table(Lut::kNone), lut_table(Lut::kIq4),
+                                     lut_table(Lut::kIq3),  lut_table(Lut::kIq3S),
+                                     lut_table(Lut::kIq2),  lut_table(Lut::kIq1)};
 
-template <const TableBytes& kTable>
 struct Nibbles {
   static constexpr bool kInTurn = true;  // true: codes are decoded by decode_in_turn
   static constexpr size_t kStep = 64, kPair = 16;
-  const uint8x16_t lower, upper;
-  Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
+  uint8x16_t lower, upper;
+  explicit Nibbles(const Problem& p) {
+    const bool numbers = p.code == CodeType::kFp4 || p.code == CodeType::kLut4;
+    const TableBytes& table = p.code == CodeType::kFp4    ? kFp4Table
+                              : p.code == CodeType::kLut4 ? kLutTables[static_cast<size_t>(p.lut)]
+                                                          : kIntZeroTable;
+    // Integers begin at -8, those with offsets above it.
+    const int first = numbers ? 0 : 7 + (p.offsets ? 1 << (p.bits - 1) : 0);
+    lower = vld1q_u8(table.lower + first);
+    upper = vld1q_u8(table.upper + first);
+  }
   [[gnu::always_inline]] inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl1q_u8(lower, index), hi = vqtbl1q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi);
@@ -178,30 +192,6 @@ struct Operands {
   return at != 0 ? vreinterpret_s8_u8(vld1_u8(p + at)) : vdup_n_s8(static_cast<int8_t>(-lift));
 }
 
-// Returns the scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale
-// of activations, or 1).
-[[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
-                                               float32x4_t (&s)[4]) {
-  float32x4_t lo, hi;
-  if (bf16) {
-    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
-    lo = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
-    hi = vreinterpretq_f32_u32(vshll_high_n_u16(h, 16));
-  } else {
-    lo = vreinterpretq_f32_u8(vld1q_u8(p));
-    hi = vreinterpretq_f32_u8(vld1q_u8(p + 16));
-  }
-  if (factor != 1.0f) {
-    lo = vmulq_n_f32(lo, factor);
-    hi = vmulq_n_f32(hi, factor);
-  }
-  const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
-  s[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l));
-  s[1] = vreinterpretq_f32_f64(vzip2q_f64(l, l));
-  s[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h));
-  s[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
-}
-
 // --- the loop nest ---
 
 struct Tile {
@@ -220,6 +210,7 @@ struct Tile {
   const float* row_groups;  // 4 per pair and group: factors, or sums for offsets; null: none
   size_t row_groups_stride;
   bool bf16;
+  arm_layout::Supers supers;
   float factor;
   const uint8_t* state_in;  // sums of the chunks of K before this one; null: none
   uint8_t* state_out;       // receives the sums if another chunk follows; else null
@@ -248,16 +239,17 @@ template <int P>
       vst1q_u8(p + 16 * (4 * i + j), vreinterpretq_u8_f32(v[i][j]));
 }
 
-// Adds a finished group, f = fma(dot, scale, f); `at`: offset of its scales.
+// Adds a finished group, f = fma(dot, scale, f); `at`: offset of its scales; supers: their second
+// level, or null.
 template <int P, bool kExpanded>
-[[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at,
+[[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at, const uint8_t* supers,
                                           const float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
   float32x4_t s[4];
   if (kExpanded) {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =
         vreinterpretq_f32_u8(vld1q_u8(t.extras + at + 16 * j));
   } else if (t.extras != nullptr) {
-    pair_scales(t.extras + at, t.bf16, t.factor, s);
+    pair_scales(t.extras + at, t.bf16, supers, t.factor, s);
   } else {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] = vdupq_n_f32(1);
   }
@@ -268,7 +260,7 @@ template <int P, bool kExpanded>
       MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =
           vreinterpretq_f32_u8(vld1q_u8(t.extras + at + 64 + 16 * j));
     } else {
-      pair_scales(t.extras + at + t.offsets_at, t.bf16, t.factor, s);
+      pair_offsets(t.extras + at + t.offsets_at, t.bf16, supers, s);
     }
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
       const float32x4_t sum = vld1q_f32(t.row_groups + g * t.row_groups_stride + 4 * i);
@@ -492,8 +484,12 @@ template <int P, int S, class Codec, bool kGrouped>
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(acc[u], out[u]);
       return;
     }
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, false>(
-        t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, acc[u], f[u]);
+    const uint8_t* supers = t.supers.of_group(t.w, g);
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
+      const size_t apart = static_cast<size_t>(u) * t.stream;
+      finish<P, false>(t, g, g * t.extras_group + apart,
+                       supers == nullptr ? nullptr : supers + apart, acc[u], f[u]);
+    }
   }
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(f[u], out[u]);
 }

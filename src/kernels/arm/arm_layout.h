@@ -75,6 +75,23 @@ struct Layout {
   bool repeats_end, repeats_f32_end;
 };
 
+// Says where a panel has the second level of scales in two levels: per super-block 8 x f32 for
+// scales, then as many for offsets if there are.
+struct Supers {
+  size_t at = 0;                 // offset in the panel; 0: scales are not in two levels
+  size_t bytes = 0, count = 0;   // bytes of a super-block; number of super-blocks
+  size_t groups = 1, phase = 0;  // as Problem::super_groups and super_phase
+  size_t index(size_t group) const { return (group + phase) / groups; }
+  size_t end() const { return at + count * bytes; }
+  // Return a super-block of a panel, by its number or by a group; null: scales are not in two levels.
+  const uint8_t* of(const uint8_t* panel, size_t number) const {
+    return at == 0 ? nullptr : panel + at + number * bytes;
+  }
+  const uint8_t* of_group(const uint8_t* panel, size_t group) const {
+    return at == 0 ? nullptr : of(panel, index(group));
+  }
+};
+
 // Holds the sizes of a panel and of its groups; in bytes, where nothing else is said.
 struct PanelSizes {
   size_t groups, inputs;  // number of groups; inputs of a group
@@ -85,6 +102,7 @@ struct PanelSizes {
   bool bf16;              // scales are bf16, else f32
   bool nibbles;           // codes have 4 bits
   size_t offsets = 0;     // bytes of a group's offsets, which stand behind its zero points
+  Supers supers{};
 };
 
 }  // namespace arm_layout

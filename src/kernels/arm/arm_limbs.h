@@ -24,7 +24,7 @@
 // all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
-// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, offsets
+// where the stored type fits, else 8 x f32; 8 x int8 of scales in two levels), with zero points 8 x int8 padded to 16 bytes, offsets
 // stored as scales are, codes.
 // Scales stand first: those of long groups are needed before the end, and a read far ahead of the
 // others breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed). The inputs of a
@@ -64,9 +64,10 @@ constexpr size_t kMostK = 65535;   // far inputs are numbered with 16 bits
 constexpr size_t kTilePanels = 2;  // most panels that many rows are multiplied with together
 constexpr size_t kFew = 7;         // most rows for which codes are decoded again for each row
 
-enum class Form : uint8_t { kInt4, kFp4, kInt8 };
+enum class Form : uint8_t { kInt4, kFp4, kInt8 };  // kFp4: numbers of any table of 16
 inline Form form_of(const Problem& p) {
-  return p.code == CodeType::kFp4 ? Form::kFp4 : p.bits > 4 ? Form::kInt8 : Form::kInt4;
+  if (p.code == CodeType::kFp4 || p.code == CodeType::kLut4) return Form::kFp4;
+  return p.bits > 4 ? Form::kInt8 : Form::kInt4;
 }
 
 struct Shape {
@@ -82,10 +83,11 @@ struct Shape {
   int lift;           // what is added to codes so that they count from 0; 0 without offsets
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
-  size_t stride() const { return up(groups * group_bytes(), 64); }
+  arm_layout::Supers supers;
+  size_t stride() const { return up(supers.at != 0 ? supers.end() : groups * group_bytes(), 64); }
   arm_layout::PanelSizes sizes() const {
-    return {groups,        group_k,  group_k, scale_bytes,         zero_bytes,  head_bytes,
-            group_bytes(), stride(), bf16,    form != Form::kInt8, offset_bytes};
+    return {groups,        group_k,  group_k, scale_bytes,         zero_bytes,   head_bytes,
+            group_bytes(), stride(), bf16,    form != Form::kInt8, offset_bytes, supers};
   }
 };
 
@@ -111,7 +113,10 @@ inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.form = form_of(p);
   s.tops = kTops && s.form != Form::kInt8 && p.x_type == XType::kBf16;
-  s.most_weight = s.form == Form::kFp4 ? 12 : p.zero_points || p.offsets ? 16 : 8;
+  s.most_weight = p.code == CodeType::kLut4    ? 127
+                  : s.form == Form::kFp4       ? 12
+                  : p.zero_points || p.offsets ? 16
+                                               : 8;
   s.lift = p.offsets ? 1 << (p.bits - 1) : 0;
   s.group_k = p.block_k >= p.K ? p.K : p.block_k;
   s.groups = (p.K + s.group_k - 1) / s.group_k;
@@ -128,21 +133,27 @@ inline Shape shape_of(const Problem& p) {
   s.bf16 = bf16_scales(p);
   s.half_bytes = s.form == Form::kInt8 ? 64 : 32;
   s.code_bytes = s.group_k / kHalf * s.half_bytes;
-  s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
+  s.scale_bytes = scale_bytes_of(p);
   s.zero_bytes = p.zero_points ? 16 : 0;
   s.offset_bytes = p.offsets ? s.scale_bytes : 0;
-  s.head_bytes = up(s.scale_bytes + s.zero_bytes + s.offset_bytes, s.groups == 1 ? 64 : 16);
+  s.head_bytes = up(s.scale_bytes + s.zero_bytes + s.offset_bytes,
+                    s.groups == 1                          ? 64
+                    : p.scale_type == ScaleType::kTwoLevel ? 8
+                                                           : 16);
+  s.supers = supers_of(p, s.groups * s.group_bytes());
   return s;
 }
 
 inline const char* supports(const Problem& p) {
-  if (!of_integers(p) && p.code != CodeType::kFp4)
+  if (!of_integers(p) && p.code != CodeType::kFp4 && p.code != CodeType::kLut4)
     return "the weights are neither integers nor fp4";
   if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
   if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
   if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
-  if (p.code == CodeType::kFp4 && (p.zero_points || p.offsets))
-    return "fp4 has neither zero points nor offsets";
+  if (!of_integers(p) && (p.zero_points || p.offsets))
+    return "numbers of a table have neither zero points nor offsets";
+  if (p.scale_type == ScaleType::kTwoLevel && p.zero_points)
+    return "scales in two levels and zero points do not go together";
   if (p.K > kMostK) return "K is beyond 65535";
   if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
   // Probabilities span so many powers of two that most of them would be far inputs.
@@ -176,9 +187,10 @@ struct Block {
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // sum of 256 hi + lo
   uint32_t scales;   // offset in a panel of its group's scales
-  uint16_t near;     // number of half steps of the block that have near limbs
+  uint8_t near;      // number of half steps of the block that have near limbs
   // For tops: s of a block with near limbs; in the Block of near limbs: 1 if any q is not 0.
-  uint16_t shift;
+  uint8_t shift;
+  uint16_t super;  // number of the super-block, of scales in two levels
 };
 struct Near {
   int8_t digits[16];
@@ -265,7 +277,7 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                           kNr * kTilePanels,
                           rows,
                           nullptr,
-                          kOffsets};
+                          kOffsets | kTwoLevel | kLut};
   return kernel_of(Arch::kAarch64, name, codec, needs, fits, facts, b);
 }
 template <bool kTops>

@@ -16,21 +16,19 @@ namespace limbs {
 // lower and their upper bytes.
 struct TopTables {
   uint8_t lower[2][16], upper[2][16];
-};
-template <class Codec>
-constexpr TopTables top_tables() {
-  TopTables t{};
-  for (int h = 0; h < 2; ++h)
-    for (int i = 0; i < 16; ++i) {
-      const float v = !Codec::kRaw ? 0.5f * static_cast<float>(kE2m1Twice[i])
-                      : h == 0     ? static_cast<float>(i - 8)
-                                   : static_cast<float>(i < 8 ? i : i - 16);
-      const uint32_t bits = f32_bits(v) >> 16;
-      t.lower[h][i] = static_cast<uint8_t>(bits);
-      t.upper[h][i] = static_cast<uint8_t>(bits >> 8);
+  template <class Codec>
+  explicit TopTables(const Codec& codec) {
+    for (uint8_t i = 0; i < 16; ++i) {
+      put(0, i, codec.first(i));
+      put(1, i, codec.second(static_cast<uint8_t>(i << 4)));
     }
-  return t;
-}
+  }
+  void put(int half, uint8_t i, float v) {
+    const uint32_t bits = f32_bits(v) >> 16;
+    lower[half][i] = static_cast<uint8_t>(bits);
+    upper[half][i] = static_cast<uint8_t>(bits >> 8);
+  }
+};
 
 template <class K>
 struct Exact {
@@ -39,6 +37,7 @@ struct Exact {
   const Product<K>& product;
   const GemmArgs& a;
   const Shape& s;
+  const TopTables tables;
   const Chunk chunk;
   const TileMap map;
 
@@ -46,6 +45,7 @@ struct Exact {
       : product(p),
         a(p.a),
         s(p.s),
+        tables(Codec(*a.w->problem)),
         chunk(chunk_of(*a.w->problem, s)),
         map((a.M + 1) / 2, most_pairs(s)) {}
 
@@ -77,21 +77,21 @@ struct Exact {
   }
   // Decodes blocks [b, end) of a panel to scratch.
   void expand(const uint8_t* w, size_t b, size_t end) const {
-    static constexpr TopTables kTables = top_tables<Codec>();
     alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 2, 3, 8,  9,  10, 11,
                                                        4, 5, 6, 7, 12, 13, 14, 15};
-    const uint8x16_t lower[2] = {vld1q_u8(kTables.lower[0]), vld1q_u8(kTables.lower[1])},
-                     upper[2] = {vld1q_u8(kTables.upper[0]), vld1q_u8(kTables.upper[1])},
+    const uint8x16_t lower[2] = {vld1q_u8(tables.lower[0]), vld1q_u8(tables.lower[1])},
+                     upper[2] = {vld1q_u8(tables.upper[0]), vld1q_u8(tables.upper[1])},
                      order = vld1q_u8(kOrder);
     const size_t halves = s.block_k / kHalf;
     uint8_t *to = a.scratch, *spread = a.scratch + chunk.operands;
     for (; b < end; ++b, spread += chunk.spread) {
-      const uint8_t* head = w + b / s.group_blocks() * s.group_bytes();
+      const size_t group = b / s.group_blocks();
+      const uint8_t *head = w + group * s.group_bytes(), *supers = s.supers.of_group(w, group);
       const uint8_t* from = w + half_at(s, b * halves);
       for (size_t h = 0; h < halves; ++h, from += 32, to += 128)
         expand_half(lower, upper, order, from, to);
       float32x4_t c[2];
-      load_scales(head, s.bf16, c);
+      load_scales(head, s.bf16, supers, c);
       Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread));
       if constexpr (K::kZero) {
         int32x4_t z[2];
@@ -100,7 +100,7 @@ struct Exact {
                     reinterpret_cast<float*>(spread + 64));
       }
       if constexpr (K::kOffset) {
-        load_scales(head + s.scale_bytes, s.bf16, c);
+        product.load_offsets(head, supers, c);
         Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread + 64));
       }
     }

@@ -36,6 +36,7 @@ struct Int4 {
   static constexpr bool kFour = true, kRaw = true;
   static constexpr int kTwice = 0, kSecond = 4;
   const uint8x16_t low = vdupq_n_u8(15);
+  explicit Int4(const Problem&) {}
   // Returns codes + 8, and 16 times the second code + the first.
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     a = vreinterpretq_s8_u8(vandq_u8(v, low));
@@ -51,13 +52,16 @@ struct Int4 {
 };
 alignas(16) constexpr int8_t kE2m1Twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
-// A function, because clang does not accept its loads in the initializer of a member.
-[[gnu::always_inline]] inline int8x16_t e2m1_twice() { return vld1q_s8(kE2m1Twice); }
-struct Fp4 {
+// Codes that number 16 integers; kDouble: 1 if these are twice the weights (E2M1).
+template <int kDouble>
+struct Numbers {
   static constexpr bool kFour = true, kRaw = false;
-  static constexpr int kTwice = 1, kSecond = 1;
+  static constexpr int kTwice = kDouble, kSecond = kDouble;
+  const int8_t* const of;
   const uint8x16_t low = vdupq_n_u8(15);
-  const int8x16_t table = e2m1_twice();
+  const int8x16_t table;
+  explicit Numbers(const Problem& p)
+      : of(kDouble != 0 ? kE2m1Twice : lut_numbers(p.lut).of), table(vld1q_s8(of)) {}
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     a = vqtbl1q_s8(table, vandq_u8(v, low));
     b = vqtbl1q_s8(table, vshrq_n_u8(v, 4));
@@ -65,12 +69,17 @@ struct Fp4 {
   [[gnu::always_inline]] void operands(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     two(v, a, b);
   }
-  static float first(uint8_t v) { return 0.5f * static_cast<float>(kE2m1Twice[v & 15u]); }
-  static float second(uint8_t v) { return 0.5f * static_cast<float>(kE2m1Twice[v >> 4]); }
+  float first(uint8_t v) const {
+    return static_cast<float>(of[v & 15u]) * (kDouble != 0 ? 0.5f : 1.0f);
+  }
+  float second(uint8_t v) const { return first(v >> 4); }
 };
+using Fp4 = Numbers<1>;
+using Lut4 = Numbers<0>;
 struct Int8 {
   static constexpr bool kFour = false, kRaw = false;
   static constexpr int kTwice = 0, kSecond = 0;
+  explicit Int8(const Problem&) {}
   static float first(uint8_t v) { return static_cast<float>(static_cast<int8_t>(v)); }
   static float second(uint8_t v) { return first(v); }
 };
@@ -83,20 +92,27 @@ template <int kFraction>
     return vcvtq_n_f32_s32(v, kFraction);
   }
 }
-[[gnu::always_inline]] inline void load_scales(const uint8_t* p, bool bf16, float32x4_t (&c)[2]) {
-  if (bf16) {
-    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
-    c[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
-    c[1] = vreinterpretq_f32_u32(vshll_high_n_u16(h, 16));
-  } else {
-    c[0] = vreinterpretq_f32_u8(vld1q_u8(p));
-    c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
-  }
-}
 [[gnu::always_inline]] inline void load_zeros(const uint8_t* p, int32x4_t (&z)[2]) {
   const int16x8_t h = vmovl_s8(vreinterpret_s8_u8(vld1_u8(p)));
   z[0] = vmovl_s16(vget_low_s16(h));
   z[1] = vmovl_high_s16(h);
+}
+// Loads scales or offsets; supers: null, or their second level.
+[[gnu::always_inline]] inline void load_scales(const uint8_t* p, bool bf16, const uint8_t* supers,
+                                               float32x4_t (&c)[2]) {
+  if (bf16) {
+    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
+    c[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
+    c[1] = vreinterpretq_f32_u32(vshll_high_n_u16(h, 16));
+  } else if (supers != nullptr) {
+    int32x4_t bytes[2];
+    load_zeros(p, bytes);
+    MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) c[i] =
+        vmulq_f32(vcvtq_f32_s32(bytes[i]), vreinterpretq_f32_u8(vld1q_u8(supers + 16 * i)));
+  } else {
+    c[0] = vreinterpretq_f32_u8(vld1q_u8(p));
+    c[1] = vreinterpretq_f32_u8(vld1q_u8(p + 16));
+  }
 }
 // Clears by asm: copies of one zero register would be moves, this costs nothing.
 template <int kCount>
@@ -140,6 +156,10 @@ struct Product {
         type(args.w->problem->x_type) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
+  // Loads the offsets of a group, whose scales are at `scales`.
+  void load_offsets(const uint8_t* scales, const uint8_t* supers, float32x4_t (&b)[2]) const {
+    load_scales(scales + s.scale_bytes, s.bf16, supers == nullptr ? nullptr : supers + 4 * kNr, b);
+  }
 
   // Loads what is subtracted from codes; `scales`: address of the group's scales.
   [[gnu::always_inline]] void zeros_of([[maybe_unused]] const uint8_t* scales,
@@ -150,10 +170,10 @@ struct Product {
       z[0] = z[1] = vdupq_n_s32(-s.lift);
     }
   }
-  // Computes f = fma(float(dot) * factor, c, f) for 8 outputs; `scales`: address of the group's
-  // scales.
+  // Computes f = fma(float(dot) * factor, c, f) for 8 outputs; w: their panel.
   [[gnu::always_inline]] void finish(const Codec& codec, int32x4_t (&acc)[4], const Block& block,
-                                     const uint8_t* scales, float32x4_t (&f)[2]) const {
+                                     const uint8_t* w, float32x4_t (&f)[2]) const {
+    const uint8_t *scales = w + block.scales, *supers = s.supers.of(w, block.super);
     int32x4_t dot[2];
     Isa::total(codec, acc, dot);
     const float32x2_t factor = vld1_f32(&block.factor);
@@ -166,18 +186,19 @@ struct Product {
       dot[1] = vmlsq_lane_s32(dot[1], zeros[1], sum, 1);
     }
     float32x4_t c[2];
-    load_scales(scales, s.bf16, c);
+    load_scales(scales, s.bf16, supers, c);
     const float32x4_t first = to_float<Codec::kTwice>(dot[0]),
                       second = to_float<Codec::kSecond>(dot[1]);
     f[0] = vfmaq_f32(f[0], vmulq_lane_f32(first, factor, 0), c[0]);
     f[1] = vfmaq_f32(f[1], vmulq_lane_f32(second, factor, 0), c[1]);
-    if constexpr (K::kOffset) add_offsets(scales, static_cast<float>(block.sum) * block.factor, f);
+    if constexpr (K::kOffset)
+      add_offsets(scales, supers, static_cast<float>(block.sum) * block.factor, f);
   }
   // Computes f = fma(x, b, f), b the offsets of the group; x: a sum of inputs.
-  [[gnu::always_inline]] void add_offsets(const uint8_t* scales, float x,
+  [[gnu::always_inline]] void add_offsets(const uint8_t* scales, const uint8_t* supers, float x,
                                           float32x4_t (&f)[2]) const {
     float32x4_t b[2];
-    load_scales(scales + s.scale_bytes, s.bf16, b);
+    load_offsets(scales, supers, b);
     f[0] = vfmaq_n_f32(f[0], b[0], x);
     f[1] = vfmaq_n_f32(f[1], b[1], x);
   }
@@ -197,8 +218,7 @@ struct Product {
       MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
           Isa::half(codec, w + u * apart + near->codes, x, acc[u]);
     }
-    MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
-        finish(codec, acc[u], block, w + u * apart + block.scales, h[u]);
+    MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u) finish(codec, acc[u], block, w + u * apart, h[u]);
     return near;
   }
   // Adds p of a block's near limbs to the block's sums, for rows with tops (arm_limbs.h).
@@ -217,7 +237,7 @@ struct Product {
     }
     MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u) {
       Isa::refine(sums[u], acc[u], block.shift);
-      if (limbs.shift != 0) finish(codec, acc[u], limbs, w + u * apart + limbs.scales, h[u]);
+      if (limbs.shift != 0) finish(codec, acc[u], limbs, w + u * apart, h[u]);
     }
     return near;
   }
@@ -225,7 +245,7 @@ struct Product {
   template <int W>
   [[gnu::noinline]] void add_near(const Extras& x, const uint8_t* w, size_t apart,
                                   float32x4_t (&f)[W][2]) const {
-    const Codec codec{};
+    const Codec codec(*a.w->problem);
     float32x4_t h[W][2];
     MOEBIUS_UNROLL for (int u = 0; u < W; ++u) h[u][0] = h[u][1] = vdupq_n_f32(0);
     const Near* near = x.near();
@@ -235,25 +255,28 @@ struct Product {
         vaddq_f32(f[u][i], h[u][i]);
   }
   [[gnu::noinline]] void add_far(const Extras& x, const uint8_t* w, float32x4_t (&f)[2]) const {
+    const Codec codec(*a.w->problem);
     const uint16_t* far = x.far();
     for (uint32_t i = 0; i < x.counts().far; ++i, far += 2) {
       const size_t k = far[0], half = k / kKr * 2 + k % 2;
       const float v = type == XType::kBf16 ? bf16_to_f32(far[1]) : f16_to_f32(far[1]);
       const uint8_t* codes = w + half_at(s, half);
-      const uint8_t* scales = w + k / s.group_k * s.group_bytes();
+      const size_t group = k / s.group_k;
+      const uint8_t* scales = w + group * s.group_bytes();
+      const uint8_t* supers = s.supers.of_group(w, group);
       float weight[kNr];
       for (size_t n = 0; n < kNr; ++n) {
         const uint8_t byte = codes[Isa::byte_of(n, k % kKr / 2, Codec::kFour)];
-        weight[n] = Codec::kFour && n >= 4 ? Codec::second(byte) : Codec::first(byte);
+        weight[n] = Codec::kFour && n >= 4 ? codec.second(byte) : codec.first(byte);
         if constexpr (K::kZero)
           weight[n] -= static_cast<float>(static_cast<int8_t>(scales[s.scale_bytes + n]));
         if constexpr (K::kOffset) weight[n] += static_cast<float>(s.lift);
       }
       float32x4_t c[2];
-      load_scales(scales, s.bf16, c);
+      load_scales(scales, s.bf16, supers, c);
       f[0] = vfmaq_f32(f[0], vmulq_n_f32(vld1q_f32(weight), v), c[0]);
       f[1] = vfmaq_f32(f[1], vmulq_n_f32(vld1q_f32(weight + 4), v), c[1]);
-      if constexpr (K::kOffset) add_offsets(scales, v, f);
+      if constexpr (K::kOffset) add_offsets(scales, supers, v, f);
     }
   }
   // Adds far inputs, applies the global scale and stores the outputs.
@@ -306,7 +329,7 @@ struct Product {
   [[gnu::always_inline]] void one_row(const uint8_t* w, size_t apart, const uint8_t* digits,
                                       const Extras& extras, float32x4_t (&out)[S][2]) const {
     constexpr bool kTurns = S == 2 && kSteps != 0;
-    const Codec codec{};
+    const Codec codec(*a.w->problem);
     const uint8_t* const first = w;
     const Block* block = extras.blocks();
     const Block* near_block = extras.near_blocks();
@@ -316,9 +339,7 @@ struct Product {
         vdupq_n_f32(0);
     const size_t in_group = s.group_blocks(), bytes = s.block_k / kHalf * kHalfBytes;
     size_t left = in_group;
-    const uint8_t* scales = w;
     w += s.head_bytes;
-    const uint8_t* before = nullptr;  // scales of the previous block; null: there is none
     // Initialized, because g++ does not see that the second is read after a first block only.
     int32x4_t acc[S][4] = {};
     [[maybe_unused]] bool rest = false;  // true: h is not zero
@@ -332,16 +353,15 @@ struct Product {
     for (const Block* end = block + s.blocks; block != end; ++block) {
       if constexpr (kTurns) {
         multiply<1, kSteps>(codec, w, 0, digits, *block, acc);
-        if (before != nullptr) finish(codec, acc[1], block[-1], before + apart, f[1]);
+        if (block != extras.blocks()) finish(codec, acc[1], block[-1], first + apart, f[1]);
         multiply<1, kSteps>(codec, w + apart, 0, digits, *block, acc + 1);
         refine();
-        finish(codec, acc[0], *block, scales, f[0]);
-        before = scales;
+        finish(codec, acc[0], *block, first, f[0]);
       } else {
         multiply<S, kSteps>(codec, w, apart, digits, *block, acc);
         refine();
         MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
-            finish(codec, acc[u], *block, scales + u * apart, f[u]);
+            finish(codec, acc[u], *block, first + u * apart, f[u]);
       }
       digits += 2 * s.block_k;
       w += bytes;
@@ -350,11 +370,10 @@ struct Product {
         near = add_block<S>(codec, *near_block++, near, first, apart, h);
       if (--left == 0) {
         left = in_group;
-        scales = w;
         w += s.head_bytes;
       }
     }
-    if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
+    if constexpr (kTurns) finish(codec, acc[1], block[-1], first + apart, f[1]);
     const bool any = Isa::kTops && s.tops ? rest : extras.counts().near != 0;
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < 2; ++i)
         out[u][i] = any ? vaddq_f32(f[u][i], h[u][i]) : f[u][i];
@@ -382,7 +401,8 @@ struct Product {
 
   size_t panel_scratch() const { return kNr * s.K_padded + s.groups * spread_bytes(*a.w->problem); }
   void expand(const uint8_t* w, uint8_t* to) const {
-    [[maybe_unused]] const Codec codec{};
+    [[maybe_unused]] const Codec codec(*a.w->problem);
+    const uint8_t* const first = w;
     auto* out = reinterpret_cast<int8_t*>(to);
     uint8_t* spread = to + kNr * s.K_padded;
     for (size_t g = 0; g < s.groups; ++g, w += s.group_bytes(), spread += kSpread) {
@@ -395,7 +415,8 @@ struct Product {
           MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) vst1q_s8(out + 16 * Isa::slot(j), p[j]);
         }
       float32x4_t c[2];
-      load_scales(w, s.bf16, c);
+      const uint8_t* supers = s.supers.of_group(first, g);
+      load_scales(w, s.bf16, supers, c);
       Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread));
       if constexpr (K::kZero) {
         int32x4_t z[2];
@@ -404,7 +425,7 @@ struct Product {
                     reinterpret_cast<float*>(spread + 64));
       }
       if constexpr (K::kOffset) {
-        load_scales(w + s.scale_bytes, s.bf16, c);
+        load_offsets(w, supers, c);
         Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread + 64));
       }
     }
@@ -528,7 +549,8 @@ void gemm(const GemmArgs& args) {
     case Form::kInt8:
       return run.template operator()<Int8>();
     case Form::kFp4:
-      return Product<Kind<Isa, Fp4, Beside::kNothing>>(args).run();
+      return p.code == CodeType::kLut4 ? Product<Kind<Isa, Lut4, Beside::kNothing>>(args).run()
+                                       : Product<Kind<Isa, Fp4, Beside::kNothing>>(args).run();
   }
 }
 

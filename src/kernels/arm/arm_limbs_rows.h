@@ -167,7 +167,7 @@ class RowMaker {
     const Window window(e, s);
     const int32x4_t up_s = vdupq_n_s32(s), down_s = vdupq_n_s32(-s);
     int32x4_t sum = vdupq_n_s32(0), top_sum = sum;
-    uint16_t near = 0;
+    unsigned near = 0;
     NearSums near_sums{};
     for (size_t k = 0; k < s_.block_k; k += kKr) {
       int32x4_t top[4], hi[4], lo[4], p[4], q[4];
@@ -200,29 +200,35 @@ class RowMaker {
       if (s_.tops) raise_tops(s);
       return;
     }
-    block.near = near;
+    block.near = static_cast<uint8_t>(near);
     Block& limbs = extras_.near_blocks()[extras_.counts().near_blocks++];
     if (s_.tops) {  // from here on in units of 2^(e-s)
       block.factor = power_of_two(e - s), block.sum = vaddvq_s32(top_sum);
-      block.shift = static_cast<uint16_t>(s);
+      block.shift = static_cast<uint8_t>(s);
       limbs = block_of(power_of_two(e - s - 8), near_sums.q);
       limbs.start[0] = limbs.start[1] = -8 * near_sums.p;
       limbs.shift = near_sums.any_q ? 1 : 0;
     } else {
       limbs = block_of(power_of_two(e - 16), 256 * near_sums.p + near_sums.q);
     }
-    limbs.near = near;
+    limbs.near = block.near;
   }
   Block block_of(float factor, int32_t sum) const {
-    const size_t scales = block_ / s_.group_blocks() * s_.group_bytes();
-    return {{0, 0, -8 * sum, -8 * sum}, factor, sum, static_cast<uint32_t>(scales), 0, 0};
+    const size_t group = block_ / s_.group_blocks(), scales = group * s_.group_bytes();
+    return {{0, 0, -8 * sum, -8 * sum},
+            factor,
+            sum,
+            static_cast<uint32_t>(scales),
+            0,
+            0,
+            static_cast<uint16_t>(s_.supers.index(group))};
   }
   struct NearSums {
     int32_t p, q;
     bool any_q;
   };
   // Writes a near half unless its digits are all 0; returns how many were written.
-  uint16_t put_near(size_t half, int8x16_t digits, NearSums& sums) {
+  unsigned put_near(size_t half, int8x16_t digits, NearSums& sums) {
     if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return 0;
     sums.p += vaddlv_s8(vget_low_s8(digits));
     sums.q += vaddlv_s8(vget_high_s8(digits));

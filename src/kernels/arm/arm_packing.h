@@ -390,6 +390,16 @@ class PanelScales {
     if (w_.zero_points != nullptr)
       ask_for_extras(reinterpret_cast<const uint8_t*>(w_.zero_points), rows_.at, 1, w_.row_bytes);
   }
+  // Writes the second level of scales in two levels.
+  void put_supers(const arm_layout::Supers& s, uint8_t* out) const {
+    for (size_t j = 0; j < s.count; ++j, out += s.bytes)
+      for (size_t i = 0; i < kOutputs; ++i) {
+        const size_t at = (rows_.at[i] / w_.super_groups + j) * sizeof(float);
+        __builtin_memcpy(out + 4 * i, w_.super_scales + at, 4);
+        if (w_.offsets != nullptr)
+          __builtin_memcpy(out + 4 * (kOutputs + i), w_.super_offsets + at, 4);
+      }
+  }
   // Makes the scales of groups [g, g1).
   void make_scales(size_t g, size_t g1, Scales* out) const {
     const size_t size = scale_size(w_.scale_type);
@@ -406,10 +416,11 @@ class PanelScales {
       if (!eight_scales(from, g, there, out))
         for (size_t i = 0; i < 8 && g + i < g1; ++i) out[i] = scales_at(column(g + i));
   }
-  void make_zeros(size_t g, size_t g1, uint8x8_t* out) const {
+  // Makes what `table` has for groups [g, g1): zero points, or scales or offsets of one byte.
+  void make_bytes(const void* table, size_t g, size_t g1, uint8x8_t* out) const {
     const uint8_t* from[kOutputs];
     for (size_t i = 0; i < kOutputs; ++i)
-      from[i] = reinterpret_cast<const uint8_t*>(w_.zero_points) + rows_.at[i];
+      from[i] = static_cast<const uint8_t*>(table) + rows_.at[i];
     for (; inputs_ == scale_inputs_ && g + 8 <= g1; g += 8, out += 8) {
       uint8x16_t v[4];
       transpose_bytes(from, g, v);

@@ -101,6 +101,7 @@ class PanelPacker {
         w_(*a.w),
         n_(n),
         steps_(s.inputs / kStepInputs),
+        numbered_(w_.code == CodeType::kFp4 || w_.code == CodeType::kLut4),
         out_(out),
         next_(next),
         offsets_as_scales_(offsets_as_scales(w_)),
@@ -119,6 +120,7 @@ class PanelPacker {
     c.file = false;
     from_buffer(done, s_.groups * steps_, c, watch);
     __builtin_memset(c.out, 0, s_.stride - s_.groups * s_.group);
+    if (s_.supers.at != 0) extras_.put_supers(s_.supers, out_ + s_.supers.at);
   }
   // Packs the codes of group g again, with 0 for NaN, and writes what stands behind these codes.
   void repack(size_t g) {
@@ -131,6 +133,12 @@ class PanelPacker {
   // order.
   [[gnu::always_inline]] void put_extras(size_t g, uint8_t* out) {
     if (s_.scales == 0) return;
+    if (s_.supers.at != 0) {
+      if (g % kChunk == 0) make_extras(g);
+      vst1_u8(out, scale_bytes_[0][g % kChunk]);
+      if (s_.offsets != 0) vst1_u8(out + s_.scales, scale_bytes_[1][g % kChunk]);
+      return;
+    }
     put_scales(scales(g), out);
     if (s_.zeros != 0)
       store_in_order<1>(out + s_.scales, {vcombine_u8(zeros_[g % kChunk], vdup_n_u8(0))});
@@ -166,9 +174,14 @@ class PanelPacker {
   }
   [[gnu::noinline]] void make_extras(size_t g) {
     const size_t end = g + kChunk < s_.groups ? g + kChunk : s_.groups;
+    if (s_.supers.at != 0) {
+      extras_.make_bytes(w_.scales, g, end, scale_bytes_[0]);
+      if (s_.offsets != 0) extras_.make_bytes(w_.offsets, g, end, scale_bytes_[1]);
+      return;
+    }
     extras_.make_scales(g, end, scales_);
     if (s_.offsets != 0) offsets_.make_scales(g, end, offset_values_);
-    if (s_.zeros != 0) extras_.make_zeros(g, end, zeros_);
+    if (s_.zeros != 0) extras_.make_bytes(w_.zero_points, g, end, zeros_);
   }
   static uint16x8_t in_pairs(uint16x8_t v) { return vzip1q_u16(v, vextq_u16(v, v, 4)); }
   void clear_end(uint8_t* out) const {
@@ -241,7 +254,7 @@ class PanelPacker {
   template <class Reader>
   void any_steps(const Rows& r, size_t count, Cursor& c, Watch& watch) {
     if constexpr (Reader::kBits == 4 && kLayout.integers != Signed::kNone) {
-      if (w_.code != CodeType::kFp4) return steps<Reader, kLayout.integers>(r, count, c, watch);
+      if (!numbered_) return steps<Reader, kLayout.integers>(r, count, c, watch);
     }
     steps<Reader, Signed::kNone>(r, count, c, watch);
   }
@@ -251,7 +264,7 @@ class PanelPacker {
   template <class F>
   void with_reader(bool file, const F& f) const {
     if (s_.nibbles) {
-      if (!file || w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4)
+      if (!file || w_.code == CodeType::kInt4Offset || numbered_)
         return f.template operator()<ReadNibbles>();
       if (w_.code == CodeType::kInt8) f.template operator()<ReadSmall>();
       return;
@@ -279,7 +292,7 @@ class PanelPacker {
     with_reader(false, [&]<class Reader>() {
       for (; step < end; step += Reader::kSteps) {
         alignas(16) uint8_t codes[kOutputs][kBufferRow];
-        const bool integers = s_.nibbles && w_.code != CodeType::kFp4;
+        const bool integers = s_.nibbles && !numbered_;
         __builtin_memset(codes, integers ? 0x88 : 0, sizeof codes);
         const size_t k = step * kStepInputs, k1 = k + Reader::kSteps * kStepInputs;
         for (size_t i = 0; i < kOutputs && n_ + i < w_.N; ++i)
@@ -308,12 +321,13 @@ class PanelPacker {
   const PanelSizes& s_;
   const QuantMatrix& w_;
   const size_t n_, steps_;  // steps_: steps of 16 inputs in a group
+  const bool numbered_;     // codes of 4 bits are numbers of a table
   uint8_t* const out_;
   const uint8_t* const next_;
   const QuantMatrix offsets_as_scales_;
   const PanelScales extras_, offsets_;
   Scales scales_[kChunk], offset_values_[kChunk];
-  uint8x8_t zeros_[kChunk];
+  uint8x8_t zeros_[kChunk], scale_bytes_[2][kChunk];  // scale_bytes_: of scales, of offsets
 };
 
 // Packs the matrix of `a` in panels arranged as kLayout says; Else writes what the panels have

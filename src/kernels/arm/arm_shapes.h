@@ -2,6 +2,7 @@
 // Holds facts of problems that several Arm families need for their shapes. Internal linkage;
 // included by units compiled for any instruction set.
 #pragma once
+#include "kernels/arm/arm_layout.h"
 #include "kernels/kernel.h"
 
 namespace moebius {
@@ -18,6 +19,19 @@ inline bool of_integers(const Problem& p) {
 inline bool bf16_scales(const Problem& p) {
   return p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
          p.scale_type == ScaleType::kE8m0;
+}
+// Returns the bytes of the scales of 8 outputs in one group: of the first level if there are two.
+inline size_t scale_bytes_of(const Problem& p) {
+  return 8 * (p.scale_type == ScaleType::kNone       ? 0
+              : p.scale_type == ScaleType::kTwoLevel ? 1
+              : bf16_scales(p)                       ? 2
+                                                     : 4);
+}
+// Returns the second level of scales of panels whose groups end at `at`.
+inline arm_layout::Supers supers_of(const Problem& p, size_t at) {
+  if (p.scale_type != ScaleType::kTwoLevel) return {};
+  return {at, p.offsets ? size_t{64} : 32, (p.super_phase + p.groups - 1) / p.super_groups + 1,
+          p.super_groups, p.super_phase};
 }
 
 // Holds the groups of a float problem: stretches of K on which the scales of weights and of rows
