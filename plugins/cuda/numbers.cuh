@@ -24,8 +24,9 @@ __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType ty
       return e4m3_to_f32(table[i]);
     case ScaleType::kE8m0:
       return e8m0_to_f32(table[i]);
+    case ScaleType::kTwoLevel:  // the first level
+      return static_cast<float>(static_cast<int8_t>(table[i]));
     case ScaleType::kNone:
-    case ScaleType::kTwoLevel:  // converted when a matrix is loaded
       break;
   }
   return 1.0f;

@@ -118,7 +118,7 @@ __device__ float code_number(const PlainMatrix& w, int n, int k) {
     case CodeType::kFp4:
       return e2m1_to_f32(row[k / 2] >> (4 * (k % 2)) & 15u);
     case CodeType::kLut4:
-      break;
+      return static_cast<float>(w.numbers.of[row[k / 2] >> (4 * (k % 2)) & 15]);
     case CodeType::kFp8:
       return e4m3_to_f32(row[k]);
     case CodeType::kBf16:
@@ -135,6 +135,17 @@ __device__ size_t scale_row(const PlainMatrix& w, int n) {
   return (static_cast<size_t>(n) + w.n_phase) / w.block_n * w.scale_stride;
 }
 
+// Return a stored scale and a stored offset.
+__device__ float of_two_levels(const PlainMatrix& w, float v, const float* supers, size_t at) {
+  return supers == nullptr ? v : v * supers[(at + w.super_phase) / w.super_groups];
+}
+__device__ float scale_number(const PlainMatrix& w, size_t at) {
+  return of_two_levels(w, table_number(w.scales, w.scale_type, at), w.super_scales, at);
+}
+__device__ float offset_number(const PlainMatrix& w, size_t at) {
+  return of_two_levels(w, table_number(w.offsets, w.scale_type, at), w.super_offsets, at);
+}
+
 // Returns a weight as the sum needs it: the code without zero point, or the decoded weight if there
 // are offsets.
 __device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
@@ -142,8 +153,8 @@ __device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
   if (w.zero_points == nullptr && w.offsets == nullptr) return v;
   const size_t at = scale_row(w, n) + group;
   if (w.offsets != nullptr)
-    return fmaf(v + static_cast<float>(1 << (w.bits - 1)), table_number(w.scales, w.scale_type, at),
-                table_number(w.offsets, w.scale_type, at));
+    return fmaf(v + static_cast<float>(1 << (w.bits - 1)), scale_number(w, at),
+                offset_number(w, at));
   return v - static_cast<float>(w.zero_points[at]);
 }
 
@@ -224,7 +235,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
         const int n = min(n0 + tx + 16 * j, w.N - 1);
         float c = w.scales == nullptr || w.offsets != nullptr
                       ? 1.0f
-                      : table_number(w.scales, w.scale_type, scale_row(w, n) + now.group);
+                      : scale_number(w, scale_row(w, n) + now.group);
         if constexpr (kMode == PlainMode::kVllm) {
           if (grouped) c = bf16_to_f32(f32_to_bf16(c));
           S[j] = S[j] + static_cast<float>(sum[j]) * c;
@@ -331,38 +342,10 @@ int act_groups_of(const ActSpec& act, size_t K) {
   return static_cast<int>((K + act.group - 1) / act.group);
 }
 
-namespace {
-
-// Makes bytes of codes that are indices into a table, and f32 of scales in two levels.
-struct PlainForm {
-  QuantMatrix w;
-  std::vector<uint8_t> codes;
-  std::vector<float> scales, offsets;
-  explicit PlainForm(const QuantMatrix& from) : w(from) {
-    if (from.code == CodeType::kLut4) {
-      for (size_t n = 0; n < w.N; ++n)
-        for (size_t k = 0; k < w.K; ++k)
-          codes.push_back(static_cast<uint8_t>(int_code(from, n, k)));
-      w.code = CodeType::kInt8, w.bits = 8, w.codes = codes.data(), w.row_bytes = w.K;
-    }
-    if (from.scale_type != ScaleType::kTwoLevel) return;
-    for (size_t i = 0; i < scale_row(w, w.N - 1) + w.groups; ++i) {
-      scales.push_back(scale_at(from, i));
-      if (w.offsets != nullptr) offsets.push_back(offset_at(from, i));
-    }
-    w.scale_type = ScaleType::kF32;
-    w.scales = reinterpret_cast<const uint8_t*>(scales.data());
-    if (w.offsets != nullptr) w.offsets = reinterpret_cast<const uint8_t*>(offsets.data());
-  }
-};
-
-}  // namespace
-
 PlainWeights::PlainWeights(const CudaMatrix& m) {
-  if (m.w.N == 0 || m.w.K == 0 || m.w.N > INT32_MAX / 2 || m.w.K > INT32_MAX / 2)
+  const QuantMatrix& w = m.w;
+  if (w.N == 0 || w.K == 0 || w.N > INT32_MAX / 2 || w.K > INT32_MAX / 2)
     refuse("a matrix has no outputs or inputs, or too many");
-  const PlainForm form(m.w);
-  const QuantMatrix& w = form.w;
   const auto keep = [&](const void* from, size_t bytes) {
     memory.emplace_back(from, bytes);
     return memory.back().as<uint8_t>();
@@ -370,7 +353,7 @@ PlainWeights::PlainWeights(const CudaMatrix& m) {
   const std::vector<int32_t> order = summation_order(w);
   const std::vector<Stretch> stretches = stretches_of(w, m.act, order);
   const bool integers =
-      m.act.code == ActCode::kInt && is_integer_code(w.code) && w.offsets == nullptr;
+      m.act.code == ActCode::kInt && has_integer_values(w.code) && w.offsets == nullptr;
   const size_t scales = w.scale_type == ScaleType::kNone ? 0 : scale_row(w, w.N - 1) + w.groups;
   // Rows begin at multiples of 4, so that numbers of any type can be read.
   const size_t stored = (w.K * code_bits(w.code) + 7) / 8, row_bytes = (stored + 3) / 4 * 4;
@@ -383,6 +366,14 @@ PlainWeights::PlainWeights(const CudaMatrix& m) {
   if (w.zero_points != nullptr)
     view.zero_points = reinterpret_cast<const int8_t*>(keep(w.zero_points, scales));
   if (w.offsets != nullptr) view.offsets = keep(w.offsets, scales * scale_bytes(w.scale_type));
+  if (w.scale_type == ScaleType::kTwoLevel) {
+    const size_t bytes = ((scales - 1 + w.super_phase) / w.super_groups + 1) * sizeof(float);
+    view.super_scales = reinterpret_cast<const float*>(keep(w.super_scales, bytes));
+    if (w.offsets != nullptr)
+      view.super_offsets = reinterpret_cast<const float*>(keep(w.super_offsets, bytes));
+  }
+  view.super_groups = w.super_groups, view.super_phase = w.super_phase;
+  view.numbers = lut_numbers(w.lut);
   if (m.bias != nullptr)
     view.bias = reinterpret_cast<const float*>(keep(m.bias, w.N * sizeof(float)));
   if (w.g_idx != nullptr)

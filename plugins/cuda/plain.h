@@ -25,12 +25,14 @@ struct PlainMatrix {
   const uint8_t* scales;
   const int8_t* zero_points;
   const uint8_t* offsets;
+  const float *super_scales, *super_offsets;  // second level of scales and offsets, or null
   const float* bias;
   const int32_t* columns;  // column of x and w at each position of the sum; null: ascending
   const Stretch* stretches;
-  size_t row_bytes, scale_stride, block_n, n_phase;
+  size_t row_bytes, scale_stride, block_n, n_phase, super_groups, super_phase;
   int32_t N, K, stretch_count, act_groups;
   CodeType code;
+  LutNumbers numbers;  // table of kLut4
   ScaleType scale_type;
   uint8_t bits;
   XType x_type;

@@ -193,7 +193,8 @@ void judge_linears() {
     q.groups = kind.block_k == 0 ? 1 : 512 / kind.block_k,
     q.block_n = kind.block_n == 0 ? 192 : kind.block_n;
     q.block_k = kind.block_k == 0 ? 512 : kind.block_k, q.zero_points = kind.zero_points,
-    q.act_order = kind.act_order, q.other = kind.offsets;
+    q.act_order = kind.act_order;
+    q.other = kind.offsets || kind.scale == ScaleType::kTwoLevel || kind.code == CodeType::kLut4;
     q.act = kind.act, q.x_type = kind.x_type;
     if (kind.output_scale != 0.0f || hopper_answer(q, false).reason != nullptr) continue;
     for (const size_t M :

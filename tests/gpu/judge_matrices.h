@@ -23,6 +23,8 @@ struct MatrixKind {
   ScaleType scale = ScaleType::kNone;
   size_t block_n = 1, block_k = 0;  // block_k 0: all of K
   bool zero_points = false, offsets = false, act_order = false;
+  Lut lut = Lut::kNone;
+  size_t super_groups = 1;
   GlobalScale global = {};
   ActSpec act;
   ActParams input;
@@ -49,6 +51,8 @@ inline void put_scale(ScaleType type, float v, uint32_t random, std::vector<uint
       return put(static_cast<uint8_t>(random % 50 == 0 ? 0 : 1 + random % 0x7e));
     case ScaleType::kE8m0:
       return put(static_cast<uint8_t>(118 + random % 6));
+    case ScaleType::kTwoLevel:
+      return put(static_cast<uint8_t>(random));
   }
 }
 
@@ -57,27 +61,33 @@ struct OwnedMatrix {
   std::vector<uint8_t> codes, scales, offsets;
   std::vector<int8_t> zero_points;
   std::vector<int32_t> g_idx;
-  std::vector<float> bias;
+  std::vector<float> bias, super_scales, super_offsets;
   CudaMatrix m{};
 
   OwnedMatrix(const MatrixKind& kind, size_t N, size_t K, Random& random) {
     QuantMatrix& w = m.w;
     w.N = N, w.K = K, w.code = kind.code, w.bits = kind.bits, w.scale_type = kind.scale,
-    w.global_scale = kind.global;
+    w.global_scale = kind.global, w.lut = kind.lut, w.super_groups = kind.super_groups;
     w.block_n = kind.block_n == 0 ? N : kind.block_n,
     w.block_k = kind.block_k == 0 ? K : kind.block_k;
-    w.groups = (K + w.block_k - 1) / w.block_k, w.scale_stride = w.groups;
+    w.groups = (K + w.block_k - 1) / w.block_k;
+    w.scale_stride = (w.groups + w.super_groups - 1) / w.super_groups * w.super_groups;
     w.row_bytes = (K * code_bits(kind.code) + 7) / 8;
     codes.resize(N * w.row_bytes);
     fill_codes(kind, random);
     if (kind.scale != ScaleType::kNone) {
       const size_t rows = (N + w.block_n - 1) / w.block_n;
       std::uniform_real_distribution<float> u(0.5f, 1.5f);
-      for (size_t i = 0; i < rows * w.groups; ++i) {
+      for (size_t i = 0; i < rows * w.scale_stride; ++i) {
         put_scale(kind.scale, u(random) * 0.01f, static_cast<uint32_t>(random()), scales);
         if (kind.zero_points)
           zero_points.push_back(static_cast<int8_t>(static_cast<int>(random() % 7) - 3));
-        if (kind.offsets) put_scale(kind.scale, (u(random) - 1.0f) * 0.02f, 0, offsets);
+        if (kind.offsets)
+          put_scale(kind.scale, (u(random) - 1.0f) * 0.02f, static_cast<uint32_t>(random()),
+                    offsets);
+        if (kind.scale != ScaleType::kTwoLevel || i % w.super_groups != 0) continue;
+        super_scales.push_back(u(random) * 1e-4f);
+        if (kind.offsets) super_offsets.push_back((u(random) - 1.0f) * 1e-3f);
       }
     }
     if (kind.act_order)  // 11 divides no K of the judge
@@ -88,6 +98,8 @@ struct OwnedMatrix {
     w.codes = codes.data(), w.scales = scales.empty() ? nullptr : scales.data();
     w.zero_points = zero_points.empty() ? nullptr : zero_points.data();
     w.offsets = offsets.empty() ? nullptr : offsets.data();
+    w.super_scales = reinterpret_cast<const uint8_t*>(super_scales.data());
+    w.super_offsets = reinterpret_cast<const uint8_t*>(super_offsets.data());
     w.g_idx = g_idx.empty() ? nullptr : g_idx.data();
     m.act = kind.act, m.input = kind.input, m.x_type = kind.x_type;
     m.bias = bias.empty() ? nullptr : bias.data(), m.output_scale = kind.output_scale;
@@ -114,6 +126,7 @@ struct OwnedMatrix {
             row[k] = static_cast<uint8_t>(r);
             break;
           case CodeType::kInt4Offset:
+          case CodeType::kLut4:
           case CodeType::kFp4:
             if (k % 2 == 0) row[k / 2] = static_cast<uint8_t>(r);
             break;
@@ -205,6 +218,18 @@ inline std::vector<MatrixKind> all_kinds() {
     add("w" + std::to_string(bits) + "a16_g32", CodeType::kInt8, bits, ScaleType::kBf16, 32,
         act_none());
   add("mlx_w4", CodeType::kInt4Offset, 4, ScaleType::kBf16, 64, act_none()).offsets = true;
+  const auto add_two_levels = [&](std::string name, CodeType code, int bits, size_t group, Lut lut,
+                                  ActSpec act = {}) -> MatrixKind& {
+    MatrixKind& m = add(std::move(name), code, bits, ScaleType::kTwoLevel, group, act);
+    m.super_groups = 256 / group, m.lut = lut;
+    return m;
+  };
+  add_two_levels("q4_k", CodeType::kInt4Offset, 4, 32, Lut::kNone).offsets = true;
+  add_two_levels("q2_k", CodeType::kInt8, 2, 16, Lut::kNone).offsets = true;
+  add_two_levels("q6_k", CodeType::kInt8, 6, 16, Lut::kNone).x_type = XType::kF32;
+  add_two_levels("iq4_xs", CodeType::kLut4, 4, 32, Lut::kIq4);
+  add_two_levels("iq2_xs_int8", CodeType::kLut4, 4, 16, Lut::kIq2, act_int8());
+  add("iq4_nl", CodeType::kLut4, 4, ScaleType::kF16, 32, act_none()).lut = Lut::kIq4;
   add("w4afp8", CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, fp8_row);
   add("fp8", CodeType::kFp8, 8, ScaleType::kF32, 0, fp8_row);
   add("fp8_tensor", CodeType::kFp8, 8, ScaleType::kF32, 0, fp8_row).block_n = 0;
