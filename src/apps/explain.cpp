@@ -54,6 +54,12 @@ std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& o
   std::string out = labelled("", printable(e.group.name), 0, width, Ink::kBold, colour) +
                     labelled("", title, 2, width);
   if (!e.request.empty()) out += labelled("", e.request, 2, width);
+  if (e.shortlist > 0)
+    out += labelled("",
+                    fmt::format("{} more for an int8 copy that finds the best tokens (same bytes), "
+                                "where memory allows",
+                                human_bytes(static_cast<double>(e.shortlist))),
+                    2, width);
   Table table("llw", width, colour);
   for (const Candidate& c : e.use->choice->candidates) {
     if (!options.all && c.kernel->arch != arch && c.kernel->arch != Arch::kOther) continue;
@@ -324,6 +330,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   }
   wish.type = activation_type(options.dtype, checkpoint.config().dtype);
   wish.act = act_request_of(options.run);
+  wish.shortlist = shortlist_of(options.run);
   note_request(checkpoint, wish.act);
   question.threads = static_cast<size_t>(options.run.threads);
   question.predictor = true;

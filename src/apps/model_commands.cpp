@@ -187,6 +187,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.context = context;
   take_devices(o, options.run);
   o.act = act_request_of(options.run);
+  o.shortlist = shortlist_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
   take_rank_options(o, options.ranks);

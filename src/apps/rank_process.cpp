@@ -59,6 +59,7 @@ std::vector<std::pair<std::string, std::string>> options_of(const Wish& o,
       {"--policy", std::string(name_of(o.policy.accept))},
       {"--kernel", o.policy.kernel.empty() ? "auto" : o.policy.kernel},
       {"--activations", o.act.int8_rows ? "int8" : "declared"},
+      {"--head-dtype", o.act.int8_head ? "int8" : "declared"},
       {"--int8-activations", o.act.mode == Int8Mode::kDeclared ? "declared"
                              : o.act.mode == Int8Mode::kVllm   ? "vllm"
                                                                : "ct"},

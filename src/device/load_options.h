@@ -53,6 +53,8 @@ struct LayerLoadOptions {
   // Receives the rows that layers read (tap.h); null: nobody does. Must outlive the layers, as must
   // the checkpoint.
   ModuleTap* tap = nullptr;
+  // true: the output projection also finds its greatest outputs (LinearOp::forward_few), on a CPU.
+  bool shortlist = false;
 };
 
 // Names some outputs of a module; {0, 0}: all.

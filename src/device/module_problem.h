@@ -16,11 +16,16 @@ ActSpec act_spec_of(const Module& module, const ActRequest& request);
 // Returns, as a sentence for the user, that a request for int8 rows is granted, or why the module
 // stays as declared; "" if there was no request or it does not concern the module.
 std::string request_answer(const Module& module, const ActRequest& request);
+// Returns true if a module's product departs from what the checkpoint declares.
+bool departs(const Module& module, const Problem& problem);
 // Returns the numerics class of the module's product: the kernel's, or approximate if a request was
 // granted.
 Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel);
 // Throws Error if the policy (exact arithmetic) forbids the request.
 void check_request(const Policy& policy, const ActRequest& request);
+// Returns the facts of a module's matrix as devices store it: as the checkpoint declares, or an
+// output projection rounded to int8 on request (nn/int8_rows.h). Codes and scales are null.
+QuantMatrix stored_facts(const Module& module, const ActRequest& request);
 // Returns the kernel's problem for a module, from file headers alone.
 Problem problem_of(const Module& module, const ActRequest& request, XType x_type);
 // Returns a matrix view without payload that has zero points and offsets wherever the plan has

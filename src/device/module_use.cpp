@@ -30,8 +30,8 @@ std::shared_ptr<const ModuleUse> ModulePlanner::use(const Module& m, const MoeBl
   q.block = block;
   if (product) q.problem = problem_of(m, act_, type_);
   // Matrices that are alike give one answer; tables are few, and their sizes count.
-  if (m.kind == ModuleKind::kEmbedding || !product) q.module = &m;
-  const bool other = product && departs(m.plan.scheme, q.problem->act);
+  if (m.kind == ModuleKind::kEmbedding || m.kind == ModuleKind::kLmHead || !product) q.module = &m;
+  const bool other = product && departs(m, *q.problem);
   // Neighbours are alike, so the last answers come first.
   const auto same = std::find_if(known_.rbegin(), known_.rend(), [&](const Known& k) {
     return k.departs == other && k.question == q;

@@ -23,6 +23,9 @@ struct ModuleQuestion {
   bool operator==(const ModuleQuestion&) const = default;
 };
 
+// Bytes of a shortlist (ModuleUse::shortlist) that is worth having without a request.
+inline constexpr uint64_t kLeastShortlist = uint64_t{16} << 20;
+
 struct ModuleUse {
   std::optional<Choice> choice;  // kernel, and a verdict on every other; unset as the problem
   // Class of the product; approximate if a request departs from the declared arithmetic.
@@ -32,6 +35,8 @@ struct ModuleUse {
   // Bytes of a token table from which rows are read, if they cannot be read from packed weights;
   // and the bytes that the first rank holds in addition if ranks divide a tied one by outputs.
   uint64_t table = 0, table_of_cut = 0;
+  // Bytes of a copy by which an output projection finds its greatest outputs; 0: it cannot.
+  uint64_t shortlist = 0;
   uint64_t bytes() const { return packed + table; }
 };
 

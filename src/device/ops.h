@@ -11,6 +11,7 @@
 
 #include "device/kv.h"
 #include "device/rows.h"
+#include "nn/candidates.h"
 
 namespace moebius {
 
@@ -24,6 +25,13 @@ class LinearOp {
   virtual size_t out_features() const = 0;
   virtual uint64_t packed_bytes() const = 0;
   virtual void forward(Step& step, const RowSet& x, const RowSet& y) const = 0;
+  // Writes to row i of y the outputs that wanted[i] lists, exactly, and others or -infinity
+  // elsewhere. Returns false if it cannot, or not in less time: forward() then computes all.
+  virtual bool forward_few(Step& step, const RowSet& x, const RowSet& y,
+                           std::span<const ListTokens* const> wanted) const {
+    (void)step, (void)x, (void)y, (void)wanted;
+    return false;
+  }
 };
 
 // Sizes of a mixture of experts, for a step's statistics and the planner. Set at load.

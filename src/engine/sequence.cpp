@@ -121,6 +121,11 @@ void StepBatch::add(Sequence& s, size_t vocab) {
   const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
   if (rows) item.logits = LogitsOf::kAll;
   if (item.logits == LogitsOf::kLast && !s.constraint) item.need = s.sampler.need(vocab);
+  if (item.logits == LogitsOf::kLast && s.sampler.reads_few())
+    item.few = [&s, vocab](const LogitBounds& row, std::vector<int32_t>& ids) {
+      const TokenMask* mask = s.constraint ? &s.constraint->mask() : nullptr;
+      return s.sampler.list_few(row, vocab, mask, ids);
+    };
   items.push_back(item);
   parts.push_back({&s, s.piece});
   shape.add(at, s.piece, rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));

@@ -58,6 +58,9 @@ struct BatchItem {
   // If set, the backend may return the candidates for sampling from the last row instead of that
   // row's logits (StepOutput::candidates).
   std::optional<CandidateNeed> need = std::nullopt;
+  // If set, the backend may return -infinity for logits of the last row on which sampling does not
+  // depend.
+  ListTokens few = nullptr;
 };
 
 // Measurements of one step, filled by collect(): for the scheduler and for the log.

@@ -5,7 +5,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace moebius {
@@ -15,6 +17,13 @@ namespace moebius {
 // the first buckets, as many buckets as the draw needs.
 inline constexpr uint32_t kCandidateBuckets = 512;
 inline constexpr float kCandidateBucketsPerOctave = 8.0f;
+
+// Views a row of logits that are known within bounds.
+struct LogitBounds {
+  std::span<const float> lower, upper;
+};
+// Lists the tokens on which a draw depends (Sampler::list_few); returns false if it cannot say.
+using ListTokens = std::function<bool(const LogitBounds& row, std::vector<int32_t>& ids)>;
 
 struct CandidateNeed {
   // Number of logits that may be drawn: the first ones of the row; 0: the draw needs nothing from

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "base/error.h"
@@ -156,6 +157,20 @@ std::optional<std::span<const int32_t>> masked_tokens(std::span<const float> log
   return std::nullopt;
 }
 
+// Scans the tokens that may be chosen, with s.changes. Sets `few` if they are few: the scanned row
+// then has these tokens alone.
+ScannedRow scan_choosable(std::span<const float> logits, const std::vector<int32_t>& allowed,
+                          const TokenMask* mask, SamplerScratch& s,
+                          std::optional<std::span<const int32_t>>& few) {
+  if (mask != nullptr) {
+    few = masked_tokens(logits, allowed, *mask, s);
+    if (!few) return scan_row(s.masked, s);
+  } else if (!allowed.empty()) {
+    few = allowed;
+  }
+  return few ? scan_allowed(logits, *few, s) : scan_row(logits, s);
+}
+
 }  // namespace
 
 TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenMask* mask) {
@@ -165,16 +180,9 @@ TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenM
   const Borrowed<SamplerScratch> scratch;
   SamplerScratch& s = *scratch;
   changes(logits, s.changes);
+  const bool changed = !s.changes.empty() || mask != nullptr;
   std::optional<std::span<const int32_t>> allowed;
-  std::span<const float> choosable = logits;
-  if (mask != nullptr) {
-    allowed = masked_tokens(logits, params_.allowed_tokens, *mask, s);
-    if (!allowed) choosable = s.masked;
-  } else if (!params_.allowed_tokens.empty()) {
-    allowed = params_.allowed_tokens;
-  }
-  const bool modified = !s.changes.empty() || allowed || mask != nullptr;
-  const ScannedRow scanned = allowed ? scan_allowed(logits, *allowed, s) : scan_row(choosable, s);
+  const ScannedRow scanned = scan_choosable(logits, params_.allowed_tokens, mask, s, allowed);
   if (scanned.top == kNever) {
     s.changes.clear();
     if (scan_row(logits, s).top == kNever) fail_without_logit(logits.size());
@@ -188,7 +196,7 @@ TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenM
   if (allowed) choice.token = (*allowed)[static_cast<size_t>(choice.token)];
   if (params_.logprobs >= 0) {
     const auto alternatives = static_cast<size_t>(params_.logprobs);
-    if (modified) {
+    if (changed || allowed) {
       s.changes.clear();
       add_logprobs(scan_row(logits, s), alternatives, choice, s);
     } else {
@@ -215,6 +223,37 @@ std::optional<CandidateNeed> Sampler::need(size_t limit) const {
       touched_.empty() && params_.allowed_tokens.empty() && params_.logprobs < 0;
   if (!as_they_are || limit == 0 || limit > INT32_MAX) return std::nullopt;
   return candidate_need(params_, limit);
+}
+
+bool Sampler::reads_few() const {
+  constexpr int kFew = 32;
+  const SamplingParams& p = params_;
+  return p.logprobs < 0 &&
+         (p.temperature == 0.0f || (p.top_n_sigma <= 0.0f && p.top_k > 0 && p.top_k <= kFew));
+}
+
+bool Sampler::list_few(const LogitBounds& row, size_t limit, const TokenMask* mask,
+                       std::vector<int32_t>& ids) const {
+  const Borrowed<SamplerScratch> scratch;
+  SamplerScratch& s = *scratch;
+  std::optional<std::span<const int32_t>> few;
+  const auto scan = [&](std::span<const float> logits) {
+    logits = logits.first(std::min(logits.size(), limit));
+    changes(logits, s.changes);
+    return scan_choosable(logits, params_.allowed_tokens, mask, s, few);
+  };
+  const ScannedRow least = scan(row.lower);
+  if (few) return ids.assign(few->begin(), few->end()), !ids.empty();
+  if (least.top == kNever) return false;
+  const size_t k = params_.temperature == 0.0f ? 1 : static_cast<size_t>(params_.top_k);
+  gather_head(least.row, s.maxima, reached_by(k, s), s.head);
+  std::vector<float>& best = s.head.logits;
+  const auto last = best.begin() + static_cast<std::ptrdiff_t>(std::min(k, best.size()) - 1);
+  std::nth_element(best.begin(), last, best.end(), std::greater<>());
+  const float reached = *last;
+  gather_head(scan(row.upper).row, s.maxima, reached, s.head);
+  ids = s.head.ids;
+  return true;
 }
 
 TokenChoice Sampler::next(const Candidates& candidates, size_t limit) {

@@ -67,6 +67,13 @@ class Sampler {
   // mask.
   std::optional<CandidateNeed> need(size_t limit) const;
   TokenChoice next(const Candidates& candidates, size_t limit);
+  // Draw from a few exact logits: reads_few() returns whether draws depend on the few greatest
+  // logits alone. list_few() then lists the tokens on which the next draw depends, if every logit
+  // lies within the bounds of its row; next() draws the same token if all other logits become
+  // -infinity. Returns false if it cannot say.
+  bool reads_few() const;
+  bool list_few(const LogitBounds& row, size_t limit, const TokenMask* mask,
+                std::vector<int32_t>& ids) const;
 
  private:
   // A token whose logit is changed before sampling. The list's ids ascend.

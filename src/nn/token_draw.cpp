@@ -69,9 +69,6 @@ ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> 
   fail("the model produced no finite logit (of {}): the weights or the input are broken", count);
 }
 
-namespace {
-
-// Returns a logit that at least `count` tokens reach.
 float reached_by(size_t count, SamplerScratch& s) {
   if (count > s.maxima.size()) return -kLargestLogit;
   s.ordered = s.maxima;
@@ -79,6 +76,8 @@ float reached_by(size_t count, SamplerScratch& s) {
   std::nth_element(s.ordered.begin(), at, s.ordered.end(), std::greater<>());
   return std::max(*at, -kLargestLogit);
 }
+
+namespace {
 
 // Returns a logit below every token whose weight has an exponent of at least log2_weight; one
 // percent of slack covers every rounding.

@@ -49,6 +49,8 @@ ScannedRow scan_row(std::span<const float> logits, SamplerScratch& s);
 ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> allowed,
                         SamplerScratch& s);
 [[noreturn]] void fail_without_logit(size_t count);
+// Returns a logit that at least `count` tokens of the scanned row reach.
+float reached_by(size_t count, SamplerScratch& s);
 
 // Returns the token drawn with `uniform`, a random number in [0, 1).
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform, SamplerScratch& s);

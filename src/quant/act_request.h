@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's choice of how inputs of products are quantized, beyond what a checkpoint declares. A
-// request is turned into an ActSpec, so that kernels and the reference compute it like any declared
-// scheme.
+// A user's choice of how inputs of products are quantized, and the output projection stored, beyond
+// what a checkpoint declares. A request is turned into an ActSpec or a QuantMatrix, so that kernels
+// and the reference compute it like any declared scheme.
 #pragma once
 #include "quant/activation.h"
 #include "quant/scheme.h"
@@ -15,6 +15,8 @@ struct ActRequest {
   // true: weights of integers or 4-bit floats whose checkpoint declares no quantization of inputs are
   // multiplied with dynamic int8 rows, one scale per token: faster, class approximate.
   bool int8_rows = false;
+  // true: a dense output projection is stored as int8 with one scale per output: class approximate.
+  bool int8_head = false;
 };
 
 // Returns true if a request for int8 rows concerns the weights.

@@ -29,6 +29,7 @@ Json explained_json(const Explained& e) {
   j.set("numerics", name_of(e.use->numerics));
   if (!e.request.empty()) j.set("activations", e.request);
   j.set("packed_bytes", e.packed);
+  if (e.shortlist > 0) j.set("int8_copy_bytes", e.shortlist);
   j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
   j.set("expected_percent_gbs", e.share ? Json(e.share->percent) : Json());
   j.set("expected_from", e.share ? Json(e.share->from) : Json());
@@ -79,6 +80,8 @@ void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Exp
       e.use = planner.use(m);
       const Problem problem = problem_of(m, q.wish.act, q.wish.type);
       e.packed = e.use->choice->chosen->packed_bytes(problem);
+      if (!q.gpu && q.wish.shortlist.value_or(e.use->shortlist >= kLeastShortlist))
+        e.shortlist = e.use->shortlist;
       if (!q.gpu) e.share = expected_share(*e.use->choice->chosen, problem);
     }
     out.modules.push_back(std::move(e));

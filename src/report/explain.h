@@ -29,7 +29,9 @@ struct Explained {
   ModuleGroup group;
   // What the device makes of one module; null: the module cannot run, and its reason says why.
   std::shared_ptr<const ModuleUse> use;
-  // Answer to a request for int8 rows, as a sentence; "": none concerns the module.
+  // Bytes of an int8 copy by which greedy and top-k decoding find the best tokens; 0: none.
+  uint64_t shortlist = 0;
+  // Answer to a request for int8 rows or weights, as a sentence; "": none concerns the module.
   std::string request;
   uint64_t packed = 0;
   std::optional<ExpectedShare> share;  // share of memory speed at one row; unset: not measured

@@ -35,6 +35,26 @@ Json run_json(const std::string& args) {
 size_t count(const Json& j, const char* key) { return j.find(key)->items().size(); }
 std::string word(const Json& j, const char* key) { return j.find(key)->as_string(); }
 
+// An int8 copy of the output projection finds the tokens that the projection alone finds.
+TEST(Run, AnInt8CopyDrawsTheSameTokens) {
+  for (const std::string sampling :
+       {"--temp 0", "--temp 0.9 --top-k 20 --seed 7", "--temp 1 --top-k 32 --top-p 0.8 --seed 3",
+        "--temp 0 --repetition-penalty 1.3 --presence-penalty 0.4",
+        "--temp 0.7 --top-k 8 --regex '[a-z ]{20,40}'"}) {
+    const std::string base = "-p 'The sea' -n 24 " + sampling + " --head-dtype ";
+    const Json copied = run_json(base + "copy"), declared = run_json(base + "declared");
+    EXPECT_GT(count(copied, "tokens"), 8u);
+    EXPECT_EQ(copied.find("tokens")->dump(), declared.find("tokens")->dump()) << sampling;
+  }
+  run_json("-p 'The sea' -n 4 --temp 0 --head-dtype int8");
+  const CommandResult exact = run_tool("run -p x -n 1 --head-dtype int8 --policy exact");
+  EXPECT_NE(exact.err.find("int8 output weights on request are approximate"), std::string::npos)
+      << exact.err;
+  const CommandResult explained = run_tool("explain --why --head-dtype int8 " +
+                                           shell_quote(test::bundled_model_dir().string()));
+  EXPECT_NE(explained.out.find("int8 weights per output on request"), std::string::npos);
+}
+
 TEST(Run, LimitsAndTheirReasons) {
   const std::string base = "-p 'The sea' --temp 0 --ignore-eos ";
   const Json none = run_json(base + "-n 0");

@@ -120,6 +120,10 @@ void add_arithmetic_options(Command& c, RunOptions& run) {
   c.option("--activations", "NAME", &run.activations,
            "int8: quantize the activations of weight-only integer modules; faster, approximate",
            {.choices = {"declared", "int8"}, .rare = true});
+  c.option("--head-dtype", "NAME", &run.head_dtype,
+           "output projection: int8 (approximate), declared, or declared with an int8 copy that "
+           "finds the best tokens; auto: with a copy where it is worth its memory",
+           {.choices = {"auto", "declared", "copy", "int8"}, .rare = true});
   c.option("--int8-activations", "NAME", &run.int8_activations,
            "how dynamic int8 activations are scaled",
            {.choices = {"declared", "ct", "vllm"}, .rare = true});
@@ -228,9 +232,16 @@ ActRequest act_request_of(const RunOptions& options) {
   request.int8_rows = options.activations == "int8";
   if (!request.int8_rows && options.activations != "declared")
     fail("--activations is '{}'; expected declared or int8", printable(options.activations));
-  const bool cuda = options.device == "cuda" || options.kernel.starts_with("cuda");
+  const bool cuda = options.device.starts_with("cuda") || options.kernel.starts_with("cuda");
+  request.int8_head = options.head_dtype == "int8";
+  if (request.int8_head && cuda) fail("--head-dtype int8 is for CPUs; on a GPU leave it out");
   check_request(cuda ? gpu_policy_of(options) : policy_of(options), request);
   return request;
+}
+
+std::optional<bool> shortlist_of(const RunOptions& options) {
+  if (options.head_dtype == "auto") return std::nullopt;
+  return options.head_dtype == "copy";
 }
 
 void note_request(const Checkpoint& checkpoint, const ActRequest& request) {

@@ -31,6 +31,7 @@ struct RunOptions {
   std::string policy = "declared";            // declared, exact or approximate
   std::string activations = "declared";       // declared or int8
   std::string int8_activations = "declared";  // declared, ct or vllm
+  std::string head_dtype = "auto";            // auto, declared, copy or int8
 };
 
 // Holds how ranks share a model (docs/distributed.md).
@@ -87,6 +88,8 @@ void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRe
 // Returns the input types that --activations and --int8-activations ask for; throws Error if
 // --policy forbids them.
 ActRequest act_request_of(const RunOptions& options);
+// Returns Wish::shortlist.
+std::optional<bool> shortlist_of(const RunOptions& options);
 // Writes to stderr what a request for int8 rows changes in a folder; nothing without a request.
 void note_request(const Checkpoint& checkpoint, const ActRequest& request);
 // Returns the type of stored keys and values; nothing for auto.

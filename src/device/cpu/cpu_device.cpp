@@ -7,12 +7,20 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
+#include "nn/shortlist.h"
 
 namespace moebius {
 namespace {
 
 // For less work, waking the other threads costs more than it brings.
 constexpr size_t kInlineElements = 16384;
+
+// Returns whether a matrix with a product is an output projection, maybe tied to the token table,
+// and has no bias.
+bool is_output(const Module& m) {
+  return (m.kind == ModuleKind::kLmHead || m.kind == ModuleKind::kEmbedding) &&
+         !m.plan.tensors[Role::kBias];
+}
 
 }  // namespace
 
@@ -37,7 +45,10 @@ ModuleUse CpuDevice::plan(const ModuleQuestion& q) const {
   const Kernel& kernel = *use.choice->chosen;
   use.numerics = use.choice->numerics;
   use.packed = round_up(kernel.packed_bytes(*q.problem), 64);
-  if (PackedRows::possible(kernel, *q.problem)) use.table = 0;
+  if (!PackedRows::possible(kernel, *q.problem)) return use;
+  use.table = 0;
+  if (q.module != nullptr && is_output(*q.module))
+    use.shortlist = Shortlist::bytes(*q.problem, cpu_);
   return use;
 }
 

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "device/packed_store.h"
+#include "nn/int8_rows.h"
+#include "quant/quant_access.h"
 #include "quant/slice.h"
 
 namespace moebius {
@@ -17,7 +19,13 @@ struct LoadedModule {
   QuantMatrix w;
   std::vector<float> bias;
   SliceMemory slices;
+  std::unique_ptr<Int8Rows> rounded;
 };
+
+// Returns whether dense weights are rounded when they are read.
+bool rounds(const ModulePlan& p) {
+  return is_dense_code(p.module->plan.code) && !is_dense_code(p.projection.problem.code);
+}
 
 std::vector<float> planned_bias(const ModulePlan& p, const TensorStore& store) {
   std::vector<float> bias = load_bias(p.module->plan, store);
@@ -57,6 +65,9 @@ void read_planned(LoadedModule& to, const TensorStore& store, const ModulePlan& 
 void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p,
                  LoadBuffer& buffer) {
   placing_module(*p.module, store, [&] { read_planned(to, store, p, buffer); });
+  if (!rounds(p)) return;
+  to.rounded = std::make_unique<Int8Rows>(to.w);
+  to.w = to.rounded->w;
 }
 
 // Lends buffers to threads that read blocks of rows at the same time.
@@ -90,13 +101,15 @@ RowSource row_source(const TensorStore& store, const ModulePlan& p, uint64_t blo
   const MatrixPlan& plan = p.module->plan;
   RowSource source;
   source.at_once = std::max<uint64_t>(1, block_bytes / (plan.code_bytes / plan.N + 1));
-  source.rows = [&store, &module = *p.module, &buffers, first = p.begin](
-                    size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use) {
+  source.rows = [&store, &p, &buffers](size_t n0, size_t n1,
+                                       FunctionRef<void(const QuantMatrix&)> use) {
     std::unique_ptr<LoadBuffer> buffer = buffers.take();
-    const FormatReader& reader = reader_for(module.plan.scheme.format);
-    use(placing_module(module, store, [&] {
-      return reader.load(rows_of(module.plan, first + n0, first + n1), store, *buffer);
-    }));
+    const MatrixPlan& all = p.module->plan;
+    const FormatReader& reader = reader_for(all.scheme.format);
+    const QuantMatrix w = placing_module(*p.module, store, [&] {
+      return reader.load(rows_of(all, p.begin + n0, p.begin + n1), store, *buffer);
+    });
+    use(rounds(p) ? Int8Rows(w).w : w);
     buffers.give(std::move(buffer));
   };
   return source;

@@ -257,14 +257,34 @@ void CpuLinear::forward(Step& step, const RowSet& x, const RowSet& y) const {
   });
 }
 
+bool CpuLinear::forward_few(Step& step, const RowSet& x, const RowSet& y,
+                            std::span<const ListTokens* const> wanted) const {
+  bool done = false;
+  if (shortlist_ != nullptr && device_.immediate())
+    device_.run_now(step, [&] {
+      done = shortlist_->forward(device_.view(step, x), device_.out_view(step, y), device_.pool(),
+                                 wanted);
+    });
+  return done;
+}
+
+void CpuLinear::add_shortlist() {
+  if (Shortlist::possible(*layer_))
+    shortlist_ = std::make_unique<Shortlist>(*layer_, device_.pool(), device_.cpu());
+}
+
 std::unique_ptr<LinearOp> CpuDevice::linear(const Checkpoint& checkpoint,
                                             const std::vector<ModuleOutputs>& modules,
                                             const LayerLoadOptions& options) {
   std::vector<const Module*> tapped;
   for (const ModuleOutputs& m : modules) tapped.push_back(m.module);
-  return std::make_unique<CpuLinear>(*this,
-                                     load_outputs(checkpoint, modules, on_cpu(*this, options)),
-                                     options.tap, std::move(tapped));
+  auto op =
+      std::make_unique<CpuLinear>(*this, load_outputs(checkpoint, modules, on_cpu(*this, options)),
+                                  options.tap, std::move(tapped));
+  const ModuleKind kind = modules[0].module->kind;
+  if (options.shortlist && (kind == ModuleKind::kLmHead || kind == ModuleKind::kEmbedding))
+    op->add_shortlist();
+  return op;
 }
 
 std::unique_ptr<LinearOp> CpuDevice::head_linear(const HeadMatrices& matrices) {

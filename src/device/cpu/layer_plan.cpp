@@ -121,7 +121,7 @@ ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions&
   ModulePlan p;
   p.module = &module;
   const std::vector<int32_t> g_idx = column_groups(module, groups);
-  QuantMatrix facts = begin_view(module.plan);
+  QuantMatrix facts = stored_facts(module, options.act);
   if (!g_idx.empty()) facts.g_idx = g_idx.data();
   const auto problem = [&](const QuantMatrix& w) {
     return make_problem(with_zero_points(w, module.plan), act_spec_of(module, options.act),

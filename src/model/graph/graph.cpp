@@ -226,8 +226,8 @@ void Graph::experts(Step& step, const ExpertBlock& block, const RowSet& router_x
 }
 
 void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
-                   std::span<const CandidateNeed> needs, std::vector<float>& out,
-                   std::vector<std::optional<Candidates>>& found) const {
+                   std::span<const CandidateNeed> needs, std::span<const ListTokens* const> few,
+                   std::vector<float>& out, std::vector<std::optional<Candidates>>& found) const {
   Device& ends = l_.devices.ends();
   const size_t n = which.size();
   if (h.device != &ends) {
@@ -255,7 +255,8 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   const RowSet all = ends.rows(step, kLogits, l_.logits_here ? n : 0, l_.output_width, XType::kF32),
                y = all.columns(0, l_.vocab);
   ends.take_rows(step, a, std::move(which), x);
-  l_.output->forward(step, x, all);
+  if (few.empty() || l_.logit_tail != nullptr || !l_.output->forward_few(step, x, all, few))
+    l_.output->forward(step, x, all);
   if (!l_.logits_here) return;
   if (l_.logit_tail != nullptr) l_.logit_tail->run(step, {y});
   found.resize(needs.empty() ? 0 : n);

@@ -81,14 +81,15 @@ class Graph {
   // Computes logits of rows `which` of h into out, [which.size(), vocab].
   void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const {
     std::vector<std::optional<Candidates>> none;
-    logits(step, h, std::move(which), {}, out, none);
+    logits(step, h, std::move(which), {}, {}, out, none);
   }
   // Computes logits of rows `which` of h, or candidates if `needs` (one per row; empty: none) asks
   // for them and the device can find them: such rows have an entry in `found` and no logits in
-  // `out`. An empty `found` means that all rows are in `out`.
+  // `out`. An empty `found` means that all rows are in `out`. `few` (one per row; empty: none) lists
+  // the logits of each row that must be in `out`; others may be -infinity there.
   void logits(Step& step, RowSet h, std::vector<uint32_t> which,
-              std::span<const CandidateNeed> needs, std::vector<float>& out,
-              std::vector<std::optional<Candidates>>& found) const;
+              std::span<const CandidateNeed> needs, std::span<const ListTokens* const> few,
+              std::vector<float>& out, std::vector<std::optional<Candidates>>& found) const;
 
   Device& first_device() const { return *l_.layers[l_.own.begin]->device; }
   Device& last_device() const { return *l_.layers[l_.own.end - 1]->device; }

@@ -94,6 +94,28 @@ void plan_on_cpu(const Checkpoint& checkpoint, const Cluster& cluster, ModelPlan
   for (RankPlan& rank : plan.ranks) add_weights(rank);
 }
 
+// Decides whether the output projection of one process has a copy that finds the best tokens.
+void plan_shortlist(const Cluster& cluster, ModelPlan& plan) {
+  constexpr uint64_t kShare = 4;  // a copy takes at most this part of free memory
+  const std::optional<bool> wanted = std::exchange(plan.wish.shortlist, false);
+  RankPlan& rank = plan.ranks[0];
+  uint64_t bytes = 0;
+  for (const PlannedModule& m : rank.modules) bytes = std::max(bytes, m.use->shortlist);
+  if (plan.ranks.size() > 1 ||
+      !wanted.value_or(bytes >= kLeastShortlist && plan.wish.pack_dir.empty()) || bytes == 0)
+    return;
+  std::vector<RankMemory> host;
+  if (!cluster.ranks.empty()) host.push_back({"", rank.sum(kHostMemory), cluster.ranks[0].memory});
+  const bool known = !host.empty() && !host[0].limits.empty();
+  if (!wanted && known && memory_left(host) / kShare < bytes) {
+    plan.words.push_back(
+        fmt::format("no {} ({}): memory is short", kShortlistBytes, text_of(bytes)));
+    return;
+  }
+  add(rank.bytes, kShortlistBytes, kHostMemory, bytes);
+  plan.wish.shortlist = true;
+}
+
 void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const GpuTarget& target,
                   const GpuShare& share, RankPlan& rank) {
   Wish w = wish;
@@ -271,7 +293,9 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
   plan.words.insert(plan.words.end(), placed.words.begin(), placed.words.end());
   if (!gpu) {
     plan_on_cpu(checkpoint, cluster, plan);
+    plan_shortlist(cluster, plan);
   } else {
+    plan.wish.shortlist = false;
     for (size_t r = 0; r < shares.size(); ++r)
       if (const Gpu* one = gpu_like(cluster, r); one != nullptr)
         count_on_gpu(checkpoint, plan.wish, one->target, shares[r], plan.ranks[r]);

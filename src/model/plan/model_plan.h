@@ -34,6 +34,8 @@ inline constexpr std::string_view kWeightBytes = "weights";
 inline constexpr std::string_view kExpertBytes = "experts";
 // The layer for multi-token prediction.
 inline constexpr std::string_view kDraftBytes = "draft layer";
+// Copy of the output projection that finds the best tokens (nn/shortlist.h).
+inline constexpr std::string_view kShortlistBytes = "int8 copy of the output projection";
 // Second copy of streamed experts in host memory, packed for the GPU's kernels.
 inline constexpr std::string_view kStreamedBytes = "streamed experts";
 // Keys and values of one sequence of Wish::context tokens; counted on a GPU only.

@@ -27,6 +27,10 @@ struct Wish {
   std::string pack_dir;
   // file with the loads of experts (expert_loads.h), which decides what a GPU holds; "": none
   std::string loads_file;
+  // true: the output projection of one process on a CPU has an int8 copy that finds the best tokens
+  // (nn/shortlist.h); the same bytes without. Unset: where it is worth its memory, and weights are
+  // not kept packed, because it is made anew at each start.
+  std::optional<bool> shortlist;
   // true: also loads the layer for multi-token prediction (predictor_plan.h).
   bool predictor = false;
 

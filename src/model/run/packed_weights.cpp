@@ -19,6 +19,7 @@ std::string packed_for(const ModelOptions& o) {
         fmt::format(", kernel {}{}", o.policy.kernel, o.policy.where_it_can ? " where it can" : "");
   text += fmt::format(", rows of {}", name_of(dtype_of(o.type)));
   if (o.act.int8_rows) text += ", int8 rows on request";
+  if (o.act.int8_head) text += ", int8 output projection on request";
   if (o.act.mode != Int8Mode::kDeclared)
     text += o.act.mode == Int8Mode::kVllm ? ", int8 as vllm" : ", int8 as compressed-tensors";
   if (const std::string placement = o.placement.describe(); placement != "cpu")

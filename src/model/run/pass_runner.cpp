@@ -38,8 +38,10 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
   load.x_type = options.type;
   load.progress = options.progress;
   load.tap = options.tap;
+  load.shortlist = options.shortlist.value_or(false);
   LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), load, std::move(experts_of))
       .load(layers_);
+  load.shortlist = false;
   if (plan != nullptr)
     predictor_ =
         std::make_unique<Predictor>(std::move(*plan), layers_, options.kv(), std::move(load));
@@ -164,14 +166,17 @@ void PassRunner::run(Pass& pass, StepOutput& out) {
   graph_.run(step, pass.counts, nullptr, &last == &step ? nullptr : &last, asked);
   if (&last != &step) std::iota(asked.begin(), asked.end(), 0u);
   std::vector<CandidateNeed> needs;
+  std::vector<const ListTokens*> few;
   bool some = false;
   for (const Work& w : pass.work) {
     const size_t rows = rows_asked(w.item);
     needs.resize(needs.size() + rows);  // rows that ask for nothing
     if (rows > 0 && w.item.need) needs.back() = *w.item.need, some = true;
+    if (rows == 1 && w.item.few) few.push_back(&w.item.few);
   }
   if (!some) needs.clear();
-  graph_.logits(last, graph_.hidden(last, graph_.last_device()), std::move(asked), needs,
+  if (few.size() != asked.size()) few.clear();  // a row needs all logits
+  graph_.logits(last, graph_.hidden(last, graph_.last_device()), std::move(asked), needs, few,
                 out.logits, out.candidates);
   if (predictor_ != nullptr) predictor_->keep(step, graph_.normalized(step));
   layers_.wait(step);

@@ -134,6 +134,66 @@ TEST(GoldenLogits, EveryFolder) {
   EXPECT_GT(cut, folders * 9 / 10);
 }
 
+// A shortlist leaves out logits on which sampling does not depend; the others have the bytes of the whole
+// row. An int8 output projection is near the declared one.
+TEST(GoldenLogits, FewLogitsAndAnInt8Head) {
+  ThreadPool pool(2);
+  const fs::path golden = test::test_data_dir() / "golden";
+  for (const fs::path& path :
+       {test::bundled_model_dir(), golden / "gptoss-dense", golden / "deepseekv3-dense"}) {
+    SCOPED_TRACE(path);
+    const Checkpoint checkpoint = Checkpoint::open(path.string());
+    const std::vector<int32_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
+    ModelOptions options;
+    options.pool = &pool;
+    options.type = XType::kBf16;
+    std::vector<float> whole, rounded;
+    {
+      const auto model = DecoderModel::load(checkpoint, options);
+      SequenceState state = model->new_sequence();
+      const StepItem item{&state, tokens};
+      model->forward({&item, 1}, whole);
+    }
+    options.shortlist = true;
+    const auto model = DecoderModel::load(checkpoint, options);
+    const BlockTables tables(model->kv_kinds().size(), {0});
+    BatchItem item{&tables, 0, tokens};
+    size_t asked = 0;
+    item.few = [&](const LogitBounds& row, std::vector<int32_t>& ids) {
+      for (size_t i = 0; i < whole.size(); ++i)
+        EXPECT_TRUE(row.lower[i] <= whole[i] && whole[i] <= row.upper[i]) << i;
+      ids.assign({static_cast<int32_t>(whole.size() - 1)});
+      return ++asked == 1;
+    };
+    StepOutput out;
+    model->collect(model->submit({&item, 1}), out);
+    ASSERT_EQ(asked, 1u);
+    ASSERT_EQ(out.logits.size(), whole.size());
+    EXPECT_EQ(out.logits.back(), whole.back());
+    size_t left_out = 0;
+    for (size_t i = 0; i < whole.size(); ++i)
+      if (!std::isfinite(out.logits[i]))
+        ++left_out;
+      else
+        EXPECT_EQ(out.logits[i], whole[i]) << i;
+    EXPECT_EQ(left_out > 0, whole.size() > 1000);    // fewer are one tile
+    model->collect(model->submit({&item, 1}), out);  // says that it needs all
+    EXPECT_EQ(asked, 2u);
+    EXPECT_EQ(std::memcmp(out.logits.data(), whole.data(), whole.size() * sizeof(float)), 0);
+
+    options.act.int8_head = true;
+    const auto approximate = DecoderModel::load(checkpoint, options);
+    SequenceState state = approximate->new_sequence();
+    const StepItem all{&state, tokens};
+    approximate->forward({&all, 1}, rounded);
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < whole.size(); ++i)
+      error += std::pow(double{rounded[i]} - whole[i], 2), norm += std::pow(whole[i], 2);
+    EXPECT_GT(error, 0) << "rounded weights give the same logits";
+    EXPECT_LT(std::sqrt(error / norm), 0.02);
+  }
+}
+
 // A token table in FP8 (quant_method fp8): rows are scaled after they are looked up. The same numbers in
 // bf16 give the same bytes, with and without an output projection of its own.
 TEST(GoldenLogits, TokenTableInFp8) {
