@@ -292,7 +292,7 @@ void KvDisk::run(Job& job) {
 }
 
 int KvDisk::write_all(int fd, std::span<const uint8_t> bytes) const {
-  return options_.write ? options_.write(fd, bytes) : write_all(fd, bytes);
+  return options_.write ? options_.write(fd, bytes) : moebius::write_all(fd, bytes);
 }
 
 // Creates a temporary file. Returns a descriptor, or -1 and errno. The name may exist, of a process
