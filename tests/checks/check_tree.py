@@ -6,7 +6,7 @@
 
  - src/ files have at most 600 lines; source files open with their licence line
  - no path of somebody's machine and no left-over note in any text file
- - no single file of more than 12 MB; at most 1,500 files below tests/, and 40 MB in all
+ - no single file of more than 12 MB; at most 1,500 files below tests/, and 41 MB in all
  - src/ prints nothing with a function that throws when nobody reads
  - plugins/cuda launches kernels, and asks for shared memory, in launch.h alone
  - folders of src and plugins, and the C++ of bench, have at most the code lines of line_budget.txt
@@ -20,7 +20,7 @@ from pathlib import Path
 
 MAX_LINES = 600
 MAX_BYTES = 12_000_000
-MAX_TREE_BYTES = 40_000_000
+MAX_TREE_BYTES = 41_000_000
 MAX_TEST_FILES = 1500
 SOURCE = {".cpp", ".h", ".hpp", ".c", ".py", ".cmake", ".sh", ".js", ".css"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
