@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxAddedTokens = 1u << 20;
 constexpr size_t kMaxContent = 1u << 16;
 // States of the automaton; each takes 24 bytes, and vocabularies have some 100,000.
-constexpr size_t kMaxStates = 1u << 20;
+constexpr size_t kMaxStates = 1u << 19;
 
 }  // namespace
 
