@@ -296,7 +296,7 @@ TEST(Offsets, KernelsThatTakeThemAgreeAndOthersSaySo) {
       ++took;
     }
     EXPECT_GE(took, 2u);    // generic and the reference at least
-    EXPECT_GE(others, 4u);  // the fast ones, which say why not
+    EXPECT_GE(others, 1u);  // those of AMX at least, which say why not
   }
 }
 
