@@ -146,15 +146,16 @@ __device__ float offset_number(const PlainMatrix& w, size_t at) {
   return of_two_levels(w, table_number(w.offsets, w.scale_type, at), w.super_offsets, at);
 }
 
-// Returns a weight as the sum needs it: the code without zero point, or the decoded weight if there
-// are offsets.
+// Returns a weight as the sum needs it: the code without zero point; if there are offsets, the decoded
+// weight, or between integers the code counted from 0.
 __device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
   const float v = code_number(w, n, k);
   if (w.zero_points == nullptr && w.offsets == nullptr) return v;
   const size_t at = scale_row(w, n) + group;
-  if (w.offsets != nullptr)
-    return fmaf(v + static_cast<float>(1 << (w.bits - 1)), scale_number(w, at),
-                offset_number(w, at));
+  if (w.offsets != nullptr) {
+    const float q = v + static_cast<float>(1 << (w.bits - 1));
+    return w.mode != PlainMode::kFloat ? q : fmaf(q, scale_number(w, at), offset_number(w, at));
+  }
   return v - static_cast<float>(w.zero_points[at]);
 }
 
@@ -187,6 +188,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
   const int zero = kMode == PlainMode::kVllm ? g.x.zeros[row * g.x.groups] : 0;
   float f[kThreadN] = {}, S[kThreadN] = {};
   Sum dot[kThreadN] = {}, sum[kThreadN] = {};
+  [[maybe_unused]] Sum inputs = 0;
   int s = 0, staged = 0;  // stretch of the sum, and stretch of the staged weights
   Stretch now = w.stretches[0];
   for (int k0 = 0; k0 < K; k0 += kTileK) {
@@ -218,6 +220,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
       const Number x = kMode == PlainMode::kVllm && !grouped
                            ? xs[ty][kk] - static_cast<Number>(zero)
                            : xs[ty][kk];
+      if constexpr (kMode == PlainMode::kInteger) inputs += x;
 #pragma unroll
       for (int j = 0; j < kThreadN; ++j) {
         const Number v = ws[kk][tx + 16 * j];
@@ -233,7 +236,7 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
 #pragma unroll
       for (int j = 0; j < kThreadN; ++j) {
         const int n = min(n0 + tx + 16 * j, w.N - 1);
-        float c = w.scales == nullptr || w.offsets != nullptr
+        float c = w.scales == nullptr || (kFloat && w.offsets != nullptr)
                       ? 1.0f
                       : scale_number(w, scale_row(w, n) + now.group);
         if constexpr (kMode == PlainMode::kVllm) {
@@ -244,10 +247,15 @@ __global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
             f[j] = grouped ? fmaf(static_cast<float>(dot[j]), c, f[j])
                            : (static_cast<float>(dot[j]) * 16.0f) * ((c / 16.0f) * scales[0]);
         } else {
-          f[j] = fmaf(static_cast<float>(dot[j]), inside ? c * scales[now.granule] : c, f[j]);
+          const float step = inside ? scales[now.granule] : 1.0f;
+          f[j] = fmaf(static_cast<float>(dot[j]), c * step, f[j]);
+          if (kMode == PlainMode::kInteger && w.offsets != nullptr)
+            f[j] = fmaf(static_cast<float>(inputs),
+                        offset_number(w, scale_row(w, n) + now.group) * step, f[j]);
         }
         if (ends) dot[j] = 0;
       }
+      if (ends) inputs = 0;
       if (ends && ++s < w.stretch_count) now = w.stretches[s];
     }
     staged = min(s, w.stretch_count - 1);
@@ -352,8 +360,7 @@ PlainWeights::PlainWeights(const CudaMatrix& m) {
   };
   const std::vector<int32_t> order = summation_order(w);
   const std::vector<Stretch> stretches = stretches_of(w, m.act, order);
-  const bool integers =
-      m.act.code == ActCode::kInt && has_integer_values(w.code) && w.offsets == nullptr;
+  const bool integers = m.act.code == ActCode::kInt && has_integer_values(w.code);
   const size_t scales = w.scale_type == ScaleType::kNone ? 0 : scale_row(w, w.N - 1) + w.groups;
   // Rows begin at multiples of 4, so that numbers of any type can be read.
   const size_t stored = (w.K * code_bits(w.code) + 7) / 8, row_bytes = (stored + 3) / 4 * 4;

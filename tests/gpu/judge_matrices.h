@@ -226,6 +226,7 @@ inline std::vector<MatrixKind> all_kinds() {
   };
   add_two_levels("q4_k", CodeType::kInt4Offset, 4, 32, Lut::kNone).offsets = true;
   add_two_levels("q2_k", CodeType::kInt8, 2, 16, Lut::kNone).offsets = true;
+  add_two_levels("q5_k_int8", CodeType::kInt8, 5, 32, Lut::kNone, act_int8()).offsets = true;
   add_two_levels("q6_k", CodeType::kInt8, 6, 16, Lut::kNone).x_type = XType::kF32;
   add_two_levels("iq4_xs", CodeType::kLut4, 4, 32, Lut::kIq4);
   add_two_levels("iq2_xs_int8", CodeType::kLut4, 4, 16, Lut::kIq2, act_int8());

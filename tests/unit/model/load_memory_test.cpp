@@ -137,6 +137,7 @@ Measured load_in_child(const std::string& folder, size_t threads, bool whole_mod
       if (whole_model) {
         ModelOptions model_options;
         model_options.pool = &pool;
+        model_options.shortlist = false;  // a copy of its own, which packed_bytes() does not count
         m.packed = DecoderModel::load(checkpoint, model_options)->packed_bytes();
       } else {
         m.packed =

@@ -376,14 +376,17 @@ TEST(Unpack, AgreesWithElementAccess) {
       }
     }
     if (s.scale == ScaleType::kNone) continue;
-    Row scales(m.w.groups), raw(m.w.groups);
-    Bytes stored(m.w.groups * scale_size(s.scale));
+    Row scales(m.w.groups);
     std::vector<int8_t> zeros(m.w.groups);
     row_scales_f32(m.w, r, scales.data());
-    row_scales_raw(m.w, r, stored.data());
-    decode_scales(s.scale, stored.data(), m.w.groups, raw.data());
     row_zero_points(m.w, r, zeros.data());
-    EXPECT_EQ(scales, raw);
+    if (s.scale != ScaleType::kTwoLevel) {
+      Row raw(m.w.groups);
+      Bytes stored(m.w.groups * scale_size(s.scale));
+      row_scales_raw(m.w, r, stored.data());
+      decode_scales(s.scale, stored.data(), m.w.groups, raw.data());
+      EXPECT_EQ(scales, raw);
+    }
     for (size_t c = 0; c < fit; ++c) {
       ASSERT_EQ(scales[group_of(m.w, c)], scale_of(m.w, r, c)) << s.name;
       ASSERT_EQ(zeros[group_of(m.w, c)], zero_point_of(m.w, r, c)) << s.name;
