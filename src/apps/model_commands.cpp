@@ -268,7 +268,7 @@ void add_pack_option(Command& c, std::string& pack_dir) {
 
 void add_chat_template_option(Command& c, std::string& file) {
   c.option("--chat-template", "FILE", &file, "chat template to use in place of the model's own",
-           {.default_text = "the model's own", .kind = ValueKind::kFile});
+           {.default_text = "the model's own", .kind = ValueKind::kFile, .rare = true});
 }
 
 void add_model_options(Command& c, ModelRunOptions& o) {

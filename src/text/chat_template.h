@@ -29,7 +29,7 @@ struct ChatInput {
   std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; absent: the local clock
   // Limits of rendering, in addition to what grows with the input.
   uint64_t steps = 20'000'000;
-  size_t memory = size_t{16} << 20;  // also of the text
+  size_t memory = size_t{16} << 20;                         // also of the text
   std::chrono::nanoseconds time = std::chrono::seconds(2);  // CPU time of this thread; 0: no limit
 };
 

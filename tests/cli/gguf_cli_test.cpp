@@ -65,7 +65,8 @@ TEST(GgufCli, EveryCommandThatTakesAFolderTakesAFile) {
       {"detokenize", " --tokens 1,2"}};
   std::set<std::string> commands;
   gather(make_tool(nullptr), commands);
-  EXPECT_EQ(commands.size(), arguments.size());
+  for (const auto& [name, words] : arguments)
+    EXPECT_TRUE(commands.contains(name)) << name << " takes no folder";
   for (const std::string& name : commands) {
     SCOPED_TRACE(name);
     const auto with = arguments.find(name);
@@ -134,12 +135,12 @@ TEST(GgufCli, AChatTemplateOfOnesOwn) {
   };
   const std::string file = shell_quote(model());
   EXPECT_EQ(ids(file, "--chat"), "[26]");
-  EXPECT_EQ(ids(file, "--chat-template " + own), "[2,27]");  // c, abc
+  EXPECT_EQ(ids(file, "--chat-template " + own), "[2, 27]");  // c, abc
   const std::string bundled = ids("", "--chat-template " + own);
   EXPECT_NE(bundled, ids("", "--chat"));
   EXPECT_EQ(
       bundled,
-      parse_json(run_tool("tokenize -p cabc --no-special --json").out, "t").find("tokens")->dump());
+      parse_json(run_tool("tokenize -p cabc --no-special --json").out, "t").find("ids")->dump());
   const test::Served served(file + " --chat-template " + own);
   const std::string asked =
       served

@@ -43,7 +43,8 @@ Conversation::Conversation(const std::string& folder, const std::string& file)
     : templates_(ChatTemplates::from_folder(folder, file)) {
   if (templates_.empty())
     fail(
-        "{}: has no chat template, which --chat, --messages and -i need; --chat-template names one; "
+        "{}: has no chat template, which --chat, --messages and -i need; --chat-template names "
+        "one; "
         "without them the text of -p is continued",
         printable(folder));
   format_ = choose_tool_format(templates_, "auto");

@@ -15,8 +15,8 @@
 
 #include "model/arch/layer_op.h"
 #include "nn/compressor.h"
-#include "nn/delta_net.h"
 #include "nn/convolution_layer.h"
+#include "nn/delta_net.h"
 #include "nn/indexer.h"
 #include "nn/lightning_attention.h"
 #include "nn/mamba1.h"

@@ -311,8 +311,8 @@ TEST(Bench, Refusals) {
   for (const char* bad : {"moe --scheme w9a9", "moe --group 0", "moe --top-k 9 --experts 4",
                           "moe --tokens 0", "moe --threads 0", "nothing", "", "linear --module x"})
     EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 2) << bad;
-  for (const char* bad : {"moe --group 48", "moe /nonexistent",
-                          "model /nonexistent", "moe --kernel nonesuch"})
+  for (const char* bad :
+       {"moe --group 48", "moe /nonexistent", "model /nonexistent", "moe --kernel nonesuch"})
     EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 1) << bad;
 }
 
