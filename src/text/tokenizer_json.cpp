@@ -184,12 +184,15 @@ class Reader final : public JsonHandler {
   bool value(Json v) {
     if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
     tree.put(std::move(v));
-    if (tree.values() <= most_values_) return true;
-    return stop(fmt::format("more than {} values beside vocabulary and merges", most_values_));
+    return within_limit();
   }
   bool close() {
     tree.close();
-    return true;
+    return within_limit();
+  }
+  bool within_limit() {
+    if (tree.values() <= most_values_) return true;
+    return stop(fmt::format("more than {} values beside vocabulary and merges", most_values_));
   }
 
   size_t most_values_;
