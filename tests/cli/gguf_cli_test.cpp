@@ -30,7 +30,7 @@ std::string model() { return (made("odd") / "shown.gguf").string(); }
 // Adds the names of all commands that take the folder of a model.
 void gather(const Command& c, std::set<std::string>& out) {
   for (const Option& o : c.positional)
-    if (o.kind == ValueKind::kFolder) out.insert(c.name);
+    if (o.kind == ValueKind::kFolder || o.names.front() == "DIR") out.insert(c.name);
   for (const Command& subject : c.subjects) gather(subject, out);
 }
 
