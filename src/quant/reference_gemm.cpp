@@ -270,11 +270,13 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
       const float* scales = x.scales + m * x.groups;
       double size = 0.0, flushed = 0.0, largest = 0.0;
       for (const Stretch& s : columns.stretches) {
-        double sum = 0.0, small = 0.0;
+        double sum = 0.0, small = 0.0, codes = 0.0;  // codes: the sum before scales, with offsets
         for (size_t i = s.begin; i < s.end; ++i) {
           const double a = std::fabs(static_cast<double>(xs[m * x.K + i]));
           const double b = weight_size(w, n, columns.order[i], ws[i]);
           sum += a * b;
+          if (w.offsets != nullptr)
+            codes += a * static_cast<double>(counted_code(w, n, columns.order[i]));
           small += (a + b + 1.0) * 0x1p-126;
         }
         double factor =
@@ -284,7 +286,7 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
           factor *= std::fabs(static_cast<double>(scales[s.row_granule]));
         }
         size += sum * factor;
-        largest = std::max({largest, sum, size, factor});
+        largest = std::max({largest, sum, codes, size, factor});
         flushed += small * factor + 0x1p-126;
       }
       const double last = scales_per_row(x.spec) ? std::fabs(static_cast<double>(scales[0])) : 1.0;
