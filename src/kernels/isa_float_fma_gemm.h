@@ -102,7 +102,7 @@ constexpr size_t unit_of(Form form) {
                                                      : 2;
 }
 
-// What stands beside codes: nothing, zero points, or offsets.
+// Says what a group has besides its scale: nothing, zero points, or offsets.
 enum class Beside : uint8_t { kNothing, kZeros, kOffsets };
 
 // Numbers that are broadcast from memory.

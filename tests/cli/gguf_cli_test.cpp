@@ -117,7 +117,7 @@ TEST(GgufCli, EveryFormOfAModelIsTaken) {
   EXPECT_TRUE(logits_of(snapshot / part(2), " --no-follow") == want);
   EXPECT_NE(logits_of(dir / "folder" / part(2), " --no-follow").find("outside the folder"),
             std::string::npos);
-  // From C and C++.
+  // C and C++ load a part and a whole file.
   EXPECT_EQ(llm::Model::load((made("split") / part(2)).string()).vocab(), 32u);
   const std::unique_ptr<moebius_model, void (*)(moebius_model*)> c(
       moebius_model_load(one.c_str(), nullptr), moebius_model_free);

@@ -26,7 +26,7 @@
 // is cut into groups of at most 256 for this. An output that has a NaN code in a group has a NaN
 // scale there.
 //
-// Behind its groups a panel has the second level of scales (arm_layout::Supers).
+// A panel ends with the second level of scales (arm_layout::Supers).
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups

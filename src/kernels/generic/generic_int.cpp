@@ -132,7 +132,7 @@ struct IntegerFamily {
   // Multiplies one row of x with kRows decoded rows of w; f[j] lacks the last factors.
   template <class Call>
   static void add_stretches(const Call& c, const uint8_t* row, size_t n, float* f) {
-    // Of doubled fp4 codes on both sides, or on one.
+    // Sums are 4 times too large if fp4 codes of both sides are doubled, 2 times if those of one are.
     const float unit = is_fp4_pair(c.p) ? 0.25f : c.p.code == CodeType::kFp4 ? 0.5f : 1.0f;
     const auto* scales = reinterpret_cast<const float*>(row);
     const auto* x = reinterpret_cast<const int16_t*>(row + c.at.values);

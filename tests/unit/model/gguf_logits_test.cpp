@@ -39,7 +39,8 @@ std::vector<float> logits_of(const std::string& model, XType type) {
 
 fs::path made(const char* place) { return test::test_data_dir() / "negative/gguf" / place; }
 
-// What the converter does not write of a golden folder's config.json, or writes as llama.cpp has it.
+// Lists members of a golden folder's config.json that the converter drops, or writes as llama.cpp has
+// them.
 struct Lost {
   std::string_view family, members;
 };
