@@ -99,21 +99,38 @@ def edit_loop(place, figures):
         figures[f"edit of {folder}, s"] = statistics.median(rounds)
 
 
-def measure(commit, tests, edit):
-    """{figure: number} of one commit."""
+def clone(commit, folder):
+    """The path of a clone of this repository at a commit."""
+    place = Path(folder) / commit
+    run(ROOT, ["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(place)])
+    run(place, ["git", "checkout", "--quiet", commit])
+    return place
+
+
+def first_command(place, figures):
+    """Adds what the first command costs."""
+    figures["first command, s"], figures["first command, CPU s"] = run(place, FIRST)
+    log, text = ((place / "build/release" / name).read_text() for name in (".ninja_log", "build.ninja"))
+    figures["longest unit, s"] = max(seconds for _, seconds in steps(log).values())
+    figures["longest chain, s"] = longest_chain(log, text)
+
+
+def second_command(place, figures):
+    """Adds the seconds of the tests behind the first command."""
+    figures["second command, s"] = run(place, ["./test"])[0]
+
+
+def measure(commits, stages):
+    """[{figure: number}] of the commits; each stage runs for all of them before the next begins, and its figures are printed at once."""
     with tempfile.TemporaryDirectory(prefix="build_times.") as folder:
-        place = Path(folder) / "clone"
-        run(ROOT, ["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(place)])
-        run(place, ["git", "checkout", "--quiet", commit])
-        figures = {}
-        figures["first command, s"], figures["first command, CPU s"] = run(place, FIRST)
-        log, text = ((place / "build/release" / name).read_text() for name in (".ninja_log", "build.ninja"))
-        figures["longest unit, s"] = max(seconds for _, seconds in steps(log).values())
-        figures["longest chain, s"] = longest_chain(log, text)
-        if tests:
-            figures["second command, s"] = run(place, ["./test"])[0]
-        if edit:
-            edit_loop(place, figures)
+        places = [clone(commit, folder) for commit in commits]
+        figures = [{} for _ in commits]
+        for stage in stages:
+            for commit, place, found in zip(commits, places, figures):
+                known = set(found)
+                stage(place, found)
+                for name in found.keys() - known:
+                    print(f"{commit[:8]}: {name} {found[name]:.1f}", file=sys.stderr, flush=True)
         return figures
 
 
@@ -128,10 +145,11 @@ def main(words=None):
     options = parser.parse_args(words)
     commits = [subprocess.run(["git", "-C", ROOT, "rev-parse", "--verify", f"{name}^{{commit}}"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
                for name in (options.old, options.new)]
+    stages = [first_command] + [second_command] * options.tests + [edit_loop] * options.edit
     rounds = []
     for i in range(options.rounds):
-        found = {side: measure(commits[side], options.tests, options.edit) for side in ((0, 1) if i % 2 == 0 else (1, 0))}
-        rounds.append(found)
+        found = measure(commits[:: 1 if i % 2 == 0 else -1], stages)
+        rounds.append(found[:: 1 if i % 2 == 0 else -1])
         print(f"round {i + 1} of {options.rounds}", file=sys.stderr)
     print(f"{'':<22}{commits[0][:8]:>10}{commits[1][:8]:>10}{'new / old':>11}")
     missed = False
