@@ -89,11 +89,9 @@ class Parser {
       o.set(equals == std::string::npos ? value_of(o) : word.substr(equals + 1));
   }
 
-  // Handles "-n 5", "-n5" and "-iq". A word like -ngl, which another tool has, is reported as a
-  // whole.
+  // Handles "-n 5", "-n5" and "-iq".
   void short_options(const std::string& word) {
-    if (command_->find(word.substr(0, 2)) == nullptr ||
-        (word.size() > 2 && is_foreign_option(word)))
+    if (command_->find(word.substr(0, 2)) == nullptr)
       throw UsageError(unknown_option(tool_, *command_, word));
     for (size_t i = 1; i < word.size(); ++i) {
       Option& o = require(std::string("-") + word[i]);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers a name that does not exist with the nearest one that does, or with this tool's name for
-// an option of another tool.
+// Answers a name that does not exist with the nearest one that does.
 #pragma once
 #include <span>
 #include <string>
@@ -20,8 +19,6 @@ std::string nearest(std::string_view wanted, std::span<const std::string> names)
 
 // Returns a message such as "there is no command `rnu`; did you mean `run`?"
 std::string unknown_command(const Command& parent, std::string_view name);
-// Returns whether another tool has an option of this name.
-bool is_foreign_option(std::string_view name);
 std::string unknown_option(const Command& tool, const Command& command, std::string_view name);
 
 }  // namespace moebius
