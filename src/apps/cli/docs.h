@@ -6,7 +6,7 @@
 
 namespace moebius {
 
-// Writes the table of that name ("schemes", "formats", ..., or "man" for the man page) to `out` and
+// Writes the table of that name ("formats", ..., or "man" for the man page) to `out` and
 // returns 0. Fails for an unknown name with a list of the names.
 int run_docs(const std::string& table, std::ostream& out);
 
