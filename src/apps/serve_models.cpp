@@ -283,7 +283,7 @@ void HostedModel::describe() {
                               : field == "both"    ? ReasoningField::kBoth
                                                    : ReasoningField::kReasoningContent;
   if (const PoolingPlan* plan = served_.pooling.get(); plan != nullptr) {
-    served_.vector_size = plan->width(static_cast<size_t>(w->checkpoint.config().hidden));
+    served_.vector_size = plan->scores ? 1 : static_cast<size_t>(w->checkpoint.config().hidden);
     served_.context = std::min(plan->most_tokens, w->context(serving_.context));
   } else {
     served_.context = w->engine->engine().longest();

@@ -42,7 +42,7 @@ class Embed : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::string args = "--dtype f32 --parallel 4 --kv-gib 0.1";
-    for (const char* name : {"last", "mean", "dense", "head", "tokens"})
+    for (const char* name : {"last", "mean", "head", "tokens"})
       args += " --model " + test::shell_quote(std::string(name) + "=" + golden(name));
     args += " --model " + test::shell_quote("text=" + test::bundled_model_dir().string());
     server_ = std::make_unique<Served>(args);
@@ -75,7 +75,6 @@ TEST_F(Embed, VectorsAreThoseOfSentenceTransformers) {
   expect_vectors(embed(all + R"(,"model":"last","prompt_name":"query")"), *last.find("query"));
   expect_vectors(embed(all + R"(,"model":"mean")"), *expected().find("pooled")->find("mean"));
   expect_vectors(embed(all + R"(,"model":"mean","dimensions":8)"), *expected().find("truncated 8"));
-  expect_vectors(embed(all + R"(,"model":"dense")"), *expected().find("dense"));
 }
 
 TEST_F(Embed, FormsAndUsage) {

@@ -25,8 +25,6 @@ constexpr const char* kNames[] = {"config.json",
                                   "sentence_bert_config.json",
                                   "score.safetensors",
                                   "1_Pooling/config.json",
-                                  "2_Dense/config.json",
-                                  "2_Dense/model.safetensors",
                                   "3_Normalize/config.json",
                                   "4_LogitScore/config.json"};
 constexpr size_t kHidden = 4;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,7 +14,6 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxSettings = 1 << 20;
-constexpr int64_t kMostFeatures = 1 << 16;
 
 // Reads an object from a file of the folder; empty if there is no such file.
 Json settings(const std::string& folder, const std::string& name) {
@@ -36,34 +34,22 @@ std::string text(const Json& object, std::string_view name) {
   return v != nullptr && v->is_string() ? v->as_string() : "";
 }
 
-struct ModeRow {
-  std::string_view name, field;  // the word of today, and the field of older versions
-};
-// Lists the ways of pooling in the order of PoolingMode, in which results are concatenated.
-constexpr ModeRow kModes[] = {{"cls", "pooling_mode_cls_token"},
-                              {"max", "pooling_mode_max_tokens"},
-                              {"mean", "pooling_mode_mean_tokens"},
-                              {"mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"},
-                              {"weightedmean", "pooling_mode_weightedmean_tokens"},
-                              {"lasttoken", "pooling_mode_lasttoken"}};
-
-void read_modes(const Json& config, const std::string& where, size_t hidden, PoolingPlan& plan) {
+// Reads the way of pooling: a word, a list of one, or the fields of older versions.
+void read_mode(const Json& config, const std::string& where, size_t hidden, PoolingPlan& plan) {
   const Json* mode = config.find("pooling_mode");
-  std::vector<Json> words;
-  if (mode != nullptr && mode->is_array()) words = mode->items();
-  if (mode != nullptr && mode->is_string()) words = {*mode};
-  for (const Json& word : words) {
-    const auto* row = std::find_if(std::begin(kModes), std::end(kModes), [&](const ModeRow& m) {
-      return word.is_string() && m.name == word.as_string();
-    });
-    if (row == std::end(kModes)) fail("{}: pooling_mode {} is not known", where, word.dump());
-    plan.modes.push_back(static_cast<PoolingMode>(row - kModes));
+  if (mode != nullptr && mode->is_array() && mode->items().size() == 1) mode = &mode->items()[0];
+  std::string word = mode != nullptr && mode->is_string() ? mode->as_string() : "";
+  if (mode == nullptr) {
+    constexpr std::string_view kFlag = "pooling_mode_";
+    for (const auto& [name, value] : config.members())
+      if (name.starts_with(kFlag) && value.is_bool() && value.as_bool())
+        word += name.substr(kFlag.size());
+    if (word.empty() || word == "mean_tokens") word = "mean";
   }
-  if (mode == nullptr)
-    for (const ModeRow& row : kModes)
-      if (flag(config, row.field, false))
-        plan.modes.push_back(static_cast<PoolingMode>(&row - kModes));
-  if (plan.modes.empty()) plan.modes = {PoolingMode::kMean};
+  if (word != "mean" && word != "lasttoken")
+    fail("{}: pooling_mode is {}; expected mean or lasttoken", printable(where),
+         mode != nullptr ? printable(mode->dump(), 80) : printable(word, 80));
+  plan.mean = word == "mean";
   plan.include_prompt = flag(config, "include_prompt", /*otherwise=*/true);
   for (const char* name : {"embedding_dimension", "word_embedding_dimension"})
     if (const Json* n = config.find(name);
@@ -108,80 +94,6 @@ void read_activation(const std::string& named, const std::string& where, Pooling
          printable(named));
 }
 
-struct ActivationRow {
-  std::string_view name;  // of a class of torch.nn
-  float (*function)(float v);
-};
-// Lists functions in the order of PooledLayer::Activation.
-constexpr ActivationRow kActivations[] = {
-    {"Identity", [](float v) { return v; }},
-    {"Tanh", [](float v) { return std::tanh(v); }},
-    {"ReLU", [](float v) { return std::max(v, 0.0f); }},
-    {"GELU", [](float v) { return 0.5f * v * (1.0f + std::erf(v * 0.70710678118654752f)); }},
-    {"SiLU", [](float v) { return v / (1.0f + std::exp(-v)); }},
-    {"Sigmoid", [](float v) { return 1.0f / (1.0f + std::exp(-v)); }}};
-
-// Reads a matrix that torch stores as [out,in], transposed.
-std::vector<float> read_turned(const TensorStore& store, const char* name, size_t in, size_t out) {
-  const TensorInfo& info = store.require(name);
-  if (info.shape != std::vector<uint64_t>{out, in})
-    fail("{} is {}; expected [{}, {}]", store.where(info), describe(info), out, in);
-  const std::vector<float> w = read_floats(store, info);
-  std::vector<float> turned(w.size());
-  for (size_t o = 0; o < out; ++o)
-    for (size_t i = 0; i < in; ++i) turned[i * out + o] = w[o * in + i];
-  return turned;
-}
-
-size_t features(const Json& config, const char* name, const std::string& where) {
-  const Json* v = config.find(name);
-  const auto n = v != nullptr && v->is_integer() ? v->as_int() : std::nullopt;
-  if (!n || *n < 1 || *n > kMostFeatures)
-    fail("{}: {} is {}; expected 1 to {}", printable(where), name,
-         v != nullptr ? printable(v->dump(), 40) : "missing", kMostFeatures);
-  return static_cast<size_t>(*n);
-}
-
-PooledLayer read_dense(const std::string& where, size_t width) {
-  const Json config = settings(where, "config.json");
-  PooledLayer layer;
-  layer.in = features(config, "in_features", where);
-  layer.out = features(config, "out_features", where);
-  if (layer.in != width)
-    fail("{}: in_features is {}; expected {}, the size of the vector before it", printable(where),
-         layer.in, width);
-  for (const char* name : {"module_input_name", "module_output_name"})
-    if (const Json* v = config.find(name);
-        v != nullptr && !v->is_null() && text(config, name) != "sentence_embedding")
-      fail("{}: {} is {}; only sentence_embedding is offered", printable(where), name,
-           printable(v->dump(), 60));
-  if (const Json* named = config.find("activation_function")) {
-    const std::string word = text(config, "activation_function");
-    const auto* known =
-        std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& a) {
-          return word.starts_with("torch.nn.") && word.substr(word.rfind('.') + 1) == a.name;
-        });
-    if (known == std::end(kActivations))
-      fail(
-          "{}: activation_function is {}; Identity, Tanh, ReLU, GELU, SiLU and Sigmoid of torch.nn "
-          "are offered",
-          printable(where), printable(named->dump(), 80));
-    layer.activation = static_cast<PooledLayer::Activation>(known - kActivations);
-  }
-  const TensorStore store = TensorStore::open_file(join_path(where, "model.safetensors"));
-  layer.weight = read_turned(store, "linear.weight", layer.in, layer.out);
-  if (flag(config, "bias", /*otherwise=*/true)) {
-    const TensorInfo& bias = store.require("linear.bias");
-    if (bias.shape != std::vector<uint64_t>{layer.out})
-      fail("{} is {}; expected [{}]", store.where(bias), describe(bias), layer.out);
-    layer.bias = read_floats(store, bias);
-  }
-  layer.residual = flag(config, "use_residual", /*otherwise=*/false);
-  if (layer.residual && layer.in != layer.out)
-    layer.projected = read_turned(store, "residual.weight", layer.in, layer.out);
-  return layer;
-}
-
 // Reads the classification head of a folder.
 void read_head(const TensorStore& store, size_t hidden, PoolingPlan& plan) {
   const TensorInfo& score = store.require("score.weight");
@@ -193,11 +105,6 @@ void read_head(const TensorStore& store, size_t hidden, PoolingPlan& plan) {
 }
 
 }  // namespace
-
-bool PoolingPlan::needs_all_rows() const {
-  return !scores && std::any_of(modes.begin(), modes.end(),
-                                [](PoolingMode m) { return m != PoolingMode::kLast; });
-}
 
 std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint) {
   const ModelConfig& c = checkpoint.config();
@@ -243,24 +150,17 @@ std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
   }
 
   const Json modules = parse_json(read_text_file(modules_path, kMaxSettings), modules_path);
+  bool pools = false;
   for (const Json& m : modules.items()) {
     const std::string type = text(m, "type"), path = text(m, "path");
     const std::string kind = type.substr(type.rfind('.') + 1), where = join_path(folder, path);
     if (path.find("..") != std::string::npos || path.starts_with('/'))
       fail("{}: the path '{}' leads out of the folder", printable(modules_path), printable(path));
-    if (kind == "Pooling") {
-      if (!plan.modes.empty() || !plan.layers.empty() || plan.normalize)
-        fail("{}: the module {} comes behind others of a vector", printable(modules_path),
-             printable(type));
-      read_modes(settings(where, "config.json"), where, hidden, plan);
+    if (kind == "Pooling" && !pools && !plan.normalize) {
+      pools = true;
+      read_mode(settings(where, "config.json"), where, hidden, plan);
     } else if (kind == "Normalize") {
       plan.normalize = true;
-    } else if (kind == "Dense") {
-      if (plan.modes.empty())
-        fail("{}: the module {} comes before Pooling", printable(modules_path), printable(type));
-      PooledLayer layer = read_dense(where, plan.width(hidden));
-      layer.unit = std::exchange(plan.normalize, false);
-      plan.layers.push_back(std::move(layer));
     } else if (kind == "LogitScore") {
       const Json tokens = settings(where, "config.json");
       plan.scores = true;
@@ -269,14 +169,14 @@ std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
         plan.no = token_id(tokens, "false_token_id", where, source.vocab);
     } else if (kind != "Transformer" || !path.empty()) {
       fail(
-          "{}: the module {} is not offered; Transformer, Pooling, Dense, Normalize and LogitScore "
-          "are",
+          "{}: the module {} is not offered here; Transformer, then Pooling and Normalize, or "
+          "LogitScore are",
           printable(modules_path), printable(type));
     }
   }
-  if (!plan.scores && plan.modes.empty())
+  if (!plan.scores && !pools)
     fail("{}: has no module Pooling or LogitScore", printable(modules_path));
-  if (!plan.scores) read_truncation(config, plan.width(hidden), plan);
+  if (!plan.scores) read_truncation(config, hidden, plan);
   return plan;
 }
 
@@ -297,17 +197,8 @@ void Pooler::add(std::span<const float> row) {
   const size_t position = position_++;
   last_.assign(row.begin(), row.end());
   if (!plan_.needs_all_rows() || position < skipped_) return;
-  if (counted_++ == 0) {
-    first_ = most_ = last_;
-    sum_.assign(row_, 0.0f), weighted_.assign(row_, 0.0f);
-  }
-  const auto weight = static_cast<float>(position + 1);
-  weights_ += weight;
-  for (size_t i = 0; i < row_; ++i) {
-    most_[i] = std::max(most_[i], row[i]);
-    sum_[i] += row[i];
-    weighted_[i] += weight * row[i];
-  }
+  if (counted_++ == 0) sum_.assign(row_, 0.0f);
+  for (size_t i = 0; i < row_; ++i) sum_[i] += row[i];
 }
 
 std::vector<float> Pooler::finish() {
@@ -329,41 +220,12 @@ std::vector<float> Pooler::result() const {
     for (size_t i = 0; i < row_; ++i) score = std::fma(plan_.head[i], last_[i], score);
     return {plan_.sigmoid ? 1.0f / (1.0f + std::exp(-score)) : score};
   }
-  std::vector<float> out;
-  const auto append = [&](const std::vector<float>& v, float divisor) {
-    for (size_t i = 0; i < row_; ++i) out.push_back(i < v.size() ? v[i] / divisor : 0.0f);
-  };
-  const float count = static_cast<float>(std::max<size_t>(1, counted_));
-  for (const PoolingMode mode : plan_.modes) {
-    if (mode == PoolingMode::kCls) append(first_, 1);
-    if (mode == PoolingMode::kMax) append(most_, 1);
-    if (mode == PoolingMode::kMean) append(sum_, count);
-    if (mode == PoolingMode::kMeanSqrt) append(sum_, std::sqrt(count));
-    if (mode == PoolingMode::kWeightedMean) append(weighted_, std::max(weights_, 1.0f));
-    if (mode == PoolingMode::kLast) append(last_, 1);
-  }
-  for (const PooledLayer& layer : plan_.layers) out = layer(std::move(out));
+  std::vector<float> out = plan_.mean ? sum_ : last_;
+  out.resize(row_);
+  if (plan_.mean)
+    for (float& v : out) v /= static_cast<float>(std::max<size_t>(1, counted_));
   if (plan_.normalize) cut_vector(out, out.size(), /*normalize=*/true);
   return out;
-}
-
-std::vector<float> PooledLayer::operator()(std::vector<float> x) const {
-  if (unit) cut_vector(x, x.size(), /*normalize=*/true);
-  // Computes y column by column, so that the compiler can vectorize over outputs; sums are in the
-  // order of inputs.
-  const auto times = [&](const std::vector<float>& w, std::vector<float>& y) {
-    for (size_t i = 0; i < in; ++i)
-      for (size_t o = 0; o < out; ++o) y[o] += x[i] * w[i * out + o];
-  };
-  std::vector<float> y(out, 0.0f);
-  times(weight, y);
-  for (size_t o = 0; o < bias.size(); ++o) y[o] += bias[o];
-  for (float& v : y) v = kActivations[static_cast<size_t>(activation)].function(v);
-  if (!projected.empty())
-    times(projected, y);
-  else if (residual)
-    for (size_t o = 0; o < out; ++o) y[o] += x[o];
-  return y;
 }
 
 void cut_vector(std::vector<float>& vector, size_t dimensions, bool normalize) {

@@ -15,29 +15,11 @@
 
 namespace moebius {
 
-enum class PoolingMode : uint8_t { kCls, kMax, kMean, kMeanSqrt, kWeightedMean, kLast };
-
-// Describes a Dense module of sentence-transformers: y[out] = activation(x[in] * w[in,out] + bias),
-// plus x if `residual` is set.
-struct PooledLayer {
-  enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
-  Activation activation = Activation::kTanh;
-  size_t in = 0, out = 0;
-  std::vector<float> weight;  // [in,out] weights of the layer
-  std::vector<float> bias;    // [out], or empty
-  bool residual = false;      // true: x is added to the result
-  // [in,out] projects x for the sum if the sizes differ; empty: they are equal.
-  std::vector<float> projected;
-  bool unit = false;  // true: x is scaled to unit length first
-  std::vector<float> operator()(std::vector<float> x) const;
-};
-
 struct PoolingPlan {
-  bool scores = false;              // true: a score per pair of texts; false: a vector per text
-  std::vector<PoolingMode> modes;   // ways of pooling, whose results are concatenated
-  std::vector<PooledLayer> layers;  // layers after pooling
-  bool normalize = false;           // true: the vector is scaled to unit length at the end
-  bool include_prompt = true;       // true: tokens of the prompt are pooled, too
+  bool scores = false;         // true: a score per pair of texts; false: a vector per text
+  bool mean = false;           // true: a vector is the mean of the rows; false: the last row
+  bool normalize = false;      // true: the vector is scaled to unit length at the end
+  bool include_prompt = true;  // true: tokens of the prompt are pooled, too
   std::map<std::string, std::string> prompts;
   std::string default_prompt;      // name of a prompt; empty: none
   size_t most_tokens = SIZE_MAX;   // most tokens of a text
@@ -50,10 +32,7 @@ struct PoolingPlan {
   bool template_generates = false;
 
   bool needs_logits() const { return yes.has_value(); }
-  bool needs_all_rows() const;
-  size_t width(size_t hidden) const {
-    return scores ? 1 : layers.empty() ? hidden * modes.size() : layers.back().out;
-  }
+  bool needs_all_rows() const { return mean && !scores; }
 };
 
 // Holds the facts about a folder that are known before its modules are read.
@@ -91,8 +70,7 @@ class Pooler {
 
   const PoolingPlan& plan_;
   size_t row_, skipped_, position_ = 0, counted_ = 0;
-  float weights_ = 0;
-  std::vector<float> first_, last_, most_, sum_, weighted_;
+  std::vector<float> last_, sum_;
 };
 
 // Shortens a vector to its first `dimensions` numbers, and scales it to unit length if the plan
