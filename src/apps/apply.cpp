@@ -203,7 +203,7 @@ void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
 
 int run_apply(const ApplyOptions& options) {
   (void)output_target(options.out);
-  const Checkpoint checkpoint = open_checkpoint(options.folder, options.stated);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const TensorStore inputs = TensorStore::open_file(options.in);
   const Input x_input = input_of(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
@@ -256,14 +256,6 @@ Command apply_command() {
            {.kind = ValueKind::kFile, .required = true});
   c.option("--out-dtype", "TYPE", &o->out_dtype, "type of y",
            {.choices = {"f32", "bf16", "f16"}, .default_text = "that of x"});
-  c.option("--activation", "NAME", &o->stated.activation,
-           "what the experts of an unregistered family compute (silu, gelu, swigluoai, ...)",
-           {.default_text = "not stated", .rare = true});
-  c.option("--layout", "NAME", &o->stated.layout,
-           "how an unregistered family stores gate and up together",
-           {.choices = {std::begin(kLayouts), std::end(kLayouts)},
-            .default_text = "not stated",
-            .rare = true});
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};

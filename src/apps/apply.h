@@ -5,14 +5,12 @@
 #include <string>
 
 #include "apps/cli/options.h"
-#include "checkpoint/model_config.h"
 
 namespace moebius {
 
 struct ApplyOptions {
   std::string folder, module, in, out;
   std::string out_dtype;  // type of the output: "", "f32", "bf16" or "f16"
-  Stated stated;          // facts that the user states about an unregistered family
   RunOptions run;
 };
 int run_apply(const ApplyOptions& options);

@@ -168,7 +168,7 @@ void check_model_files(const std::string& folder) {
   check_weight_files(folder);
 }
 
-Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated& stated) {
+Checkpoint Checkpoint::open(const std::string& folder, Links links) {
   const auto file = gguf_file_of(folder);
   const std::shared_ptr<const Gguf> gguf = file ? open_gguf(*file) : nullptr;
   std::error_code error;
@@ -184,7 +184,7 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
     Json config = gguf != nullptr ? gguf_config(*gguf, c.warnings_)
                                   : parse_json(read_config(config_path), config_path);
     if (gguf != nullptr) config.set(std::string(kDefaultsMember), Json::object());
-    c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
+    c.config_ = ModelConfig::parse(config, config_path, c.warnings_);
     QuantConfig quant = QuantConfig::parse(config, config_path, c.warnings_);
     if (quant.method().empty() && gguf == nullptr)
       quant = other_config(folder, config, c.warnings_);

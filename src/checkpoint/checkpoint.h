@@ -49,8 +49,7 @@ class Checkpoint {
  public:
   // Opens a folder. Throws Error if the folder cannot be used at all; modules that are not
   // supported are recorded in Module::reason instead.
-  static Checkpoint open(const std::string& folder, Links links = Links::kInside,
-                         const Stated& stated = {});
+  static Checkpoint open(const std::string& folder, Links links = Links::kInside);
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return *quant_; }

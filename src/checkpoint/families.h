@@ -31,7 +31,6 @@ enum class RoutingRule : uint8_t {
   kLlama4,           // sigmoid of the selected logits, weight on the expert's input
   kSparseMixer,      // the sampling of Phi-MoE
   kGemma4,           // softmax, renormalized, times a scale per expert
-  kGuess,            // unknown family: decided by the fields that the config has
 };
 
 // Selects the function that experts compute between their two products.

@@ -61,7 +61,6 @@ class Expander {
  public:
   Expander(const ModelConfig& config, const Family* family, ModuleMap& map)
       : family_(family),
-        layout_(family == nullptr ? config.stated.layout : ""),
         map_(map),
         E_(static_cast<uint64_t>(config.experts)),
         H_(static_cast<uint64_t>(config.hidden)),
@@ -86,7 +85,7 @@ class Expander {
                                           : main.shape[transposed ? 2 : 1];
     check_rows(f, main, rows);
     note_shape(f, main, rows, transposed);
-    for (const RowPart& part : parts(f, main, rows))
+    for (const RowPart& part : parts(f, rows))
       for (uint64_t e = 0; e < experts; ++e) add_module(f, e, part, rows, experts, transposed);
   }
 
@@ -180,7 +179,6 @@ class Expander {
            E_, rows, cols, E_, cols, rows);
     if (own == Orientation::kUnclear) own = other;
     if (layout_of(family_).stacked_experts) return f.projection == Projection::kDown;
-    if (!layout_.empty()) return layout_.ends_with("transposed");
     if (own == Orientation::kUnclear) {
       if (family_ == nullptr)
         map_.warnings.push_back(
@@ -207,11 +205,9 @@ class Expander {
         {shape->name, "shape of a fused tensor; compared with the tensor itself"});
   }
 
-  std::vector<RowPart> parts(const FusedTensors& f, const TensorInfo&, uint64_t rows) const {
+  std::vector<RowPart> parts(const FusedTensors& f, uint64_t rows) const {
     if (!f.gate_up) return {{f.projection}};
-    const bool interleaved = layout_.starts_with("interleaved") ||
-                             layout_of(family_).fused_order == FusedOrder::kInterleaved;
-    if (interleaved)
+    if (layout_of(family_).fused_order == FusedOrder::kInterleaved)
       return {{Projection::kGate, 0, rows / 2, 2}, {Projection::kUp, 1, rows / 2, 2}};
     return {{Projection::kGate, 0, rows / 2, 1}, {Projection::kUp, rows / 2, rows / 2, 1}};
   }
@@ -262,7 +258,6 @@ class Expander {
   }
 
   const Family* family_;
-  const std::string layout_;  // stated by the user; may be empty
   ModuleMap& map_;
   uint64_t E_, H_, I_;
   // Modules of experts that are stored one by one; filled on first use.

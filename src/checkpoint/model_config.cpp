@@ -147,7 +147,7 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
 }  // namespace
 
 ModelConfig ModelConfig::parse(Json config, const std::string& path,
-                               std::vector<std::string>& warnings, const Stated& stated) {
+                               std::vector<std::string>& warnings) {
   if (!config.is_object())
     fail("{}: {} at the top; expected an object", path, kind_name(config.kind()));
   ModelConfig c;
@@ -174,20 +174,9 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
   const Json* ffn = c.text.find("ffn_config");  // DBRX
   const bool apart = ffn != nullptr && ffn->is_object();
   parse_moe(c, apart ? ConfigFields(*ffn, path, where + "ffn_config.") : fields, family, warnings);
-  c.stated = stated;
-  if (family != nullptr) {
-    if (!stated.activation.empty() || !stated.layout.empty())
-      fail("{}: what the experts of {} compute is known; nothing is to be stated", path,
-           family->key);
-  } else if (!stated.activation.empty()) {
-    c.moe.activation = ActivationSpec();
-    c.moe.activation.kind = activation_from_name(stated.activation);
-    c.experts_reason.clear();
-  } else {
+  if (family == nullptr)
     c.experts_reason =
-        "the family is not in the registry, so what its experts compute is a guess; state it with "
-        "--activation";
-  }
+        "the family is not in the registry, so what its experts compute is not known";
   return c;
 }
 

@@ -14,14 +14,6 @@ namespace moebius {
 class ConfigFields;
 struct Family;
 
-// Facts that the user states about a family that is not in the registry; empty: not stated.
-struct Stated {
-  std::string activation;  // activation of the experts, as configs spell it
-  std::string layout;      // layout of gate and up in one tensor: one of kLayouts
-};
-inline constexpr std::string_view kLayouts[] = {"halves", "interleaved", "halves-transposed",
-                                                "interleaved-transposed"};
-
 // Prefixes of the tensors of the layer that predicts the token after the next.
 struct PredictorNames {
   // Prefix of all tensors of the predictor: "mtp.", "model.layers.61."; empty: this config is the
@@ -60,7 +52,6 @@ struct ModelConfig {
   Json raw;
   Json text;  // the object with the text model's fields: raw, or raw.text_config
 
-  Stated stated;
   // Names of the predictor's tensors, set by Checkpoint::open_predictor().
   PredictorNames predictor;
 
@@ -71,8 +62,8 @@ struct ModelConfig {
   // Returns the activation of the dense MLP in a layer.
   ActivationSpec dense_activation(int layer) const;
 
-  static ModelConfig parse(Json config, const std::string& path, std::vector<std::string>& warnings,
-                           const Stated& stated = {});
+  static ModelConfig parse(Json config, const std::string& path,
+                           std::vector<std::string>& warnings);
 };
 
 // Returns `plain`, or its clamped form if the layer has a limit.

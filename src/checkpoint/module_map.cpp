@@ -67,7 +67,6 @@ class Mapper {
     expand_fused(fused_, config_, family_, map_);
     for (MappedModule& m : map_.modules) finish(m);
     if (!lenient(family_)) require_modules();
-    if (family_ == nullptr) describe_guess();
     return std::move(map_);
   }
 
@@ -336,22 +335,6 @@ class Mapper {
   [[noreturn]] void missing(const std::string& module, std::string_view where) {
     fail_at({"file", "", "", module, ""}, "{}: no tensor belongs to {}; {} needs it{}", folder_,
             module, config_.family, where);
-  }
-
-  void describe_guess() {
-    size_t experts = 0, linears = 0, other = 0;
-    for (const MappedModule& m : map_.modules) {
-      if (m.module.kind == ModuleKind::kExpert)
-        ++experts;
-      else if (has_matrix(m.module))
-        ++linears;
-      else
-        ++other;
-    }
-    map_.warnings.push_back(
-        fmt::format("{}: guessed from names: {} expert projections, {} other matrices, {} vectors "
-                    "and parameters",
-                    folder_, experts, linears, other));
   }
 
   const ModelConfig& config_;

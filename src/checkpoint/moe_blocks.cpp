@@ -194,10 +194,6 @@ class Builder {
       b.spec.hidden = static_cast<size_t>(down.plan.N);
       b.spec.intermediate = static_cast<size_t>(down.plan.K);
       b.experts_reason = in_.config.experts_reason;
-      if (family_ == nullptr && b.experts_reason.empty() && in_.config.stated.layout.empty() &&
-          down_is_fused(down))
-        b.experts_reason =
-            "gate and up are stored together, and how they lie is a guess; state it with --layout";
       if (family_ == nullptr)
         b.routing_reason = "the family is not in the registry, so how it routes is a guess";
       if (shared_behind() > 0) route_shared(b);
@@ -238,11 +234,6 @@ class Builder {
     b.spec.router.top_k += shared_behind();
   }
 
-  static bool down_is_fused(const Module& down) {
-    const ModuleTensors& t = down.plan.tensors;
-    return (t[Role::kWeight] && t[Role::kWeight].index >= 0) ||
-           (t[Role::kWeightPacked] && t[Role::kWeightPacked].index >= 0);
-  }
   static std::string_view first_word(std::string_view list) {
     return list.substr(0, list.find(' '));
   }

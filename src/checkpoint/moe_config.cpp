@@ -293,12 +293,6 @@ void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule, const F
       r.renormalize = true;
       r.per_expert_scale = true;
       break;
-    case RoutingRule::kGuess:
-      r.scoring = scoring_of(f, "softmax");
-      r.renormalize = f.boolean({"norm_topk_prob", "moe_renormalize"}).value_or(true);
-      read_groups(r, f);
-      r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
-      break;
     default:
       read_scored_router(r, f, rule, family);
       break;
@@ -469,7 +463,7 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
   c.moe.router.experts = static_cast<size_t>(c.experts);
   c.moe.router.top_k = static_cast<size_t>(c.top_k);
   c.moe.has_expert_bias = layout_of(family).expert_bias;
-  read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kGuess, family);
+  read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kNone, family);
   if (family != nullptr && !family->experts_reason.empty())
     c.experts_reason = family->experts_reason;
   read_shared(c, f, !lenient(family) ? family->shared : SharedRule::kCount);

@@ -84,8 +84,8 @@ std::string usable_folder(const std::string& typed) {
   fail("{}: {}", printable(typed), open_failure(typed, code));
 }
 
-Checkpoint open_checkpoint(const std::string& folder, const Stated& stated) {
-  return Checkpoint::open(folder, manners().no_follow ? Links::kInside : Links::kAnywhere, stated);
+Checkpoint open_checkpoint(const std::string& folder) {
+  return Checkpoint::open(folder, manners().no_follow ? Links::kInside : Links::kAnywhere);
 }
 
 }  // namespace moebius

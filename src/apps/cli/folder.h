@@ -14,6 +14,6 @@ std::string bundled_folder();
 std::string usable_folder(const std::string& typed);
 
 // Opens a checkpoint the way every command does.
-Checkpoint open_checkpoint(const std::string& folder, const Stated& stated = {});
+Checkpoint open_checkpoint(const std::string& folder);
 
 }  // namespace moebius
