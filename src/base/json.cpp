@@ -48,90 +48,85 @@ using Events = nlohmann::json_sax<nlohmann::json>;
 
 class Adapter final : public Events {
  public:
-  Adapter(JsonHandler& handler, size_t max_depth) : handler_(handler), max_depth_(max_depth) {}
-  bool null() override { return handler_.on_null(); }
-  bool boolean(bool v) override { return handler_.on_bool(v); }
-  bool number_integer(number_integer_t v) override { return handler_.on_int(v); }
-  bool number_unsigned(number_unsigned_t v) override { return handler_.on_uint(v); }
+  Adapter(JsonHandler& handler, std::string_view what, size_t max_depth)
+      : handler_(handler), what_(what), max_depth_(max_depth) {}
+  bool null() override { return put(); }
+  bool boolean(bool v) override { return put(v); }
+  bool number_integer(number_integer_t v) override { return put(int64_t{v}); }
+  bool number_unsigned(number_unsigned_t v) override {
+    if (handler_.wanted()) handler_.number(v);
+    return !handler_.stops();
+  }
   bool number_float(number_float_t v, const string_t& text) override {
-    if (text.find_first_of(".eE") != string_t::npos) return handler_.on_double(v);
-    return handler_.on_long_integer(v, text);
+    return text.find_first_of(".eE") != string_t::npos ? put(v) : put(v, text);
   }
-  bool string(string_t& v) override { return handler_.on_string(v); }
+  bool string(string_t& v) override {
+    if (handler_.wanted()) handler_.text(v);
+    return !handler_.stops();
+  }
   bool binary(binary_t&) override { return false; }
-  bool key(string_t& v) override { return handler_.on_key(v); }
-  bool start_object(std::size_t) override { return deeper() && handler_.on_object_begin(); }
-  bool end_object() override {
-    --depth_;
-    return handler_.on_object_end();
+  bool key(string_t& v) override {
+    handler_.key(v);
+    return true;
   }
-  bool start_array(std::size_t) override { return deeper() && handler_.on_array_begin(); }
-  bool end_array() override {
-    --depth_;
-    return handler_.on_array_end();
-  }
+  bool start_object(std::size_t) override { return begin(/*array=*/false); }
+  bool start_array(std::size_t) override { return begin(/*array=*/true); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& e) override {
     std::string text = e.what();
     if (const size_t cut = text.find("] "); cut != std::string::npos) text.erase(0, cut + 2);
-    handler_.error = fmt::format("malformed JSON at byte {}: {}", position, printable(text, 160));
-    return false;
+    fail("{}: malformed JSON at byte {}: {}", what_, position, printable(text, 160));
   }
 
  private:
-  bool deeper() {
-    if (++depth_ <= max_depth_) return true;
-    handler_.error = fmt::format("JSON nested deeper than {} levels", max_depth_);
-    return false;
+  template <class... Value>
+  bool put(const Value&... v) {
+    if (handler_.wanted()) handler_.value(Json(v...));
+    return !handler_.stops();
+  }
+  bool begin(bool array) {
+    if (++depth_ > max_depth_) fail("{}: JSON nested deeper than {} levels", what_, max_depth_);
+    handler_.begin(array);
+    return true;
+  }
+  bool end() {
+    --depth_;
+    handler_.end();
+    return true;
   }
   JsonHandler& handler_;
+  std::string_view what_;
   size_t max_depth_, depth_ = 0;
 };
 
 class Builder final : public JsonHandler {
  public:
-  bool on_null() override {
-    const auto number = not_finite.find(nulls++);
-    return put(number == not_finite.end() ? Json() : Json(number->second));
+  Builder(std::string_view what, size_t most_values) : what_(what), most_values_(most_values) {}
+  void key(std::string& name) override {
+    if (!tree.name(name)) fail("{}: duplicate key '{}'", what_, printable(name));
   }
-  bool on_bool(bool v) override { return put(Json(v)); }
-  bool on_int(int64_t v) override { return put(Json(v)); }
-  bool on_uint(uint64_t v) override { return put(Json(v)); }
-  bool on_double(double v) override { return put(Json(v)); }
-  bool on_long_integer(double v, const std::string& digits) override {
-    return put(Json(v, digits));
+  void begin(bool array) override { tree.open(array ? Json::array() : Json::object()); }
+  void end() override {
+    tree.close();
+    check();
   }
-  bool on_string(std::string& v) override { return put(Json(std::move(v))); }
-  bool on_key(std::string& v) override {
-    if (tree.name(v)) return true;
-    error = fmt::format("duplicate key '{}'", printable(v));
-    return false;
+  void value(Json v) override {
+    const auto number = v.is_null() ? not_finite.find(nulls_++) : not_finite.end();
+    tree.put(number == not_finite.end() ? std::move(v) : Json(number->second));
+    check();
   }
-  bool on_object_begin() override { return open(Json::object()); }
-  bool on_array_begin() override { return open(Json::array()); }
-  bool on_object_end() override { return close(); }
-  bool on_array_end() override { return close(); }
   JsonTree tree;
-  size_t most_values = SIZE_MAX;
   // Value of each null that replaces a number, by the null's index.
   std::map<size_t, double> not_finite;
 
  private:
-  size_t nulls = 0;
-  bool put(Json v) {
-    tree.put(std::move(v));
-    if (tree.values() <= most_values) return true;
-    error = fmt::format("more than {} values", most_values);
-    return false;
+  void check() const {
+    if (tree.values() > most_values_) fail("{}: more than {} values", what_, most_values_);
   }
-  bool open(Json empty) {
-    tree.open(std::move(empty));
-    return true;
-  }
-  bool close() {
-    tree.close();
-    return true;
-  }
+  std::string_view what_;
+  size_t most_values_, nulls_ = 0;
 };
 
 // Replaces NaN, Infinity and -Infinity, which Python writes into configs and JSON does not have, by
@@ -235,14 +230,16 @@ void parse_json_events(std::string_view text, JsonHandler& handler, std::string_
   if (text.starts_with("\xef\xbb\xbf"))
     fail("{}: malformed JSON: text begins with a byte order mark", what);
   if (!is_utf8(text)) fail("{}: text is not valid UTF-8", what);
-  Adapter adapter(handler, max_depth);
-  if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return;
-  fail("{}: {}", what, handler.error.empty() ? "malformed JSON" : handler.error);
+  Adapter adapter(handler, what, max_depth);
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &adapter) && !handler.stops())
+    fail("{}: malformed JSON", what);
 }
 
+void JsonHandler::text(std::string& v) { value(std::string_view(v)); }
+void JsonHandler::number(uint64_t v) { value(v); }
+
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth) {
-  Builder builder;
-  builder.most_values = kJsonMaxValues;
+  Builder builder(what, kJsonMaxValues);
   std::string cleaned;
   if (text.find("NaN") != std::string_view::npos ||
       text.find("Infinity") != std::string_view::npos) {
@@ -254,7 +251,7 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth) 
 }
 
 Json parse_json_strictly(std::string_view text, std::string_view what, size_t max_depth) {
-  Builder builder;
+  Builder builder(what, SIZE_MAX);
   parse_json_events(text, builder, what, max_depth);
   return builder.tree.take();
 }

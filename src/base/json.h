@@ -16,31 +16,25 @@ namespace moebius {
 
 inline constexpr size_t kJsonMaxDepth = 128;
 
-// Receives the events of one document. A handler returns false to stop; parse_json_events then
-// throws Error with `error`, which the handler sets before.
+class Json;
+
+// Receives the values of one document, in their order. A handler throws Error to refuse one.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
-  virtual bool on_null() = 0;
-  virtual bool on_bool(bool value) = 0;
-  virtual bool on_int(int64_t value) = 0;    // called for negative integers
-  virtual bool on_uint(uint64_t value) = 0;  // called for non-negative integers that fit 64 bits
-  virtual bool on_double(double value) = 0;  // called for all other numbers
-  // Called for integers that do not fit 64 bits; `digits` as they are in the file.
-  virtual bool on_long_integer(double value, const std::string& /*digits*/) {
-    return on_double(value);
-  }
-  virtual bool on_string(std::string& value) = 0;
-  virtual bool on_key(std::string& value) = 0;
-  virtual bool on_object_begin() = 0;
-  virtual bool on_object_end() = 0;
-  virtual bool on_array_begin() = 0;
-  virtual bool on_array_end() = 0;
-  std::string error;
+  virtual void key(std::string& /*name*/) {}  // name of the next value; may be moved from
+  virtual void begin(bool array) = 0;         // an array or an object begins
+  virtual void end() {}
+  virtual void value(Json v) = 0;  // anything but an array or an object
+  // Receive texts (which may be moved from) and non-negative integers; they call value().
+  virtual void text(std::string& v);
+  virtual void number(uint64_t v);
+  virtual bool wanted() const { return true; }  // false: value() is not called
+  virtual bool stops() const { return false; }  // true: the rest of the document is not read
 };
 
 // Parses `text` and calls the handler. Throws Error("<what>: ...") for malformed text, invalid
-// UTF-8, depth over max_depth, or when the handler stops.
+// UTF-8 and depth over max_depth.
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth = kJsonMaxDepth);
 

@@ -28,85 +28,73 @@ namespace {
 // prove_layout().
 class HeaderHandler final : public JsonHandler {
  public:
+  explicit HeaderHandler(const std::string& where) : where_(where) {}
   std::vector<TensorInfo> tensors;
 
-  bool on_null() override {
-    return state_ == State::kMetadataValue ? to(State::kTop) : scalar("null", 0, /*text=*/nullptr);
+  void key(std::string& name) override {
+    if (state_ == State::kTop)
+      top_key(name);
+    else if (state_ == State::kEntry)
+      entry_key(name);
+    // Keys of metadata and of ignored values are skipped.
   }
-  bool on_bool(bool) override { return scalar("a boolean", /*number=*/0, /*text=*/nullptr); }
-  bool on_int(int64_t v) override { return scalar(fmt::format("{}", v), 0, /*text=*/nullptr); }
-  bool on_uint(uint64_t v) override { return scalar({}, v, nullptr); }
-  bool on_double(double v) override {
-    return scalar(fmt::format("{} (no 64-bit integer)", v), /*number=*/0, /*text=*/nullptr);
-  }
-  bool on_string(std::string& v) override { return scalar("a string", 0, &v); }
 
-  bool on_key(std::string& key) override {
-    switch (state_) {
-      case State::kTop:
-        return top_key(key);
-      case State::kEntry:
-        return entry_key(key);
-      default:
-        return true;  // skips keys of metadata and of ignored values
+  void begin(bool array) override {
+    if (state_ == State::kSkip)
+      ++skip_depth_;
+    else if (array && state_ == State::kShapeValue)
+      state_ = State::kShape;
+    else if (array && state_ == State::kOffsetsValue)
+      offsets_seen_ = 0, state_ = State::kOffsets;
+    else if (!array && state_ == State::kStart)
+      state_ = State::kTop;
+    else if (!array && state_ == State::kMetadataValue)
+      state_ = State::kMetadata;
+    else if (!array && state_ == State::kEntryValue)
+      seen_.fill(false), state_ = State::kEntry;
+    else
+      wrong(array ? "an array" : "an object");
+  }
+
+  void end() override {
+    if (state_ == State::kOffsets && offsets_seen_ != 2)
+      stop("{}: data_offsets has {} entries; expected 2", current(), offsets_seen_);
+    if (state_ == State::kEntry) check_entry();
+    if (state_ == State::kShape || state_ == State::kOffsets)
+      state_ = State::kEntry;
+    else if (state_ == State::kMetadata || state_ == State::kEntry)
+      state_ = State::kTop;
+    else if (state_ == State::kTop)
+      state_ = State::kDone;
+    else if (--skip_depth_ == 0)
+      state_ = State::kEntry;
+  }
+
+  void value(Json v) override {
+    if (state_ == State::kSkip) {
+      if (skip_depth_ == 0) state_ = State::kEntry;
+    } else if (v.is_null() && state_ == State::kMetadataValue) {
+      state_ = State::kTop;
+    } else if (v.is_string() && state_ == State::kDtypeValue) {
+      dtype(v.as_string());
+    } else if (!v.is_string() || state_ != State::kMetadata) {
+      wrong(v.is_string() || v.is_null() || v.is_bool() ? std::string(kind_name(v.kind()))
+            : v.is_integer()                            ? v.dump()
+                             : fmt::format("{} (no 64-bit integer)", v.as_double()));
     }
   }
-
-  bool on_object_begin() override {
-    switch (state_) {
-      case State::kStart:
-        return to(State::kTop);
-      case State::kMetadataValue:
-        return to(State::kMetadata);
-      case State::kEntryValue:
-        seen_.fill(false);
-        return to(State::kEntry);
-      case State::kSkip:
-        ++skip_depth_;
-        return true;
-      default:
-        return wrong("an object");
-    }
-  }
-
-  bool on_object_end() override {
-    switch (state_) {
-      case State::kTop:
-        return to(State::kDone);
-      case State::kMetadata:
-        return to(State::kTop);
-      case State::kEntry:
-        return entry_end();
-      default:
-        return skip_end();
-    }
-  }
-
-  bool on_array_begin() override {
-    switch (state_) {
-      case State::kShapeValue:
-        return to(State::kShape);
-      case State::kOffsetsValue:
-        offsets_seen_ = 0;
-        return to(State::kOffsets);
-      case State::kSkip:
-        ++skip_depth_;
-        return true;
-      default:
-        return wrong("an array");
-    }
-  }
-
-  bool on_array_end() override {
-    switch (state_) {
-      case State::kShape:
-        return to(State::kEntry);
-      case State::kOffsets:
-        if (offsets_seen_ != 2)
-          return stop("{}: data_offsets has {} entries; expected 2", current(), offsets_seen_);
-        return to(State::kEntry);
-      default:
-        return skip_end();
+  void number(uint64_t v) override {
+    if (state_ == State::kShape) {
+      TensorInfo& t = tensors.back();
+      if (t.shape.size() == kMaxRank)
+        stop("{}: shape has more than {} dimensions", current(), kMaxRank);
+      t.shape.push_back(v);
+    } else if (state_ == State::kOffsets) {
+      if (offsets_seen_ < 2)
+        (offsets_seen_ == 0 ? tensors.back().offset : tensors.back().bytes) = v;
+      ++offsets_seen_;
+    } else {
+      value(v);
     }
   }
 
@@ -128,112 +116,81 @@ class HeaderHandler final : public JsonHandler {
   };
   static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
 
-  bool to(State next) {
-    state_ = next;
-    return true;
-  }
   template <class... Args>
-  bool stop(fmt::format_string<Args...> format, Args&&... args) {
-    error = fmt::format(format, std::forward<Args>(args)...);
-    return false;
+  [[noreturn]] void stop(fmt::format_string<Args...> format, Args&&... args) const {
+    fail("{}: {}", where_, fmt::format(format, std::forward<Args>(args)...));
   }
   std::string current() const { return fmt::format("tensor '{}'", printable(tensors.back().name)); }
 
   // Stops with an error that names what the header has here and what it should have.
-  bool wrong(std::string_view found) {
+  [[noreturn]] void wrong(std::string_view found) const {
     switch (state_) {
       case State::kStart:
-        return stop("header is {}; expected a JSON object", found);
+        stop("header is {}; expected a JSON object", found);
       case State::kMetadataValue:
-        return stop("__metadata__ is {}; expected an object of strings", found);
+        stop("__metadata__ is {}; expected an object of strings", found);
       case State::kMetadata:
-        return stop("__metadata__ holds {}; expected strings only", found);
+        stop("__metadata__ holds {}; expected strings only", found);
       case State::kEntryValue:
-        return stop("{} is {}; expected an object", current(), found);
+        stop("{} is {}; expected an object", current(), found);
       case State::kDtypeValue:
-        return stop("{}: dtype is {}; expected a string", current(), found);
+        stop("{}: dtype is {}; expected a string", current(), found);
       case State::kShapeValue:
-        return stop("{}: shape is {}; expected an array", current(), found);
+        stop("{}: shape is {}; expected an array", current(), found);
       case State::kShape:
-        return stop("{}: shape holds {}; expected non-negative integers", current(), found);
+        stop("{}: shape holds {}; expected non-negative integers", current(), found);
       case State::kOffsetsValue:
-        return stop("{}: data_offsets is {}; expected an array of two integers", current(), found);
+        stop("{}: data_offsets is {}; expected an array of two integers", current(), found);
       case State::kOffsets:
-        return stop("{}: data_offsets holds {}; expected non-negative integers", current(), found);
+        stop("{}: data_offsets holds {}; expected non-negative integers", current(), found);
       default:
-        return stop("header has {} in an unexpected place", found);
+        stop("header has {} in an unexpected place", found);
     }
   }
 
-  bool top_key(std::string& key) {
+  void top_key(std::string& key) {
     if (key == "__metadata__") {
-      if (std::exchange(metadata_seen_, true)) return stop("header has two __metadata__ members");
-      return to(State::kMetadataValue);
+      if (std::exchange(metadata_seen_, true)) stop("header has two __metadata__ members");
+      state_ = State::kMetadataValue;
+      return;
     }
-    if (tensors.size() == kMaxTensors) return stop("header has more than {} tensors", kMaxTensors);
+    if (tensors.size() == kMaxTensors) stop("header has more than {} tensors", kMaxTensors);
     if (key.size() > kMaxTensorName)
-      return stop("tensor '{}': name has {} bytes; at most {} are accepted", printable(key, 80),
-                  key.size(), kMaxTensorName);
+      stop("tensor '{}': name has {} bytes; at most {} are accepted", printable(key, 80),
+           key.size(), kMaxTensorName);
     for (const char c : key)
       if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-        return stop("tensor '{}': name holds a control character (byte {:#04x})", printable(key),
-                    static_cast<unsigned>(c));
+        stop("tensor '{}': name holds a control character (byte {:#04x})", printable(key),
+             static_cast<unsigned>(c));
     tensors.emplace_back().name = std::move(key);
-    return to(State::kEntryValue);
+    state_ = State::kEntryValue;
   }
 
-  bool entry_key(const std::string& key) {
+  void entry_key(const std::string& key) {
     constexpr std::array next = {State::kDtypeValue, State::kShapeValue, State::kOffsetsValue};
     for (size_t i = 0; i < kFields.size(); ++i) {
       if (key != kFields[i]) continue;
-      if (std::exchange(seen_[i], true)) return stop("{}: has two members '{}'", current(), key);
-      return to(next[i]);
+      if (std::exchange(seen_[i], true)) stop("{}: has two members '{}'", current(), key);
+      state_ = next[i];
+      return;
     }
     skip_depth_ = 0;  // unknown members are ignored, as the reference reader does
-    return to(State::kSkip);
+    state_ = State::kSkip;
   }
 
-  bool entry_end() {
+  void check_entry() const {
     for (size_t i = 0; i < kFields.size(); ++i)
-      if (!seen_[i]) return stop("{}: member '{}' is missing", current(), kFields[i]);
-    return to(State::kTop);
+      if (!seen_[i]) stop("{}: member '{}' is missing", current(), kFields[i]);
   }
 
-  bool skip_end() {
-    if (--skip_depth_ == 0) state_ = State::kEntry;
-    return true;
-  }
-
-  // Handles a scalar. `wrong_kind` is empty for a non-negative integer `number`; `text` is set for
-  // a string.
-  bool scalar(std::string_view wrong_kind, uint64_t number, const std::string* text) {
-    if (state_ == State::kSkip) {
-      if (skip_depth_ == 0) state_ = State::kEntry;
-      return true;
-    }
-    if (text != nullptr && state_ == State::kMetadata) return true;
-    if (text != nullptr && state_ == State::kDtypeValue) return dtype(*text);
-    const bool in_array = state_ == State::kShape || state_ == State::kOffsets;
-    if (!wrong_kind.empty() || !in_array)
-      return wrong(wrong_kind.empty() ? fmt::format("{}", number) : wrong_kind);
-    TensorInfo& t = tensors.back();
-    if (state_ == State::kShape) {
-      if (t.shape.size() == kMaxRank)
-        return stop("{}: shape has more than {} dimensions", current(), kMaxRank);
-      t.shape.push_back(number);
-    } else if (offsets_seen_++ < 2) {
-      (offsets_seen_ == 1 ? t.offset : t.bytes) = number;
-    }
-    return true;
-  }
-
-  bool dtype(const std::string& name) {
+  void dtype(const std::string& name) {
     const std::optional<DType> found = dtype_from_name(name);
-    if (!found) return stop("{}: unsupported dtype '{}'", current(), printable(name, 60));
+    if (!found) stop("{}: unsupported dtype '{}'", current(), printable(name, 60));
     tensors.back().dtype = *found;
-    return to(State::kEntry);
+    state_ = State::kEntry;
   }
 
+  const std::string& where_;
   State state_ = State::kStart;
   bool metadata_seen_ = false;
   std::array<bool, 3> seen_{};
@@ -331,7 +288,7 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64
   const std::string where = printable(path);
   if (file_size < 8 || header.size() > file_size - 8)
     fail("{}: header of {} bytes does not fit a file of {}", where, header.size(), file_size);
-  HeaderHandler handler;
+  HeaderHandler handler(where);
   parse_json_events(header, handler, where);
   std::vector<TensorInfo> tensors = std::move(handler.tensors);
   check_names(tensors, where);

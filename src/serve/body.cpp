@@ -22,43 +22,9 @@ constexpr size_t kOutlineEntries = 16;
 constexpr size_t kMostDetokenized = 1 << 17;  // the context counts if it is longer
 
 // Receives the values of a text, or of one field of it. Throws ApiError or Error.
-class ValueReader {
+class ValueReader : public JsonHandler {
  public:
-  virtual ~ValueReader() = default;
-  virtual bool wanted() const { return true; }  // false: no value is built
-  virtual void key(const std::string& /*name*/) {}
-  virtual void begin(bool array) = 0;
-  virtual void end() {}
-  virtual void value(Json v) = 0;
-  virtual void done(RequestBody& /*body*/) {}   // the field is complete
-  virtual bool stops() const { return false; }  // true: the rest of the text is not read
-};
-
-// Turns the parser's events into values and their ends. A text is copied at its own length, because
-// the parser's buffer is longer and is used again.
-class ValueEvents final : public JsonHandler {
- public:
-  explicit ValueEvents(ValueReader& reader) : reader_(reader) {}
-  bool on_null() override { return put(); }
-  bool on_bool(bool v) override { return put(v); }
-  bool on_int(int64_t v) override { return put(v); }
-  bool on_uint(uint64_t v) override { return put(v); }
-  bool on_double(double v) override { return put(v); }
-  bool on_long_integer(double v, const std::string& digits) override { return put(v, digits); }
-  bool on_string(std::string& v) override { return put(std::string_view(v)); }
-  bool on_key(std::string& v) override { return reader_.key(v), true; }
-  bool on_object_begin() override { return reader_.begin(false), true; }
-  bool on_array_begin() override { return reader_.begin(true), true; }
-  bool on_object_end() override { return reader_.end(), true; }
-  bool on_array_end() override { return reader_.end(), true; }
-
- private:
-  template <class... Value>
-  bool put(const Value&... v) {
-    if (reader_.wanted()) reader_.value(Json(v...));
-    return !reader_.stops();
-  }
-  ValueReader& reader_;
+  virtual void done(RequestBody& /*body*/) {}  // the field is complete
 };
 
 class TreeReader final : public ValueReader {
@@ -66,10 +32,9 @@ class TreeReader final : public ValueReader {
   // what: holder of the value, for messages.
   TreeReader(std::string what, std::string name, size_t most, size_t& left)
       : what_(std::move(what)), name_(std::move(name)), most_(most), left_(left) {}
-  void key(const std::string& name) override {
+  void key(std::string& name) override {
     if (tree_.depth() == 1) entry();
-    std::string own(name);
-    if (!tree_.name(own)) fail("{}: duplicate key '{}'", what_, printable(name));
+    if (!tree_.name(name)) fail("{}: duplicate key '{}'", what_, printable(name));
   }
   void begin(bool array) override {
     count();
@@ -102,7 +67,7 @@ class TreeReader final : public ValueReader {
 class OutlineReader final : public ValueReader {
  public:
   explicit OutlineReader(std::string name) : name_(std::move(name)) {}
-  void key(const std::string& name) override {
+  void key(std::string& name) override {
     if (depth_ == 1) key_ = name;
   }
   void begin(bool array) override {
@@ -215,7 +180,7 @@ class BodyReader final : public ValueReader {
   BodyReader(Endpoint endpoint, const ServedModel& model) : model_(model) {
     body.endpoint = endpoint;
   }
-  void key(const std::string& v) override {
+  void key(std::string& v) override {
     if (depth_ > 1) {
       if (reader_) reader_->key(v);
       return;
@@ -281,7 +246,7 @@ class BodyReader final : public ValueReader {
 class NameReader final : public ValueReader {
  public:
   bool wanted() const override { return depth_ == 1 && here_; }
-  void key(const std::string& v) override { here_ = depth_ == 1 ? v == "model" : here_; }
+  void key(std::string& v) override { here_ = depth_ == 1 ? v == "model" : here_; }
   void begin(bool) override { ++depth_; }
   void end() override { --depth_; }
   void value(Json v) override {
@@ -308,8 +273,7 @@ const std::vector<int32_t>* RequestBody::ids(std::string_view name) const {
 RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedModel& model) {
   BodyReader reader(endpoint, model);
   try {
-    ValueEvents events(reader);
-    parse_json_events(text, events, kBody, kBodyDepth);
+    parse_json_events(text, reader, kBody, kBodyDepth);
   } catch (const Error& e) {
     refuse("invalid_json", "", "{}", e.what());
   }
@@ -319,19 +283,16 @@ RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedMod
 std::optional<std::string> model_of_body(std::string_view text) {
   NameReader reader;
   try {
-    ValueEvents events(reader);
-    parse_json_events(text, events, kBody, kBodyDepth);
+    parse_json_events(text, reader, kBody, kBodyDepth);
   } catch (const Error&) {
-    // The parser was stopped at the name, or the text is no valid body, which reading all of it
-    // will report.
+    // The text is no valid body, which reading all of it will report.
   }
   return reader.name;
 }
 
 Json parse_inner_json(std::string_view text, const std::string& what, size_t& left) {
   TreeReader reader(what, "", SIZE_MAX, left);
-  ValueEvents events(reader);
-  parse_json_events(text, events, what, kBodyDepth);
+  parse_json_events(text, reader, what, kBodyDepth);
   return reader.take();
 }
 

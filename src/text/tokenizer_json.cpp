@@ -22,8 +22,8 @@ constexpr size_t kJsonSmallFile = 4096;  // values that the smallest file may ha
 class Reader final : public JsonHandler {
  public:
   // Takes the bytes of the file: values are longer than 8 bytes, but for those that only fill memory.
-  explicit Reader(size_t bytes)
-      : most_values_(std::min(2 * kJsonMaxValues, kJsonSmallFile + bytes / 8)) {}
+  Reader(const std::string& file, size_t bytes)
+      : file_(file), most_values_(std::min(2 * kJsonMaxValues, kJsonSmallFile + bytes / 8)) {}
   JsonTree tree;
   TokenTable vocab;
   std::vector<double> scores;  // scores of a vocabulary that is a list of tokens and scores
@@ -36,123 +36,96 @@ class Reader final : public JsonHandler {
   };
   std::vector<Merge> merges;
 
-  bool on_null() override { return value(Json()); }
-  bool on_bool(bool v) override { return value(Json(v)); }
-  bool on_int(int64_t v) override {
-    return mode_ == Mode::kScores ? score(static_cast<double>(v)) : value(Json(v));
+  void value(Json v) override {
+    if (mode_ == Mode::kScores && v.is_number()) return score(v.as_double());
+    if (mode_ != Mode::kTree) misplaced(kind_name(v.kind()));
+    tree.put(std::move(v));
+    check_limit();
   }
-  bool on_double(double v) override { return mode_ == Mode::kScores ? score(v) : value(Json(v)); }
-  bool on_uint(uint64_t v) override {
-    if (mode_ == Mode::kScores) return score(static_cast<double>(v));
-    if (mode_ != Mode::kVocab) return value(Json(v));
+  void number(uint64_t v) override {
+    if (mode_ != Mode::kVocab) return value(v);
     if (v > static_cast<uint64_t>(kMaxTokenId))
-      return stop(fmt::format("model.vocab: id {} of '{}' is above the limit of {}", v,
-                              printable(token_), kMaxTokenId));
+      stop("model.vocab: id {} of '{}' is above the limit of {}", v, printable(token_),
+           kMaxTokenId);
     if (!vocab.insert(token_, static_cast<int32_t>(v)))
-      return stop(fmt::format("model.vocab: token '{}' appears twice", printable(token_)));
-    return true;
+      stop("model.vocab: token '{}' appears twice", printable(token_));
   }
-  bool on_string(std::string& v) override {
+  void text(std::string& v) override {
     if (mode_ == Mode::kMerges) return merge_string(v);
-    if (mode_ == Mode::kScores && parts_ == 0) {
+    if (mode_ != Mode::kScores || parts_ != 0) return value(std::string_view(v));
+    token_ = std::move(v);
+    parts_ = 1;
+  }
+  void key(std::string& v) override {
+    if (mode_ == Mode::kVocab)
       token_ = std::move(v);
-      parts_ = 1;
-      return true;
-    }
-    return value(Json(std::move(v)));
+    else if (!tree.name(v))
+      stop("duplicate key '{}'", printable(v));
   }
-  bool on_key(std::string& v) override {
-    if (mode_ == Mode::kVocab) {
-      token_ = std::move(v);
-      return true;
-    }
-    return tree.name(v) || stop(fmt::format("duplicate key '{}'", printable(v)));
-  }
-  bool on_object_begin() override {
-    if (mode_ != Mode::kTree) return misplaced("an object");
-    if (in_model("vocab")) {
-      mode_ = Mode::kVocab;
-      has_vocab = true;
-      return true;
-    }
-    tree.open(Json::object());
-    return true;
-  }
-  bool on_object_end() override {
-    if (mode_ == Mode::kVocab) {
-      mode_ = Mode::kTree;
-      return true;
-    }
-    return close();
-  }
-  bool on_array_begin() override {
-    if ((mode_ == Mode::kMerges || mode_ == Mode::kScores) && parts_ < 0) {
+  void begin(bool array) override {
+    if (array && (mode_ == Mode::kMerges || mode_ == Mode::kScores) && parts_ < 0) {
       parts_ = 0;
-      return true;
+      return;
     }
-    if (mode_ != Mode::kTree) return misplaced("an array");
+    if (mode_ != Mode::kTree) misplaced(array ? "an array" : "an object");
     if (in_model("vocab")) {
-      mode_ = Mode::kScores;
-      has_scores = true;
-      return true;
-    }
-    if (in_model("merges")) {
+      mode_ = array ? Mode::kScores : Mode::kVocab;
+      (array ? has_scores : has_vocab) = true;
+    } else if (array && in_model("merges")) {
       mode_ = Mode::kMerges;
       has_merges = true;
-      return true;
+    } else {
+      tree.open(array ? Json::array() : Json::object());
     }
-    tree.open(Json::array());
-    return true;
   }
-  bool on_array_end() override {
-    if (mode_ == Mode::kTree) return close();
-    if (parts_ < 0) {
+  void end() override {
+    if (mode_ == Mode::kTree) {
+      tree.close();
+      check_limit();
+    } else if (parts_ < 0) {
       mode_ = Mode::kTree;
-      return true;
+    } else if (mode_ == Mode::kScores) {
+      scored_token();
+    } else if (parts_ != 2) {
+      stop("model.merges[{}] has {} parts; expected 2", merges.size(), parts_);
+    } else {
+      merges.push_back(std::move(pair_));
+      parts_ = -1;
     }
-    if (mode_ == Mode::kScores) return scored_token();
-    if (parts_ != 2)
-      return stop(fmt::format("model.merges[{}] has {} parts; expected 2", merges.size(), parts_));
-    merges.push_back(std::move(pair_));
-    parts_ = -1;
-    return true;
   }
 
  private:
   enum class Mode { kTree, kVocab, kScores, kMerges };
-  bool stop(std::string message) {
-    error = std::move(message);
-    return false;
+  template <class... Args>
+  [[noreturn]] void stop(fmt::format_string<Args...> format, Args&&... args) const {
+    fail("{}: {}", file_, fmt::format(format, std::forward<Args>(args)...));
   }
-  bool misplaced(std::string_view what) {
+  [[noreturn]] void misplaced(std::string_view what) const {
     if (mode_ == Mode::kVocab)
-      return stop(fmt::format("model.vocab: the id of '{}' is {}; expected a non-negative integer",
-                              printable(token_), what));
+      stop("model.vocab: the id of '{}' is {}; expected a non-negative integer", printable(token_),
+           what);
     if (mode_ == Mode::kScores)
-      return stop(
-          fmt::format("model.vocab[{}] holds {}; expected a token and its score", listed, what));
-    return stop(
-        fmt::format("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings",
-                    merges.size(), what));
+      stop("model.vocab[{}] holds {}; expected a token and its score", listed, what);
+    stop("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings", merges.size(),
+         what);
   }
   // Returns whether the parser is at a member of the root's object "model".
   bool in_model(std::string_view key) const {
     return tree.depth() == 2 && tree.key_at(0) == "model" && tree.object_at(1) &&
            tree.key_at(1) == key;
   }
-  bool score(double v) {
-    if (parts_ != 1) return misplaced("a number");
+  void score(double v) {
+    if (parts_ != 1) misplaced("a number");
     score_ = v;
     parts_ = 2;
-    return true;
   }
-  bool scored_token() {
-    if (parts_ != 2) return misplaced(fmt::format("{} values", parts_));
+  void scored_token() {
+    if (parts_ != 2) misplaced(fmt::format("{} values", parts_));
     if (listed > static_cast<size_t>(kMaxTokenId))
-      return stop(fmt::format("model.vocab: more than {} tokens", kMaxTokenId));
+      stop("model.vocab: more than {} tokens", kMaxTokenId);
     const auto id = static_cast<int32_t>(listed++);
     parts_ = -1;
-    if (token_.empty()) return true;  // an id without a token
+    if (token_.empty()) return;  // an id without a token
     lowest = std::min(lowest, score_);
     if (const int32_t before = vocab.find(token_); before >= 0) {
       const size_t index = vocab.reassign(token_, id);  // the later entry applies
@@ -162,39 +135,28 @@ class Reader final : public JsonHandler {
       vocab.insert(token_, id);
       scores.push_back(score_);
     }
-    return true;
   }
-  bool merge_string(std::string& v) {
+  void merge_string(std::string& v) {
     if (parts_ >= 0) {
       if (parts_ < 2) (parts_ == 0 ? pair_.left : pair_.right) = std::move(v);
       ++parts_;
-      return true;
+      return;
     }
     const size_t space = v.find(' ');
     if (space == std::string::npos || v.find(' ', space + 1) != std::string::npos) {
       // Old files start with a version line, which is no merge.
-      if (merges.empty() && v.starts_with("#version")) return true;
-      return stop(
-          fmt::format("model.merges[{}] is '{}'; expected two tokens with one space between them",
-                      merges.size(), printable(v)));
+      if (merges.empty() && v.starts_with("#version")) return;
+      stop("model.merges[{}] is '{}'; expected two tokens with one space between them",
+           merges.size(), printable(v));
     }
     merges.push_back({v.substr(0, space), v.substr(space + 1)});
-    return true;
   }
-  bool value(Json v) {
-    if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
-    tree.put(std::move(v));
-    return within_limit();
-  }
-  bool close() {
-    tree.close();
-    return within_limit();
-  }
-  bool within_limit() {
-    if (tree.values() <= most_values_) return true;
-    return stop(fmt::format("more than {} values beside vocabulary and merges", most_values_));
+  void check_limit() const {
+    if (tree.values() > most_values_)
+      stop("more than {} values beside vocabulary and merges", most_values_);
   }
 
+  const std::string& file_;
   size_t most_values_;
   Mode mode_ = Mode::kTree;
   std::string token_;
@@ -350,7 +312,7 @@ PostProcessor parse_post_processor(const Json* json, const std::string& where) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& file) {
-  Reader reader(text.size());
+  Reader reader(file, text.size());
   parse_json_events(text, reader, file);
   const Json root = reader.tree.take();
   if (!root.is_object())
