@@ -211,25 +211,6 @@ MOEBIUS_ALWAYS_INLINE float erfc_from(float t, float square, float rest) {
 
 }  // namespace numeric_detail
 
-// Returns erf(x): |x| <= 1: x + x * P(x^2); beyond: 1 - erfc(|x|) with the sign of x. Absolute
-// error 8e-8, relative 1e-7.
-MOEBIUS_ALWAYS_INLINE float erf_f32(float x) {
-  const float a = min_f32(abs_f32(x), 16.0f);
-  const float z = a * a;
-  float p = 7.85386073e-05f;
-  p = fma_f32(p, z, -0.000801019371f);
-  p = fma_f32(p, z, 0.00518832775f);
-  p = fma_f32(p, z, -0.0268538129f);
-  p = fma_f32(p, z, 0.112835854f);
-  p = fma_f32(p, z, -0.37612626f);
-  p = fma_f32(p, z, 0.128379166f);
-  const float small = fma_f32(a, p, a);
-  const float t = 1.0f / fma_f32(a, 0.4f, 1.0f);
-  const float large = 1.0f - numeric_detail::erfc_from(t, z, fma_f32(a, a, -z));
-  const uint32_t sign = f32_bits(x) & 0x80000000u;
-  return f32_from_bits(select_bits(a <= 1.0f, f32_bits(small), f32_bits(large)) | sign);
-}
-
 // Returns 0.5 * x * (1 + erf(x / sqrt 2)), computed as x * Phi(x) with Phi(-a) = erfc(a / sqrt 2) /
 // 2 without cancellation and Phi(a) = 1 - Phi(-a). Relative error 4.5e-7 for x > -13. -infinity
 // gives NaN.

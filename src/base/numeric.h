@@ -238,13 +238,4 @@ MOEBIUS_ALWAYS_INLINE float round_away(float x) {
   return even + (select_f32(up, 1.0f, 0.0f) - select_f32(down, 1.0f, 0.0f));
 }
 
-// Returns the nearest integer, ties to even. Out of range saturates, NaN gives 0.
-MOEBIUS_ALWAYS_INLINE int32_t rne_int(float x) {
-  const float number = select_f32(x == x, x, 0.0f);
-  // The largest f32 below 2^31.
-  const float inside = clamp_f32(number, -2147483648.0f, 2147483520.0f);
-  const auto r = static_cast<uint32_t>(static_cast<int32_t>(rne(inside)));
-  return static_cast<int32_t>(select_bits(number >= 2147483648.0f, 0x7FFFFFFFu, r));
-}
-
 }  // namespace moebius

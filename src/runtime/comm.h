@@ -159,7 +159,4 @@ class Patience {
 // Deadline of waits while other ranks may be loading weights.
 inline constexpr double kLoadingSeconds = 30 * 60;
 
-// Returns the communicator of a run with one rank: every exchange is a copy or does nothing.
-std::unique_ptr<Comm> make_comm_none();
-
 }  // namespace moebius

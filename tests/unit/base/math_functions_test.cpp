@@ -161,19 +161,6 @@ TEST(MathFunctions, Tanh) {
   EXPECT_TRUE(std::isnan(tanh_f32(kNan)));
 }
 
-TEST(MathFunctions, Erf) {
-  const auto definition = [](double x) { return std::erf(x); };
-  EXPECT_LT(worst_absolute_error(
-                -kInf, kInf, [](float x) { return erf_f32(x); }, definition),
-            1e-7);
-  EXPECT_LT(worst_relative_error(
-                -kInf, kInf, [](float x) { return erf_f32(x); }, definition),
-            2e-7);
-  EXPECT_EQ(erf_f32(kInf), 1.0f);
-  EXPECT_EQ(erf_f32(-kInf), -1.0f);
-  EXPECT_TRUE(std::isnan(erf_f32(kNan)));
-}
-
 TEST(MathFunctions, Gelu) {
   EXPECT_LT(worst_relative_error(
                 -13.0f, FLT_MAX, [](float x) { return gelu_f32(x); }, gelu_d),
@@ -295,7 +282,6 @@ TEST(MathFunctions, BitsAreTheSameEverywhere) {
   EXPECT_EQ(fingerprint([](float x) { return log_f32(x); }), 0x2F67C10CD47CDBFAu);
   EXPECT_EQ(fingerprint([](float x) { return silu_f32(x); }), 0xDA54355F81F7079Eu);
   EXPECT_EQ(fingerprint([](float x) { return tanh_f32(x); }), 0x3C1B8221A2A799AAu);
-  EXPECT_EQ(fingerprint([](float x) { return erf_f32(x); }), 0x6E224381C1168E9Fu);
   EXPECT_EQ(fingerprint([](float x) { return gelu_f32(x); }), 0xDDDFB17DFC1D5A83u);
   EXPECT_EQ(fingerprint([](float x) { return gelu_tanh_f32(x); }), 0x4A8BF7169C81D3F0u);
   EXPECT_EQ(fingerprint([](float x) { return softplus_f32(x); }), 0x60E53284C88E282Fu);

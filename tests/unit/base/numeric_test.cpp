@@ -332,13 +332,11 @@ TEST(Numeric, RneIsNearestEven) {
   for (const auto& c : cases) {
     EXPECT_EQ(rne(c[0]), c[1]);
     EXPECT_EQ(std::signbit(rne(c[0])), std::signbit(c[1]));
-    EXPECT_EQ(rne_int(c[0]), static_cast<int32_t>(c[1]));
   }
   for (uint64_t u = 0; u < (uint64_t{1} << 32); u += 4999) {
     const float x = f32_from_bits(static_cast<uint32_t>(u));
     if (std::isnan(x)) {
       ASSERT_TRUE(std::isnan(rne(x)));
-      ASSERT_EQ(rne_int(x), 0);
       continue;
     }
     // Definition in double: floor, then decide by the fraction; exact because floor and fraction
@@ -349,8 +347,6 @@ TEST(Numeric, RneIsNearestEven) {
     if (fraction > 0.5 || (fraction == 0.5 && std::fmod(expected, 2.0) != 0.0)) expected += 1;
     ASSERT_EQ(static_cast<double>(rne(x)), expected) << x;
     ASSERT_EQ(std::signbit(rne(x)), std::signbit(x)) << x;
-    ASSERT_EQ(rne_int(x), static_cast<int32_t>(std::clamp(expected, -2147483648.0, 2147483647.0)))
-        << x;
   }
 }
 

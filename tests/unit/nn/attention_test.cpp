@@ -605,8 +605,9 @@ TEST(KvLayout, CodesAreThoseOfTheDefinition) {
         EXPECT_TRUE(fixed == 0.0f || scale == fixed);
         for (size_t i = 0; i < n; ++i) {
           const float v = std::clamp(x[i] / scale, -top, top);
-          const auto expected =
-              type == KvType::kFp8 ? f32_to_e4m3(v) : static_cast<uint8_t>(rne_int(v));
+          const auto expected = type == KvType::kFp8
+                                    ? f32_to_e4m3(v)
+                                    : static_cast<uint8_t>(static_cast<int>(rne(v)));
           ASSERT_EQ(codes[i], expected) << n << " " << i << " " << x[i];
         }
         EXPECT_EQ(codes[n], 0xA5);

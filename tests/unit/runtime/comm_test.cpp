@@ -48,16 +48,6 @@ TEST(Comm, LongMessagesAreCut) {
   run_thread_ranks({.ranks = 3, .largest_message = 7}, [](Comm& comm) { expect_everything(comm); });
 }
 
-TEST(Comm, OneRankIsAlone) {
-  const std::unique_ptr<Comm> comm = make_comm_none();
-  expect_everything(*comm);
-  EXPECT_EQ(comm->counters().exchanges, 0u);
-  char c = 0;
-  EXPECT_TRUE(comm->start_broadcast(&c, 1, 0).done());
-  EXPECT_THROW((void)comm->start_send(0, 0, &c, 1), Error);
-  EXPECT_EQ(comm->split(7, 0)->size(), 1);
-}
-
 TEST(Comm, PartsHaveTheirOwnRanksAndMessages) {
   run_thread_ranks({.ranks = 6}, [](Comm& world) { expect_parts(world, 2); });
 }
