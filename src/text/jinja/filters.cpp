@@ -326,26 +326,6 @@ Value filter_round(const Call& c) {
                scale);
 }
 
-Value filter_extreme(const Call& c) {
-  const bool largest = c.name == "max";
-  const std::vector<Value> items = c.elements();
-  static const std::string kEmpty = "an empty sequence";
-  if (items.empty()) return Value::undefined(&kEmpty);
-  const auto key = [&](const Value& v) {
-    return sort_key(c, chosen(c, v, c.args[1]), truth(c.args[0]));
-  };
-  Value best = items[0], best_key = key(items[0]);
-  for (size_t i = 1; i < items.size(); ++i) {
-    const Value k = key(items[i]);
-    const int order = compare(k, best_key);
-    if (largest ? order > 0 : order < 0) {
-      best = items[i];
-      best_key = k;
-    }
-  }
-  return best;
-}
-
 Value filter_sum(const Call& c) {
   Value total = absent(c.args[1]) ? Value(int64_t{0}) : c.args[1];
   for (const Value& v : c.elements()) total = arithmetic("+", total, chosen(c, v, c.args[0]));
@@ -373,16 +353,9 @@ Value filter_abs(const Call& c) {
   return arithmetic(negative ? "-" : "+", Value(int64_t{0}), c.self);
 }
 
-Value filter_wordcount(const Call& c) {
-  const Value words = c.runtime.call_method(c.string(), "split", {});
-  return Value(static_cast<int64_t>(words.list().items.size()));
-}
-
 // Rows of names that share a function, separated by spaces.
 constexpr NamedBuiltin kFilters[] = {
     {Named::kFilter, "abs", filter_abs},
-    {Named::kFilter, "attr",
-     [](const Call& c) { return c.runtime.attribute(c.self, c.text(c.args[0]).text); }, "name"},
     {Named::kFilter, "capitalize lower upper",
      [](const Call& c) { return c.runtime.call_method(c.string(), c.name, c.given); }},
     {Named::kFilter, "count length", filter_length},
@@ -398,7 +371,6 @@ constexpr NamedBuiltin kFilters[] = {
     {Named::kFilter, "join", filter_join, "d attribute"},
     {Named::kFilter, "list", [](const Call& c) { return c.heap().list(c.elements()); }},
     {Named::kFilter, "map", filter_map},
-    {Named::kFilter, "max min", filter_extreme, "case_sensitive attribute"},
     {Named::kFilter, "reject rejectattr select selectattr", filter_choose},
     {Named::kFilter, "replace", filter_replace},
     {Named::kFilter, "reverse", filter_reverse, ""},
@@ -411,7 +383,6 @@ constexpr NamedBuiltin kFilters[] = {
     {Named::kFilter, "trim",
      [](const Call& c) { return c.runtime.call_method(c.string(), "strip", c.given); }},
     {Named::kFilter, "unique", filter_unique, "case_sensitive attribute"},
-    {Named::kFilter, "wordcount", filter_wordcount},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements methods of lists, dictionaries and loops.
+// Implements methods of lists and dictionaries.
 #include <algorithm>
 
 #include "base/error.h"
@@ -54,28 +54,6 @@ Value list_pop(const Call& c) {
   return v;
 }
 
-Value list_reverse(const Call& c) {
-  spend(c.self.list().items.size() / 16);
-  std::reverse(c.self.list().items.begin(), c.self.list().items.end());
-  return Value::none();
-}
-
-Value list_count(const Call& c) {
-  const Value what = c.args[0];
-  int64_t n = 0;
-  for (const Value& v : c.self.list().items) n += equal(v, what);
-  return Value(n);
-}
-
-Value list_index(const Call& c) {
-  const Value what = c.args[0];
-  const std::vector<Value>& items = c.self.list().items;
-  const auto it =
-      std::find_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, what); });
-  if (it == items.end()) fail("index: the value is not in the list");
-  return Value(static_cast<int64_t>(it - items.begin()));
-}
-
 Value dict_view(const Call& c) {
   std::vector<Value> out;
   for (const auto& [k, v] : c.self.dict().items)
@@ -98,16 +76,7 @@ Value dict_lookup(const Call& c) {
     spend(dict.items.size() / 16);
     dict.erase(c.args[0]);
   }
-  if (c.name == "setdefault" && found == nullptr) dict.set(c.args[0], v);
-  c.heap().charge(2 * sizeof(Value));
   return v;
-}
-
-Value dict_copy(const Call& c) {
-  Dict* d = c.heap().dict();
-  for (const auto& [k, v] : c.self.dict().items) d->set(k, v);
-  c.heap().charge(c.self.dict().items.size() * 2 * sizeof(Value));
-  return Value(d);
 }
 
 Value dict_update(const Call& c) {
@@ -122,38 +91,14 @@ Value dict_update(const Call& c) {
   return Value::none();
 }
 
-Value loop_cycle(const Call& c) {
-  if (c.given.positional.empty()) fail("cycle needs at least one value");
-  return c.given.positional[c.self.loop().index % c.given.positional.size()];
-}
-
-Value loop_changed(const Call& c) {
-  Loop& loop = c.self.loop();
-  const Value now = c.heap().list(c.given.positional, Kind::kTuple);
-  const bool changed = loop.changed.is_undefined() || !equal(loop.changed, now);
-  loop.changed = now;
-  return Value(changed);
-}
-
 constexpr NamedBuiltin kMethods[] = {
     {Named::kList, "append insert", list_insert},
-    {Named::kList, "copy", [](const Call& c) { return c.heap().list(c.self.list().items); }},
-    {Named::kList, "count", list_count, "value"},
     {Named::kList, "extend", list_extend, "values"},
-    {Named::kList, "index", list_index, "value"},
     {Named::kList, "pop", list_pop},
-    {Named::kList, "reverse", list_reverse},
 
-    {Named::kTuple, "count", list_count, "value"},
-    {Named::kTuple, "index", list_index, "value"},
-
-    {Named::kDict, "copy", dict_copy},
-    {Named::kDict, "get pop setdefault", dict_lookup, "key default"},
+    {Named::kDict, "get pop", dict_lookup, "key default"},
     {Named::kDict, "items keys values", dict_view, ""},
     {Named::kDict, "update", dict_update},
-
-    {Named::kLoop, "changed", loop_changed},
-    {Named::kLoop, "cycle", loop_cycle},
 };
 
 }  // namespace

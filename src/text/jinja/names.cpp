@@ -41,11 +41,8 @@ const NamedBuiltin* find_builtin(Named kind, std::string_view name) {
 }
 
 const NamedBuiltin* find_method(const Value& self, std::string_view name) {
-  static constexpr std::pair<Kind, Named> kMethods[] = {{Kind::kString, Named::kString},
-                                                        {Kind::kList, Named::kList},
-                                                        {Kind::kTuple, Named::kTuple},
-                                                        {Kind::kDict, Named::kDict},
-                                                        {Kind::kLoop, Named::kLoop}};
+  static constexpr std::pair<Kind, Named> kMethods[] = {
+      {Kind::kString, Named::kString}, {Kind::kList, Named::kList}, {Kind::kDict, Named::kDict}};
   for (const auto& [kind, named] : kMethods)
     if (self.is(kind)) return find_builtin(named, name);
   return nullptr;

@@ -11,7 +11,7 @@
 
 namespace moebius::jinja {
 
-enum class Named : uint8_t { kFilter, kTest, kFunction, kString, kList, kTuple, kDict, kLoop };
+enum class Named : uint8_t { kFilter, kTest, kFunction, kString, kList, kDict };
 
 // A call of a built-in function.
 struct Call {
@@ -51,6 +51,6 @@ std::span<const NamedBuiltin> filter_names();
 std::span<const NamedBuiltin> test_names();
 std::span<const NamedBuiltin> function_names();
 std::span<const NamedBuiltin> string_names();
-std::span<const NamedBuiltin> method_names();  // methods of lists, dictionaries and loops
+std::span<const NamedBuiltin> method_names();  // methods of lists and dictionaries
 
 }  // namespace moebius::jinja

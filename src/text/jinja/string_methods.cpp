@@ -62,16 +62,6 @@ Value string_capitalize(const Call& c) {
   return c.heap().string(out.take());
 }
 
-Value string_remove_affix(const Call& c) {
-  const Str& affix_text = need_string(c.args[0], c.name);
-  const bool prefix = c.name == "removeprefix";
-  if (prefix ? !c.str().text.starts_with(affix_text.text)
-             : !c.str().text.ends_with(affix_text.text))
-    return part(c, 0, c.str().text.size());
-  return prefix ? part(c, affix_text.text.size(), c.str().text.size())
-                : part(c, 0, c.str().text.size() - affix_text.text.size());
-}
-
 Value string_count(const Call& c) {
   const Str& what = need_string(c.args[0], c.name);
   if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(c.str().text)) + 1);
@@ -83,34 +73,16 @@ Value string_count(const Call& c) {
   return Value(n);
 }
 
-// Returns whether `is` holds for all characters, and there is one.
-template <class Predicate>
-Value all(const Call& c, const Predicate& is) {
+// Returns whether all characters are decimal digits, and there is one.
+Value string_isdigit(const Call& c) {
   const std::string& text = c.str().text;
   spend(text.size() / 16);
   for (size_t i = 0; i < text.size();) {
     const auto ch = unicode::decode(text.data() + i);
-    if (!is(ch.code)) return Value(false);
+    if ((unicode::Table::get().mask(ch.code) & unicode::mask_of("Nd")) == 0) return Value(false);
     i += ch.length;
   }
   return Value(!text.empty());
-}
-// Returns whether all characters are of these categories, and there is one.
-Value all_of(const Call& c, uint32_t categories) {
-  return all(c, [&](char32_t ch) { return (unicode::Table::get().mask(ch) & categories) != 0; });
-}
-
-Value has_case(const Call& c, uint32_t want, uint32_t other) {
-  spend(c.str().text.size() / 16);
-  bool seen = false;
-  for (size_t i = 0; i < c.str().text.size();) {
-    const auto ch = unicode::decode(c.str().text.data() + i);
-    const uint32_t mask = unicode::Table::get().mask(ch.code);
-    if (mask & other) return Value(false);
-    seen = seen || (mask & want) != 0;
-    i += ch.length;
-  }
-  return Value(seen);
 }
 
 Value split_spaces(const Call& c, int64_t limit, bool from_right) {
@@ -261,23 +233,6 @@ Value string_join(const Call& c) {
   return c.heap().string(out.take());
 }
 
-Value string_partition(const Call& c) {
-  const bool from_right = c.name == "rpartition";
-  const std::string& sep = need_string(c.args[0], c.name).text;
-  if (sep.empty()) fail("empty separator");
-  spend_search(c.str().text, sep);
-  const size_t at = from_right ? c.str().text.rfind(sep) : c.str().text.find(sep),
-               n = c.str().text.size();
-  if (at == std::string::npos) {
-    const Value whole = part(c, 0, n), empty = c.heap().string("");
-    return c.heap().list(from_right ? std::vector<Value>{empty, empty, whole}
-                                    : std::vector<Value>{whole, empty, empty},
-                         Kind::kTuple);
-  }
-  return c.heap().list({part(c, 0, at), part(c, at, at + sep.size()), part(c, at + sep.size(), n)},
-                       Kind::kTuple);
-}
-
 // Formats fields {}, {0} and {name}, without format specifications.
 Value string_format(const Call& c) {
   StrBuilder out;
@@ -352,28 +307,18 @@ Value string_pad(const Call& c) {
   return c.heap().string(out.take());
 }
 
-using unicode::mask_of;
 constexpr NamedBuiltin kStringMethods[] = {
     {Named::kString, "capitalize", string_capitalize},
     {Named::kString, "count", string_count, "text"},
     {Named::kString, "endswith startswith", string_affix, "text"},
     {Named::kString, "find index rfind", string_find, "text"},
     {Named::kString, "format", string_format},
-    {Named::kString, "isalnum", [](const Call& c) { return all_of(c, unicode::kL | unicode::kN); }},
-    {Named::kString, "isalpha", [](const Call& c) { return all_of(c, unicode::kL); }},
-    {Named::kString, "isdigit", [](const Call& c) { return all_of(c, mask_of("Nd")); }},
-    {Named::kString, "islower",
-     [](const Call& c) { return has_case(c, mask_of("Ll"), mask_of("Lu Lt")); }},
-    {Named::kString, "isspace", [](const Call& c) { return all(c, python_space); }},
-    {Named::kString, "isupper",
-     [](const Call& c) { return has_case(c, mask_of("Lu"), mask_of("Ll Lt")); }},
+    {Named::kString, "isdigit", string_isdigit},
     {Named::kString, "join", string_join, "items"},
     {Named::kString, "ljust rjust zfill", string_pad, "width fill"},
     {Named::kString, "lower upper",
      [](const Call& c) { return c.heap().string(changed_case(c.str(), c.name == "upper")); }},
     {Named::kString, "lstrip rstrip strip", string_strip, "chars"},
-    {Named::kString, "partition rpartition", string_partition, "sep"},
-    {Named::kString, "removeprefix removesuffix", string_remove_affix, "text"},
     {Named::kString, "replace", string_replace, "old new count"},
     {Named::kString, "rsplit split", string_split, "sep maxsplit"},
     {Named::kString, "splitlines", string_splitlines, "keepends"},

@@ -39,7 +39,6 @@ constexpr NamedBuiltin kTests[] = {
     {Named::kTest, "> greaterthan gt", compares<'>'>},
     {Named::kTest, ">= ge", compares<'>', '='>},
     {Named::kTest, "boolean", plain<[](const Value& v) { return v.is(Kind::kBool); }>, ""},
-    {Named::kTest, "callable", plain<[](const Value& v) { return v.is(Kind::kFunction); }>, ""},
     {Named::kTest, "defined", plain<[](const Value& v) { return !v.is_undefined(); }>, ""},
     {Named::kTest, "divisibleby", [](const Call& c) { return Value(leaves(c.self, c.args[0], 0)); },
      "num"},
@@ -53,15 +52,10 @@ constexpr NamedBuiltin kTests[] = {
        return is_a_sequence(v) || v.is(Kind::kGenerator) || v.is(Kind::kView);
      }>,
      ""},
-    {Named::kTest, "lower upper",
-     [](const Call& c) {
-       return c.runtime.call_method(c.string(), c.name == "upper" ? "isupper" : "islower", {});
-     }},
     {Named::kTest, "mapping", plain<[](const Value& v) { return v.is(Kind::kDict); }>, ""},
     {Named::kTest, "none", plain<[](const Value& v) { return v.is_none(); }>, ""},
     {Named::kTest, "number", plain<[](const Value& v) { return v.is_number(); }>, ""},
     {Named::kTest, "odd", plain<[](const Value& v) { return leaves(v, int64_t{2}, 1); }>, ""},
-    {Named::kTest, "sameas", [](const Call& c) { return Value(c.self.same(c.args[0])); }, "other"},
     {Named::kTest, "sequence", plain<is_a_sequence>, ""},
     {Named::kTest, "string", plain<[](const Value& v) { return v.is_string(); }>, ""},
     {Named::kTest, "true",

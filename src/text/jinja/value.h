@@ -195,7 +195,6 @@ struct Function {
 struct Loop {
   const std::vector<Value>* items = nullptr;
   size_t index = 0;
-  Value changed;  // last value given to loop.changed
 };
 
 struct Scope {

@@ -87,12 +87,8 @@ TEST(ChatTemplate, NamesStandInOneTable) {
         return "{{ 'a'." + name + "('a') }}";
       case jinja::Named::kList:
         return "{{ [1]." + name + "(0) }}";
-      case jinja::Named::kTuple:
-        return "{{ (1,)." + name + "(1) }}";
       case jinja::Named::kDict:
         return "{{ {'a': 1}." + name + "('a') }}";
-      case jinja::Named::kLoop:
-        return "{% for x in [1] %}{{ loop." + name + "(1) }}{% endfor %}";
     }
     return "";
   };
@@ -369,11 +365,11 @@ TEST(ChatTemplate, BytesAreSteps) {
   const std::string end = "{% endfor %}{% endfor %}";
   std::vector<std::string> sources = {
       "{% for i in range(100000) %}{% set big = 'x' * 1000000 %}{% endfor %}",
-      "{% set d = dict() %}{% for i in range(60000) %}{% set _ = d.setdefault('k' ~ i, i) %}{% "
+      "{% set d = dict() %}{% for i in range(60000) %}{% set _ = d.update({'k' ~ i: i}) %}{% "
       "endfor %}"
       "{% for i in range(60000) %}{% set _ = d.pop('k' ~ i) %}{% set _ = d.get('x') %}{% endfor %}",
       "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}{{ b in a }}",
-      "{% set l = [0] * 65536 %}{% for i in range(100000) %}{% set _ = l.reverse() %}{% endfor %}"};
+      "{% set l = [0] * 65536 %}{% for i in range(100000) %}{% set _ = l.append(l.pop(0)) %}{% endfor %}"};
   for (const char* what :
        {"{% set x = big | int(0) %}", "{% set x = big | float %}", "{% set x = big | length %}",
         "{% if big ~ i == big ~ j %}{% endif %}", "{% if big < big %}{% endif %}",
