@@ -440,28 +440,10 @@ std::optional<GgufHeader> parse_gguf_header(std::string_view bytes, uint64_t fil
 
 namespace {
 
-// The name of a part, "PREFIX-00002-of-00005.gguf": its prefix and what the name counts.
-struct PartName {
-  std::string prefix;
-  uint64_t number = 0, parts = 0;
-  std::string of(uint64_t part) const {
-    return fmt::format("{}-{:05}-of-{:05}.gguf", prefix, part, parts);
-  }
-};
-
-std::optional<PartName> part_name(const std::string& path) {
-  constexpr std::string_view kForm = "-00000-of-00000.gguf";
-  if (path.size() < kForm.size()) return std::nullopt;
-  const std::string_view tail = std::string_view(path).substr(path.size() - kForm.size());
-  PartName name{path.substr(0, path.size() - kForm.size())};
-  for (size_t i = 0; i < kForm.size(); ++i) {
-    const bool digit = tail[i] >= '0' && tail[i] <= '9';
-    if (kForm[i] == '0' ? !digit : tail[i] != kForm[i]) return std::nullopt;
-    if (kForm[i] != '0') continue;
-    uint64_t& number = i < 6 ? name.number : name.parts;
-    number = number * 10 + static_cast<uint64_t>(tail[i] - '0');
-  }
-  return name.number > 0 && name.number <= name.parts ? std::optional(name) : std::nullopt;
+// Returns the name of another part of the same model.
+std::string other_part(const std::string& path, const GgufPart& part, uint64_t number) {
+  return fmt::format("{}-{:05}-of-{:05}.gguf", path.substr(0, path.size() - kGgufPartEnd.size()),
+                     number, part.parts);
 }
 
 // Reads as much of a file as its header needs, and parses it.
@@ -480,6 +462,20 @@ GgufHeader read_header(const ReadFile& file, std::string& bytes) {
 }
 
 }  // namespace
+
+std::optional<GgufPart> gguf_part_of(std::string_view path) {
+  if (path.size() < kGgufPartEnd.size()) return std::nullopt;
+  const std::string_view tail = path.substr(path.size() - kGgufPartEnd.size());
+  GgufPart part;
+  for (size_t i = 0; i < tail.size(); ++i) {
+    const bool digit = tail[i] >= '0' && tail[i] <= '9';
+    if (kGgufPartEnd[i] == '0' ? !digit : tail[i] != kGgufPartEnd[i]) return std::nullopt;
+    if (!digit) continue;
+    uint64_t& number = i < 6 ? part.number : part.parts;
+    number = number * 10 + static_cast<uint64_t>(tail[i] - '0');
+  }
+  return part.number > 0 && part.number <= part.parts ? std::optional(part) : std::nullopt;
+}
 
 const GgufTensor* Gguf::find(std::string_view name) const {
   const auto found = by_name_.find(name);
@@ -512,10 +508,10 @@ void Gguf::add_part(const std::string& path, uint64_t number, uint64_t parts) {
 
 Gguf Gguf::open(const std::string& path) {
   Gguf gguf;
-  const std::optional<PartName> name = part_name(path);
+  const std::optional<GgufPart> name = gguf_part_of(path);
   // A file that is no part may have the name of one.
   const bool first = !name || name->number == 1;
-  gguf.add_part(first ? path : name->of(1), 0, /*parts=*/1);
+  gguf.add_part(first ? path : other_part(path, *name, 1), 0, /*parts=*/1);
   const uint64_t parts = gguf.metadata().count("split.count", kMaxParts).value_or(1);
   if (parts <= 1) {
     if (!first)
@@ -532,13 +528,12 @@ Gguf Gguf::open(const std::string& path) {
       gguf.metadata().refuse("split.no", "0, as the file's name says");
     std::string missing;
     for (uint64_t i = 2; i <= parts && missing.size() < 300; ++i)
-      if (!path_exists(name->of(i)))
-        missing +=
-            fmt::format("{}{}", missing.empty() ? "" : ", ", printable(base_name(name->of(i))));
+      if (const std::string part = other_part(path, *name, i); !path_exists(part))
+        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", printable(base_name(part)));
     if (!missing.empty())
       fail_at({"file", gguf.path(), "", "split.count", ""},
               "{}: {} parts, of which are missing: {}", printable(gguf.path()), parts, missing);
-    for (uint64_t i = 1; i < parts; ++i) gguf.add_part(name->of(i + 1), i, parts);
+    for (uint64_t i = 1; i < parts; ++i) gguf.add_part(other_part(path, *name, i + 1), i, parts);
     const uint64_t said = gguf.metadata()
                               .count("split.tensors.count", kMaxGgufTensors)
                               .value_or(gguf.tensors().size());

@@ -112,6 +112,13 @@ struct GgufHeader {
 std::optional<GgufHeader> parse_gguf_header(std::string_view bytes, uint64_t file_size,
                                             const std::string& path);
 
+// What the name of a part of a split model says: "NAME-00002-of-00005.gguf".
+struct GgufPart {
+  uint64_t number = 0, parts = 0;
+};
+inline constexpr std::string_view kGgufPartEnd = "-00000-of-00000.gguf";
+std::optional<GgufPart> gguf_part_of(std::string_view path);
+
 // A model in GGUF: one file, or all parts of a split one.
 class Gguf {
  public:

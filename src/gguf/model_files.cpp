@@ -22,13 +22,8 @@ namespace fs = std::filesystem;
 
 // Returns how the name of a GGUF file ends: "-00002-of-00003.gguf" for a part of a split set.
 std::string_view end_of(std::string_view name) {
-  constexpr std::string_view kPart = "-00000-of-00000.gguf";
-  const std::string_view tail = name.substr(name.size() - std::min(name.size(), kPart.size()));
-  const bool part =
-      std::equal(tail.begin(), tail.end(), kPart.begin(), kPart.end(),
-                 [](char c, char p) { return p == '0' ? c >= '0' && c <= '9' : c == p; });
-  if (part) return tail;
-  return name.ends_with(".gguf") ? name.substr(name.size() - 5) : "";
+  const size_t end = gguf_part_of(name) ? kGgufPartEnd.size() : name.ends_with(".gguf") ? 5 : 0;
+  return name.substr(name.size() - end);
 }
 
 // Returns whether a file holds a model: not an image encoder, adapter or calibration data.

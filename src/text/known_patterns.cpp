@@ -3,8 +3,7 @@
 // only when the file's expression is equal to one below byte by byte; tests hold each against the
 // general engine. Alternatives are tried in the order of the expression, and what the engine finds
 // by backtracking is computed directly, so a scan never takes more than linear time.
-#include <algorithm>
-
+#include "gguf/pre_tokenizers.h"
 #include "text/pattern.h"
 #include "text/unicode.h"
 
@@ -201,55 +200,42 @@ size_t match_deepseek(const Scan& s, size_t i) {
   return (m & kSpace) ? spaces_or_breaks(s, i) : i;
 }
 
-#define MOEBIUS_TAIL R"(\s*[\r\n]+|\s+(?!\S)|\s+)"
-#define MOEBIUS_SHORT R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
-#define MOEBIUS_LETTERS R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
-#define MOEBIUS_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
-
 constexpr std::string_view kByteLevel =
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2 =
-    MOEBIUS_SHORT R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
-constexpr std::string_view kQwen35 = MOEBIUS_SHORT
-    R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
-constexpr std::string_view kThreeDigits =
-    MOEBIUS_SHORT R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
-constexpr std::string_view kO200k =
-    R"([^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "*" MOEBIUS_LOWER "+" MOEBIUS_SHORT
-    R"(?|[^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "+" MOEBIUS_LOWER "*" MOEBIUS_SHORT
-    R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MOEBIUS_TAIL;
-constexpr std::string_view kDeepSeekWords =
-    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" MOEBIUS_TAIL;
 
-#undef MOEBIUS_TAIL
-#undef MOEBIUS_SHORT
-#undef MOEBIUS_LETTERS
-#undef MOEBIUS_LOWER
-
+// Scanner of an expression, which is named by its rule of gguf/pre_tokenizers.h and its stage there.
 struct KnownPattern {
-  std::string_view regex;
+  std::string_view rule;
+  size_t stage;
   size_t (*match)(const Scan& s, size_t i);
 };
 constexpr KnownPattern kKnownPatterns[] = {
-    {kByteLevel, match_byte_level},     {kGpt2, match_byte_level},
-    {kQwen2, match_words<kL, 1>},       {kQwen35, match_words<kL | kM, 1>},
-    {kThreeDigits, match_words<kL, 3>}, {kO200k, match_cased},
-    {R"(\p{N}{1,3})", match_digits},    {"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", match_cjk},
-    {kDeepSeekWords, match_deepseek},
+    {"gpt-2", 0, match_byte_level},
+    {"qwen2", 0, match_words<kL, 1>},
+    {"qwen35", 0, match_words<kL | kM, 1>},
+    {"llama3", 0, match_words<kL, 3>},
+    {"gpt-4o", 0, match_cased},
+    {"deepseek-v3", 0, match_digits},
+    {"deepseek-v3", 1, match_cjk},
+    {"deepseek-v3", 2, match_deepseek},
 };
+
+using Match = decltype(KnownPattern::match);
+Match find_match(std::string_view regex) {
+  if (regex == kByteLevel) return match_byte_level;
+  for (const KnownPattern& k : kKnownPatterns)
+    if (find_pre_tokenizer(k.rule)->stages[k.stage] == regex) return k.match;
+  return nullptr;
+}
 
 }  // namespace
 
 const std::string_view kByteLevelRegex = kByteLevel;
 
 PatternPtr find_known_pattern(std::string_view regex) {
-  const auto* known = std::find_if(std::begin(kKnownPatterns), std::end(kKnownPatterns),
-                                   [&](const KnownPattern& k) { return k.regex == regex; });
-  if (known == std::end(kKnownPatterns)) return nullptr;
-  const auto search = [match = known->match](std::string_view text, size_t from, size_t& begin,
-                                             size_t& end) {
+  const Match match = find_match(regex);
+  if (match == nullptr) return nullptr;
+  const auto search = [match](std::string_view text, size_t from, size_t& begin, size_t& end) {
     const Scan s(text);
     for (begin = from; begin < text.size(); begin += unicode::decode(text.data() + begin).length)
       if (end = match(s, begin); end > begin) return true;
