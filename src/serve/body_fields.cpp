@@ -71,9 +71,10 @@ constexpr BodyField demanded(BodyField field) {
   field.needed = true;
   return field;
 }
-constexpr BodyField refused(std::string_view name, unsigned endpoints, std::string_view words,
+// Fields that are refused in the same words, by their names separated by spaces.
+constexpr BodyField refused(std::string_view names, unsigned endpoints, std::string_view words,
                             Off off = Off::kNever, double number = 0, std::string_view of = {}) {
-  return {.name = name,
+  return {.name = names,
           .endpoints = endpoints,
           .kind = FieldKind::kOutline,
           .words = words,
@@ -254,87 +255,57 @@ constexpr BodyField kFields[] = {
     refused("modalities", kBoth, ": only [\"text\"] is offered", Off::kText),
     // Refused: structured output, by all its names.
     refused("guided_grammar", kGenerating, kStructured),
-    refused("guided_decoding_backend", kGenerating, kStructured, Off::kEmpty),
-    refused("guided_whitespace_pattern", kGenerating, kStructured, Off::kEmpty),
-    refused("grammar", kGenerating, kStructured, Off::kEmpty),
-    refused("structural_tag", kGenerating, kStructured, Off::kEmpty),
-    refused("regex", kGenerating, kStructured, Off::kEmpty),
-    refused("ebnf", kGenerating, kStructured, Off::kEmpty),
+    refused("guided_decoding_backend guided_whitespace_pattern grammar structural_tag regex "
+            "ebnf",
+            kGenerating, kStructured, Off::kEmpty),
     // Refused: tools.
-    refused("functions", kGenerating, kUseTools, Off::kEmpty),
+    refused("functions mcp_servers", kGenerating, kUseTools, Off::kEmpty),
     refused("function_call", kGenerating, kUseTools, Off::kNone),
     // Refused: the input.
     refused("chat_template", kGenerating, ": templates come with the model only"),
-    refused("documents", kGenerating, kNot, Off::kEmpty),
-    refused("images", kGenerating, kNot, Off::kEmpty),
-    refused("image_data", kGenerating, kNot, Off::kEmpty),
-    refused("audio", kGenerating, kNot),
-    refused("web_search_options", kGenerating, kNot),
-    refused("mcp_servers", kGenerating, kUseTools, Off::kEmpty),
-    refused("container", kGenerating, kNot, Off::kEmpty),
-    refused("prompt_embeds", kGenerating, kNot, Off::kEmpty),
-    refused("truncate_prompt_tokens", kGenerating, kNot),
-    refused("lora", kGenerating, kNot, Off::kEmpty),
-    refused("lora_path", kGenerating, kNot, Off::kEmpty),
-    refused("kv_transfer_params", kGenerating, kNot, Off::kEmpty),
-    refused("vllm_xargs", kGenerating, kNot, Off::kEmpty),
+    refused("documents images image_data container prompt_embeds lora lora_path "
+            "kv_transfer_params vllm_xargs custom_logit_processor samplers negative_prompt "
+            "stop_regex logprob_token_ids response_fields",
+            kGenerating, kNot, Off::kEmpty),
+    refused("audio web_search_options truncate_prompt_tokens repetition_detection", kGenerating,
+            kNot),
     // Refused: sampling.
     refused("logits_processors", kGenerating, "are not offered"),
-    refused("custom_logit_processor", kGenerating, kNot, Off::kEmpty),
     refused("use_beam_search", kGenerating, ": beam search is not offered", Off::kFalse),
     refused("length_penalty", kGenerating, kNot, Off::kNumber, 1, "use_beam_search"),
     refused("early_stopping", kGenerating, kNot, Off::kFalse, 0, "use_beam_search"),
-    refused("mirostat", kGenerating, kNot, Off::kNumber),
-    refused("mirostat_tau", kGenerating, kNot, Off::kNever, 0, "mirostat"),
-    refused("mirostat_eta", kGenerating, kNot, Off::kNever, 0, "mirostat"),
-    refused("dry_multiplier", kGenerating, kNot, Off::kNumber),
-    refused("dry_base", kGenerating, kNot, Off::kNever, 0, "dry_multiplier"),
-    refused("dry_allowed_length", kGenerating, kNot, Off::kNever, 0, "dry_multiplier"),
+    refused("mirostat dry_multiplier xtc_probability top_a dynatemp_range smoothing_factor",
+            kGenerating, kNot, Off::kNumber),
+    refused("mirostat_tau mirostat_eta", kGenerating, kNot, Off::kNever, 0, "mirostat"),
+    refused("dry_base dry_allowed_length", kGenerating, kNot, Off::kNever, 0, "dry_multiplier"),
     refused("dry_penalty_last_n", kGenerating, kNot, Off::kNumber, 0, "dry_multiplier"),
     refused("dry_sequence_breakers", kGenerating, kNot, Off::kEmpty, 0, "dry_multiplier"),
-    refused("xtc_probability", kGenerating, kNot, Off::kNumber),
     refused("xtc_threshold", kGenerating, kNot, Off::kNever, 0, "xtc_probability"),
-    refused("typical_p", kGenerating, kNot, Off::kNumber, 1),
-    refused("tfs_z", kGenerating, kNot, Off::kNumber, 1),
-    refused("top_a", kGenerating, kNot, Off::kNumber),
-    refused("dynatemp_range", kGenerating, kNot, Off::kNumber),
+    refused("typical_p tfs_z guidance_scale", kGenerating, kNot, Off::kNumber, 1),
     refused("dynatemp_exponent", kGenerating, kNot, Off::kNumber, 1, "dynatemp_range"),
-    refused("smoothing_factor", kGenerating, kNot, Off::kNumber),
     refused("adaptive_target", kGenerating, kNot, Off::kAtMost, -1e-9),
     refused("repeat_penalty", kGenerating, "is not offered; use repetition_penalty", Off::kNumber,
             1),
     refused("repeat_last_n", kGenerating, kNot, Off::kNumber, 0, "repeat_penalty"),
-    refused("samplers", kGenerating, kNot, Off::kEmpty),
-    refused("min_keep", kGenerating, kNot, Off::kAtMost),
-    refused("watermarking", kGenerating, kNot, Off::kFalse),
-    refused("guidance_scale", kGenerating, kNot, Off::kNumber, 1),
-    refused("negative_prompt", kGenerating, kNot, Off::kEmpty),
+    refused("min_keep n_indent t_max_predict_ms", kGenerating, kNot, Off::kAtMost),
+    refused("watermarking post_sampling_probs", kGenerating, kNot, Off::kFalse),
     // Refused: the answer's length and content.
     refused("n_predict", kGenerating, "is not offered; use max_tokens", Off::kAtMost, -1),
     refused("max_new_tokens", kGenerating, "is not offered; use max_tokens"),
     refused("min_new_tokens", kGenerating, "is not offered; use min_tokens", Off::kAtMost),
-    refused("n_indent", kGenerating, kNot, Off::kAtMost),
-    refused("t_max_predict_ms", kGenerating, kNot, Off::kAtMost),
-    refused("repetition_detection", kGenerating, kNot),
-    refused("stop_regex", kGenerating, kNot, Off::kEmpty),
     refused("no_stop_trim", kGenerating, "is not offered; use include_stop_str_in_output",
             Off::kFalse),
     refused("n_probs", kGenerating, "is not offered; use logprobs", Off::kAtMost),
-    refused("post_sampling_probs", kGenerating, kNot, Off::kFalse),
-    refused("logprob_token_ids", kGenerating, kNot, Off::kEmpty),
     refused("return_tokens_as_token_ids", kGenerating, "is not offered; use return_token_ids",
             Off::kFalse),
-    refused("response_fields", kGenerating, kNot, Off::kEmpty),
     // Refused: what other endpoints take.
-    refused("max_tokens", kResponses, kUseOutputTokens),
+    refused("max_tokens max_completion_tokens", kResponses, kUseOutputTokens),
     refused("max_completion_tokens", kCompletion | kAnthropic, kUseMaxTokens),
-    refused("max_completion_tokens", kResponses, kUseOutputTokens),
     refused("max_output_tokens", kBoth | kAnthropic, kUseMaxTokens),
     refused("stop_sequences", kBoth | kResponses, kUseStop, Off::kEmpty),
     refused("output_config", kBoth | kResponses, kUseFormat, Off::kEmpty),
-    refused("system", kBoth, kUseMessage, Off::kEmpty),
+    refused("system instructions", kBoth, kUseMessage, Off::kEmpty),
     refused("system", kResponses, "is not offered here; use instructions", Off::kEmpty),
-    refused("instructions", kBoth, kUseMessage, Off::kEmpty),
     refused("instructions", kAnthropic, "is not offered here; use system", Off::kEmpty),
     refused("suffix", kChat | kAnthropic | kResponses, kHere, Off::kEmpty),
     refused("n", kAnthropic | kResponses, kOneAnswer, Off::kNumber, 1),
@@ -343,37 +314,43 @@ constexpr BodyField kFields[] = {
     refused("logprobs", kResponses, "is not offered here; use top_logprobs", Off::kFalse),
     refused("top_logprobs", kCompletion | kAnthropic, kHere, Off::kNumber),
     refused("prompt_logprobs", kAnthropic | kResponses, kHere),
-    refused("echo", kAnthropic | kResponses, kHere, Off::kFalse),
-    refused("return_token_ids", kAnthropic | kResponses, kHere, Off::kFalse),
+    refused("echo return_token_ids continue_final_message", kAnthropic | kResponses, kHere,
+            Off::kFalse),
     refused("thinking_token_budget", kCompletion | kAnthropic | kResponses, kHere),
     refused("chat_template_kwargs", kAnthropic | kResponses, kHere, Off::kEmpty),
-    refused("continue_final_message", kAnthropic | kResponses, kHere, Off::kFalse),
     refused("add_generation_prompt", kAnthropic | kResponses, kHere, Off::kTrue),
     // Refused: vectors and scores.
-    refused("truncate_prompt_tokens", kPooled, kNotCut),
-    refused("truncate", kPooled, kNotCut, Off::kNone),
-    refused("truncation", kPooled, kNotCut, Off::kNone),
-    refused("max_tokens_per_doc", kPooled, kNotCut),
-    refused("max_chunks_per_doc", kPooled, kNotCut),
-    refused("normalize", kPooled, kByFolder),
-    refused("use_activation", kPooled, kByFolder),
-    refused("activation", kPooled, kByFolder),
+    refused("truncate_prompt_tokens max_tokens_per_doc max_chunks_per_doc", kPooled, kNotCut),
+    refused("truncate truncation", kPooled, kNotCut, Off::kNone),
+    refused("normalize use_activation activation", kPooled, kByFolder),
     refused("raw_scores", kPooled, kByFolder, Off::kFalse),
     refused("embed_dtype", kPooled, "is not offered; numbers are float32", Off::kFloat32),
     refused("embedding_type", kPooled, "is not offered; use encoding_format", Off::kFloat32),
     refused("embedding_types", kPooled, "are not offered; use encoding_format", Off::kEmpty),
     refused("late_chunking", kPooled, "is not offered", Off::kFalse),
-    refused("task", kPooled, kUsePrompt, Off::kEmpty),
-    refused("input_type", kPooled, kUsePrompt, Off::kEmpty),
-    refused("instruction", kPooled, kUsePrompt, Off::kEmpty),
+    refused("task input_type instruction", kPooled, kUsePrompt, Off::kEmpty),
     refused("rank_fields", kPooled, "are not offered", Off::kEmpty),
 };
+
+// Returns whether `is` holds for a name of the row.
+template <class F>
+constexpr bool any_name(const BodyField& field, F&& is) {
+  for (std::string_view rest = field.name; !rest.empty();) {
+    const size_t end = std::min(rest.find(' '), rest.size());
+    if (is(rest.substr(0, end))) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
 
 // Returns whether every field has at most one row at an endpoint.
 constexpr bool rows_differ() {
   for (const BodyField& a : kFields)
     for (const BodyField* b = &a + 1; b != std::end(kFields); ++b)
-      if ((a.endpoints & b->endpoints) != 0 && a.name == b->name) return false;
+      if ((a.endpoints & b->endpoints) != 0 && any_name(a, [&](std::string_view name) {
+            return any_name(*b, [&](std::string_view other) { return name == other; });
+          }))
+        return false;
   return true;
 }
 static_assert(rows_differ());
@@ -425,20 +402,26 @@ std::span<const BodyField> body_fields() { return kFields; }
 
 const BodyField* find_field(std::string_view name, Endpoint endpoint) {
   const auto at = std::find_if(std::begin(kFields), std::end(kFields), [&](const BodyField& f) {
-    return f.name == name && (f.endpoints & bit(endpoint)) != 0;
+    return (f.endpoints & bit(endpoint)) != 0 &&
+           any_name(f, [&](std::string_view own) { return own == name; });
   });
   return at == std::end(kFields) ? nullptr : at;
 }
 
 void refuse_fields(const Fields& f, Endpoint endpoint) {
+  const auto asks = [&](const BodyField& field, std::string_view name) {
+    const Json* v = f.find(name);
+    return v != nullptr && !is_off(field, *v);
+  };
   for (const BodyField& field : kFields) {
     if (field.words.empty() || (field.endpoints & bit(endpoint)) == 0) continue;
-    const Json* v = f.find(field.name);
-    if (v == nullptr || is_off(field, *v)) continue;
-    const Json* of = field.of.empty() ? nullptr : f.find(field.of);
-    if (of != nullptr && is_off(*find_field(field.of, endpoint), *of)) continue;
-    refuse("unsupported", std::string(field.name), "{}{}{}", field.name,
-           field.words[0] == ':' ? "" : " ", field.words);
+    any_name(field, [&](std::string_view name) {
+      if (!asks(field, name)) return false;
+      if (f.find(field.of) != nullptr && !asks(*find_field(field.of, endpoint), field.of))
+        return false;
+      refuse("unsupported", std::string(name), "{}{}{}", name, field.words[0] == ':' ? "" : " ",
+             field.words);
+    });
   }
 }
 

@@ -200,7 +200,9 @@ TEST(ServeFields, EveryInterfaceTakesTheSameConstraints) {
 
 // The list of a group of rows as docs/serve.md has it: names, with limits where there are some.
 std::string listed(const BodyField& f) {
-  std::string out = fmt::format("`{}`", f.name);
+  std::string out = "`";
+  for (const char c : f.name) out += c == ' ' ? std::string("`, `") : std::string(1, c);
+  out += "`";
   if (!f.words.empty()) return out;
   if (f.kind == FieldKind::kNumber) out += fmt::format(" {} to {}", f.least, f.greatest);
   if (f.kind == FieldKind::kInteger && f.schema.empty())
