@@ -1,22 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The views, the card for code, and the first request.
-// --- from code ------------------------------------------------------------------------------------
-function code() {
-  const base = new URL("v1", location.href).href, name = model ? model.name : "", guarded = sessionStorage.getItem("moebius-key") !== null;
-  const body = JSON.stringify({ model: name, messages: [{ role: "user", content: "Hello" }] });
-  $("base-url").textContent = base;
-  $("model-name").textContent = name;
-  $("key-note").textContent = guarded ? "yours, here from the variable MOEBIUS_API_KEY" : "none is asked for";
-  $("curl").textContent = "curl " + base + "/chat/completions \\\n  -H 'Content-Type: application/json' \\\n" +
-    (guarded ? "  -H \"Authorization: Bearer $MOEBIUS_API_KEY\" \\\n" : "") + "  -d '" + body.replaceAll("'", "'\\''") + "'";
-  $("python").textContent = (guarded ? "import os\n\n" : "") + "from openai import OpenAI  # pip install openai\n\nclient = OpenAI(base_url=" + JSON.stringify(base) + ", api_key=" +
-    (guarded ? "os.environ[\"MOEBIUS_API_KEY\"]" : "\"none\"") + ")\nanswer = client.chat.completions.create(\n    model=" + JSON.stringify(name) +
-    ",\n    messages=[{\"role\": \"user\", \"content\": \"Hello\"}],\n)\nprint(answer.choices[0].message.content)";
-}
-for (const n of ["curl", "python"]) $("copy-" + n).addEventListener("click", (e) => copy($(n).textContent, e.target));
-
+// The views, and the first request.
 // --- views ----------------------------------------------------------------------------------------
-const views = ["chat", "engine", "code"];
+const views = ["chat", "engine"];
 function view(name) {
   for (const n of views) {
     $(n).hidden = n !== name;
@@ -24,7 +9,6 @@ function view(name) {
     $("tab-" + n).tabIndex = n === name ? 0 : -1;
   }
   $("menu").hidden = name !== "chat";
-  if (name === "code") code();
   if (name === "engine") { paintEngine(); watch(); } else unwatch();
   scrollTo(0, name === "chat" ? document.documentElement.scrollHeight : 0);
 }
@@ -60,7 +44,6 @@ async function hello() {
     $("title").textContent = models.length > 1 ? "Moebius" : model.name;
     document.title = model.name + " \u00b7 Moebius";
     if (!running) { say(""); draw(); }
-    code();
     const state = await (await fetch("api/state" + asked(), { headers: headers() })).json();
     $("tool-format").textContent = state.tool_format ? "Calls are read in the format " + state.tool_format + "." : "The model's chat template names no format of calls.";
   } catch (e) {

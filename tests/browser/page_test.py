@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The server's page in Debian's Chromium: chats, stop, keys, keyboard, errors, Markdown, hostile text, engine, code, themes, widths, policy.
+"""The server's page in Debian's Chromium: chats, stop, keys, keyboard, errors, Markdown, hostile text, engine, themes, widths, policy.
 
     page_test.py MOEBIUS [CASE...] [--pictures FOLDER]     needs the packages chromium and chromium-driver
 
@@ -281,26 +281,6 @@ def case_line(browser, server):
     browser.cdp("Emulation.clearDeviceMetricsOverride")
 
 
-def case_code(browser, server):
-    """The card's command and program run as they stand; the address and the name are this server's."""
-    open_page(browser, server.url)
-    browser.until("the format of calls", lambda: browser.run("return document.getElementById('tool-format').textContent").startswith("The model's chat template names no"))
-    browser.click("#tab-code")
-    assert browser.text("#base-url") == server.url + "/v1" and browser.text("#model-name") == "moebius-tiny-w4a8"
-    done = subprocess.run(["sh", "-c", browser.text("#curl")], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["choices"][0]["message"]["content"]
-    # A stand-in for the package openai notes what it is asked.
-    asked = {}
-    answer = SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="the answer"))])
-    create = lambda **given: asked.update(given) or answer
-    package = SimpleNamespace(OpenAI=lambda **given: asked.update(given) or SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create))))
-    printed = []
-    with mock.patch.dict(sys.modules, {"openai": package}):
-        exec(compile(browser.text("#python"), "card", "exec"), {"print": printed.append})
-    assert printed == ["the answer"] and asked["base_url"] == server.url + "/v1" and asked["model"] == "moebius-tiny-w4a8", asked
-    assert asked["messages"][0]["role"] == "user" and asked["api_key"] == "none"
-
-
 def case_tools(browser, server):
     """Reasoning is folded, calls are shown, what they gave goes back; tools and a schema come from the settings."""
     call = lambda more: {"tool_calls": [{"index": 0, **more}]}
@@ -496,12 +476,12 @@ def case_narrow(browser, server):
                     "a-name-of-more-than-thirty-letters")
         for width in (320, 360, 412):
             browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=740, deviceScaleFactor=1, mobile=True)
-            boxes = browser.run("return ['model', 'tab-chat', 'tab-engine', 'tab-code'].map((id) => { const e = document.getElementById(id), "
+            boxes = browser.run("return ['model', 'tab-chat', 'tab-engine'].map((id) => { const e = document.getElementById(id), "
                                 "r = e.getBoundingClientRect(); return [id, r.left, r.right, r.height, r.width]; })")
             for name, left, right, height, wide in boxes:
                 assert left >= 0 and right <= width and height < 40 and wide >= 30, (width, boxes)
             assert browser.run("return document.documentElement.scrollWidth") <= width, width
-            for view in ("engine", "code", "chat"):
+            for view in ("engine", "chat"):
                 browser.click("#tab-" + view)
                 assert not browser.run("return document.getElementById(arguments[0]).hidden", view)
         browser.cdp("Emulation.clearDeviceMetricsOverride")
@@ -588,7 +568,7 @@ def each_look(browser, server):
             browser.open(server.url)
             browser.until("the model's name", lambda: browser.text("#title") == "moebius-tiny-w4a8")
             browser.run("document.getElementById('settings').open = true; document.getElementById('key-form').hidden = false")
-            for view in ("chat", "engine", "code", "menu"):
+            for view in ("chat", "engine", "menu"):
                 if view == "menu":
                     browser.click("#tab-chat")
                     browser.run("document.getElementById('menu').click()")
@@ -622,7 +602,7 @@ def case_controls(browser, server):
     answered(browser)
     browser.run("document.getElementById('settings').open = true; document.getElementById('key-form').hidden = false")
     roles = set()
-    for view in ("chat", "engine", "code"):
+    for view in ("chat", "engine"):
         browser.click("#tab-" + view)
         shown = [e for e in browser.find_all("button, input, textarea, summary, canvas, [role=tab], [role=tabpanel], [role=log]")
                  if browser.call("GET", f"/element/{e}/displayed")]
