@@ -4,15 +4,13 @@
 
     bench/compare_tokenizers.py [--tokenizers FILE_OR_FOLDER ...] [--texts FILE ...] [--rounds 3]
 
-Needs a Python with the tokenizers package. Without arguments: the bundled model's tokenizer and the trained styles of
+Needs a Python with the tokenizers package, and MOEBIUS_LIBRARY (the built libmoebius.so). Without arguments: the bundled model's tokenizer and the trained styles of
 build/data/golden-text, on the held-out English text and on mixed text (code, many scripts, emoji). Both sides encode the text as
 one document and line by line, with their caches warm. ratio = their time / our time, best of each side's repetitions.
 """
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,28 +32,29 @@ def mixed_text(folder):
     return path
 
 
-def ours(tool, folder, text, lines):
-    command = [str(tool), "tokenize", str(folder), "--file", str(text), "--repeat", "3"] + (["--lines"] if lines else [])
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def theirs(tokenizer, parts):
+def fastest(encode):
+    """Seconds of the fastest of three calls, and what the last one returned."""
     best, tokens = None, 0
     for _ in range(3):
         start = time.perf_counter()
-        tokens = sum(len(tokenizer.encode(p).ids) for p in parts) if len(parts) == 1 else sum(len(e.ids) for e in tokenizer.encode_batch(parts))
+        tokens = encode()
         took = time.perf_counter() - start
         best = took if best is None else min(best, took)
     return best, tokens
 
 
+def theirs(tokenizer, parts):
+    return fastest(lambda: len(tokenizer.encode(parts[0]).ids) if len(parts) == 1 else sum(len(e.ids) for e in tokenizer.encode_batch(parts)))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tool", type=Path, default=ROOT / "build/release/moebius")
     parser.add_argument("--tokenizers", type=Path, nargs="*")
     parser.add_argument("--texts", type=Path, nargs="*")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "python"))
+    import moebius
     from tokenizers import Tokenizer, __version__
     print(f"tokenizers {__version__}, one thread each; MB/s of UTF-8, best of {3 * args.rounds}")
     print(f"{'tokenizer':<20}{'text':<12}{'as':<10}{'ours':>9}{'theirs':>9}{'ratio':>8}")
@@ -70,18 +69,19 @@ def main():
             folder.mkdir()
             shutil.copy(file, folder / "tokenizer.json")
             tokenizer = Tokenizer.from_file(str(file))
+            ours = moebius.Tokenizer(folder)
             for text in texts:
                 content = text.read_bytes().decode()
                 for kind in ("document", "lines"):
                     parts = [content] if kind == "document" else content.removesuffix("\n").split("\n")
                     mine, other = [], []
                     for _ in range(args.rounds):
-                        result = ours(args.tool, folder, text, kind == "lines")
-                        mine.append(result["best_s"])
+                        took, found = fastest(lambda: sum(len(ours.encode(p)) for p in parts))
+                        mine.append(took)
                         best, tokens = theirs(tokenizer, parts)
                         other.append(best)
-                        if tokens != result["tokens"]:
-                            sys.exit(f"{source}, {text}: {result['tokens']} tokens, theirs {tokens}")
+                        if tokens != found:
+                            sys.exit(f"{source}, {text}: {found} tokens, theirs {tokens}")
                     size = len(content.encode()) / 1e6
                     ratio = min(other) / min(mine)
                     worst = ratio if worst is None else min(worst, ratio)

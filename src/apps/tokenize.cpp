@@ -3,14 +3,12 @@
 #include "apps/tokenize.h"
 
 #include <charconv>
-#include <chrono>
 #include <iostream>
 #include <istream>
 #include <iterator>
 #include <memory>
 #include <ostream>
 
-#include "apps/chat/terminal.h"
 #include "apps/cli/options.h"
 #include "apps/commands.h"
 #include "base/error.h"
@@ -52,47 +50,13 @@ std::vector<int32_t> parse_ids(std::string_view text, size_t limit) {
   return ids;
 }
 
-// Encodes several times; writes one JSON object with the best time.
-void measure_encoding(const Tokenizer& tokenizer, const TokenizeOptions& o, std::string_view text,
-                      double load_s, std::ostream& out) {
-  std::vector<std::string_view> parts;
-  if (!o.lines) parts.push_back(text);
-  for (size_t i = 0; o.lines && i < text.size();) {
-    const size_t end = std::min(text.find('\n', i), text.size());
-    parts.push_back(text.substr(i, end - i));
-    i = end + 1;
-  }
-  double best = 0;
-  uint64_t tokens = 0;
-  for (int round = 0; round < o.repeat; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    tokens = 0;
-    for (const std::string_view part : parts)
-      tokens += tokenizer.encode(part, o.add_special).size();
-    const double s = seconds_since(start);
-    best = round == 0 ? s : std::min(best, s);
-  }
-  out << Json::object({{"bytes", Json(static_cast<uint64_t>(text.size()))},
-                       {"tokens", Json(tokens)},
-                       {"best_s", Json(best)},
-                       {"load_s", Json(load_s)}})
-             .dump()
-      << '\n';
-}
-
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& o, std::istream& in, std::ostream& out) {
-  const auto start = std::chrono::steady_clock::now();
   const Tokenizer tokenizer = Tokenizer::from_folder(o.folder);
-  const double load_s = seconds_since(start);
   const std::string text = o.text   ? *o.text
                            : o.file ? read_input(*o.file, kMaxInput)
                                     : read_all(in);
-  if (o.repeat > 0) {
-    measure_encoding(tokenizer, o, text, load_s, out);
-    return 0;
-  }
   const std::vector<int32_t> ids = tokenizer.encode(text, o.add_special);
   if (o.json) {
     Json list = Json::array(), tokens = Json::array();
@@ -135,9 +99,6 @@ Command tokenize_command() {
   c.at_most_one({"--prompt", "--file"});
   c.flag("--no-special", o->add_special, "add no special tokens, such as a beginning of text");
   add_json_flag(c, o->json);
-  c.option("--repeat", "N", &o->repeat, "measure: encode N times and print the time",
-           {.limits = {{1, 1000000}}, .default_text = "off", .rare = true});
-  c.flag("--lines", o->lines, "with --repeat: encode line by line", {.rare = true});
   c.examples = {"moebius tokenize -p 'Hello there'", "moebius tokenize DIR --json < book.txt"};
   c.action = [o](const Command&) { return run_tokenize(*o, std::cin, std::cout); };
   return c;

@@ -14,9 +14,6 @@ struct TokenizeOptions {
   std::optional<std::string> file;
   bool add_special = true;  // true: add what the post-processor adds
   bool json = false;        // true: print {"ids": [...], "tokens": [...], "count": n}
-  // Number of repetitions: above 0: encode so often, and print times as JSON instead of ids.
-  int repeat = 0;
-  bool lines = false;  // true (with repeat): encode every line by itself
 };
 int run_tokenize(const TokenizeOptions& options, std::istream& in, std::ostream& out);
 
