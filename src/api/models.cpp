@@ -303,10 +303,10 @@ Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) co
             tokens.size(), context);
   return about_argument("tokens", [&] {
     check_tokens(tokens, vocab());
-    const Scores scores = score(Windows(tokens, context, 0), *held().model, nullptr,
-                                held().runtime->pool(), [](size_t) {});
-    const MeanAndError loss = mean_and_error(scores.loss);
-    return Perplexity{loss.mean, loss.error, std::exp(loss.mean), scores.loss.size()};
+    const std::vector<double> losses = losses_of(Windows(tokens, context, 0), *held().model,
+                                                 held().runtime->pool(), [](size_t) {});
+    const MeanAndError loss = mean_and_error(losses);
+    return Perplexity{loss.mean, loss.error, std::exp(loss.mean), losses.size()};
   });
 }
 

@@ -12,6 +12,7 @@
 #include "apps/commands.h"
 #include "base/error.h"
 #include "base/human.h"
+#include "quantize/evaluate.h"
 #include "text/tokenizer.h"
 
 namespace moebius {
@@ -36,29 +37,34 @@ void check_same_tokens(const std::string& a, const std::string& b) {
   }
 }
 
-void print(const PerplexityOptions& options, const Scores& scores, std::ostream& out) {
-  const MeanAndError loss = mean_and_error(scores.loss), kl = mean_and_error(scores.kl);
-  const auto n = static_cast<double>(scores.loss.size());
-  const double agreement = static_cast<double>(scores.agreed) / n;
+struct Measured {
+  MeanAndError loss;
+  size_t tokens = 0;
+  std::optional<EvalFigures> compared;  // with --kl
+};
+
+void print(const PerplexityOptions& options, const Measured& m, std::ostream& out) {
+  const double perplexity = std::exp(m.loss.mean), top1 = m.compared ? m.compared->top1 : 0,
+               top1_error = std::sqrt(top1 * (1 - top1) / static_cast<double>(m.tokens));
   if (options.json) {
-    Json j = Json::object({{"loss", loss.mean},
-                           {"stderr", loss.error},
-                           {"perplexity", std::exp(loss.mean)},
-                           {"tokens", static_cast<uint64_t>(scores.loss.size())}});
-    if (!scores.kl.empty()) {
-      j.set("kl", kl.mean);
-      j.set("kl_stderr", kl.error);
-      j.set("top1_agreement", agreement);
-      j.set("top1_stderr", std::sqrt(agreement * (1 - agreement) / n));
+    Json j = Json::object({{"loss", m.loss.mean},
+                           {"stderr", m.loss.error},
+                           {"perplexity", perplexity},
+                           {"tokens", static_cast<uint64_t>(m.tokens)}});
+    if (m.compared) {
+      j.set("kl", m.compared->kl.mean);
+      j.set("kl_stderr", m.compared->kl.error);
+      j.set("top1_agreement", top1);
+      j.set("top1_stderr", top1_error);
     }
     out << j.dump() << '\n';
     return;
   }
-  out << fmt::format("loss {:.5f} +- {:.5f}  perplexity {:.4f}  tokens {}\n", loss.mean, loss.error,
-                     std::exp(loss.mean), scores.loss.size());
-  if (!scores.kl.empty())
-    out << fmt::format("kl {:.6f} +- {:.6f}  same best token {:.2f} % +- {:.2f} %\n", kl.mean,
-                       kl.error, 100 * agreement, 100 * std::sqrt(agreement * (1 - agreement) / n));
+  out << fmt::format("loss {:.5f} +- {:.5f}  perplexity {:.4f}  tokens {}\n", m.loss.mean,
+                     m.loss.error, perplexity, m.tokens);
+  if (m.compared)
+    out << fmt::format("kl {:.6f} +- {:.6f}  same best token {:.2f} % +- {:.2f} %\n",
+                       m.compared->kl.mean, m.compared->kl.error, 100 * top1, 100 * top1_error);
 }
 
 }  // namespace
@@ -83,15 +89,20 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
   if (!options.base.empty()) {
     base_checkpoint = open_to_run(options.base, known);
     base = load(*base_checkpoint);
-    if (base->model->vocab() != open->model->vocab())
-      fail("{} has {} tokens and {} has {}: --kl needs two models with the same tokenizer",
-           options.model.folder, open->model->vocab(), options.base, base->model->vocab());
   }
   Progress progress("perplexity", windows.inputs(), /*bytes=*/false);
-  const Scores scores = score(windows, *open->model, base ? base->model.get() : nullptr, open->pool,
-                              [&](size_t n) { progress.advance(n); });
+  const auto advance = [&](size_t n) { progress.advance(n); };
+  Measured measured{{}, windows.inputs(), {}};
+  if (base != nullptr) {
+    measured.compared =
+        evaluate(windows, {open->model.get(), nullptr}, {base->model.get(), nullptr},
+                 {.top = 1, .pool = &open->pool, .advance = advance});
+    measured.loss = measured.compared->loss;
+  } else {
+    measured.loss = mean_and_error(losses_of(windows, *open->model, open->pool, advance));
+  }
   progress.finish();
-  print(options, scores, out);
+  print(options, measured, out);
   return 0;
 }
 

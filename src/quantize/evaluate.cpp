@@ -22,11 +22,11 @@ constexpr size_t kRanked = 256;
 constexpr uint64_t kMaxCache = uint64_t{1} << 40;
 constexpr uint64_t kMagic = 0x316c6176656f6d;  // "moeval1"
 
-double log_sum(std::span<const float> logits) {
-  const float most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float v : logits) sum += std::exp(static_cast<double>(v) - most);
-  return most + std::log(sum);
+// Returns the logarithm of the sum of exp(logit). Throws Error unless all logits are finite.
+double norm_of(std::span<const float> logits, size_t position) {
+  const double norm = log_of_sum(logits);
+  if (!std::isfinite(norm)) check_finite(logits, logits.size(), position);
+  return norm;
 }
 
 // Returns the best k tokens; the first `sorted` of them are sorted, best first, ties to the lower
@@ -48,23 +48,24 @@ std::vector<uint32_t> best_tokens(std::span<const float> logits, size_t k, size_
 
 // Holds the base model's probabilities at a position.
 struct BaseRow {
-  std::vector<uint32_t> ids;  // the first kRanked are sorted, best first
-  std::vector<float> log_p;
+  std::vector<uint32_t> ids;  // the first ones are sorted, best first
+  std::vector<double> log_p;
   float log_rest = -INFINITY;  // of all other tokens together
   float log_target = 0;
 };
-BaseRow base_row(std::span<const float> logits, int32_t target, size_t keep) {
-  const double norm = log_sum(logits);
+BaseRow base_row(std::span<const float> logits, const Windows& windows, size_t position,
+                 size_t keep, size_t sorted) {
+  const double norm = norm_of(logits, position);
   BaseRow row;
-  row.ids = best_tokens(logits, keep, kRanked);
+  row.ids = best_tokens(logits, keep, sorted);
   double seen = 0;
   for (const uint32_t id : row.ids) {
-    row.log_p.push_back(static_cast<float>(logits[id] - norm));
-    seen += std::exp(static_cast<double>(row.log_p.back()));
+    row.log_p.push_back(logits[id] - norm);
+    seen += std::exp(row.log_p.back());
   }
   if (row.ids.size() < logits.size())
     row.log_rest = static_cast<float>(std::log(std::max(1 - seen, 1e-12)));
-  row.log_target = static_cast<float>(logits[static_cast<size_t>(target)] - norm);
+  row.log_target = static_cast<float>(logits[static_cast<size_t>(windows.target(position))] - norm);
   return row;
 }
 
@@ -73,11 +74,11 @@ struct PositionScore {
   bool same_best = false;
 };
 
-PositionScore score_position(const BaseRow& base, std::span<const float> logits, int32_t target,
-                             size_t top) {
-  const double norm = log_sum(logits);
+PositionScore score_position(const BaseRow& base, std::span<const float> logits,
+                             const Windows& windows, size_t position, size_t top) {
+  const double norm = norm_of(logits, position);
   PositionScore s;
-  s.loss = norm - logits[static_cast<size_t>(target)];
+  s.loss = norm - logits[static_cast<size_t>(windows.target(position))];
   s.base_loss = -static_cast<double>(base.log_target);
   double others = 1;  // our probability of all tokens that the base does not list
   for (size_t i = 0; i < base.ids.size(); ++i) {
@@ -127,63 +128,17 @@ void count_routing(const std::vector<RoutingTap::Layer>& a, const std::vector<Ro
   }
 }
 
-// Runs the same windows through models, step by step: a step has the same rows in every model.
-class EvalSteps {
- public:
-  EvalSteps(const Windows& windows, size_t vocab) : windows_(windows) {
-    const size_t longest = std::min(windows.length(0), kTokensPerStep);
-    at_once_ = std::clamp<size_t>((size_t{32} << 20) / (longest * vocab + 1), 1, 8);
-  }
+WindowReader reader_of(EvalModel m) {
+  return {*m.model, m.tap == nullptr ? std::function<void()>() : [tap = m.tap] { tap->clear(); }};
+}
 
-  struct Reader {
-    explicit Reader(EvalModel m) : on(m) {}
-    EvalModel on;
-    std::vector<SequenceState> states;
-    std::vector<float> logits;
-    std::span<const float> row(size_t r) const {
-      return {logits.data() + r * on.model->vocab(), on.model->vocab()};
-    }
-  };
-
-  // Calls use(positions) whenever every reader has the logits of these positions.
-  void run(std::span<Reader* const> readers, const EvalSettings& settings,
-           const std::function<void(const std::vector<size_t>& positions)>& use) const {
-    for (size_t w = 0; w < windows_.count(); w += at_once_) {
-      const size_t count = std::min(at_once_, windows_.count() - w);
-      for (Reader* r : readers) {
-        r->states.clear();
-        for (size_t i = 0; i < count; ++i) r->states.push_back(r->on.model->new_sequence());
-      }
-      for (size_t t = 0; t < windows_.length(w); t += kTokensPerStep) {
-        for (Reader* r : readers) step(*r, w, count, t);
-        std::vector<size_t> positions;
-        for (size_t i = 0; i < count; ++i)
-          for (size_t k = t; k < std::min(t + kTokensPerStep, windows_.length(w + i)); ++k)
-            positions.push_back(windows_.position(w + i, k));
-        use(positions);
-        if (settings.advance) settings.advance(positions.size());
-      }
-    }
-  }
-
- private:
-  void step(Reader& r, size_t w, size_t count, size_t t) const {
-    std::vector<StepItem> items;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t length = windows_.length(w + i);
-      if (t >= length) continue;
-      items.push_back(
-          {&r.states[i], windows_.tokens(w + i, t, std::min(kTokensPerStep, length - t)), true});
-    }
-    if (r.on.tap != nullptr) r.on.tap->clear();
-    r.on.model->forward(items, r.logits);
-    for (size_t i = 0; i < r.logits.size(); i += r.on.model->vocab())
-      if (!std::isfinite(r.logits[i])) check_finite(r.logits, r.on.model->vocab(), 0);
-  }
-
-  const Windows& windows_;
-  size_t at_once_;
-};
+void run(const Windows& windows, std::span<WindowReader* const> readers,
+         const EvalSettings& settings,
+         FunctionRef<void(const std::vector<size_t>& positions)> use) {
+  run_windows(windows, readers, use, [&](size_t n) {
+    if (settings.advance) settings.advance(n);
+  });
+}
 
 EvalFigures figures_of(const std::vector<PositionScore>& scores,
                        const std::vector<RoutingCount>& routing) {
@@ -285,15 +240,15 @@ void RoutingTap::block(const MoeBlock& block, const TappedRows&, std::span<const
 EvalFigures evaluate(const Windows& windows, EvalModel model, EvalModel base,
                      const EvalSettings& settings) {
   check_vocab(*model.model, base.model->vocab());
-  EvalSteps::Reader ours(model), theirs(base);
+  WindowReader ours = reader_of(model), theirs = reader_of(base);
   std::vector<PositionScore> scores(windows.inputs());
   std::vector<RoutingCount> routing;
-  EvalSteps::Reader* const both[] = {&ours, &theirs};
-  EvalSteps(windows, model.model->vocab()).run(both, settings, [&](const auto& positions) {
+  WindowReader* const both[] = {&ours, &theirs};
+  run(windows, both, settings, [&](const std::vector<size_t>& positions) {
     parallel_for(settings.pool, positions.size(), [&](size_t r) {
-      const int32_t target = windows.target(positions[r]);
-      const BaseRow row = base_row(theirs.row(r), target, theirs.row(r).size());
-      scores[positions[r]] = score_position(row, ours.row(r), target, settings.top);
+      const size_t at = positions[r];
+      const BaseRow row = base_row(theirs.row(r), windows, at, theirs.row(r).size(), settings.top);
+      scores[at] = score_position(row, ours.row(r), windows, at, settings.top);
     });
     if (model.tap != nullptr && base.tap != nullptr)
       count_routing(model.tap->layers(), base.tap->layers(), routing);
@@ -303,7 +258,7 @@ EvalFigures evaluate(const Windows& windows, EvalModel model, EvalModel base,
 
 void write_eval_cache(const std::string& path, const Windows& windows, EvalModel base,
                       const EvalSettings& settings) {
-  EvalSteps::Reader theirs(base);
+  WindowReader theirs = reader_of(base);
   const size_t vocab = base.model->vocab(), keep = std::min(kKept, vocab);
   const std::string target = output_target(path);
   OutputFile file(target + ".tmp", 0);
@@ -316,18 +271,18 @@ void write_eval_cache(const std::string& path, const Windows& windows, EvalModel
   const uint64_t numbers[] = {kMagic, vocab, keep, windows.inputs(), hash_of(windows)};
   append(head, numbers, std::size(numbers));
   write(head);
-  EvalSteps::Reader* const one[] = {&theirs};
-  EvalSteps(windows, vocab).run(one, settings, [&](const auto& positions) {
+  WindowReader* const one[] = {&theirs};
+  run(windows, one, settings, [&](const std::vector<size_t>& positions) {
     std::vector<BaseRow> rows(positions.size());
     parallel_for(settings.pool, positions.size(), [&](size_t r) {
-      rows[r] = base_row(theirs.row(r), windows.target(positions[r]), keep);
+      rows[r] = base_row(theirs.row(r), windows, positions[r], keep, kRanked);
     });
     std::vector<uint8_t> out;
     const uint64_t count = rows.size();
     append(out, &count, 1);
     for (const BaseRow& row : rows) {
       append(out, row.ids.data(), keep);
-      append(out, row.log_p.data(), keep);
+      append(out, std::vector<float>(row.log_p.begin(), row.log_p.end()).data(), keep);
       append(out, &row.log_rest, 1);
       append(out, &row.log_target, 1);
     }
@@ -354,17 +309,19 @@ EvalFigures evaluate_cached(const std::string& path, const Windows& windows, Eva
   check_vocab(*model.model, vocab);
   if (keep == 0 || keep > vocab || inputs != windows.inputs() || hash != hash_of(windows))
     fail("{}: of other tokens or windows; expected those of this call", path);
-  EvalSteps::Reader ours(model);
+  WindowReader ours = reader_of(model);
   std::vector<PositionScore> scores(windows.inputs());
   std::vector<RoutingCount> routing;
-  EvalSteps::Reader* const one[] = {&ours};
-  EvalSteps(windows, vocab).run(one, settings, [&](const auto& positions) {
+  WindowReader* const one[] = {&ours};
+  run(windows, one, settings, [&](const std::vector<size_t>& positions) {
     if (file.number() != positions.size()) fail("{}: broken: steps of other sizes", path);
     std::vector<BaseRow> rows(positions.size());
+    std::vector<float> log_p(keep);
     for (BaseRow& row : rows) {
-      row.ids.resize(keep), row.log_p.resize(keep);
+      row.ids.resize(keep);
       file.read(row.ids.data(), keep);
-      file.read(row.log_p.data(), keep);
+      file.read(log_p.data(), keep);
+      row.log_p.assign(log_p.begin(), log_p.end());
       file.read(&row.log_rest, 1);
       file.read(&row.log_target, 1);
       for (const uint32_t id : row.ids)
@@ -381,7 +338,7 @@ EvalFigures evaluate_cached(const std::string& path, const Windows& windows, Eva
     }
     parallel_for(settings.pool, positions.size(), [&](size_t r) {
       scores[positions[r]] =
-          score_position(rows[r], ours.row(r), windows.target(positions[r]), settings.top);
+          score_position(rows[r], ours.row(r), windows, positions[r], settings.top);
     });
     if (model.tap != nullptr) count_routing(model.tap->layers(), layers, routing);
   });

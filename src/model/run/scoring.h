@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores a whole model on known tokens: logits of every position, and how well it predicts the
 // tokens. Inputs are cut into consecutive windows without overlap, the target of each position is
-// the next token, and the last window may be shorter. Several windows share a step. With a base
-// model, both see the same steps and every position is compared.
+// the next token, and the last window may be shorter. Several windows share a step.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -45,21 +45,30 @@ class Windows {
   size_t context_, inputs_;
 };
 
-// Holds one value per position, in the order of the text.
-struct Scores {
-  std::vector<double> loss, kl;
-  size_t agreed = 0;  // number of positions where both models have the same best token
+// A model that windows run through, with the logits of its last step.
+struct WindowReader {
+  DecoderModel& model;
+  std::function<void()> before = {};  // called before each step, if set
+  std::vector<SequenceState> states = {};
+  std::vector<float> logits = {};
+  std::span<const float> row(size_t r) const {
+    return {logits.data() + r * model.vocab(), model.vocab()};
+  }
 };
+// Runs the same windows through models, step by step: a step has the same rows in every model. Calls
+// use(positions) when every reader has the logits of these positions, then advance(their number).
+void run_windows(const Windows& windows, std::span<WindowReader* const> readers,
+                 FunctionRef<void(const std::vector<size_t>& positions)> use,
+                 FunctionRef<void(size_t)> advance);
 
-// Scores the windows. `base` may be null. `advance` receives the number of positions of each step.
-Scores score(const Windows& windows, DecoderModel& model, DecoderModel* base, ThreadPool& pool,
-             FunctionRef<void(size_t)> advance);
+// Returns the loss of every position, in the order of the text.
+std::vector<double> losses_of(const Windows& windows, DecoderModel& model, ThreadPool& pool,
+                              FunctionRef<void(size_t)> advance);
 
+// Returns the logarithm of the sum of exp(logit).
+double log_of_sum(std::span<const float> logits);
 // Returns -log of the probability of `target`.
 double loss_of(std::span<const float> logits, int32_t target);
-// Returns the Kullback-Leibler divergence of the second distribution from the first, in nats: the
-// loss when `logits` replace `base`.
-double kl_divergence(std::span<const float> base, std::span<const float> logits);
 
 struct MeanAndError {
   double mean = 0, error = 0;  // error: standard error of the mean; 0 for a single value
