@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "serve/token_text.h"
 
 namespace moebius {
 
@@ -80,7 +81,7 @@ std::string entry(const std::string& bytes, float logprob) {
     list += std::to_string(static_cast<unsigned char>(c));
   }
   return fmt::format("{{\"token\":{},\"logprob\":{},\"bytes\":[{}]",
-                     json_quoted(TokenTexts::shown(bytes)), number(logprob), list);
+                     json_quoted(shown_token(bytes)), number(logprob), list);
 }
 
 std::string event(const std::string& json) { return "data: " + json + "\n\n"; }
@@ -98,9 +99,9 @@ std::string random_hex(size_t digits) {
 void LogprobLists::add(const TokenChoice& token, bool known) {
   ++count_;
   if (chat_) return add_chat(token);
-  const std::string bytes = texts_->bytes(token.token);
+  const std::string bytes = tokenizer_->token_bytes(token.token);
   for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) separate(*list);
-  tokens_ += json_quoted(TokenTexts::shown(bytes));
+  tokens_ += json_quoted(shown_token(bytes));
   logprobs_ += known ? number(token.logprob) : "null";
   offsets_ += std::to_string(characters_);
   for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
@@ -112,23 +113,23 @@ void LogprobLists::add(const TokenChoice& token, bool known) {
   bool listed = false;
   for (const auto& [id, logprob] : token.alternatives) {
     separate(top);
-    top += json_quoted(TokenTexts::shown(texts_->bytes(id))) + ":" + number(logprob);
+    top += json_quoted(shown_token(tokenizer_->token_bytes(id))) + ":" + number(logprob);
     listed = listed || id == token.token;
   }
   if (!listed) {
     separate(top);
-    top += json_quoted(TokenTexts::shown(bytes)) + ":" + number(token.logprob);
+    top += json_quoted(shown_token(bytes)) + ":" + number(token.logprob);
   }
   tops_ += "{" + top + "}";
 }
 
 void LogprobLists::add_chat(const TokenChoice& token) {
   separate(tokens_);
-  tokens_ += entry(texts_->bytes(token.token), token.logprob) + ",\"top_logprobs\":[";
+  tokens_ += entry(tokenizer_->token_bytes(token.token), token.logprob) + ",\"top_logprobs\":[";
   std::string top;
   for (const auto& [id, logprob] : token.alternatives) {
     separate(top);
-    top += entry(texts_->bytes(id), logprob) + "}";
+    top += entry(tokenizer_->token_bytes(id), logprob) + "}";
   }
   tokens_ += top + "]}";
 }
@@ -151,11 +152,10 @@ ApiAnswer::ApiAnswer(const AnswerInput& in)
       logprobs_(in.request.generation.sampling.logprobs),
       details_(in.request.chat && model_.markup.reasoning != nullptr),
       predicted_(in.request.prediction.has_value()),
-      texts_(in.texts),
       id_((in.request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
       prompt_logprobs_(in.prompts.size()),
       choices_(in.prompts.size() * in.request.generation.n,
-               Choice(LogprobLists(in.texts, in.request.chat))),
+               Choice(LogprobLists(*in.model.tokenizer, in.request.chat))),
       per_prompt_(in.request.generation.n) {
   const std::string object = shape_.chat ? "chat.completion" : "text_completion";
   const std::string rest =
@@ -254,7 +254,8 @@ std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
   for (const TokenChoice& t : prompt_logprobs_[prompt]) {
     const auto add = [&](int32_t id, float logprob, size_t rank) {
       out += fmt::format("\"{}\":{{\"logprob\":{},\"rank\":{},\"decoded_token\":{}}}", id,
-                         number(logprob), rank, json_quoted(TokenTexts::shown(texts_.bytes(id))));
+                         number(logprob), rank,
+                         json_quoted(shown_token(model_.tokenizer->token_bytes(id))));
     };
     out += ",{";
     add(t.token, t.logprob, t.rank);

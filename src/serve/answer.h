@@ -9,7 +9,7 @@
 
 #include "serve/api_error.h"
 #include "serve/request.h"
-#include "serve/token_text.h"
+#include "text/tokenizer.h"
 
 namespace moebius {
 
@@ -23,7 +23,6 @@ struct Usage {
 struct AnswerInput {
   const ApiRequest& request;
   const ServedModel& model;
-  const TokenTexts& texts;
   const std::vector<Request>& prompts;  // with their tokens
   int64_t seconds;                      // since 1970
   const std::string& request_id;
@@ -72,7 +71,7 @@ std::string json_quoted(std::string_view text);
 // Builds lists of log-probabilities, token by token; in a stream they are cleared with every chunk.
 class LogprobLists {
  public:
-  LogprobLists(const TokenTexts& texts, bool chat) : texts_(&texts), chat_(chat) {}
+  LogprobLists(const Tokenizer& tokenizer, bool chat) : tokenizer_(&tokenizer), chat_(chat) {}
   // Known false: the first token of a prompt, which has no probability.
   void add(const TokenChoice& token, bool known = true);
   bool empty() const { return count_ == 0; }
@@ -83,7 +82,7 @@ class LogprobLists {
 
  private:
   void add_chat(const TokenChoice& token);
-  const TokenTexts* texts_;
+  const Tokenizer* tokenizer_;
   bool chat_;
   // The lists as JSON text. Chat completions have one list of objects, in tokens_.
   std::string tokens_, logprobs_, tops_, offsets_;
@@ -134,7 +133,6 @@ class ApiAnswer final : public InterfaceAnswer {
   const int logprobs_;    // number of alternatives per token; below 0: no probabilities
   const bool details_;    // true: details of generated tokens are included in the usage
   const bool predicted_;  // true: drafts from a prediction are counted, too
-  const TokenTexts& texts_;
   std::string id_, chunk_head_, whole_head_;
   std::vector<std::string> prompt_texts_;  // texts of the prompts, used with echo
   std::vector<std::vector<int32_t>> prompts_;

@@ -16,7 +16,7 @@ BlockAnswer::BlockAnswer(const AnswerInput& in)
   usage_.prompt = g.prompt.size();
   fills_context_ = g.prompt.size() + g.max_new == model_.context;
   if (in.request.generation.sampling.logprobs < 0) return;
-  logprobs_.emplace(in.texts, true);
+  logprobs_.emplace(*in.model.tokenizer, true);
   stop_tokens_ = g.stop_tokens;
 }
 

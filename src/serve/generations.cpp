@@ -220,7 +220,7 @@ void Generations::prepared(const GenerationPtr& g, ApiRequest request,
     g->choices = g->open_choices = prompts.size() * request.generation.n;
     check_capacity(host, g->choices);
     g->stream = request.stream;
-    g->answer = make_answer({request, host.served, host.texts, prompts, unix_seconds(), g->id});
+    g->answer = make_answer({request, host.served, prompts, unix_seconds(), g->id});
     g->last_token.resize(g->choices);
     for (const Request& p : prompts) g->left.insert(g->left.end(), p.n, p.max_new);
     g->submitted = Clock::now();

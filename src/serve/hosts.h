@@ -3,7 +3,6 @@
 // they cannot answer. Event thread only, unless noted.
 #pragma once
 #include "serve/metrics.h"
-#include "serve/token_text.h"
 
 namespace moebius {
 
@@ -19,7 +18,6 @@ struct Host {
   };
   Host(ServedModel model, Generator& g) : served(std::move(model)), generator(g) {}
   const ServedModel served;
-  const TokenTexts texts{*served.tokenizer};
   Generator& generator;
   size_t queue = 0;  // sequences that may wait in addition to those that run
   ModelMetrics metrics;

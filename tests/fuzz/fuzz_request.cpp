@@ -41,7 +41,7 @@ ChatTemplates fuzz_templates() {
 
 // Live as long as the process.
 struct Models {
-  Models() : texts(tokenizer) {
+  Models() {
     for (ServedModel& m : all) {
       m.name = "m";
       m.tokenizer = &tokenizer;
@@ -54,7 +54,7 @@ struct Models {
     all[0].markup = choose_answer_markup(templates, tokenizer, "hermes", "think");
     all[1].templates = &none;
     auto vectors = std::make_shared<PoolingPlan>();
-    vectors->modes = {PoolingMode::kMean};
+    vectors->mean = true;
     vectors->normalize = vectors->truncates = true;
     vectors->prompts = {{"query", "q: "}};
     all[2].pooling = vectors;
@@ -64,7 +64,6 @@ struct Models {
   }
   const Tokenizer tokenizer = byte_tokenizer();
   const ChatTemplates templates = fuzz_templates(), none{};
-  const TokenTexts texts;
   std::array<ServedModel, 4> all;
 };
 
@@ -85,9 +84,9 @@ void check_stream(std::string_view out) {
 
 // The text is the whole answer, in two pieces.
 void check_answer(const ApiRequest& r, const std::vector<Request>& prompts,
-                  const ServedModel& model, const TokenTexts& texts, const std::string& text) {
+                  const ServedModel& model, const std::string& text) {
   const std::string id = "req_1";
-  const auto answer = make_answer({r, model, texts, prompts, 1, id});
+  const auto answer = make_answer({r, model, prompts, 1, id});
   std::string stream;
   for (size_t p = 0; p < prompts.size(); ++p) {
     const Request& g = prompts[p];
@@ -119,8 +118,7 @@ void check_answer(const ApiRequest& r, const std::vector<Request>& prompts,
   check_stream(stream);
 }
 
-void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& texts,
-                   const std::string& text) {
+void check_request(ApiRequest r, const ServedModel& model, const std::string& text) {
   const Request& g = r.generation;
   const SamplingParams& s = g.sampling;
   require(g.n >= 1 && g.n <= 16 && s.temperature >= 0 && s.temperature <= 100);
@@ -130,7 +128,7 @@ void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& tex
   require(!prompts.empty() && prompts.size() <= (r.pooled != nullptr ? kMostTexts : kMostPrompts));
   for (const Request& p : prompts)
     require(!p.prompt.empty() && p.prompt.size() + p.max_new <= model.context);
-  check_answer(r, prompts, model, texts, text);
+  check_answer(r, prompts, model, text);
 }
 
 constexpr Endpoint kGenerating[] = {Endpoint::kChat,       Endpoint::kCompletion,
@@ -156,8 +154,7 @@ FUZZ_TARGET(request) {
   const std::string text = unicode::lossy(bytes);
   for (const ServedModel& model : models.all) {
     for (const Endpoint endpoint : kGenerating)
-      refused_or(
-          [&] { check_request(parse_request(bytes, endpoint, model), model, models.texts, text); });
+      refused_or([&] { check_request(parse_request(bytes, endpoint, model), model, text); });
     if (&model != &models.all[0]) continue;
     for (const auto& [endpoint, make] : {std::pair{Endpoint::kTokenize, &tokenize_answer},
                                          std::pair{Endpoint::kDetokenize, &detokenize_answer},

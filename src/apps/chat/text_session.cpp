@@ -263,12 +263,10 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("finish", a.finish);
   if (!a.error.empty()) j.set("error", a.error);
   if (options_.logprobs) {
-    std::optional<TokenTexts> texts;
-    if (tokenizer_) texts.emplace(*tokenizer_);
     const auto entry = [&](int32_t token, float logprob) {
       Json one = Json::object(
           {{"token", static_cast<int64_t>(token)}, {"logprob", static_cast<double>(logprob)}});
-      if (texts) one.set("text", TokenTexts::shown(texts->bytes(token)));
+      if (tokenizer_) one.set("text", shown_token(tokenizer_->token_bytes(token)));
       return one;
     };
     Json list = Json::array();
