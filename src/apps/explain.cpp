@@ -44,10 +44,8 @@ double packed_ratio(uint64_t packed, uint64_t file) {
   return static_cast<double>(packed) / static_cast<double>(std::max<uint64_t>(1, file));
 }
 
-// Writes --why: every group with the verdict on every kernel of the CPU's architecture, or on all.
-std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& options,
-                          size_t width) {
-  const bool colour = options.colour;
+// Writes --why: every group with the verdict on every kernel of the CPU's architecture.
+std::string choice_detail(const Explained& e, Arch arch, size_t width, bool colour) {
   const Module& m = *e.group.sample;
   std::string title = fmt::format("{}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
   if (e.group.count > 1) title += fmt::format("  x{}", e.group.count);
@@ -62,7 +60,7 @@ std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& o
                     2, width);
   Table table("llw", width, colour);
   for (const Candidate& c : e.use->choice->candidates) {
-    if (!options.all && c.kernel->arch != arch && c.kernel->arch != Arch::kOther) continue;
+    if (c.kernel->arch != arch && c.kernel->arch != Arch::kOther) continue;
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
       words = fmt::format("weights as {}, {}, {:.2f}x the file's bytes{}", c.kernel->codec,
@@ -358,7 +356,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   for (const Explained& m : e.modules)
     if (m.use != nullptr) run.push_back(&m);
   if (options.why)
-    for (const Explained* m : run) out << choice_detail(*m, e.cpu.arch, options, width);
+    for (const Explained* m : run) out << choice_detail(*m, e.cpu.arch, width, options.colour);
   else if (!run.empty())
     out << choices_text(run, width, options.colour);
   return 0;
@@ -374,7 +372,6 @@ Command explain_command() {
   add_dtype_option(c, o->dtype);
   c.flag("--why", o->why,
          "for every module: each kernel of the CPU's architecture, and why it was chosen or not");
-  c.flag("--all", o->all, "with --why: the kernels of every architecture");
   add_json_flag(c, o->json);
   c.section("Ranks");
   c.option("--ranks", "N", &o->ranks, "instead: ways to split the model over N ranks, best first",

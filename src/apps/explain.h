@@ -14,7 +14,6 @@ struct ExplainOptions {
   std::string cpu;             // feature list of a CPU; empty: this machine's
   std::string dtype = "auto";  // activation type: auto, bf16, f16 or f32
   bool why = false;            // true: show every group with the verdict on each kernel
-  bool all = false;            // true (with why): kernels of other architectures, too
   bool json = false, colour = false;
   RunOptions run;
   std::string loads;  // file of expert loads (--expert-loads)

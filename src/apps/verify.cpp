@@ -255,7 +255,7 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   if (options.json)
     out << verify_json(report).dump(1) << '\n';
   else
-    out << verify_text(report, options.why, output_width(), options.colour);
+    out << verify_text(report, output_width(), options.colour);
   return report.failed() == 0 ? 0 : 1;
 }
 
@@ -269,7 +269,6 @@ Command verify_command() {
   c.option("--in", "FILE", &o->in, "input rows: a safetensors file with x [T, features]",
            {.default_text = "random rows", .kind = ValueKind::kFile, .rare = true});
   c.flag("--all", o->all, "run every expert; without it each layer's first and last");
-  c.flag("--why", o->why, "show every module");
   add_dtype_option(c, o->dtype);
   add_json_flag(c, o->json);
   add_run_options(c, o->run);

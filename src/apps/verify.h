@@ -13,7 +13,6 @@ struct VerifyOptions {
   std::string folder, module = "*", in;
   std::string dtype = "auto";
   bool all = false;  // true: every expert; false: each layer's first and last
-  bool why = false;  // true: print a line per module
   bool json = false, colour = false;
   RunOptions run;
 };

@@ -83,20 +83,6 @@ std::string findings_text(const VerifyReport& report, size_t width, bool colour)
   return table.text();
 }
 
-std::string every_module(const VerifyReport& report, size_t width, bool colour) {
-  std::string out;
-  for (const Finding& f : report.findings) {
-    std::string text = printable(f.name) + ": ";
-    if (!f.problem.empty())
-      text += printable(f.problem, 400);
-    else
-      text += fmt::format("{}, {}, max abs {:.2e}, max rel {:.2e}{}", f.kernel, name_of(f.numerics),
-                          f.max_abs, f.max_rel, f.ok ? "" : "; " + f.where);
-    out += labelled(f.ok ? "ok" : "FAIL", text, 6, width, f.ok ? Ink::kGreen : Ink::kRed, colour);
-  }
-  return out;
-}
-
 Json finding_json(const Finding& f) {
   Json j = Json::object({{"name", f.name},
                          {"kernel", f.kernel},
@@ -133,9 +119,8 @@ Json verify_json(const VerifyReport& report) {
                        {"modules", std::move(list)}});
 }
 
-std::string verify_text(const VerifyReport& report, bool why, size_t width, bool colour) {
-  std::string out =
-      why ? every_module(report, width, colour) : findings_text(report, width, colour);
+std::string verify_text(const VerifyReport& report, size_t width, bool colour) {
+  std::string out = findings_text(report, width, colour);
   out += fmt::format("\n{} read and checked\n", counted(report.payloads, "module"));
   const bool some = report.run() < report.products && report.failed() == 0;
   if (some)

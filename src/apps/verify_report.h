@@ -30,8 +30,7 @@ struct VerifyReport {
 };
 
 Json verify_json(const VerifyReport& report);
-// Returns lines, of which equal ones are folded by pattern, worst first. why: one entry per module,
-// in order.
-std::string verify_text(const VerifyReport& report, bool why, size_t width, bool colour);
+// Returns lines, of which equal ones are folded by pattern, worst first.
+std::string verify_text(const VerifyReport& report, size_t width, bool colour);
 
 }  // namespace moebius

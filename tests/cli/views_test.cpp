@@ -71,7 +71,7 @@ TEST(Views, FitEightyColumns) {
     const std::string dir = folder.empty() ? "" : shell_quote(folder);
     for (const char* command : {"inspect", "inspect --layer 0 --deep", "inspect --tensors",
                                 "explain", "explain --why --cpu amx_int8,amx_bf16", "verify",
-                                "verify --why --module '*layers.0.*.o*_proj'"}) {
+                                "verify --module '*layers.0.*.o*_proj'"}) {
       std::string words = command;
       for (const auto& [family, output] : kOtherOutputs)
         if (folder.find(family) != std::string::npos)
@@ -92,8 +92,8 @@ TEST(Views, FitSixtyColumns) {
   for (const std::string& folder :
        {std::string(), golden("llama4-fp8-dynamic"), golden("qwen3moe-w4a8-g32-pack")}) {
     for (const char* command :
-         {"explain", "explain --why", "explain --why --all", "explain --cpu neon,dotprod",
-          "explain --ranks 2", "verify", "verify --why --module '*layers.0.*.o*_proj'"}) {
+         {"explain", "explain --why", "explain --cpu neon,dotprod", "explain --ranks 2", "verify",
+          "verify --module '*layers.0.*.o*_proj'"}) {
       const CommandResult r = run_tool(
           std::string(command) + " " + (folder.empty() ? "" : shell_quote(folder)), "COLUMNS=60");
       EXPECT_EQ(r.status, 0) << command << ": " << r.err;
@@ -104,13 +104,11 @@ TEST(Views, FitSixtyColumns) {
 
 TEST(Views, WhyShowsKernelsOfTheArchitecture) {
   const std::string arm = run_tool("explain --why --cpu neon,dotprod").out,
-                    x86 = run_tool("explain --why --cpu avx2,fma,f16c").out,
-                    all = run_tool("explain --why --all --cpu neon,dotprod").out;
+                    x86 = run_tool("explain --why --cpu avx2,fma,f16c").out;
   for (const char* name : {"arm_i8mm/int4", "generic/", "reference/"})
     EXPECT_NE(arm.find(name), std::string::npos) << name;
   EXPECT_EQ(arm.find("x86_"), std::string::npos);
   EXPECT_EQ(x86.find("arm_"), std::string::npos);
-  EXPECT_NE(all.find("x86_"), std::string::npos);
   // A space at least stands between a kernel and what is said of it.
   EXPECT_NE(arm.find("arm_dotprod/int4_lanes  "), std::string::npos) << arm;
 }
@@ -277,15 +275,13 @@ TEST(Verify, RefusesInputOfAnotherWidth) {
 
 TEST(Views, FoldedByDefaultAndInFullWithWhy) {
   for (const char* command : {"verify", "explain"}) {
-    const CommandResult folded = run_tool(command),
-                        full = run_tool(std::string(command) + " --why");
+    const CommandResult folded = run_tool(command);
     EXPECT_LT(lines_of(folded.out).size(), 20u) << folded.out;
-    EXPECT_GT(lines_of(full.out).size(), 100u);
     EXPECT_NE(folded.out.find("{"), std::string::npos) << folded.out;
   }
-  EXPECT_NE(run_tool("verify --why").out.find("model.layers.5.mlp.experts.7.up_proj"),
-            std::string::npos);
-  EXPECT_NE(run_tool("explain --why").out.find("rejected"), std::string::npos);
+  const CommandResult full = run_tool("explain --why");
+  EXPECT_GT(lines_of(full.out).size(), 100u);
+  EXPECT_NE(full.out.find("rejected"), std::string::npos);
 }
 
 // The kernel that stands last in the list comes first.
