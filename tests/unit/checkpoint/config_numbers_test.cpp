@@ -20,7 +20,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 std::string refusal(const Json& config) {
   return error_of([&] {
     std::vector<std::string> warnings;
-    const ModelConfig parsed = ModelConfig::parse(config, "config.json", warnings, {});
+    const ModelConfig parsed = ModelConfig::parse(config, "config.json", warnings);
     QuantConfig::parse(config, "config.json", warnings);
     decoder_spec(parsed);
   });
