@@ -155,7 +155,7 @@ class Templates:
         if depth > 2:
             return self.pick(*leaf)()
         return self.pick(*leaf, lambda: tag("if " + self.test()) + nl() + body() + (tag("elif " + self.test()) + body() if self.rng.random() < 0.3 else "") + (tag("else") + body() if self.rng.random() < 0.5 else "") + tag("endif") + nl(),
-                         lambda: tag("for x in " + self.items() + (" if " + self.pick("x", "x != 2", "loop is undefined", "x is string") if self.rng.random() < 0.3 else "")) + nl() + self.pick("{{ loop.index }}", "{{ x }}", "{{ loop.last }}{{ loop.revindex0 }}", "{{ loop.previtem|default('-') }}", "{{ loop.cycle('a', 'b') }}") + body() +
+                         lambda: tag("for x in " + self.items() + (" if " + self.pick("x", "x != 2", "loop is undefined", "x is string") if self.rng.random() < 0.3 else "")) + nl() + self.pick("{{ loop.index }}", "{{ x }}", "{{ loop.last }}{{ loop.revindex0 }}", "{{ loop.previtem|default('-') }}", "{{ loop.revindex }}") + body() +
                          (tag(self.pick("break", "continue")) if self.rng.random() < 0.15 else "") + (tag("else") + body() if self.rng.random() < 0.3 else "") + tag("endfor") + nl(),
                          lambda: tag("set v = " + self.any()) + "{{ v }}" + nl(), lambda: tag("set v") + body() + tag("endset") + "[{{ v|trim }}]", lambda: tag("macro m(a, b=" + self.any() + ")") + "{{ a }}:{{ b }}" + body() + tag("endmacro") + "{{ m(" + self.any() + self.pick("", ", b=1", ", 2") + ") }}",
                          lambda: tag("set ns = namespace(v=" + self.number() + ")") + tag("for i in range(3)") + tag("set ns.v = ns.v + i") + tag("endfor") + "{{ ns.v }}" + nl())()
