@@ -19,9 +19,6 @@
 namespace moebius {
 namespace {
 
-constexpr std::string_view kDownload =
-    "; `hf download ORG/NAME --local-dir DIR` gets a model from Hugging Face";
-
 // Returns the current revision's folder: the hub's cache keeps revisions in snapshots/<revision>,
 // and the name of the current one in refs/main.
 std::string current_snapshot(const std::string& folder) {
@@ -78,9 +75,13 @@ std::string usable_folder(const std::string& typed) {
          printable(typed));
   }
   const int code = errno;
-  if (code == ENOENT && !path_exists(typed))
-    fail("{}: there is no such folder{}", printable(typed),
-         typed.find_first_of("./~") == 0 ? "" : kDownload);
+  if (code == ENOENT && !path_exists(typed)) {
+    if (typed.find_first_of("./~") == 0) fail("{}: there is no such folder", printable(typed));
+    fail(
+        "{}: there is no such folder; `hf download ORG/NAME --local-dir DIR` gets a model from "
+        "Hugging Face",
+        printable(typed));
+  }
   fail("{}: {}", printable(typed), open_failure(typed, code));
 }
 
