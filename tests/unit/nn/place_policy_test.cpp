@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places of experts: who gets one, who loses one, what a held place and a failed read mean, and
+// random calls against an implementation that searches all places.
+#include "nn/place_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+namespace moebius::place_policy_test {
+namespace {
+
+constexpr uint32_t kNone = PlacePolicy::kNone;
+
+// Gives places to experts [first, last), one step each.
+void fill(PlacePolicy& policy, uint32_t first, uint32_t last) {
+  for (uint32_t e = first; e < last; ++e) {
+    policy.next_step();
+    policy.give(e);
+  }
+}
+
+// Uses experts [first, last) in one step of its own.
+void use(PlacePolicy& policy, uint32_t first, uint32_t last) {
+  policy.next_step();
+  for (uint32_t e = first; e < last; ++e) policy.use(e);
+}
+
+void skip(PlacePolicy& policy, uint64_t steps) {
+  for (uint64_t i = 0; i < steps; ++i) policy.next_step();
+}
+
+TEST(PlacePolicy, GivesEmptyPlacesFirstThenTheOldest) {
+  PlacePolicy policy(8, 3);
+  fill(policy, 0, 3);
+  std::set<uint32_t> places;
+  for (uint32_t e = 0; e < 3; ++e) places.insert(policy.place_of(e));
+  EXPECT_EQ(places, (std::set<uint32_t>{0, 1, 2}));
+  const uint32_t place = policy.place_of(0);
+  policy.next_step();
+  const PlacePolicy::Given given = policy.give(5);
+  EXPECT_EQ(given.place, place);
+  EXPECT_EQ(given.evicted, 0u);
+  EXPECT_EQ(policy.place_of(0), kNone);
+  EXPECT_EQ(policy.expert_in(place), 5u);
+  EXPECT_EQ(policy.give(5).place, place) << "an expert with a place keeps it";
+  EXPECT_EQ(policy.counts().misses, 4u);
+}
+
+TEST(PlacePolicy, AScanDoesNotEvictExpertsThatWereUsedAgain) {
+  PlacePolicy policy(1000, 10);
+  fill(policy, 0, 10);
+  use(policy, 2, 10);
+  fill(policy, 100, 1000);
+  for (uint32_t e = 2; e < 10; ++e) EXPECT_NE(policy.place_of(e), kNone) << e;
+}
+
+TEST(PlacePolicy, SeveralUsesInAStepAreOne) {
+  PlacePolicy policy(8, 5);
+  fill(policy, 0, 5);
+  policy.use(4);  // the step that gave it its place
+  policy.use(4);
+  EXPECT_EQ(policy.counts().hits, 0u);
+  use(policy, 0, 4);
+  policy.use(0);
+  EXPECT_EQ(policy.counts().hits, 4u);
+  EXPECT_EQ(policy.give(6).evicted, 4u);
+}
+
+TEST(PlacePolicy, ValuesHalveWithSteps) {
+  // Expert 0 is used in many early steps, expert 1 in two late ones. Both leave the protected
+  // segment's four places only when five experts are in it.
+  PlacePolicy policy(16, 5);
+  fill(policy, 0, 5);
+  for (int i = 0; i < 20; ++i) use(policy, 0, 1);
+  skip(policy, 6 * PlacePolicy::kHalfLife);
+  use(policy, 1, 5);
+  EXPECT_EQ(policy.give(9).evicted, 0u) << "20 uses six half-lives ago are less than one now";
+  PlacePolicy soon(16, 5);
+  fill(soon, 0, 5);
+  for (int i = 0; i < 20; ++i) use(soon, 0, 1);
+  skip(soon, PlacePolicy::kHalfLife);
+  use(soon, 1, 5);
+  EXPECT_NE(soon.give(9).evicted, 0u) << "20 uses one half-life ago are more than one now";
+}
+
+TEST(PlacePolicy, AHeldPlaceIsNeverGivenAway) {
+  PlacePolicy policy(8, 2);
+  fill(policy, 0, 2);
+  const uint32_t first = policy.place_of(0), second = policy.place_of(1);
+  policy.hold(first);
+  policy.hold(first);
+  policy.next_step();
+  EXPECT_EQ(policy.give(2).place, second);
+  policy.hold(second);
+  EXPECT_EQ(policy.give(3).place, kNone);
+  skip(policy, 2 * PlacePolicy::kColdSteps);
+  EXPECT_EQ(policy.give_expected(3).place, kNone);
+  EXPECT_EQ(policy.counts().misses, 3u) << "a refusal is no miss";
+  policy.release(first);
+  EXPECT_EQ(policy.give(3).place, kNone) << "held twice";
+  policy.release(first);
+  const PlacePolicy::Given given = policy.give(3);
+  EXPECT_EQ(given.place, first);
+  EXPECT_EQ(given.evicted, 0u);
+}
+
+TEST(PlacePolicy, ExpectedExpertsTakeOnlyEmptyOrColdPlaces) {
+  PlacePolicy policy(16, 5);
+  fill(policy, 0, 4);
+  EXPECT_NE(policy.give_expected(8).place, kNone) << "an empty place";
+  EXPECT_EQ(policy.give_expected(9).place, kNone) << "no place is cold";
+  skip(policy, PlacePolicy::kColdSteps - 1);
+  use(policy, 0, 4);
+  EXPECT_EQ(policy.give_expected(9).evicted, 8u) << "expected 32 steps ago, and never used";
+  skip(policy, 10 * PlacePolicy::kColdSteps);
+  const PlacePolicy::Given given = policy.give_expected(10);
+  EXPECT_EQ(given.evicted, 9u);
+  for (uint32_t e = 0; e < 4; ++e) EXPECT_NE(policy.place_of(e), kNone) << "protected, if cold";
+  EXPECT_EQ(policy.counts().expected_used, 0u);
+  policy.use(10);
+  policy.use(10);
+  EXPECT_EQ(policy.counts().expected, 3u);
+  EXPECT_EQ(policy.counts().expected_used, 1u);
+  // The first use of an expected expert does not protect it.
+  policy.next_step();
+  EXPECT_EQ(policy.give(11).evicted, 10u);
+}
+
+TEST(PlacePolicy, AFailedReadEmptiesThePlace) {
+  PlacePolicy policy(8, 2);
+  fill(policy, 0, 2);
+  const uint32_t place = policy.place_of(1);
+  policy.hold(place);
+  policy.drop(1);
+  policy.drop(1);
+  EXPECT_EQ(policy.place_of(1), kNone);
+  EXPECT_EQ(policy.expert_in(place), kNone);
+  EXPECT_EQ(policy.give(2).evicted, 0u) << "the reader still holds the empty place";
+  policy.release(place);
+  const PlacePolicy::Given given = policy.give(3);
+  EXPECT_EQ(given.place, place);
+  EXPECT_EQ(given.evicted, kNone);
+  policy.drop(3);
+  EXPECT_EQ(policy.give(4).place, place);
+}
+
+TEST(PlacePolicy, ResizeGivesBackTheLeastValuablePlacesAndNeverHeldOnes) {
+  PlacePolicy policy(32, 10);
+  fill(policy, 0, 9);  // one place stays empty
+  use(policy, 0, 6);   // six are protected
+  const uint32_t held = policy.place_of(6);
+  policy.hold(held);
+  std::vector<uint32_t> emptied;
+  const std::vector<uint32_t> order = {policy.place_of(7), policy.place_of(8)};
+  policy.resize(7, emptied);
+  ASSERT_EQ(emptied.size(), 3u);
+  EXPECT_EQ(policy.places(), 7u);
+  EXPECT_EQ(std::vector<uint32_t>(emptied.begin() + 1, emptied.end()), order)
+      << "the empty place, then probation";
+  for (uint32_t e = 0; e < 7; ++e) EXPECT_NE(policy.place_of(e), kNone) << e;
+  policy.resize(0, emptied);
+  EXPECT_EQ(policy.places(), 1u);
+  EXPECT_EQ(policy.place_of(6), held);
+  EXPECT_EQ(policy.give(20).place, kNone);
+  policy.release(held);
+  policy.resize(100, emptied);
+  EXPECT_EQ(policy.places(), 10u);
+  EXPECT_EQ(emptied.size(), 9u);
+  std::set<uint32_t> places;
+  for (uint32_t e = 10; e < 20; ++e) places.insert(policy.give(e).place);
+  EXPECT_EQ(places.size(), 10u);
+}
+
+TEST(PlacePolicy, NoPlacesAndNoExperts) {
+  PlacePolicy policy(4, 0);
+  EXPECT_EQ(policy.give(1).place, kNone);
+  EXPECT_EQ(policy.give_expected(1).place, kNone);
+  policy.use(1);
+  EXPECT_EQ(policy.counts().hits, 0u);
+  EXPECT_EQ(PlacePolicy(0, 0).experts(), 0u);
+}
+
+// The same rules by a search of all places.
+class Searched {
+ public:
+  explicit Searched(size_t places) : open_(places) {}
+  struct Resident {
+    uint64_t touched = 0;
+    bool guarded = false, expected = false;
+    uint32_t place = 0;
+  };
+  std::map<uint32_t, Resident> resident;
+  std::map<uint32_t, std::map<uint64_t, int>> used;  // steps that used an expert
+  uint64_t step = 1;
+
+  double value(uint32_t expert) const {
+    double sum = resident.at(expert).expected ? 0.5 : 0;
+    const auto found = used.find(expert);
+    const double last = static_cast<double>(resident.at(expert).touched);
+    if (found != used.end())
+      for (const auto& [at, n] : found->second)
+        sum += std::exp2((static_cast<double>(at) - last) / PlacePolicy::kHalfLife);
+    return std::log2(sum) + last / PlacePolicy::kHalfLife;
+  }
+  double least(bool guarded, const std::set<uint32_t>& held) const {
+    double least = INFINITY;
+    for (const auto& [e, r] : resident)
+      if (r.guarded == guarded && held.count(r.place) == 0) least = std::min(least, value(e));
+    return least;
+  }
+  size_t guarded() const {
+    return static_cast<size_t>(std::count_if(resident.begin(), resident.end(),
+                                             [](const auto& r) { return r.second.guarded; }));
+  }
+  void demote(const std::set<uint32_t>& held) {
+    while (guarded() > open_ * 4 / 5) {
+      const double v = least(true, held);
+      if (v == INFINITY) return;
+      for (auto& [e, r] : resident)
+        if (r.guarded && held.count(r.place) == 0 && value(e) == v) {
+          r.guarded = false;
+          break;
+        }
+    }
+  }
+
+ private:
+  size_t open_;
+};
+
+// Values of the searched places differ in the last bits, since their sums have another order.
+constexpr double kNear = 1e-5;
+
+TEST(PlacePolicy, RandomCallsAgreeWithASearchOfAllPlaces) {
+  constexpr uint32_t kExperts = 60;
+  constexpr size_t kPlaces = 23;
+  PlacePolicy policy(kExperts, kPlaces);
+  Searched model(kPlaces);
+  std::mt19937 random(7);
+  std::vector<uint32_t> held_list;
+  std::set<uint32_t> held;
+  size_t evictions = 0, from_protected = 0, refused = 0;
+  for (int i = 0; i < 30000; ++i) {
+    const uint32_t e = std::min<uint32_t>(static_cast<uint32_t>(random() % kExperts),
+                                          static_cast<uint32_t>(random() % kExperts));
+    // Stretches of many holds, in which few places can be given, alternate with many releases.
+    const bool grabs = i / 300 % 2 == 0;
+    const size_t what = random() % 16;
+    const bool holds = what < (grabs ? 6 : 1), releases = !holds && what < (grabs ? 7 : 14);
+    // Each step has one use at most, so that no two values are equal.
+    policy.next_step();
+    ++model.step;
+    const auto found = model.resident.find(e);
+    ASSERT_EQ(found != model.resident.end(), policy.place_of(e) != kNone);
+    if (holds) {
+      if (found == model.resident.end()) continue;
+      policy.hold(found->second.place);
+      held_list.push_back(found->second.place);
+      held.insert(found->second.place);
+    } else if (releases && !held_list.empty()) {
+      const size_t which = random() % held_list.size();
+      const uint32_t place = held_list[which];
+      held_list.erase(held_list.begin() + static_cast<std::ptrdiff_t>(which));
+      if (std::count(held_list.begin(), held_list.end(), place) == 0) held.erase(place);
+      policy.release(place);
+    } else if (found != model.resident.end()) {
+      policy.use(e);
+      model.used[e][model.step] = 1;
+      found->second.touched = model.step;
+      if (found->second.expected)
+        found->second.expected = false;
+      else if (!found->second.guarded) {
+        found->second.guarded = true;
+        model.demote(held);
+      }
+    } else {
+      const bool expected = what == 15;
+      const bool full = model.resident.size() == kPlaces;
+      double least = model.least(false, held);
+      const bool probation = least != INFINITY;
+      if (!probation && !expected) least = model.least(true, held);
+      const PlacePolicy::Given given = expected ? policy.give_expected(e) : policy.give(e);
+      if (given.place == kNone) {
+        ++refused;
+        ASSERT_TRUE(full);
+        if (!expected) {
+          ASSERT_EQ(least, INFINITY);
+        }
+        continue;
+      }
+      ASSERT_EQ(full, given.evicted != kNone);
+      ASSERT_EQ(held.count(given.place), 0u);
+      if (full) {
+        ++evictions;
+        const Searched::Resident& loser = model.resident.at(given.evicted);
+        ASSERT_EQ(loser.place, given.place);
+        ASSERT_NE(loser.guarded, probation);
+        from_protected += loser.guarded;
+        ASSERT_NEAR(model.value(given.evicted), least, kNear);
+        if (expected) {
+          ASSERT_GE(model.step - loser.touched, PlacePolicy::kColdSteps);
+        }
+        model.resident.erase(given.evicted);
+      }
+      model.resident[e] = {.touched = model.step, .expected = expected, .place = given.place};
+      if (!expected) model.used[e][model.step] = 1;
+    }
+  }
+  EXPECT_GT(evictions, 1000u);
+  EXPECT_GT(from_protected, 0u);
+  EXPECT_GT(refused, 10u);
+}
+
+}  // namespace
+}  // namespace moebius::place_policy_test
