@@ -3,61 +3,71 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace moebius {
 namespace {
 
+constexpr double kRecentHalf = 4, kUsualHalf = 128;  // steps
+constexpr double kRecentWeight = 0.3;                // in the estimate of uses per step
+constexpr double kSeldom = 1e-6;                     // least uses per step that are assumed
 // Share of a use that an expected expert counts for until a step uses it.
 constexpr double kExpectedUse = 0.5;
 
-// Returns the logarithm of a number of uses that is halved every kHalfLife steps, as it would be at
-// step 0. Two experts compare by these at every later step alike, so no pass over all of them is
-// ever needed.
-double value_of(double uses, uint64_t step) {
-  return std::log2(uses) + static_cast<double>(step) / PlacePolicy::kHalfLife;
+double halved(double uses, uint64_t steps, double half) {
+  return uses * std::exp2(-static_cast<double>(steps) / half);
 }
 
 }  // namespace
 
-PlacePolicy::PlacePolicy(size_t experts, size_t places) : experts_(experts), places_(places) {
+PlacePolicy::PlacePolicy(size_t experts, size_t places, Settings settings)
+    : settings_(settings), experts_(experts), places_(places) {
   for (size_t i = places; i-- > 0;) closed_.push_back(static_cast<uint32_t>(i));
   std::vector<uint32_t> emptied;
   resize(places, emptied);
 }
 
-double PlacePolicy::uses_now(const Expert& e) const {
-  return e.uses * std::exp2(-static_cast<double>(step_ - e.used) / kHalfLife);
+void PlacePolicy::count_use(Expert& e) {
+  e.recent = static_cast<float>(1 + halved(e.recent, step_ - e.used, kRecentHalf));
+  e.usual = static_cast<float>(1 + halved(e.usual, step_ - e.used, kUsualHalf));
+  e.used = step_;
+  places_[e.place].touched = step_;
+  last_ = static_cast<uint32_t>(&e - experts_.data());
 }
 
-void PlacePolicy::count_use(uint32_t expert) {
-  Expert& e = experts_[expert];
-  Place& p = places_[e.place];
-  e.uses = static_cast<float>(1 + uses_now(e));
-  e.used = step_;
-  p.touched = step_;
-  p.value = value_of(e.uses, step_);
+// Returns the number of steps until the next use as far as it can be expected: the mean distance of
+// uses, and the part of a step until the expert's layer runs again.
+double PlacePolicy::wait(const Place& p) const {
+  if (settings_.last_use) return static_cast<double>(step_ - p.touched);
+  static const double recent = kRecentWeight * (1 - std::exp2(-1 / kRecentHalf)),
+                      usual = (1 - kRecentWeight) * (1 - std::exp2(-1 / kUsualHalf));
+  const Expert& e = experts_[p.expert];
+  double uses = recent * halved(e.recent, step_ - e.used, kRecentHalf) +
+                usual * halved(e.usual, step_ - e.used, kUsualHalf);
+  if (p.expected) uses += recent * halved(kExpectedUse, step_ - p.touched, kRecentHalf);
+  const size_t all = experts_.size(), away = (p.expert + all - last_ - 1) % all;
+  return 1 / (uses + kSeldom) + static_cast<double>(away) / static_cast<double>(all);
 }
 
 void PlacePolicy::use(uint32_t expert) {
-  const Expert& e = experts_[expert];
+  Expert& e = experts_[expert];
   if (e.place == kNone || e.used == step_) return;
   ++counts_.hits;
-  count_use(expert);
+  count_use(e);
   Place& p = places_[e.place];
   if (p.expected) {
     p.expected = false;
     ++counts_.expected_used;
-  } else if (p.segment == kProbation) {
-    p.segment = kProtected;
+  } else if (!p.kept) {
+    p.kept = true;
     ++protected_;
-    list(e.place);
     demote();
   }
 }
 
 PlacePolicy::Given PlacePolicy::give(uint32_t expert) {
   if (place_of(expert) != kNone) return {.place = place_of(expert)};
-  const uint32_t place = take_any();
+  const uint32_t place = worst(Among::kAll);
   if (place == kNone) return {};
   ++counts_.misses;
   return settle(expert, place, false);
@@ -65,105 +75,80 @@ PlacePolicy::Given PlacePolicy::give(uint32_t expert) {
 
 PlacePolicy::Given PlacePolicy::give_expected(uint32_t expert) {
   if (place_of(expert) != kNone) return {.place = place_of(expert)};
-  uint32_t place = take_empty();
-  if (place == kNone) {
-    place = take(kProbation);
-    if (place == kNone) return {};
-    if (step_ - places_[place].touched < kColdSteps) {
-      list(place);
-      return {};
-    }
-  }
+  const uint32_t place = worst(Among::kCold);
+  if (place == kNone) return {};
   ++counts_.expected;
   return settle(expert, place, true);
 }
 
 void PlacePolicy::release(uint32_t place) {
   Place& p = places_[place];
-  if (--p.holds == 0 && !p.listed) list(place);
+  if (--p.holds == 0 && p.expert == kNone) empty_.push_back(place);
 }
 
 void PlacePolicy::drop(uint32_t expert) {
   const uint32_t place = place_of(expert);
   if (place == kNone) return;
   vacate(place);
-  if (places_[place].holds == 0) list(place);
+  if (places_[place].holds == 0) empty_.push_back(place);
 }
 
 void PlacePolicy::resize(size_t places, std::vector<uint32_t>& emptied) {
-  while (open_ > places) {
-    const uint32_t place = take_any();
-    if (place == kNone) break;
-    if (expert_in(place) != kNone) vacate(place);
-    closed_.push_back(place);
-    emptied.push_back(place);
-    --open_;
+  std::vector<std::tuple<bool, double, uint32_t>> order;  // the first ones go first
+  for (uint32_t i = 0; open_ > places && i < places_.size(); ++i)
+    if (const Place& p = places_[i]; p.expert != kNone && p.holds == 0)
+      order.emplace_back(p.kept, -wait(p), i);
+  std::sort(order.begin(), order.end());
+  for (auto next = order.begin(); open_ > places; --open_) {
+    if (empty_.empty()) {
+      if (next == order.end()) break;
+      const uint32_t place = std::get<uint32_t>(*next++);
+      vacate(place);
+      empty_.push_back(place);
+    }
+    closed_.push_back(empty_.back());
+    emptied.push_back(empty_.back());
+    empty_.pop_back();
   }
   for (; open_ < places && !closed_.empty(); ++open_) {
     empty_.push_back(closed_.back());
-    places_[closed_.back()].listed = true;
     closed_.pop_back();
   }
   demote();
 }
 
-// Makes the place eligible for being given away: adds it to its queue or to the empty places.
-void PlacePolicy::list(uint32_t place) {
-  Place& p = places_[place];
-  p.listed = true;
-  if (p.expert == kNone) return empty_.push_back(place);
-  std::vector<Entry>& queue = queues_[p.segment];
-  queue.push_back({p.value, place, ++p.entry});
-  std::push_heap(queue.begin(), queue.end());
-  if (queue.size() <= 2 * places_.size()) return;
-  std::erase_if(queue, [&](const Entry& e) { return e.number != places_[e.place].entry; });
-  std::make_heap(queue.begin(), queue.end());
-}
-
-// Takes the least valuable place of a segment that nobody holds out of its queue. A held place
-// leaves the queue as well; release() lists it again.
-uint32_t PlacePolicy::take(Segment segment) {
-  std::vector<Entry>& queue = queues_[segment];
-  while (!queue.empty()) {
-    std::pop_heap(queue.begin(), queue.end());
-    const Entry e = queue.back();
-    queue.pop_back();
-    Place& p = places_[e.place];
-    if (e.number != p.entry) continue;  // outdated: the place was listed again since
-    p.listed = false;
-    if (p.holds > 0) continue;
-    if (e.value == p.value) return e.place;
-    list(e.place);
-  }
-  return kNone;
-}
-
-uint32_t PlacePolicy::take_empty() {
-  while (!empty_.empty()) {
+// Returns an empty place, except among protected ones, else the place that is worth least among the
+// next ones that nobody holds, probation first; kNone: there is none.
+uint32_t PlacePolicy::worst(Among among) {
+  if (among != Among::kProtected && !empty_.empty()) {
     const uint32_t place = empty_.back();
     empty_.pop_back();
-    places_[place].listed = false;
-    if (places_[place].holds == 0) return place;
+    return place;
   }
-  return kNone;
+  uint32_t found = kNone;
+  std::pair<bool, double> most;  // in probation; steps until the next use
+  size_t looked = 0;
+  for (size_t i = 0; i < places_.size() && (looked < kLooked || settings_.last_use); ++i) {
+    hand_ = hand_ + 1 < places_.size() ? hand_ + 1 : 0;
+    const Place& p = places_[hand_];
+    if (p.expert == kNone || p.holds > 0 || (among == Among::kProtected && !p.kept)) continue;
+    ++looked;
+    if (among == Among::kCold && (p.kept || step_ - p.touched < kColdSteps)) continue;
+    const std::pair<bool, double> here{!p.kept, wait(p)};
+    if (found != kNone && here <= most) continue;
+    found = static_cast<uint32_t>(hand_);
+    most = here;
+  }
+  return found;
 }
 
-uint32_t PlacePolicy::take_any() {
-  uint32_t place = take_empty();
-  if (place == kNone) place = take(kProbation);
-  if (place == kNone) place = take(kProtected);
-  return place;
-}
-
-// Takes a place from its expert. No queue leads to the place any more.
+// Takes a place from its expert.
 void PlacePolicy::vacate(uint32_t place) {
   Place& p = places_[place];
   experts_[p.expert].place = kNone;
-  if (p.segment == kProtected) --protected_;
+  protected_ -= p.kept;
   p.expert = kNone;
-  p.segment = kProbation;
-  p.expected = p.listed = false;
-  ++p.entry;
+  p.kept = p.expected = false;
 }
 
 PlacePolicy::Given PlacePolicy::settle(uint32_t expert, uint32_t place, bool expected) {
@@ -172,25 +157,19 @@ PlacePolicy::Given PlacePolicy::settle(uint32_t expert, uint32_t place, bool exp
   if (p.expert != kNone) vacate(place);
   p.expert = expert;
   p.expected = expected;
+  p.touched = step_;
   experts_[expert].place = place;
-  if (expected) {
-    p.touched = step_;
-    p.value = value_of(kExpectedUse + uses_now(experts_[expert]), step_);
-  } else {
-    count_use(expert);
-  }
-  list(place);
+  if (!expected) count_use(experts_[expert]);
   return given;
 }
 
 // Returns protected places to probation while there are too many.
 void PlacePolicy::demote() {
-  while (protected_ > open_ / 5 * 4 + open_ % 5 * 4 / 5) {
-    const uint32_t place = take(kProtected);
+  while (static_cast<double>(protected_) > settings_.protected_share * static_cast<double>(open_)) {
+    const uint32_t place = worst(Among::kProtected);
     if (place == kNone) return;
-    places_[place].segment = kProbation;
+    places_[place].kept = false;
     --protected_;
-    list(place);
   }
 }
 
