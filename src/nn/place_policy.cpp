@@ -28,11 +28,17 @@ PlacePolicy::PlacePolicy(size_t experts, size_t places, Settings settings)
 }
 
 void PlacePolicy::count_use(Expert& e) {
+  Place& p = places_[e.place];
+  const bool again = e.used != 0;
   e.recent = static_cast<float>(1 + halved(e.recent, step_ - e.used, kRecentHalf));
   e.usual = static_cast<float>(1 + halved(e.usual, step_ - e.used, kUsualHalf));
   e.used = step_;
-  places_[e.place].touched = step_;
-  last_ = static_cast<uint32_t>(&e - experts_.data());
+  p.touched = step_;
+  last_ = p.expert;
+  if (p.kept || !again) return;
+  p.kept = true;
+  ++protected_;
+  demote();
 }
 
 // Returns the number of steps until the next use as far as it can be expected: the mean distance of
@@ -53,16 +59,9 @@ void PlacePolicy::use(uint32_t expert) {
   Expert& e = experts_[expert];
   if (e.place == kNone || e.used == step_) return;
   ++counts_.hits;
+  counts_.expected_used += places_[e.place].expected;
+  places_[e.place].expected = false;
   count_use(e);
-  Place& p = places_[e.place];
-  if (p.expected) {
-    p.expected = false;
-    ++counts_.expected_used;
-  } else if (!p.kept) {
-    p.kept = true;
-    ++protected_;
-    demote();
-  }
 }
 
 PlacePolicy::Given PlacePolicy::give(uint32_t expert) {

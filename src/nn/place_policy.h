@@ -4,9 +4,9 @@
 // places are numbered through in the order in which a step runs them, so that a layer may have as
 // many places as it is worth.
 //
-// An expert enters in probation; a use in a later step protects it. At most four fifths of the
-// places are protected: the expert that is worth least goes back to probation. Within a segment the
-// expert goes whose next use is expected last. Uses per step are estimated from two counts of each
+// An expert enters in probation the first time; its next use, while it is there or when it returns,
+// protects it. At most four fifths of the places are protected: the expert that is worth least goes
+// back to probation. Within a segment the expert goes whose next use is expected last. Uses per step are estimated from two counts of each
 // expert, which are halved every 4 and every 128 steps and remembered while it has no place:
 // routing follows topics, and some experts are busier than others whatever the topic. A search
 // looks at kLooked places only, which is as good as looking at all of them (bench experts), so that

@@ -247,7 +247,10 @@ class Searched {
     return static_cast<size_t>(std::count_if(resident.begin(), resident.end(),
                                              [](const auto& r) { return r.second.guarded; }));
   }
-  void demote(const std::set<uint32_t>& held) {
+  // Protects an expert that was used before.
+  void guard_again(uint32_t expert, const std::set<uint32_t>& held) {
+    if (used.at(expert).size() < 2 || resident.at(expert).guarded) return;
+    resident.at(expert).guarded = true;
     while (guarded() > open_ * 4 / 5) {
       const double v = least(true, held, 0);
       if (v == INFINITY) return;
@@ -303,12 +306,8 @@ TEST(PlacePolicy, RandomCallsAgreeWithASearchOfAllPlaces) {
       model.used[e].insert(model.step);
       model.last = e;
       found->second.touched = model.step;
-      if (found->second.expected)
-        found->second.expected = false;
-      else if (!found->second.guarded) {
-        found->second.guarded = true;
-        model.demote(held);
-      }
+      found->second.expected = false;
+      model.guard_again(e, held);
     } else {
       const bool expected = what == 15;
       const bool full = model.resident.size() == kPlaces;
@@ -337,6 +336,7 @@ TEST(PlacePolicy, RandomCallsAgreeWithASearchOfAllPlaces) {
       if (!expected) {
         model.used[e].insert(model.step);
         model.last = e;
+        model.guard_again(e, held);
       }
     }
   }
