@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -14,6 +15,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/manners.h"
 #include "apps/commands.h"
+#include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "gguf/model_files.h"
@@ -184,7 +186,11 @@ int run_run(const RunCommandOptions& given) {
   });
   if (!no_tokenizer.empty()) note("{}; the answer is printed as token ids", no_tokenizer);
   interrupt_is_noted();
-  if (options.interactive) return converse(session, input.chat(), *make_line_reader());
+  if (options.interactive) {
+    const int status = converse(session, input.chat(), *make_line_reader());
+    session.finish_trace();
+    return status;
+  }
   const Answer a = session.answer(std::move(prompt), [&](std::string_view part) {
     if (!options.json) std::cout << part << std::flush;
   });
@@ -194,6 +200,7 @@ int run_run(const RunCommandOptions& given) {
   if (!options.json) print_calls(a.message);
   const Statistics s = session.statistics(a);
   if (options.json) std::cout << session.to_json(a, s).dump() << '\n' << std::flush;
+  session.finish_trace();
   if (!a.error.empty()) fail("{}", a.error);
   if (!manners().quiet) put_on_stderr(fmt::format("\n{}\n", session.summary(a, s)));
   return a.finish == "interrupted" ? 130 : 0;
@@ -274,12 +281,19 @@ Command run_command() {
   c.section("Engine");
   add_engine_options(c, o->engine);
   add_kv_dir_options(c, o->kv_dir);
+  c.option("--route-trace", "FILE", &o->route_trace,
+           "write which experts each token chose in each layer, for `bench experts`",
+           {.default_text = "none", .kind = ValueKind::kFile, .rare = true});
   add_model_options(c, o->model);
   c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",
                 "moebius run DIR --tools weather.json -p 'Do I need an umbrella in Oslo?'",
                 "moebius run DIR --tokens 1,2,3 -n 8 --json --logprobs 5"};
   c.action = [o](const Command&) {
+    const RankOptions& r = o->model.ranks;
+    if (!o->route_trace.empty() &&
+        (RankProcess::current() != nullptr || std::max({r.ranks, r.pp, r.tp, r.ep}) > 1))
+      throw UsageError("--route-trace is for one process; ranks have some of the experts each");
     settle_speculation(o->engine, o->model);
     return run_run(*o);
   };

@@ -35,6 +35,7 @@ struct RunCommandOptions : SamplingChoices {
   size_t context = 0;                // longest sequence in tokens; 0: what the model allows
   EngineRunOptions engine;
   KvDirOptions kv_dir;
+  std::string route_trace;  // file that receives the experts of every token; "": none
   bool json = false;
 
   bool uses_template() const {

@@ -28,6 +28,13 @@ EngineOptions session_engine_options(const RunCommandOptions& o, OpenModel& open
   return e;
 }
 
+ModelOptions session_model_options(const RunCommandOptions& o, const Checkpoint& checkpoint,
+                                   RouteRecorder* routes) {
+  ModelOptions options = model_options_of(o.model, checkpoint, o.context);
+  options.tap = routes;
+  return options;
+}
+
 // Words for the reasons of an answer's end, in the order of Finish.
 constexpr const char* kWords[] = {"length", "stop", "length", "context", "interrupted", "error"};
 static_assert(std::size(kWords) == kFinishes);
@@ -76,7 +83,10 @@ TextSession::TextSession(const RunCommandOptions& options, std::optional<Tokeniz
                                   tokenizer_->check_fits(static_cast<size_t>(config.vocab));
                                 check(config);
                               })),
-      open_(checkpoint_, model_options_of(options.model, checkpoint_, options.context),
+      routes_(options.route_trace.empty()
+                  ? nullptr
+                  : std::make_unique<RouteRecorder>(options.route_trace, checkpoint_)),
+      open_(checkpoint_, session_model_options(options, checkpoint_, routes_.get()),
             options.model.ranks, thread_count(options.model.run)),
       defaults_(read_generation_defaults(
           options.model.folder,
@@ -97,6 +107,10 @@ TextSession::~TextSession() {
     } catch (const std::exception&) {  // no memory for the message
     }
   }
+}
+
+void TextSession::finish_trace() const {
+  if (routes_ != nullptr) routes_->finish();
 }
 
 // Holds one answer in progress.

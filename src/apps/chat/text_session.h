@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/kv_dir.h"
+#include "apps/route_trace.h"
 #include "apps/run.h"
 #include "engine/text_engine.h"
 #include "text/answer/answer_markup.h"
@@ -70,6 +71,7 @@ class TextSession {
   // Returns the statistics as one line.
   std::string summary(const Answer& a, const Statistics& s) const;
   Json to_json(const Answer& a, const Statistics& s) const;
+  void finish_trace() const;  // writes the file of --route-trace; throws Error
 
  private:
   class Run;
@@ -85,6 +87,7 @@ class TextSession {
   std::optional<Tools> tools_;
   std::unique_ptr<KvDisk> disk_;  // the prompt cache on disk, null: none; outlives the engine
   const Checkpoint checkpoint_;
+  std::unique_ptr<RouteRecorder> routes_;  // the file of --route-trace, null: none
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;
