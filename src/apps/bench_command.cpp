@@ -201,6 +201,40 @@ Command mask_subject(BenchActions::Run run) {
   return c;
 }
 
+Command experts_subject(BenchActions::Run run) {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("experts",
+                      "a recorded routing with too little memory for all experts: how often an "
+                      "expert is there, by the policy that decides which ones stay",
+                      o, run);
+  c.folder(o->folder);
+  c.option("--trace", "FILE", &o->trace, "what `run --route-trace` recorded with this model",
+           {.kind = ValueKind::kFile, .required = true});
+  c.option("--gib", "LIST", &o->gib, "memory for experts in GiB",
+           {.required = true, .commas = true});
+  c.option("--sequences", "N", &o->sequences,
+           "cut the trace into N texts that are decoded together", {.limits = {{1, 4096}}});
+  c.flag("--json", o->json, "print one JSON object per line");
+  c.examples = {"moebius bench experts DIR --trace routes --gib 4,8 --sequences 8"};
+  return c;
+}
+
+Command disk_subject(BenchActions::Run run) {
+  auto o = std::make_shared<BenchOptions>();
+  o->depths = {1, 2, 4, 8, 16, 32, 64};
+  Command c = subject(
+      "disk", "reads of a file by pieces, past the page cache and through it; drops its pages", o,
+      run);
+  c.argument("FILE", o->file, "a large file on the disk, such as one of packed weights",
+             {.kind = ValueKind::kFile, .required = true});
+  c.option("--bytes", "N", &o->bytes, "bytes of a read, a multiple of 4096",
+           {.limits = {{4096, 1 << 24}}});
+  c.option("--depths", "LIST", &o->depths, "reads at the same time", {.limits = {{1, 64}}});
+  add_report_options(c, *o);
+  c.examples = {"moebius bench disk FILE", "moebius bench disk FILE --bytes 2097152 --depths 1,8"};
+  return c;
+}
+
 Command engine_subject(int (*run)(const BenchEngineOptions&, std::ostream&)) {
   auto o = std::make_shared<BenchEngineOptions>();
   Command c = subject(
@@ -258,6 +292,7 @@ Command bench_command(const BenchActions& actions) {
                 linear_subject(actions.linear),       moe_subject(actions.moe),
                 attention_subject(actions.attention), model_subject(actions),
                 sampler_subject(actions.sampler),     mask_subject(actions.mask),
+                experts_subject(actions.experts),     disk_subject(actions.disk),
                 engine_subject(actions.engine)};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;

@@ -38,6 +38,13 @@ struct BenchOptions {
   size_t vocab = 151936;  // size for sampler
   std::string schemas;    // for mask: folder of schemas
   bool list = false;      // for mask: true: list the failures
+  // For experts: file of --route-trace, sizes of memory in GiB, tokens of a step.
+  std::string trace;
+  std::vector<std::string> gib;
+  size_t sequences = 1;
+  // For disk: the file, and bytes of a read.
+  std::string file;
+  size_t bytes = size_t{4} << 20;
   bool skew = false;
   bool pack = false;       // for kernel: true: measure packing instead of products
   bool act_order = false;  // for pack: true: columns are not in the order of groups
@@ -70,7 +77,7 @@ struct BenchEngineOptions {
 struct BenchActions {
   using Run = int (*)(const BenchOptions& options, std::ostream& out);
   Run roof = nullptr, kernel = nullptr, linear = nullptr, moe = nullptr, attention = nullptr,
-      model = nullptr, sampler = nullptr, mask = nullptr;
+      model = nullptr, sampler = nullptr, mask = nullptr, experts = nullptr, disk = nullptr;
   int (*engine)(const BenchEngineOptions& options, std::ostream& out) = nullptr;
   int (*follow_model)(const BenchOptions& options) = nullptr;  // runs on ranks other than 0
 };

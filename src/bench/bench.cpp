@@ -79,8 +79,9 @@ int bench_engine(const BenchEngineOptions& asked, std::ostream& out) {
 
 }  // namespace
 
-const BenchActions kBenchActions{bench_roof,      bench_kernel, bench_linear,      bench_moe,
-                                 bench_attention, bench_model,  run_bench_sampler, run_bench_mask,
-                                 bench_engine,    follow_model};
+const BenchActions kBenchActions{bench_roof,        bench_kernel,    bench_linear,
+                                 bench_moe,         bench_attention, bench_model,
+                                 run_bench_sampler, run_bench_mask,  run_bench_experts,
+                                 run_bench_disk,    bench_engine,    follow_model};
 
 }  // namespace moebius

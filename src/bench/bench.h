@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entry points of `moebius bench roof|kernel|linear|moe|attention|model|sampler|mask`: they measure
-// what the machine can do, and the speed of kernels, layers, whole models and token draws.
+// Entry points of `moebius bench`: they measure what the machine can do, and the speed of kernels,
+// layers, whole models, token draws and disks.
 // docs/bench.md explains the columns and keys.
 #pragma once
 #include <iosfwd>
@@ -25,5 +25,7 @@ int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);
 int run_bench_mask(const BenchOptions& options, std::ostream& out);
+int run_bench_experts(const BenchOptions& options, std::ostream& out);
+int run_bench_disk(const BenchOptions& options, std::ostream& out);
 
 }  // namespace moebius
