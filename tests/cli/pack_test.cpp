@@ -74,6 +74,78 @@ TEST(PackCommand, MakesChecksAndIsUsed) {
   }
 }
 
+TEST(PackCommand, ListsAndRemoves) {
+  const TempDir dir;
+  const std::string there = " --pack-dir " + quoted_path(dir.path());
+  ASSERT_EQ(run_tool("pack " + quoted_path(folder()) + " " + quoted_path(dir.path())).status, 0);
+  write_file(dir / "notes.packed", "somebody else's notes");
+  write_file(dir / "notes.txt", "more");
+  CommandResult r = run_tool("pack --list --json" + there);
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json list = parse_json(r.out, "pack");
+  ASSERT_EQ(list.find("files")->items().size(), 1u) << r.out;
+  const Json& packed = list.find("files")->items()[0];
+  const std::string name = packed.find("file")->as_string();
+  EXPECT_EQ(static_cast<uint64_t>(packed.find("bytes")->as_int().value_or(0)),
+            fs::file_size(dir / name));
+  EXPECT_EQ(packed.find("model")->as_string(), "afmoe-w4a16-g32");
+  EXPECT_NE(run_tool("--version").out.find(packed.find("version")->as_string()), std::string::npos);
+  EXPECT_EQ(packed.find("problem")->as_string(), "");
+  // The folder named by the environment, for people.
+  r = run_tool("pack --list --quiet", "MOEBIUS_PACK_DIR=" + quoted_path(dir.path()));
+  EXPECT_NE(r.out.find(name), std::string::npos) << r.out << r.err;
+  EXPECT_NE(r.out.find("1 file, "), std::string::npos) << r.out;
+  // A folder that does not exist yet has no files.
+  r = run_tool("pack --list --json",
+               "MOEBIUS_PACK_DIR= XDG_CACHE_HOME=" + quoted_path(dir / "cache"));
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(parse_json(r.out, "pack").find("folder")->as_string(),
+            (dir / "cache" / "moebius" / "packed").string());
+  // Only files of ours are deleted, and none by a path.
+  for (const std::string& other : {std::string("notes.packed"), std::string("notes.txt"),
+                                   std::string("none.packed"), "../" + name}) {
+    r = run_tool("pack --remove " + quoted_path(other) + there);
+    EXPECT_EQ(r.status, 1) << other << r.err;
+  }
+  // A damaged file and one of another layout are shown with the reason, and can be deleted.
+  const std::string whole = read_file(dir / name);
+  std::string bytes = whole;
+  bytes[16] ^= 0x40;
+  write_file(dir / "old.packed", bytes);
+  bytes = whole;
+  bytes[bytes.size() - 1] ^= 1;
+  write_file(dir / "damaged.packed", bytes);
+  r = run_tool("pack --list --json" + there);
+  std::string problems;
+  const Json all = parse_json(r.out, "pack");
+  for (const Json& f : all.find("files")->items()) problems += f.find("problem")->as_string();
+  EXPECT_NE(problems.find("layout"), std::string::npos) << problems;
+  EXPECT_NE(problems.find("damaged"), std::string::npos) << problems;
+  for (const std::string& file : {name, std::string("old.packed"), std::string("damaged.packed")}) {
+    r = run_tool("pack --remove " + file + there);
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_FALSE(fs::exists(dir / file));
+  }
+  EXPECT_TRUE(fs::exists(dir / "notes.packed"));
+  EXPECT_EQ(run_tool("pack --list --remove " + name + there).status, 2);
+  EXPECT_EQ(run_tool("pack " + quoted_path(folder()) + " --list").status, 2);
+  EXPECT_EQ(run_tool("pack").status, 2);
+}
+
+TEST(PackCommand, KeepsAFileInUse) {
+  const TempDir dir;
+  const Served server("--threads 1 --ctx 512 --parallel 2 --pack-dir " + quoted_path(dir.path()) +
+                      " " + quoted_path(bundled_model_dir()));
+  std::string name;
+  for (const auto& entry : fs::directory_iterator(dir.path()))
+    if (entry.path().string().ends_with(".packed")) name = entry.path().filename().string();
+  const CommandResult r =
+      run_tool("pack --remove " + name + " --pack-dir " + quoted_path(dir.path()));
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("in use"), std::string::npos) << r.err;
+  EXPECT_TRUE(fs::exists(dir / name));
+}
+
 // A server whose file of packed weights is cut: requests that are under way end in words, and the next one has the weights made anew.
 TEST(PackCommand, AServerOutlivesACutFile) {
   const TempDir dir;
