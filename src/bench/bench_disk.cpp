@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "apps/cli/interrupt.h"
+#include "apps/cli/layout.h"
 #include "apps/cli/manners.h"
 #include "base/descriptor.h"
 #include "base/error.h"
@@ -93,8 +94,11 @@ int run_bench_disk(const BenchOptions& options, std::ostream& out) {
   int refused = direct.open() ? 0 : errno;
   (void)::fdatasync(buffered.get());  // pages that are not written yet cannot be dropped
   if (!options.json)
-    fmt::print(out, "{}, {} in pieces of {}\n{:>5} {:<9} {:>8} {:>14}\n", name, human_bytes(size),
-               human_bytes(bytes), "depth", "reads", "GB/s", "CPU s per GB");
+    out << labelled(
+               "",
+               fmt::format("{}, {} in pieces of {}", name, human_bytes(size), human_bytes(bytes)),
+               0, output_width())
+        << fmt::format("{:>5} {:<9} {:>8} {:>14}\n", "depth", "reads", "GB/s", "CPU s per GB");
   for (const size_t depth : options.depths)
     for (const bool past_cache : {true, false}) {
       if (past_cache && refused != 0) continue;

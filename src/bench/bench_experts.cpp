@@ -11,6 +11,7 @@
 #include <ostream>
 
 #include "apps/cli/interrupt.h"
+#include "apps/cli/layout.h"
 #include "apps/model_commands.h"
 #include "base/checked.h"
 #include "base/error.h"
@@ -58,9 +59,12 @@ int run_bench_experts(const BenchOptions& options, std::ostream& out) {
   const WantedExperts wanted = wanted_experts(trace, options.sequences);
   const uint64_t each = place_bytes(checkpoint);
   if (!options.json) {
-    fmt::print(out, "{} layers of {} experts, {} a token, {} each; {} tokens, {} at a time\n",
-               trace.layers, trace.experts, trace.top_k, human_bytes(each), trace.tokens(),
-               options.sequences);
+    out << labelled(
+        "",
+        fmt::format("{} layers of {} experts, {} a token, {} each; {} tokens, {} at a time",
+                    trace.layers, trace.experts, trace.top_k, human_bytes(each), trace.tokens(),
+                    options.sequences),
+        0, output_width());
     fmt::print(out, "{:>8} {:>8} {:>9}", "GiB", "places", "of all");
     for (const std::string_view policy : kReplayPolicies) fmt::print(out, " {:>8}", policy);
     out << std::endl;

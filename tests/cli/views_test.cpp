@@ -125,6 +125,8 @@ TEST(Views, BenchFitsEightyColumns) {
         std::string("bench roof --threads 1"),
         "bench attention --heads 4 --kv-heads 2 --head-dim 32 --depths 130" + small,
         std::string("bench sampler --vocab 1000 --batches 2 --seconds 0"),
+        "bench disk " + shell_quote((test::bundled_model_dir() / "model.safetensors").string()) +
+            " --bytes 4096 --depths 64 --seconds 0",
         std::string("bench model --prompts 4 --batches 1,2 --seconds 0 --threads 1,2")}) {
     const CommandResult r = run_tool(command, "COLUMNS=80");
     ASSERT_EQ(r.status, 0) << command << ": " << r.err;
