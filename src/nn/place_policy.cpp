@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-constexpr double kRecentHalf = 4, kUsualHalf = 128;  // steps
+constexpr double kRecentHalf = 1, kUsualHalf = 128;  // steps
 constexpr double kRecentWeight = 0.3;                // in the estimate of uses per step
 constexpr double kSeldom = 1e-6;                     // least uses per step that are assumed
 // Share of a use that an expected expert counts for until a step uses it.
@@ -29,7 +29,8 @@ PlacePolicy::PlacePolicy(size_t experts, size_t places, Settings settings)
 
 void PlacePolicy::count_use(Expert& e) {
   Place& p = places_[e.place];
-  const bool again = e.used != 0;
+  // By the last use alone, what an expert did before it left memory does not count.
+  const bool again = e.used != 0 && !(settings_.last_use && p.touched == step_);
   e.recent = static_cast<float>(1 + halved(e.recent, step_ - e.used, kRecentHalf));
   e.usual = static_cast<float>(1 + halved(e.usual, step_ - e.used, kUsualHalf));
   e.used = step_;

@@ -7,7 +7,7 @@
 // An expert enters in probation the first time; its next use, while it is there or when it returns,
 // protects it. At most four fifths of the places are protected: the expert that is worth least goes
 // back to probation. Within a segment the expert goes whose next use is expected last. Uses per step are estimated from two counts of each
-// expert, which are halved every 4 and every 128 steps and remembered while it has no place:
+// expert, which are halved every step and every 128 steps and remembered while it has no place:
 // routing follows topics, and some experts are busier than others whatever the topic. A search
 // looks at kLooked places only, which is as good as looking at all of them (bench experts), so that
 // every call but resize() takes constant time.
@@ -76,7 +76,7 @@ class PlacePolicy {
   enum class Among : uint8_t { kAll, kProtected, kCold };
   struct Expert {
     uint32_t place = kNone;
-    float recent = 0, usual = 0;  // uses, halved every 4 and 128 steps, as of step `used`
+    float recent = 0, usual = 0;  // uses, halved every 1 and 128 steps, as of step `used`
     uint64_t used = 0;            // last step that used it; 0: none
   };
   struct Place {

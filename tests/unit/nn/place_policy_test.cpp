@@ -71,19 +71,21 @@ TEST(PlacePolicy, SeveralUsesInAStepAreOne) {
   EXPECT_EQ(policy.give(6).evicted, 4u);
 }
 
-// Expert 0 is used in 20 steps, experts 1 to 4 once much later, which protects them, too: one of the five goes.
+// Expert 0 is used in 20 steps, experts 1 to 3 once so many steps later: one of these four goes.
 uint32_t evicted_after(uint64_t steps) {
   PlacePolicy policy(16, 5);
   fill(policy, 0, 5);
   for (int i = 0; i < 20; ++i) use(policy, 0, 1);
   skip(policy, steps);
-  use(policy, 1, 5);
+  use(policy, 1, 4);
+  skip(policy, 8);
+  policy.hold(policy.place_of(4));
   return policy.give(9).evicted;
 }
 
 TEST(PlacePolicy, UsesHalveWithSteps) {
   EXPECT_NE(evicted_after(16), 0u) << "20 uses a while ago are more than two";
-  EXPECT_EQ(evicted_after(400), 0u);
+  EXPECT_EQ(evicted_after(600), 0u);
 }
 
 TEST(PlacePolicy, UsesAreRememberedWithoutAPlace) {
@@ -225,14 +227,14 @@ class Searched {
       return std::exp2((static_cast<double>(at) - static_cast<double>(step)) / half);
     };
     double sum =
-        resident.at(expert).expected && half < 5 ? 0.5 * weight(resident.at(expert).touched) : 0;
+        resident.at(expert).expected && half < 2 ? 0.5 * weight(resident.at(expert).touched) : 0;
     if (const auto found = used.find(expert); found != used.end())
       for (const uint64_t at : found->second) sum += weight(at);
     return sum * (1 - std::exp2(-1 / half));
   }
   double value(uint32_t expert) const {
     const double away = static_cast<double>((expert + experts_ - last - 1) % experts_);
-    return -1 / (0.3 * rate(expert, 4) + 0.7 * rate(expert, 128) + 1e-6) -
+    return -1 / (0.3 * rate(expert, 1) + 0.7 * rate(expert, 128) + 1e-6) -
            away / static_cast<double>(experts_);
   }
   // cold: steps since the last use, at least.
@@ -266,8 +268,8 @@ class Searched {
   size_t experts_, open_;
 };
 
-// Values of the searched places, of up to some thousand steps, differ in the last bits: their sums have another order.
-constexpr double kNear = 1e-3;
+// Relative: the policy's counts are floats, and its sums have another order.
+constexpr double kNear = 1e-5;
 
 TEST(PlacePolicy, RandomCallsAgreeWithASearchOfAllPlaces) {
   constexpr uint32_t kExperts = 60;
@@ -329,7 +331,7 @@ TEST(PlacePolicy, RandomCallsAgreeWithASearchOfAllPlaces) {
         ASSERT_EQ(loser.place, given.place);
         ASSERT_NE(loser.guarded, probation);
         from_protected += loser.guarded;
-        ASSERT_NEAR(model.value(given.evicted), least, kNear);
+        ASSERT_NEAR(model.value(given.evicted), least, kNear * std::abs(least));
         model.resident.erase(given.evicted);
       }
       model.resident[e] = {.touched = model.step, .expected = expected, .place = given.place};
