@@ -29,7 +29,7 @@ PlacePolicy::PlacePolicy(size_t experts, size_t places, Settings settings)
 
 void PlacePolicy::count_use(Expert& e) {
   Place& p = places_[e.place];
-  // By the last use alone, what an expert did before it left memory does not count.
+  // Replacement by the last use alone forgets what an expert did before it left memory.
   const bool again = e.used != 0 && !(settings_.last_use && p.touched == step_);
   e.recent = static_cast<float>(1 + halved(e.recent, step_ - e.used, kRecentHalf));
   e.usual = static_cast<float>(1 + halved(e.usual, step_ - e.used, kUsualHalf));
@@ -49,8 +49,10 @@ double PlacePolicy::wait(const Place& p) const {
   static const double recent = kRecentWeight * (1 - std::exp2(-1 / kRecentHalf)),
                       usual = (1 - kRecentWeight) * (1 - std::exp2(-1 / kUsualHalf));
   const Expert& e = experts_[p.expert];
-  double uses = recent * halved(e.recent, step_ - e.used, kRecentHalf) +
-                usual * halved(e.usual, step_ - e.used, kUsualHalf);
+  uint64_t age = step_ - e.used;
+  if (age > 0 && p.expert > last_) --age;  // its layer has not run in this step
+  double uses =
+      recent * halved(e.recent, age, kRecentHalf) + usual * halved(e.usual, age, kUsualHalf);
   if (p.expected) uses += recent * halved(kExpectedUse, step_ - p.touched, kRecentHalf);
   const size_t all = experts_.size(), away = (p.expert + all - last_ - 1) % all;
   return 1 / (uses + kSeldom) + static_cast<double>(away) / static_cast<double>(all);

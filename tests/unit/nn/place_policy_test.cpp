@@ -223,13 +223,17 @@ class Searched {
 
   // Uses per step by a count that is halved after so many steps.
   double rate(uint32_t expert, double half) const {
-    const auto weight = [&](uint64_t at) {
-      return std::exp2((static_cast<double>(at) - static_cast<double>(step)) / half);
+    const auto found = used.find(expert);
+    const auto weight = [&](uint64_t at, uint64_t now = 0) {
+      return std::exp2((static_cast<double>(at) - static_cast<double>(now == 0 ? step : now)) /
+                       half);
     };
     double sum =
         resident.at(expert).expected && half < 2 ? 0.5 * weight(resident.at(expert).touched) : 0;
-    if (const auto found = used.find(expert); found != used.end())
-      for (const uint64_t at : found->second) sum += weight(at);
+    if (found != used.end()) {
+      const bool ahead = expert > last && found->second.count(step) == 0;
+      for (const uint64_t at : found->second) sum += weight(at, step - ahead);
+    }
     return sum * (1 - std::exp2(-1 / half));
   }
   double value(uint32_t expert) const {
