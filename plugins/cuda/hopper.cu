@@ -17,23 +17,16 @@ namespace moebius::cuda {
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
 // Each scheme is a unit of its own (hopper_scheme.cu).
-#define MOEBIUS_CUDA_SCHEMES(X)                                                                  \
-  X(kInt4Group)                                                                                  \
-  X(kInt4Channel)                                                                                \
-  X(kInt8Channel)                                                                                \
-  X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64) X(kInt4G32) X(kInt4Bf16G128)     \
-      X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64) X(kInt4F16G32) X(kFp8Block) \
-          X(kMxfp4Bf16) X(kBf16) X(kF16)
-#define MOEBIUS_CUDA_DECLARE(S) \
-  template <>                   \
+#define MOEBIUS_CUDA_DECLARE(S, ...) \
+  template <>                        \
   void launch_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
 MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_DECLARE)
 
 void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
                  cudaStream_t stream) {
   switch (scheme) {
-#define MOEBIUS_CUDA_CASE(S) \
-  case HopperScheme::S:      \
+#define MOEBIUS_CUDA_CASE(S, ...) \
+  case HopperScheme::S:           \
     return launch_of<HopperScheme::S>(gate_up, tile, g, early, stream);
     MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_CASE)
   }
@@ -232,7 +225,7 @@ __global__ void __launch_bounds__(1024)
 
 struct PackArgs {
   PackSource source[2];
-  HopperScheme scheme;
+  HopperTile tile;
   bool joined;
   int N, K, stored;
   uint8_t* tiles;
@@ -258,11 +251,11 @@ __device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int 
 
 // Each block packs one tile.
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackArgs a) {
-  const HopperTile f = hopper_tile(a.scheme);
+  const HopperTile& f = a.tile;
   const int k_tiles = a.K / static_cast<int>(kTileInputs);
   const int n0 = static_cast<int>(blockIdx.x) / k_tiles * static_cast<int>(kTileOutputs);
   const int k0 = static_cast<int>(blockIdx.x) % k_tiles * static_cast<int>(kTileInputs);
-  uint8_t* tile = a.tiles + blockIdx.x * hopper_tile_bytes(a.scheme);
+  uint8_t* tile = a.tiles + blockIdx.x * (size_t{tile_code_bytes(f.codes)} + tile_scale_bytes(f));
   const auto whose = [&](uint32_t r) -> const PackSource& {
     return a.source[a.joined ? joined_half(n0 + r) : 0];
   };
@@ -417,7 +410,8 @@ void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, 
 
 void hopper_pack(HopperScheme scheme, const PackSource* sources, bool joined, int N, int padded,
                  int stored, int K, uint8_t* tiles, cudaStream_t stream) {
-  PackArgs a{{sources[0], sources[joined ? 1 : 0]}, scheme, joined, N, K, stored, tiles};
+  PackArgs a{
+      {sources[0], sources[joined ? 1 : 0]}, hopper_tile(scheme), joined, N, K, stored, tiles};
   const unsigned blocks = static_cast<unsigned>(padded / static_cast<int>(kTileOutputs) *
                                                 (K / static_cast<int>(kTileInputs)));
   launch(pack_kernel, blocks, 256, 0, false, stream, "packing", a);

@@ -2,44 +2,13 @@
 // Decides which matrices the Hopper kernels can run. A pure function: the program calls it for
 // `explain` and for choosing kernels, the plugin when it packs.
 #pragma once
+#include <iterator>
+
 #include "device/cuda/tiles.h"
 #include "quant/activation.h"
 #include "quant/quant_matrix.h"
 
 namespace moebius {
-
-enum class HopperScheme : uint8_t {
-  kInt4Group,    // int4 in groups of 128 with bf16 scales, int8 rows
-  kInt4Channel,  // int4 with a scale per output, int8 rows
-  kInt8Channel,  // int8 with a scale per output, int8 rows
-  kFp8Half,  // e4m3 with a scale per output, e4m3 rows: products of f16, which holds both exactly
-  // Like kFp8Half, by products of e4m3, which the tensor cores add with fewer bits: approximate.
-  kFp8Bytes,
-  kInt4Bf16,  // int4 in groups of 128 with bf16 scales, bf16 rows
-  kFp4Bf16,   // NVFP4 with bf16 rows, or with FP4 rows, whose numbers bf16 can hold
-  kInt4G64,   // int4 in groups of 64 or 32 with 16-bit scales, int8 rows
-  kInt4G32,
-  kInt4Bf16G128,  // int4 in groups with 16-bit scales and zero points, bf16 rows
-  kInt4Bf16G64,
-  kInt4Bf16G32,
-  kInt4F16G128,  // int4 in groups with 16-bit scales and zero points, f16 rows
-  kInt4F16G64,
-  kInt4F16G32,
-  kFp8Block,  // e4m3 with a scale per block of 128 inputs, e4m3 rows with one per 128: products of f16
-  kMxfp4Bf16,  // MXFP4 with bf16 rows, or with MX rows, whose numbers bf16 can hold
-  kBf16,       // dense, and MXFP8, which is widened to bf16
-  kF16,
-};
-inline constexpr int kHopperSchemes = 19;
-
-inline constexpr const char* name_of(HopperScheme s) {
-  constexpr const char* kNames[] = {
-      "int4_g128",      "int4",          "int8",          "fp8",          "fp8_products",
-      "int4_g128_bf16", "nvfp4_bf16",    "int4_g64",      "int4_g32",     "int4_zero_g128_bf16",
-      "int4_g64_bf16",  "int4_g32_bf16", "int4_g128_f16", "int4_g64_f16", "int4_g32_f16",
-      "fp8_block",      "mxfp4_bf16",    "bf16",          "f16"};
-  return kNames[static_cast<int>(s)];
-}
 
 // Selects the scales that follow the codes of a tile.
 enum class TileScales : uint8_t {
@@ -60,22 +29,89 @@ struct HopperTile {
   uint32_t term, row_bytes;
   bool f16;
 };
-inline constexpr HopperTile hopper_tile(HopperScheme s) {
-  using C = TileCodes;
-  using Z = TileScales;
-  constexpr HopperTile kTiles[] = {
-      {C::kInt4Bytes, Z::kPairs, 128, 1, false},   {C::kInt4Bytes, Z::kNone, 0, 1, false},
-      {C::kBytesShared, Z::kNone, 0, 1, false},    {C::kFp8Half, Z::kNone, 0, 2, true},
-      {C::kBytesShared, Z::kNone, 0, 1, false},    {C::kInt4Half, Z::kPairs, 128, 2, false},
-      {C::kFp4Half, Z::kBlocksE5m3, 0, 2, false},  {C::kInt4Bytes, Z::kPairs, 64, 1, false},
-      {C::kInt4Bytes, Z::kPairs, 32, 1, false},    {C::kInt4Half, Z::kPairsZero, 128, 2, false},
-      {C::kInt4Half, Z::kPairsZero, 64, 2, false}, {C::kInt4Half, Z::kPairsZero, 32, 2, false},
-      {C::kInt4Half, Z::kPairsZero, 128, 2, true}, {C::kInt4Half, Z::kPairsZero, 64, 2, true},
-      {C::kInt4Half, Z::kPairsZero, 32, 2, true},  {C::kFp8Half, Z::kPairsF32, 128, 2, true},
-      {C::kFp4Half, Z::kBlocksE8m0, 0, 2, false},  {C::kHalfShared, Z::kNone, 0, 2, false},
-      {C::kHalfShared, Z::kNone, 0, 2, true}};
-  return kTiles[static_cast<int>(s)];
+
+// Selects the weights that a scheme accepts, their scales, and the rows of x.
+enum class SchemeWeights : uint8_t { kInt4, kInt8, kFp8, kFp4, kBf16, kF16 };
+enum class SchemeScales : uint8_t {
+  kNone,
+  kOne,        // one per output
+  kBf16Of128,  // bf16, one per output and 128 inputs
+  kTerms,      // 16 bits, for groups that the inputs of a term divide
+  kBlocks128,  // one per block of 128 inputs and any number of outputs
+  kFp8Of16,    // NVFP4
+  kE8m0Of32    // MX
+};
+enum class SchemeRows : uint8_t { kInt8, kFp8, kFp8Of128, kBf16, kF16, kNvfp4, kMx };
+
+// The forms of kernels that a scheme has, as bits: tiles of 8 << i rows with one slab of 64 outputs
+// per warpgroup (bit i), with two (bit i + 5).
+enum SchemeForms : uint16_t {
+  kUsualForms = 0b01101,
+  kEveryForm = 0b1100011111,
+  kPaired64 = kUsualForms | 1 << 8,
+  kPaired128 = kPaired64 | 1 << 9
+};
+
+// clang-format off
+// Lists the schemes: enumerator and name; codes and scales of the tile, inputs of a term, bytes per number of a row, f16; weights,
+// scales and rows that are accepted; forms. The first that accepts a matrix runs it. Order: cmake/cuda.cmake reads the enumerators.
+//   kFp8Half: products of f16, which holds both numbers exactly. kFp8Bytes: products of e4m3, which the tensor cores add with fewer
+//   bits: approximate. kFp4Bf16, kMxfp4Bf16: also rows of FP4 or MX, whose numbers bf16 can hold. kBf16: also MXFP8, which is widened.
+#define MOEBIUS_CUDA_SCHEMES(X) \
+  X(kInt4Group, "int4_g128", kInt4Bytes, kPairs, 128, 1, false, kInt4, kBf16Of128, kInt8, kEveryForm) \
+  X(kInt4Channel, "int4", kInt4Bytes, kNone, 0, 1, false, kInt4, kOne, kInt8, kEveryForm) \
+  X(kInt8Channel, "int8", kBytesShared, kNone, 0, 1, false, kInt8, kOne, kInt8, kEveryForm) \
+  X(kFp8Half, "fp8", kFp8Half, kNone, 0, 2, true, kFp8, kOne, kFp8, kEveryForm) \
+  X(kFp8Bytes, "fp8_products", kBytesShared, kNone, 0, 1, false, kFp8, kOne, kFp8, kEveryForm) \
+  X(kInt4Bf16, "int4_g128_bf16", kInt4Half, kPairs, 128, 2, false, kInt4, kBf16Of128, kBf16, kEveryForm) \
+  X(kFp4Bf16, "nvfp4_bf16", kFp4Half, kBlocksE5m3, 0, 2, false, kFp4, kFp8Of16, kNvfp4, kEveryForm) \
+  X(kInt4G64, "int4_g64", kInt4Bytes, kPairs, 64, 1, false, kInt4, kTerms, kInt8, kUsualForms) \
+  X(kInt4G32, "int4_g32", kInt4Bytes, kPairs, 32, 1, false, kInt4, kTerms, kInt8, kUsualForms) \
+  X(kInt4Bf16G128, "int4_zero_g128_bf16", kInt4Half, kPairsZero, 128, 2, false, kInt4, kTerms, kBf16, kUsualForms) \
+  X(kInt4Bf16G64, "int4_g64_bf16", kInt4Half, kPairsZero, 64, 2, false, kInt4, kTerms, kBf16, kUsualForms) \
+  X(kInt4Bf16G32, "int4_g32_bf16", kInt4Half, kPairsZero, 32, 2, false, kInt4, kTerms, kBf16, kUsualForms) \
+  X(kInt4F16G128, "int4_g128_f16", kInt4Half, kPairsZero, 128, 2, true, kInt4, kTerms, kF16, kUsualForms) \
+  X(kInt4F16G64, "int4_g64_f16", kInt4Half, kPairsZero, 64, 2, true, kInt4, kTerms, kF16, kUsualForms) \
+  X(kInt4F16G32, "int4_g32_f16", kInt4Half, kPairsZero, 32, 2, true, kInt4, kTerms, kF16, kUsualForms) \
+  X(kFp8Block, "fp8_block", kFp8Half, kPairsF32, 128, 2, true, kFp8, kBlocks128, kFp8Of128, kPaired64) \
+  X(kMxfp4Bf16, "mxfp4_bf16", kFp4Half, kBlocksE8m0, 0, 2, false, kFp4, kE8m0Of32, kMx, kUsualForms) \
+  X(kBf16, "bf16", kHalfShared, kNone, 0, 2, false, kBf16, kNone, kBf16, kPaired128) \
+  X(kF16, "f16", kHalfShared, kNone, 0, 2, true, kF16, kNone, kF16, kPaired128)
+// clang-format on
+
+enum class HopperScheme : uint8_t {
+#define MOEBIUS_SCHEME_ROW(scheme, ...) scheme,
+  MOEBIUS_CUDA_SCHEMES(MOEBIUS_SCHEME_ROW)
+#undef MOEBIUS_SCHEME_ROW
+};
+
+struct SchemeFacts {
+  HopperScheme scheme;
+  const char* name;
+  HopperTile tile;
+  SchemeWeights weights;
+  SchemeScales scales;
+  SchemeRows rows;
+  uint16_t forms;
+};
+inline constexpr SchemeFacts kSchemes[] = {
+#define MOEBIUS_SCHEME_ROW(scheme, name, codes, tile_scales, term, bytes, f16, w, s, r, forms) \
+  {HopperScheme::scheme,                                                                       \
+   name,                                                                                       \
+   {TileCodes::codes, TileScales::tile_scales, term, bytes, f16},                              \
+   SchemeWeights::w,                                                                           \
+   SchemeScales::s,                                                                            \
+   SchemeRows::r,                                                                              \
+   forms},
+    MOEBIUS_CUDA_SCHEMES(MOEBIUS_SCHEME_ROW)
+#undef MOEBIUS_SCHEME_ROW
+};
+inline constexpr size_t kHopperSchemes = std::size(kSchemes);
+inline constexpr const SchemeFacts& facts_of(HopperScheme s) {
+  return kSchemes[static_cast<size_t>(s)];
 }
+inline constexpr const char* name_of(HopperScheme s) { return facts_of(s).name; }
+inline constexpr const HopperTile& hopper_tile(HopperScheme s) { return facts_of(s).tile; }
 inline constexpr uint32_t tile_scale_bytes(const HopperTile& t) {
   const uint32_t terms = t.term == 0 ? 1 : kTileInputs / t.term;
   switch (t.scales) {
@@ -130,78 +166,102 @@ struct HopperAnswer {
 
 inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
   constexpr size_t kMostInputs = 65536;  // limited by sums in int32
-  using S = HopperScheme;
-  const auto no = [](const char* reason) { return HopperAnswer{reason, S::kInt4Group}; };
-  const auto yes = [](S scheme) { return HopperAnswer{nullptr, scheme}; };
+  const auto no = [](const char* reason) { return HopperAnswer{reason, HopperScheme::kInt4Group}; };
   if (q.other) return no("offsets, or groups that begin inside the matrix");
   if (!hopper_fills(q.K)) return no("the inputs fill less than four fifths of a multiple of 256");
   if (q.K > kMostInputs) return no("more than 65536 inputs");
   const ActSpec& a = q.act;
-  const bool one_scale = q.groups == 1 && (q.block_n == 1 || q.block_n >= q.N);
   const bool scales16 = q.scale_type == ScaleType::kBf16 || q.scale_type == ScaleType::kF16;
   // Inputs of a term: those of a group, or a part of them.
-  const bool grouped = q.block_n == 1 && scales16;
-  const size_t term = !grouped                                ? 0
+  const size_t term = q.block_n != 1 || !scales16             ? 0
                       : q.groups == 1 || q.block_k % 128 == 0 ? 128
                       : q.block_k == 64 || q.block_k == 32    ? q.block_k
                                                               : 0;
-  const bool rows8 = a.code == ActCode::kInt && a.bits == 8 && a.symmetric &&
-                     a.granule == ActGranule::kRow && a.mode != Int8Mode::kVllm;
-  const bool fp8 = a.code == ActCode::kFp8 && a.scale == ActScale::kF32;
-  const bool as_is = a.code == ActCode::kAsIs;
-  const bool rows_bf16 = as_is && q.x_type == XType::kBf16,
-             rows_f16 = as_is && q.x_type == XType::kF16;
   const bool int4 = q.code == CodeType::kInt4Offset || (q.code == CodeType::kInt8 && q.bits <= 4);
   const bool int8 = (q.code == CodeType::kInt8 && q.bits > 4) || q.code == CodeType::kInt8Offset;
-  if (int4 && (rows_bf16 || rows_f16) && term != 0) {
-    if (rows_bf16 && term == 128 && q.block_k == 128 && q.scale_type == ScaleType::kBf16 &&
-        !q.zero_points)
-      return yes(S::kInt4Bf16);
-    if (rows_bf16)
-      return yes(term == 128 ? S::kInt4Bf16G128 : term == 64 ? S::kInt4Bf16G64 : S::kInt4Bf16G32);
-    return yes(term == 128 ? S::kInt4F16G128 : term == 64 ? S::kInt4F16G64 : S::kInt4F16G32);
+  const bool mx_scales = q.scale_type == ScaleType::kE8m0 && q.block_k == 32 && q.block_n == 1;
+  const auto is = [&](SchemeWeights w) {
+    switch (w) {
+      case SchemeWeights::kInt4:
+        return int4;
+      case SchemeWeights::kInt8:
+        return int8;
+      case SchemeWeights::kFp8:
+        return q.code == CodeType::kFp8;
+      case SchemeWeights::kFp4:
+        return q.code == CodeType::kFp4;
+      case SchemeWeights::kBf16:
+        return q.code == CodeType::kBf16;
+      case SchemeWeights::kF16:
+        return q.code == CodeType::kF16;
+    }
+    return false;
+  };
+  const auto scaled = [&](const SchemeFacts& s) {
+    switch (s.scales) {
+      case SchemeScales::kNone:
+        return true;
+      case SchemeScales::kOne:
+        return q.groups == 1 && (q.block_n == 1 || q.block_n >= q.N);
+      case SchemeScales::kBf16Of128:
+        return term == 128 && q.block_k == 128 && q.scale_type == ScaleType::kBf16;
+      case SchemeScales::kTerms:
+        return term == s.tile.term;
+      case SchemeScales::kBlocks128:
+        return q.block_k == 128;
+      case SchemeScales::kFp8Of16:
+        return q.scale_type == ScaleType::kFp8 && q.block_k == 16 && q.block_n == 1;
+      case SchemeScales::kE8m0Of32:
+        return mx_scales;
+    }
+    return false;
+  };
+  const auto takes = [&](SchemeRows r) {
+    const bool as_is = a.code == ActCode::kAsIs, bf16 = as_is && q.x_type == XType::kBf16;
+    switch (r) {
+      case SchemeRows::kInt8:
+        return a.code == ActCode::kInt && a.bits == 8 && a.symmetric &&
+               a.granule == ActGranule::kRow && a.mode != Int8Mode::kVllm;
+      case SchemeRows::kFp8:
+        return a.code == ActCode::kFp8 && a.scale == ActScale::kF32 &&
+               (a.granule == ActGranule::kRow || a.granule == ActGranule::kStatic);
+      case SchemeRows::kFp8Of128:
+        return a.code == ActCode::kFp8 && a.granule == ActGranule::kGroup && a.group == 128 &&
+               (a.scale == ActScale::kF32 || a.scale == ActScale::kE8m0Up);
+      case SchemeRows::kBf16:
+        return bf16;
+      case SchemeRows::kF16:
+        return as_is && q.x_type == XType::kF16;
+      case SchemeRows::kNvfp4:
+        return bf16 || (a.code == ActCode::kFp4 && a.group == 16 && a.scale == ActScale::kFp8);
+      case SchemeRows::kMx:
+        return bf16 || (!as_is && a.group == 32 && a.scale == ActScale::kE8m0);
+    }
+    return false;
+  };
+  const bool bytes = fp8_products && a.granule == ActGranule::kRow;
+  const HopperScheme never = bytes ? HopperScheme::kFp8Half : HopperScheme::kFp8Bytes;
+  for (const SchemeFacts& s : kSchemes) {
+    const bool ordered = s.weights == SchemeWeights::kInt4 && s.tile.row_bytes == 2;
+    if (s.scheme != never && is(s.weights) && scaled(s) && takes(s.rows) &&
+        (!q.zero_points || s.tile.scales == TileScales::kPairsZero) && (!q.act_order || ordered))
+      return {nullptr, s.scheme};
   }
   if (q.zero_points || q.act_order) return no("zero points or an order of columns");
-  if (int4 && rows8 && one_scale) return yes(S::kInt4Channel);
-  if (int4 && rows8 && q.block_k == 128 && grouped && q.scale_type == ScaleType::kBf16)
-    return yes(S::kInt4Group);
-  if (int4 && rows8 && (term == 64 || term == 32))
-    return yes(term == 64 ? S::kInt4G64 : S::kInt4G32);
-  if (int8 && rows8 && one_scale) return yes(S::kInt8Channel);
-  if (q.code == CodeType::kFp8 && fp8 && a.granule == ActGranule::kRow && one_scale)
-    return yes(fp8_products ? S::kFp8Bytes : S::kFp8Half);
-  if (q.code == CodeType::kFp8 && fp8 && a.granule == ActGranule::kStatic && one_scale)
-    return yes(S::kFp8Half);
-  if (q.code == CodeType::kFp8 && a.code == ActCode::kFp8 && a.granule == ActGranule::kGroup &&
-      a.group == 128 && (a.scale == ActScale::kF32 || a.scale == ActScale::kE8m0Up) &&
-      q.block_k == 128)
-    return yes(S::kFp8Block);
-  if (q.code == CodeType::kFp4 && q.scale_type == ScaleType::kFp8 && q.block_k == 16 &&
-      q.block_n == 1 &&
-      (rows_bf16 || (a.code == ActCode::kFp4 && a.group == 16 && a.scale == ActScale::kFp8)))
-    return yes(S::kFp4Bf16);
-  if (q.code == CodeType::kFp4 && q.scale_type == ScaleType::kE8m0 && q.block_k == 32 &&
-      q.block_n == 1 && (rows_bf16 || (!as_is && a.group == 32 && a.scale == ActScale::kE8m0)))
-    return yes(S::kMxfp4Bf16);
-  if (q.code == CodeType::kBf16 && rows_bf16) return yes(S::kBf16);
   // MXFP8 is widened, because bf16 can hold its numbers
-  if (q.code == CodeType::kFp8 && q.scale_type == ScaleType::kE8m0 && q.block_k == 32 &&
-      q.block_n == 1 &&
-      (rows_bf16 || (a.code == ActCode::kFp8 && a.group == 32 && a.scale == ActScale::kE8m0)))
-    return yes(S::kBf16);
-  if (q.code == CodeType::kF16 && rows_f16) return yes(S::kF16);
+  if (q.code == CodeType::kFp8 && mx_scales && takes(SchemeRows::kMx) &&
+      (a.code == ActCode::kFp8 || a.code == ActCode::kAsIs))
+    return {nullptr, HopperScheme::kBf16};
   return no(int4 || int8 ? "these groups, scales or rows have no tensor-core kernel yet"
                          : "this number system or these rows have no tensor-core kernel yet");
 }
 
 // Returns true if a scheme has kernels for this number of rows per token tile and slabs of 64
-// outputs per warpgroup. The oldest schemes have all forms. For a tile of 128 rows of 16-bit
-// numbers and weights, shared memory holds 128 inputs of two slabs, but not 256 of one.
+// outputs per warpgroup. For a tile of 128 rows of 16-bit numbers and weights, shared memory holds
+// 128 inputs of two slabs, but not 256 of one.
 inline constexpr bool hopper_has_form(HopperScheme s, uint32_t tile, int slabs) {
-  if (s <= HopperScheme::kFp4Bf16) return slabs == 1 || tile >= 64;
-  if (slabs == 1) return tile == 8 || tile == 32 || tile == 64;
-  return (tile == 64 && (is_dense(s) || s == HopperScheme::kFp8Block)) ||
-         (tile == 128 && is_dense(s));
+  const int i = tile == 8 ? 0 : tile == 16 ? 1 : tile == 32 ? 2 : tile == 64 ? 3 : 4;
+  return (facts_of(s).forms >> (slabs == 2 ? i + 5 : i) & 1) != 0;
 }
 
 // --- rules for launching a call, measured on an H200 (docs/gpu.md); results do not depend on them
