@@ -50,7 +50,7 @@ set(cuda_flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "-I${cuda_ro
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND cuda_flags -ccbin "${CMAKE_CXX_COMPILER}")
 endif()
-# Every device from 8.0 on runs the plain kernels, newer ones by translation at load; the template needs 9.0's own instructions.
+# Every device from 8.0 on runs plain kernels and those by mma.sync, newer ones by translation at load; hopper.cuh needs 9.0's own instructions.
 set(cuda_plain_arch -gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
 set(cuda_hopper_arch -gencode "arch=compute_90a,code=sm_90a")
 if(MOEBIUS_CUDA_TILES STREQUAL "few")
@@ -79,6 +79,7 @@ file(READ "${cuda_schemes_header}" cuda_schemes)
 string(REGEX MATCHALL "X\\(k[A-Za-z0-9]+" cuda_schemes "${cuda_schemes}")
 list(TRANSFORM cuda_schemes REPLACE "X.k" "")
 foreach(scheme IN LISTS cuda_schemes)
+  moebius_cuda_object(mma_${scheme} "${cuda_folder}/mma_scheme.cu" ${cuda_flags} ${cuda_plain_arch} -DMOEBIUS_CUDA_SCHEME=k${scheme})
   moebius_cuda_object(hopper_${scheme} "${cuda_folder}/hopper_scheme.cu" ${cuda_flags} ${cuda_hopper_arch} -DMOEBIUS_CUDA_SCHEME=k${scheme})
 endforeach()
 function(moebius_cuda_library library)

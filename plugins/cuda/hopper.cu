@@ -16,18 +16,24 @@ namespace moebius::cuda {
 
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
-// Each scheme is a unit of its own (hopper_scheme.cu).
-#define MOEBIUS_CUDA_DECLARE(S, ...) \
-  template <>                        \
-  void launch_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <HopperScheme S>
+void launch_mma_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
+                   cudaStream_t stream);
+// Each scheme is a unit of its own (hopper_scheme.cu, mma_scheme.cu).
+#define MOEBIUS_CUDA_DECLARE(S, ...)                                                      \
+  template <>                                                                             \
+  void launch_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t); \
+  template <>                                                                             \
+  void launch_mma_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
 MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_DECLARE)
 
-void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
-                 cudaStream_t stream) {
+void hopper_gemm(HopperScheme scheme, bool mma, bool gate_up, uint32_t tile, const HopperGemm& g,
+                 bool early, cudaStream_t stream) {
   switch (scheme) {
-#define MOEBIUS_CUDA_CASE(S, ...) \
-  case HopperScheme::S:           \
-    return launch_of<HopperScheme::S>(gate_up, tile, g, early, stream);
+#define MOEBIUS_CUDA_CASE(S, ...)                                                \
+  case HopperScheme::S:                                                          \
+    return mma ? launch_mma_of<HopperScheme::S>(gate_up, tile, g, early, stream) \
+               : launch_of<HopperScheme::S>(gate_up, tile, g, early, stream);
     MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_CASE)
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host functions that launch the tensor-core kernels of compute capability 9.0. Weights are the
+// Host functions that launch the tensor-core kernels. Weights are the
 // operand of wgmma with 64 rows, rows of x the other one. The kernels of a layer of experts, in
 // order: prepare (route, quantize x), product of gate and up with the activation, requantize,
 // product of down, combine.
@@ -38,11 +38,11 @@ struct HopperGemm {
   int outputs;  // number of outputs to store; those after them are padding
 };
 
-// Launches the kernel of a scheme. tile: rows per token tile, one of kHopperTiles. gate_up: the
+// Launches the kernel of a scheme; mma: the one for every card (mma_gemm.cuh), else that of 9.0. tile: rows per token tile, one of kHopperTiles. gate_up: the
 // kernel applies silu to gate and multiplies with up. early: see launch.h. The number of rows of x
 // times the 16-byte pieces of a row must be below 2^31.
-void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
-                 cudaStream_t stream);
+void hopper_gemm(HopperScheme scheme, bool mma, bool gate_up, uint32_t tile, const HopperGemm& g,
+                 bool early, cudaStream_t stream);
 
 // Says how rows are stored as operands: 16-bit numbers, int8, e4m3 bytes, or e4m3 as f16 times
 // 2^-8.

@@ -143,12 +143,12 @@ void Moe::set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e,
   const CudaMatrix& first = e.gate != nullptr ? *e.gate : *e.up;
   const CudaMatrix* second = e.gate != nullptr ? e.up : nullptr;
   if (!to) {
-    const bool fp8 = (shared ? spec_.shared_path : spec_.path) == CudaPath::kHopperFp8;
+    const CudaPath path = shared ? spec_.shared_path : spec_.path;
     Tiles t;
     t.activation = shared ? spec_.shared_activation : spec_.activation;
     WeightMemory& memory = shared ? own_memory_ : memory_;
-    t.up.plan(first, second, count, fp8, static_cast<int>(kStageInputs), memory);
-    t.down.plan(*e.down, nullptr, count, fp8, 128, memory);
+    t.up.plan(first, second, count, path, static_cast<int>(kStageInputs), memory);
+    t.down.plan(*e.down, nullptr, count, path, 128, memory);
     if (spec_.weight_on_input && !shared) t.up.rows.by_expert = true, t.up.rows.fast = false;
     t.I = static_cast<size_t>(t.down.K);
     t.fused = e.gate != nullptr && t.activation.kind == 0 && !t.activation.has_limit &&
@@ -352,8 +352,7 @@ void Moe::run_shared(float* y, float* gate, const TileArrays* tiles, const CudaR
   if (tiles != nullptr) {
     TileRows r{};
     r.T = r.n = x.rows;
-    r.tile = hopper_row_tile(x.rows, static_cast<size_t>(shared_tiles_->down.padded),
-                             device_limits().multiprocessors);
+    r.tile = shared_tiles_->down.row_tile(x.rows);
     run_tiles(*shared_tiles_, r, *tiles, x, y, arena, stream);
   } else {
     run_experts(shared_, all, /*tiles=*/nullptr, /*max_tiles=*/0, x, y, arena, stream);
@@ -395,7 +394,7 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   const auto gemm = [&](const HopperWeights& w, const void* from, const float* scales) {
     HopperGemm g = w.gemm();
     const auto outputs = static_cast<size_t>(w.padded);
-    const uint32_t tile = built_tile(w.scheme, r.tile, outputs);
+    const uint32_t tile = w.built_tile(r.tile);
     if (routing != nullptr)
       g.tiles = routing->tiles, g.max_tiles = r.max_tiles;
     else
@@ -429,11 +428,11 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   g.h_f32 = !at.h_direct;
   if (e.fused) {
     g.out = h;
-    hopper_gemm(e.up.scheme, /*gate_up=*/true, tile, g, r.early, stream);
+    hopper_gemm(e.up.scheme, e.up.mma, /*gate_up=*/true, tile, g, r.early, stream);
   } else {
     g.out = arena.at<void>(at.outputs), g.out_stride = static_cast<size_t>(e.up.padded);
     g.outputs = e.up.padded;
-    hopper_gemm(e.up.scheme, /*gate_up=*/false, tile, g, /*early=*/false, stream);
+    hopper_gemm(e.up.scheme, e.up.mma, /*gate_up=*/false, tile, g, /*early=*/false, stream);
     ActivateArgs a{};
     a.activation = e.activation, a.y = arena.at<float>(at.outputs), a.bias = e.up.bias.as<float>();
     if (routing != nullptr) a.expert = routing->expert, a.total = routing->total;
@@ -455,18 +454,19 @@ void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, con
   }
   auto [d, d_tile] = gemm(e.down, h_operands, h_scales);
   d.out = y, d.out_stride = spec_.hidden, d.bias = e.down.bias.as<float>();
-  hopper_gemm(e.down.scheme, /*gate_up=*/false, d_tile, d, r.early_down, stream);
+  hopper_gemm(e.down.scheme, e.down.mma, /*gate_up=*/false, d_tile, d, r.early_down, stream);
 }
 
 void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const Output& to,
                      CudaLaunch launch, cudaStream_t stream) {
   const Tiles& e = *tiles_;
   const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
-  const uint32_t wanted = launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts);
-  const auto built = [](const HopperWeights& w, uint32_t most) {
-    return built_tile(w.scheme, most, static_cast<size_t>(w.padded));
-  };
-  const uint32_t tile = built(e.up, built(e.down, wanted));
+  const uint32_t wanted = launch.tile != 0 ? launch.tile
+                          : e.down.mma
+                              ? mma_tile(e.down.scheme, n, spec_.experts,
+                                         static_cast<size_t>(e.down.padded), device_limits().card())
+                              : hopper_token_tile(n, spec_.experts);
+  const uint32_t tile = e.up.built_tile(e.down.built_tile(wanted));
   const size_t most =
       std::max((e.up.rows.by_expert ? n : T) * e.up.row_bytes(), n * e.down.row_bytes());
   if (most / 16 >= (size_t{1} << 31)) refuse("too many rows in one call");

@@ -38,12 +38,13 @@ struct HopperWeights {
   OperandRows rows;
   int N = 0, padded = 0, stored = 0, K = 0, experts = 0;  // K: stored inputs, including padding
   bool joined = false, multiplies = false, f16_scales = false;
+  bool mma = false;  // true: the kernels for every card run it
   Buffer tiles, channel, bias;
   uint64_t bytes() const { return tiles.bytes() + channel.bytes() + bias.bytes(); }
   // Allocates GPU memory for `count` matrices like `first`; fill() packs them. `second`: the up
   // matrix, if `first` is gate; outputs of the two then alternate. The number of outputs is padded
   // to a multiple of `outputs`.
-  void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products,
+  void plan(const CudaMatrix& first, const CudaMatrix* second, int count, CudaPath path,
             int outputs, WeightMemory& memory);
   void fill(int expert, const CudaMatrix& first, const CudaMatrix* second);
   // Return the bytes of a row's operands, and the number of its scales.
@@ -55,6 +56,10 @@ struct HopperWeights {
   bool takes(const CudaRows& x) const;
   // Returns the arguments of a launch without rows, tiles and outputs, which the caller adds.
   HopperGemm gemm() const;
+  // Return the rows per tile that this build has: at most those wanted, and the same for both forms
+  // of a tile; and those for `count` rows that all use the only matrix.
+  uint32_t built_tile(uint32_t wanted) const;
+  uint32_t row_tile(size_t count) const;
 
  private:
   CudaMatrix first_{};  // facts of the first matrix, which all others must share
@@ -62,9 +67,7 @@ struct HopperWeights {
   void fill_scales(int expert, const CudaMatrix* const* matrices);
   void fill_rows(int expert, const CudaMatrix* const* matrices, std::vector<int32_t> columns);
 };
-// Return the rows per tile and the slabs (hopper.h) that this build has for a matrix with so many
-// outputs: at most those wanted, and the same for both forms of a tile.
-uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs);
+// Returns the slabs (hopper.h) that this build has.
 int built_slabs(HopperScheme scheme, uint32_t tile, int wanted);
 void check_rows(const CudaRows& x, size_t columns, const char* what);
 inline size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }

@@ -103,21 +103,28 @@ std::vector<int32_t> columns_of(const QuantMatrix& w) {
 
 }  // namespace
 
-// Returns the tile to use; builds for tests contain only two (cmake/cuda.cmake).
-uint32_t built_tile(HopperScheme scheme, uint32_t wanted, size_t outputs) {
-  wanted = std::min(wanted, hopper_most_tile(device_limits().shared_bytes));
+// Builds for tests contain only two tiles (cmake/cuda.cmake).
+uint32_t HopperWeights::built_tile(uint32_t wanted) const {
+  wanted = std::min(wanted, mma ? 64 : hopper_most_tile(device_limits().shared_bytes));
 #if defined(MOEBIUS_CUDA_FEW_TILES)
-  static_cast<void>(scheme), static_cast<void>(outputs);
   return wanted < 64 ? 8 : 64;
 #else
+  if (mma) return wanted;
   if (wanted == 16 && !hopper_has_form(scheme, 16, 1)) wanted = 32;
   for (uint32_t tile = wanted; tile > 8; tile /= 2)
     for (const int slabs : {1, 2})
       if (hopper_has_form(scheme, tile, slabs) &&
-          (slabs == 1 || hopper_can_pair_slabs(tile, outputs)))
+          (slabs == 1 || hopper_can_pair_slabs(tile, static_cast<size_t>(padded))))
         return tile;
   return 8;
 #endif
+}
+
+uint32_t HopperWeights::row_tile(size_t count) const {
+  const DeviceLimits limits = device_limits();
+  const auto outputs = static_cast<size_t>(padded);
+  return built_tile(mma ? mma_tile(scheme, count, 1, outputs, limits.card())
+                        : hopper_row_tile(count, outputs, limits.multiprocessors));
 }
 
 int built_slabs(HopperScheme scheme, uint32_t tile, int wanted) {
@@ -137,11 +144,12 @@ void check_rows(const CudaRows& x, size_t columns, const char* what) {
 // ---- tiles ----
 
 void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int count,
-                         bool fp8_products, int outputs, WeightMemory& memory) {
-  const HopperAnswer answer = hopper_answer(question_of(first), fp8_products);
+                         CudaPath path, int outputs, WeightMemory& memory) {
+  const HopperAnswer answer = hopper_answer(question_of(first), path == CudaPath::kHopperFp8);
   if (answer.reason != nullptr) refuse(answer.reason);
   if (first.output_scale != 0.0f) refuse("outputs are quantized");
   scheme = answer.scheme, joined = second != nullptr, experts = count;
+  mma = path == CudaPath::kMma;
   N = static_cast<int>(first.w.N), stored = static_cast<int>(first.w.K);
   K = static_cast<int>(hopper_inputs(first.w.K));
   padded = (N + outputs - 1) / outputs * outputs * (joined ? 2 : 1);
@@ -313,7 +321,7 @@ Linear::Linear(const CudaMatrix* parts, size_t count, CudaPath path) {
     } else {
       p.hopper = std::make_unique<HopperWeights>();
       WeightMemory own;
-      p.hopper->plan(m, nullptr, 1, path == CudaPath::kHopperFp8, 128, own);
+      p.hopper->plan(m, nullptr, 1, path, 128, own);
       p.hopper->fill(/*expert=*/0, m, /*second=*/nullptr);
     }
     parts_.push_back(std::move(p));
@@ -399,9 +407,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   }
   HopperGemm g = w.gemm();
   const size_t multiprocessors = device_limits().multiprocessors;
-  const uint32_t tile =
-      built_tile(w.scheme, hopper_row_tile(x.rows, static_cast<size_t>(w.padded), multiprocessors),
-                 static_cast<size_t>(w.padded));
+  const uint32_t tile = w.row_tile(x.rows);
   g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
   g.x_scale = arena.at<float>(scales);
   g.rows = static_cast<int>(x.rows), g.max_tiles = static_cast<int>((x.rows + tile - 1) / tile);
@@ -410,7 +416,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.slabs =
       built_slabs(w.scheme, tile,
                   hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded), multiprocessors));
-  hopper_gemm(w.scheme, /*gate_up=*/false, tile, g, early, stream);
+  hopper_gemm(w.scheme, w.mma, /*gate_up=*/false, tile, g, early, stream);
 }
 
 }  // namespace moebius::cuda

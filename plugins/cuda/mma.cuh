@@ -50,6 +50,16 @@ __device__ __forceinline__ void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Computes d = a b + sum.
+__device__ __forceinline__ void mma_first_bytes(int32_t (&d)[4], const uint32_t (&a)[4],
+                                                uint32_t b0, uint32_t b1, int32_t sum) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, {%10, %10, %10, %10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(sum));
+}
+
 // Copies sixteen bytes of global memory into shared memory asynchronously; both addresses are
 // multiples of sixteen. The thread sees them when at most kLeft of its groups (each ended by
 // end_copies) are in flight, other threads after a barrier following that.

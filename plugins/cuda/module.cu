@@ -68,6 +68,9 @@ CudaStatus open(int32_t wanted, CudaFacts* facts) {
     facts->major = p.major, facts->minor = p.minor, facts->multiprocessors = p.multiProcessorCount;
     facts->memory_bytes = total, facts->free_bytes = free,
     facts->cache_bytes = static_cast<uint64_t>(p.l2CacheSize);
+    if (const GpuModel* m = imitated_gpu())
+      facts->major = m->major, facts->minor = m->minor,
+      facts->multiprocessors = m->multiprocessors;
     check(cudaDriverGetVersion(&facts->driver), "driver");
     check(cudaRuntimeGetVersion(&facts->runtime), "runtime");
   });

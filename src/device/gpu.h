@@ -18,9 +18,12 @@ struct GpuTarget {
   int major = 9, minor = 0, multiprocessors = 132;
   uint64_t memory_bytes = 0, cache_bytes = 0;
   bool assumed = false;  // true: a GPU that this machine does not have
+  bool asked = false;    // true: the user named it
+  double read_rate = 0;  // bytes of its memory per second by its maker; 0: not known
   bool hopper() const { return major == 9 && minor == 0; }
 };
-// Returns the description for "H100", "H200", "H20" or "A100"; throws Error that lists these names.
+// Returns the description of a card of device/cuda/gpu_models.h, in any case; throws Error that
+// lists their names.
 GpuTarget named_gpu_target(std::string_view name);
 std::string describe(const GpuTarget& target);
 

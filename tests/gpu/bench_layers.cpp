@@ -170,7 +170,7 @@ void bench_cell(const Shape& s, const Scheme& scheme, std::vector<LayerPtr>& lay
       if (tile == 64 && rows < 16) continue;
       for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
         for (const uint8_t slabs : {uint8_t{1}, uint8_t{2}})
-          if (slabs == 1 || tile >= 64)
+          if (slabs == 1 || (tile >= 64 && scheme.path != CudaPath::kMma))
             std::printf(" %u%s%s:%.1f", tile, slabs == 2 ? "x2" : "",
                         early == CudaEarly::kNever    ? ""
                         : early == CudaEarly::kAlways ? "e"
@@ -184,33 +184,32 @@ void bench_cell(const Shape& s, const Scheme& scheme, std::vector<LayerPtr>& lay
 
 }  // namespace
 
-void bench_layers(BenchLayers what) {
+void bench_layers(BenchLayers what, CudaPath path) {
   CudaRoofs roofs{};
   must(g_api->roofs(&roofs), "roofs");
   std::printf(
       "roofs: read %.2f TB/s, copy %.2f TB/s, empty kernel in a graph %.2f us, with early launch "
       "%.2f us\n",
       roofs.read_tbs, roofs.copy_tbs, roofs.launch_us, roofs.early_launch_us);
-  const std::vector<Scheme> schemes = {
-      {"w4a8_g128", "w4a8_g128", CudaPath::kHopper, 0.515625, 1580},
-      {"w4a8", "w4a8", CudaPath::kHopper, 0.5, 1580},
-      {"w8a8", "w8a8", CudaPath::kHopper, 1, 1580},
-      {"fp8", "fp8", CudaPath::kHopper, 1, 790},
-      {"fp8_products", "fp8", CudaPath::kHopperFp8, 1, 1580},
-      {"w4a16_g128", "w4a16_g128", CudaPath::kHopper, 0.515625, 790},
-      {"nvfp4a16", "nvfp4a16", CudaPath::kHopper, 0.5625, 790}};
-  const std::vector<Scheme> others = {
-      {"fp8_block", "fp8_block", CudaPath::kHopper, 1.03125, 790},
-      {"bf16", "bf16", CudaPath::kHopper, 2, 790},
-      {"w4a16_g32_zero", "w4a16_g32_zero", CudaPath::kHopper, 0.59375, 790},
-      {"w4a8_g32", "w4a8_g32", CudaPath::kHopper, 0.5625, 1580},
-      {"w4a16_g64", "w4a16_g64", CudaPath::kHopper, 0.546875, 790},
-      {"mxfp4a16", "mxfp4a16", CudaPath::kHopper, 0.53125, 790},
-      {"nvfp4", "nvfp4", CudaPath::kHopper, 0.5625, 790},
-      {"mxfp8", "mxfp8", CudaPath::kHopper, 1.03125, 790}};
+  const std::vector<Scheme> schemes = {{"w4a8_g128", "w4a8_g128", path, 0.515625, 1580},
+                                       {"w4a8", "w4a8", path, 0.5, 1580},
+                                       {"w8a8", "w8a8", path, 1, 1580},
+                                       {"fp8", "fp8", path, 1, 790},
+                                       {"fp8_products", "fp8", CudaPath::kHopperFp8, 1, 1580},
+                                       {"w4a16_g128", "w4a16_g128", path, 0.515625, 790},
+                                       {"nvfp4a16", "nvfp4a16", path, 0.5625, 790}};
+  const std::vector<Scheme> others = {{"fp8_block", "fp8_block", path, 1.03125, 790},
+                                      {"bf16", "bf16", path, 2, 790},
+                                      {"w4a16_g32_zero", "w4a16_g32_zero", path, 0.59375, 790},
+                                      {"w4a8_g32", "w4a8_g32", path, 0.5625, 1580},
+                                      {"w4a16_g64", "w4a16_g64", path, 0.546875, 790},
+                                      {"mxfp4a16", "mxfp4a16", path, 0.53125, 790},
+                                      {"nvfp4", "nvfp4", path, 0.5625, 790},
+                                      {"mxfp8", "mxfp8", path, 1.03125, 790}};
   const auto bench = [&](const std::vector<Shape>& shapes, const std::vector<Scheme>& which) {
     for (const Shape& s : shapes)
       for (const Scheme& scheme : which) {
+        if (path == CudaPath::kMma && scheme.path != path) continue;
         std::vector<LayerPtr> layers = make_layers(s, scheme);
         for (const size_t T : s.tokens)
           bench_cell(s, scheme, layers, T, what == BenchLayers::kExplore);

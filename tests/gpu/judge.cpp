@@ -4,7 +4,7 @@
 //
 // Linear layers of every scheme against quant/reference: plain kernels and integer tensor-core kernels must give equal bytes, the others
 // stay within the bound of class reordered. Experts against a composition of the same reference; a row alone, among others, in every tile
-// and launch form: the same bytes. replays: 10^5 of a graph. faults: a device without memory. small: fewer shapes, for a sanitizer. kinds: their names.
+// and launch form: the same bytes. mma: times the kernels for every card where the device has others. replays: 10^5 of a graph. faults: a device without memory. small: fewer shapes, for a sanitizer. kinds: their names.
 // What has no device is said and ends with 77.
 #include <algorithm>
 #include <atomic>
@@ -28,7 +28,8 @@ namespace {
 
 size_t g_checks = 0, g_failed = 0;
 bool g_small = false;
-std::string g_only;  // kind of matrix; empty: all
+bool g_hopper = false;  // the device has compute capability 9.0
+std::string g_only;     // kind of matrix; empty: all
 
 void verdict(bool ok, const std::string& what) {
   ++g_checks;
@@ -36,6 +37,19 @@ void verdict(bool ok, const std::string& what) {
   ++g_failed;
   if (g_failed < 60) std::printf("WRONG %s\n", what.c_str());
   std::fflush(stdout);
+}
+
+// Kernels that judge a scheme: those for every card, and where the device has them those of 9.0.
+std::vector<CudaPath> tensor_paths() {
+  std::vector<CudaPath> paths{CudaPath::kMma};
+  if (g_hopper) paths.push_back(CudaPath::kHopper);
+  return paths;
+}
+const char* name_of(CudaPath path) {
+  return path == CudaPath::kPlain    ? "plain "
+         : path == CudaPath::kMma    ? "mma "
+         : path == CudaPath::kHopper ? "hopper "
+                                     : "fp8 products ";
 }
 
 bool same(float a, float b) {
@@ -164,17 +178,20 @@ void judge_linear(const MatrixKind& kind, size_t N, size_t K, size_t M, CudaPath
       first = "row " + std::to_string(i / N) + " output " + std::to_string(i % N) + ": " +
               std::to_string(y[i]) + " expected " + std::to_string(expected[i]);
   }
-  const std::string what = std::string(path == CudaPath::kPlain    ? "plain "
-                                       : path == CudaPath::kHopper ? "hopper "
-                                                                   : "fp8 products ") +
-                           kind.name + " N=" + std::to_string(N) + " K=" + std::to_string(K) +
-                           " M=" + std::to_string(M);
+  const std::string what = name_of(path) + kind.name + " N=" + std::to_string(N) +
+                           " K=" + std::to_string(K) + " M=" + std::to_string(M);
   if (path == CudaPath::kHopperFp8)  // approximate: reported, not judged by the bound
     std::printf("  %s: worst error %.2f of the bound of class reordered\n", what.c_str(), worst);
   else
     verdict(wrong == 0,
             what + ": " + std::to_string(wrong) + " of " + std::to_string(y.size()) + ", " + first);
-  if (!exact && path == CudaPath::kHopper)
+  if (path == CudaPath::kMma && g_hopper) {  // bytes of the kernels of 9.0
+    const std::vector<float> other = make_linear(w.m, CudaPath::kHopper).run(x, kind.x_type, M, K);
+    size_t differ = 0;
+    for (size_t i = 0; i < y.size(); ++i) differ += same(y[i], other[i]) ? 0 : 1;
+    verdict(differ == 0, what + ": " + std::to_string(differ) + " numbers unlike cuda_hopper");
+  }
+  if (!exact && path != CudaPath::kHopperFp8)
     std::printf("  %s: worst error %.4f of the bound\n", what.c_str(), worst);
   for (const size_t T : {size_t{1}, size_t{7}, size_t{33}})
     if (T < M) check_subset(l, x, kind.x_type, K, T, y, what);
@@ -197,13 +214,18 @@ void judge_linears() {
     q.other = kind.offsets || kind.scale == ScaleType::kTwoLevel || kind.code == CodeType::kLut4;
     q.act = kind.act, q.x_type = kind.x_type;
     if (kind.output_scale != 0.0f || hopper_answer(q, false).reason != nullptr) continue;
-    for (const size_t M :
-         g_small ? std::vector<size_t>{17} : std::vector<size_t>{1, 5, 17, 60, 200})
-      judge_linear(kind, M == 17 ? 200 : 192, M == 60 ? 256 : 1024, M, CudaPath::kHopper, random);
-    if (!g_small) judge_linear(kind, 64, 14336, 8, CudaPath::kHopper, random);
-    if (kind.block_k == 0 || 960 % kind.block_k == 0)  // zeros behind the last input
-      judge_linear(kind, 100, 960, 21, CudaPath::kHopper, random);
-    if (kind.code == CodeType::kFp8) judge_linear(kind, 192, 256, 33, CudaPath::kHopperFp8, random);
+    for (const CudaPath path : tensor_paths()) {
+      for (const size_t M :
+           g_small ? std::vector<size_t>{17} : std::vector<size_t>{1, 5, 17, 60, 200})
+        judge_linear(kind, M == 17 ? 200 : 192, M == 60 ? 256 : 1024, M, path, random);
+      if (!g_small) judge_linear(kind, 64, 14336, 8, path, random);
+      if (!g_small)  // long tiles
+        judge_linear(kind, 8576, 256, 100, path, random);
+      if (kind.block_k == 0 || 960 % kind.block_k == 0)  // zeros behind the last input
+        judge_linear(kind, 100, 960, 21, path, random);
+    }
+    if (g_hopper && kind.code == CodeType::kFp8)
+      judge_linear(kind, 192, 256, 33, CudaPath::kHopperFp8, random);
   }
   std::printf("linear: %zu checks, %zu failed\n", g_checks, g_failed);
 }
@@ -367,11 +389,8 @@ void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Rand
     }
     std::copy(sum.begin(), sum.end(), expected.begin() + static_cast<std::ptrdiff_t>(t * H));
   });
-  const std::string what = std::string(path == CudaPath::kPlain    ? "plain "
-                                       : path == CudaPath::kHopper ? "hopper "
-                                                                   : "fp8 products ") +
-                           "experts " + c.kind.name + " " + c.name + " H=" + std::to_string(H) +
-                           " I=" + std::to_string(I);
+  const std::string what = name_of(path) + std::string("experts ") + c.kind.name + " " + c.name +
+                           " H=" + std::to_string(H) + " I=" + std::to_string(I);
   const std::vector<float> whole = run_moe(made, x, c.kind.x_type, T, H, r, kSlots, {});
   const bool exact = path == CudaPath::kPlain || c.kind.act.code == ActCode::kInt;
   size_t differ = 0, overflown = 0, unlike = 0;
@@ -421,7 +440,8 @@ void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Rand
     for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
       for (const size_t rows : every ? std::vector<size_t>{1, 60, T} : std::vector<size_t>{60})
         for (const uint8_t slabs : {uint8_t{1}, uint8_t{2}})
-          if (slabs == 1 || tile >= 64) again(rows, {tile, early, slabs});
+          if (slabs == 1 || (tile >= 64 && path != CudaPath::kMma))
+            again(rows, {tile, early, slabs});
 }
 
 CudaActivation silu() {
@@ -463,9 +483,9 @@ void judge_all_experts() {
     MatrixKind kind = kind_named(name);
     kind.bias = false;
     for (const size_t I : g_small ? std::vector<size_t>{256} : std::vector<size_t>{256, 1024}) {
-      judge_experts({kind, silu(), false, false, false, I == 256, "silu"}, CudaPath::kHopper, 1024,
-                    I, random);
-      if (std::string(name) == "fp8")
+      for (const CudaPath path : tensor_paths())
+        judge_experts({kind, silu(), false, false, false, I == 256, "silu"}, path, 1024, I, random);
+      if (g_hopper && std::string(name) == "fp8")
         judge_experts({kind, silu(), false, false, false, false, "silu"}, CudaPath::kHopperFp8,
                       1024, I, random);
     }
@@ -497,18 +517,23 @@ void judge_all_experts() {
     MatrixKind kind = kind_named(name);
     kind.bias = false;
     const size_t I = kind.block_k == 128 ? 768 : 960;
-    judge_experts({kind, silu(), false, true, true, false, "silu, gated shared"}, CudaPath::kHopper,
-                  512, I, random);
-    kind.bias = kind.act.code == ActCode::kAsIs;
-    judge_experts({kind, gelu, false, true, false, true, "gelu, biases, shared", true},
-                  CudaPath::kHopper, 512, 512, random);
+    for (const CudaPath path : tensor_paths()) {
+      kind.bias = false;
+      judge_experts({kind, silu(), false, true, true, false, "silu, gated shared"}, path, 512, I,
+                    random);
+      kind.bias = kind.act.code == ActCode::kAsIs;
+      judge_experts({kind, gelu, false, true, false, true, "gelu, biases, shared", true}, path, 512,
+                    512, random);
+    }
   }
   oai.name = "swigluoai, biases";
-  judge_experts(oai, CudaPath::kHopper, 960, 960, random);
-  judge_experts({kind_named("fp8"), silu(), true, true, false, true, "weighted input, shared"},
-                CudaPath::kHopper, 512, 256, random);
   relu.kind = kind_named("w8a8"), relu.name = "relu2, shared, some experts";
-  judge_experts(relu, CudaPath::kHopper, 512, 512, random);
+  for (const CudaPath path : tensor_paths()) {
+    judge_experts(oai, path, 960, 960, random);
+    judge_experts({kind_named("fp8"), silu(), true, true, false, true, "weighted input, shared"},
+                  path, 512, 256, random);
+    judge_experts(relu, path, 512, 512, random);
+  }
   std::printf("experts: %zu checks so far, %zu failed\n", g_checks, g_failed);
 }
 
@@ -533,7 +558,7 @@ struct SmallLayer {
     Random random(29);
     CudaMoe spec{};
     spec.hidden = kHidden, spec.intermediate = kInner, spec.experts = kExperts, spec.gated = true;
-    spec.path = CudaPath::kHopper;
+    spec.path = tensor_paths().back();
     void* made = nullptr;
     if (const CudaStatus s = g_api->make_moe(&spec, &made); s != CudaStatus::kOk) return s;
     layer.reset(made);
@@ -642,6 +667,7 @@ int judge(int argc, char** argv) {
                 g_api->message());
     return none ? 77 : 1;
   }
+  g_hopper = f.major == 9 && f.minor == 0;
   std::printf("%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, driver %d, runtime %d\n",
               f.name, f.major, f.minor, f.multiprocessors,
               static_cast<double>(f.memory_bytes) / (1 << 30), f.driver, f.runtime);
@@ -665,7 +691,8 @@ int judge(int argc, char** argv) {
     bench_layers(wanted("few")       ? BenchLayers::kFewBounds
                  : wanted("bounds")  ? BenchLayers::kBounds
                  : wanted("explore") ? BenchLayers::kExplore
-                                     : BenchLayers::kAll);
+                                     : BenchLayers::kAll,
+                 wanted("mma") || !g_hopper ? CudaPath::kMma : CudaPath::kHopper);
   return g_failed == 0 ? 0 : 1;
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [like] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  rows: usual lists of row operations, bytes and times.  attention: forms of attention, bytes and times.  limits: forms and
 # whole models with the shared memory of smaller devices (101,376 and 166,912 bytes of a block: RTX cards, A100), golden folders with the first.
-# bench: whole layers; explore: in every
+# like: with the shared memory, multiprocessors and launches of an RTX 3090, layers and golden folders, and once by translation of PTX.
+# bench: whole layers; mma: by the kernels for every card; explore: in every
 # launch form; bounds: most of them by kernels that leave out the expansion of codes, the products, the weights, the rows, the ends, ...
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), streams: the same
@@ -15,7 +16,7 @@
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [sanitize] [bench] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [rows] [attention] [limits] [like] [sanitize] [bench] [mma] [explore] [bounds] [golden] [models] [sizes] [speed] [streams] [serve] [lost] [ranks] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -66,6 +67,27 @@ for part in linear experts replays faults rows bench; do
 done
 echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
 
+case " $* " in
+  *" mma "*)
+    timeout 240 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so bench bounds mma 2>&1 | tee -a "$report"
+    [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    ;;
+esac
+case " $* " in
+  *" like "*)
+    for words in linear experts "bench bounds mma" "translated small only=w4a8_g128 linear experts"; do
+      jit=0
+      case $words in translated*) jit=1 ;; esac
+      echo "like an RTX 3090: $words" | tee -a "$report"
+      # shellcheck disable=SC2086 # words
+      MOEBIUS_CUDA_LIKE=rtx3090 CUDA_FORCE_PTX_JIT=$jit timeout 240 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so $words 2>&1 |
+        grep -E "WRONG|FAILED|judge:|T=" | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    done
+    echo "like another card after $((SECONDS - start)) s" | tee -a "$report"
+    ;;
+esac
+
 limits="101376 166912"
 case " $* " in
   *" limits "*)
@@ -102,7 +124,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" limits "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" limits "* | *" like "* | *" sizes "* | *" speed "* | *" streams "* | *" serve "* | *" lost "* | *" ranks "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   python3 -B tests/data.py unpack
   prefix=$root/build/gpu/prefix
@@ -134,6 +156,18 @@ case " $* " in
         python3 -B tests/gpu/faces.py build/data/golden 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "faces after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" like "*)
+    if [ -n "$wants_tool" ]; then
+      echo "golden folders like an RTX 3090" | tee -a "$report"
+      for part in golden_blocks models; do
+        MOEBIUS_CUDA_LIKE=rtx3090 timeout 360 python3 -B tests/gpu/$part.py "$tool" build/data/golden "$(nproc)" 2>&1 | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
+      echo "like another card, golden, after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

@@ -9,12 +9,14 @@
 
 #include "base/error.h"
 #include "base/human.h"
+#include "device/cuda/gpu_models.h"
 #include "kernels/unpack.h"
 
 namespace moebius {
 namespace {
 
 constexpr const char* kHopperName = "cuda_hopper";
+constexpr const char* kMmaName = "cuda_mma";
 constexpr const char* kPlainName = "cuda_plain";
 
 template <HopperScheme S>
@@ -42,9 +44,9 @@ const char* plain_supports(const Problem&) { return nullptr; }
 Numerics plain_numerics(const Problem&) { return Numerics::kExact; }
 
 template <HopperScheme S>
-constexpr Kernel hopper_kernel() {
+constexpr Kernel tensor_kernel(const char* name) {
   Kernel k{};
-  k.name = kHopperName;
+  k.name = name;
   k.codec = name_of(S);
   k.arch = Arch::kOther;
   k.n_step = kTileOutputs;
@@ -68,11 +70,20 @@ constexpr Kernel plain_kernel() {
   return k;
 }
 
+// Returns the kernels of 9.0, those for every card, then the plain one.
 template <size_t... I>
-constexpr std::array<Kernel, sizeof...(I) + 1> all_kernels(std::index_sequence<I...>) {
-  return {hopper_kernel<static_cast<HopperScheme>(I)>()..., plain_kernel()};
+constexpr auto all_kernels(std::index_sequence<I...>) {
+  std::array<Kernel, 2 * kHopperSchemes> all{
+      tensor_kernel<static_cast<HopperScheme>(I)>(kHopperName)...};
+  size_t n = kHopperSchemes;
+  ((has_mma(static_cast<HopperScheme>(I))
+        ? void(all[n++] = tensor_kernel<static_cast<HopperScheme>(I)>(kMmaName))
+        : void()),
+   ...);
+  all[n] = plain_kernel();
+  return all;
 }
-constexpr std::array<Kernel, kHopperSchemes + 1> kCudaKernels =
+constexpr std::array<Kernel, 2 * kHopperSchemes> kCudaKernels =
     all_kernels(std::make_index_sequence<kHopperSchemes>());
 
 bool is_called_so(const Kernel& kernel, const std::string& name) {
@@ -84,9 +95,8 @@ Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const GpuTarg
   Candidate c;
   c.kernel = &kernel;
   if (kernel.name == kHopperName && !target.hopper()) {
-    c.reason = fmt::format(
-        "needs compute capability 9.0; {} has {}.{} (plain kernels run there; nobody timed them)",
-        target.name, target.major, target.minor);
+    c.reason = fmt::format("needs compute capability 9.0; {} has {}.{}", target.name, target.major,
+                           target.minor);
     return c;
   }
   if (const char* reason = kernel.supports(problem)) {
@@ -116,32 +126,37 @@ Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const GpuTarg
 }  // namespace
 
 GpuTarget cuda_target(const CudaFacts& f) {
-  return {f.name, f.major, f.minor, f.multiprocessors, f.memory_bytes, f.cache_bytes, false};
+  return {f.name, f.major, f.minor, f.multiprocessors, f.memory_bytes, f.cache_bytes};
 }
 
 GpuTarget named_gpu_target(std::string_view name) {
   constexpr uint64_t kGB = 1'000'000'000, kMiB = uint64_t{1} << 20;
-  const std::array<GpuTarget, 4> all = {
-      GpuTarget{"NVIDIA H200", 9, 0, 132, 141 * kGB, 60 * kMiB, true},
-      GpuTarget{"NVIDIA H100", 9, 0, 132, 80 * kGB, 50 * kMiB, true},
-      GpuTarget{"NVIDIA H20", 9, 0, 78, 96 * kGB, 60 * kMiB, true},
-      GpuTarget{"NVIDIA A100", 8, 0, 108, 80 * kGB, 40 * kMiB, true}};
-  for (const GpuTarget& t : all)
-    if (t.name == fmt::format("NVIDIA {}", name)) return t;
-  fail("'{}' is no device that is known here; expected H200, H100, H20 or A100", printable(name));
+  if (const GpuModel* m = gpu_model(name))
+    return {m->title,           m->major,           m->minor,
+            m->multiprocessors, m->memory_gb * kGB, m->cache_mib * kMiB,
+            /*assumed=*/true,
+            /*asked=*/false,    m->read_gbs * 1e9};
+  std::string all;
+  for (const GpuModel& m : kGpuModels) all += fmt::format("{}{}", all.empty() ? "" : ", ", m.name);
+  fail("'{}' is no GPU that is known here; there are: {}", printable(name), all);
 }
 
 std::string describe(const GpuTarget& t) {
+  const bool measured = t.name == "NVIDIA H200";
   return fmt::format("{}{}: compute capability {}.{}, {} multiprocessors, {}", t.name,
-                     t.assumed ? " (assumed: this machine has no CUDA device)" : "", t.major,
-                     t.minor, t.multiprocessors, human_bytes(t.memory_bytes));
+                     !t.assumed ? ""
+                     : !t.asked ? " (assumed: this machine has no CUDA device)"
+                     : measured ? " (asked for)"
+                                : " (asked for; not measured on this card)",
+                     t.major, t.minor, t.multiprocessors, human_bytes(t.memory_bytes));
 }
 
 std::span<const Kernel> cuda_kernels() { return kCudaKernels; }
 const Kernel& plain_cuda_kernel() { return kCudaKernels.back(); }
 
 CudaPath path_of(const Kernel& k) {
-  if (k.name != kHopperName) return CudaPath::kPlain;
+  if (k.name == kPlainName) return CudaPath::kPlain;
+  if (k.name == kMmaName) return CudaPath::kMma;
   return k.codec == name_of(HopperScheme::kFp8Bytes) ? CudaPath::kHopperFp8 : CudaPath::kHopper;
 }
 
@@ -171,7 +186,7 @@ Choice choose_cuda(const Problem& problem, const GpuTarget& target, const Policy
   for (const Kernel& k : kCudaKernels)
     choice.candidates.push_back(judge_cuda(k, problem, target, policy, wanted));
   for (Candidate& c : choice.candidates)
-    if (plain != nullptr && c.kernel->name == kHopperName) {
+    if (plain != nullptr && c.kernel->name != kPlainName) {
       c.verdict = Verdict::kRejected;
       c.reason = plain;
     }

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "device/cuda/cuda_table.h"
-#include "device/cuda/hopper_scheme.h"
+#include "device/cuda/mma_form.h"
 #include "device/gpu.h"
 #include "kernels/oracle.h"
 #include "quant/moe_spec.h"
@@ -25,7 +25,7 @@ const Kernel& plain_cuda_kernel();
 CudaPath path_of(const Kernel& kernel);
 HopperQuestion hopper_question(const Problem& problem);
 
-// Chooses as choose_kernel does. policy.kernel: "cuda_plain", "cuda_hopper",
+// Chooses as choose_kernel does. policy.kernel: "cuda_plain", "cuda_mma", "cuda_hopper",
 // "cuda_hopper/fp8_products", or empty. `plain`: null, or why tensor-core kernels must not be used.
 Choice choose_cuda(const Problem& problem, const GpuTarget& target, const Policy& policy,
                    const char* plain = nullptr);

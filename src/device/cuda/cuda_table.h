@@ -21,7 +21,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 8;
+inline constexpr uint32_t kCudaAbi = 9;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; older devices are refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -63,7 +63,7 @@ struct CudaMatrix {
 };
 
 // Selects the kernels that run a layer; cuda_choice.h decides.
-enum class CudaPath : uint8_t { kPlain, kHopper, kHopperFp8 };
+enum class CudaPath : uint8_t { kPlain, kMma, kHopper, kHopperFp8 };
 
 struct CudaActivation {  // ActivationSpec as plain data
   uint8_t kind;          // value of ActivationKind

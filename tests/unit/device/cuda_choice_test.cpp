@@ -56,7 +56,9 @@ TEST(CudaChoice, Table) {
   EXPECT_EQ(chosen(w4a8), "cuda_hopper/int4_g128 exact");
   EXPECT_EQ(chosen(w4a8, "H100"), "cuda_hopper/int4_g128 exact");
   EXPECT_EQ(chosen(w4a8, "H20"), "cuda_hopper/int4_g128 exact");
-  EXPECT_EQ(chosen(w4a8, "A100"), "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(w4a8, "A100"), "cuda_mma/int4_g128 exact");
+  EXPECT_EQ(chosen(w4a8, "rtx3090"), "cuda_mma/int4_g128 exact");
+  EXPECT_EQ(chosen(w4a8, "h200", "cuda-mma"), "cuda_mma/int4_g128 exact");
   EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kF32, 0, int8_rows())),
             "cuda_hopper/int4 exact");
   EXPECT_EQ(chosen(problem(CodeType::kInt8, 8, ScaleType::kF32, 0, int8_rows())),
@@ -83,6 +85,8 @@ TEST(CudaChoice, Table) {
   EXPECT_EQ(chosen(fp8, "H200", "cuda-hopper/fp8_products"),
             "cuda_hopper/fp8_products approximate");
   EXPECT_EQ(chosen(fp8, "H200", "cuda_plain"), "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(fp8, "rtx4090"), "cuda_mma/fp8 reordered");
+  EXPECT_EQ(chosen(fp8, "rtx4090", "cuda-hopper/fp8_products"), "cuda_mma/fp8 reordered");
   EXPECT_EQ(chosen(w4a8, "H200", "cuda-hopper/fp8_products"), "cuda_hopper/int4_g128 exact");
 }
 
@@ -145,7 +149,7 @@ TEST(CudaChoice, EveryKernelSaysWhyNot) {
       << asked;
   EXPECT_TRUE(
       says(words_of([] { normalize_cuda_kernel("marlin"); }), "no CUDA kernel named 'marlin'"));
-  EXPECT_TRUE(says(words_of([] { named_gpu_target("K80"); }), "H200, H100, H20 or A100"));
+  EXPECT_TRUE(says(words_of([] { named_gpu_target("K80"); }), "h200, h100, h20, a100"));
 }
 
 // Bytes of a tile format: half a byte per weight, and a bf16 scale for 128.

@@ -3,6 +3,7 @@
 // and inputs. Walks over token tiles meet every pair once, whatever the routing.
 #include "device/cuda/tiles.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "device/cuda/hopper_scheme.h"
+#include "device/cuda/mma_form.h"
 
 namespace moebius::cuda_tiles_test {
 namespace {
@@ -314,6 +315,70 @@ TEST(CudaTiles, LaunchRulesAreAsMeasured) {
   EXPECT_TRUE(hopper_early_down(32, 8, size_t{4096} * 14336, true));
   EXPECT_FALSE(hopper_early_down(512, 128, size_t{2048} * 768, true));
   EXPECT_TRUE(hopper_early_down(512, 128, size_t{2048} * 768, false));
+}
+
+// ---- forms of the kernels for every card ----
+
+std::string text(const MmaForm& f, const MmaCard& card) {
+  return fmt::format("{} x {}, {} warps, {} stages, {} bytes, {} resident", 64 * f.slabs, f.rows,
+                     f.warps_m * f.warps_n, f.stages, f.bytes, mma_resident(f, card));
+}
+
+TEST(MmaForms, ThoseThatWereMeasured) {
+  const MmaCard rtx3090{82, 100 * 1024}, h200{132, 228 * 1024};
+  const auto form = [&](HopperScheme s, uint32_t rows, const MmaCard& card) {
+    return text(mma_form(s, rows), card);
+  };
+  using S = HopperScheme;
+  EXPECT_EQ(form(S::kInt4Group, 8, rtx3090), "64 x 8, 4 warps, 6 stages, 31520 bytes, 3 resident");
+  EXPECT_EQ(form(S::kInt4Bf16, 8, rtx3090), "64 x 8, 4 warps, 4 stages, 25088 bytes, 3 resident");
+  EXPECT_EQ(form(S::kInt4Group, 64, rtx3090),
+            "128 x 64, 8 warps, 3 stages, 50176 bytes, 2 resident");
+  EXPECT_EQ(form(S::kInt4Bf16, 64, rtx3090),
+            "128 x 64, 4 warps, 2 stages, 49664 bytes, 2 resident");
+  EXPECT_EQ(form(S::kFp8Half, 64, rtx3090), "128 x 64, 4 warps, 2 stages, 65792 bytes, 1 resident");
+  EXPECT_EQ(form(S::kFp8Half, 64, h200), "128 x 64, 4 warps, 2 stages, 65792 bytes, 3 resident");
+  // Long tiles of expanded 4-bit codes need two blocks on a multiprocessor.
+  EXPECT_EQ(mma_tile(S::kFp4Bf16, 32768, 128, 2048, rtx3090), 32u);
+  EXPECT_EQ(mma_tile(S::kFp4Bf16, 32768, 128, 2048, h200), 64u);
+  EXPECT_EQ(mma_tile(S::kFp8Half, 32768, 128, 2048, rtx3090), 64u);
+  EXPECT_EQ(mma_tile(S::kInt4Bf16, 32768, 128, 2048, rtx3090), 64u);
+  // A small matrix has short tiles, so that each multiprocessor has a block.
+  EXPECT_EQ(mma_tile(S::kInt4Group, 64, 1, 2048, rtx3090), 16u);
+  EXPECT_EQ(mma_tile(S::kInt4Group, 64, 1, 16384, rtx3090), 64u);
+}
+
+// Every form fits each card, and tiles are never longer than what leaves no multiprocessor idle.
+TEST(MmaForms, FitEveryCard) {
+  for (const size_t multiprocessors : {28, 46, 66, 82, 108, 128, 132, 170})
+    for (const size_t kib : {100, 164, 228}) {
+      const MmaCard card{multiprocessors, kib * 1024};
+      for (const SchemeFacts& s : kSchemes) {
+        if (!has_mma(s.scheme)) continue;
+        for (const uint32_t rows : kMmaTiles) {
+          const MmaForm f = mma_form(s.scheme, rows);
+          EXPECT_GE(f.stages, 2u) << s.name << rows;
+          EXPECT_LE(f.bytes, kMmaBlockShared) << s.name << rows;
+          EXPECT_GE(mma_resident(f, card), 1u) << s.name << rows;
+          EXPECT_LE(f.threads(), 256u) << s.name << rows;
+        }
+      }
+      for (const HopperScheme s : {HopperScheme::kInt4Group, HopperScheme::kFp4Bf16})
+        for (const size_t experts : {1, 8, 128}) {
+          uint32_t before = 8;
+          for (size_t rows = 1; rows <= 32768; rows *= 2) {
+            const uint32_t tile = mma_tile(s, rows, experts, 2048, card);
+            EXPECT_EQ(std::count(std::begin(kMmaTiles), std::end(kMmaTiles), tile), 1) << tile;
+            EXPECT_GE(tile, before) << rows;
+            before = tile;
+            const size_t tiles = std::max((rows + tile - 1) / tile, std::min(rows, experts));
+            EXPECT_TRUE(tile == 8 || tiles * 2048 / (tile == 64 ? 128 : 64) >= multiprocessors)
+                << rows << ' ' << tile;
+          }
+          const bool two = mma_resident(mma_form(s, 64), card) >= 2;
+          EXPECT_EQ(before, two ? 64u : 32u);
+        }
+    }
 }
 
 }  // namespace
