@@ -240,6 +240,8 @@ DeviceForecast device_forecast(const Checkpoint& checkpoint, const ExplainOption
     if (measured.link > 0) f.rates.link = measured.link;
     f.allowed = free_gpu_bytes(gpu);
   }
+  constexpr double kReadShare = 0.9;  // that copies reach, as on an H200
+  if (q.gpu->asked) f.rates.gpu_read = kReadShare * q.gpu->read_rate;
   f.allowed -= std::min(f.allowed, kReservedBytes);
   f.rates.cpu_read =
       1e9 * brief_read_roof(Runtime::shared(static_cast<size_t>(o.run.threads))->pool());
@@ -320,10 +322,12 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
   if (on_gpu(options.run.device)) {
     const Policy policy = gpu_policy_of(options.run);
-    question.gpu = gpu_target_of_tool();
+    question.gpu = options.gpu.empty() ? gpu_target_of_tool() : named_gpu_target(options.gpu);
+    question.gpu->asked = !options.gpu.empty();
     wish.gpu.kernel = policy.kernel;
     wish.policy.accept = policy.accept;
   } else {
+    if (!options.gpu.empty()) fail("--gpu is for models on a GPU: --device cuda");
     wish.policy = folder_policy_of(options.run);
   }
   wish.type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -384,6 +388,9 @@ Command explain_command() {
            {.limits = {{1, 1 << 20}}});
   add_run_options(c, o->run);
   add_gpu_memory_option(c, o->run);
+  c.option("--gpu", "NAME", &o->gpu,
+           "with --device cuda: answer for this card, e.g. rtx3090; nothing runs on it",
+           {.default_text = "this machine's, or an H200", .rare = true});
   c.option("--expert-loads", "FILE", &o->loads,
            "with --device cuda: file of loads by which experts would be placed",
            {.default_text = "none", .kind = ValueKind::kFile, .rare = true});

@@ -12,6 +12,7 @@ namespace moebius {
 struct ExplainOptions {
   std::string folder;
   std::string cpu;             // feature list of a CPU; empty: this machine's
+  std::string gpu;             // name of a GPU (device/gpu.h); empty: this machine's, or an H200
   std::string dtype = "auto";  // activation type: auto, bf16, f16 or f32
   bool why = false;            // true: show every group with the verdict on each kernel
   bool json = false, colour = false;

@@ -26,6 +26,14 @@ TEST(CudaCli, ExplainAnswersForADeviceThatIsNotHere) {
             std::string::npos)
       << text.out;
   EXPECT_NE(text.out.find("cuda_plain/stored"), std::string::npos) << text.out;
+  const test::CommandResult card =
+      run_tool("explain --device cuda --gpu RTX3090 " + golden("qwen3moe-w4a16-g128"), kNoModule);
+  EXPECT_NE(card.out.find("NVIDIA GeForce RTX 3090 (asked for; not measured on this card)"),
+            std::string::npos)
+      << card.out << card.err;
+  EXPECT_NE(run_tool("explain --device cuda --gpu k80 " + golden("qwen3moe-w4a16-g128"), kNoModule)
+                .err.find("rtx3060, rtx3070, rtx3090"),
+            std::string::npos);
   const test::CommandResult why =
       run_tool("explain --json --device cuda " + golden("qwen3moe-w4a16-g128"), kNoModule);
   EXPECT_NE(why.out.find("size fills less than four fifths of a multiple of 256"),
