@@ -21,7 +21,8 @@ namespace x86_few {
 using namespace x86_int8;
 
 // Selects how a group is finished. kPlain: f = fma(float(sum), c, f); kOffsets: then f = fma(sum of
-// x, offset, f); kScaled: kPlain with scales of rows per group; kAny: everything else.
+// x, offset, f); kScaled: kPlain with scales of rows per group, and always of fp4 on both sides;
+// kAny: everything else.
 enum class Kind : uint8_t { kPlain, kOffsets, kScaled, kAny };
 
 // Finishes products: pointers to all factors and sums. Shared with the tiles of AMX.
@@ -75,6 +76,22 @@ template <class E>
       break;
   }
   return E::load_f32(group + 4 * E::kLanes * v);
+}
+
+// Loads scales, or offsets, of N vectors of outputs in group g, from vector v of the panels on: how
+// they are stored is asked once for all. at: where their table begins in a panel.
+template <class E, size_t N, size_t C>
+[[gnu::always_inline]] inline void load_scales(const Shape& s, size_t g, size_t v, size_t at,
+                                               const uint8_t* const (&panels)[C],
+                                               typename E::F (&c)[N]) {
+  const auto load = [&]<Scales kType>() {
+    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) c[i] =
+        scales_at<E>(s, kType, panels[(v + i) / E::kParts] + at, g, (v + i) % E::kParts);
+  };
+  s.scale_type == Scales::kBf16  ? load.template operator()<Scales::kBf16>()
+  : s.scale_type == Scales::kF16 ? load.template operator()<Scales::kF16>()
+  : s.scale_type == Scales::kF32 ? load.template operator()<Scales::kF32>()
+                                 : load.template operator()<Scales::kTwoLevel>();
 }
 
 // Returns f after one group: adds `sum` of row m and the v-th vector of a panel's outputs, less the
@@ -189,35 +206,38 @@ struct Product {
         }
         x += 16 * R;
       }
-      MOEBIUS_UNROLL for (int c = 0; c < C; ++c)
-          MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
-        const int v = c * kParts + part;
-        const auto at = static_cast<size_t>(part);
-        _mm_prefetch(reinterpret_cast<const char*>(first[c] + ahead.next + s.scales +
-                                                   g * s.group_scale_bytes),
-                     _MM_HINT_T1);
-        const F scale = scales_at<E>(s, s.scale_type, first[c] + s.scales, g, at);
-        F offset = scale;
-        const auto fold_rows = [&]<Kind kKind>() {
-          MOEBIUS_UNROLL for (int r = 0; r < R; ++r) f[r][v] =
-              fold<E, kKind>(finish, first[c], g, at, m + static_cast<size_t>(r), kBias, sum[r][v],
-                             scale, offset, f[r][v]);
+      MOEBIUS_UNROLL for (int c = 0; c < C; ++c) _mm_prefetch(
+          reinterpret_cast<const char*>(first[c] + ahead.next + s.scales + g * s.group_scale_bytes),
+          _MM_HINT_T1);
+      if (kind == Kind::kOffsets)
+        MOEBIUS_UNROLL for (int c = 0; c < C; ++c)
+            _mm_prefetch(reinterpret_cast<const char*>(first[c] + ahead.next + s.offsets_at +
+                                                       g * s.group_scale_bytes),
+                         _MM_HINT_T1);
+      // With 256 bits the sums of 4 rows leave no registers for scales of several vectors.
+      constexpr int kTogether = R * kParts < 8 ? kVectors : 1;
+      MOEBIUS_UNROLL for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
+        const auto at = static_cast<size_t>(v0);
+        F scale[kTogether], offset[kTogether];
+        const auto fold_row = [&]<Kind kKind>(int r) {
+          MOEBIUS_UNROLL for (int i = 0; i < kTogether; ++i) {
+            const int v = v0 + i;
+            f[r][v] = fold<E, kKind>(finish, first[v / kParts], g, static_cast<size_t>(v % kParts),
+                                     m + static_cast<size_t>(r), kBias, sum[r][v], scale[i],
+                                     kKind == Kind::kOffsets ? offset[i] : scale[i], f[r][v]);
+          }
         };
-        if (kind == Kind::kPlain) {
-          fold_rows.template operator()<Kind::kPlain>();
-        } else if (kind == Kind::kOffsets) {
-          const uint8_t* offsets = first[c] + s.offsets_at;
-          _mm_prefetch(
-              reinterpret_cast<const char*>(offsets + ahead.next + g * s.group_scale_bytes),
-              _MM_HINT_T1);
-          offset = scales_at<E>(s, s.scale_type, offsets, g, at);
-          fold_rows.template operator()<Kind::kOffsets>();
-        } else if (kind == Kind::kScaled) {
-          fold_rows.template operator()<Kind::kScaled>();
+        load_scales<E>(s, g, at, s.scales, first, scale);
+        if (kCodes != Codes::kFp4 && kind == Kind::kPlain) {
+          MOEBIUS_UNROLL for (int r = 0; r < R; ++r) fold_row.template operator()<Kind::kPlain>(r);
+        } else if (kCodes != Codes::kFp4 && kind == Kind::kOffsets) {
+          load_scales<E>(s, g, at, s.offsets_at, first, offset);
+          MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
+              fold_row.template operator()<Kind::kOffsets>(r);
+        } else if (kCodes != Codes::kTable && kind == Kind::kScaled) {
+          MOEBIUS_UNROLL for (int r = 0; r < R; ++r) fold_row.template operator()<Kind::kScaled>(r);
         } else {
-          for (int r = 0; r < R; ++r)
-            f[r][v] = fold<E, Kind::kAny>(finish, first[c], g, at, m + static_cast<size_t>(r),
-                                          kBias, sum[r][v], scale, offset, f[r][v]);
+          for (int r = 0; r < R; ++r) fold_row.template operator()<Kind::kAny>(r);
         }
       }
     }
