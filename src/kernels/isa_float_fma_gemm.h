@@ -187,24 +187,35 @@ struct Gemm {
         return f.template operator()<Form::kF32, Beside::kNothing>();
     }
   }
-  // Returns scales or offsets of group g, whose tables begin at `table` and `supers`.
-  Vec numbers(const uint8_t* table, const uint8_t* supers, size_t g, size_t vec) const {
-    const uint8_t* from = table + g * s.scale_bytes;
-    const auto floats = [&](const uint8_t* at) {
-      return Isa::load(reinterpret_cast<const float*>(at) + kWidth * vec);
+  // Returns the scales of a vector, or 1; `supers`: of its super-block.
+  template <Scales kScales>
+  [[gnu::always_inline]] static Vec numbers(const uint8_t* table, const uint8_t* supers,
+                                            size_t vec) {
+    if constexpr (kScales == Scales::kNone) return Isa::broadcast(1.0f);
+    const auto* floats = reinterpret_cast<const float*>(kScales == Scales::kF32 ? table : supers);
+    if constexpr (kScales == Scales::kF32) return Isa::load(floats + kWidth * vec);
+    if constexpr (kScales == Scales::kTwoLevel)
+      return Isa::mul(Isa::integers(table + kWidth * vec), Isa::load(floats + kWidth * vec));
+    return Isa::halves(table + 2 * kWidth * vec, kScales == Scales::kF16);
+  }
+  // Loads scales, or offsets, of group g for N vectors from vector `in` of a panel on: how they are
+  // stored is asked once for all.
+  template <size_t N>
+  [[gnu::always_inline]] void load_scales(const uint8_t* panel, size_t in, size_t g, bool offsets,
+                                          Vec (&c)[N]) const {
+    const uint8_t* table = panel + (offsets ? s.zeros_at() : s.code_bytes) + g * s.scale_bytes;
+    const uint8_t* supers = panel + s.supers_at() + (offsets ? s.super_bytes : 0) +
+                            ((g + s.super_phase) >> s.super_bits) * kNr * 4;
+    const size_t apart = s.stride();
+    const auto load = [&]<Scales kScales>() {
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) c[i] =
+          numbers<kScales>(table + i / kVecs * apart, supers + i / kVecs * apart, in + i % kVecs);
     };
-    if (s.scales == Scales::kTwoLevel)
-      return Isa::mul(Isa::integers(from + kWidth * vec),
-                      floats(supers + ((g + s.super_phase) >> s.super_bits) * kNr * 4));
-    return s.scales == Scales::kF32
-               ? floats(from)
-               : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
-  }
-  Vec stored_scale(const uint8_t* panel, size_t g, size_t vec) const {
-    return numbers(panel + s.code_bytes, panel + s.supers_at(), g, vec);
-  }
-  Vec stored_offset(const uint8_t* panel, size_t g, size_t vec) const {
-    return numbers(panel + s.zeros_at(), panel + s.supers_at() + s.super_bytes, g, vec);
+    s.scales == Scales::kBf16       ? load.template operator()<Scales::kBf16>()
+    : s.scales == Scales::kF16      ? load.template operator()<Scales::kF16>()
+    : s.scales == Scales::kF32      ? load.template operator()<Scales::kF32>()
+    : s.scales == Scales::kTwoLevel ? load.template operator()<Scales::kTwoLevel>()
+                                    : load.template operator()<Scales::kNone>();
   }
 
   // Decodes inputs [k0, k1) of a panel to scratch.
@@ -217,9 +228,10 @@ struct Gemm {
       const size_t first = g.begin > k0 ? g.begin : k0, end = g.end < k1 ? g.end : k1;
       const uint8_t* zeros = panel + s.zeros_at() + g.index * s.zero_bytes;
       Vec c[kVecs], b[kVecs];
-      MOEBIUS_UNROLL for (size_t v = 0; kBeside == Beside::kOffsets && v < kVecs; ++v)
-          c[v] = stored_scale(panel, g.index, v),
-          b[v] = stored_offset(panel, g.index, v);
+      if constexpr (kBeside == Beside::kOffsets) {
+        load_scales(panel, 0, g.index, false, c);
+        load_scales(panel, 0, g.index, true, b);
+      }
       size_t k = first / s.unit * s.unit;
       const uint8_t* codes = panel + s.code_at(g.at + k - g.from);
       for (; k < end; k += s.unit, codes += kNr * 4) {
@@ -244,11 +256,14 @@ struct Gemm {
   }
   // --- products ---
 
-  // Returns the factor of a group's sums; where weights have offsets it is without their scale.
-  Vec scale_of(const uint8_t* panel, size_t g, size_t vec) const {
-    if (s.scales == Scales::kNone || p.offsets) return Isa::broadcast(factor);
-    const Vec v = stored_scale(panel, g, vec);
-    return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
+  // Loads the factors of a group's sums; where weights have offsets they are without their scale.
+  template <size_t N>
+  [[gnu::always_inline]] void load_factors(const uint8_t* panel, size_t in, size_t g,
+                                           Vec (&c)[N]) const {
+    const Vec by = Isa::broadcast(factor);
+    if (!p.offsets) load_scales(panel, in, g, false, c);
+    MOEBIUS_UNROLL for (size_t i = 0; (p.offsets || factor != 1.0f) && i < N; ++i) c[i] =
+        p.offsets ? by : Isa::mul(c[i], by);
   }
   // Adds the products of one input of R rows with N vectors of weights.
   template <size_t R, size_t N>
@@ -273,10 +288,9 @@ struct Gemm {
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
       multiply<R, N>(x, b, dot);
     }
-    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
-      const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), 0, (v + i) % kVecs);
-      put_whole<R, N>(n, m, v, c, i, dot);
-    }
+    Vec c[N];
+    load_factors(packed(n + v / kVecs * kNr), v % kVecs, 0, c);
+    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) put_whole<R, N>(n, m, v, c[i], i, dot);
   }
   // Multiplies inputs [k0, k1) for R rows of tile t from m on, and N vectors of outputs from vector
   // v on.
@@ -303,9 +317,10 @@ struct Gemm {
       }
       if (g.end > k1) break;
       if (g.begin == g.end) continue;
+      Vec c[N];
+      load_factors(packed(n + v / kVecs * kNr), v % kVecs, g.index, c);
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
-        const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), g.index, (v + i) % kVecs);
-        add_group<R, N>(ends, g.index, c, i, dot);
+        add_group<R, N>(ends, g.index, c[i], i, dot);
         MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) dot[r][i] = Isa::broadcast(0.0f);
       }
     }
@@ -401,15 +416,15 @@ struct Gemm {
       MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
           dot[r][i] = Isa::broadcast(0.0f);
       Vec c[N], b[N];
-      MOEBIUS_UNROLL for (size_t i = 0; kBeside == Beside::kOffsets && i < N; ++i) {
-        const uint8_t* const here = panel + i / kVecs * apart;
-        c[i] = stored_scale(here, g, in + i % kVecs), b[i] = stored_offset(here, g, in + i % kVecs);
+      if constexpr (kBeside == Beside::kOffsets) {
+        load_scales(panel, in, g, false, c);
+        load_scales(panel, in, g, true, b);
       }
       for (; k < end; k += kUnit, codes += 4 * kNr) {
         const std::ptrdiff_t then = soon<kUnit>(ahead, codes);
-        // A number of a row is broadcast once for all vectors if there are registers for their
-        // weights.
-        constexpr size_t kTogether = R * N + N * kUnit + 4 <= Isa::kRegisters ? N : 1;
+        // A number of a row is broadcast once for all vectors whose weights fit into registers.
+        constexpr size_t kFree = (Isa::kRegisters - R * N - 4) / kUnit;
+        constexpr size_t kTogether = kFree >= N ? N : kFree >= 4 ? 4 : kFree >= 2 ? 2 : 1;
         MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kTogether) {
           Vec w[kTogether][kUnit];
           MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) {
@@ -430,16 +445,13 @@ struct Gemm {
         }
         x += kUnit * M;
       }
-      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
-        const uint8_t* const here = panel + i / kVecs * apart;
-        if (i % kVecs == 0) prefetch(here + ahead.next + s.code_bytes + g * extra_bytes);
-        const Vec by = scale_of(here, g, in + i % kVecs);
-        if (s.groups > 1) {
-          add_group<R, N>(ends, g, by, i, dot);
-        } else {
-          put_whole<R, N>(n, m, v, by, i, dot);
-        }
-      }
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kVecs)
+          prefetch(panel + i / kVecs * apart + ahead.next + s.code_bytes + g * extra_bytes);
+      load_factors(panel, in, g, c);
+      MOEBIUS_UNROLL for (size_t i = 0; s.groups > 1 && i < N; ++i)
+          add_group<R, N>(ends, g, c[i], i, dot);
+      MOEBIUS_UNROLL for (size_t i = 0; s.groups == 1 && i < N; ++i)
+          put_whole<R, N>(n, m, v, c[i], i, dot);
     }
   }
   // Returns the vectors of outputs computed at once for R rows. Units of four numbers leave
