@@ -262,8 +262,11 @@ struct Gemm {
                                            Vec (&c)[N]) const {
     const Vec by = Isa::broadcast(factor);
     if (!p.offsets) load_scales(panel, in, g, false, c);
-    MOEBIUS_UNROLL for (size_t i = 0; (p.offsets || factor != 1.0f) && i < N; ++i) c[i] =
-        p.offsets ? by : Isa::mul(c[i], by);
+    if (p.offsets) {
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) c[i] = by;
+    } else if (factor != 1.0f) {
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) c[i] = Isa::mul(c[i], by);
+    }
   }
   // Adds the products of one input of R rows with N vectors of weights.
   template <size_t R, size_t N>
@@ -448,10 +451,11 @@ struct Gemm {
       MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kVecs)
           prefetch(panel + i / kVecs * apart + ahead.next + s.code_bytes + g * extra_bytes);
       load_factors(panel, in, g, c);
-      MOEBIUS_UNROLL for (size_t i = 0; s.groups > 1 && i < N; ++i)
-          add_group<R, N>(ends, g, c[i], i, dot);
-      MOEBIUS_UNROLL for (size_t i = 0; s.groups == 1 && i < N; ++i)
-          put_whole<R, N>(n, m, v, c[i], i, dot);
+      if (s.groups > 1) {
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) add_group<R, N>(ends, g, c[i], i, dot);
+      } else {
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) put_whole<R, N>(n, m, v, c[i], i, dot);
+      }
     }
   }
   // Returns the vectors of outputs computed at once for R rows. Units of four numbers leave
