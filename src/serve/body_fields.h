@@ -39,7 +39,7 @@ enum class Off : uint8_t {
 };
 
 struct BodyField {
-  std::string_view name;  // of refused fields several, separated by spaces
+  std::string_view name;   // of refused fields several, separated by spaces
   unsigned endpoints = 0;  // as bits of Endpoint
   FieldKind kind = FieldKind::kAny;
   size_t most = SIZE_MAX;  // most entries of its list or object

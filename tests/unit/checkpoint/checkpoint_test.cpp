@@ -317,7 +317,7 @@ TEST(Checkpoint, UnknownFamilyOpens) {
   ASSERT_EQ(c.moe_blocks().size(), 1u);
   EXPECT_FALSE(c.moe_blocks()[0].routing_reason.empty());
   EXPECT_EQ(c.config().moe_layer, std::vector<bool>{true});
-  EXPECT_GE(c.warnings().size(), 2u);
+  EXPECT_FALSE(c.warnings().empty());
 }
 
 TEST(Checkpoint, OldCacheScalesAreNotUsed) {

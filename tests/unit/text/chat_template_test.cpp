@@ -369,7 +369,8 @@ TEST(ChatTemplate, BytesAreSteps) {
       "endfor %}"
       "{% for i in range(60000) %}{% set _ = d.pop('k' ~ i) %}{% set _ = d.get('x') %}{% endfor %}",
       "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}{{ b in a }}",
-      "{% set l = [0] * 65536 %}{% for i in range(100000) %}{% set _ = l.append(l.pop(0)) %}{% endfor %}"};
+      "{% set l = [0] * 65536 %}{% for i in range(100000) %}{% set _ = l.append(l.pop(0)) %}{% "
+      "endfor %}"};
   for (const char* what :
        {"{% set x = big | int(0) %}", "{% set x = big | float %}", "{% set x = big | length %}",
         "{% if big ~ i == big ~ j %}{% endif %}", "{% if big < big %}{% endif %}",
