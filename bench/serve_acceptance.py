@@ -721,6 +721,9 @@ def part_together(tool, o):
 
         plain = alone(requests)
         *_, anonymous = compare("packed, prompts on disk, little memory", plain, requests, "--parallel", "16", "--kv-gib", "0.02", *kept)
+        smallest = ["--expert-gib", "0.001"]
+        compare("experts on disk, least memory", plain, requests, "--parallel", "16", "--kv-gib", "0.02", "--no-pack", *smallest)
+        compare("experts on disk, packed", plain, requests, "--parallel", "16", *smallest, *kept)
         right, _, read, _ = compare("again, with predictions", plain, predicting(requests, plain), "--parallel", "16", *kept)
         packed = max(os.path.getsize(os.path.join(folder, "packed", f)) for f in os.listdir(os.path.join(folder, "packed")))
         pressure = Group(int(1.2 * anonymous + packed / 2))

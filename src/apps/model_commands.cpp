@@ -66,6 +66,16 @@ RankSplit split_of_gpus(size_t ranks, const Checkpoint& checkpoint, const ModelO
   return fits != all.end() ? fits->split : all[0].split;
 }
 
+// Returns false if packed experts are much larger than the checkpoint's, so that reading them takes
+// longer than packing each of them anew.
+bool packing_pays(const ModelPlan& plan) {
+  uint64_t stored = 0;
+  for (const PlannedModule& m : plan.ranks[0].modules)
+    if (m.module->expert >= 0) stored += m.module->bytes;
+  constexpr uint64_t kMostPercent = 105;
+  return plan.ranks[0].sum(kDisk) / 100 <= stored / kMostPercent;
+}
+
 }  // namespace
 
 Checkpoint open_to_run(const std::string& folder,
@@ -144,7 +154,13 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
   options.split = split;
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options);
-  const ModelPlan plan = plan_model(checkpoint, options, this_process(options.gpu, split.ranks()));
+  const Cluster cluster = this_process(options.gpu, split.ranks());
+  ModelPlan plan = plan_model(checkpoint, options, cluster);
+  if (plan.wish.expert_bytes != 0 && options.pack_dir.empty() && options.pack_where &&
+      packing_pays(plan)) {
+    options.pack_dir = options.pack_where(plan.ranks[0].sum(kDisk));
+    if (!options.pack_dir.empty()) plan = plan_model(checkpoint, options, cluster);
+  }
   for (const std::string& words : plan.words) note("{}", words);
   require_fit(plan, checkpoint.folder());
   if (split.ranks() == 1) return DecoderModel::load(checkpoint, plan, options);
@@ -192,6 +208,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.kv_type = kv_type_from(options.kv_dtype);
   take_rank_options(o, options.ranks);
   o.pack_dir = options.pack_dir;
+  take_expert_options(o, options.experts);
   o.note = [](const std::string& line) { note("{}", line); };
   o.tap = options.tap;
   o.predictor = options.predictor;
@@ -277,6 +294,7 @@ void add_model_options(Command& c, ModelRunOptions& o) {
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
   add_pack_option(c, o.pack_dir);
+  add_expert_options(c, o.experts);
   add_rank_options(c, o.ranks);
   c.follow = [&o] { return follow_rank_0(o); };
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/cli/options.h"
+#include "apps/expert_options.h"
 #include "model/plan/rank_plan.h"
 #include "model/ranks/ranked_model.h"
 #include "runtime/runtime.h"
@@ -19,7 +20,8 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
-  std::string pack_dir;       // folder that caches packed weights; "": none
+  std::string pack_dir;  // folder that caches packed weights; "": none
+  ExpertDiskOptions experts{};
   std::string chat_template;  // file of a template in place of the folder's; "": none
   ModuleTap* tap = nullptr;   // receives the rows that layers read; may be null
   bool predictor = false;     // true: also loads the layer for multi-token prediction

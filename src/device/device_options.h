@@ -43,6 +43,7 @@ struct GpuSettings {
   size_t item_bytes = size_t{64} << 20;
 };
 
+class ExpertStore;
 class PackedStore;
 
 struct DeviceOptions {
@@ -51,6 +52,8 @@ struct DeviceOptions {
   GpuSettings gpu = {};
   bool alone = true;  // true: the model has no other device, so operations need no lock
   std::shared_ptr<PackedStore> packed = nullptr;  // cache of packed weights; null: none
+  // Holds experts of the CPU that do not fit memory (nn/expert_store.h); null: layers hold theirs.
+  std::shared_ptr<ExpertStore> experts = nullptr;
   // GPU for which a device plans that was made without an opened module.
   std::optional<GpuTarget> target = {};
 };

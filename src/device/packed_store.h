@@ -19,6 +19,7 @@
 #include "checkpoint/checkpoint.h"
 #include "device/cpu/layer_plan.h"
 #include "device/cpu/pack_file.h"
+#include "runtime/direct_file.h"
 #include "runtime/mapped_file.h"
 
 namespace moebius {
@@ -60,8 +61,12 @@ class PackedStore {
   void refuse(const std::string& key, const std::string& why);
   // Writes a layer's packed bytes to the file. Returns them as mapped from the file, or nothing if
   // they stay in memory because the file is only read or cannot be written.
+  // ends: where pieces end that are read alone later; empty: there are none.
   std::optional<PackedBlock> keep(const std::string& key, std::span<const uint8_t> bytes,
-                                  std::vector<SlotFacts> slots);
+                                  std::vector<SlotFacts> slots, std::vector<uint64_t> ends = {});
+  // Returns what reads the pieces of a layer that the file has, past the page cache, and compares a
+  // piece's checksum the first time. It may be used after the store's end.
+  ExpertStore::Source reader(const std::string& key);
   // Completes the file and renames it to its final name. Call it when everything is loaded.
   void finish();
 
@@ -85,6 +90,7 @@ class PackedStore {
   std::string path_;
   PackRequest request_;
   std::shared_ptr<MappedFile> file_;
+  std::shared_ptr<const DirectFile> direct_;  // the same file, for reader(); null until used
   PackIndex index_;
   std::string fingerprint_;
   // Held while this process writes the file; other processes wait for it.

@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kLevelPerWaiting = 30'000'000'000;
 // Rows per step of a prompt whose log-probabilities are requested.
 constexpr size_t kLogprobRows = 32;
+constexpr size_t kReadingRows = 4096;  // of a prompt, in a step that reads experts from disk
 
 std::string copy_of(const std::string& words) noexcept {
   try {
@@ -244,6 +245,9 @@ void Scheduler::plan_rows() {
   StepShape decode;
   std::vector<PromptInLine> prompts;
   std::vector<Sequence*> owners;
+  // A step that reads most experts from disk runs as much of a prompt as it can.
+  const bool long_pieces = e_.backend.reads_experts();
+  const size_t piece = std::max(e_.options.prompt_rows, long_pieces ? kReadingRows : 0);
   // The batches in flight get equal shares of the sequences.
   const size_t batches = e_.backend.batches_in_flight(), most = (running() + batches - 1) / batches;
   size_t taken = 0;
@@ -259,8 +263,7 @@ void Scheduler::plan_rows() {
       drafter_.find(*s);
       continue;
     }
-    prompts.push_back(
-        {s->next(), s->pending(), s->wants_prompt_rows() ? kLogprobRows : e_.options.prompt_rows});
+    prompts.push_back({s->next(), s->pending(), s->wants_prompt_rows() ? kLogprobRows : piece});
     owners.push_back(s.get());
   }
   if (prompts.empty()) return drafter_.plan(sequences_, decode);
@@ -270,6 +273,8 @@ void Scheduler::plan_rows() {
   limits.stretch = e_.options.stretch;
   limits.max_step = e_.options.max_step * 1e9;
   limits.most = e_.options.prompt_rows;
+  // Sequences that decode beside it would wait for it.
+  if (long_pieces && decode.rows == 0) limits.least = limits.most = piece;
   const std::vector<size_t> pieces = plan_prompts(e_.cost, decode, prompts, limits);
   for (size_t i = 0; i < owners.size(); ++i) owners[i]->piece = pieces[i];
 }

@@ -103,7 +103,7 @@ std::vector<size_t> plan_prompts(const StepCost& cost, const StepShape& decode,
   size_t left = 0;
   for (const PromptInLine& p : prompts) left += std::min(p.left, p.most);
   const size_t most = std::min(left, limits.most);
-  if (!cost.known()) return share_out(prompts, std::min(most, kFirstPiece));
+  if (!cost.known()) return share_out(prompts, std::min(most, std::max(limits.least, kFirstPiece)));
   double bound = limits.max_step;
   if (decode.rows > 0) bound = std::min(bound, limits.stretch * cost.predict(decode));
   const auto fits = [&](size_t total) {

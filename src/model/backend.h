@@ -19,6 +19,7 @@
 #include "device/step.h"
 #include "moebius/error.h"
 #include "nn/candidates.h"
+#include "nn/expert_store.h"
 
 namespace moebius {
 
@@ -78,6 +79,8 @@ struct StepStats {
   // experts were moved between ranks, and layers where that failed.
   double rank_imbalance = 0;
   uint64_t layers_moved = 0, moves_given_up = 0;
+  // Figures of the store of experts that are not in memory, since the start; unset: there is none.
+  std::optional<ExpertStoreStats> experts;
   size_t last_rows = 0;  // rows that the last layer's block ran; 0: not counted (ranks)
 };
 
@@ -103,6 +106,8 @@ class Backend {
   // Returns the free bytes that KV blocks could still take; 0: not known, for example if memory is
   // on other machines.
   virtual uint64_t memory_left() const { return 0; }
+  // Returns true if steps read experts from disk, so that many rows cost little more than a few.
+  virtual bool reads_experts() const { return false; }
   // Returns true if the stored keys depend on the length of their sequence (longrope, dynamic
   // scaling), so that sequences cannot share blocks.
   virtual bool keys_depend_on_length() const { return false; }

@@ -136,6 +136,8 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool, PackedBlock* kept)
   shape_.shared = plan_.shared.has_value();
   shape_.expert_map = plan_.expert_map;
   check_split(plan_);
+  if (plan_.streamed && (plan_.split.any() || !plan_.expert_of.empty()))
+    fail("{}: experts of one rank of several cannot be in a store", plan_.name);
   const MoeSplit& split = plan_.split;
   if (split.cut > 1) shape_.outputs = split.outputs[split.cut_place].size();
   shape_.shared_first = split.spread_place;
@@ -175,7 +177,9 @@ void MoeLayer::describe(const ExpertPlan& p) {
   if (p.up.shared_amax || p.gate.shared_amax) fail("{}: only down can be row-parallel", plan_.name);
 }
 
-MoeLayer::~MoeLayer() = default;
+MoeLayer::~MoeLayer() {
+  if (store_ != nullptr) store_->close();  // its threads may read experts of this layer
+}
 
 void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
                            const std::string& what) const {
@@ -251,6 +255,11 @@ void MoeLayer::finish() {
       fail("{}: expert {} of {} was not loaded", plan_.name, e, local_experts());
     }
     settle_expert(e);
+  }
+  if (plan_.streamed) {
+    routed_shape_ = shape_;
+    routed_shape_.shared = false;
+    routed_shape_.experts.resize(local_experts());
   }
   if (plan_.shared && plan_.spec.shared == SharedKind::kGated && shared_gate_ == nullptr)
     fail("{}: the gate of the shared expert was not loaded", plan_.name);
@@ -350,6 +359,7 @@ void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, Th
     part.ids += t * routing.slots;
     part.weights += t * routing.slots;
     if (part.zero_weights != nullptr) part.zero_weights += t;
+    if (store_ != nullptr) return run_streamed(xs, part, ys, pool, options);
     if (read_ahead_) fetch_experts({part.ids, xs.rows * part.slots});
     Forward(*this, xs, part, ys, pool, options).run();
   });

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/expert_store.h"
 #include "nn/linear.h"
 #include "nn/moe_exchange.h"
 #include "nn/ops.h"
@@ -74,6 +75,11 @@ struct MoePlan {
   // [physical] global id of the expert in that place; empty: there are no copies
   std::vector<uint32_t> expert_of;
   MoeSplit split;
+  // true: each expert begins at a multiple of ExpertStore::kAlignment, as in a file from which
+  // single experts are read
+  bool apart = false;
+  // true: routed experts are in an ExpertStore; the layer's own memory holds the shared expert
+  bool streamed = false;
   // True on one of the ranks that cut experts, which adds the bias of down.
   bool first_tp_rank = true;
   bool first_rank = true;  // true on one of all ranks, which adds the identity experts
@@ -115,6 +121,9 @@ struct MoeOptions {
   // wanted
   int32_t* ids_out = nullptr;
   float* weights_out = nullptr;  // [T, slots] receives their weights; null: not wanted
+  // For a layer whose experts are in a store: appends experts that the store's next layer may want.
+  // Called while this layer's are read; null: nobody knows.
+  const std::function<void(std::vector<uint32_t>& experts)>* guess = nullptr;
 };
 
 // Memory for one packed expert: `own`, or a piece of the layer's memory that an earlier expert no
@@ -143,8 +152,12 @@ class MoeLayer {
     const MoeSplit& t = plan_.split;
     return t.any() ? t.columns[t.spread_place].size() : plan_.spec.hidden;
   }
-  size_t packed_bytes() const { return memory_.size(); }
+  // Returns the bytes of all experts, in memory or in a store.
+  size_t packed_bytes() const { return memory_.size() + stored_bytes_; }
   std::span<const uint8_t> packed() const { return memory_.bytes(); }
+  bool stored() const { return store_ != nullptr; }  // true: its routed experts are in a store
+  // Returns where each expert ends in packed(), the shared one last; for MoePlan::apart.
+  std::vector<uint64_t> expert_ends() const;
   // Bytes of the shared expert's gate, which packed_bytes() does not count.
   size_t gate_bytes() const;
   const Router& router() const { return router_; }
@@ -162,6 +175,11 @@ class MoeLayer {
   size_t all_experts() const { return experts_.size(); }
   // Returns what, together with packed(), a PackedBlock holds.
   std::vector<SlotFacts> facts() const;
+  // For a plan that says `streamed`, in this order, before finish(). adopt_streamed: takes the facts
+  // of all experts, and the shared one from its place in the packed bytes of a layer that is
+  // `apart`; without packed bytes, call set_shared(). read_from: adds the layer to a store.
+  void adopt_streamed(const PackedBlock& kept);
+  void read_from(std::shared_ptr<ExpertStore> store, ExpertStore::Source source);
   // Makes the layer read equal packed bytes from other memory, such as a mapped file, and frees its
   // own. Call it between forward calls. With several NUMA nodes nothing changes.
   void move_to(PackedBlock kept);
@@ -211,10 +229,15 @@ class MoeLayer {
     bool one_panel = false;  // gate and up multiply the same row panel
   };
   struct Routing;  // ids and weights of one call
+  struct Wave;     // experts of a store that one call runs at a time (moe_stream.cpp)
   class Forward;   // state of one call (moe_forward.h)
   void check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const;
   void run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
            const MoeOptions& options) const;
+  void run_streamed(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
+                    const MoeOptions& options) const;
+  // Returns the local indices of the experts that a call needs, ascending.
+  std::vector<uint32_t> wanted_experts(std::span<const int32_t> ids) const;
   const ExpertPlan& plan_for(size_t expert) const;
   // Adds the kernels' sizes of a plan to shape_.
   void describe(const ExpertPlan& plan);
@@ -230,7 +253,9 @@ class MoeLayer {
   MoePlan plan_;
   Router router_;
   RouterWeights router_weights_;
-  std::vector<Expert> experts_;  // local experts, then the shared one, if any
+  // Local experts, then the shared one, if any. A call that has its turn in a store changes where
+  // they lie.
+  mutable std::vector<Expert> experts_;
   std::unique_ptr<LinearLayer> shared_gate_;
   PreparationTable preparations_;
   MoeShape shape_;  // sizes that the schedule depends on
@@ -239,6 +264,9 @@ class MoeLayer {
   std::vector<size_t> offsets_;  // [experts_][gate, up, down] offset of each matrix in memory_
   // true: packed experts are in a mapped file larger than memory, and are read ahead once chosen
   bool read_ahead_ = false;
+  std::shared_ptr<ExpertStore> store_;  // has the routed experts; null: memory_ has them
+  size_t store_layer_ = 0, stored_bytes_ = 0;
+  MoeShape routed_shape_;  // shape_ without the shared expert, for all waves but the last
   // [local] memory that becomes free when the expert of this place is replaced.
   std::vector<ExpertMemory> expert_memory_;
   // Lists the copies of experts by physical number: those of expert e are copies_[copies_at_[e]] to

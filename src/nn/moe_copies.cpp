@@ -10,8 +10,6 @@
 
 namespace moebius {
 
-namespace {
-
 // Computes where the three matrices of an expert lie in its memory, and its size.
 std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t* bytes) {
   ScratchLayout layout;
@@ -22,8 +20,6 @@ std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t*
   if (bytes != nullptr) *bytes = layout.bytes();
   return at;
 }
-
-}  // namespace
 
 // Lists the copies of each expert in ascending physical number, so that all ranks count them alike.
 void MoeLayer::index_copies() {

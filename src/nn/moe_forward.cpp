@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -21,19 +22,39 @@ void grow_to(size_t& size, size_t bytes) { size = std::max(size, bytes); }
 }  // namespace
 
 MoeLayer::Forward::Forward(const MoeLayer& layer, const ConstRows& x, const Routing& routing,
-                           const Rows& y, ThreadPool& pool, const MoeOptions& options)
+                           const Rows& y, ThreadPool& pool, const MoeOptions& options,
+                           const Wave* wave)
     : layer_(layer),
       x_(x),
       routing_(routing),
       y_(y),
       pool_(pool),
       amax_reduce_(options.amax_reduce),
-      exchange_(options.exchange) {
+      exchange_(options.exchange),
+      wave_(wave) {
   ids_ = physical_ids(x.rows);
-  schedule_moe(layer.shape_, ids_, x.rows, ThreadPool::inside_region() ? 1 : pool.size(),
-               layer.caches_, *schedule_);
+  schedule_moe(wave == nullptr || wave->last ? layer.shape_ : layer.routed_shape_, ids_, x.rows,
+               ThreadPool::inside_region() ? 1 : pool.size(), layer.caches_, *schedule_);
   lay_out();
   fill_weights();
+  if (wave != nullptr) order_tasks();
+}
+
+// Puts the tasks of experts that are in memory before the others, whose reading goes on meanwhile.
+void MoeLayer::Forward::order_tasks() {
+  const MoeSchedule& s = *schedule_;
+  task_order_.resize(s.tasks.size());
+  std::iota(task_order_.begin(), task_order_.end(), 0U);
+  std::stable_partition(task_order_.begin(), task_order_.end(), [&](uint32_t i) {
+    const uint32_t expert = s.batches[s.tasks[i].batch].group;
+    return expert == layer_.local_experts() || wave_->call.here(expert);
+  });
+}
+
+bool MoeLayer::Forward::has(uint32_t expert) noexcept {
+  if (wave_ == nullptr || expert == layer_.local_experts() || wave_->call.wait(expert)) return true;
+  unread_ = true;
+  return false;
 }
 
 void MoeLayer::Forward::lay_out() {
@@ -128,7 +149,7 @@ void MoeLayer::Forward::fill_weights() {
     weights[r] = layer_.shape_.weighted_input ? 1.0f : routing_.weights[s.row_item[r]];
   const bool apart = layer_.plan_.split.spread > 1;  // the weight is applied where the row is added
   float* gate = apart ? arena_[areas_.shared_weight] : weights + s.routed;
-  const size_t shared = layer_.plan_.shared ? x_.rows : 0;
+  const size_t shared = layer_.plan_.shared && (wave_ == nullptr || wave_->last) ? x_.rows : 0;
   std::fill_n(gate, shared, 1.0f);
   if (shared == 0 || layer_.shared_gate_ == nullptr) return;
   layer_.shared_gate_->forward(x_, f32_rows(gate, shared, 1), pool_);
@@ -176,10 +197,10 @@ void MoeLayer::Forward::region(ThreadPool::Member& m, bool prepare_first, bool s
   }
   tasks_.share(
       layer_.shape_.nodes, m.node(), 1, [&](size_t node) { return s.node_tasks[node]; },
-      [&](size_t i, size_t) { gate_up(s.tasks[i], t); });
+      [&](size_t i, size_t) { gate_up(s.tasks[wave_ == nullptr ? i : task_order_[i]], t); });
   if (!second_half) return;
   m.barrier();
-  down_phase(m, t);
+  if (!unread_) down_phase(m, t);
 }
 
 void MoeLayer::Forward::prepare(size_t begin, size_t end, Thread& s) const noexcept {
@@ -250,6 +271,7 @@ void MoeLayer::Forward::make_panels(size_t batch, Thread& s) const noexcept {
 
 void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const Batch& b = schedule_->batches[task.batch];
+  if (!has(b.group)) return;
   const Expert& e = layer_.experts_[b.group];
   const size_t I = e.up.problem().N, rows = b.rows;
   const bool gated = layer_.shape_.gated;
@@ -336,7 +358,12 @@ void MoeLayer::Forward::combine(const Batch& b, float* tile, size_t h0, size_t n
 void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
   const size_t n = h1 - h0, T = x_.rows, tile = schedule_->down_tile;
   float* acc = s.accumulators;
-  std::fill_n(acc, T * n, 0.0f);
+  if (wave_ == nullptr || wave_->first) {
+    std::fill_n(acc, T * n, 0.0f);
+  } else {
+    for (size_t t = 0; t < T; ++t)
+      std::copy_n(wave_->sums + t * layer_.shape_.hidden + h0, n, acc + t * n);
+  }
   for (size_t i = 0; i < schedule_->batches.size(); ++i) {
     const Batch& b = schedule_->batches[i];
     const PackedSlot& slot = layer_.experts_[b.group].down;
@@ -350,6 +377,11 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
                           s.scratch, next});
       combine(b, s.tile_up, c, width, acc + (c - h0), n);
     }
+  }
+  if (wave_ != nullptr && !wave_->last) {
+    for (size_t t = 0; t < T; ++t)
+      std::copy_n(acc + t * n, n, wave_->sums + t * layer_.shape_.hidden + h0);
+    return;
   }
   const size_t first =  // first column of x
       layer_.plan_.split.any() ? layer_.plan_.split.outputs[layer_.plan_.split.cut_place].begin : 0;

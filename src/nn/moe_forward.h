@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include <array>
+
 #include "nn/call.h"
 #include "nn/moe.h"
 
@@ -29,10 +31,23 @@ struct MoeLayer::Routing {
   size_t slots;
 };
 
+// Experts of a store that are multiplied together. A call with more experts than a part of the
+// store's places runs one wave after the other, in ascending order of experts, so that sums have
+// the order of one wave.
+struct MoeLayer::Wave {
+  ExpertStore::Call& call;
+  float* sums = nullptr;  // [T, hidden] sums of the waves so far; null: there is one wave
+  bool first = true, last = true;
+};
+
+// Computes where the three matrices of an expert lie in its memory, and its size if wanted.
+std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t* bytes);
+
 class MoeLayer::Forward {
  public:
+  // wave: null if all experts are in the layer's memory.
   Forward(const MoeLayer& layer, const ConstRows& x, const Routing& routing, const Rows& y,
-          ThreadPool& pool, const MoeOptions& options);
+          ThreadPool& pool, const MoeOptions& options, const Wave* wave = nullptr);
   void run();
 
  private:
@@ -78,6 +93,8 @@ class MoeLayer::Forward {
   void prepare_jobs(size_t begin, size_t end, Thread& s) const noexcept;
   void make_panels(size_t batch, Thread& s) const noexcept;
   void gate_up(const Task& task, Thread& s) noexcept;
+  void order_tasks();
+  bool has(uint32_t expert) noexcept;  // waits for the expert; false: it could not be read
   void finish_batch(size_t batch, const float* intermediate, Thread& s) noexcept;
   void down_panel(size_t batch, const float* intermediate, Thread& s) noexcept;
   void scale_batch(size_t batch, Thread& s) noexcept;
@@ -109,6 +126,9 @@ class MoeLayer::Forward {
   ThreadPool& pool_;
   const AmaxReduce* amax_reduce_;
   MoeExchange* exchange_;
+  const Wave* wave_;
+  std::vector<uint32_t> task_order_;  // tasks of a wave: those of experts in memory come first
+  std::atomic<bool> unread_{false};   // an expert of the wave could not be read
   Borrowed<MoeSchedule> schedule_;
   std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;

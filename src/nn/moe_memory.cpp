@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "nn/moe.h"
+#include "nn/moe_forward.h"
 #include "runtime/mapped_file.h"
 
 namespace moebius {
@@ -24,6 +24,12 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
     offsets_[3 * e + 2] = layout.add(PackedSlot::bytes(plan_for(e).down));
   };
   for (size_t e = 0; e < experts_.size(); ++e) {
+    if (plan_.streamed && e < local_experts()) {  // offsets in a place of the store
+      const std::array<size_t, 3> at = offsets_in_memory(plan_for(e), shape_.gated, nullptr);
+      std::copy(at.begin(), at.end(), offsets_.begin() + static_cast<std::ptrdiff_t>(3 * e));
+      continue;
+    }
+    if (plan_.apart) layout.align(ExpertStore::kAlignment);
     if (shape_.gated) offsets_[3 * e] = layout.add(PackedSlot::bytes(plan_for(e).gate));
     offsets_[3 * e + 1] = layout.add(PackedSlot::bytes(plan_for(e).up));
     if (nodes == nullptr) add_down(e);
@@ -32,6 +38,7 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
   if (nodes != nullptr)
     for (size_t e = 0; e < experts_.size(); ++e) add_down(e);
   const size_t slots = experts_.size() * (shape_.gated ? 3 : 2);
+  if (plan_.apart) layout.align(ExpertStore::kAlignment);
   if (kept != nullptr && (kept->memory.size() != layout.bytes() || kept->slots.size() != slots))
     fail("{}: {} packed bytes of {} matrices; expected {} and {}", plan_.name, kept->memory.size(),
          kept->slots.size(), layout.bytes(), slots);
@@ -47,6 +54,13 @@ void MoeLayer::allocate(NodeMemory* nodes, PackedBlock* kept) {
   const NodeShare down{nodes, 0, shape_.nodes, shape_.down.n_step};
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
+    if (plan_.streamed && e < local_experts()) {
+      stored_bytes_ += expert_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
+      if (shape_.gated) experts_[e].gate.bind(&p.gate, nullptr);
+      experts_[e].up.bind(&p.up, nullptr);
+      experts_[e].down.bind(&p.down, nullptr);
+      continue;
+    }
     const NodeShare up = e < local_experts()
                              ? NodeShare{nodes, shape_.node_of(e, 0), 1, shape_.up.n_step}
                              : NodeShare{nodes, 0, shape_.nodes, shape_.up.n_step};
@@ -95,18 +109,33 @@ void MoeLayer::move_to(PackedBlock kept) {
   read_ahead_ = kept.read_ahead;
 }
 
-// Asks the system to read all wanted experts from disk, while the first ones are multiplied.
-void MoeLayer::fetch_experts(std::span<const int32_t> ids) const {
-  std::vector<bool> wanted(experts_.size());
-  if (plan_.shared) wanted.back() = true;
+std::vector<uint64_t> MoeLayer::expert_ends() const {
+  std::vector<uint64_t> ends;
+  for (size_t e = 1; e < experts_.size(); ++e)
+    ends.push_back(offsets_[3 * e + (shape_.gated ? 0 : 1)]);
+  ends.push_back(memory_.size());
+  return ends;
+}
+
+std::vector<uint32_t> MoeLayer::wanted_experts(std::span<const int32_t> ids) const {
+  std::vector<bool> wanted(local_experts());
   for (const int32_t id : ids) {
     const int32_t local =
         id < 0 || plan_.expert_map.empty() ? id : plan_.expert_map[static_cast<size_t>(id)];
     if (local >= 0 && static_cast<size_t>(local) < wanted.size())
       wanted[static_cast<size_t>(local)] = true;
   }
-  for (size_t e = 0; e < experts_.size(); ++e) {
-    if (!wanted[e]) continue;
+  std::vector<uint32_t> list;
+  for (size_t e = 0; e < wanted.size(); ++e)
+    if (wanted[e]) list.push_back(static_cast<uint32_t>(e));
+  return list;
+}
+
+// Asks the system to read all wanted experts from disk, while the first ones are multiplied.
+void MoeLayer::fetch_experts(std::span<const int32_t> ids) const {
+  std::vector<uint32_t> wanted = wanted_experts(ids);
+  if (plan_.shared) wanted.push_back(static_cast<uint32_t>(local_experts()));
+  for (const uint32_t e : wanted) {
     const size_t begin = offsets_[3 * e + (shape_.gated ? 0 : 1)],
                  end = offsets_[3 * e + 2] + PackedSlot::bytes(plan_for(e).down);
     read_ahead(memory_.bytes().subspan(begin, end - begin));

@@ -6,11 +6,11 @@
 //
 // An expert enters in probation the first time; its next use, while it is there or when it returns,
 // protects it. At most four fifths of the places are protected: the expert that is worth least goes
-// back to probation. Within a segment the expert goes whose next use is expected last. Uses per step are estimated from two counts of each
-// expert, which are halved every step and every 128 steps and remembered while it has no place:
-// routing follows topics, and some experts are busier than others whatever the topic. A search
-// looks at kLooked places only, which is as good as looking at all of them (bench experts), so that
-// every call but resize() takes constant time.
+// back to probation. Within a segment the expert goes whose next use is expected last. Uses per
+// step are estimated from two counts of each expert, which are halved every step and every 128
+// steps and remembered while it has no place: routing follows topics, and some experts are busier
+// than others whatever the topic. A search looks at kLooked places only, which is as good as
+// looking at all of them (bench experts), so that every call but resize() takes constant time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +35,11 @@ class PlacePolicy {
     uint64_t misses = 0;    // places given to demanded experts
     uint64_t expected = 0;  // places given to expected experts, and how many of these were used
     uint64_t expected_used = 0;
+
+    double hit_rate() const {
+      return hits + misses == 0 ? 0
+                                : static_cast<double>(hits) / static_cast<double>(hits + misses);
+    }
   };
   // A place that was given, and the expert that lost it.
   struct Given {

@@ -51,6 +51,22 @@ void check_matrix(const Problem& want, const Problem& got, std::string_view what
     fail("{} has groups of unequal size; the layer was built for regular ones", what);
 }
 
+// Returns the column order of a matrix; stated where the layer was built for any order, and the
+// matrix has the natural one.
+ColumnOrder stated_order(const Problem& p, const QuantMatrix& w) {
+  ColumnOrder order = column_order(w);
+  if (p.act_order && order.columns.empty()) {
+    order.columns.resize(p.K);
+    std::iota(order.columns.begin(), order.columns.end(), 0);
+  }
+  if (p.ragged && order.group_ends.empty()) {
+    order.group_ends.resize(p.groups);
+    for (size_t g = 0; g < p.groups; ++g)
+      order.group_ends[g] = static_cast<int32_t>(std::min((g + 1) * p.block_k, p.K));
+  }
+  return order;
+}
+
 // Checks the column order, because kernels index by it without a check.
 void check_order(const Problem& p, const ColumnOrder& order, std::string_view what) {
   if (order.columns.size() != (p.act_order ? p.K : 0) ||
@@ -188,19 +204,8 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
                       ThreadPool* pool, std::string_view what, float output_scale) {
   const Problem& p = plan_->problem;
   check(bias, what);
-  order_ = column_order(w);
+  order_ = stated_order(p, w);
   check_matrix(p, make_problem(w, p.act, p.x_type), what);
-  // The layer was built for any column order, and this matrix has the natural one: states it
-  // explicitly.
-  if (p.act_order && order_.columns.empty()) {
-    order_.columns.resize(p.K);
-    std::iota(order_.columns.begin(), order_.columns.end(), 0);
-  }
-  if (p.ragged && order_.group_ends.empty()) {
-    order_.group_ends.resize(p.groups);
-    for (size_t g = 0; g < p.groups; ++g)
-      order_.group_ends[g] = static_cast<int32_t>(std::min((g + 1) * p.block_k, p.K));
-  }
   bias_.assign(bias.begin(), bias.end());
   const size_t rows = rows_at_once();
   const size_t blocks = (p.N + rows - 1) / rows;
@@ -236,6 +241,13 @@ void PackedSlot::adopt(SlotFacts facts, const uint8_t* packed, std::string_view 
 
 SlotFacts PackedSlot::facts() const {
   return {view_.global_scale, view_.act, output_scale_, bias_, order_};
+}
+
+SlotFacts PackedSlot::facts_of(const ProjectionPlan& plan, const QuantMatrix& w,
+                               const ActParams& act, std::span<const float> bias,
+                               float output_scale) {
+  return {
+      w.global_scale, act, output_scale, {bias.begin(), bias.end()}, stated_order(plan.problem, w)};
 }
 
 void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<const float> bias,

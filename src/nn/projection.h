@@ -95,6 +95,10 @@ class PackedSlot {
   // the slot has memory of its own. Throws Error that names `what` if the facts do not fit.
   void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
   SlotFacts facts() const;
+  // Returns the facts that fill() would store for a matrix of the plan; w: the matrix, or some of
+  // its rows.
+  static SlotFacts facts_of(const ProjectionPlan& plan, const QuantMatrix& w, const ActParams& act,
+                            std::span<const float> bias, float output_scale);
   // Makes the slot read equal packed bytes at another address.
   void move_to(const uint8_t* packed) {
     view_.data = packed;

@@ -21,8 +21,10 @@ namespace {
 // Describes what happens if weights exceed memory.
 std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t free) {
   const auto human = [](uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  const bool experts = !c.moe_blocks().empty();
   std::string text =
-      fmt::format("{} of memory are free: it runs from a file with --pack-dir", human(free));
+      fmt::format("{} of memory are free: {}", human(free),
+                  experts ? "experts are read from disk" : "it runs from a file with --pack-dir");
   const std::span<const SafetensorsFile> files = c.store().files();
   const auto largest = std::max_element(
       files.begin(), files.end(),
@@ -30,11 +32,13 @@ std::string beyond_memory(const Checkpoint& c, const ModelPlan& plan, uint64_t f
   Rates rates;
   rates.memory = free;
   rates.disk = largest == files.end() ? 0 : disk_read_rate(largest->path());
-  if (c.moe_blocks().empty() || rates.disk <= 0) return text;
+  if (!experts || rates.disk <= 0) return text;
   const Forecast f = forecast(plan, rates);
-  return text + fmt::format(", at most {:.2g} tokens/s: {} per token are read at {}/s",
-                            f.disk_tokens_per_second, human(f.disk_bytes),
-                            human(static_cast<uint64_t>(rates.disk)));
+  return text + fmt::format(
+                    ", about {:.2g} tokens/s if all are equally likely: {} per token at {}/s, "
+                    "measured now",
+                    f.disk_tokens_per_second, human(f.disk_bytes),
+                    human(static_cast<uint64_t>(rates.disk)));
 }
 
 // Returns why a planned model cannot run; empty when it can.

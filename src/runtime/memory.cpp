@@ -104,6 +104,8 @@ size_t ScratchLayout::add(size_t bytes) {
   return offset;
 }
 
+void ScratchLayout::align(size_t alignment) { add(round_up(bytes_, alignment) - bytes_); }
+
 size_t ScratchLayout::add_items(size_t count, size_t item_bytes) {
   const auto bytes = checked_mul(count, item_bytes);
   if (!bytes)

@@ -91,6 +91,8 @@ struct MappingCut {
 class ScratchLayout {
  public:
   size_t add(size_t bytes);  // returns the offset of a new area; throws Error on overflow
+  // Makes the next area begin at a multiple of `alignment`.
+  void align(size_t alignment);
   template <class T>
   size_t add_array(size_t count) {
     return add_items(count, sizeof(T));

@@ -15,12 +15,15 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kUnlimited = uint64_t{1} << 60;
+constexpr uint64_t kLeastReserve = uint64_t{2} << 30;  // bytes of the machine
 
 uint64_t number_in(const std::string& path) {
   std::ifstream in(path);
   uint64_t value = 0;
   return in >> value ? value : 0;  // "max" does not parse: no limit
 }
+
+uint64_t reserve_of(uint64_t most) { return most / 100 * 8; }
 
 uint64_t what_is_left(uint64_t most, uint64_t used) { return most > used ? most - used : 0; }
 
@@ -38,7 +41,7 @@ void look_at_groups(const std::string& root, std::vector<MemoryLimit>& limits) {
                              named_number(stat, "active_file", 1);
       const std::string name = folder.substr(std::min(folder.size(), mounts.size()));
       limits.push_back({"control group " + (name.empty() ? "/" : name),
-                        what_is_left(most, what_is_left(used, cache))});
+                        what_is_left(most, what_is_left(used, cache)), reserve_of(most)});
     }
   }
 }
@@ -49,7 +52,8 @@ void look_at_process(const std::string& root, std::vector<MemoryLimit>& limits) 
     if (getrlimit(which, &limit) != 0 || limit.rlim_cur >= kUnlimited) return;
     limits.push_back(
         {fmt::format("process {} (ulimit -{})", getpid(), letter),
-         what_is_left(limit.rlim_cur, named_number(root + "/proc/self/status", name, 1024))});
+         what_is_left(limit.rlim_cur, named_number(root + "/proc/self/status", name, 1024)),
+         reserve_of(limit.rlim_cur)});
   };
   look(RLIMIT_AS, "v", "VmSize:");
   look(RLIMIT_DATA, "d", "VmData:");
@@ -59,8 +63,11 @@ void look_at_process(const std::string& root, std::vector<MemoryLimit>& limits) 
 
 std::vector<MemoryLimit> memory_limits(const std::string& root) {
   std::vector<MemoryLimit> limits;
-  if (const uint64_t free = named_number(root + "/proc/meminfo", "MemAvailable:", 1024); free > 0)
-    limits.push_back({"this machine", free});
+  const std::string memory = root + "/proc/meminfo";
+  if (const uint64_t free = named_number(memory, "MemAvailable:", 1024); free > 0)
+    limits.push_back(
+        {"this machine", free,
+         std::max(kLeastReserve, reserve_of(named_number(memory, "MemTotal:", 1024)))});
   look_at_groups(root, limits);
   look_at_process(root, limits);
   return limits;

@@ -13,7 +13,8 @@ struct MemoryLimit {
   // Name of the thing that has the limit: "this machine", "control group /a/b", "process 123
   // (ulimit -d)".
   std::string of;
-  uint64_t free = 0;  // free bytes
+  uint64_t free = 0;     // free bytes
+  uint64_t reserve = 0;  // bytes of it that caches leave to others
   bool operator==(const MemoryLimit&) const = default;
 };
 

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "base/folder_names.h"
-#include "base/json.h"
 #include "model/run/decoder.h"
 #include "runtime/memory.h"
 #include "runtime/system_files.h"
@@ -91,6 +90,20 @@ void write_engine(MetricsText& out, const GeneratorState& state) {
   if (state.generates) out.line("phase=\"idle\"", state.idle_seconds);
   out.simple("weight_bytes_read_total", "counter", "packed weights read", s.weight_bytes);
   out.simple("kv_bytes_read_total", "counter", "keys and values read", s.kv_bytes_read);
+  if (const auto& e = s.last.backend.experts) {
+    out.simple("expert_cache_bytes", "gauge", "memory for experts that are read from disk",
+               e->memory);
+    out.simple("expert_cache_hits_total", "counter", "experts that were in memory", e->counts.hits);
+    out.simple("expert_cache_misses_total", "counter", "experts that steps had to read",
+               e->counts.misses);
+    out.simple("expert_cache_expected_total", "counter", "experts read before a layer asked",
+               e->counts.expected);
+    out.simple("expert_cache_expected_used_total", "counter", "of these, wanted later",
+               e->counts.expected_used);
+    out.simple("expert_bytes_read_total", "counter", "bytes of experts read from disk", e->bytes);
+    out.simple("expert_wait_seconds_total", "counter", "time in which steps waited for the disk",
+               static_cast<double>(e->waited) * 1e-9);
+  }
   out.simple("read_roof_bytes_per_second", "gauge", "what all threads can read from memory",
              state.read_roof);
   out.simple("engine_heartbeat_seconds", "gauge", "since the last step; 0 when idle",
@@ -169,6 +182,13 @@ void write_sleep(MetricsText& out, const GeneratorState& s) {
 }
 
 }  // namespace
+
+Json expert_figures(const ExpertStoreStats& s) {
+  return Json::object({{"hits", s.counts.hits},
+                       {"misses", s.counts.misses},
+                       {"read_bytes", s.bytes},
+                       {"waited_s", static_cast<double>(s.waited) * 1e-9}});
+}
 
 std::vector<std::pair<std::string_view, double>> phase_seconds(const GeneratorState& s) {
   std::vector<std::pair<std::string_view, double>> out;

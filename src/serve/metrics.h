@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "serve/generator.h"
 #include "serve/http.h"
 #include "serve/request.h"
@@ -102,6 +103,8 @@ class ModelMetrics {
   std::deque<std::vector<uint64_t>> expert_marks_;  // sums up to each record, oldest first
 };
 
+// Returns what a store of experts did, as an object of JSON.
+Json expert_figures(const ExpertStoreStats& stats);
 // Returns the seconds that steps spent in each phase, by its name.
 std::vector<std::pair<std::string_view, double>> phase_seconds(const GeneratorState& state);
 

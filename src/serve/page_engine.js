@@ -11,6 +11,7 @@ const series = [  // label, value in words, number of the curve
   [() => "KV blocks used / cached / free", (s) => s.kv_blocks.used + " / " + s.kv_blocks.cached + " / " + s.kv_blocks.free, (s) => s.kv_blocks.used],
   [() => "First token, p50 / p99", (s) => round(1000 * s.first_token_seconds.p50, 0) + " / " + round(1000 * s.first_token_seconds.p99, 0) + " ms", (s) => s.first_token_seconds.p50],
   [() => "Between tokens, p50 / p99", (s) => round(1000 * s.gap_seconds.p50, 1) + " / " + round(1000 * s.gap_seconds.p99, 1) + " ms", (s) => s.gap_seconds.p50],
+  [() => "Wanted experts that were in memory", (s) => (s.experts_on_disk ? round(100 * s.experts_on_disk.hits / (s.experts_on_disk.hits + s.experts_on_disk.misses), 1) : 100) + " %", (s) => s.experts_on_disk ? s.experts_on_disk.misses : 0],
   [(s) => "Read from memory" + (s.read_roof_bytes_per_s ? ", " + round(100 * s.read_bytes_per_s / s.read_roof_bytes_per_s, 1) + " % of the roof" : ""), (s) => round(s.read_bytes_per_s / 1e9, 2) + " GB/s", (s) => s.read_bytes_per_s],
 ];
 const svg = (name, attributes) => { const e = document.createElementNS($("curve").content.firstElementChild.namespaceURI, name); for (const k in attributes) e.setAttribute(k, attributes[k]); return e; };

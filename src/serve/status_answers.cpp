@@ -183,6 +183,7 @@ std::string StatusAnswers::state_json(Host* host) {
   j.set("kv_blocks", Json::object({{"used", static_cast<uint64_t>(s.kv.blocks_used)},
                                    {"cached", static_cast<uint64_t>(s.kv.blocks_cached)},
                                    {"free", static_cast<uint64_t>(s.kv.blocks_free)}}));
+  if (s.last.backend.experts) j.set("experts_on_disk", expert_figures(*s.last.backend.experts));
   const auto pair = [](const Recent& r) {
     return Json::object({{"p50", r.quantile(0.5)}, {"p99", r.quantile(0.99)}});
   };

@@ -456,10 +456,13 @@ class Checks:
                 raise AssertionError(f"one process without a limit: status {status}")
             limit = int(0.35 * usage.ru_maxrss)  # kB
             limited = ["sh", "-c", f'ulimit -d {limit}; exec "$@"', "sh"] + self.tool
-            job = subprocess.run(limited + logits("none"), capture_output=True, text=True, check=False)
+            job = subprocess.run(limited + logits("none") + ["--expert-cache", "page"], capture_output=True, text=True, check=False)
             if job.returncode == 0 or "are missing" not in job.stderr or "ulimit -d" not in job.stderr:
                 raise AssertionError(f"one process with {limit} kB must be refused in words: {job.stderr}")
             want = (Path(folder) / "alone").read_bytes()
+            job = subprocess.run(limited + logits("disk"), capture_output=True, text=True, check=False)
+            if job.returncode != 0 or (Path(folder) / "disk").read_bytes() != want:
+                raise AssertionError(f"one process with {limit} kB must read experts from disk: {job.stderr}")
             sizes = [f.stat().st_size for f in model.glob("*.safetensors")]
             for split in (["--pp", "4"], ["--tp", "4"]):
                 job = self.job(4, limited + logits("ranks") + split).finish(300)

@@ -56,6 +56,7 @@ TEST(GgufCli, EveryCommandThatTakesAFolderTakesAFile) {
       {"bench model", " --prompts 1 --batches 1 --steps 2 --seconds 0 --threads 1"},
       {"bench engine", " --requests 1 --prompt-tokens 2 --new-tokens 2 --rounds 1"},
       {"bench mask", ""},
+      {"bench experts", " --trace " + file("routes") + " --gib 0.01"},
       {"logits", " --tokens 1,2 --out " + file("l")},
       {"perplexity", text},
       {"quantize", " " + file("out") + " --scheme W4A16"},
@@ -63,6 +64,9 @@ TEST(GgufCli, EveryCommandThatTakesAFolderTakesAFile) {
       {"pack", " " + file("packed")},
       {"tokenize", " -p abc"},
       {"detokenize", " --tokens 1,2"}};
+  const CommandResult traced =
+      run_tool("run " + shell_quote(model()) + " -p ab -n 2 --route-trace " + file("routes"));
+  ASSERT_EQ(traced.status, 0) << traced.err;
   std::set<std::string> commands;
   gather(make_tool(nullptr), commands);
   for (const auto& [name, words] : arguments)

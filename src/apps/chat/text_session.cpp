@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
+#include "serve/metrics.h"
 #include "serve/token_text.h"
 #include "text/answer/answer_message.h"
 
@@ -251,13 +252,21 @@ std::string TextSession::summary(const Answer& a, const Statistics& s) const {
                                 ? fmt::format(", {:.1f} % of the memory bandwidth of {:.1f} GB/s",
                                               s.percent_of_roof(), s.roof_gbs)
                                 : "";
+  const auto disk = engine_.engine().snapshot().last.backend.experts;
+  const double waited = disk ? static_cast<double>(disk->waited) * 1e-9 : 0.0;
+  const std::string experts =
+      disk ? fmt::format(
+                 ", {:.0f} % of the time waiting for the disk, {:.0f} % of experts in memory",
+                 100 * waited / std::max(1e-9, a.prompt_seconds + a.decode_seconds),
+                 100 * disk->counts.hit_rate())
+           : "";
   return fmt::format(
       "[load {:.2f} s, first token {:.3f} s, {:.1f} tokens/s; {}{} at {:.1f}/s, {}; {:.2f} GB/s "
-      "of weights{}; peak memory {}; finish: {}{}]",
+      "of weights{}{}; peak memory {}; finish: {}{}]",
       open_.load_seconds, a.prompt_seconds / static_cast<double>(a.answers), s.decode_rate,
       counted(a.prompt_tokens, "prompt token"), cached, s.prompt_rate,
-      counted(a.tokens.size(), "new token"), s.gbs, share, human_bytes(s.peak_memory), a.finish,
-      limit);
+      counted(a.tokens.size(), "new token"), s.gbs, share, experts, human_bytes(s.peak_memory),
+      a.finish, limit);
 }
 
 Json TextSession::to_json(const Answer& a, const Statistics& s) const {
@@ -302,6 +311,8 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("percent_of_roof", s.percent_of_roof());
   j.set("peak_memory_bytes", s.peak_memory);
   j.set("kv_budget_bytes", engine_.engine().kv_bytes());
+  if (const auto e = engine_.engine().snapshot().last.backend.experts)
+    j.set("experts", expert_figures(*e));
   return j;
 }
 

@@ -17,6 +17,9 @@
 
 namespace moebius {
 
+class LinearLayer;
+class MoeLayer;
+
 class CpuDevice final : public Device {
  public:
   // pool: null for a device that only plans. executor: null: operations run on the calling thread.
@@ -122,6 +125,13 @@ class CpuDevice final : public Device {
     size_t selections = 1;  // number of selections per row
   };
   Selection& selection(const Step& step) const { return queues_[step.queue].selection; }
+  // Router and experts of the block behind a block whose experts are in a store.
+  struct NextBlock {
+    const LinearLayer* router = nullptr;
+    const MoeLayer* experts = nullptr;
+  };
+  // Where the block that was loaded last wants to know the next one; null: nowhere.
+  NextBlock* waits_for_next = nullptr;
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
   std::vector<IndexScratch>& index_scratch() const { return index_scratch_; }
 

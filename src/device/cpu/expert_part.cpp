@@ -65,6 +65,7 @@ LayerOptions on_cpu(const CpuDevice& device, const LayerLoadOptions& options) {
   o.pool = &device.pool();
   o.cpu = device.cpu();
   o.packed = device.options().packed.get();
+  o.experts = device.options().experts;
   return o;
 }
 

@@ -219,21 +219,27 @@ std::unique_ptr<MoeLayer> adopt_moe(const std::string& key, const MoePlan& plan,
   });
 }
 
+// Returns the number of NUMA nodes over which a layer's experts are spread. A store has one.
+size_t nodes_of(const LayerOptions& options) {
+  const bool spread = options.experts == nullptr && options.pool->node_memory() != nullptr;
+  return spread ? options.pool->nodes() : 1;
+}
+
 // Returns the key of a layer in the file of packed weights. Experts on several nodes have another
 // layout, and so another key.
 std::string key_of(const MoeBlockPlan& plan, const LayerOptions& options) {
   std::vector<ModulePlan> all;
   for (const ExpertModules& e : plan.experts) all.insert(all.end(), e.begin(), e.end());
   if (plan.shared) all.insert(all.end(), plan.shared->begin(), plan.shared->end());
-  const size_t nodes = options.pool->node_memory() == nullptr ? 1 : options.pool->nodes();
-  return packed_key(all,
-                    fmt::format("experts of {} nodes, bias {}", nodes, plan.layer.first_tp_rank));
+  return packed_key(all, fmt::format("experts of {} nodes, bias {}", nodes_of(options),
+                                     plan.layer.first_tp_rank));
 }
 
 // Reads, checks and packs all experts, one per thread at a time.
 std::unique_ptr<MoeLayer> pack_experts(const TensorStore& store, const MoeBlockPlan& plan,
                                        const LayerOptions& options) {
-  auto layer = std::make_unique<MoeLayer>(plan.layer, options.pool);
+  auto layer =
+      std::make_unique<MoeLayer>(plan.layer, options.experts == nullptr ? options.pool : nullptr);
   WorkCounter next;
   options.pool->run([&](ThreadPool::Member&) {
     ExpertReader reader;
@@ -247,6 +253,101 @@ std::unique_ptr<MoeLayer> pack_experts(const TensorStore& store, const MoeBlockP
     layer->set_shared(reader.read(store, *plan.shared), options.pool);
     if (options.progress) options.progress(file_bytes_of(*plan.shared));
   }
+  return layer;
+}
+
+// Writes a layer's experts to the file of packed weights.
+std::optional<PackedBlock> keep_experts(PackedStore& store, const std::string& key,
+                                        const MoeLayer& layer) {
+  return store.keep(key, layer.packed(), layer.facts(), layer.expert_ends());
+}
+
+bool streams(const MoeBlockPlan& plan, const LayerOptions& options, MoePart part) {
+  return options.experts != nullptr && part == MoePart::kBlock && !plan.layer.split.any() &&
+         plan.all.empty();
+}
+
+// Returns what a layer stores about a matrix beside its packed bytes; reads one row where the
+// others have the same facts.
+SlotFacts facts_of(const TensorStore& store, const ModulePlan& p) {
+  const MatrixPlan& plan = p.module->plan;
+  LoadedModule loaded;
+  LoadBuffer buffer;
+  if (p.cut != Cut::kWhole || !can_cut_rows(plan)) {
+    read_module(loaded, store, p, buffer);
+  } else {
+    placing_module(*p.module, store, [&] {
+      loaded.w = reader_for(plan.scheme.format).load(rows_of(plan, 0, 1), store, buffer);
+      loaded.bias = planned_bias(p, store);
+    });
+  }
+  return PackedSlot::facts_of(p.projection, loaded.w, plan.input, loaded.bias,
+                              output_scale(*p.module));
+}
+
+// Reads and packs experts of a folder into memory of a store, on the store's threads.
+class FolderReads {
+ public:
+  FolderReads(const MoeLayer& layer, const Checkpoint& checkpoint, const MoeBlockPlan& plan)
+      : layer_(layer),
+        store_(checkpoint.shared_store()),
+        experts_(plan.experts),
+        plan_of_(plan.layer.plan_of) {}
+  void read(size_t expert, uint8_t* to) const {
+    const size_t plan = plan_of_[expert], bytes = layer_.expert_bytes(plan);
+    std::fill_n(to, bytes, uint8_t{0});  // packing skips bytes between matrices
+    const auto staged = layer_.stage(plan, {{}, to, bytes});
+    ExpertReader reader;
+    const ExpertModules& modules = experts_[expert];
+    layer_.fill_staged(*staged, reader.read(*store_, modules));
+    for (const ModulePlan& p : modules)
+      if (p.module != nullptr)
+        for (const TensorRef& ref : p.module->plan.tensors.by_role)
+          if (ref && store_->file_of(*ref.info).file() != nullptr)
+            store_->file_of(*ref.info).file()->check_unchanged();
+  }
+
+ private:
+  const MoeLayer& layer_;
+  std::shared_ptr<const TensorStore> store_;
+  std::vector<ExpertModules> experts_;
+  std::vector<uint32_t> plan_of_;  // [experts] index of the layer's plan
+};
+
+// Makes a layer whose experts are read by a store when they are needed: from the file of packed
+// weights, which is written first if it is new, or from the checkpoint.
+std::unique_ptr<MoeLayer> stream_experts(const Checkpoint& checkpoint, const MoeBlockPlan& plan,
+                                         const std::string& key, const LayerOptions& options) {
+  PackedStore* packed = options.packed;
+  std::optional<PackedBlock> kept = packed != nullptr ? packed->find(key) : std::nullopt;
+  const bool found = kept.has_value();
+  if (!found && packed != nullptr && packed->writes())
+    kept = keep_experts(*packed, key, *pack_experts(checkpoint.store(), plan, options));
+  MoePlan streamed = plan.layer;
+  streamed.streamed = true;
+  auto layer = std::make_unique<MoeLayer>(std::move(streamed));
+  ExpertStore::Source source;
+  if (kept) {
+    layer->adopt_streamed(*kept);
+    source = packed->reader(key);
+  } else {
+    PackedBlock facts;
+    for (const ExpertModules& e : plan.experts)
+      for (const ModulePlan& p : e)
+        if (p.module != nullptr) facts.slots.push_back(facts_of(checkpoint.store(), p));
+    layer->adopt_streamed(facts);
+    if (plan.shared) {
+      ExpertReader reader;
+      layer->set_shared(reader.read(checkpoint.store(), *plan.shared), options.pool);
+    }
+    source.read = [reads = std::make_shared<FolderReads>(*layer, checkpoint, plan)](
+                      size_t expert, size_t, uint8_t* to) { reads->read(expert, to); };
+  }
+  if (options.progress && (found || !kept)) {
+    for (const ExpertModules& e : plan.experts) options.progress(file_bytes_of(e));
+    if (plan.shared) options.progress(file_bytes_of(*plan.shared));
+  }
+  layer->read_from(options.experts, std::move(source));
   return layer;
 }
 
@@ -362,11 +463,13 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   PackedStore* store = plan.all.empty() ? options.packed : nullptr;
   const std::string key = store != nullptr ? key_of(plan, options) : "";
   MoeBlockLayer result;
-  result.experts = adopt_moe(key, plan.layer, options, store);
-  if (result.experts == nullptr) {
+  plan.layer.apart = store != nullptr && nodes_of(options) == 1;
+  if (streams(plan, options, part)) {
+    result.experts = stream_experts(checkpoint, plan, key, options);
+  } else if ((result.experts = adopt_moe(key, plan.layer, options, store)) == nullptr) {
     result.experts = pack_experts(checkpoint.store(), plan, options);
     if (store != nullptr)
-      if (auto kept = store->keep(key, result.experts->packed(), result.experts->facts()))
+      if (auto kept = keep_experts(*store, key, *result.experts))
         result.experts->move_to(std::move(*kept));
   } else if (options.progress) {
     for (const ExpertModules& e : plan.experts) options.progress(file_bytes_of(e));

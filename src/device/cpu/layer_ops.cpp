@@ -87,6 +87,11 @@ class CpuExperts final : public ExpertsOp {
     facts_.expert_bytes = all == 0 ? 0 : moe.packed_bytes() / all;
     facts_.every_token_bytes = shared * facts_.expert_bytes + moe.gate_bytes();
   }
+  // Makes blocks of a store know the blocks behind them, in the order of loading.
+  void join(const LinearLayer* router) {
+    if (device_.waits_for_next != nullptr) *device_.waits_for_next = {router, layer_.experts.get()};
+    device_.waits_for_next = &next_;
+  }
   const ExpertsFacts& facts() const override { return facts_; }
   MoeBlockLayer* movable() override { return &layer_; }
 
@@ -122,6 +127,11 @@ class CpuExperts final : public ExpertsOp {
       tokens_.assign(step.tokens.begin(), step.tokens.end());
       options.token_ids = tokens_.data();
     }
+    const std::function<void(std::vector<uint32_t>&)> guess = [&](std::vector<uint32_t>& experts) {
+      guess_next(step, x, options.token_ids, experts);
+    };
+    constexpr size_t kGuessRows = 16;  // more rows want most experts
+    if (next_.router != nullptr && x.rows <= kGuessRows) options.guess = &guess;
     layer_.experts->forward_logits(device_.view(step, x), device_.view(step, logits),
                                    device_.out_view(step, y), device_.pool(), options);
     if (tap_ != nullptr)
@@ -129,6 +139,24 @@ class CpuExperts final : public ExpertsOp {
     for (size_t i = 0; i < x.rows * slots; ++i)
       if (const auto id = static_cast<size_t>(ids_[i]); ids_[i] >= 0 && id < counts.size())
         ++counts[id];
+  }
+
+  // Routes the rows that enter this block by the next block's router: what a layer adds to a row is
+  // small, so both blocks want similar experts.
+  void guess_next(const Step& step, const RowSet& x, const int64_t* token_ids,
+                  std::vector<uint32_t>& experts) const {
+    const MoeLayer& moe = *next_.experts;
+    const size_t slots = moe.slots(), width = next_.router->out_features();
+    grow(guess_logits_, x.rows * width), grow(guess_ids_, x.rows * slots);
+    const Rows logits = f32_rows(guess_logits_.data(), x.rows, width);
+    next_.router->forward(device_.view(step, x), logits, device_.pool());
+    MoeOptions options;
+    options.token_ids = token_ids;
+    options.ids_out = guess_ids_.data();
+    moe.forward_logits(device_.view(step, x), {logits.data, DType::kF32, x.rows, width, width}, {},
+                       device_.pool(), options);
+    for (size_t i = 0; i < x.rows * slots; ++i)
+      if (guess_ids_[i] >= 0) experts.push_back(static_cast<uint32_t>(guess_ids_[i]));
   }
 
   TappedRows tapped(const Step& step, const RowSet& x) const {
@@ -143,6 +171,9 @@ class CpuExperts final : public ExpertsOp {
   ExpertsFacts facts_;
   mutable std::vector<int32_t> ids_;  // expert ids of the current call
   mutable std::vector<float> weights_;
+  CpuDevice::NextBlock next_;  // block behind this one in a store; without a router: none
+  mutable std::vector<float> guess_logits_;
+  mutable std::vector<int32_t> guess_ids_;
   mutable std::vector<int64_t> tokens_;  // token ids, for a block that chooses experts by them
 };
 
@@ -296,8 +327,10 @@ MoeOps CpuDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
   MoeBlockLayer layer = load_moe(checkpoint, *request.block, on_cpu(*this, options), request.part);
   std::unique_ptr<LinearOp> router;
   if (layer.router != nullptr) router = std::make_unique<CpuLinear>(*this, std::move(layer.router));
-  return {std::make_unique<CpuExperts>(*this, std::move(layer), request, options.tap),
-          std::move(router)};
+  const bool stored = layer.experts->stored();
+  auto experts = std::make_unique<CpuExperts>(*this, std::move(layer), request, options.tap);
+  if (stored) experts->join(&static_cast<const CpuLinear&>(*router).layer());
+  return {std::move(experts), std::move(router)};
 }
 
 std::unique_ptr<RecurrentOp> CpuDevice::recurrent(std::unique_ptr<Recurrent> net, KvOffset place) {

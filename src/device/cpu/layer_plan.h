@@ -24,6 +24,8 @@ struct LayerOptions : LayerLoadOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
   PackedStore* packed = nullptr;  // cache of packed weights (packed_store.h); null: none
+  // Holds the experts of models that do not fit memory; null: layers hold their own.
+  std::shared_ptr<ExpertStore> experts = nullptr;
 };
 
 // Returns the kernel for a problem. Throws Error that names the module.

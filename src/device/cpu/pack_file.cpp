@@ -99,6 +99,13 @@ SlotFacts read_slot(PackReader& from) {
 
 }  // namespace
 
+std::vector<uint64_t> usual_pieces(uint64_t bytes) {
+  std::vector<uint64_t> ends;
+  for (uint64_t end = kPackPiece; end < bytes; end += kPackPiece) ends.push_back(end);
+  if (bytes > 0) ends.push_back(bytes);
+  return ends;
+}
+
 uint64_t pack_block_offset(uint64_t at, uint64_t bytes) {
   return round_up(at, bytes >= kPackLargeBlock ? kPackHugePage : 4096);
 }
@@ -153,7 +160,7 @@ std::string pack_index(const PackIndex& index) {
   for (const auto& [key, e] : index.entries) {
     out.put_text(key);
     out.put(e.offset), out.put(e.bytes);
-    out.put_list(e.checksums);
+    out.put_list(e.ends), out.put_list(e.checksums);
     out.put(static_cast<uint32_t>(e.slots.size()));
     for (const SlotFacts& s : e.slots) put_slot(out, s);
   }
@@ -172,10 +179,12 @@ PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const s
     if (e.offset < kPackHeaderBytes || e.offset % kCacheLine != 0 || e.offset > end ||
         e.bytes > end - e.offset)
       fail("{}: {}: {} bytes at {} of {}", printable(path), printable(key), e.bytes, e.offset, end);
+    e.ends = in.list<uint64_t>();
     e.checksums = in.list<uint64_t>();
-    if (e.checksums.size() != ceil_div(e.bytes, kPackPiece))
-      fail("{}: {}: {} checksums of {} bytes", printable(path), printable(key), e.checksums.size(),
-           e.bytes);
+    if (e.checksums.size() != e.ends.size() || (e.ends.empty() ? 0 : e.ends.back()) != e.bytes ||
+        !std::is_sorted(e.ends.begin(), e.ends.end()))
+      fail("{}: {}: {} checksums of {} pieces of {} bytes", printable(path), printable(key),
+           e.checksums.size(), e.ends.size(), e.bytes);
     for (uint64_t slots = in.get<uint32_t>(); slots > 0; --slots) e.slots.push_back(read_slot(in));
     if (!index.entries.emplace(key, std::move(e)).second)
       fail("{}: {} stands twice in its index", printable(path), printable(key));

@@ -137,8 +137,7 @@ void check_blocks(const OpenedPack& pack, ThreadPool* pool) {
   std::vector<Piece> pieces;
   for (const auto& [key, e] : pack.index.entries)
     for (size_t i = 0; i < e.checksums.size(); ++i)
-      pieces.push_back({&key, e.offset + i * kPackPiece,
-                        std::min(kPackPiece, e.bytes - i * kPackPiece), e.checksums[i]});
+      pieces.push_back({&key, e.offset + e.begin_of(i), e.ends[i] - e.begin_of(i), e.checksums[i]});
   std::atomic<size_t> bad{SIZE_MAX};
   const auto check = [&](size_t i) {
     const Piece& p = pieces[i];
@@ -276,8 +275,11 @@ std::shared_ptr<PackedStore> PackedStore::open(const Checkpoint& checkpoint, Pac
     r.note(fmt::format("packing {} into {}: it needs {}, and the disk has {} free",
                        printable(model), printable(path), human_bytes(needed), human_bytes(free)));
     packed->lock_ = std::move(lock);
-    packed->begin_file(fingerprint, fmt::format("{} packed by moebius {} for {}; {}", model,
-                                                MOEBIUS_VERSION, describe(r.cpu), r.made_for));
+    std::error_code unknown;
+    const auto folder = std::filesystem::canonical(checkpoint.folder(), unknown);
+    packed->begin_file(fingerprint,
+                       fmt::format("{} packed by moebius {} for {}; {}; checkpoint {}", model,
+                                   MOEBIUS_VERSION, describe(r.cpu), r.made_for, folder.string()));
   } catch (const Error& e) {
     return unpacked(e.what());
   }
@@ -358,21 +360,22 @@ void PackedStore::refuse(const std::string& key, const std::string& why) {
 }
 
 std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<const uint8_t> bytes,
-                                             std::vector<SlotFacts> slots) {
+                                             std::vector<SlotFacts> slots,
+                                             std::vector<uint64_t> ends) {
   if (!writes_) return std::nullopt;
   PackEntry e;
   e.offset = pack_block_offset(end_, bytes.size());
   e.bytes = bytes.size();
-  e.checksums.resize(ceil_div(bytes.size(), kPackPiece));
+  e.ends = ends.empty() ? usual_pieces(bytes.size()) : std::move(ends);
+  e.checksums.resize(e.ends.size());
   e.slots = std::move(slots);
   try {
     if (e.offset + e.bytes > file_->size())
       fail("{}: takes more than was foreseen", printable(path_));
     const auto write_piece = [&](size_t i) {
-      const auto piece =
-          bytes.subspan(i * kPackPiece, std::min(kPackPiece, e.bytes - i * kPackPiece));
+      const auto piece = bytes.subspan(e.begin_of(i), e.ends[i] - e.begin_of(i));
       e.checksums[i] = checksum(piece);
-      write_at(file_->descriptor(), e.offset + i * kPackPiece, piece, path_);
+      write_at(file_->descriptor(), e.offset + e.begin_of(i), piece, path_);
     };
     parallel_for(request_.pool, e.checksums.size(), write_piece);
   } catch (const Error& error) {
@@ -385,6 +388,44 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
 #endif
   end_ = e.offset + e.bytes;
   return block_at(index_.entries.insert_or_assign(key, std::move(e)).first->second);
+}
+
+ExpertStore::Source PackedStore::reader(const std::string& key) {
+  if (direct_ == nullptr) {
+    direct_ = std::make_shared<DirectFile>(file_->descriptor(), path_);
+    if (!direct_->direct())
+      request_.note(fmt::format("{}: its file system has no direct reads", printable(path_)));
+  }
+  struct Pieces {
+    std::shared_ptr<const DirectFile> file;
+    std::string path, key;
+    PackEntry entry;
+    std::vector<std::atomic<bool>> checked;
+    uint64_t bytes_of(size_t i) const { return entry.ends[i] - entry.begin_of(i); }
+  };
+  const PackEntry& e = index_.entries.find(key)->second;
+  auto pieces = std::make_shared<Pieces>(
+      Pieces{direct_, path_, key, e, std::vector<std::atomic<bool>>(e.ends.size())});
+  constexpr uint64_t kPart = uint64_t{512} << 10, kMostParts = 8;
+  ExpertStore::Source source;
+  source.parts = std::clamp<uint64_t>(e.ends[0] / kPart, 1, kMostParts);
+  source.read = [pieces, parts = source.parts](size_t i, size_t part, uint8_t* to) {
+    const uint64_t bytes = pieces->bytes_of(i),
+                   each = round_up(ceil_div(bytes, parts), DirectFile::kAlignment),
+                   begin = std::min(bytes, part * each), end = std::min(bytes, begin + each),
+                   whole = round_up(end - begin, DirectFile::kAlignment);
+    pieces->file->read(pieces->entry.offset + pieces->entry.begin_of(i) + begin,
+                       {to + begin, whole}, whole - (end - begin));
+  };
+  source.check = [pieces](size_t i, const uint8_t* at) {
+    if (pieces->checked[i].load(std::memory_order_relaxed)) return;
+    if (checksum({at, pieces->bytes_of(i)}) != pieces->entry.checksums[i])
+      fail("{}: {} is damaged, in the {} bytes at {}", printable(pieces->path),
+           printable(pieces->key), pieces->bytes_of(i),
+           pieces->entry.offset + pieces->entry.begin_of(i));
+    pieces->checked[i].store(true, std::memory_order_relaxed);
+  };
+  return source;
 }
 
 // Deletes the unfinished file and warns. Blocks of it that are mapped stay usable until the process

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "model/arch/arch.h"
@@ -16,6 +17,7 @@
 #include "model/plan/predictor_plan.h"
 #include "model/plan/rank_memory.h"
 #include "model/plan/rank_plan.h"
+#include "nn/expert_store.h"
 
 namespace moebius {
 namespace {
@@ -116,6 +118,68 @@ void plan_shortlist(const Cluster& cluster, ModelPlan& plan) {
   plan.wish.shortlist = true;
 }
 
+// Returns the fewest bytes of memory that a store of a rank's experts can have.
+uint64_t least_store(const ModelPlan& plan, const RankPlan& rank) {
+  std::map<const Module*, uint64_t> packed;
+  for (const PlannedModule& m : rank.modules) packed[m.module] = m.bytes;
+  std::map<uint64_t, uint64_t> pools;  // bytes of the places of each size
+  for (const MoeBlock& block : plan.checkpoint->moe_blocks()) {
+    uint64_t largest = 0;
+    for (const auto& expert : block.experts) {
+      uint64_t bytes = 0;
+      for (const Module* m : expert) bytes += round_up(m == nullptr ? 0 : packed[m], kCacheLine);
+      largest = std::max(largest, bytes);
+    }
+    uint64_t& most = pools[round_up(largest, ExpertStore::kAlignment)];
+    most = std::max(
+        most, ExpertStore::least_bytes(largest, block.experts.size(), block.spec.router.top_k));
+  }
+  uint64_t sum = 0;
+  for (const auto& [size, bytes] : pools) sum += bytes;
+  return sum;
+}
+
+// Decides whether a rank's experts are read from disk when they are needed, and how much memory
+// they get.
+void plan_store(const Cluster& cluster, ModelPlan& plan) {
+  const std::optional<uint64_t> wanted = std::exchange(plan.wish.expert_bytes, 0);
+  const ExpertCache cache = plan.wish.expert_cache;
+  const bool asked = wanted.has_value() || cache == ExpertCache::kPool;
+  if (cache == ExpertCache::kPage) return;
+  RankPlan& rank = plan.ranks[0];
+  const uint64_t experts = rank.sum(kHostMemory, kExpertBytes);
+  if (plan.ranks.size() > 1 || experts == 0) {
+    if (asked)
+      plan.words.push_back(experts == 0 ? "the model has no experts that a store could hold"
+                                        : "experts of several ranks are not read from a store");
+    return;
+  }
+  uint64_t left = 0;  // free memory beside everything but experts; 0: not known
+  if (!cluster.ranks.empty() && !cluster.ranks[0].memory.empty()) {
+    const std::vector<RankMemory> host = {
+        {"", rank.sum(kHostMemory) - experts, cluster.ranks[0].memory}};
+    left = memory_left(host);
+  }
+  if (!asked && (left == 0 || experts <= left)) return;
+  // The rest is for keys and values and for other programs.
+  const uint64_t allowed = wanted.value_or(left == 0 ? experts : std::min(experts, left / 4 * 3)),
+                 least = least_store(plan, rank);
+  if (allowed < least && !asked) return;  // judge() says what the whole model needs
+  if (allowed < least) {
+    plan.refusal =
+        fmt::format("experts that are read from disk need at least {} of memory, and {} {}",
+                    text_of(least), text_of(allowed),
+                    wanted ? "are allowed (--expert-gib)" : "are free beside the other weights");
+    return;
+  }
+  plan.wish.expert_bytes = allowed;
+  std::erase_if(rank.bytes, [](const Bytes& b) { return b.what == kExpertBytes; });
+  add(rank.bytes, kExpertBytes, kHostMemory, std::min(allowed, experts));
+  add(rank.bytes, kExpertBytes, kDisk, experts);
+  plan.words.push_back(fmt::format("experts: {} on disk, {} of them in memory at a time",
+                                   text_of(experts), text_of(std::min(allowed, experts))));
+}
+
 void count_on_gpu(const Checkpoint& checkpoint, const Wish& wish, const GpuTarget& target,
                   const GpuShare& share, RankPlan& rank) {
   Wish w = wish;
@@ -135,7 +199,10 @@ void add_rates(const Cluster& cluster, ModelPlan& plan) {
   for (size_t r = 0; r < std::min(cluster.ranks.size(), plan.ranks.size()); ++r) {
     const Machine& m = cluster.ranks[r];
     for (Bytes& b : plan.ranks[r].bytes)
-      b.rate = b.where == kHostMemory ? m.read_rate : m.gpu ? m.gpu->read_rate : 0;
+      b.rate = b.where == kDisk         ? 0
+               : b.where == kHostMemory ? m.read_rate
+               : m.gpu                  ? m.gpu->read_rate
+                                        : 0;
   }
 }
 
@@ -294,7 +361,9 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
   if (!gpu) {
     plan_on_cpu(checkpoint, cluster, plan);
     plan_shortlist(cluster, plan);
+    plan_store(cluster, plan);
   } else {
+    plan.wish.expert_bytes = 0;
     plan.wish.shortlist = false;
     for (size_t r = 0; r < shares.size(); ++r)
       if (const Gpu* one = gpu_like(cluster, r); one != nullptr)
@@ -307,7 +376,9 @@ ModelPlan plan_model(const Checkpoint& checkpoint, const Wish& wish, const Clust
   }
   add_rates(cluster, plan);
   plan.kv = kv_of(checkpoint, plan);
+  const std::string refusal = plan.refusal;
   judge(plan, cluster);
+  if (!refusal.empty()) plan.refusal = refusal;
   return plan;
 }
 
@@ -318,7 +389,9 @@ void judge(ModelPlan& plan, const Cluster& cluster) {
   for (size_t r = 0; r < known; ++r)
     host.push_back(
         {cluster.ranks[r].host, plan.ranks[r].sum(kHostMemory), cluster.ranks[r].memory});
-  if (!plan.wish.pack_dir.empty()) let_weights_go(host);
+  // Weights beside a store are read by every step.
+  const bool store = plan.wish.expert_bytes.value_or(0) > 0;
+  if (!plan.wish.pack_dir.empty() && !store) let_weights_go(host);
   const uint64_t left = memory_left(host);
   for (RankPlan& rank : plan.ranks) rank.left = left;
   const std::string device = plan.wish.placement.gpu();

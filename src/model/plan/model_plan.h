@@ -28,6 +28,8 @@ struct Bytes {
   double rate = 0;  // bytes per second at which the rank's machine reads them; 0: not known
 };
 inline constexpr std::string_view kHostMemory = "memory";
+// Files from which experts are read when steps need them (nn/expert_store.h).
+inline constexpr std::string_view kDisk = "disk";
 // Packed weights without routed experts.
 inline constexpr std::string_view kWeightBytes = "weights";
 // Routed experts; on a GPU also their routers and shared experts, which are placed with them.

@@ -35,6 +35,9 @@ struct ModelOptions : Wish {
   std::function<void(const std::string& line)> note;
   // Receives the rows that layers read (device/tap.h); tap and checkpoint outlive the model.
   ModuleTap* tap = nullptr;
+  // Returns the folder of packed weights for a model whose experts do not fit memory and take so
+  // many bytes, if pack_dir names none; "": they are read from the checkpoint.
+  std::function<std::string(uint64_t bytes)> pack_where;
   // Free bytes beside the weights on the rank that has the least, as the plan found them; 0: not
   // known.
   uint64_t memory_left = 0;

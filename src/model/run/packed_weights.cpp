@@ -59,7 +59,8 @@ std::shared_ptr<PackedStore> open_packed(const Checkpoint& checkpoint,
   PackRequest request = pack_request(checkpoint, options);
   const uint64_t bytes = request.bytes, memory = request.memory;
   std::shared_ptr<PackedStore> store = PackedStore::open(checkpoint, std::move(request));
-  if (store == nullptr && memory != 0 && bytes > memory)
+  const bool streamed = options.expert_bytes.value_or(0) > 0;
+  if (store == nullptr && !streamed && memory != 0 && bytes > memory)
     fail("{}: needs {} of memory for weights that are not in --pack-dir, and {} are free",
          checkpoint.folder(), human_bytes(bytes), human_bytes(memory));
   return store;

@@ -22,8 +22,11 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
     : options_(options),
       part_(std::move(part)),
       packed_(open_packed(checkpoint, options)),
+      experts_(options.expert_bytes.value_or(0) == 0
+                   ? nullptr
+                   : std::make_shared<ExpertStore>(*options.expert_bytes, options.expects_experts)),
       layers_(DeviceSet(options.placement, options.pool, host_cpu(),
-                        {options.type, options.policy, options.gpu, true, packed_})),
+                        {options.type, options.policy, options.gpu, true, packed_, experts_})),
       kv_plan_(plan_kv(checkpoint, part_.spec, options.kv(), layers_.devices, part_.own)),
       graph_(layers_) {
   std::unique_ptr<PredictorPlan> plan;  // it changes the plan of blocks, by which layers are loaded
@@ -46,6 +49,7 @@ PassRunner::PassRunner(const Checkpoint& checkpoint, const ModelOptions& options
     predictor_ =
         std::make_unique<Predictor>(std::move(*plan), layers_, options.kv(), std::move(load));
   if (packed_ != nullptr) packed_->finish();
+  if (experts_ != nullptr) experts_->open(packed_ != nullptr ? packed_->bytes() : 0);
   for (const SafetensorsFile& f : checkpoint.store().files())  // headers and weights of one file
     if (f.file() != nullptr && path_exists(f.path())) f.file()->check_unchanged();
 }
@@ -217,6 +221,7 @@ void PassRunner::end(Pass& pass, StepStats& stats) {
   wait(pass);
   keep_states(pass);
   stats.kv_bytes += pass.step.kv_bytes;
+  if (experts_ != nullptr) stats.experts = experts_->stats();
   add_times(pass, stats);
   stats.expert_rows.resize(pass.counts.size());
   size_t at = 0;

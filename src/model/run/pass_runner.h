@@ -73,7 +73,8 @@ class PassRunner {
 
   ModelOptions options_;
   ModelPart part_;
-  std::shared_ptr<PackedStore> packed_;  // file of packed weights; null: they are in memory
+  std::shared_ptr<PackedStore> packed_;   // file of packed weights; null: they are in memory
+  std::shared_ptr<ExpertStore> experts_;  // has experts that are not in memory; null: none
   LayerSet layers_;
   KvPlan kv_plan_;
   Graph graph_;

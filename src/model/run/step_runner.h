@@ -39,6 +39,7 @@ class StepRunner final : public DecoderModel, public PassRunner {
   size_t vocab() const override { return layers_.vocab; }
   std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
   uint64_t memory_left() const override { return options_.memory_left; }
+  bool reads_experts() const override { return experts_ != nullptr && experts_->reads(); }
   bool drafts() const override { return predictor_ != nullptr && queues_ == 1; }
   size_t batches_in_flight() const override { return queues_; }
   Ticket submit(std::span<const BatchItem> items) override;

@@ -365,7 +365,8 @@ TEST(PackFile, IndexOfAnySize) {
   PackIndex index;
   index.about = "a model";
   PackEntry& e = index.entries["model.layers.0#1"];
-  e.offset = 4096, e.bytes = kPackPiece + 1, e.checksums = {1, 2};
+  e.offset = 4096, e.bytes = kPackPiece + 1;
+  e.ends = usual_pieces(e.bytes), e.checksums = {1, 2};
   e.slots.resize(1);
   e.slots[0].bias = {1.5f}, e.slots[0].order.columns = {0, 1}, e.slots[0].order.group_ends = {2};
   const std::string text = pack_index(index);

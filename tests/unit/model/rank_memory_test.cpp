@@ -38,8 +38,9 @@ TEST(MemoryLimits, GroupsOnTheWayUpAndTheirCache) {
   put(machine, "sys/fs/cgroup/job/memory.current", "2000000");
   put(machine, "sys/fs/cgroup/job/memory.stat",
       "anon 5\ninactive_file 400000\nactive_file 100000\n");
-  EXPECT_EQ(limits_of(machine), (std::vector<MemoryLimit>{{"this machine", 4000 * 1024},
-                                                          {"control group /job", 1500000}}));
+  EXPECT_EQ(limits_of(machine),
+            (std::vector<MemoryLimit>{{"this machine", 4000 * 1024, uint64_t{2} << 30},
+                                      {"control group /job", 1500000, 240000}}));
 }
 
 TEST(MemoryLimits, Version1AndAGroupThatIsFull) {
@@ -48,7 +49,7 @@ TEST(MemoryLimits, Version1AndAGroupThatIsFull) {
   put(machine, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000");
   put(machine, "sys/fs/cgroup/memory/a/memory.usage_in_bytes", "2000");
   put(machine, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");  // none
-  EXPECT_EQ(limits_of(machine), (std::vector<MemoryLimit>{{"control group /memory/a", 0}}));
+  EXPECT_EQ(limits_of(machine), (std::vector<MemoryLimit>{{"control group /memory/a", 0, 80}}));
 }
 
 TEST(MemoryLimits, UlimitOfTheProcess) {
