@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -83,7 +84,11 @@ void ExpertStore::open(uint64_t mapped) {
     p.places = std::make_unique<Place[]>(p.most);
     stats_.memory += uint64_t{p.most} * p.bytes;
   }
-  for (size_t i = 0; i < kReaders; ++i) readers_.emplace_back([this] { read_orders(); });
+  try {
+    while (readers_.size() < kReaders) readers_.emplace_back([this] { read_orders(); });
+  } catch (const std::system_error&) {
+    if (readers_.empty()) throw;  // fewer threads read as well, only slower
+  }
 }
 
 uint8_t* ExpertStore::address(Pool& pool, uint32_t place) {
