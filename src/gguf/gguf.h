@@ -112,7 +112,7 @@ struct GgufHeader {
 std::optional<GgufHeader> parse_gguf_header(std::string_view bytes, uint64_t file_size,
                                             const std::string& path);
 
-// What the name of a part of a split model says: "NAME-00002-of-00005.gguf".
+// Holds the name of a part of a split model, "NAME-00002-of-00005.gguf", in its pieces.
 struct GgufPart {
   uint64_t number = 0, parts = 0;
 };

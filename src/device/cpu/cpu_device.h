@@ -130,7 +130,7 @@ class CpuDevice final : public Device {
     const LinearLayer* router = nullptr;
     const MoeLayer* experts = nullptr;
   };
-  // Where the block that was loaded last wants to know the next one; null: nowhere.
+  // Field in which the block that was loaded last keeps the next one; null: there is none.
   NextBlock* waits_for_next = nullptr;
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
   std::vector<IndexScratch>& index_scratch() const { return index_scratch_; }

@@ -214,7 +214,7 @@ struct Product {
             _mm_prefetch(reinterpret_cast<const char*>(first[c] + ahead.next + s.offsets_at +
                                                        g * s.group_scale_bytes),
                          _MM_HINT_T1);
-      // With 256 bits the sums of 4 rows leave no registers for scales of several vectors.
+      // Sums of 4 rows leave no 256-bit registers for scales of several vectors.
       constexpr int kTogether = R * kParts < 8 ? kVectors : 1;
       MOEBIUS_UNROLL for (int v0 = 0; v0 < kVectors; v0 += kTogether) {
         const auto at = static_cast<size_t>(v0);

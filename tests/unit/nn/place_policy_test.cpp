@@ -207,7 +207,7 @@ TEST(PlacePolicy, NoPlacesAndNoExperts) {
   EXPECT_EQ(PlacePolicy(0, 0).experts(), 0u);
 }
 
-// The same rules by a search of all places, from the steps of all uses.
+// Applies the rules by a search of all places, from the steps of all uses.
 class Searched {
  public:
   Searched(size_t experts, size_t places) : experts_(experts), open_(places) {}
